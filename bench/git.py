@@ -17,7 +17,7 @@ import httpx
 from bench.report import median
 from skillery.database import Database
 from skillery.database.tables import blobs
-from skillery.git.pkt_lines import pkt
+from skillery.git.requests import pkt
 from tests.conftest import Server, manifest
 
 ROUNDS = 5

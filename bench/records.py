@@ -17,8 +17,7 @@ from sqlalchemy import Connection, bindparam, insert, select, update
 from bench.report import Report, median
 from skillery.database import Change, Database
 from skillery.database.tables import runs, skill_versions
-from skillery.registry.usage import count_run
-from skillery.registry.usage_days import count_day
+from skillery.registry.usage import count_day, count_run
 from tests.conftest import Server
 from tests.support.postgres import running_postgres
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from skillery.backends import Failure, Log, Outcome
-from skillery.runs.checked_results import checked
+from skillery.runs.declarations import checked
 from skillery.runs.display import logs_preview
 from skillery.runs.rendering import error_of, summary_of
 

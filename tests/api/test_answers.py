@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from skillery.git.pkt_lines import pkt
+from skillery.git.requests import pkt
 from tests.conftest import Rpc, Server, manifest
 from tests.support.mcp_client import LEGACY, MODERN, Mcp
 from tests.support.processes import eventually

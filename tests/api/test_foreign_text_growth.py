@@ -26,9 +26,9 @@ from skillery.errors import SkilleryError
 from skillery.formats import lenient_skill_md, text_diffs, toml_lines, version_spec
 from skillery.formats import skill_md as skill_md_parser
 from skillery.git import requests as git_requests
-from skillery.git.pkt_lines import MalformedRequest
+from skillery.git.requests import MalformedRequest
 from skillery.methods.table import METHODS
-from skillery.runs import missing_programs
+from skillery.runs import hints
 from skillery.web import differences, display
 from skillery.web.runs import ansi, outputs
 from tests.conftest import Server, manifest
@@ -155,7 +155,7 @@ PARSERS: dict[str, Callable[[str], object]] = {
     "git v2": lambda text: git_requests.parse_v2(text.encode()),
     "heading": lambda text: skill_md_parser.parse_skill_md(f"# {text}\n{text}"),
     "lenient skill_md": lambda text: lenient_skill_md.read_skill_md(frontmatter(text)),
-    "missing program": missing_programs.hint_on,
+    "missing program": hints.hint_on,
     "output": lambda text: outputs.tree_of([text, {text: text}]),
     "toml lines": lambda text: toml_lines.lines_of(text, {"runtime"}),
     "uv": uv_errors.cause_of,

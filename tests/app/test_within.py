@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from skillery.context.within import within
+from skillery.context.threads import within
 
 pytestmark = pytest.mark.asyncio
 LONG = 60

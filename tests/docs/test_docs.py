@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 from skillery import hookspecs
-from skillery.api.rpc.discovery import CALLABLE
+from skillery.api.rpc.openrpc import CALLABLE
 from skillery.backends import Capability
 from skillery.errors import SkilleryError
 from skillery.formats.system_programs import USUAL

@@ -20,7 +20,7 @@ from skillery.context.queue import Queue
 from skillery.database import Database, migrate
 from skillery.environments import Builder, Environments, Jobs, Locks, PackageSources
 from skillery.environments.downloads import BuildProgress
-from skillery.environments.errors import BuildFailed
+from skillery.environments.jobs import BuildFailed
 from skillery.errors import PackageIndexUnavailable, Unavailable
 from tests.support.package_index import PackageIndex
 from tests.support.processes import eventually_async

@@ -14,9 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skillery.environments.errors import BuildFailed
-from skillery.environments.tree_writer import TreeWriter
-from skillery.environments.trees import FILES
+from skillery.environments.jobs import BuildFailed
+from skillery.environments.trees import FILES, TreeWriter
 from skillery.environments.wheels import MOST_ENTRIES, Wheel, WheelFile, read_wheel
 from skillery.formats.requirements import Pin
 from tests.support.wheels import hash_of, make_wheel

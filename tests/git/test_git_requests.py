@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skillery.git.pkt_lines import MalformedRequest, pkt, read_lines
-from skillery.git.requests import parse_filter, parse_v0, parse_v2
+from skillery.git.requests import MalformedRequest, parse_filter, parse_v0, parse_v2, pkt, read_lines
 from tests.conftest import Server, manifest, skill_files
 from tests.git.clones import Git, files_of
 

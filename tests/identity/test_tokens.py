@@ -25,8 +25,7 @@ from sqlalchemy import Connection, select, text, update
 
 from skillery.audit import SERVER
 from skillery.backends import Credentials
-from skillery.builtin.failed_logins import MOST_ADDRESSES, FailedLogins
-from skillery.builtin.tokens_authenticator import TokensAuthenticator, TokensSettings
+from skillery.builtin.tokens_authenticator import MOST_ADDRESSES, FailedLogins, TokensAuthenticator, TokensSettings
 from skillery.database import Database, parse_database_url, tables
 from skillery.errors import Conflict, NotAuthenticated, TooManyFailedLogins
 from skillery.identity.token_checks import RegistryTokens

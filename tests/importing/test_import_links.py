@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from skillery.cli.folder_walk import MAX_SCANNED_FILES
 from skillery.importing.entries import Entry
 from skillery.importing.finder import Finder
-from skillery.importing.nested_skills import is_collection
+from skillery.importing.reports import is_collection
 from skillery.importing.roots import MOST_STEPS
 from tests.cli.test_cli import skillery
 from tests.conftest import Rpc, Server

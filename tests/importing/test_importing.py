@@ -20,7 +20,7 @@ from skillery.formats.foreign_skill import loose_version, registry_name
 from skillery.formats.names import parse_skill_name
 from skillery.formats.semver import Version
 from skillery.importing import Importer, ImportLimits
-from skillery.importing.versions import next_version
+from skillery.importing.skill_names import next_version
 from tests.cli.test_cli import skillery
 from tests.conftest import Rpc, Server
 from tests.support.archives import skill_md, tarred, tgz, zipped

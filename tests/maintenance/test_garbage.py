@@ -273,7 +273,7 @@ def test_a_server_sweeps_by_itself(tmp_path: Path, database: Database) -> None:
     """The loop of a server runs here with an interval that is shorter than any setting."""
     import asyncio
 
-    from skillery.app.sweeps import sweep_periodically
+    from skillery.app.background_jobs import sweep_periodically
 
     swept = threading.Event()
 

@@ -13,8 +13,7 @@ from sqlalchemy import Connection, delete, insert, update
 from skillery.audit import local_actor
 from skillery.builtin.directory_storage import DirectoryStorage
 from skillery.contents.deletions import claim
-from skillery.contents.storage_copies import StorageCopy, find_copy
-from skillery.contents.storage_marks import mark_storage
+from skillery.contents.storage_copies import StorageCopy, find_copy, mark_storage
 from skillery.database import Database
 from skillery.database.tables import deletions, objects
 from skillery.errors import StartupError

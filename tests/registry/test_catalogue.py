@@ -22,7 +22,7 @@ from skillery.formats.languages import LANGUAGES, language_of
 from skillery.formats.semver import Version
 from skillery.registry import CountsCache, Facts, filter_of, find_skills, list_catalogue, usage_by_day
 from skillery.registry.new_versions import point_to_latest
-from skillery.registry.usage_days import count_day, roll_up_usage
+from skillery.registry.usage import count_day, roll_up_usage
 from tests.conftest import Rpc
 from tests.support.forms import rounds
 

@@ -20,7 +20,7 @@ from skillery.formats.defined_tools import script_path
 from skillery.formats.tools import parse_definition
 from skillery.identity.quotas import UNLIMITED
 from skillery.registry import find_tool
-from skillery.registry.session_tools import define_session_tool, forget_session_tools
+from skillery.registry.tools import define_session_tool, forget_session_tools
 from skillery.testing.sandbox.languages import with_node
 from tests.cli.test_cli import skillery
 from tests.conftest import Rpc, Server, manifest

@@ -14,7 +14,7 @@ from sqlalchemy import insert
 from s3_here import keys_below, new_prefix, open_here, settings_of
 from skillery.audit import local_actor
 from skillery.builtin.directory_storage import DirectoryStorage
-from skillery.contents.storage_marks import mark_storage
+from skillery.contents.storage_copies import mark_storage
 from skillery.database import Database, migrate
 from skillery.database.tables import objects
 from skillery.errors import ContentMissing, StorageFull, Unavailable

@@ -23,7 +23,7 @@ from litestar.openapi.spec import (
 from litestar.openapi.spec.enums import OpenAPIType
 
 from skillery import __version__
-from skillery.api.rpc.discovery import document
+from skillery.api.rpc.openrpc import document
 from skillery.edge.gate import Gate
 from skillery.edge.http import only, send_bytes
 from skillery.edge.operations import SCHEME, TEMPLATE, Operation, Response, described, types_of

@@ -16,7 +16,7 @@ from litestar.openapi.spec.enums import OpenAPIType
 from skillery.backends import Identity
 from skillery.contents.blob_rows import BlobRow, NewBlob
 from skillery.contents.blobs import MOST_TTL, Blobs
-from skillery.contents.signed_downloads import SignedDownloads
+from skillery.contents.kept_contents import SignedDownloads
 from skillery.contents.store import Content
 from skillery.context.budget import Answers
 from skillery.edge.gate import Gate

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from skillery.api.rpc.client_results import Field, fields_of, parts_of
-from skillery.api.rpc.discovery import CALLABLE
+from skillery.api.rpc.openrpc import CALLABLE
 from skillery.backends import FailureType
 from skillery.method import Method, annotated_params
 

@@ -16,14 +16,11 @@ from urllib.parse import quote
 import msgspec
 
 from skillery.backends import Identity
-from skillery.contents.kept_contents import MadeContent
-from skillery.contents.signed_downloads import SignedDownloads
+from skillery.contents.kept_contents import MadeContent, SignedDownloads
 from skillery.context.budget import Answers
 from skillery.context.threads import ARCHIVES
-from skillery.edge.addresses import nothing_here, segments_of
 from skillery.edge.gate import ANONYMOUS, Gate
-from skillery.edge.http import CHUNK_BYTES, only, send_elsewhere
-from skillery.edge.pieces import send_pieces
+from skillery.edge.http import CHUNK_BYTES, nothing_here, only, segments_of, send_elsewhere, send_pieces
 from skillery.errors import InvalidName
 from skillery.exports import KINDS, Export, Exports, Kind
 from skillery.exports.marketplaces import Marketplaces

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from skillery.api.health import Readiness
 from skillery.api.mcp.endpoint import McpEndpoint
 from skillery.api.plugin_routes import PluginRoutes
-from skillery.api.readiness import Readiness
 from skillery.api.tracing import Tracing
 from skillery.backends import Resource
 from skillery.context.budget import Answers, Bodies

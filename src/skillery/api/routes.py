@@ -18,13 +18,13 @@ from skillery.api.parts import Edge
 from skillery.api.plugin_routes import PREFIX
 from skillery.api.rpc import endpoint as rpc
 from skillery.api.v1.endpoints import V1_ENDPOINTS
-from skillery.api.v1.parts import V1Parts
+from skillery.api.v1.requests import V1Parts
 from skillery.context.tracing import starting
-from skillery.edge import resource_metadata
+from skillery.edge import operations as resource_metadata
 from skillery.edge.exchanges import ClientGone, Exchange, log_request
 from skillery.edge.gate import FORBIDDEN
 from skillery.edge.http import HttpRefusal, headers_of, refusal_of, send_refusal
-from skillery.edge.routing import Route
+from skillery.edge.operations import Route
 from skillery.errors import SkilleryError
 from skillery.formats.file_schemas import FILES
 from skillery.methods.core import Core

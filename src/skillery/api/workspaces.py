@@ -8,11 +8,9 @@ from urllib.parse import parse_qs, quote
 
 from skillery.api.blobs import gathered
 from skillery.context.budget import Answers
-from skillery.edge.addresses import segments_of
 from skillery.edge.gate import Gate
-from skillery.edge.http import CHUNK_BYTES, chunks_of, only, send_bytes, send_stream
+from skillery.edge.http import CHUNK_BYTES, chunks_of, only, segments_of, send_bytes, send_pieces, send_stream
 from skillery.edge.operations import BINARY, Body, Operation, Response, in_query
-from skillery.edge.pieces import send_pieces
 from skillery.errors import InvalidParams
 from skillery.formats.wording import quoted
 from skillery.methods.errors import encode

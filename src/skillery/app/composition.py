@@ -17,18 +17,17 @@ from litestar.plugins import PluginProtocol
 from litestar.plugins.core import MsgspecDIPlugin
 
 from skillery import audit
+from skillery.api.health import Readiness
 from skillery.api.mcp.endpoint import McpEndpoint
 from skillery.api.mcp.requests import TaskTerms
 from skillery.api.parts import Edge
 from skillery.api.plugin_routes import PluginParts, PluginRoutes
-from skillery.api.readiness import Readiness
 from skillery.api.routes import make_routes
 from skillery.api.tracing import Tracing, open_tracing
+from skillery.app.builders import defined_in, documents_of
 from skillery.app.core_parts import MIB, Backends, Base, build_core
 from skillery.app.counts import Counts, counts_of_one_process
 from skillery.app.home import Home
-from skillery.app.named_environments import defined_in
-from skillery.app.trust import documents_of
 from skillery.backends import (
     Authenticator,
     DescribesResource,
@@ -52,7 +51,7 @@ from skillery.database.read_only import find_read_only, refuse_read_only
 from skillery.edge.exchanges import ID_HEADER, headers_of_all_answers
 from skillery.edge.gate import Gate
 from skillery.edge.http import HttpRefusal, headers_of
-from skillery.edge.routing import Route as EdgeRoute
+from skillery.edge.operations import Route as EdgeRoute
 from skillery.edge.run_streams import OpenStreams, StreamLimits
 from skillery.edge.server_state import Disk, ServerState
 from skillery.errors import StartupError
@@ -64,7 +63,7 @@ from skillery.plugin_facts import Fact, plugins_of_server
 from skillery.plugin_objects import open_objects
 from skillery.plugin_routes import routes_of
 from skillery.plugins import Plugins
-from skillery.registry.popular import popular_skills
+from skillery.registry.figures import popular_skills
 from skillery.routes import Route
 from skillery.runs.orphans import note_seen
 from skillery.runs.records import span_of_count

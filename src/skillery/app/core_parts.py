@@ -12,22 +12,26 @@ from typing import NamedTuple
 
 import msgspec
 
-from skillery.app.background_jobs import BackgroundJobs
+from skillery.app.background_jobs import BackgroundJobs, sweep_steps
+from skillery.app.builders import (
+    PackageServices,
+    PreparingEvents,
+    bundle_limits,
+    limit_rules,
+    named_of,
+    packages_of,
+    quotas_of,
+    retry_rules,
+    sender_of,
+    thin_plugins_of,
+)
 from skillery.app.bundled import packaged_guide, publish_bundled
 from skillery.app.counts import Counts
-from skillery.app.environments import PackageServices, packages_of
-from skillery.app.events import PreparingEvents
 from skillery.app.home import Home
-from skillery.app.limits import bundle_limits, limit_rules
-from skillery.app.named_environments import named_of
-from skillery.app.quotas import quotas_of
-from skillery.app.sweeps import sweep_steps
-from skillery.app.thin_plugins import thin_plugins_of
-from skillery.app.webhooks import retry_rules, sender_of
 from skillery.audit import Refusals
 from skillery.backends import Authenticator, Capability, Events, Sandbox, Secrets, Storage, Verifier
 from skillery.contents.blobs import Blobs, Lifetimes
-from skillery.contents.signed_downloads import SignedDownloads
+from skillery.contents.kept_contents import SignedDownloads
 from skillery.context.disks import Disks
 from skillery.context.queue import Queue
 from skillery.database import Database
@@ -68,8 +72,8 @@ from skillery.publishing import (
 from skillery.registry import cursor_key
 from skillery.registry.catalogue_counts import CountsCache
 from skillery.registry.development import Overlays
+from skillery.registry.figures import FirstSkills
 from skillery.registry.files import Guide
-from skillery.registry.first_skills import FirstSkills
 from skillery.registry.listings import CatalogueParts
 from skillery.registry.read_counts import ContentParts, ReadCounts
 from skillery.runs import Runner, UnrecordedRuns

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from skillery.app.connections import ConnectionCount, OwnConnections
 from skillery.context.peers import Peers
-from skillery.context.slots import OwnSlots, Slots
+from skillery.context.queue import OwnSlots, Slots
 from skillery.context.tallies import OwnTally, Tally
 from skillery.settings import Settings
 

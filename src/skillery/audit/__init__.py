@@ -5,9 +5,20 @@ previous one.
 writes refused attempts. docs/operate/audit.md describes the entries, and what the hashes prove.
 """
 
-from skillery.audit.entries import SERVER, Actor, Head, head, local_actor, record, record_at_once, take_turn
+from skillery.audit.entries import (
+    SERVER,
+    Actor,
+    ChainFault,
+    Head,
+    Verified,
+    head,
+    local_actor,
+    record,
+    record_at_once,
+    take_turn,
+    verify,
+)
 from skillery.audit.refusals import Refusals
-from skillery.audit.verification import ChainFault, Verified, verify
 
 __all__ = [
     "SERVER",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from skillery.app.limits import bundle_limits, limit_rules
+from skillery.app.builders import bundle_limits, limit_rules
 from skillery.authoring.host import FolderHost
 from skillery.backends import (
     ALL_SCOPES,
@@ -43,18 +43,17 @@ from skillery.publishing.gate import Gate, Trials
 from skillery.publishing.import_check import ImportCheck
 from skillery.publishing.script_check import ScriptCheck
 from skillery.publishing.undeclared import Undeclared
-from skillery.runs.checked_results import checked
-from skillery.runs.hints import with_hint
-from skillery.runs.missing_programs import name_missing_program
-from skillery.runs.needs import needs_of, why_refused
+from skillery.runs.declarations import checked
+from skillery.runs.hints import name_missing_program, with_hint
+from skillery.runs.limits import needs_of, why_refused
 from skillery.runs.redaction import Redaction
 from skillery.runs.trials import Trial, TrialResult, code_job, trial_job
 from skillery.settings import Settings
 
 if TYPE_CHECKING:
     from skillery.authoring.packages import FolderPackages
-    from skillery.environments.named_rows import NamedLock
-    from skillery.environments.package_choice import Choice
+    from skillery.environments.dependency_locks import Choice
+    from skillery.environments.named import NamedLock
     from skillery.formats.import_names import Providers
 
 AUTHOR = Identity("local", "person", ALL_SCOPES, ("*",))

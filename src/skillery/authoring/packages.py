@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from skillery.app.environments import packages_of
+from skillery.app.builders import defined_in, packages_of
 from skillery.app.home import Home
-from skillery.app.named_environments import defined_in
 from skillery.backends import Failure, Job, PackageMount, Sandbox
 from skillery.database import Database, migrate
 from skillery.environments import Environments, Locks

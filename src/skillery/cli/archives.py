@@ -16,9 +16,8 @@ from typing import NamedTuple
 
 from skillery.cli.folder_walk import Policy, walk
 from skillery.errors import StartupError
-from skillery.importing.entries import Entry
+from skillery.importing.entries import Entry, LeftOut
 from skillery.importing.finder import SKILL_MD, Finder, FoundSkills, LocatedSkill
-from skillery.importing.left_out import LeftOut
 
 CHUNK_BYTES = 1024 * 1024
 

@@ -96,7 +96,7 @@ def adopt_storage(target: Target) -> None:
     Use this command if the previous storage is lost. Contents that are missing in the new storage are lost. `skillery
     check` lists them.
     """
-    from skillery.contents.storage_marks import forget_mark
+    from skillery.contents.storage_copies import forget_mark
 
     settings = target.load().settings
     with open_database(settings) as database:

@@ -119,7 +119,7 @@ def _secrets(plugins: Plugins, settings: Settings) -> Probe:
 
 def _packages(settings: Settings, sources: Mapping[str, str]) -> Probe:
     """Check the requirements for packages of skills and environments: an index or wheelhouse, and the program uv."""
-    from skillery.app.named_environments import defined_in
+    from skillery.app.builders import defined_in
     from skillery.environments.jobs import find_uv
 
     wanted = settings.packages

@@ -19,7 +19,7 @@ FIX = "skillery webhook list shows the errors, and skillery webhook dead ID the 
 
 def webhooks_probe(settings: Settings) -> Probe:
     """Return the number of webhooks, waiting events and dead letters. A failing webhook does not stop a server."""
-    from skillery.app.webhooks import sender_of
+    from skillery.app.builders import sender_of
 
     try:
         sender_of(settings)

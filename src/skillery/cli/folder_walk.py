@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from skillery.errors import StartupError
-from skillery.importing.entries import MAX_DEPTH, Entry, shown
-from skillery.importing.left_out import JUNK_FOLDERS, LeftOut, junk
+from skillery.importing.entries import JUNK_FOLDERS, MAX_DEPTH, Entry, LeftOut, junk, shown
 from skillery.importing.links import CIRCLE, NOTHING, OUT, OUTSIDE, Links, is_below
 from skillery.importing.roots import agent_folder
 

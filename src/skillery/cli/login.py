@@ -83,7 +83,7 @@ def logout(target: Target, as_json: bool) -> None:
     from skillery.client.logins.kept import changing, find_login, remove_login, set_current_server
     from skillery.client.logins.kept import current_server as kept_server
     from skillery.client.logins.login import server_of
-    from skillery.client.logins.renewing import revoke
+    from skillery.client.logins.tokens import revoke
 
     server = server_of(target.url or server_of_home(target))
     kept, revoked, problem = None, False, None
@@ -211,8 +211,8 @@ def _show_code(code: DeviceCode) -> None:
 
 
 def _with_token(server: str) -> Login:
+    from skillery.client.logins.discovery import is_header_text
     from skillery.client.logins.login import Login, is_safe
-    from skillery.client.logins.token_requests import is_header_text
 
     if not is_safe(server):
         click.echo(clean(f"warning: {server} is not encrypted: others can read the token in the network"), err=True)
@@ -258,7 +258,7 @@ def _keep(server: str, found: Login, as_json: bool) -> None:
 
     from skillery.client import ClientError
     from skillery.client.logins.kept import changing, keep_login
-    from skillery.client.logins.renewing import revoke
+    from skillery.client.logins.tokens import revoke
 
     try:
         checked = _check(server, found.token)

@@ -151,7 +151,7 @@ def _opened(plugins: Plugins, settings: Settings, kind: str, name: str, database
     if kind == "authenticator":
         return plugins.open_authenticators(settings, database)[name]
     if kind == "verifier":
-        from skillery.app.trust import documents_of
+        from skillery.app.builders import documents_of
 
         return plugins.open_verifier(settings, database, documents_of(settings).fetch)
     return plugins.open("secrets", settings, database)

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from skillery.cli.sources import printable
 from skillery.client.files import is_plain
 from skillery.errors import StartupError
-from skillery.importing.left_out import junk
+from skillery.importing.entries import junk
 
 MIB = 1024 * 1024
 MOST_FILES, MOST_MIB, MOST_PATH_BYTES = 16_384, 256, 1024

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
-from sqlalchemy import Connection, exists, insert, select
+from sqlalchemy import Connection, delete, exists, insert, select
 
 from skillery.audit import SERVER
-from skillery.backends import Storage
-from skillery.contents.store import Content, Incoming
-from skillery.database import Database
+from skillery.backends import SignsDownloads, Storage
+from skillery.contents.store import Content, Incoming, is_inline, open_content
+from skillery.database import Database, take_turns
 from skillery.database.tables import blobs, skill_versions
-from skillery.errors import Unavailable
+from skillery.errors import ContentMissing, Unavailable
 from skillery.formats.ids import new_blob_id
 
 KEPT_FOR = timedelta(days=1)
@@ -76,3 +76,120 @@ def _add(
     row = {"id": new_blob_id(), "kind": kind, "owner": SERVER.name, "created_at": datetime.now(UTC)}
     found = {"sha256": sha256, "size_bytes": content.size_bytes, "is_text": content.is_text, "expires_at": expires_at}
     connection.execute(insert(blobs).values(**row, **found))
+
+
+# -- Packs of git repositories that the server makes itself and keeps for some time ------------------------------------
+# A pack is a blob of the server, which expires. Other callers cannot find these blobs.
+
+
+PACKS_KEPT_FOR = timedelta(hours=6)
+# A pack that a request has found must not be deleted before the request has opened it.
+_LEAST_LEFT = timedelta(minutes=5)
+MOST_OF_ONE = 8
+"""The maximum number of packs of one repository: callers see different skills, and each publication makes a new state.
+"""
+KIND = "application/x-skillery-git-view"
+
+
+class KeptPacks:
+    """Stores packs by the digest of the state that they hold."""
+
+    def __init__(self, database: Database, storage: Storage) -> None:
+        self._database = database
+        self._storage = storage
+
+    def open(self, digest: str) -> tuple[BinaryIO, int] | None:
+        """Return a stream of the pack of a state and its size, or None if no pack is kept. Blocking."""
+        found = self._database.read_now(partial(_find, digest=digest, after=datetime.now(UTC) + _LEAST_LEFT))
+        if found is None:
+            return None
+        sha256, size = found
+        try:
+            return self._database.read_now(partial(open_content, storage=self._storage, sha256=sha256)), size
+        except ContentMissing:
+            return None
+
+    def keep(
+        self, digest: str, repository: str, pieces: Iterable[bytes], is_purged: Callable[[Connection], bool]
+    ) -> None:
+        """Store the pack of a state of a repository. Old packs of the repository are dropped. Blocking.
+
+        `is_purged` returns whether a version of the pack was purged while the pack was made: then raise Unavailable.
+        """
+        incoming = Incoming(self._database, self._storage)
+        try:
+            for piece in pieces:
+                incoming.write(piece)
+            incoming.commit(partial(_add_pack, digest=digest, repository=repository, is_purged=is_purged))
+        except BaseException:
+            incoming.abort()
+            raise
+
+
+def drop_packs(connection: Connection) -> list[str]:
+    """Delete all kept packs, and return their SHA-256. A purge calls this function: any pack may hold the version."""
+    # A server that stores a pack at the same time waits, and then finds the purged version.
+    take_turns(connection, "packs", "")
+    kept = blobs.c.owner == SERVER.name, blobs.c.kind.startswith(KIND, autoescape=True)
+    digests = sorted(set(connection.scalars(select(blobs.c.sha256).where(*kept))))
+    connection.execute(delete(blobs).where(*kept))
+    return digests
+
+
+def _find(connection: Connection, digest: str, after: datetime) -> tuple[str, int] | None:
+    row = connection.execute(
+        select(blobs.c.sha256, blobs.c.size_bytes)
+        .where(blobs.c.owner == SERVER.name, blobs.c.expires_at > after, blobs.c.kind == _kind(digest))
+        .limit(1)
+    ).first()
+    return (row.sha256, row.size_bytes) if row else None
+
+
+def _kind(digest: str) -> str:
+    return f"{KIND}; state={digest}"
+
+
+def _add_pack(
+    connection: Connection, content: Content, digest: str, repository: str, is_purged: Callable[[Connection], bool]
+) -> None:
+    take_turns(connection, "packs", "")
+    if is_purged(connection):
+        raise Unavailable("a version was purged while its repository was made", hint="Try again.")
+    now = datetime.now(UTC)
+    of_repository = blobs.c.owner == SERVER.name, blobs.c.path == repository, blobs.c.kind.startswith(KIND)
+    newest = select(blobs.c.id).where(*of_repository).order_by(blobs.c.created_at.desc())
+    old = connection.scalars(newest.offset(MOST_OF_ONE - 1)).all()
+    connection.execute(delete(blobs).where(blobs.c.id.in_(old)))
+    row = {"id": new_blob_id(), "kind": _kind(digest), "owner": SERVER.name, "created_at": now, "path": repository}
+    found = {"sha256": content.sha256, "size_bytes": content.size_bytes, "is_text": False}
+    connection.execute(insert(blobs).values(**row, **found, expires_at=now + PACKS_KEPT_FOR))
+
+
+# -- Addresses under which callers download contents directly from the storage -----------------------------------------
+
+
+class SignedDownloads:
+    """Signs addresses of contents, if the server allows it and the storage can."""
+
+    def __init__(self, database: Database, storage: Storage, seconds: int) -> None:
+        """Store the parts. `seconds` is the time for which an address is valid; 0: the server signs no addresses."""
+        self._signs = storage if seconds and isinstance(storage, SignsDownloads) else None
+        self._kept = KeptContents(database, storage)
+        self._seconds = seconds
+
+    def covers(self, size_bytes: int) -> bool:
+        """Return whether contents of this size can be downloaded from the storage. Small ones are in the database."""
+        return self._signs is not None and not is_inline(size_bytes)
+
+    def address(self, sha256: str, headers: Mapping[str, str], made: MadeContent | None = None) -> str | None:
+        """Return the address of a content, or None if the storage signs none. Blocking.
+
+        `headers` has the headers `content-type` and `content-disposition` of the answer. A content that the server
+        makes itself (`made`) is stored first. Raise Unavailable if the storage fails.
+        """
+        if self._signs is None:
+            return None
+        signed = self._signs.sign(sha256, self._seconds, headers)
+        if signed is not None and made is not None:
+            self._kept.keep(sha256, headers["content-type"], self._seconds, made)
+        return signed

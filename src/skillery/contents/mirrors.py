@@ -16,8 +16,7 @@ from typing import BinaryIO, NamedTuple
 from sqlalchemy import Connection
 
 from skillery.backends import KnowsRegistry, Storage, Upload
-from skillery.contents.storage_copies import StorageCopy, find_copy, former_marks
-from skillery.contents.storage_marks import find_mark
+from skillery.contents.storage_copies import StorageCopy, find_copy, find_mark, former_marks
 from skillery.contents.store import CHUNK_BYTES
 from skillery.database import Database
 from skillery.errors import ContentMissing, SkilleryError, StartupError, StorageFull, Unavailable

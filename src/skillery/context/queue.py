@@ -8,10 +8,59 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
+from typing import Protocol
 
-from skillery.context.slots import OwnSlots, Slots
 from skillery.context.tallies import OwnTally, Tally
 from skillery.errors import Busy, Unavailable
+
+# -- The slots of a queue: how many requests may run at the same time --------------------------------------------------
+
+
+class Slots(Protocol):
+    """A limited number of slots."""
+
+    @property
+    def most(self) -> int:
+        """The number of all slots."""
+        ...
+
+    def take(self) -> bool:
+        """Take a free slot and return True, or return False if no slot is free."""
+        ...
+
+    def give_back(self) -> None: ...
+
+    def is_wanted_elsewhere(self) -> bool:
+        """Return whether requests wait for a slot in other processes."""
+        ...
+
+    def watch(self, offer: Callable[[], None]) -> None:
+        """Call `offer` on the event loop when another process gives a slot back while requests wait here."""
+        ...
+
+
+class OwnSlots:
+    """The slots of one process."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._free = most
+
+    def take(self) -> bool:
+        if not self._free:
+            return False
+        self._free -= 1
+        return True
+
+    def give_back(self) -> None:
+        self._free += 1
+
+    def is_wanted_elsewhere(self) -> bool:
+        return False
+
+    def watch(self, offer: Callable[[], None]) -> None:
+        """Do nothing: no other process gives slots back."""
+
 
 until_client_gone: ContextVar[Callable[[], Awaitable[None]] | None] = ContextVar("until_client_gone", default=None)
 """Function that returns when the client of the current request has disconnected, or None.

@@ -6,11 +6,12 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TypeVar, cast
 
-from sqlalchemy import ColumnElement, Connection, and_, delete, func, insert, or_, select
+from sqlalchemy import ColumnElement, Connection, and_, bindparam, delete, func, insert, or_, select
+from sqlalchemy.dialects import postgresql, sqlite
 
 from skillery.backends import Transaction
 from skillery.database.engine import Database, take_turns
-from skillery.database.tables import backend_values
+from skillery.database.tables import backend_values, registry
 
 T = TypeVar("T")
 MOST_KEY_CHARACTERS = 255
@@ -100,3 +101,31 @@ def _check(key: str, value: bytes) -> None:
         )
     if len(value) > MOST_VALUE_BYTES:
         raise ValueError(f"the value of {key!r} has {len(value)} bytes, more than {MOST_VALUE_BYTES}")
+
+
+# -- Values that exist once in a registry. The first server that needs a value creates it ------------------------------
+
+
+_ADD = {
+    dialect.__name__.rpartition(".")[2]: dialect.insert(registry)
+    .values(key=bindparam("name"), value=bindparam("made"))
+    .on_conflict_do_nothing(index_elements=["key"])
+    for dialect in (sqlite, postgresql)
+}
+
+
+def find_value(connection: Connection, name: str) -> bytes | None:
+    value = connection.scalar(select(registry.c.value).where(registry.c.key == name))
+    return None if value is None else bytes(value)
+
+
+def keep_value(connection: Connection, name: str, made: bytes) -> bytes:
+    """Store `made` if the name has no value. Return the value of the name, which is the same for every server."""
+    connection.execute(_ADD[connection.dialect.name], {"name": name, "made": made})
+    found = find_value(connection, name)
+    assert found is not None, "a value of the registry is never taken away while it is made"
+    return found
+
+
+def forget_value(connection: Connection, name: str) -> None:
+    connection.execute(delete(registry).where(registry.c.key == name))

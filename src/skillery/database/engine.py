@@ -33,10 +33,8 @@ from skillery.database.drivers import (
     postgres_engine,
     sqlite_engine,
 )
-from skillery.database.pipelines import prepare_pipelines, send_later
-from skillery.database.shared_commits import SharedCommits
-from skillery.database.sqlite_writer import SqliteWriter
-from skillery.database.transactions import in_transaction
+from skillery.database.statements import prepare_pipelines, send_later
+from skillery.database.transactions import SharedCommits, SqliteWriter, in_transaction
 
 if TYPE_CHECKING:
     from skillery.database.kept_readers import KeptReaders

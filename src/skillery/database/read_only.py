@@ -13,9 +13,9 @@ from datetime import UTC, datetime
 import msgspec
 from sqlalchemy import Connection, Table, delete, exc, insert
 
+from skillery.database.backend_values import find_value
 from skillery.database.drivers import READ_ONLY, error_for_caller
 from skillery.database.engine import Database
-from skillery.database.shared_values import find_value
 from skillery.database.tables import metadata, registry
 from skillery.errors import StartupError
 

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextvars import ContextVar
-from typing import Any, TypeVar
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextvars import Context, ContextVar, copy_context
+from functools import partial
+from typing import Any, NamedTuple, TypeVar, cast
 
 from sqlalchemy import Connection, Engine, exc
 
+from skillery.context.threads import Workers, settle
 from skillery.context.tracing import span
-from skillery.database.drivers import errors_for_callers
+from skillery.database.drivers import error_for_caller, errors_for_callers
 
 T = TypeVar("T")
 FOREIGN_KEY_VIOLATION = "23503"
@@ -83,3 +90,140 @@ def with_last_work(connection: Connection, work: Callable[[Connection], T]) -> T
         return result
     finally:
         _last_work.reset(token)
+
+
+# -- The one connection that writes to SQLite. It stays open, and its transactions bypass those of SQLAlchemy ----------
+# SQLAlchemy takes a connection from its pool, resets it and gives it back for each transaction, which costs as much as
+# the statements of a short transaction. Each call into SQLite also releases the interpreter's lock, which other threads
+# then take. So the number of calls counts.
+
+
+class SqliteWriter:
+    """Used by one thread only, except for `close`."""
+
+    def __init__(self, engine: Engine) -> None:
+        # SQLAlchemy begins no transactions on a connection with this option: see `drivers`.
+        self._engine = engine.execution_options(isolation_level="AUTOCOMMIT")
+        self._kept: Connection | None = None
+
+    def in_transaction(self, work: Callable[[Connection], T]) -> T:
+        """Run `work` in a transaction and return its result. If `work` raises an error, roll back."""
+        with span("database write"), errors_for_callers():
+            connection = self._connection()
+            # Take the write lock first, so that a transaction that reads and then writes cannot fail half-way.
+            self._tell(connection, "BEGIN IMMEDIATE")
+            try:
+                result = with_last_work(connection, work)
+            except BaseException:
+                self._roll_back(connection)
+                raise
+            self._tell(connection, "COMMIT")
+            return result
+
+    def statement(self, work: Callable[[Connection], T]) -> T:
+        """Run `work`, which executes one statement that writes, and return its result.
+
+        In SQLite, one statement outside of a transaction is a transaction.
+        """
+        with span("database write"), errors_for_callers():
+            connection = self._connection()
+            try:
+                return work(connection)
+            except BaseException:
+                self._roll_back(connection)
+                raise
+
+    def _connection(self) -> Connection:
+        if self._kept is None or self._kept.invalidated:
+            self._kept = self._engine.connect()
+        return self._kept
+
+    def _tell(self, connection: Connection, command: str) -> None:
+        try:
+            _raw(connection).execute(command)
+        except connection.dialect.loaded_dbapi.Error as error:
+            self._roll_back(connection)
+            raise error_for_caller(error) from error
+
+    def _roll_back(self, connection: Connection) -> None:
+        """Roll back. If that is impossible, the next write opens another connection."""
+        try:
+            if not connection.invalidated and _raw(connection).in_transaction:
+                _raw(connection).execute("ROLLBACK")
+        except connection.dialect.loaded_dbapi.Error:
+            self.close()
+
+    def close(self) -> None:
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            with contextlib.suppress(kept.dialect.loaded_dbapi.Error):
+                kept.close()
+
+
+def _raw(connection: Connection) -> Any:
+    return connection.connection.driver_connection
+
+
+# -- Writes that wait at the same time and share one transaction of SQLite, and so one sync of the disk ----------------
+
+
+log = logging.getLogger(__name__)
+MOST_SHARING = 16
+
+
+class _Sharing(NamedTuple):
+    """A write that waits to be committed together with others."""
+
+    work: Callable[[Connection], Any]
+    context: Context
+    done: Future[Any]
+
+
+class SharedCommits:
+    """The writes that wait for their commit. `writer` has the only thread that writes."""
+
+    def __init__(self, engine: Engine, writer: Workers) -> None:
+        self._engine = engine
+        self._writer = writer
+        self._waiting: deque[_Sharing] = deque()
+
+    async def write(self, work: Callable[[Connection], T]) -> T:
+        """Run `work` in a transaction that other waiting writes share. Return its result after the commit."""
+        sharing = _Sharing(work, copy_context(), Future())
+        self._waiting.append(sharing)
+        self._writer.submit(self._commit)
+        return cast(T, await asyncio.wrap_future(sharing.done))
+
+    def _commit(self) -> None:
+        """Commit the waiting writes together, or each alone if the shared transaction fails. Do nothing if another call
+        has committed them.
+        """
+        waiting = [self._waiting.popleft() for _ in range(min(len(self._waiting), MOST_SHARING))]
+        group = [one for one in waiting if one.done.set_running_or_notify_cancel()]
+        try:
+            outcomes = self._in_one_transaction(group) if len(group) > 1 else None
+        except Exception as error:  # noqa: BLE001 - whose it was is found out by trying each alone
+            log.info("a shared transaction failed: %s", type(error).__name__)
+            outcomes = None
+        for place, one in enumerate(group):
+            alone = partial(in_transaction, self._engine)
+            settle(one.done, outcomes[place] if outcomes is not None else _outcome(alone, one))
+
+    def _in_one_transaction(self, group: Sequence[_Sharing]) -> list[Callable[[], Any]]:
+        with span("database write"), errors_for_callers(), self._engine.begin() as connection:
+            return [_outcome(partial(in_savepoint, connection), one) for one in group]
+
+
+def _outcome(way: Callable[[Callable[[Connection], Any]], Any], one: _Sharing) -> Callable[[], Any]:
+    """Run the write of `one` with `way`. Return a function that returns its result or raises its error."""
+    try:
+        result = one.context.run(way, one.work)
+    except TransactionLost:
+        raise
+    except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
+        return partial(_raise, error)
+    return lambda: result
+
+
+def _raise(error: BaseException) -> None:
+    raise error

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from skillery.context.request import Request, begin, note_task
-from skillery.context.within import within
+from skillery.context.threads import within
 
 log = logging.getLogger("skillery.requests")
 ID_HEADER = "x-request-id"
@@ -138,3 +138,6 @@ def log_request(endpoint: str, verb: str, exchange: Exchange, seconds: float) ->
             }
         },
     )
+
+
+# -- Response bodies that a worker thread makes, piece by piece --------------------------------------------------------

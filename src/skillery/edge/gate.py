@@ -10,7 +10,7 @@ from skillery.audit import Refusals
 from skillery.backends import Authenticator, Credentials, Identity, LimitsFailures, Resource, Scope
 from skillery.context.request import current
 from skillery.edge.http import HttpRefusal, address_of, retry_after
-from skillery.edge.resource_metadata import challenge
+from skillery.edge.operations import challenge
 from skillery.errors import NotAllowed, NotAuthenticated, SkilleryError, TooManyFailedLogins, Unavailable
 from skillery.identity import access
 from skillery.methods.errors import INVALID_REQUEST, codes_of, error_object, plain_error

@@ -6,12 +6,14 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Any, BinaryIO
+from urllib.parse import parse_qs, unquote_to_bytes
 
 from skillery.context.budget import HeldAnswer, HeldBody
-from skillery.context.within import within
+from skillery.context.threads import within
 from skillery.edge.exchanges import PIECE_BYTES, ClientGone
-from skillery.errors import SkilleryError
-from skillery.methods.errors import INVALID_REQUEST, codes_of, encode, error_object, plain_error
+from skillery.errors import InvalidParams, SkilleryError
+from skillery.formats.wording import quoted
+from skillery.methods.errors import INVALID_REQUEST, NOT_FOUND, codes_of, encode, error_object, plain_error
 
 JSON = "application/json"
 CHUNK_BYTES = 256 * 1024
@@ -220,3 +222,60 @@ def refusal_of(error: SkilleryError) -> HttpRefusal:
 
 def retry_after(milliseconds: int) -> tuple[str, str]:
     return "retry-after", str(-(-milliseconds // 1000))
+
+
+# -- The segments and the query of an address, for endpoints whose addresses have parameters ---------------------------
+
+
+def segments_of(scope: Any, count: int, *, more: bool = False) -> list[str]:
+    """Return the decoded segments of the address.
+
+    Raise HttpRefusal 404 if there are fewer than `count` segments, or more than `count` and `more` is false, or if a
+    segment is not UTF-8 or contains an encoded `/` or NUL.
+    """
+    raw = scope["raw_path"].partition(b"?")[0].removeprefix(b"/").split(b"/")
+    try:
+        found = [unquote_to_bytes(part).decode() for part in raw]
+    except UnicodeDecodeError:
+        raise nothing_here() from None
+    if len(found) < count or (len(found) > count and not more) or any("/" in part or "\0" in part for part in found):
+        raise nothing_here()
+    return found
+
+
+def query_of(scope: Any, *known: str) -> dict[str, str]:
+    """Return the parameters of the query. Raise InvalidParams if the query has a parameter that is not in `known`."""
+    query = parse_qs(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True)
+    unknown = sorted(query.keys() - set(known))
+    if unknown:
+        raise InvalidParams(
+            f"there is no parameter {quoted(unknown[0])}", hint=f"The parameters are {', '.join(known)}."
+        )
+    return {key: values[-1] for key, values in query.items()}
+
+
+def nothing_here(hint: str | None = None) -> HttpRefusal:
+    return HttpRefusal(404, plain_error(NOT_FOUND, "there is nothing at this address", "not_found", hint))
+
+
+async def send_pieces(send: Any, pieces: Iterable[bytes]) -> None:
+    """Send the pieces as the rest of a response. They are made in worker threads."""
+    gathered = gathered_pieces(pieces)
+    while chunk := await asyncio.to_thread(next, gathered, b""):
+        await send({"type": "http.response.body", "body": chunk, "more_body": True})
+    await send({"type": "http.response.body", "body": b""})
+
+
+def gathered_pieces(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the bytes of the pieces in chunks of about CHUNK_BYTES. Small chunks cost many thread switches, large
+    chunks memory.
+    """
+    held = bytearray()
+    for piece in pieces:
+        for start in range(0, len(piece), CHUNK_BYTES):
+            held += piece[start : start + CHUNK_BYTES]
+            if len(held) >= CHUNK_BYTES:
+                yield bytes(held)
+                held.clear()
+    if held:
+        yield bytes(held)

@@ -6,15 +6,19 @@ import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import NoReturn, Protocol
+from pathlib import Path
+from typing import NamedTuple, NoReturn, Protocol
 
 import msgspec
+from packaging.utils import canonicalize_name
+from sqlalchemy import Connection, bindparam, delete, func, select
+from sqlalchemy.dialects import postgresql, sqlite
 
-from skillery.backends import FailureType
-from skillery.database import Database
+from skillery.backends import FailureType, Storage
+from skillery.contents.store import open_content
+from skillery.database import Database, Statement
+from skillery.database.tables import locks, skill_files, skill_versions, skills
 from skillery.environments.jobs import JobFailed, Jobs
-from skillery.environments.lock_rows import find_lock, keep_lock
-from skillery.environments.package_choice import Choice, choose, offered_by
 from skillery.environments.sources import PackageSources, base_python, this_python
 from skillery.environments.uv_errors import check_yanked, foreign_hosts_error, locking_error, unresolvable, uv_error
 from skillery.errors import (
@@ -27,6 +31,101 @@ from skillery.errors import (
 from skillery.formats.import_names import Providers
 from skillery.formats.problems import Problem, raise_problems
 from skillery.formats.requirements import LOCK, InvalidLock, Pin, normalised, read_lock, why_unfit
+from skillery.formats.semver import Version
+
+# -- Database rows of locks: of recent locks, which equal dependencies use again, and of the locks of versions ---------
+
+
+_LOCK_OF_VERSION = Statement(
+    select(skill_versions.c.digest, skill_files.c.sha256)
+    .join(skills, skills.c.id == skill_versions.c.skill_id)
+    .outerjoin(skill_files, (skill_files.c.version_id == skill_versions.c.id) & (skill_files.c.path == LOCK))
+    .where(skills.c.name == bindparam("name"), skill_versions.c.precedence == bindparam("precedence"))
+)
+
+
+def find_lock(connection: Connection, key: str, made_after: datetime) -> bytes | None:
+    found = select(locks.c.content).where(locks.c.key == key, locks.c.made_at > made_after)
+    content: str | None = connection.scalar(found)
+    return None if content is None else content.encode()
+
+
+def keep_lock(connection: Connection, key: str, content: bytes, now: datetime) -> None:
+    """Store a lock under its key. If several callers store the same key at the same time, the last lock stays."""
+    new = {"content": content.decode(), "made_at": now}
+    add = (sqlite if connection.dialect.name == "sqlite" else postgresql).insert(locks).values(key=key, **new)
+    connection.execute(add.on_conflict_do_update(index_elements=["key"], set_=new))
+
+
+def count_old_locks(connection: Connection, made_before: datetime) -> int:
+    return connection.scalar(select(func.count()).select_from(locks).where(locks.c.made_at <= made_before)) or 0
+
+
+def forget_locks(connection: Connection, made_before: datetime) -> int:
+    return connection.execute(delete(locks).where(locks.c.made_at <= made_before)).rowcount
+
+
+def lock_of_version(connection: Connection, storage: Storage, name: str, version: Version) -> tuple[str, bytes | None]:
+    """Return the digest of a version and its lock, without checking who may see the version. Blocking.
+
+    The digest is "" if the version does not exist. The lock is None if the version has no lock.
+    """
+    rows = _LOCK_OF_VERSION.rows(connection, name=name, precedence=version.precedence)
+    if not rows:
+        return "", None
+    [(digest, sha256)] = rows
+    if sha256 is None:
+        return digest, None
+    with open_content(connection, storage, sha256) as stream:
+        return digest, stream.read()
+
+
+# -- Choice of the package that provides an imported module. If the choice is uncertain, the result is a reason --------
+
+
+class Choice(NamedTuple):
+    """The chosen package. If it is "", `reason` is a clause that continues a message about the import."""
+
+    package: str
+    reason: str = ""
+
+
+def offered_by(sources: PackageSources) -> frozenset[str] | None:
+    """Return the packages in the wheelhouse; None without a wheelhouse. Blocking."""
+    if sources.wheelhouse is None:
+        return None
+    return frozenset(_package_of(path) for path in sources.wheelhouse.glob("*.whl"))
+
+
+def choose(sources: PackageSources, offered: frozenset[str] | None, providers: Providers) -> Choice:
+    """Return the choice among the packages that provide a module. `offered` is the result of `offered_by`.
+
+    A package of an index is never chosen only because it has the name of the module. Otherwise a skill with a missing
+    module would get a package from any owner of that name. A wheelhouse and `packages.allowed` are lists of the admin,
+    so a name in them is trusted.
+    """
+    if not sources.are_there:
+        return Choice("", "this server offers no packages (the settings packages.index_urls and packages.wheelhouse)")
+    refused = {name: _refusal(sources, name) for name in providers.packages}
+    fit = [name for name in providers.packages if not refused[name] and (offered is None or name in offered)]
+    if not fit:
+        reason = next((reason for reason in refused.values() if reason), "")
+        return Choice("", reason or f"the wheelhouse of this server has no wheel of {providers}")
+    is_vouched = offered is not None or bool(sources.allowed)
+    if providers.how == "ambiguous" and not (is_vouched and len(fit) == 1):
+        return Choice("", f"it is ambiguous: {providers} provide it")
+    if providers.how == "guessed" and not is_vouched:
+        return Choice("", "no package is known to provide it")
+    return Choice(fit[0])
+
+
+def _refusal(sources: PackageSources, package: str) -> str:
+    return next((finding.message for finding in sources.refused([package])), "")
+
+
+def _package_of(wheel: Path) -> str:
+    return canonicalize_name(wheel.name.partition("-")[0])
+
 
 _COMPILE = ("pip", "compile", "-", "--no-header", "--no-annotate", "--generate-hashes", "--no-emit-index-url")
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import msgspec
 
 from skillery.environments.builder import METADATA_FILE, Built
-from skillery.environments.disk import move_away, remove
+from skillery.environments.trees import move_away, remove
 
 _NAME = re.compile(r"([0-9a-f]{64})-([A-Za-z0-9_-]+)(?:\.([0-9]+))?")
 
@@ -123,3 +123,6 @@ class Shelf:
 def _number(folder: Path) -> int:
     number = folder.name.partition(".")[2]
     return int(number) if number.isdecimal() else 0
+
+
+# -- The folder of an environment: links to the files of all its trees -------------------------------------------------

@@ -25,7 +25,6 @@ from skillery.backends import (
     PackageMount,
     Sandbox,
 )
-from skillery.environments.errors import BuildFailed, not_written
 from skillery.environments.sources import PackageSources
 from skillery.errors import (
     BlobNotFound,
@@ -34,6 +33,7 @@ from skillery.errors import (
     StartupError,
     TooLarge,
     Unavailable,
+    is_disk_full,
 )
 
 INSIDE = Path(__file__).parent / "inside"
@@ -257,3 +257,27 @@ def _certifi() -> str:
     except ImportError:
         return ""
     return certifi.where()
+
+
+class BuildFailed(Exception):
+    """Raised if packages cannot be installed. The message names the cause, and the package if it is known.
+
+    If `passing` is true, the cause is temporary, so a retry may succeed.
+    """
+
+    def __init__(self, message: str, *, passing: bool = False) -> None:
+        super().__init__(message)
+        self.message = message
+        self.passing = passing
+
+
+def not_written(error: OSError) -> BuildFailed:
+    if is_disk_full(error):
+        return BuildFailed("the server has no space left on its disk", passing=True)
+    return BuildFailed(f"the files could not be written: {os.strerror(error.errno or 0)}", passing=True)
+
+
+def too_large(max_mb: int, package: str = "") -> BuildFailed:
+    """Return the failure for an environment that is too large. `package` exceeded the limit; "" if that is unknown."""
+    since = f"with {package} " if package else ""
+    return BuildFailed(f"{since}the packages take more than {max_mb} MiB (the setting packages.max_mb)")

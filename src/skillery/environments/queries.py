@@ -17,8 +17,15 @@ from skillery.contents.store import open_content
 from skillery.database import Database, in_utc
 from skillery.database.tables import environments, skill_files
 from skillery.environments.definitions import Defined, Named
-from skillery.environments.named import NamedEnvironments, pins_of
-from skillery.environments.named_rows import NamedLock, Rebuild, content_of_lock, find_rebuilds, names_of_lock
+from skillery.environments.named import (
+    NamedEnvironments,
+    NamedLock,
+    Rebuild,
+    content_of_lock,
+    find_rebuilds,
+    names_of_lock,
+    pins_of,
+)
 from skillery.environments.store import Environments
 from skillery.errors import ContentMissing, EnvironmentNotFound, NotAllowed
 from skillery.formats.requirements import LOCK, InvalidLock, read_lock

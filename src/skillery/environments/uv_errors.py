@@ -7,13 +7,15 @@ import re
 from collections.abc import Iterable, Sequence
 
 from skillery.backends import FailureType
-from skillery.environments.errors import BuildFailed
-from skillery.environments.jobs import JobFailed
+from skillery.environments.jobs import BuildFailed, JobFailed
 from skillery.errors import PackageIndexUnavailable, SkilleryError, Unavailable, UnresolvableDependencies
 from skillery.formats.import_names import usual_packages
 from skillery.formats.problems import Problem, raise_problems
 from skillery.formats.requirements import DEPENDENCIES, package_of
 from skillery.formats.wording import nearest, printable, quoted
+
+# -- Errors of builds --------------------------------------------------------------------------------------------------
+
 
 log = logging.getLogger(__name__)
 MOST = 600

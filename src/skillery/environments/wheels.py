@@ -19,7 +19,7 @@ from typing import BinaryIO, NamedTuple
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from skillery.environments.errors import BuildFailed
+from skillery.environments.jobs import BuildFailed
 from skillery.formats.requirements import Pin
 from skillery.formats.wording import printable
 

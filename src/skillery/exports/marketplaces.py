@@ -1,7 +1,7 @@
 """Marketplaces: lists of plugins in the format of Claude Code, which Codex and Copilot read too. Each skill is a
 plugin.
 
-A repository has its marketplace as a file (skillery.git_views.catalogues). `/marketplace.json` says where the server
+A repository has its marketplace as a file (skillery.git_views.states). `/marketplace.json` says where the server
 has each plugin: as an archive, or in a git repository.
 """
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
 import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -11,20 +13,49 @@ from urllib.parse import parse_qsl
 from skillery.backends import Identity
 from skillery.context.budget import Answers, Bodies
 from skillery.context.threads import BODIES
-from skillery.edge.addresses import segments_of
 from skillery.edge.gate import ANONYMOUS, Gate
-from skillery.edge.http import HttpRefusal, read_body, send_bytes
-from skillery.edge.pieces import send_pieces
-from skillery.edge.routing import Route
+from skillery.edge.http import HttpRefusal, read_body, segments_of, send_bytes, send_pieces
+from skillery.edge.operations import Route
 from skillery.errors import InvalidName, ReadOnlyRepository
 from skillery.formats.names import parse_namespace, parse_skill_name
-from skillery.git.credentials import challenged, with_bearer
-from skillery.git.pkt_lines import MalformedRequest
-from skillery.git.requests import Fetch, ListRefs, parse_v0, parse_v2
+from skillery.git.requests import Fetch, ListRefs, MalformedRequest, parse_v0, parse_v2
 from skillery.git.responses import advertise_v0, advertise_v2, fetch_v0, fetch_v2, list_refs, refuse
 from skillery.git_views import OpenRepository, Repositories, RepositoryAddress
 from skillery.git_views.states import ALL
 from skillery.methods.errors import INVALID_REQUEST, NOT_FOUND, plain_error
+
+# -- Credentials of git: Basic becomes Bearer, and a 401 makes git ask its credential helper ---------------------------
+
+
+UNAUTHORIZED = 401
+REALM = "Skillery"
+MOST_CHARACTERS = 16_384
+
+
+def with_bearer(headers: dict[str, str]) -> dict[str, str]:
+    """Return the headers with the password of Basic as a Bearer token. The user name is ignored.
+
+    Other credentials, and credentials that cannot be read, stay as they are: the authenticator refuses them.
+    """
+    scheme, _, encoded = headers.get("authorization", "").partition(" ")
+    if scheme.lower() != "basic" or len(encoded) > MOST_CHARACTERS:
+        return headers
+    try:
+        _, _, password = base64.b64decode(encoded.strip(), validate=True).decode().partition(":")
+    except (binascii.Error, UnicodeDecodeError):
+        return headers
+    # A password with other characters would be a header that no client can send.
+    if not password.isascii() or not password.isprintable():
+        return headers
+    return {**headers, "authorization": f"Bearer {password}"}
+
+
+def challenged(refusal: HttpRefusal) -> list[tuple[str, str]]:
+    """Return the headers of a refusal. A 401 also asks for Basic: git knows no other challenge."""
+    if refusal.status != UNAUTHORIZED:
+        return refusal.headers
+    return [("www-authenticate", f'Basic realm="{REALM}", charset="UTF-8"'), *refusal.headers]
+
 
 PREFIX = "/git"
 UPLOAD_PACK, RECEIVE_PACK = "git-upload-pack", "git-receive-pack"

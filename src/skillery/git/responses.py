@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from skillery import __version__
-from skillery.git.pkt_lines import MalformedRequest, Mark, pkt
-from skillery.git.requests import Fetch, ListRefs
+from skillery.git.requests import Fetch, ListRefs, MalformedRequest, Mark, pkt
 from skillery.git_views import ObjectTable, OpenRepository, Selected, WantNotFound, pack_pieces
 from skillery.git_views.selection import NothingSelected, common, select
 

@@ -18,14 +18,12 @@ from skillery.backends import Storage
 from skillery.database import Database
 from skillery.database.tables import skill_files, skill_versions
 from skillery.errors import RepositoryTooLarge
-from skillery.exports.contents import Contents, make_conform
-from skillery.exports.facts import find_many_facts
+from skillery.exports.facts import Contents, find_many_facts, make_conform
 from skillery.exports.thin_plugins import is_script, remote_instructions, thin_folder
 from skillery.formats.agent_skill import MAX_DESCRIPTION, cut
 from skillery.formats.bundle import SKILL_MD
-from skillery.git_views.catalogues import Catalogue, catalogue_files
 from skillery.git_views.object_table import BLOB, COMMIT, LENGTH_BYTES, MAGIC, TREE, StoredCommit, StoredTable
-from skillery.git_views.states import Snapshot, State
+from skillery.git_views.states import Catalogue, Snapshot, State, catalogue_files
 from skillery.registry.files import FileRow
 from skillery.registry.repositories import RepositoryVersion
 

@@ -11,7 +11,7 @@ from typing import BinaryIO, NamedTuple
 from sqlalchemy import Connection
 
 from skillery.backends import Identity, Storage
-from skillery.contents.kept_packs import KeptPacks
+from skillery.contents.kept_contents import KeptPacks
 from skillery.context.threads import Workers
 from skillery.database import Database
 from skillery.errors import RepositoryNotFound, RepositoryTooLarge, Unavailable

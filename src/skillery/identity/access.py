@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
+import msgspec
+
 from skillery.backends import ALL_SCOPES, Identity, Scope
 from skillery.errors import NotAllowed
 from skillery.formats.wording import quoted
@@ -130,3 +132,13 @@ def approves(identity: Identity, name: str, publisher: str, rules: ApprovalRules
 
 def _reaches(identity: Identity, scope: Scope, name: str) -> bool:
     return covers(identity, name) or (scope == "review" and not identity.namespaces)
+
+
+# -- The form of an identity in results --------------------------------------------------------------------------------
+
+
+class Who(msgspec.Struct, frozen=True):
+    """An identity."""
+
+    name: str
+    kind: str

@@ -10,7 +10,7 @@ import secrets
 
 from sqlalchemy import Connection
 
-from skillery.database.shared_values import keep_value
+from skillery.database.backend_values import keep_value
 
 KEY_NAME = "web_key"
 SALT_CHARACTERS = 22

@@ -8,8 +8,10 @@ from sqlalchemy import Connection, func, select
 
 from skillery.database.tables import workspaces
 from skillery.errors import QuotaExceeded
-from skillery.identity.near_quotas import note_if_near
+from skillery.events.outbox import note_if_near
 from skillery.identity.quotas import IdentityQuota, Quotas
+
+# -- The event `quota_near`: a quota is almost used up -----------------------------------------------------------------
 
 
 def check_workspaces(

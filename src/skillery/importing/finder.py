@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 from skillery.errors import BundleTooLarge, InvalidPath
 from skillery.formats.wording import quoted
-from skillery.importing.entries import Entry, shown
-from skillery.importing.left_out import LeftOut, Reason, gathered, hidden, junk
+from skillery.importing.entries import Entry, LeftOut, Reason, gathered, hidden, junk, shown
 from skillery.importing.links import CIRCLE, Links, Tree, is_below, is_outside, parents
 from skillery.importing.roots import SKILL_MD, SKILL_TOML, Root, Roots
 

@@ -24,8 +24,7 @@ from skillery.identity import access
 from skillery.importing.options import ImportOptions
 from skillery.importing.preparation import PreparedSkill, same_files, with_packages
 from skillery.importing.reports import SkillReport, report_of
-from skillery.importing.skill_names import NamedSkill, Naming
-from skillery.importing.versions import next_version
+from skillery.importing.skill_names import NamedSkill, Naming, next_version
 from skillery.publishing import ImportScan, Mode, Publisher
 from skillery.registry import Imported, NewVersion, is_owned, record_import, skills_with_index_name, taken_versions
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import NamedTuple
 
-from skillery.importing.left_out import junk
+from skillery.importing.entries import junk
 from skillery.importing.links import CIRCLE, Tree, is_below, is_outside, parents
 
 SKILL_MD = "SKILL.md"

@@ -11,6 +11,7 @@ from sqlalchemy import Connection
 from skillery.backends import Identity
 from skillery.errors import NameTaken
 from skillery.formats.repairs import Repair
+from skillery.formats.semver import Version
 from skillery.identity import access
 from skillery.importing.preparation import PreparedSkill, SkillReader, same_files
 from skillery.registry import (
@@ -175,3 +176,26 @@ def _note(code: str, message: str) -> Repair:
 
 def _name_note(name: str) -> Repair:
     return _note("name", f"its name in the registry is '{name}'")
+
+
+# -- Versions of imported skills ---------------------------------------------------------------------------------------
+
+
+FIRST = Version(1, 0, 0)
+
+
+def next_version(declared: Version | None, taken: list[Version]) -> Version:
+    """Return the declared version if it is free, else the lowest free patch after it.
+
+    Without a declared version, return the next patch after all taken versions, or 1.0.0 for a new skill. `taken` is
+    sorted.
+    """
+    precedences = {version.precedence for version in taken}
+    if declared is not None and declared.precedence not in precedences:
+        return declared
+    if not taken:
+        return FIRST
+    version = declared.next_patch() if declared is not None else taken[-1].next_patch()
+    while version.precedence in precedences:
+        version = version.next_patch()
+    return version

@@ -9,7 +9,7 @@ from typing import Any
 from skillery.audit import Refusals
 from skillery.backends import Sandbox
 from skillery.contents.blobs import Blobs
-from skillery.contents.signed_downloads import SignedDownloads
+from skillery.contents.kept_contents import SignedDownloads
 from skillery.context.disks import Disks
 from skillery.database.registry import Registry
 from skillery.environments.methods import EnvironmentParts
@@ -24,8 +24,8 @@ from skillery.importing import Importer
 from skillery.maintenance.garbage import Collector
 from skillery.maintenance.purges import Purger
 from skillery.publishing import Developer, Publisher, Rechecks, ToolMaker
+from skillery.registry.figures import FirstSkills
 from skillery.registry.files import Guide
-from skillery.registry.first_skills import FirstSkills
 from skillery.registry.listings import CatalogueParts
 from skillery.registry.read_counts import ContentParts
 from skillery.runs import Runner

@@ -14,7 +14,7 @@ from skillery import audit
 from skillery.backends import Finding, Identity, Publication, PublishedFile, Storage
 from skillery.database import Database
 from skillery.environments import check_python
-from skillery.environments.lock_rows import lock_of_version
+from skillery.environments.dependency_locks import lock_of_version
 from skillery.errors import Refused
 from skillery.formats.bundle import Bundle, BundleFile
 from skillery.formats.check_results import CheckedExample, CheckFinding

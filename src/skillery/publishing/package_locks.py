@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import msgspec
 
 from skillery.environments import check_python
-from skillery.environments.package_choice import Choice
+from skillery.environments.dependency_locks import Choice
 from skillery.errors import InvalidManifest
 from skillery.formats.bundle import SKILL_TOML, Bundle, BundleFile, BundleLimits, with_file
 from skillery.formats.import_names import Providers

@@ -28,7 +28,7 @@ from skillery.publishing.script_check import RULE as SCRIPTS
 from skillery.publishing.undeclared_findings import INFERRED, UNDECLARED
 from skillery.registry import apply_waivers, checks_of, resolve
 from skillery.registry.checks import set_checks
-from skillery.registry.version_events import record_findings
+from skillery.registry.version_rows import record_findings
 from skillery.registry.visibility import WAS_PUBLISHED
 
 log = logging.getLogger(__name__)

@@ -38,8 +38,8 @@ from skillery.publishing.compile_pool import CompilePool
 from skillery.publishing.publisher import Publisher
 from skillery.registry import NewVersion, yank
 from skillery.registry.resolution import find_skill
-from skillery.registry.session_tools import SessionName, define_session_tool, parse_session, remove_session_tool
 from skillery.registry.tool_lookup import ToolAddress, find_offered, near_names, parse_address
+from skillery.registry.tools import SessionName, define_session_tool, parse_session, remove_session_tool
 from skillery.registry.visibility import sees_version
 
 FIRST = "1.0.0"

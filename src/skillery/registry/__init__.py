@@ -3,14 +3,14 @@ folders.
 """
 
 from skillery.registry.catalogue_counts import Counts, CountsCache, Facets, FacetValue, count_unlisted
-from skillery.registry.catalogue_entries import CatalogueEntry
 from skillery.registry.catalogue_filters import CatalogueFilter, Facts, filter_of
-from skillery.registry.catalogue_listings import list_catalogue
+from skillery.registry.catalogue_listings import CatalogueEntry, list_catalogue
 from skillery.registry.checks import Checks, checks_of, with_examples
 from skillery.registry.completions import Completions, complete_path, complete_skill, complete_version
 from skillery.registry.creation_order import Order, cursor_after_creation, labelled_versions, list_by_creation
 from skillery.registry.cursors import cursor_key
 from skillery.registry.descriptions import describe_in_full, read_description
+from skillery.registry.figures import BUNDLED_BY, count_host_uses, count_waiting_reviews
 from skillery.registry.files import (
     FileRow,
     FoundFile,
@@ -21,23 +21,22 @@ from skillery.registry.files import (
     read_inline_file,
     read_stored_file,
 )
-from skillery.registry.first_skills import BUNDLED_BY
-from skillery.registry.host_uses import count_host_uses
 from skillery.registry.import_aliases import (
     FILES_PART,
     AliasRecord,
     Imported,
     KnownPath,
+    Removed,
     find_imported,
     find_same_files,
     known_paths,
     known_without_path,
     mark_absent,
+    note_removed,
     record_import,
     taken_versions,
 )
 from skillery.registry.import_names import Alias, free_name, holder_of, is_free, is_owned
-from skillery.registry.import_removals import Removed, note_removed
 from skillery.registry.index_names import (
     Listed,
     find_in_index,
@@ -75,9 +74,7 @@ from skillery.registry.search import find_skills
 from skillery.registry.skill_usage import SkillUsage, SkillUsagePage, read_skill_usage
 from skillery.registry.tool_listings import read_tools
 from skillery.registry.tool_lookup import FoundTool, SessionTool, find_tool
-from skillery.registry.usage import Usage, count_run
-from skillery.registry.usage_by_day import usage_by_day
-from skillery.registry.usage_days import UsageDay
+from skillery.registry.usage import Usage, UsageDay, count_run, usage_by_day
 from skillery.registry.version_diffs import digests_of, read_diff
 from skillery.registry.version_rows import VersionRow
 from skillery.registry.version_tables import (
@@ -100,7 +97,6 @@ from skillery.registry.versions import (
     read_versions,
 )
 from skillery.registry.visibility import Visibility
-from skillery.registry.waiting_reviews import count_waiting_reviews
 from skillery.registry.waivers import Waiver, WaiverPage, apply_waivers, end_waiver, insert_waiver, read_waivers
 
 __all__ = [

@@ -15,10 +15,9 @@ from skillery.database.registry import Registry
 from skillery.database.tables import audit
 from skillery.errors import InvalidParams
 from skillery.formats.timestamps import parse_timestamp
-from skillery.identity.who import Who
+from skillery.identity.access import Who
 from skillery.method import Cursor, Method, PageLimit, Params, about
-from skillery.registry.cursors import make_cursor, read_cursor
-from skillery.registry.pages import NextCursor, fitting_items
+from skillery.registry.cursors import NextCursor, fitting_items, make_cursor, read_cursor
 
 
 class AuditFilter(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ from skillery.database.tables import catalogue, catalogue_hosts, catalogue_tags,
 from skillery.formats.bundle import Bundle
 from skillery.formats.languages import language_of
 from skillery.formats.network import parse_network_pattern
-from skillery.registry.usage_days import NO_USAGE, recent_usage
+from skillery.registry.usage import NO_USAGE, recent_usage
 
 LISTED = ("published", "deprecated")
 OTHERS = ("draft", "in_review", "rejected", "yanked")

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Mapping
+from functools import lru_cache, partial
 from typing import Annotated, Any, Literal
 
 import msgspec
 from sqlalchemy import Connection, bindparam, select
 
 from skillery.backends import Identity, Storage
+from skillery.contents.store import inline_data, open_content
 from skillery.context.budget import expect_result
 from skillery.database import Statement
-from skillery.database.tables import skill_versions, version_usage
+from skillery.database.tables import environments, skill_versions, version_usage
 from skillery.formats.agent_skill import index_name
 from skillery.formats.json_pieces import JsonPieces, slices_of, string_pieces
+from skillery.formats.requirements import LOCK, read_lock
 from skillery.formats.skill_md import FILE as SKILL_MD
 from skillery.formats.skill_md import text_of
 from skillery.formats.version_spec import VersionSpec, parse_named
@@ -21,12 +24,72 @@ from skillery.method import Json, Method, Params, about
 from skillery.registry.files import file_size, files_in, read_file
 from skillery.registry.index_names import HOLDER, index_name_warning
 from skillery.registry.lookups import Lookup
-from skillery.registry.package_locks import lock_json
 from skillery.registry.read_counts import ContentParts
 from skillery.registry.resolution import resolve_with
 from skillery.registry.results import DescribedSkill
 from skillery.registry.usage import USAGE, usage_from
 from skillery.registry.version_rows import VersionRow, standing_warnings
+
+# -- The locked packages of a version, as `describe_skill` returns them ------------------------------------------------
+
+
+_DECLARES = '"dependencies":'
+
+
+def lock_json(connection: Connection, storage: Storage, row: VersionRow, *, blocking: bool) -> str:
+    """Return `,"lock":{…}` for a version that declares dependencies and has their lock, else "".
+
+    With `blocking`, a lock in the storage is read. Without, `packages` of such a lock is null.
+    """
+    if _DECLARES not in row.manifest_json or not _runtime(row.manifest_json).get("dependencies"):
+        return ""
+    file = next((file for file in files_in(connection, row) if file.path == LOCK), None)
+    if file is None:
+        return ""
+    content = _unstored(row) or inline_data(connection, [file.sha256]).get(file.sha256)
+    if content is None and blocking:
+        with open_content(connection, storage, file.sha256) as stream:
+            content = stream.read()
+    packages = "null" if content is None else _packages(content, _inferred(row.manifest_json))
+    states = msgspec.json.encode(_states(connection, file.sha256)).decode()
+    return f',"lock":{{"sha256":"{file.sha256}","packages":{packages},"environments":{states}}}'
+
+
+def _unstored(row: VersionRow) -> bytes | None:
+    """Return the lock of a development version, or None for a stored version."""
+    return None if row.unstored is None else row.unstored.files[LOCK].content
+
+
+def _states(connection: Connection, sha256: str) -> list[dict[str, str | int]]:
+    """Return the state of the lock's environment on each server with this database."""
+    shown = ("state", "message", "step", "done", "total")
+    found = select(*(environments.c[name] for name in shown)).where(environments.c.lock_sha256 == sha256)
+    rows = connection.execute(found.order_by(environments.c.server))
+    return [_shown(row._mapping) for row in rows]
+
+
+def _shown(row: Mapping[Any, Any]) -> dict[str, str | int]:
+    always = ("state", "step", "done", "total") if row["state"] == "building" else ("state",)
+    return {str(name): value for name, value in row.items() if name in always or value}
+
+
+def _runtime(manifest_json: str) -> dict[str, Any]:
+    runtime = msgspec.json.decode(manifest_json).get("runtime")
+    return runtime if isinstance(runtime, dict) else {}
+
+
+def _inferred(manifest_json: str) -> frozenset[str]:
+    return frozenset(_runtime(manifest_json).get("inferred", ()))
+
+
+@lru_cache(maxsize=256)
+def _packages(content: bytes, inferred: frozenset[str]) -> str:
+    pins = [
+        {"name": pin.name, "version": pin.version, **({"inferred": True} if pin.name in inferred else {})}
+        for pin in read_lock(content)
+    ]
+    return msgspec.json.encode(pins).decode()
+
 
 _USAGE_OF_ROW = [
     select(column).where(version_usage.c.version_id == skill_versions.c.id).scalar_subquery().label(f"usage_{place}")

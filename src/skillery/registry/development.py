@@ -17,8 +17,7 @@ from skillery.errors import RateLimited, TooLarge, VersionNotFound
 from skillery.formats.bundle import Bundle
 from skillery.formats.version_spec import Digest, Exact, Latest, VersionSpec
 from skillery.registry.tools import tool_item
-from skillery.registry.version_rows import Unstored, VersionRow
-from skillery.registry.version_texts import item_texts, text_of
+from skillery.registry.version_rows import Unstored, VersionRow, item_texts, text_of
 
 KEPT_SECONDS = 30.0
 """A development version that is not renewed for this number of seconds is removed."""

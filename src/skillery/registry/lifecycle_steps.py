@@ -19,8 +19,7 @@ from skillery.identity import access
 from skillery.identity.access import ApprovalRules
 from skillery.registry.new_versions import NewVersion, point_to_latest
 from skillery.registry.resolution import find_skill, resolve, skill_not_found
-from skillery.registry.version_events import record_deprecation, record_step
-from skillery.registry.version_rows import VersionRow
+from skillery.registry.version_rows import VersionRow, record_deprecation, record_step
 from skillery.registry.visibility import sees_version
 
 StepName = Literal["submit", "approve", "reject", "yank", "unyank", "deprecate", "undeprecate", "purge"]

@@ -32,8 +32,7 @@ from skillery.registry.checks import (
 from skillery.registry.index_names import claim_first, claim_index_name
 from skillery.registry.search_index import MAX_BODY, SKILL_MD, index_first, index_latest
 from skillery.registry.tools import add_tools, offer_latest
-from skillery.registry.version_events import record_new_version
-from skillery.registry.version_texts import item_texts, text_of
+from skillery.registry.version_rows import item_texts, record_new_version, text_of
 from skillery.registry.visibility import Visibility, sees_skill, sees_version
 
 # Built once, with values given at execution, so that SQLAlchemy finds each statement compiled.

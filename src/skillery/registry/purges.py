@@ -10,7 +10,7 @@ from sqlalchemy import Connection, and_, delete, literal_column, not_, select, u
 
 from skillery.audit import SERVER
 from skillery.backends import Identity
-from skillery.contents.kept_packs import drop_packs
+from skillery.contents.kept_contents import drop_packs
 from skillery.database.tables import (
     blobs,
     dead_letters,

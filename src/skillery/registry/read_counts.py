@@ -18,7 +18,7 @@ from skillery.context.request import current
 from skillery.database import Change
 from skillery.database.registry import Registry
 from skillery.database.tables import read_days, skills
-from skillery.registry.usage_days import first_day
+from skillery.registry.usage import first_day
 
 ReadKind = Literal["loads", "reads"]
 Key = tuple[str, str, str]

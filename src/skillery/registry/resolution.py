@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import Connection, bindparam, exists, literal_column, select, true
 
 from skillery.backends import Identity
-from skillery.context.tool_spans import note_skill
+from skillery.context.tracing import note_skill
 from skillery.database import Statement
 from skillery.database.tables import RESOLVABLE, labels, skill_versions, skills
 from skillery.errors import LabelNotFound, SkillNotFound, VersionNotFound

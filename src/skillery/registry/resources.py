@@ -18,10 +18,9 @@ from skillery.formats.media_types import MARKDOWN, media_type_of
 from skillery.formats.skill_md import FILE as SKILL_MD
 from skillery.formats.skill_uris import folder_of, name_above, segments_of, skill_paths_of, uri_of
 from skillery.formats.version_spec import parse_version_spec
-from skillery.registry.cursors import make_cursor, read_cursor
+from skillery.registry.cursors import fitting, make_cursor, read_cursor
 from skillery.registry.files import open_content
 from skillery.registry.listings import seen_rows
-from skillery.registry.pages import fitting
 from skillery.registry.resolution import resolve
 from skillery.registry.skill_folders import (
     SkillFolder,

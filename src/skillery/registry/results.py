@@ -13,8 +13,8 @@ from skillery.formats.check_results import CheckedExample, CheckFinding
 from skillery.formats.manifest import Kind
 from skillery.formats.permissions import PermissionsDiff
 from skillery.registry.catalogue_counts import Facets
-from skillery.registry.catalogue_entries import CatalogueEntry, Deprecation
-from skillery.registry.pages import NextCursor
+from skillery.registry.catalogue_listings import CatalogueEntry, Deprecation
+from skillery.registry.cursors import NextCursor
 from skillery.registry.usage import Usage
 from skillery.registry.versions import Status
 from skillery.registry.visibility import Visibility

@@ -24,18 +24,14 @@ from skillery.formats.snippets import snippet_of
 from skillery.formats.words import Term, parse_query
 from skillery.method import HIDDEN, Method, about, or_none
 from skillery.registry.catalogue_counts import Counts, count_found
-from skillery.registry.catalogue_entries import CatalogueEntry, show
 from skillery.registry.catalogue_filters import Facts, ListedStatus, SkillFilters, check_tags, fact_parameters
+from skillery.registry.catalogue_listings import CatalogueEntry, in_order, show
 from skillery.registry.catalogue_listings import Sort as ListSort
-from skillery.registry.catalogue_listings import in_order
-from skillery.registry.cursors import make_cursor, read_cursor
-from skillery.registry.pages import fitting, read_until_full, text_bytes
+from skillery.registry.cursors import fitting, make_cursor, read_cursor, read_until_full, text_bytes
 from skillery.registry.results import FoundSkill, FoundSkillPage, SkillRow
-from skillery.registry.search_index import SKILL_MD, body_in, tag_word
-from skillery.registry.search_ranking import most_points, ranking_of
-from skillery.registry.search_statements import MOST_FOUND, Filters
+from skillery.registry.search_index import SKILL_MD, VisibleSkills, body_in, seen_by, tag_word
+from skillery.registry.search_statements import MOST_FOUND, Filters, most_points, ranking_of
 from skillery.registry.search_terms import Meaning, meanings_of
-from skillery.registry.search_visibility import VisibleSkills, seen_by
 from skillery.registry.version_rows import standing_warnings
 
 Kind = Literal["", "action", "instruction"]

@@ -16,9 +16,8 @@ from skillery.database.registry import Registry
 from skillery.database.tables import read_days, skills, usage_days
 from skillery.formats.names import parse_namespace
 from skillery.method import Cursor, Method, Params, about
-from skillery.registry.cursors import make_cursor, read_cursor
-from skillery.registry.pages import NextCursor
-from skillery.registry.usage_days import first_day
+from skillery.registry.cursors import NextCursor, make_cursor, read_cursor
+from skillery.registry.usage import first_day
 from skillery.registry.visibility import View, parameters, sees_each, view_of
 
 

@@ -23,13 +23,11 @@ from skillery.database.registry import Registry
 from skillery.database.tables import skills, tools
 from skillery.formats.version_spec import VersionSpec, parse_reference
 from skillery.method import Cursor, Json, Method, PageLimit, Params, about
-from skillery.registry.cursors import make_cursor, read_cursor
+from skillery.registry.cursors import fitting, make_cursor, read_cursor, read_until_full, text_bytes
 from skillery.registry.development import merged, overlay_of
-from skillery.registry.pages import fitting, read_until_full, text_bytes
 from skillery.registry.resolution import resolve
 from skillery.registry.results import ToolPage
-from skillery.registry.session_tools import SessionName, parse_session
-from skillery.registry.tools import OF_SESSION, sees_tool, session_values, tools_of
+from skillery.registry.tools import OF_SESSION, SessionName, parse_session, sees_tool, session_values, tools_of
 from skillery.registry.visibility import View, parameters, view_of
 
 _KEPT = 256

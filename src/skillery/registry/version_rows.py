@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import msgspec
+from sqlalchemy import Connection
 
+from skillery import events
+from skillery.backends import EventType, Identity
 from skillery.errors import VersionPurged
-from skillery.formats.bundle import BundleFile
+from skillery.formats.bundle import Bundle, BundleFile
+from skillery.formats.check_results import CheckFinding
 from skillery.formats.names import namespace_of
 from skillery.formats.wording import one_line
 
@@ -106,3 +110,79 @@ def version_purged(row: VersionRow) -> VersionPurged:
         digest=row.digest,
         reason=purged and purged["reason"],
     )
+
+
+# -- The JSON texts of a version that answers contain unchanged --------------------------------------------------------
+
+
+def item_texts(bundle: Bundle) -> tuple[str, str]:
+    """Return the items of the version in list_skills: of detail `names`, and of detail `summary`."""
+    manifest = bundle.manifest
+    names = {
+        "name": manifest.name,
+        "version": str(manifest.version),
+        "description": manifest.description,
+        "namespace": manifest.namespace,
+        "kind": manifest.kind,
+    }
+    summary = names | {
+        "tags": list(manifest.tags),
+        "inputs": manifest.raw.get("inputs", {}),
+        "tools": [tool.name for tool in bundle.tools],
+    }
+    return text_of(names), text_of(summary)
+
+
+def text_of(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+# -- The events of versions: each is recorded in the transaction that changes the version ------------------------------
+
+
+_OF_STEP: Mapping[str, tuple[EventType, ...]] = {
+    "submit": ("submitted",),
+    "approve": ("approved", "published"),
+    "reject": ("rejected",),
+    "yank": ("yanked",),
+}
+_OF_STATUS: Mapping[str, EventType] = {"in_review": "submitted", "published": "published"}
+
+
+def record_step(connection: Connection, identity: Identity, step: str, name: str, *, note: str, **version: str) -> None:
+    """Record the events of a step of one version. `version` has its number, digest, status and publisher."""
+    for kind in _OF_STEP.get(step, ()):
+        events.record(connection, kind, skill=name, **_about(identity, name), **version, note=note)
+
+
+def record_deprecation(
+    connection: Connection, identity: Identity, name: str, versions: Sequence[str], deprecated: Mapping[str, Any]
+) -> None:
+    """Record that all published versions of a skill are deprecated."""
+    events.record(connection, "deprecated", skill=name, **_about(identity, name), versions=versions, **deprecated)
+
+
+def record_new_version(
+    connection: Connection,
+    identity: Identity,
+    name: str,
+    findings: Sequence[CheckFinding],
+    **version: str,
+) -> None:
+    """Record the events of a new version: its submission or publication, and its findings."""
+    about = _about(identity, name) | version
+    if version["status"] in _OF_STATUS:
+        events.record(connection, _OF_STATUS[version["status"]], skill=name, **about, note="")
+    if findings:
+        record_findings(connection, name, findings, **about)
+
+
+def record_findings(connection: Connection, name: str, findings: Sequence[CheckFinding], /, **about: str) -> None:
+    """Record findings about a stored version. `about` has at least its `version`."""
+    found = msgspec.to_builtins(list(findings))
+    values = {"name": name, "namespace": namespace_of(name), **about}
+    events.record(connection, "finding", skill=name, **values, findings=found)
+
+
+def _about(identity: Identity, name: str) -> dict[str, str]:
+    return {"name": name, "namespace": namespace_of(name), "by": identity.name, "by_kind": identity.kind}

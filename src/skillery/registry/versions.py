@@ -20,10 +20,9 @@ from skillery.formats.names import parse_namespace, parse_skill_name
 from skillery.formats.requirements import LOCK
 from skillery.formats.semver import Version
 from skillery.formats.version_spec import Exact
-from skillery.identity.who import Who
+from skillery.identity.access import Who
 from skillery.method import Cursor, Method, PageLimit, Params, about
-from skillery.registry.cursors import make_cursor, read_cursor
-from skillery.registry.pages import NextCursor
+from skillery.registry.cursors import NextCursor, make_cursor, read_cursor
 from skillery.registry.resolution import find_skill, resolve, skill_not_found
 from skillery.registry.visibility import is_own, parameters, seen_by_name, seen_version, view_of
 

@@ -28,8 +28,7 @@ from skillery.formats.texts import parse_id, parse_sentence
 from skillery.formats.timestamps import parse_until, timestamp_text
 from skillery.identity import access
 from skillery.method import Cursor, Given, Method, PageLimit, Params, Sentence, SkillName, about
-from skillery.registry.cursors import make_cursor, read_cursor
-from skillery.registry.pages import NextCursor, fitting_items
+from skillery.registry.cursors import NextCursor, fitting_items, make_cursor, read_cursor
 
 BUILT_IN_RULES = {
     "examples": "examples have to pass; fix the skill or the example",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from skillery.context.late_imports import late_names
 
 if TYPE_CHECKING:
-    from skillery.runs.output_globs import parse_outputs
+    from skillery.runs.input_files import parse_outputs
     from skillery.runs.queries import args_of
     from skillery.runs.requests import CodeRequest, SkillRequest, ToolRequest
     from skillery.runs.runner import Runner

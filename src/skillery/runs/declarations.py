@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
-from typing import Generic, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from skillery.context.threads import JSON
-from skillery.formats.inputs import Input
-from skillery.formats.manifest import Manifest, read_stored_manifest
+from skillery.backends import Failure, FailureType, Outcome
+from skillery.context.threads import BIG_TEXT, JSON
+from skillery.formats.inputs import Input, InputInvalid, apply_inputs, blob_args, undeclared_args, with_usage
+from skillery.formats.json_values import is_larger
+from skillery.formats.manifest import Manifest, Runtime, read_stored_manifest
 from skillery.formats.tools import inputs_of, parameters_of
 from skillery.registry import FoundTool, VersionRow
 
@@ -86,3 +88,75 @@ def _instruction(manifest_json: str) -> Manifest:
 
 def _inputs(declared: bytes) -> dict[str, Input]:
     return inputs_of(parameters_of(msgspec.json.decode(declared)))
+
+
+# -- The check of a run's arguments against the declared inputs --------------------------------------------------------
+
+
+MOST_ON_THE_LOOP = 4 * 1024
+"""The maximum number of keys, items and characters of arguments and enums that are checked on the event loop. More
+go to a thread.
+"""
+
+
+class Arguments(NamedTuple):
+    """The arguments of a run as JSON text, and the blob ids in them. If they do not fit the inputs, `failure` has
+    the reason.
+    """
+
+    text: bytes
+    blobs: list[str]
+    failure: Failure | None = None
+    warnings: tuple[str, ...] = ()
+    """A warning for each undeclared argument."""
+
+
+NO_ARGUMENTS = Arguments(b"{}", [])
+
+
+async def checked_arguments(
+    name: str, inputs: Mapping[str, Input], args: Mapping[str, Any], runtime: Runtime | None = None
+) -> Arguments:
+    """Return the arguments of a run of `name`, checked against `inputs` and with defaults for omitted ones.
+
+    If the `runtime` has strict inputs, an undeclared argument is a failure. A worker thread checks large arguments and
+    enums.
+    """
+    strict = runtime is not None and runtime.strict_inputs
+    enums = [each.enum for each in inputs.values() if each.enum is not None]
+    if is_larger([args, enums, list(inputs)], MOST_ON_THE_LOOP):
+        return await JSON.run(_checked, name, inputs, args, strict)
+    return _checked(name, inputs, args, strict)
+
+
+def _checked(name: str, inputs: Mapping[str, Input], args: Mapping[str, Any], strict: bool) -> Arguments:
+    try:
+        applied = apply_inputs(inputs, args, strict=strict)
+    except InputInvalid as error:
+        failure = Failure(FailureType.VALIDATION_ERROR, with_usage(error, name, inputs, args))
+        return Arguments(msgspec.json.encode(args), [], failure)
+    return Arguments(
+        msgspec.json.encode(applied), blob_args(inputs, applied), warnings=tuple(undeclared_args(inputs, args))
+    )
+
+
+# -- The result of a run, checked: the code in a sandbox may send anything ---------------------------------------------
+
+
+async def checked(outcome: Outcome) -> Outcome:
+    """Return the outcome. If its result is not JSON, return an outcome with a failure instead."""
+    if outcome.failure is not None:
+        return outcome
+    if len(outcome.result or b"") > BIG_TEXT:
+        return await JSON.run(_checked_result, outcome)
+    return _checked_result(outcome)
+
+
+def _checked_result(outcome: Outcome) -> Outcome:
+    try:
+        # Decoded first: msgspec skips the bytes of a string without a check that they are UTF-8.
+        msgspec.json.decode((outcome.result or b"").decode(), type=msgspec.Raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        failure = Failure(FailureType.INVALID_OUTPUT, "the returned value is not JSON")
+        return msgspec.structs.replace(outcome, result=None, failure=failure)
+    return outcome

@@ -13,13 +13,12 @@ from skillery.context.threads import REDACTION
 from skillery.context.tracing import span
 from skillery.errors import SkilleryError
 from skillery.runs.active_run import ActiveRun
-from skillery.runs.checked_results import checked
+from skillery.runs.declarations import checked
 from skillery.runs.display import with_text
 from skillery.runs.granted_secrets import GrantedSecrets, SecretsRefused
-from skillery.runs.hints import with_hint
+from skillery.runs.hints import name_missing_program, with_hint
+from skillery.runs.limits import degraded, needs_of, why_refused
 from skillery.runs.live_output import LiveOutput
-from skillery.runs.missing_programs import name_missing_program
-from skillery.runs.needs import degraded, needs_of, why_refused
 from skillery.runs.preparation import Prepared
 from skillery.runs.redaction import Redaction
 from skillery.runs.run_host import Host

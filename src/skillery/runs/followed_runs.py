@@ -20,12 +20,11 @@ from skillery.identity import access
 from skillery.runs.active_run import ActiveRuns
 from skillery.runs.display import logs_preview
 from skillery.runs.live_output import LogPart
-from skillery.runs.log_sources import EndedRun, LocalRun, LogSource
+from skillery.runs.log_sources import EndedRun, LocalRun, LogSource, StoredLog
 from skillery.runs.queries import find_run, get_run
-from skillery.runs.remote_runs import RemoteRuns
+from skillery.runs.relay import RemoteRuns
 from skillery.runs.results import RunLog, RunRecord
 from skillery.runs.states import RunState, find_state, last_line, progress_message
-from skillery.runs.stored_log import StoredLog
 
 FOLLOWED_SECONDS = 3.0
 """How long the log of a run on another server is followed after a caller has asked for the state of the run."""

@@ -5,13 +5,169 @@ server.
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple, Protocol
+
+from sqlalchemy import ColumnElement, Connection, Row, delete, insert, literal_column, select, update
 
 from skillery.backends import Progress
+from skillery.contents.blob_rows import BlobRow
+from skillery.contents.blobs import Blobs
+from skillery.database import in_utc
+from skillery.database.tables import run_log_pieces as pieces
+from skillery.database.tables import runs
 from skillery.runs.active_run import ActiveRun
-from skillery.runs.live_output import LiveOutput, LogPart
+from skillery.runs.display import line_for_dropped
+from skillery.runs.live_output import LiveOutput, LogPart, log_part
 from skillery.runs.results import Status
-from skillery.runs.stored_log import StoredLog
+
+# -- The database rows that carry the log of a run from the server that executes it to the servers that follow it ------
+
+
+FOLLOWED = timedelta(seconds=30)
+"""The time for which one mark of a follower is valid. Clocks of servers may differ by half of this time."""
+KEPT = timedelta(seconds=60)
+"""The time for which log pieces are kept after the end of their run, for followers that have not read them yet."""
+PIECE_BYTES = 64 * 1024
+_STARTED: ColumnElement[str] = literal_column("'started'")
+
+
+class Piece(NamedTuple):
+    run_id: str
+    start: int
+    content: bytes
+
+
+class FollowedRun(NamedTuple):
+    """The state of a followed run, from its database row."""
+
+    run_id: str
+    status: Status
+    is_queued: bool
+    progress_json: str | None
+    finished_at: datetime | None
+
+
+def mark_followed(connection: Connection, run_ids: Sequence[str]) -> None:
+    """Mark runs as followed for the next 30 s: the servers that execute these runs then write their logs to the
+    database.
+    """
+    until = datetime.now(UTC) + FOLLOWED
+    connection.execute(update(runs).where(runs.c.id.in_(run_ids)).values(followed_until=until))
+
+
+def followed_on(connection: Connection, server: str) -> set[str]:
+    """Return the ids of the runs of a server that other servers follow now."""
+    asked = select(runs.c.id).where(
+        runs.c.server == server,
+        runs.c.status == _STARTED,
+        runs.c.followed_until.is_not(None),
+        runs.c.followed_until > datetime.now(UTC),
+    )
+    return set(connection.scalars(asked))
+
+
+def write_pieces(
+    connection: Connection,
+    *,
+    run_id: str,
+    parts: Sequence[tuple[int, bytes]],
+    progress: str | None,
+    gap: tuple[int, int],
+) -> None:
+    """Add parts of a log, each with its offset. Delete the pieces that begin in the gap of the log.
+
+    `gap` is the range of dropped bytes: its first offset and the offset after it. `progress` is JSON text, or None.
+    """
+    now = datetime.now(UTC)
+    rows = [
+        {"run_id": run_id, "start": start + at, "content": content[at : at + PIECE_BYTES], "written_at": now}
+        for start, content in parts
+        for at in range(0, len(content), PIECE_BYTES)
+    ]
+    if rows:
+        connection.execute(insert(pieces), rows)
+    if gap[1] > gap[0]:
+        inside = (pieces.c.run_id == run_id, pieces.c.start >= gap[0], pieces.c.start < gap[1])
+        connection.execute(delete(pieces).where(*inside))
+    if progress is not None:
+        connection.execute(update(runs).where(runs.c.id == run_id).values(progress_json=progress))
+
+
+def read_pieces(
+    connection: Connection, offsets: Sequence[tuple[str, int]]
+) -> tuple[dict[str, FollowedRun], list[Piece]]:
+    """Return the state of each run by id, and the pieces at or after its offset, in order.
+
+    The state is read before the pieces: if the state says that the run has ended, the pieces are complete.
+    """
+    columns = (runs.c.id, runs.c.status, runs.c.queued, runs.c.progress_json, runs.c.finished_at)
+    rows = connection.execute(select(*columns).where(runs.c.id.in_([run_id for run_id, _ in offsets])))
+    states = {
+        row.id: FollowedRun(row.id, row.status, row.queued, row.progress_json, in_utc(row.finished_at)) for row in rows
+    }
+    found: list[Piece] = []
+    for run_id, offset in offsets:
+        behind = select(pieces.c.start, pieces.c.content).where(pieces.c.run_id == run_id, pieces.c.start >= offset)
+        found += [
+            Piece(run_id, start, bytes(content)) for start, content in connection.execute(behind.order_by("start"))
+        ]
+    return states, found
+
+
+def forget_pieces(connection: Connection, *, limit: int) -> int:
+    """Delete the log pieces of at most `limit` runs that ended at least a minute ago. Return the number of these
+    runs.
+    """
+    before = datetime.now(UTC) - KEPT
+    is_open = select(runs.c.id).where(runs.c.status == _STARTED, runs.c.id == pieces.c.run_id).exists()
+    recently = select(runs.c.id).where(runs.c.finished_at >= before, runs.c.id == pieces.c.run_id).exists()
+    old = select(pieces.c.run_id).where(pieces.c.written_at < before, ~is_open, ~recently).distinct().limit(limit)
+    ended = list(connection.scalars(old))
+    if ended:
+        connection.execute(delete(pieces).where(pieces.c.run_id.in_(ended)))
+    return len(ended)
+
+
+# -- The stored log of a run that has ended, read from any offset ------------------------------------------------------
+
+
+class StoredLog:
+    """The log that was stored when its run ended. Its offsets are those of the live log."""
+
+    has_ended = True
+    progress = None
+
+    def __init__(self, row: Row[Any], blob: BlobRow | None, blobs: Blobs) -> None:
+        """`row` is the row of the run. `blob` contains the log, or is None if the preview in the row is the whole
+        log.
+        """
+        self._preview: bytes = row.logs_preview.encode()
+        self._blob = blob
+        self._blobs = blobs
+        self._dropped = row.log_dropped_bytes or 0
+        self._head = row.log_head_bytes or 0
+        self._line = len(line_for_dropped(self._dropped)) if self._dropped else 0
+        stored = blob.size_bytes if blob is not None else len(self._preview)
+        self.end = stored - self._line + self._dropped
+
+    def read(self, after: int, size: int) -> LogPart:
+        """Return at most `size` bytes of the log from the offset `after`. Blocking."""
+        start, shift, behind = min(after, self.end), 0, self.end
+        if self._dropped:
+            if after < self._head:
+                behind = self._head
+            else:
+                start = min(max(after, self._head + self._dropped), self.end)
+                shift = self._line - self._dropped
+        content = self._bytes(start + shift, min(size, behind - start))
+        return log_part(start, content, may_continue=start + len(content) < behind)
+
+    def _bytes(self, start: int, size: int) -> bytes:
+        if self._blob is None:
+            return self._preview[start : start + size]
+        return self._blobs.read_range(self._blob, start, size)
 
 
 class LogSource(Protocol):

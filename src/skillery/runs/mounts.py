@@ -18,7 +18,7 @@ from skillery.registry import FoundTool, VersionRow
 from skillery.runs.cache import Cache
 from skillery.runs.declarations import Declarations
 from skillery.runs.permissions import has_permissions
-from skillery.runs.tool_calls import SESSION_SKILL, session_files
+from skillery.runs.scripts import SESSION_SKILL, session_files
 
 MOST_MOUNTS = 100
 MOST_BLOBS = 1_000

@@ -14,8 +14,8 @@ from sqlalchemy.dialects import postgresql, sqlite
 from skillery.backends import FailureType
 from skillery.database.tables import runs, servers, workspaces
 from skillery.identity.idempotency import settle, workers
-from skillery.runs.failure_events import record_closed
 from skillery.runs.queries import result_of
+from skillery.runs.records import record_closed
 
 DEAD = timedelta(seconds=60)
 """A server that was last seen longer ago than this is dead. Clocks of servers may differ by half of this time."""

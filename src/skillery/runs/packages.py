@@ -13,8 +13,7 @@ import msgspec
 from skillery.backends import Failure, FailureType, Job, PackageMount
 from skillery.environments import Environments, fits_this_python
 from skillery.environments.definitions import Defined, Named
-from skillery.environments.named import NamedEnvironments, pins_of
-from skillery.environments.named_rows import NamedLock
+from skillery.environments.named import NamedEnvironments, NamedLock, pins_of
 from skillery.errors import InvalidParams
 from skillery.formats.manifest import Manifest
 from skillery.formats.requirements import LOCK, InvalidLock, Pin, clash, read_lock

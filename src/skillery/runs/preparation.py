@@ -20,14 +20,11 @@ from skillery.identity.access import ApprovalRules
 from skillery.registry import FoundTool, VersionRow, find_tool, resolve
 from skillery.registry.files import find_module, stored_path
 from skillery.registry.version_rows import standing_warnings
-from skillery.runs.arguments import NO_ARGUMENTS, Arguments, checked_arguments
 from skillery.runs.cache import Cache
-from skillery.runs.declarations import Declarations
-from skillery.runs.executability import check_no_handler, has_entrypoint, not_executable
-from skillery.runs.input_files import InputFiles
+from skillery.runs.declarations import NO_ARGUMENTS, Arguments, Declarations, checked_arguments
+from skillery.runs.input_files import InputFiles, checked_outputs
 from skillery.runs.limits import LimitRules, reduced
 from skillery.runs.mounts import Mounts, check_mounts, parse_mounts
-from skillery.runs.output_globs import checked_outputs
 from skillery.runs.packages import (
     NO_PACKAGES,
     GivenEnvironment,
@@ -37,13 +34,19 @@ from skillery.runs.packages import (
     packages_in,
     packages_of_skills,
 )
-from skillery.runs.permissions import Granted, granted, has_permissions
+from skillery.runs.permissions import (
+    Granted,
+    WorkspaceTargets,
+    check_no_handler,
+    granted,
+    has_entrypoint,
+    has_permissions,
+    not_executable,
+)
 from skillery.runs.requests import CodeRequest, Method, SkillRequest, ToolRequest
-from skillery.runs.scripts import script_call
+from skillery.runs.scripts import SESSION_SKILL, script_call, tool_args
 from skillery.runs.skill_calls import called_job
-from skillery.runs.tool_calls import SESSION_SKILL, tool_args
 from skillery.runs.trials import Trial, Unpublished, code_job, trial_job
-from skillery.runs.workspace_targets import WorkspaceTargets
 from skillery.workspaces.usage import RunWorkspaces, Target
 
 

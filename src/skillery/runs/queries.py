@@ -16,9 +16,8 @@ from skillery.database.tables import runs, skill_versions, skills
 from skillery.errors import InvalidParams, NotAllowed, RunNotFound
 from skillery.formats.timestamps import parse_timestamp
 from skillery.identity import access
-from skillery.identity.who import Who
-from skillery.registry.cursors import make_cursor, read_cursor
-from skillery.registry.pages import fitting_items
+from skillery.identity.access import Who
+from skillery.registry.cursors import fitting_items, make_cursor, read_cursor
 from skillery.runs.packages import GivenEnvironment
 from skillery.runs.rendering import tool_answer
 from skillery.runs.results import ExactSkill, Run, RunError, RunPage, RunRecord, RunRow, RunUse, Status

@@ -5,26 +5,84 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
 import msgspec
 from sqlalchemy import ColumnElement, Connection, bindparam, func, select, update
 
-from skillery.backends import Events, FinishedRun, Log, Outcome
+from skillery import events
+from skillery.backends import Events, FailureType, FinishedRun, Identity, Log, Outcome
 from skillery.contents.blob_rows import leave_blobs
 from skillery.contents.blobs import Blobs
 from skillery.database import Change, Database, in_utc
-from skillery.database.tables import runs
+from skillery.database.tables import runs, skill_versions, skills
 from skillery.errors import SkilleryError, Unavailable
+from skillery.formats.names import namespace_of
 from skillery.registry.usage import Outcome as CountedOutcome
-from skillery.registry.usage import count_run
-from skillery.registry.usage_days import count_day
+from skillery.registry.usage import count_day, count_run
 from skillery.runs.active_run import ActiveRun
 from skillery.runs.display import whole_log
-from skillery.runs.failure_events import record_failure
 from skillery.runs.rendering import Rendered
 from skillery.runs.results import Run, if_set
+
+# -- The event `run_failed`, in the transaction that records the end of a run ------------------------------------------
+
+
+_RUNS = (
+    select(
+        runs.c.id,
+        runs.c.method,
+        runs.c.tool,
+        runs.c.identity,
+        runs.c.identity_kind,
+        runs.c.parent_run_id,
+        skills.c.name.label("skill"),
+        skill_versions.c.version,
+    )
+    .outerjoin(skills, skills.c.id == runs.c.skill_id)
+    .outerjoin(skill_versions, skill_versions.c.id == runs.c.version_id)
+)
+
+
+def record_failure(connection: Connection, run: FinishedRun) -> None:
+    """Record that a run has failed. The event has no message of the run, which may contain confidential values."""
+    events.record(
+        connection,
+        "run_failed",
+        skill=run.skill,
+        run_id=run.run_id,
+        method=run.method,
+        name=run.skill,
+        namespace=namespace_of(run.skill) if run.skill else None,
+        version=run.version,
+        tool=run.tool,
+        error_type=run.error_type,
+        duration_ms=run.duration_ms,
+        by=run.identity.name,
+        by_kind=run.identity.kind,
+        parent_run_id=run.parent_run_id,
+    )
+
+
+def record_closed(connection: Connection, run_ids: Sequence[str]) -> None:
+    """Record the failure of runs whose server died, or whose end could not be recorded."""
+    for row in connection.execute(_RUNS.where(runs.c.id.in_(run_ids)).order_by(runs.c.started_at, runs.c.id)):
+        run = FinishedRun(
+            run_id=row.id,
+            method=row.method,
+            status="failed",
+            skill=row.skill,
+            version=row.version,
+            duration_ms=0.0,
+            error_type=FailureType.SANDBOX_ERROR,
+            identity=Identity(row.identity, row.identity_kind),
+            parent_run_id=row.parent_run_id,
+            tool=row.tool,
+        )
+        record_failure(connection, run)
+
 
 log = logging.getLogger(__name__)
 END_PAUSES = (0.1, 0.3, 1.0, 2.0, 4.0)

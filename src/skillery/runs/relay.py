@@ -4,14 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from functools import partial
 
 import msgspec
 
+from skillery.backends import Progress
 from skillery.database import Database
 from skillery.errors import SkilleryError
 from skillery.runs.active_run import ActiveRun, ActiveRuns
-from skillery.runs.log_pieces import followed_on, write_pieces
+from skillery.runs.live_output import LiveOutput
+from skillery.runs.log_sources import (
+    FollowedRun,
+    LiveSource,
+    Piece,
+    followed_on,
+    mark_followed,
+    read_pieces,
+    write_pieces,
+)
+from skillery.runs.results import Status
 
 log = logging.getLogger(__name__)
 FLUSH_SECONDS = 0.25
@@ -91,3 +103,104 @@ class Relay:
             work = partial(write_pieces, run_id=run_id, parts=parts, progress=told, gap=live.gap)
             await self._database.write(work)
             passed.offset, passed.progress = end, progress
+
+
+# -- Runs of other servers that callers of this server follow. Their logs arrive as rows of the database ---------------
+
+
+LOOK_SECONDS = 0.25
+MARK_SECONDS = 10.0
+KEPT_BYTES = 1 << 20
+"""The maximum number of bytes of a run's log that this server keeps for followers."""
+
+
+class RemoteRun(LiveSource):
+    """The log of a run that another server executes."""
+
+    def __init__(self, *, is_queued: bool) -> None:
+        super().__init__(LiveOutput(KEPT_BYTES))
+        self.followers = 0
+        self._is_queued = is_queued
+
+    @property
+    def status(self) -> Status:
+        return self.live.status or ("queued" if self._is_queued else "started")
+
+    def add(self, piece: Piece) -> None:
+        self.live.skip_to(piece.start)
+        self.live.add(piece.content)
+
+    def update(self, row: FollowedRun | None) -> None:
+        """Update the status and progress from the row of the run. If `row` is None, the run has no record any more."""
+        if row is None:
+            self.live.finish(None, "failed")
+            return
+        self._is_queued = row.is_queued
+        if row.progress_json is not None:
+            progress = msgspec.json.decode(row.progress_json, type=Progress)
+            if progress != self.live.progress:
+                self.live.set_progress(progress)
+        if row.finished_at is not None:
+            self.live.finish(None, "completed" if row.status == "completed" else "failed")
+
+
+class RemoteRuns:
+    """All runs of other servers that callers of this server follow. One query reads the new log pieces of all of
+    them.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._runs: dict[str, RemoteRun] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def follow(self, run_id: str, *, is_queued: bool) -> RemoteRun:
+        """Start following a run, and return it. Each caller must call `leave` once."""
+        run = self._runs.setdefault(run_id, RemoteRun(is_queued=is_queued))
+        run.followers += 1
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._look_on())
+        return run
+
+    def leave(self, run_id: str) -> None:
+        run = self._runs.get(run_id)
+        if run is not None:
+            run.followers -= 1
+
+    def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _look_on(self) -> None:
+        marked_at: dict[str, float] = {}
+        while self._runs:
+            try:
+                await self._look(marked_at)
+            except SkilleryError as error:
+                log.debug("the database did not answer what followed runs have printed: %s", error.message)
+            await asyncio.sleep(LOOK_SECONDS)
+            # Keep runs without followers for a few seconds: a caller that polls soon follows the same run again.
+            now = time.monotonic()
+            for run_id, run in tuple(self._runs.items()):
+                is_left = not run.followers and now - marked_at.get(run_id, now) > MARK_SECONDS / 2
+                if is_left or (run.has_ended and not run.followers):
+                    del self._runs[run_id]
+
+    async def _look(self, marked_at: dict[str, float]) -> None:
+        now = time.monotonic()
+        due = [
+            run_id
+            for run_id, run in self._runs.items()
+            if run.followers and now - marked_at.get(run_id, -MARK_SECONDS) >= MARK_SECONDS
+        ]
+        if due:
+            await self._database.write(partial(mark_followed, run_ids=due))
+            marked_at.update(dict.fromkeys(due, now))
+        offsets = [(run_id, run.end) for run_id, run in self._runs.items() if not run.has_ended]
+        if not offsets:
+            return
+        states, pieces = await asyncio.to_thread(self._database.read_now, partial(read_pieces, offsets=offsets))
+        for piece in pieces:
+            self._runs[piece.run_id].add(piece)
+        for run_id, _ in offsets:
+            self._runs[run_id].update(states.get(run_id))

@@ -10,8 +10,8 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from skillery.backends import NetworkUse, Progress
 from skillery.contents.blob_rows import OutputFile
-from skillery.identity.who import Who
-from skillery.registry.pages import NextCursor
+from skillery.identity.access import Who
+from skillery.registry.cursors import NextCursor
 from skillery.runs.packages import GivenEnvironment
 from skillery.workspaces.usage import WorkspaceUse
 

@@ -22,16 +22,22 @@ from skillery.runs.active_run import (
     begun_runs,
 )
 from skillery.runs.admission import Admission
-from skillery.runs.cancellation import Cancellation
-from skillery.runs.database_poll import Polling
+from skillery.runs.cancellation import Cancellation, Polling
 from skillery.runs.display import marked
-from skillery.runs.early_answers import answer_after, answer_at_start, answer_within
 from skillery.runs.execution import Execution
 from skillery.runs.followed_runs import Followed, Following
 from skillery.runs.preparation import Prepared, Preparer
 from skillery.runs.records import Recorder
 from skillery.runs.relay import Relay
-from skillery.runs.rendering import Rendered, render, stub_answer, tool_answer
+from skillery.runs.rendering import (
+    Rendered,
+    answer_after,
+    answer_at_start,
+    answer_within,
+    render,
+    stub_answer,
+    tool_answer,
+)
 from skillery.runs.requests import CodeRequest, SkillRequest, ToolRequest
 from skillery.runs.results import EndStatus, Run, RunLog, RunRecord, ToolResult
 from skillery.runs.run_host import Host

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from skillery.backends import Failure, FailureType, ScriptCall
+from skillery.backends import Failure, FailureType, PublishedFile, ScriptCall
 from skillery.context.threads import BIG_TEXT
 from skillery.formats.json_values import kind_of
 from skillery.formats.manifest import Permissions
 from skillery.formats.secret_names import changes_what_runs, is_variable_name
+from skillery.formats.tools import WORK_DIR
 from skillery.formats.wording import did_you_mean, quoted
+
+if TYPE_CHECKING:
+    from skillery.registry import SessionTool
+
 
 ARGS = ("argv", "stdin", "env")
 
@@ -81,3 +86,20 @@ def script_answer(result: bytes) -> dict[str, Any] | None:
     """
     answer = msgspec.json.decode(result) if len(result) <= BIG_TEXT else None
     return answer if isinstance(answer, dict) and isinstance(answer.get("files", []), list) else None
+
+
+# -- call_tool: the args and the files of a handler --------------------------------------------------------------------
+
+
+SESSION_SKILL = "session-tools"
+"""The skill name under which the tool of a session is mounted."""
+
+
+def tool_args(args: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments without `__workDir`: only the sandbox sets this argument."""
+    return {name: value for name, value in args.items() if name != WORK_DIR}
+
+
+def session_files(tool: SessionTool) -> tuple[PublishedFile, ...]:
+    """Return the files of a tool of a session."""
+    return (PublishedFile(tool.script, tool.content.encode()),)

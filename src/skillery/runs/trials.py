@@ -27,7 +27,7 @@ from skillery.formats.inputs import InputInvalid, apply_inputs, with_usage
 from skillery.formats.manifest import Manifest, Permissions, Runtime
 from skillery.formats.tools import Tool, inputs_of
 from skillery.runs.limits import LimitRules
-from skillery.runs.tool_calls import tool_args
+from skillery.runs.scripts import tool_args
 
 
 class Trial(msgspec.Struct, frozen=True):

@@ -7,7 +7,7 @@ from typing import Any
 
 from skillery.backends import Scope
 from skillery.edge.http import HttpRefusal
-from skillery.edge.routing import Route
+from skillery.edge.operations import Route
 from skillery.errors import NotAllowed, NotAuthenticated
 from skillery.web.callers import request_of
 from skillery.web.failures import ask_for_login, failing

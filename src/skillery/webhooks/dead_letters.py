@@ -15,8 +15,7 @@ from skillery.database import in_utc
 from skillery.database.registry import Registry
 from skillery.database.tables import dead_letters
 from skillery.method import Cursor, Method, PageLimit, Params, about
-from skillery.registry.cursors import make_cursor, read_cursor
-from skillery.registry.pages import NextCursor, fitting_items
+from skillery.registry.cursors import NextCursor, fitting_items, make_cursor, read_cursor
 from skillery.webhooks.targets import WebhookId, find_webhook
 
 

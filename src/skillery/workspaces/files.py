@@ -20,7 +20,7 @@ from skillery.errors import InvalidParams, Unavailable, WorkspaceFileNotFound
 from skillery.formats.wording import quoted
 from skillery.identity.quotas import Quotas
 from skillery.identity.workspace_quotas import admit_to_workspaces, check_use, workspaces_used
-from skillery.workspaces import locks, rows
+from skillery.workspaces import rows, usage
 from skillery.workspaces.manifests import Manifest, make_manifest
 from skillery.workspaces.results import WorkspaceInfo, info
 from skillery.workspaces.saver import Content, Saver
@@ -79,7 +79,7 @@ class WorkspaceFiles:
         InvalidParams if the workspace has too many files.
         """
         row, manifest = await self._current(identity, workspace_id)
-        locks.check_free(row)
+        usage.check_free(row)
         _with_file(manifest, _entry(new, "0" * 64, 0))  # refuse the path before the content is received
         replaced = manifest.find(new.path)
         stored = await self._receive(identity, row, new, replaced.size_bytes if replaced else 0)
@@ -185,7 +185,7 @@ def _replace(
 ) -> rows.WorkspaceRow | None:
     """Make the manifest the current snapshot. Return None if the current snapshot is not the one of `row` any more."""
     now = rows.lock_workspace(connection, identity, row.id)
-    locks.check_free(now)
+    usage.check_free(now)
     if now.snapshot_id != row.snapshot_id:
         return None
     if manifest.digest == now.snapshot:

@@ -26,7 +26,7 @@ from skillery.identity.quotas import Quotas
 from skillery.identity.workspace_quotas import admit_to_workspaces
 from skillery.method import Cursor, Method, PageLimit, Params, about
 from skillery.registry.cursors import make_cursor, read_cursor
-from skillery.workspaces import locks, rows
+from skillery.workspaces import rows, usage
 from skillery.workspaces.files import WorkspaceFiles
 from skillery.workspaces.manifests import Manifest, make_manifest
 from skillery.workspaces.results import (
@@ -311,7 +311,7 @@ def _reset(connection: Connection, *, identity: Identity, workspace_id: str, sna
     Raise WorkspaceNotFound, SnapshotNotFound, or WorkspaceHeld if a run writes the workspace.
     """
     row = rows.lock_workspace(connection, identity, workspace_id)
-    locks.check_free(row)
+    usage.check_free(row)
     wanted = rows.find_snapshot_by_digest(connection, identity, snapshot, row.id)
     rows.make_current(connection, row.id, wanted)
     audit.record(
@@ -345,7 +345,7 @@ def _delete(connection: Connection, *, identity: Identity, workspace_id: str) ->
     Raise WorkspaceNotFound, or WorkspaceHeld if a run writes the workspace.
     """
     row = rows.lock_workspace(connection, identity, workspace_id)
-    locks.check_free(row)
+    usage.check_free(row)
     rows.remove(connection, [row.id])
     audit.record(connection, identity, "delete_workspace", row.id, before={"snapshot": row.snapshot})
 

@@ -6,24 +6,69 @@ import asyncio
 import os
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Annotated
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
-from sqlalchemy import Connection
+from sqlalchemy import Connection, select, update
 
 from skillery.backends import Identity, OpenContents, Storage, Workspace
 from skillery.database import Database
-from skillery.errors import InvalidParams, QuotaExceeded, SkilleryError
-from skillery.identity.near_quotas import note_if_near
+from skillery.database.tables import workspaces
+from skillery.errors import InvalidParams, QuotaExceeded, SkilleryError, WorkspaceHeld
+from skillery.events.outbox import note_if_near
 from skillery.identity.quotas import Quotas
 from skillery.identity.workspace_quotas import check_workspaces
-from skillery.workspaces import locks, rows
+from skillery.workspaces import rows
 from skillery.workspaces.manifests import EMPTY, Manifest
 from skillery.workspaces.open_contents import RecentContents
+from skillery.workspaces.rows import WorkspaceRow
 from skillery.workspaces.saver import Content, Saver
 from skillery.workspaces.snapshots import contents_of, manifest_of
+
+# -- The lock of a workspace: one run at a time writes it --------------------------------------------------------------
+
+
+HELD_MS = 1_000
+
+
+def take(connection: Connection, workspace_id: str, run_id: str, server: str) -> str | None:
+    """Lock the workspace for a run. Return None on success, or the id of the run that holds the lock."""
+    taken = update(workspaces).where(workspaces.c.id == workspace_id, workspaces.c.run_id.is_(None))
+    if connection.execute(taken.values(run_id=run_id, server=server)).rowcount:
+        return None
+    return connection.scalar(select(workspaces.c.run_id).where(workspaces.c.id == workspace_id)) or run_id
+
+
+def release(connection: Connection, run_id: str, workspace_id: str) -> None:
+    """Release the lock of the workspace, if this run holds it."""
+    held = update(workspaces).where(workspaces.c.id == workspace_id, workspaces.c.run_id == run_id)
+    connection.execute(held.values(run_id=None, server=None))
+
+
+def check_free(row: WorkspaceRow) -> None:
+    """Raise WorkspaceHeld if a run writes the workspace."""
+    if row.run_id is not None:
+        raise held(row.id, row.run_id)
+
+
+def held(workspace_id: str, run_id: str) -> WorkspaceHeld:
+    return WorkspaceHeld(
+        f"the run {run_id} writes the workspace '{workspace_id}'",
+        hint="Wait for it, or fork the workspace and use the fork: create_workspace with 'from'.",
+        retry_after_ms=HELD_MS,
+        workspace=workspace_id,
+        run_id=run_id,
+    )
+
+
+def touch(connection: Connection, row: WorkspaceRow) -> None:
+    """Record a use of the workspace, which delays its expiry."""
+    until = datetime.now(UTC) + timedelta(seconds=row.ttl_seconds)
+    connection.execute(update(workspaces).where(workspaces.c.id == row.id).values(expires_at=until))
+
 
 LOOK_SECONDS = 0.1
 MOST_NAMED = 100
@@ -139,8 +184,8 @@ class HeldWorkspace:
             note_if_near(connection, "workspace_bytes", used, more, limit, identity=row.identity)
             rows.move(connection, row.id, row.family_id, manifest.digest, sha256, manifest.size_bytes, files, run_id)
         else:
-            locks.touch(connection, row)
-        locks.release(connection, run_id, row.id)
+            touch(connection, row)
+        release(connection, run_id, row.id)
 
 
 class RunWorkspaces:
@@ -189,18 +234,18 @@ class RunWorkspaces:
         while target.writes:
             other = (await self._database.read(find)).run_id
             if other is None:
-                taking = partial(locks.take, workspace_id=target.workspace_id, run_id=run_id, server=self._server)
+                taking = partial(take, workspace_id=target.workspace_id, run_id=run_id, server=self._server)
                 other = await self._database.write(taking)
             if other is None:
                 break
             if not is_patient() and time.monotonic() > deadline:
-                raise locks.held(target.workspace_id, other)
+                raise held(target.workspace_id, other)
             await asyncio.sleep(LOOK_SECONDS)
         return HeldWorkspace(target, await self._database.read(find), self._database, self._storage, self._recent)
 
     async def release(self, run_id: str, target: Target) -> None:
         """Release the workspace of a run that was not recorded."""
-        work = partial(locks.release, run_id=run_id, workspace_id=target.workspace_id)
+        work = partial(release, run_id=run_id, workspace_id=target.workspace_id)
         try:
             await self._database.write(work)
         except SkilleryError:  # a later close of lost runs releases it

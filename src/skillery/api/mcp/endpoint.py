@@ -16,7 +16,7 @@ from litestar.openapi.spec.enums import OpenAPIType
 
 from skillery.api.mcp.large_messages import without_arguments
 from skillery.api.mcp.requests import SCOPE_KEY, ActiveCalls, TaskTerms, Visit, asked_tools
-from skillery.api.prompt import short_guide
+from skillery.api.model_tools import short_guide
 from skillery.context.budget import Answers, Bodies, held_answer
 from skillery.context.request import current
 from skillery.edge.gate import Gate

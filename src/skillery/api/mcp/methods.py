@@ -8,14 +8,18 @@ from functools import partial
 from typing import Any, Literal
 
 import msgspec
+from mcp.shared.exceptions import MCPError
+from mcp_types import INVALID_PARAMS
 
 from skillery import registry
+from skillery.api.mcp.requests import Visit
 from skillery.backends import Identity
 from skillery.errors import RunEnded
 from skillery.formats.json_pieces import JsonPieces
 from skillery.method import Json, Method, Params
 from skillery.methods.core import Core
-from skillery.methods.errors import encode
+from skillery.methods.errors import NOT_FOUND, encode
+from skillery.methods.execution import Parts, perform
 from skillery.registry.resources import Resource, SkillEntry
 from skillery.runs.states import RunState
 
@@ -267,3 +271,28 @@ def _resource(one: Resource) -> ListedResource:
 def _entry(one: SkillEntry) -> Entry:
     files = [EntryFile(file.uri, file.digest, file.size) for file in one.resources]
     return Entry(one.uri, one.frontmatter, files)
+
+
+# -- Calls of the methods of MCP_METHODS, with the error codes of MCP --------------------------------------------------
+
+
+async def answer_of(visit: Visit, method: str, **params: str | None) -> Parts:
+    """Return the result of a method of MCP_METHODS as JSON. Omit params that are None.
+
+    Raise MCPError if the method fails. If a thing does not exist, the error code is that of invalid params.
+    """
+    raw = msgspec.Raw(encoded({name: value for name, value in params.items() if value is not None}))
+    answer, error = await perform(visit.core, visit.identity, method, raw, None, MCP_METHODS)
+    if answer is None:
+        code = INVALID_PARAMS if error["code"] == NOT_FOUND else error["code"]
+        raise MCPError(code, error["message"], error["data"])
+    return answer
+
+
+def encoded(value: object) -> bytes:
+    """Return the value as JSON. Raise MCPError if JSON does not allow the value, although the SDK has accepted it."""
+    try:
+        return encode(value)
+    except (UnicodeEncodeError, OverflowError, RecursionError):
+        message = "a text in this call contains a lone surrogate, or a number has too many digits"
+        raise MCPError(INVALID_PARAMS, message, {"type": "invalid_params", "hint": "Send valid Unicode."}) from None

@@ -9,8 +9,8 @@ from urllib.parse import parse_qs
 
 import msgspec
 
-from skillery.api.code_contract import OPT_IN
-from skillery.api.mcp.large_results import Splices
+from skillery.api.mcp.large_messages import Splices
+from skillery.api.model_tools import OPT_IN
 from skillery.backends import Identity
 from skillery.context.budget import HeldAnswer, HeldBody
 from skillery.errors import InvalidParams

@@ -22,8 +22,7 @@ from mcp_types import (
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from skillery import __version__
-from skillery.api.mcp.method_answers import answer_of, encoded
-from skillery.api.mcp.methods import FRESHNESS
+from skillery.api.mcp.methods import FRESHNESS, answer_of, encoded
 from skillery.api.mcp.requests import visit_of
 from skillery.api.mcp.tasks.handlers import TaskParams, UpdateParams, cancel_task, get_task, update_task
 from skillery.api.mcp.tasks.negotiation import TASKS_EXTENSION

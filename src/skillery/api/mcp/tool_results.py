@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import msgspec
 
 from skillery.api.mcp.large_messages import MOST_OF_SDK
 from skillery.api.mcp.requests import Visit
+from skillery.backends import Identity
+from skillery.client.pictures import Pictures
+from skillery.edge.operations import ErrorAnswer
 from skillery.errors import SkilleryError
 from skillery.formats.hint_words import error_for_tools
 from skillery.formats.json_pieces import is_exactly, string_pieces
 from skillery.methods.errors import encode, error_object
-from skillery.methods.execution import Parts
+from skillery.methods.execution import Caller, Parts, perform
 from skillery.methods.table import TOOLS
 
 """The eight tools of the Skills Protocol, which every model has."""
@@ -76,3 +80,38 @@ def error_result(visit: Visit, error: dict[str, Any]) -> dict[str, Any]:
         "structuredContent": told,
         "isError": True,
     }
+
+
+# -- Pictures for models: small pictures among the files of a run become image content of MCP --------------------------
+
+
+async def with_pictures(visit: Visit, result: dict[str, Any]) -> dict[str, Any]:
+    """Return the result of a tool call with up to 4 small pictures of the run as image content.
+
+    Return `result` unchanged if the caller may not read blobs, or if the run wrote no small picture.
+    """
+    pictures = Pictures()
+    for file in pictures.candidates(result["structuredContent"]) if may_read(visit.identity) else ():
+        asked = msgspec.Raw(encode({"blob_id": file["blob_id"], "mode": "full"}))
+        answer, _ = await perform(visit.core, visit.identity, "read_blob", asked, None)
+        pictures.add(file, msgspec.json.decode(b"".join(answer)) if answer is not None else {})
+    shown = [{"type": "image", "data": data, "mimeType": kind} for kind, data in pictures.found]
+    return result | {"content": [*result["content"], *shown]} if shown else result
+
+
+def may_read(identity: Caller) -> bool:
+    return isinstance(identity, Identity) and bool({"read", "admin"} & identity.scopes)
+
+
+# -- Output schemas of the tools of MCP, made from the structs of results ----------------------------------------------
+
+
+@cache
+def output_schema(result: type[msgspec.Struct]) -> dict[str, Any]:
+    """Return the JSON Schema of a tool's structured content: the struct `result`, or an error.
+
+    MCP requires `type: object` at the top. Errors are part of the schema, because some clients check the content of
+    errors too.
+    """
+    alternatives, parts = msgspec.json.schema_components([result, ErrorAnswer], ref_template="#/$defs/{name}")
+    return {"type": "object", "anyOf": list(alternatives), "$defs": parts}

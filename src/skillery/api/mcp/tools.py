@@ -15,16 +15,20 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS, CallToolRequestParams, PaginatedRequestParams
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from skillery.api.code_contract import explained
-from skillery.api.mcp.images import with_pictures
-from skillery.api.mcp.method_answers import encoded
-from skillery.api.mcp.methods import COMPLETE, FRESHNESS
-from skillery.api.mcp.output_schemas import output_schema
+from skillery.api.mcp.methods import COMPLETE, FRESHNESS, encoded
 from skillery.api.mcp.progress import progress_sent
 from skillery.api.mcp.requests import ON_REQUEST, CallKey, Visit, visit_of
 from skillery.api.mcp.skill_tools import arguments_of, result_of, skill_tools
 from skillery.api.mcp.tasks.creation import STARTS_RUNS, answered_within, created_task
-from skillery.api.mcp.tool_results import error_result, is_large, large_result, tool_result
+from skillery.api.mcp.tool_results import (
+    error_result,
+    is_large,
+    large_result,
+    output_schema,
+    tool_result,
+    with_pictures,
+)
+from skillery.api.model_tools import explained
 from skillery.api.rpc.schemas import tool
 from skillery.environments.definitions import shown_properties
 from skillery.methods.errors import encode

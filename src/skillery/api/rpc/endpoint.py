@@ -11,7 +11,6 @@ from litestar.openapi.spec import Schema
 from litestar.openapi.spec.enums import OpenAPIType
 
 from skillery.api.json_texts import TextRefusal, check_text
-from skillery.api.rpc.discovery import CALLABLE
 from skillery.api.rpc.envelope import (
     Refused,
     Reply,
@@ -22,6 +21,7 @@ from skillery.api.rpc.envelope import (
     parse_call,
     result_reply,
 )
+from skillery.api.rpc.openrpc import CALLABLE
 from skillery.context.budget import Answers, Bodies, HeldAnswer, held_answer
 from skillery.context.queue import until_client_gone
 from skillery.edge.gate import Gate

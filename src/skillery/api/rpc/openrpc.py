@@ -6,14 +6,18 @@ import inspect
 import types
 import typing
 from collections.abc import Mapping
+from functools import cache
 from typing import Annotated, Any
 
 import msgspec
 
 from skillery import __version__
+from skillery.backends import Identity
 from skillery.formats.file_schemas import SkillToml
-from skillery.method import Method, annotated_params
+from skillery.method import Method, Params, annotated_params
+from skillery.methods.core import Core
 from skillery.methods.errors import CODES, INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR
+from skillery.methods.table import METHODS
 
 OPENRPC = "1.3.2"
 TEMPLATE = "#/components/schemas/{name}"
@@ -101,3 +105,37 @@ def _errors() -> dict[str, Any]:
         "InternalError": (INTERNAL_ERROR, "internal error"),
     }
     return {name: {"code": code, "message": message} for name, (code, message) in (kinds | protocol).items()}
+
+
+# CALLABLE, the table of everything that a client can call: METHODS, and `rpc.discover`, which describes all
+# methods.
+
+
+class OpenRpcDocument(msgspec.Struct, frozen=True):
+    """The OpenRPC document of this server."""
+
+    openrpc: str
+    info: dict[str, Any]
+    methods: list[dict[str, Any]]
+    components: dict[str, Any]
+
+
+class Discover(Params, frozen=True, kw_only=True):
+    """Describe every method as an OpenRPC document."""
+
+
+async def discover(_: Core, __: Identity, ___: Discover) -> OpenRpcDocument:
+    return OpenRpcDocument(**document())
+
+
+SYSTEM: dict[str, Method] = {
+    "rpc.discover": Method(discover, None, audits=""),
+}
+"""Methods of JSON-RPC itself. JSON-RPC reserves names with the prefix `rpc.` for such methods."""
+CALLABLE = METHODS | SYSTEM
+
+
+@cache
+def document() -> dict[str, Any]:
+    """Return the OpenRPC document of all methods in CALLABLE. The document is the same for every caller."""
+    return document_of(CALLABLE)

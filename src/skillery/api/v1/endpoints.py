@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 from litestar.openapi.spec import Parameter, Reference, Schema
 from litestar.openapi.spec.enums import OpenAPIType
 
-from skillery.api.v1.parts import V1Parts
-from skillery.api.v1.requests import DEFAULT_LIMIT, MOST_LISTED, Headers
+from skillery.api.v1.requests import DEFAULT_LIMIT, MOST_LISTED, Headers, V1Parts
 from skillery.api.v1.shapes import Deleted, InlineSkill, Skill, Skills, SkillVersion, SkillVersions
 from skillery.api.v1.skills import content_endpoint, inline_endpoint, skill_endpoint, skills_endpoint
 from skillery.api.v1.versions import version_endpoint, versions_endpoint

@@ -10,16 +10,31 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 
 from skillery import registry
-from skillery.api.v1.parts import V1Parts
+from skillery.api.exports import DownloadParts
 from skillery.backends import Identity
+from skillery.context.budget import Bodies
 from skillery.database.registry import Registry
+from skillery.edge.gate import Gate
 from skillery.edge.http import HttpRefusal, send_bytes
 from skillery.errors import InvalidParams, SkilleryError, VersionNotFound
 from skillery.formats.semver import Version
 from skillery.formats.version_spec import VersionSpec
 from skillery.formats.wording import quoted
-from skillery.methods.errors import NOT_FOUND, encode, plain_error
-from skillery.methods.refusals import is_refusal
+from skillery.importing import Importer
+from skillery.methods.errors import NOT_FOUND, encode, is_refusal, plain_error
+
+# -- The parts of the server that the endpoints of `/v1/skills` use ----------------------------------------------------
+
+
+class V1Parts(NamedTuple):
+    """The parts of the server that the endpoints of `/v1/skills` use."""
+
+    gate: Gate
+    registry: Registry
+    importer: Importer
+    downloads: DownloadParts
+    bodies: Bodies
+
 
 DEFAULT_LIMIT = 20
 MOST_LISTED = 1000

@@ -12,12 +12,12 @@ import msgspec
 
 from skillery import registry
 from skillery.api.exports import answer_export
-from skillery.api.v1.parts import V1Parts
 from skillery.api.v1.requests import (
     DEFAULT,
     REASON,
     Asked,
     Headers,
+    V1Parts,
     describe,
     limit_of,
     make_default,
@@ -32,8 +32,7 @@ from skillery.api.v1.requests import (
 from skillery.api.v1.shapes import Deleted, Skill, Skills, skill_of
 from skillery.api.v1.uploads import published
 from skillery.backends import Identity
-from skillery.edge.addresses import query_of
-from skillery.edge.http import check_json, only, read_body
+from skillery.edge.http import check_json, only, query_of, read_body
 from skillery.errors import InvalidParams, LabelNotFound, SkilleryError, VersionNotFound
 from skillery.exports import Export
 from skillery.formats.names import parse_namespace, parse_skill_name

@@ -6,11 +6,11 @@ from functools import partial
 from typing import Any
 
 from skillery import registry
-from skillery.api.v1.parts import V1Parts
 from skillery.api.v1.requests import (
     REASON,
     Asked,
     Headers,
+    V1Parts,
     describe,
     limit_of,
     make_default,
@@ -25,8 +25,7 @@ from skillery.api.v1.requests import (
 )
 from skillery.api.v1.shapes import Deleted, SkillVersion, SkillVersions, is_anthropic, is_first_beta, version_of
 from skillery.api.v1.uploads import published
-from skillery.edge.addresses import query_of
-from skillery.edge.http import only
+from skillery.edge.http import only, query_of
 from skillery.formats.names import parse_skill_name
 from skillery.formats.semver import Version
 from skillery.formats.version_spec import VersionSpec, parse_version_spec

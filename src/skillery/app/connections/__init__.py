@@ -5,7 +5,7 @@ client.
 """
 
 from skillery.app.connections.admission import ConnectionAdmission, ConnectionCount, OwnConnections
-from skillery.app.connections.bounds import Bounds
 from skillery.app.connections.protocol import Connection
+from skillery.app.connections.transport import Bounds
 
 __all__ = ["Bounds", "Connection", "ConnectionAdmission", "ConnectionCount", "OwnConnections"]

@@ -11,8 +11,77 @@ import termios
 from collections.abc import Callable
 from typing import Any
 
-from skillery.app.connections.bounds import Bounds
-from skillery.app.connections.timers import Timer
+import msgspec
+
+# -- The limits of one connection --------------------------------------------------------------------------------------
+
+
+KIB = 1024
+MIB = 1024 * KIB
+
+
+class Bounds(msgspec.Struct, frozen=True, kw_only=True):
+    """The limits of one connection. Sizes are in bytes, times in seconds."""
+
+    head_bytes: int = 64 * KIB
+    head_seconds: float = 30
+    """Time for the head of a request (request line and headers). The time starts when the client connects, or with
+    the first byte of a later head.
+    """
+    headers: int = 256
+    """Limit of the headers of one request. Even a short header takes about a hundred bytes of memory."""
+    framing_bytes: int = 16 * KIB
+    framing_seconds: float = 10
+    """`framing_bytes` and `framing_seconds` limit the chunk sizes, chunk extensions and trailers between two bytes of
+    the body, or after the last one.
+    """
+    pipelined: int = 16
+    """Limit of the requests of one connection that wait for the response to an earlier request."""
+    window_seconds: float = 90
+    least_bytes_per_second: int = KIB
+    """Minimum rate over each `window_seconds`, for a body that the server reads and for a response that the client
+    reads.
+    """
+    linger_bytes: int = 16 * MIB
+    linger_seconds: float = 10
+    """Limits of the input that is discarded after the last response. A client that is still sending can then read
+    the response.
+    """
+
+    @property
+    def least_bytes(self) -> float:
+        """The minimum number of bytes in one window of `window_seconds`."""
+        return self.least_bytes_per_second * self.window_seconds
+
+
+# -- A timer that can be started again ---------------------------------------------------------------------------------
+
+
+class Timer:
+    """Calls a function once, some seconds after `start`, unless `stop` is called earlier."""
+
+    __slots__ = ("_call", "_handle", "_loop", "_seconds")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, seconds: float, call: Callable[[], None]) -> None:
+        self._loop = loop
+        self._seconds = seconds
+        self._call = call
+        self._handle: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Start the timer. Do nothing if the timer runs: its end stays the same."""
+        if self._handle is None:
+            self._handle = self._loop.call_later(self._seconds, self._end)
+
+    def stop(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+    def _end(self) -> None:
+        self._handle = None
+        self._call()
+
 
 HELD_BYTES = 4 * 1024
 """Bytes up to which a write waits for the next one. Heads of responses are shorter."""

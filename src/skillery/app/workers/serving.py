@@ -7,12 +7,14 @@ from functools import partial
 
 from skillery.app.home import Home
 from skillery.app.server import announce_at, listening
-from skillery.app.workers.checks import check_workers
 from skillery.app.workers.shared_counts import SharedCounts
-from skillery.app.workers.supervisor import Supervisor, import_all
+from skillery.app.workers.supervisor import Supervisor, check_workers, import_all
 from skillery.app.workers.worker import Common, LoopFactory, become_worker
 from skillery.plugins import Plugins
 from skillery.settings import Settings
+
+# -- Settings that several worker processes need -----------------------------------------------------------------------
+
 
 BACKLOG = 2048
 """Connections that wait in the kernel until a worker accepts them, as with one process."""

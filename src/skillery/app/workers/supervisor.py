@@ -18,9 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import NoReturn
 
-from skillery.app.workers.checks import check_workers
-from skillery.app.workers.gatherings import Gatherings
-from skillery.app.workers.links import Message, SupervisorLink
+from skillery.app.workers.links import Gatherings, Message, SupervisorLink
 from skillery.app.workers.shared_counts import SharedCounts
 from skillery.errors import StartupError
 from skillery.settings import Settings
@@ -324,3 +322,12 @@ def _signals() -> Iterator[socket.socket]:
             signal.signal(number, handler)
         ours.close()
         theirs.close()
+
+
+def check_workers(settings: Settings) -> None:
+    """Raise StartupError if the server cannot have `settings.workers` workers."""
+    if settings.database_url.startswith("sqlite"):
+        raise StartupError(
+            f"setting 'workers' is {settings.workers}, and the database is SQLite, which has one writer at a time: "
+            "set database to a Postgres, or workers to 1"
+        )

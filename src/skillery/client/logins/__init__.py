@@ -4,7 +4,7 @@
 client: `Client(url, token=kept_token(url))`. The object renews the login before its token ends.
 """
 
-from skillery.client.logins.errors import LoginEnded, LoginError, UnusableLogin
+from skillery.client.logins.login import LoginEnded, LoginError, UnusableLogin
 from skillery.client.logins.tokens import KeptToken, kept_token
 
 __all__ = ["KeptToken", "LoginEnded", "LoginError", "UnusableLogin", "kept_token"]

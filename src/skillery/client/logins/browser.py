@@ -14,10 +14,8 @@ from threading import Thread
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from skillery.client.logins.discovery import Provider
-from skillery.client.logins.errors import LoginError
-from skillery.client.logins.login import Login, is_safe
-from skillery.client.logins.token_requests import ask_for_tokens, refused
+from skillery.client.logins.discovery import Provider, ask_for_tokens, refused
+from skillery.client.logins.login import Login, LoginError, is_safe
 
 PATH = "/callback"
 OTHER_LOGIN = "This is not the answer to the login that waits in the terminal. Go on with the window of that login."

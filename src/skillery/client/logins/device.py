@@ -8,11 +8,8 @@ from collections.abc import Callable
 import msgspec
 
 from skillery.client.errors import ConnectionFailed
-from skillery.client.logins.discovery import Provider
-from skillery.client.logins.errors import LoginError
-from skillery.client.logins.login import Login, is_safe
-from skillery.client.logins.requests import request
-from skillery.client.logins.token_requests import Refusal, ask_for_tokens, refusal
+from skillery.client.logins.discovery import Provider, Refusal, ask_for_tokens, refusal, request
+from skillery.client.logins.login import Login, LoginError, is_safe
 
 GRANT = "urn:ietf:params:oauth:grant-type:device_code"
 INTERVAL_SECONDS = 5.0

@@ -7,8 +7,34 @@ from dataclasses import dataclass, field
 
 import httpx
 
-from skillery.client.logins.errors import LoginError
+from skillery.client.errors import ClientError
 from skillery.client.wire import is_loopback
+
+# -- Errors of logins --------------------------------------------------------------------------------------------------
+
+
+class LoginError(ClientError):
+    """Raised if a login fails. `hint` is a sentence with the remedy, or None."""
+
+    type = "login_failed"
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(f"{message}. {hint}" if hint else message)
+        self.message = message
+        self.hint = hint
+
+
+class LoginEnded(LoginError):
+    """Raised if a kept login cannot be renewed: the user must log in again."""
+
+    type = "login_ended"
+
+
+class UnusableLogin(LoginError):
+    """Raised if the file or the keyring with a login cannot be used."""
+
+    type = "login_unusable"
+
 
 LEAD_SECONDS = 30.0
 """A token is renewed this long before its end, so that a token does not end while a request is sent."""

@@ -15,8 +15,7 @@ from sqlalchemy import Connection, MetaData, Table, func, insert, select, text, 
 
 from skillery import audit
 from skillery.backends import Storage
-from skillery.contents.storage_copies import forget_copies
-from skillery.contents.storage_marks import forget_mark
+from skillery.contents.storage_copies import forget_copies, forget_mark
 from skillery.database import Database, migrate
 from skillery.database.tables import SEARCH_INDEX, audit_head, objects, skill_files, skill_versions, skills
 from skillery.errors import StartupError

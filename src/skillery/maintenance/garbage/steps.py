@@ -20,7 +20,7 @@ from skillery.contents.uploads import forget_uploads
 from skillery.database import Database
 from skillery.database.tables import blobs, objects, skill_files, workspace_contents, workspace_snapshots
 from skillery.environments import Environments
-from skillery.environments.lock_rows import count_old_locks, forget_locks
+from skillery.environments.dependency_locks import count_old_locks, forget_locks
 from skillery.identity.web_session_rows import count_ended, forget_ended
 from skillery.maintenance.garbage.collector import Sweep, Swept
 from skillery.registry.purges import purged_among

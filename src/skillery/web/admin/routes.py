@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from skillery.edge.routing import Route
+from skillery.edge.operations import Route
 from skillery.web.admin import audit, installation, problems, quotas, secrets, tokens, upkeep
 from skillery.web.admin.access import admin_route
 from skillery.web.frame import Handler

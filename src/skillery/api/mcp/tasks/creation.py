@@ -8,12 +8,12 @@ from typing import Any
 
 import msgspec
 
-from skillery.api.mcp.method_answers import answer_of
+from skillery.api.mcp.methods import answer_of
 from skillery.api.mcp.requests import visit_of
 from skillery.api.mcp.tasks.negotiation import Context, declares_tasks
 from skillery.api.mcp.tasks.shapes import decoded_state, task_of
 from skillery.methods.execution import Parts
-from skillery.runs.early_answers import answer_within
+from skillery.runs.rendering import answer_within
 
 STARTS_RUNS = {"execute_skill", "run_code", "call_tool"}
 BEGUN = {"queued", "started"}

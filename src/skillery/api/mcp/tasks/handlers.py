@@ -6,8 +6,7 @@ from typing import Any
 
 from mcp_types import RequestParams
 
-from skillery.api.mcp.method_answers import answer_of
-from skillery.api.mcp.methods import COMPLETE
+from skillery.api.mcp.methods import COMPLETE, answer_of
 from skillery.api.mcp.requests import visit_of
 from skillery.api.mcp.tasks.negotiation import Context, check_name_header, require_tasks
 from skillery.api.mcp.tasks.shapes import decoded_state, detailed_task

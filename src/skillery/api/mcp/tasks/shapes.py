@@ -6,11 +6,10 @@ from typing import Any
 
 import msgspec
 
-from skillery.api.mcp.images import with_pictures
 from skillery.api.mcp.methods import COMPLETE
 from skillery.api.mcp.requests import Visit
 from skillery.api.mcp.skill_tools import result_of
-from skillery.api.mcp.tool_results import tool_result
+from skillery.api.mcp.tool_results import tool_result, with_pictures
 from skillery.methods.execution import Parts
 from skillery.runs.states import RunState
 

@@ -1,0 +1,296 @@
+"""Build the named environments from the settings."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+from packaging.utils import canonicalize_name
+
+from skillery import __version__
+from skillery.app.home import Home
+from skillery.backends import (
+    Authenticator,
+    DescribesResource,
+    Event,
+    Events,
+    Finding,
+    FinishedRun,
+    Limits,
+    Publication,
+    Sandbox,
+)
+from skillery.context.queue import Queue
+from skillery.database import Database
+from skillery.database.registry import Registry
+from skillery.environments import Builder, Environments, Jobs, Locks, PackageSources, address_problem, has_login
+from skillery.environments.definitions import Defined, Named
+from skillery.environments.methods import EnvironmentParts, Rebuilds
+from skillery.environments.named import NamedEnvironments
+from skillery.environments.queries import EnvironmentQueries
+from skillery.errors import InvalidName, InvalidParams, StartupError
+from skillery.exports import FactsPreparation
+from skillery.exports.thin_plugins import ThinPlugins
+from skillery.formats.bundle import BundleLimits
+from skillery.formats.names import parse_namespace
+from skillery.formats.tokens import parse_grants
+from skillery.formats.wording import quoted
+from skillery.identity.quotas import IdentityQuota, Quotas
+from skillery.runs.limits import LimitRules
+from skillery.settings import IdentityQuotas, Settings
+from skillery.trust.documents import Documents
+from skillery.webhooks.queue import RetryRules
+from skillery.webhooks.sending import Sender
+
+# -- The limits of runs and of bundles, built from the settings --------------------------------------------------------
+
+
+def limit_rules(settings: Settings) -> LimitRules:
+    """Return the default and the highest limits. Raise StartupError if a default is above its maximum."""
+    defaults = Limits(**msgspec.structs.asdict(settings.limits))
+    maximum = msgspec.structs.asdict(settings.max_limits)
+    for name, most in maximum.items():
+        if getattr(defaults, name) > most:
+            raise StartupError(
+                f"setting 'limits.{name}' is {getattr(defaults, name)}, above max_limits.{name} ({most}); lower it"
+            )
+    return LimitRules(defaults, maximum)
+
+
+def bundle_limits(settings: Settings) -> BundleLimits:
+    return BundleLimits(max_bytes=settings.bundle_max_mb * 1024 * 1024, max_files=settings.bundle_max_files)
+
+
+# -- Build the quotas from the settings --------------------------------------------------------------------------------
+
+
+MIB = 1024 * 1024
+
+
+def quotas_of(settings: Settings) -> Quotas:
+    """Return the quotas that the settings define. Raise StartupError if a pattern of names is not valid.
+
+    With `auth = "open"`, the default quotas do not apply, because the only user is the owner of the computer.
+    """
+    asked = settings.quotas
+    is_open = settings.authenticators == ("open",)
+    for_all = IdentityQuota(
+        asked.blobs,
+        asked.blobs_mb * MIB,
+        asked.runs_per_minute,
+        asked.concurrent_runs,
+        asked.session_tools,
+        asked.workspaces,
+        asked.workspaces_mb * MIB,
+    )
+    default = IdentityQuota() if is_open else for_all
+    return Quotas(
+        default=default,
+        identities={_identity(pattern): _entry(default, entry) for pattern, entry in asked.identities.items()},
+        bundle_bytes=0 if is_open else asked.bundles_mb * MIB,
+        namespaces={_grant(pattern): entry.bundles_mb * MIB for pattern, entry in asked.namespaces.items()},
+    )
+
+
+def _entry(default: IdentityQuota, entry: IdentityQuotas) -> IdentityQuota:
+    """Return the quota of an entry of the settings. Fields that the entry omits have the values of `default`."""
+    fields = {name: getattr(entry, name) for name in entry.__struct_fields__}
+    given = {name: value for name, value in fields.items() if value is not msgspec.UNSET}
+    if "blobs_mb" in given:
+        given["blob_bytes"] = given.pop("blobs_mb") * MIB
+    if "workspaces_mb" in given:
+        given["workspace_bytes"] = given.pop("workspaces_mb") * MIB
+    return msgspec.structs.replace(default, **given)
+
+
+def _identity(pattern: str) -> str:
+    if pattern and "*" not in pattern[:-1]:
+        return pattern
+    raise StartupError(
+        f"setting [quotas.identities.{quoted(pattern)}] is not a valid pattern: write a name, or a prefix and '*'"
+    )
+
+
+def _grant(pattern: str) -> str:
+    try:
+        return parse_grants([pattern])[0]
+    except InvalidParams as error:
+        raise StartupError(f"setting [quotas.namespaces.{quoted(pattern)}]: {error.message}; {error.hint}") from None
+
+
+# -- Build the parts of webhooks from the settings ---------------------------------------------------------------------
+
+
+def sender_of(settings: Settings) -> Sender:
+    """Return the sender. Raise StartupError if an entry of `webhooks.allow_private` is not an address or network."""
+    asked = settings.webhooks
+    try:
+        return Sender(asked.allow_private, asked.timeout_seconds, settings.public_url, f"Skillery/{__version__}")
+    except ValueError as error:
+        raise StartupError(f"setting 'webhooks.allow_private': {error}") from None
+
+
+def retry_rules(settings: Settings) -> RetryRules:
+    asked = settings.webhooks
+    first, longest = timedelta(seconds=asked.retry_seconds), timedelta(seconds=asked.retry_max_seconds)
+    return RetryRules(first, longest, timedelta(hours=asked.give_up_hours))
+
+
+# -- Build the parts of trusted publishing from the settings -----------------------------------------------------------
+
+
+def documents_of(settings: Settings) -> Documents:
+    """Return the reader of documents. Raise StartupError if an entry of `trust.allow_private` is not valid."""
+    try:
+        return Documents(settings.trust.allow_private, f"Skillery/{__version__}")
+    except ValueError as error:
+        raise StartupError(f"setting 'trust.allow_private': {error}") from None
+
+
+# -- Thin plugins by the settings of a server --------------------------------------------------------------------------
+
+
+def thin_plugins_of(settings: Settings, authenticator: Authenticator) -> ThinPlugins:
+    """Return the thin plugins of a server. Raise StartupError if a namespace is not valid, or `public_url` is unset."""
+    for namespace in settings.thin_plugins:
+        try:
+            if parse_namespace(namespace):
+                continue
+            reason = "a namespace has at least one character"
+        except InvalidName as error:
+            reason = error.message
+        raise StartupError(f"setting 'thin_plugins' has '{namespace}': {reason}")
+    if settings.thin_plugins and not settings.public_url:
+        raise StartupError(
+            "setting 'thin_plugins' needs 'public_url': the plugins have the address of this server, for example "
+            'public_url = "https://skills.example.org"'
+        )
+    can_log_in = isinstance(authenticator, DescribesResource) and authenticator.resource() is not None
+    address = settings.public_url.rstrip("/")
+    return ThinPlugins(tuple(sorted(set(settings.thin_plugins))), settings.marketplace_name, address, can_log_in)
+
+
+# -- The server's own reaction to a published version, in addition to the hooks of plugins -----------------------------
+
+
+class PreparingEvents:
+    """Passes events to the plugins. Also starts preparing each published skill for the indexes of Agent Skills."""
+
+    def __init__(self, events: Events, preparing: FactsPreparation) -> None:
+        self._events = events
+        self._preparing = preparing
+
+    async def before_publish(self, publication: Publication) -> list[Finding]:
+        return await self._events.before_publish(publication)
+
+    async def after_publish(self, publication: Publication) -> None:
+        self._preparing.note(publication.name)
+        await self._events.after_publish(publication)
+
+    async def run_finished(self, run: FinishedRun) -> None:
+        await self._events.run_finished(run)
+
+    @property
+    def has_event_hooks(self) -> bool:
+        return self._events.has_event_hooks
+
+    async def events(self, event: Event) -> None:
+        await self._events.events(event)
+
+
+# -- Build the locks and environments of packages from the settings ----------------------------------------------------
+
+
+LOCKS_AT_ONCE, BUILD_JOBS_AT_ONCE = 2, 3
+UNBOUNDED = 1 << 40
+"""A limit that is never reached. The request that waits for a lock of packages already counts against limits of
+requests.
+"""
+
+
+class PackageServices(NamedTuple):
+    """The parts for packages of skills: locks of packages, and environments."""
+
+    locks: Locks
+    environments: Environments
+
+
+def packages_of(settings: Settings, home: Home, database: Database, sandbox: Sandbox) -> PackageServices:
+    """Build the parts for packages of skills.
+
+    Raise StartupError if the wheelhouse is not a folder, the address of an index or file host is not valid, or packages
+    are built from source with an index that needs credentials.
+    """
+    asked, folder, sources = settings.packages, home.path / "environments", _sources(settings)
+    locking = Jobs(sandbox, sources, LOCKS_AT_ONCE)
+    turns = Queue(LOCKS_AT_ONCE, UNBOUNDED, UNBOUNDED)
+    locks = Locks(database, locking, sources, asked.lock_seconds, timedelta(hours=asked.reuse_hours), turns)
+    builder = Builder(folder, Jobs(sandbox, sources, BUILD_JOBS_AT_ONCE), sources, asked.build_seconds, asked.max_mb)
+    return PackageServices(locks, Environments(folder, database, builder, home.server_id, asked.total_mb))
+
+
+def _sources(settings: Settings) -> PackageSources:
+    asked = settings.packages
+    wheelhouse = Path(asked.wheelhouse).expanduser().absolute() if asked.wheelhouse else None
+    if wheelhouse is not None and not wheelhouse.is_dir():
+        raise StartupError(f"setting 'packages.wheelhouse' is '{asked.wheelhouse}', which is not a folder")
+    file_hosts = tuple(host if "://" in host else f"https://{host}" for host in asked.file_hosts)
+    _check_addresses("index_urls", asked.index_urls)
+    _check_addresses("file_hosts", file_hosts)
+    from_source = tuple(name if name == "*" else canonicalize_name(name) for name in asked.build_from_source)
+    if from_source and any(has_login(address) for address in asked.index_urls):
+        raise StartupError(
+            "setting 'packages.build_from_source' is set, but 'packages.index_urls' contains credentials, which "
+            "the code of a built package could read: use an index without credentials for builds"
+        )
+    return PackageSources(
+        asked.index_urls,
+        wheelhouse,
+        asked.exclude_newer,
+        _patterns(asked.allowed),
+        _patterns(asked.denied),
+        file_hosts,
+        from_source,
+    )
+
+
+def _check_addresses(setting: str, addresses: tuple[str, ...]) -> None:
+    """Raise StartupError if an address of the setting is not valid.
+
+    The message gives the position of the address in the list, not its text, because the text may contain credentials.
+    """
+    for number, address in enumerate(addresses, 1):
+        problem = address_problem(address)
+        if problem is not None:
+            raise StartupError(f"setting 'packages.{setting}': address {number} {problem}")
+
+
+def _patterns(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(name.lower().replace("_", "-").replace(".", "-") for name in names)
+
+
+def defined_in(settings: Settings) -> Defined:
+    """Return the named environments that the settings define. Raise StartupError if they are not valid or there is
+    no source of packages.
+    """
+    asked = settings.environments
+    defined = Defined([Named(name, **msgspec.structs.asdict(one)) for name, one in asked.items()])
+    if len(defined) and not (settings.packages.index_urls or settings.packages.wheelhouse):
+        raise StartupError(
+            f"setting 'environments.{next(iter(asked))}' needs a source of packages: set packages.index_urls, "
+            "for instance to https://pypi.org/simple, or packages.wheelhouse"
+        )
+    return defined
+
+
+def named_of(
+    settings: Settings, home: Home, database: Database, registry: Registry, packages: PackageServices, sandbox: Sandbox
+) -> EnvironmentParts:
+    """Build the parts for named environments. Raise StartupError if the settings of an environment are not valid."""
+    locks, environments, server = packages.locks, packages.environments, home.server_id
+    named = NamedEnvironments(database, locks, environments, defined_in(settings))
+    queries = EnvironmentQueries(database, registry.storage, environments, named, server)
+    rebuilds = Rebuilds(database, registry.storage, locks, environments, named, server)
+    return EnvironmentParts(named, queries, rebuilds, sandbox, registry.cursor_key)

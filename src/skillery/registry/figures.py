@@ -1,0 +1,137 @@
+"""The number of versions that wait for a review, for the navigation of the pages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+from sqlalchemy import Connection, bindparam, false, func, literal_column, or_, select
+
+from skillery.backends import Identity
+from skillery.database import Database, Statement
+from skillery.database.registry import Registry
+from skillery.database.tables import catalogue, catalogue_hosts, skill_versions, skills, version_usage
+from skillery.formats.network import NetworkPattern, parse_network_pattern
+from skillery.identity import access
+from skillery.registry.catalogue_filters import is_listed
+from skillery.registry.catalogue_rows import LISTED
+from skillery.registry.visibility import View, in_grants, parameters, sees_each, view_of
+
+# -- How many published skills reach a host: what reviewers compare a new permission with ------------------------------
+
+
+MOST_COUNTED = 1000
+
+
+def count_host_uses(connection: Connection, identity: Identity, name: str, hosts: Sequence[str]) -> dict[str, int]:
+    """Return for each host the number of other published skills that may reach it and that the identity sees.
+
+    `hosts` are entries of `permissions.network`. `name` is the skill that is not counted. Each number is at most
+    MOST_COUNTED.
+    """
+    return {host: _count(connection, identity, name, host) for host in hosts}
+
+
+def _count(connection: Connection, identity: Identity, name: str, host: str) -> int:
+    pattern = parse_network_pattern(host)
+    if isinstance(pattern, str):
+        return 0
+    others = (
+        select(catalogue.c.skill_id)
+        .join_from(catalogue_hosts, catalogue, catalogue.c.version_id == catalogue_hosts.c.version_id)
+        .where(catalogue_hosts.c.host.in_(_covering(pattern)), is_listed(), catalogue.c.name != name)
+        .distinct()
+        .limit(MOST_COUNTED)
+    )
+    view = view_of(identity)
+    if view is not None:
+        others = others.where(sees_each(view, catalogue, catalogue.c.skill_id))
+    counted = select(func.count()).select_from(others.subquery())
+    return connection.scalar(counted, parameters(identity)) or 0
+
+
+def _covering(pattern: NetworkPattern) -> list[str]:
+    """Return the entries that allow all hosts of `pattern`: it, and wildcards of the domains above."""
+    scheme, _, rest = pattern.text.partition("://")
+    port = rest.removeprefix("*.").removeprefix(pattern.host)
+    labels = pattern.host.split(".")
+    above = [f"{scheme}://*.{'.'.join(labels[place:])}{port}" for place in range(1, len(labels))]
+    return [pattern.text, *above]
+
+
+# -- The most used skills, which new names are compared with -----------------------------------------------------------
+
+
+_RUNS = func.sum(version_usage.c.runs)
+_POPULAR = (
+    select(skills.c.name)
+    .join_from(version_usage, skill_versions, skill_versions.c.id == version_usage.c.version_id)
+    .join(skills, skills.c.id == skill_versions.c.skill_id)
+    .where(skills.c.visibility == literal_column("'public'"), skills.c.latest_version_id.is_not(None))
+    .group_by(skills.c.name)
+    .order_by(_RUNS.desc(), skills.c.name)
+)
+
+
+def popular_skills(database: Database, limit: int) -> list[str]:
+    """Return the names of the public skills with the most runs, at most `limit`."""
+    return database.read_now(lambda connection: list(connection.scalars(_POPULAR.limit(limit))))
+
+
+# -- The question of a new server: whether a user has published a skill ------------------------------------------------
+
+
+BUNDLED_BY = "skillery"
+"""The identity that publishes the bundled skills."""
+
+
+_OF_OTHERS = Statement(
+    select(skill_versions.c.id)
+    .where(skill_versions.c.publisher != literal_column(f"'{BUNDLED_BY}'"))
+    .limit(literal_column("1"))
+)
+
+
+class FirstSkills:
+    """Remembers that users have published skills: versions are never removed, so a yes is final."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._exist = False
+
+    async def exist(self) -> bool:
+        """Return whether a version exists that is not one of the bundled skills."""
+        self._exist = self._exist or await self._registry.read(_has_version_of_others)
+        return self._exist
+
+
+def _has_version_of_others(connection: Connection) -> bool:
+    return bool(_OF_OTHERS.rows(connection))
+
+
+# The literals let both databases use the partial index of versions that are not listed, which are few.
+_IN_REVIEW = (
+    catalogue.c.status.not_in([literal_column(f"'{one}'") for one in LISTED]),
+    catalogue.c.status == literal_column("'in_review'"),
+)
+
+
+def count_waiting_reviews(connection: Connection, identity: Identity, most: int) -> int:
+    """Return how many versions in review the identity may review, at most `most`."""
+    names = [namespace for namespace in identity.namespaces if not namespace.endswith("*")]
+    given = parameters(identity) | {f"name_{place}": name for place, name in enumerate(names)}
+    rows = _statement(view_of(identity), len(names)).rows(connection, most=most, **given)
+    return sum(access.reviews(identity, name) for (name,) in rows)
+
+
+@lru_cache(256)
+def _statement(view: View | None, names: int) -> Statement:
+    """Return the statement for identities with this view and with grants for this number of single skills.
+
+    To build and compile it takes ten times as long as to execute it.
+    """
+    asked = select(catalogue.c.name).where(*_IN_REVIEW).limit(bindparam("most"))
+    if view is not None and not view.grants_all:
+        named = [catalogue.c.name == bindparam(f"name_{place}") for place in range(names)]
+        asked = asked.where(or_(false(), *named, *in_grants(view, catalogue)))
+    return Statement(asked)
