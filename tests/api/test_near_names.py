@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from skillery.formats.wording import MOST_COMPARED, did_you_mean, near_words, nearest
+from skillery.formats.wording import MOST_COMPARED, did_you_mean, near_words, nearest, one_line
 from tests.conftest import Rpc, Server, manifest, skill_files
 from tests.support.processes import own_seconds
 
@@ -92,3 +92,17 @@ def test_a_repetitive_tool_costs_no_more_than_another(sqlite_server: Server, sql
     _compared(sqlite_server, lambda word: sqlite_rpc.error("call_tool", name=word[:126]))
     error = sqlite_rpc.error("call_tool", name=f"{'ab' * 60}x007")
     assert error["data"]["near"][0] == f"{'ab' * 60}007"
+
+
+@pytest.mark.parametrize(
+    ("text", "limit", "shown"),
+    [
+        ("Finds words.", 12, "Finds words."),
+        ("Finds the first words.", 16, "Finds the first…"),
+        ("Finds the first words.", 15, "Finds the…"),
+        ("Finds the, first words.", 14, "Finds the…"),
+        ("A " + "b" * 20, 10, "A bbbbbbb…"),
+    ],
+)
+def test_long_texts_are_cut_after_a_word(text: str, limit: int, shown: str) -> None:
+    assert one_line(text, limit) == shown

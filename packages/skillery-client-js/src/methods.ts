@@ -1548,7 +1548,7 @@ export interface EndDevelopmentParams {
 
 /** Params of `search_skills`. */
 export interface SearchSkillsParams {
-  /** A few words or a question; skills with most of the words are found */
+  /** Words or a question */
   query: string;
   /** Maximum number of results */
   limit?: number;
@@ -2222,7 +2222,7 @@ export abstract class Methods {
     return this.call("end_development", params, options);
   }
 
-  /** Find skills by a few words about the task, the best first. Word forms and typos do not matter. */
+  /** Find skills by words about the task, best first. */
   searchSkills(params: SearchSkillsParams, options?: CallOptions): Promise<FoundSkillPage> {
     return this.call("search_skills", params, options);
   }

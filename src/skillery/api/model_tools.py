@@ -53,12 +53,12 @@ After reading the guide, follow its workflow:
 discover → inspect → run or write code → use blobs for large data.
 """
 SHORT_GUIDE = """\
-This is the guide in short. You need not call `load_skills_protocol_guide`.
+You need not load the guide. In short:
 
-- `execute_skill` runs a skill with `args`. Wrong args are answered with the inputs.
-- `run_code` runs Python that defines `def main(args):` and returns JSON. It imports skills of `mount_skills`
-  (`from skills.text.csv.profile import main`), finds blobs of `input_blobs` as files in `/blobs`, and keeps files in
-  `/workspace/out`. There is no network.
+- `execute_skill` runs a skill. Wrong `args` are answered with the inputs.
+- `run_code` runs Python that defines `def main(args):` and returns JSON, without network. It imports `mount_skills`
+  (`from skills.text.csv.profile import main`), finds `input_blobs` as files in `/blobs`, and keeps files in
+  `/workspace/out`.
 - `create_blob` stores large data and returns its id.
 """
 TEXTS = "- A skill of kind instruction is for reading: `read_skill_file`, path SKILL.md.\n"

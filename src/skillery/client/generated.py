@@ -1806,9 +1806,9 @@ def search_skills(
     sort: Literal["best", "name", "newest", "used"] | None = None,
     detail: Literal["brief", "summary"] | None = None,
 ) -> FoundSkillPage:
-    """Find skills by a few words about the task, the best first. Word forms and typos do not matter.
+    """Find skills by words about the task, best first.
 
-    query: A few words or a question; skills with most of the words are found
+    query: Words or a question
     limit: Maximum number of results
     kind: Only skills of this kind
     tags: Only skills with all these tags

@@ -201,9 +201,10 @@ def compact_inputs(inputs: Mapping[str, Input]) -> str:
 
 
 def signature_of(inputs: Mapping[str, Input], limit: int) -> str:
-    """Return the names of the required inputs as in `text, top, …`. The dots stand for optional inputs."""
-    required = [one_line(name, 40) for name in inputs if not _is_optional(inputs[name])]
-    return _joined([*required, *["…"] * (len(required) < len(inputs))], limit)
+    """Return the names of the required inputs as in `text, top …`. The dots stand for optional inputs."""
+    required = _joined([one_line(name, 40) for name in inputs if not _is_optional(inputs[name])], limit)
+    has_more = any(map(_is_optional, inputs.values())) and not required.endswith("…")
+    return f"{required} …".lstrip() if has_more else required
 
 
 def _by_need(inputs: Mapping[str, Input]) -> list[str]:

@@ -33,10 +33,16 @@ def printable(text: str, limit: int = 200) -> str:
 
 
 def one_line(text: str, limit: int) -> str:
-    """Return `text` as one line of at most `limit` characters, without control and invisible characters."""
+    """Return `text` as one line of at most `limit` characters, without control and invisible characters.
+
+    A longer text is cut after a word, unless this would halve it.
+    """
     shown = _INVISIBLE.sub("", text[: 4 * limit])
     text = " ".join("".join(letter if letter.isprintable() else " " for letter in shown).split())
-    return text if len(text) <= limit else text[: limit - 1].rstrip() + "…"
+    if len(text) <= limit:
+        return text
+    words = text[:limit].rpartition(" ")[0].rstrip(",;:(")
+    return (words if len(words) > limit // 2 else text[: limit - 1].rstrip()) + "…"
 
 
 def near_words(word: str, known: Iterable[str], most: int = 3, cutoff: float = 0.6) -> list[str]:

@@ -251,9 +251,9 @@ def _brief(item: FoundSkill) -> FoundSkill:
 
 
 class SearchSkills(SkillFilters, frozen=True, kw_only=True):
-    """Find skills by a few words about the task, the best first. Word forms and typos do not matter."""
+    """Find skills by words about the task, best first."""
 
-    query: Annotated[str, about("A few words or a question; skills with most of the words are found")]
+    query: Annotated[str, about("Words or a question")]
     namespace: Annotated[str, HIDDEN, about("Only skills in this namespace and below it")] = ""
     limit: Annotated[int, Meta(ge=1, le=100), about("Maximum number of results", default=20)] = 20
     cursor: Annotated[str, HIDDEN, about("Pagination cursor from previous response")] = ""
