@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from skillery.cli.output import as_json, clean
 from tests.cli.test_cli import skillery
 from tests.conftest import Rpc, Server, manifest
 from tests.support.terminal import on_terminal
@@ -39,6 +41,19 @@ def test_an_empty_list_says_that_it_is_empty(sqlite_server: Server, command: tup
 
 TRICKY = "\x1b]0;title\x07 a\u202egpj.exe \u2066b\u200d"
 """A title for the terminal, a file name that is shown backwards, and a joiner that emoji need."""
+
+
+def test_hidden_characters_are_codes_unless_an_emoji_needs_them() -> None:
+    for text in ("⚠\ufe0f Warning", "1\ufe0f\u20e3", "❤\ufe0f\u200d🔥", "☎\ufe0e", "می\u200cخواهم", "⠿⠀"):
+        assert clean(text) == text
+        assert json.loads(as_json(text)) == text
+        assert as_json(text) == f'"{text}"'
+    for hidden in ("\ufe00", "\ufe0f", "\U000e0121", "\U000e01ef", "\u034f", "\u115f", "\u3164", "\uffa0", "\u202e"):
+        for before in ("", "a", "1", "😀\ufe0f"):
+            assert hidden not in clean(before + hidden).removeprefix(before), ascii(before + hidden)
+            assert hidden not in as_json(before + hidden).removeprefix(f'"{before}')
+            assert json.loads(as_json(before + hidden)) == before + hidden
+    assert clean("😀\U000e0121") == "😀\\U000e0121"
 
 
 def test_read_to_a_terminal_shows_control_and_format_characters_as_codes(

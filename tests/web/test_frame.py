@@ -245,6 +245,9 @@ def test_hidden_characters_are_boxes() -> None:
     assert str(visible("<b>&\n\t")) == "&lt;b&gt;&amp;\n\t"
     assert "hidden-char" not in visible("نمی\u200cخواهم 👩\u200d💻 äöü")
     assert "hidden-char" in visible("pass\u200dword")
+    assert "hidden-char" not in visible("⚠\ufe0f 1\ufe0f\u20e3 ❤\ufe0f\u200d🔥 🏃\u200d♂\ufe0f")
+    assert "hidden-char" in visible("a\ufe0f")
+    assert "U+E0121" in visible("😀\U000e0121")
     assert "U+00A0" in visible("a\xa0b", is_code=True)
     assert len(foreign("x" * 5000)) < 2400
 

@@ -11,13 +11,11 @@ from typing import Any
 import click
 import msgspec
 
-# Control characters, and format characters: they reorder or hide the text around them. U+200C and U+200D join letters
-# in many languages and emoji.
-_CONTROL = re.compile(
-    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u180e\u200b\u200e\u200f"
-    r"\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000110bd\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3"
-    r"\U0001d173-\U0001d17a\U000e0001-\U000e007f]"
-)
+from skillery.formats.wording import HIDDEN, styles_emoji
+
+_HIDDEN = re.compile(HIDDEN)
+_JOINERS = "\u200c\u200d"
+"""They join letters in many languages and emoji."""
 WIDTH = 100
 IDS = frozenset({"run", "id"})
 """Names of the columns with ids."""
@@ -26,13 +24,19 @@ _TIMESTAMP = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:\.\d+)?Z")
 
 
 def clean(text: object) -> str:
-    """Return `text` with control and format characters as codes. Texts of skills are untrusted: they could control the
-    terminal, or show other text than they contain.
+    """Return `text` with hidden characters as codes. Texts of skills are untrusted: they could control the terminal, or
+    show other text than they contain. Joiners and selectors of emoji stay as they are.
     """
-    return _CONTROL.sub(_code, str(text).replace("\r\n", "\n"))
+    return _HIDDEN.sub(_code, str(text).replace("\r\n", "\n"))
+
+
+def _is_needed(match: re.Match[str]) -> bool:
+    return match[0] in _JOINERS or styles_emoji(match.string, match.start())
 
 
 def _code(match: re.Match[str]) -> str:
+    if _is_needed(match):
+        return match[0]
     number = ord(match[0])
     return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
 
@@ -44,7 +48,11 @@ def print_json(value: Any) -> None:
 def as_json(value: Any, indent: int = 2) -> str:
     text = msgspec.json.format(msgspec.json.encode(value), indent=indent).decode()
     # These characters are only in strings, where an escape means the same.
-    return _CONTROL.sub(lambda match: json.dumps(match[0])[1:-1], text)
+    return _HIDDEN.sub(_escaped, text)
+
+
+def _escaped(match: re.Match[str]) -> str:
+    return match[0] if _is_needed(match) else json.dumps(match[0])[1:-1]
 
 
 def is_terminal() -> bool:

@@ -20,6 +20,25 @@ _INVISIBLE = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0000-\U000e0fff]"
 )
 
+HIDDEN = (
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2"
+    "\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f"
+    "\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb"
+    "\U000110bd\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)
+"""Pattern of control characters, format characters, variation selectors and tags. They control a terminal, reorder or
+hide the text around them, or carry data that no reader sees.
+"""
+_EMOJI = re.compile("[©®‼⁉™ℹ\u2190-\u2bff〰〽㊗㊙\U0001f000-\U0001faff]")
+
+
+def styles_emoji(text: str, position: int) -> bool:
+    """Return whether the character at `position` is the selector U+FE0E or U+FE0F of the emoji or keycap before it."""
+    if position == 0 or text[position] not in "\ufe0e\ufe0f":
+        return False
+    before = text[position - 1]
+    return bool(_EMOJI.match(before)) or (before in "0123456789#*" and text[position + 1 : position + 2] == "\u20e3")
+
 
 def quoted(text: str, limit: int = 80) -> str:
     """Return `text` in quotes, cut to `limit` characters. NUL, newlines and lone surrogates are escaped."""

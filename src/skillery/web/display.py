@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup, escape
 
+from skillery.formats.wording import HIDDEN, styles_emoji
+
 _SIZES = ("B", "kB", "MB", "GB", "TB")
 _STEPS = ((60, "second"), (60, "minute"), (24, "hour"), (7, "day"), (4.348, "week"), (12, "month"), (1e9, "year"))
 LONG_TEXT = 200
@@ -106,12 +108,7 @@ def time_tag(value: Any) -> Markup:
     return Markup(f'<time datetime="{exact}" title="{title}">{ago(when)}</time>')  # noqa: S704 - digits and our words
 
 
-# Cc and Cf, variation selectors and tags: characters that a reader does not see, or that change the order of others.
-_HIDDEN = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u034f\u0600-\u0605\u061c\u06dd\u070f\u115f\u1160\u17b4\u17b5\u180b-\u180f"
-    "\u200b-\u200f\u202a-\u202e\u2028\u2029\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb"
-    "\U000110bd\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
-)
+_HIDDEN = re.compile(HIDDEN)
 _FIRST_WORDS = frozenset(("a", "an", "another", "no", "only", "the", "there", "this", "too", "you", "your"))
 _JOINERS = frozenset("\u200c\u200d")
 
@@ -119,7 +116,8 @@ _JOINERS = frozenset("\u200c\u200d")
 def visible(text: Any, *, is_code: bool = False) -> Markup:
     """Return a text as HTML in which hidden characters are boxes with their code.
 
-    Joiners stay as they are between letters of scripts that need them. With `is_code`, no-break spaces are boxes too.
+    Joiners between letters of scripts that need them, and selectors of emoji, stay as they are. With `is_code`,
+    no-break spaces are boxes too.
     """
     plain = str(text)
     # A page shows hundreds of texts, and nearly all of them have no hidden character.
@@ -139,7 +137,7 @@ def _with_boxes(plain: str) -> Markup:
     parts: list[Markup] = []
     end = 0
     for match in _HIDDEN.finditer(plain):
-        if match[0] in _JOINERS and _joins(plain, match.start()):
+        if _is_needed(match):
             continue
         parts += [escape(plain[end : match.start()]), boxed(match[0])]
         end = match.end()
@@ -155,14 +153,24 @@ def boxed(char: str) -> Markup:
 
 def has_hidden(text: str) -> bool:
     """Return whether `visible` shows a box."""
-    return any(not (m[0] in _JOINERS and _joins(text, m.start())) for m in _HIDDEN.finditer(text))
+    return not all(map(_is_needed, _HIDDEN.finditer(text)))
+
+
+def _is_needed(match: re.Match[str]) -> bool:
+    text, position = match.string, match.start()
+    return (match[0] in _JOINERS and _joins(text, position)) or styles_emoji(text, position)
 
 
 def _joins(text: str, position: int) -> bool:
     """Return whether a joiner stands between letters of a script with joined or conjunct letters, or in an emoji."""
     around = text[max(0, position - 1) : position] + text[position + 1 : position + 2]
     return len(around) == 2 and all(
-        "\u0600" <= char <= "\u08ff" or "\u0900" <= char <= "\u0dff" or ord(char) >= 0x1F300 for char in around
+        "\u0600" <= char <= "\u08ff"
+        or "\u0900" <= char <= "\u0dff"
+        or char == "\ufe0f"
+        or "\u2600" <= char <= "\u27bf"
+        or ord(char) >= 0x1F300
+        for char in around
     )
 
 
