@@ -194,7 +194,20 @@ MISTAKES = (
         "[permissions]\nnetwork = true\n\n[inputs]",
         r"skill\.toml:9: .*permissions\.network is a boolean, expected an array of strings",
     ),
-    Mistake("type", "skill.toml", '"string"', '"str"', r"inputs\.text has the type 'str' \(did you mean 'string'\?\)"),
+    Mistake(
+        "type",
+        "skill.toml",
+        '"string"',
+        '"str"',
+        r"skill\.toml:9: inputs\.text has the type 'str' \(did you mean 'string'\?\)",
+    ),
+    Mistake(
+        "network without a scheme",
+        "skill.toml",
+        "[inputs]",
+        '[permissions]\nnetwork = ["api.example.com"]\n\n[inputs]',
+        r"skill\.toml:9: permissions\.network\[0\] is 'api\.example\.com', which means 'https://api",
+    ),
     Mistake(
         "expected",
         "skill.toml",
@@ -243,12 +256,19 @@ MISTAKES = (
         "skill.toml",
         "[runtime]",
         '[runtime]\nlanguage = "javascript"',
-        r"skill\.toml:6: .*an entrypoint is Python; other languages run as tools \(the key 'script' in tools\.json",
+        r"skill\.toml:6: .*an entrypoint is Python; other languages run as tools \(the key 'script' in tools\.json"
+        r".*\n(?!.*main\.mjs)",
+        (("code/main.py", "export default async () => 1;\n"),),
     ),
     code(
         "exit",
         "import sys\nsys.exit(1)\n" + MAIN,
         r"code/main\.py:2: .*calls sys\.exit when it is imported; put",
+    ),
+    code(
+        "exit in main",
+        "import sys\n\n\ndef main(args):\n    sys.exit(2)\n",
+        r"the code called sys\.exit\(2\) \(code/main\.py:5: return a value, or raise an error, instead of sys\.exit",
     ),
 )
 
@@ -286,6 +306,11 @@ def test_each_mistake_is_named_with_its_place_and_remedy(
         with Path(table).open("a") as file:
             file.write(f"## {mistake.name}\n{said}\n")
     assert re.search(mistake.says, said), said
+    assert "publish again" not in said
+    assert "nothing was stored" not in said
+    assert "this server" not in said
+    hints = re.findall(r"would allow HOST", said)
+    assert len(hints) == (1 if mistake.name == "network" else 0)
 
 
 def test_a_folder_without_its_parts_is_not_read(run: Callable[..., Ended], tmp_path: Path) -> None:
@@ -325,7 +350,7 @@ def test_the_lint_names_line_ends_missing_files_and_odd_names(run: Callable[...,
 
 
 NUMBERS = itertools.count(1)
-REFUSED = frozenset({one.name for one in MISTAKES} - {"type", "name", "template"})
+REFUSED = frozenset({one.name for one in MISTAKES} - {"type", "network without a scheme", "name", "template"})
 """The mistakes for which nothing is published. The others are warnings."""
 
 

@@ -286,7 +286,7 @@ def test_without_packages_the_tests_that_need_pytest_fail_alone(home: str, greet
 
     assert ended.code == 1
     assert "passed   skill.toml:25: example two words" in ended.out
-    assert "the tests need pytest, but this server offers no packages" in ended.out
+    assert "the tests need pytest, but no packages are available" in ended.out
     assert "write the tests with unittest" in ended.out
 
 

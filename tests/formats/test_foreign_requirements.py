@@ -257,7 +257,7 @@ def test_a_server_without_packages_imports_without(rpc: Rpc, new_name: str) -> N
 
     assert (skill["outcome"], codes(skill)) == ("published", {"no_packages"})
     message = skill["repairs"][0]["message"]
-    assert "it needs pandas, and its scripts run without: this server offers no packages" in message
+    assert "it needs pandas, and its scripts run without: no packages are available" in message
     assert (
         imported(rpc, new_name, **{"scripts/show.py": SHOW, "requirements.txt": "pandas\n"})["outcome"] == "unchanged"
     )

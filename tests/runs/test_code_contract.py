@@ -198,6 +198,7 @@ def test_errors_of_code_name_the_remedy(sqlite_rpc: Rpc) -> None:
     blob_id = sqlite_rpc("create_blob", content="a", kind="text/plain")["blob_id"]
     tries: dict[str, tuple[dict[str, Any], str]] = {
         "fences": ({"code": "```python\ndef main(args):\n    return 1\n```"}, "without the lines of ```"),
+        "return": ({"code": "return 3"}, "line 1) (write the lines as a function, indented below def main(args):)"),
         "no input blob": (
             {"code": f"from runtime import blobs\ndef main(args):\n    return blobs.read_text('{blob_id}')"},
             "pass its id in input_blobs",

@@ -96,6 +96,16 @@ def test_programs_that_draw_find_the_fonts(server: Server, new_name: str) -> Non
     assert run(server.rpc, new_name, "scripts/fonts.sh")["output"]["stdout"] == "readable\n"
 
 
+def test_the_hint_of_a_script_without_runtime_names_its_line(server: Server, new_name: str) -> None:
+    files = [{"path": "scripts/log.py", "content": "import os\nfrom runtime import log\n"}]
+    manifest = {"name": new_name, "version": "1.0.0", "description": "What it does.", "kind": "instruction"}
+    server.rpc("create_skill", manifest=manifest, skill_md="# s\n", files=files)
+
+    hint = run(server.rpc, new_name, "scripts/log.py")["output"]["hint"]
+
+    assert hint.startswith("scripts/log.py:2: a script is a program and has no module runtime: print texts for the log")
+
+
 def test_a_very_long_stream_shows_how_it_begins(server: Server, skill: str) -> None:
     answer = run(server.rpc, skill, "scripts/many.sh", argv=["300000", "300000"])
     for stream, letter in (("stdout", "x"), ("stderr", "y")):

@@ -6,7 +6,7 @@ RULES is the table. Each rule yields warnings, which begin with the file and the
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -31,6 +31,7 @@ _ADDRESS = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*:|/|#")
 _PORTABLE = re.compile(r"[A-Za-z0-9._+@=,()\[\] -]+")
 _RESERVED = frozenset({"con", "prn", "aux", "nul", *(f"{kind}{n}" for kind in ("com", "lpt") for n in range(1, 10))})
 _ROW = re.compile(r"\| `(\w+)`")
+_KEY = re.compile(r"(?:unknown key )?([\w.\[\]-]+)")
 _NAME = re.compile(r"[a-z0-9]+(?:[._-][a-z0-9]+)*")
 
 
@@ -66,6 +67,17 @@ class Folder:
     def place(self, path: str) -> str:
         """Return the place of a key of skill.toml."""
         return f"{SKILL_TOML}:{line_of(lines_of(self.toml, {path}), path)}"
+
+
+def placed(skill: SkillFolder, warnings: Sequence[str]) -> list[str]:
+    """Return the warnings of a manifest. Those that begin with a key of skill.toml get its file and line."""
+    folder = Folder(skill)
+    keys = [_KEY.match(warning) for warning in warnings]
+    lines = lines_of(folder.toml, {key[1] for key in keys if key})
+    return [
+        f"{SKILL_TOML}:{lines[key[1]]}: {warning}" if key and key[1] in lines else warning
+        for key, warning in zip(keys, warnings, strict=True)
+    ]
 
 
 def lint(skill: SkillFolder) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from skillery.formats.problems import Problem
+from skillery.formats.problems import AGAIN, Problem
 
 Subject = Literal["check", "example", "test"]
 Status = Literal["passed", "failed", "skipped", "updated"]
@@ -41,7 +41,7 @@ class Report(msgspec.Struct, frozen=True):
 
 def failed_checks(problems: Sequence[Problem], hint: str | None = None) -> tuple[Result, ...]:
     """Return a failed result for each problem of a bundle."""
-    remedy = f"\n{hint}" if hint and len(problems) == 1 else ""
+    remedy = f"\n{hint}" if hint and not hint.endswith(AGAIN) and len(problems) == 1 else ""
     return tuple(
         Result(
             "check",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from skillery.authoring.examples import example_results
 from skillery.authoring.folder_runs import AUTHOR, FolderRuns
-from skillery.authoring.lint import lint
+from skillery.authoring.lint import lint, placed
 from skillery.authoring.own_tests import run_tests
 from skillery.authoring.results import Report, Result, failed_checks
 from skillery.backends import Finding
@@ -44,7 +44,7 @@ async def test_folder(runs: FolderRuns, folder: Path, timeout_ms: int, *, update
         results = await _results(runs, gate, folder, bundle, timeout_ms, update)
     warnings = (
         *notes,
-        *bundle.warnings,
+        *placed(skill, bundle.warnings),
         *lint(skill),
         *(_as_warning(finding) for finding in findings if not finding.refuses),
     )

@@ -114,7 +114,7 @@ async def _publish(
     client: AsyncClient, folder: Path, read: Read, bump: Part | Literal["auto"] | None, reads: bool
 ) -> dict[str, Any]:
     """Publish a folder. If `reads` is false, the token may only publish, and the answer has no details."""
-    from skillery.authoring.lint import lint
+    from skillery.authoring.lint import lint, placed
     from skillery.cli.bump import Stepped, stepped, with_bump, write_bump
     from skillery.publishing.folders import params_of
 
@@ -135,17 +135,17 @@ async def _publish(
     stored: Mapping[str, Any] = described["skill"]
     printed = {key: stored[key] for key in PRINTED_FIELDS if key in stored}
     search = await _search(client, skill) if created["status"] == "published" else {}
-    return {**created, **found, **printed, "warnings": [*printed["warnings"], *more], **search}
+    return {**created, **found, **printed, "warnings": [*placed(skill, printed["warnings"]), *more], **search}
 
 
 async def _check(client: AsyncClient, folder: Path, read: Read, bump: Part | Literal["auto"] | None) -> dict[str, Any]:
-    from skillery.authoring.lint import lint
+    from skillery.authoring.lint import lint, placed
     from skillery.cli.bump import stepped
     from skillery.publishing.folders import params_of
 
     skill, step, warnings = await stepped(client, read(folder), bump)
     checked = await client.check_skill(**params_of(skill))
-    more = [*checked["warnings"], *warnings, *lint(skill)]
+    more = [*placed(skill, checked["warnings"]), *warnings, *lint(skill)]
     return {**checked, **_counts(skill), **_step(step, bump), "warnings": more}
 
 

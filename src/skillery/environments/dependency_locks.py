@@ -105,7 +105,7 @@ def choose(sources: PackageSources, offered: frozenset[str] | None, providers: P
     so a name in them is trusted.
     """
     if not sources.are_there:
-        return Choice("", "this server offers no packages (the settings packages.index_urls and packages.wheelhouse)")
+        return Choice("", "no packages are available (the settings packages.index_urls and packages.wheelhouse)")
     refused = {name: _refusal(sources, name) for name in providers.packages}
     fit = [name for name in providers.packages if not refused[name] and (offered is None or name in offered)]
     if not fit:
@@ -251,15 +251,15 @@ class Locks:
     def _too_long(self) -> PackageIndexUnavailable:
         return PackageIndexUnavailable(
             f"{NOT_LOCKED} within {self._seconds:g} s",
-            hint="Nothing was stored. Try again, or pin more packages; the limit is the setting packages.lock_seconds.",
+            hint="Try again, or pin more packages; the limit is the setting packages.lock_seconds.",
         )
 
     def _check_sources(self) -> None:
         if not self._sources.are_there:
             raise PackagesNotOffered(
-                "this server offers no packages: neither a package index nor a wheelhouse is configured",
-                hint="The admin can set packages.index_urls, for instance to https://pypi.org/simple, or "
-                "packages.wheelhouse; or omit [runtime] dependencies.",
+                "no packages are available: neither a package index nor a wheelhouse is configured",
+                hint="Omit [runtime] dependencies. Or set packages.wheelhouse or packages.index_urls, for instance to "
+                "https://pypi.org/simple: on a server, the admin does this.",
             )
 
     def _check_allowed(self, pins: Sequence[Pin]) -> None:

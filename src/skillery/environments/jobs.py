@@ -155,7 +155,7 @@ class Jobs:
         missing = sorted(needed - self._sandbox.capabilities)
         if missing:
             raise PackagesNotOffered(
-                f"this server offers no packages: the sandbox does not support '{missing[0]}'",
+                f"no packages are available: the sandbox does not support '{missing[0]}'",
                 hint="The admin can choose another sandbox with the setting 'sandbox'.",
             )
 

@@ -40,7 +40,7 @@ _NETWORK = (
     "lack of valid authentication credentials",
 )
 _LOGIN = re.compile(r"\b(?:401|403)\b")
-_HINT = "Change [runtime] dependencies in skill.toml; nothing was stored."
+_HINT = "Change [runtime] dependencies in skill.toml."
 _NO_WHEEL = f"{_HINT} The admin can allow a build with the setting packages.build_from_source."
 
 
@@ -83,7 +83,7 @@ def uv_error(output: str, requirements: Iterable[str], what: str) -> SkilleryErr
         login = " (it does not accept the login of this server)" if _LOGIN.search(output) else ""
         return PackageIndexUnavailable(
             f"{what}: the package index cannot be reached{login}",
-            hint="Several attempts failed, and nothing was stored. Try again later, or tell the admin of the server.",
+            hint="Several attempts failed. Try again later, or tell the admin of the server.",
         )
     if "No solution found" not in output:
         log.error("%s: %s", what, cleaned(output, 2000))
@@ -96,7 +96,7 @@ def uv_error(output: str, requirements: Iterable[str], what: str) -> SkilleryErr
         said = f"the package {package} is unknown here{meant}: the package index does not have it"
         return unresolvable("unknown_package", package, requirements, said)
     if "has no usable wheels" in cause or "has no wheels" in cause or "building from source is disabled" in output:
-        more = f"{package} has no wheel for this server, and the server does not build it from source: {cause}"
+        more = f"{package} has no wheel for this system, and packages are not built from source here: {cause}"
         return unresolvable("no_wheel", package, requirements, more, _NO_WHEEL)
     if "yanked" in cause:
         return unresolvable("yanked", package, requirements, f"{package} was yanked: {cause}")

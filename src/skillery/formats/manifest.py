@@ -23,7 +23,7 @@ from skillery.formats.network import (
     parse_network_pattern,
 )
 from skillery.formats.paths import path_problem, plain_path
-from skillery.formats.problems import MAX_SHOWN, Problem, raise_problems
+from skillery.formats.problems import AGAIN, MAX_SHOWN, Problem, raise_problems
 from skillery.formats.secret_names import secret_name_problem
 from skillery.formats.semver import Version
 from skillery.formats.shapes import MAX_WORD, Shapes, shown
@@ -83,7 +83,7 @@ _TABLE_OF = {
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _HINT = "A manifest is a table with at least a name, a version and a description."
-_CORRECT = "Correct the manifest and publish again; nothing was stored."
+_CORRECT = f"Correct the manifest{AGAIN}"
 _DEPENDENCY_HINT = 'A dependency is a name with versions, such as "pandas>=2,<3" or "httpx[http2]".'
 
 
@@ -373,7 +373,7 @@ class _Reader(Shapes):
                 "tools.json: .js, .mjs, .sh) or as files in scripts/, without language and entrypoint",
             )
         return Runtime(
-            entrypoint=self.entrypoint(table),
+            entrypoint=self.entrypoint(table, language == "python"),
             export=self.export(table),
             limits=self.limits(table),
             dependencies=self.dependencies(table),
@@ -383,7 +383,7 @@ class _Reader(Shapes):
             strict_inputs=self.flag(table, "strict_inputs", "runtime.strict_inputs"),
         )
 
-    def entrypoint(self, table: Mapping[str, object]) -> str:
+    def entrypoint(self, table: Mapping[str, object], is_python: bool) -> str:
         where = "runtime.entrypoint"
         text = self.text(table, "entrypoint", where, required=not is_for_scripts(table))
         if text is None:
@@ -392,7 +392,7 @@ class _Reader(Shapes):
         wrong = path_problem(text)
         if wrong:
             self.problem(where, f"is {quoted(text)}: the path {wrong}")
-        elif not text.endswith(".py") or text.endswith("/.py") or text == ".py":
+        elif is_python and (not text.endswith(".py") or text.endswith("/.py") or text == ".py"):
             self.problem(
                 where, f"is {quoted(text)}, which is not a Python file; the path must end in '.py', e.g. 'code/main.py'"
             )

@@ -12,6 +12,9 @@ from skillery.errors import InvalidParams
 MAX_SHOWN = 50
 """The maximum number of problems in one answer. Hostile input can have thousands."""
 
+AGAIN = " and publish again; nothing was stored."
+"""End of the hints that publishing gives after problems of files. A test of a folder omits these hints."""
+
 
 class Problem(msgspec.Struct, frozen=True):
     """One problem. The message includes its subject and has no full stop.

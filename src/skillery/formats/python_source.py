@@ -21,7 +21,7 @@ from importlib import import_module
 import msgspec
 
 from skillery.errors import InvalidBundle
-from skillery.formats.problems import Problem, raise_problems
+from skillery.formats.problems import AGAIN, Problem, raise_problems
 from skillery.formats.wording import printable, quoted
 
 MAX_BYTES = 512 * 1024
@@ -37,7 +37,7 @@ warnings.filterwarnings("ignore", module=re.escape(_SOURCE_NAME))
 _REFUSED_ENCODINGS = {"punycode", "idna", "undefined", "unicode-escape", "raw-unicode-escape", "utf-7"}
 # The parser joins a dotted name part by part: a name of 200,000 parts takes gigabytes.
 _LONG_DOTTED_NAME = re.compile(r"(?<![\w.])(?:\w++[\s\\]*+\.[\s\\]*+){256}")
-_HINT = "Fix the file and publish again; nothing was stored."
+_HINT = f"Fix the file{AGAIN}"
 
 
 class SourceFault(msgspec.Struct, frozen=True):

@@ -26,7 +26,7 @@ from skillery.formats.examples import Examples, read_examples
 from skillery.formats.json_values import difference
 from skillery.formats.manifest import Manifest, parse_manifest, parse_partly
 from skillery.formats.paths import PATH_HINT, check_paths, path_problem
-from skillery.formats.problems import Problem, problems_of, raise_problems
+from skillery.formats.problems import AGAIN, Problem, problems_of, raise_problems
 from skillery.formats.python_source import source_problem
 from skillery.formats.skill_md import SkillMd, parse_skill_md
 from skillery.formats.skill_toml import MAX_BYTES as MAX_TOML_BYTES
@@ -39,7 +39,7 @@ from skillery.formats.tools_json import NO_TOOLS, ToolsFile, name_warnings, read
 from skillery.formats.wording import did_you_mean, printable, quoted
 
 _T = TypeVar("_T")
-_HINT = "Fix the files and publish again; nothing was stored."
+_HINT = f"Fix the files{AGAIN}"
 
 MAX_CHECKED_BYTES = 2 * 1024 * 1024
 """The maximum number of bytes of Python files next to the entrypoint that are compiled. Further files are stored
@@ -223,7 +223,10 @@ class UnfinishedBundle:
             return None
         file = self.by_path.get(runtime.entrypoint)
         if file is not None:
-            return SourceFile(file.path, file.content, runtime.export)
+            table = self.raw.get("runtime")
+            # A file in another language is not compiled: the problem is `language`.
+            is_python = isinstance(table, Mapping) and table.get("language", "python") == "python"
+            return SourceFile(file.path, file.content, runtime.export) if is_python else None
         near = did_you_mean(runtime.entrypoint, (path for path in self.by_path if path.endswith(".py")))
         missing = f"the entrypoint {quoted(runtime.entrypoint)} is not in the bundle{near}"
         line = 1 if self.toml_text is None else None
@@ -268,7 +271,7 @@ class UnfinishedBundle:
     def check_examples(self) -> None:
         if self.examples and self.examples.problems:
             self.problems.extend(with_toml(self.examples.problems, self.toml_text))
-            self.hints.setdefault(InvalidManifest, "Fix the examples and publish again; nothing was stored.")
+            self.hints.setdefault(InvalidManifest, f"Fix the examples{AGAIN}")
 
     @cached_property
     def other_python_files(self) -> list[BundleFile]:

@@ -21,6 +21,7 @@ from skillery.formats.check_results import CheckedExample, CheckFinding
 from skillery.formats.examples import read_examples
 from skillery.formats.manifest import parse_manifest
 from skillery.formats.permissions import PermissionsDiff
+from skillery.formats.problems import AGAIN
 from skillery.formats.semver import Version
 from skillery.formats.skill_md import SkillMd
 from skillery.formats.tools_json import FILE as TOOLS_JSON
@@ -185,7 +186,7 @@ def refuse(name: str, version: str, findings: Sequence[CheckFinding], examples: 
     more = f" (and {len(refusing) - 1} more)" if len(refusing) > 1 else ""
     raise Refused(
         f"'{name}' {version} is refused: {refusing[0].message}{more}",
-        hint="Fix the findings and publish again; nothing was stored.",
+        hint=f"Fix the findings{AGAIN}",
         findings=findings[:MOST_FINDINGS],
         **({"examples": examples} if examples else {}),
     )

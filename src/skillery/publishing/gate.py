@@ -128,8 +128,8 @@ class Gate:
         for key, value in (runtime.limits if runtime else {}).items():
             if value > self._most_of[key]:
                 yield (
-                    f"runtime.limits.{key} is {value}, above this server's maximum of {self._most_of[key]} "
-                    f"(max_limits.{key}): its runs get {self._most_of[key]}"
+                    f"runtime.limits.{key} is {value}, above the maximum of {self._most_of[key]} "
+                    f"(the setting max_limits.{key}): its runs get {self._most_of[key]}"
                 )
 
 

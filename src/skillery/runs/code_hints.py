@@ -86,6 +86,14 @@ def _object(job: Job, _: Failure, found: re.Match[str]) -> str | None:
     return f"a run passes one argument, the object of all inputs: write def {name}(args): and read args['NAME']"
 
 
+def _exit(job: Job, failure: Failure, _: re.Match[str]) -> str | None:
+    if not isinstance(job.call, SkillCall | HandlerCall):
+        return None
+    places = PLACE.findall(failure.traceback)
+    place = ":".join(places[-1]) + ": " if places else ""
+    return f"{place}return a value, or raise an error, instead of sys.exit"
+
+
 def _installer(job: Job, _: Failure, found: re.Match[str]) -> str:
     program = next(group for group in found.groups() if group)
     if program in _NODE_INSTALLERS:
@@ -104,6 +112,8 @@ _INSTALLER = re.compile(
     rf"|Command '\[[^\]]{{0,200}}'-m', '(pip)'|Command '\['(?:[^']*/)?({_INSTALLERS})'|spawn ({_INSTALLERS}) ENOENT"
 )
 _ANY = re.compile("")
+PLACE = re.compile(r'^  File "/skills/[^/"\n]{1,200}/([^"\n]{1,300})", line (\d{1,9})', re.MULTILINE)
+"""Matches a line of a traceback in a file of a skill: the path in the skill, and the line."""
 _ROWS = (
     _Row(frozenset({FailureType.MEMORY_LIMIT_EXCEEDED, "MemoryError"}), _ANY, _memory),
     _Row(frozenset({FailureType.TIMEOUT}), re.compile(r"^the run took longer than"), _time),
@@ -119,6 +129,7 @@ _ROWS = (
         frozenset({"FileNotFoundError"}), re.compile(r"No such file or directory: '([^'\n]{1,300})'$"), _file_of_skill
     ),
     _Row(frozenset({"KeyError"}), re.compile(r"^'([A-Z][A-Z0-9_]{1,100})'$"), _variable),
+    _Row(frozenset({"SystemExit"}), _ANY, _exit),
     _Row(frozenset({"EOFError"}), re.compile("^EOF when reading a line$"), _no_input),
     _Row(frozenset({"AttributeError"}), re.compile(r"^'dict' object has no attribute '(\w+)'$"), _object),
     _Row(frozenset({"TypeError"}), re.compile(r"^(\w+)\(\) (?:takes|missing) "), _object),
@@ -173,6 +184,8 @@ def _code_only(call: CodeCall, failure: Failure) -> str | None:
         return f"return a value from {call.function} instead"
     if failure.type == "SyntaxError" and call.code.lstrip().startswith("```"):
         return "send only the code, without the lines of ``` around it"
+    if failure.type == "SyntaxError" and failure.message.startswith("'return' outside function"):
+        return f"write the lines as a function, indented below def {call.function}(args):"
     if failure.type in MORE_OF_A_LIMIT:
         return MORE_OF_A_LIMIT[failure.type]
     called = WRONG_CALL.search(failure.message)

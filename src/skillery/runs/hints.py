@@ -10,7 +10,7 @@ from skillery.backends import CodeCall, Failure, HandlerCall, Job, Outcome, Scri
 from skillery.formats.import_names import own_module, providers_of
 from skillery.formats.requirements import DEPENDENCIES
 from skillery.formats.system_programs import package_of
-from skillery.runs.code_hints import code_hint
+from skillery.runs.code_hints import PLACE, code_hint
 from skillery.runs.display import with_line
 from skillery.runs.scripts import SESSION_SKILL, script_answer
 
@@ -26,6 +26,10 @@ NO_NETWORK = (
     "EAI_AGAIN",
     "ENETUNREACH",
     "connect EACCES",
+)
+_WITHOUT_RUNTIME = (
+    "a script is a program and has no module runtime: print texts for the log, read arguments from sys.argv, and write "
+    "files below out/"
 )
 NO_SOCKET = re.compile(r"\[Errno 13\] Permission denied(?!:)")
 """Matches the refusal of a socket. For a refused file, the message continues with a colon and the path."""
@@ -50,9 +54,7 @@ def with_hint(job: Job, outcome: Outcome, why_less: str = "") -> Outcome:
         return _script_with_hint(job, outcome, outcome.result)
     if failure is None or job.network or not lacks_network(failure):
         return outcome
-    hint = why_less or how_to_allow(job)
-    log = with_line(outcome.log, f"network: {hint}")
-    return msgspec.structs.replace(outcome, failure=_with_text(failure, hint), log=log)
+    return msgspec.structs.replace(outcome, failure=_with_text(failure, why_less or how_to_allow(job)))
 
 
 def lacks_network(failure: Failure) -> bool:
@@ -109,10 +111,13 @@ def _script_with_hint(job: Job, outcome: Outcome, result: bytes) -> Outcome:
     """
     answer = script_answer(result) if b"ModuleNotFoundError" in result else None
     stderr = (answer or {}).get("stderr")
-    found = LAST_LINE.search(stderr) if isinstance(stderr, str) else None
+    text = stderr if isinstance(stderr, str) else ""
+    found = LAST_LINE.search(text)
     if answer is None or found is None or not answer.get("exit_code"):
         return outcome
-    hint = how_to_have(found[1], job)
+    hint = _WITHOUT_RUNTIME if found[1].partition(".")[0] == "runtime" else how_to_have(found[1], job)
+    places = PLACE.findall(text)
+    hint = f"{':'.join(places[-1])}: {hint}" if places else hint
     encoded = msgspec.json.encode({**answer, "hint": hint})
     return msgspec.structs.replace(outcome, result=encoded, log=with_line(outcome.log, f"packages: {hint}"))
 
