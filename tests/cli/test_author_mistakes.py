@@ -96,6 +96,21 @@ MISTAKES = (
         r"code/main\.py:1: .*add 'pandas' to runtime\.\w+\n.*code/main\.py:2: .*bundle has no code/helpers\.py",
     ),
     code(
+        "missing package and no parameter",
+        "import pandas\n\n\ndef main(): return 1\n",
+        r"code/main\.py:1: .*add 'pandas' to runtime\.\w+\n.*code/main\.py:4: .*main\(\) takes no argument",
+    ),
+    code(
+        "relative import and parameters",
+        "from .helpers import X\n\n\ndef main(text, top=3): return 1\n",
+        r"code/main\.py:1: .*no code/helpers\.py\n.*code/main\.py:4: .*main\(text, top\) .*read args\['text'\]",
+    ),
+    code(
+        "failing import and parameters",
+        "raise ValueError('no')\n\n\ndef main(text, top): return 1\n",
+        r"code/main\.py:1: .*ValueError: no\n.*code/main\.py:4: .*main\(text, top\) missing a required argument: 'top'",
+    ),
+    code(
         "output",
         "def main(args):\n    return set(args)\n",
         r"skill\.toml:12: .*InvalidOutput: .*type set is not JSON serializable: sorted",

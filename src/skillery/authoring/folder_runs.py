@@ -34,7 +34,7 @@ from skillery.formats.bundle import BundleFile, SourceFile
 from skillery.formats.imports import Import, imports_of_all
 from skillery.formats.manifest import Manifest, Permissions
 from skillery.formats.problems import Problem
-from skillery.formats.python_source import source_problem
+from skillery.formats.python_source import Signature, find_signature, source_problem
 from skillery.formats.relative_imports import RelativeImport, relative_imports_of_all
 from skillery.plugin_events import PluginEvents
 from skillery.plugins import Plugins, load_plugins
@@ -208,6 +208,9 @@ class _Compilers:
 
     async def relative_imports(self, caller: str, sources: Sequence[bytes]) -> tuple[tuple[RelativeImport, ...], ...]:
         return relative_imports_of_all(tuple(sources))
+
+    async def signature(self, caller: str, source: SourceFile) -> Signature | None:
+        return find_signature(source.content, source.export or "")
 
 
 class _Locks:

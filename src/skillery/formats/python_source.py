@@ -29,6 +29,8 @@ MAX_BYTES = 512 * 1024
 source.
 """
 
+MOST_PARAMETERS, MOST_SIGNATURE = 100, 1000
+"""Limits of the parameters and of the text of a Signature."""
 _SOURCE_NAME = "<skill source>"
 # The compiler reports odd but valid source (`"a" is x`) as warnings of the process. They do not concern the server.
 warnings.filterwarnings("ignore", module=re.escape(_SOURCE_NAME))
@@ -85,6 +87,36 @@ def find_fault(source: bytes, export: str | None) -> SourceFault | None:
     if isinstance(tree, SourceFault):
         return tree
     return None if export is None else _export_fault(tree, export)
+
+
+class Signature(msgspec.Struct, frozen=True, array_like=True):
+    """The parameters of a function. `problem` says why a call with one argument is impossible, or is ""."""
+
+    line: int
+    parameters: tuple[str, ...]
+    problem: str = ""
+
+
+def find_signature(source: bytes, export: str) -> Signature | None:
+    """Return the parameters of the function `export`, or None if they are not certain without running the file: the
+    function is decorated, or the name has several definitions.
+    """
+    tree = parsed_source(source)
+    statements = list(_top_level(tree)) if tree else []
+    defined = [statement for statement in statements if export in _names(statement)]
+    function = defined[0] if len(defined) == 1 else None
+    if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef) or function.decorator_list:
+        return None
+    args = function.args
+    names = [arg.arg for arg in (*args.posonlyargs, *args.args)]
+    required = names[1 : max(1, len(names) - len(args.defaults))]
+    required += [arg.arg for arg, value in zip(args.kwonlyargs, args.kw_defaults, strict=True) if value is None]
+    problem = ""
+    if not names and args.vararg is None:
+        problem = f"{export}() takes no argument"
+    elif required:
+        problem = f"{export}({', '.join(names)}) missing a required argument: {quoted(required[0])}"
+    return Signature(function.lineno, tuple(names[:MOST_PARAMETERS]), problem[:MOST_SIGNATURE])
 
 
 def load_codecs() -> None:

@@ -11,7 +11,16 @@ from skillery.formats.bundle import SourceFile
 from skillery.formats.imports import Import, imports_of_all
 from skillery.formats.problems import Problem
 from skillery.formats.python_handler import python_handler
-from skillery.formats.python_source import SourceFault, fault_at, find_fault, load_codecs, located, size_fault
+from skillery.formats.python_source import (
+    Signature,
+    SourceFault,
+    fault_at,
+    find_fault,
+    find_signature,
+    load_codecs,
+    located,
+    size_fault,
+)
 from skillery.formats.relative_imports import RelativeImport, relative_imports_of_all
 
 P = ParamSpec("P")
@@ -35,6 +44,8 @@ class Compilers(Protocol):
         self, caller: str, sources: Sequence[bytes]
     ) -> tuple[tuple[RelativeImport, ...], ...]: ...
 
+    async def signature(self, caller: str, source: SourceFile) -> Signature | None: ...
+
 
 class CompileLimits(WorkLimits, frozen=True):
     """Limits for one source. `bundle_seconds` limits the processor time of all files of a bundle: the later files are
@@ -54,8 +65,8 @@ class CompilePool:
 
     def __init__(self, limits: CompileLimits = CompileLimits()) -> None:  # noqa: B008 - frozen
         self._limits = limits
-        names = name_of(find_fault), name_of(python_handler), name_of(imports_of_all), name_of(relative_imports_of_all)
-        self._workers = WorkerPool(names, limits, [name_of(load_codecs)])
+        functions = find_fault, find_signature, python_handler, imports_of_all, relative_imports_of_all
+        self._workers = WorkerPool([name_of(function) for function in functions], limits, [name_of(load_codecs)])
         self._imports: dict[str, tuple[Import, ...]] = {}
         """Imports of earlier sources, by SHA-256."""
 
@@ -116,6 +127,13 @@ class CompilePool:
         """
         answer = await self._call(caller, relative_imports_of_all, tuple(sources))
         return () if isinstance(answer, SourceFault) else answer
+
+    async def signature(self, caller: str, source: SourceFile) -> Signature | None:
+        """Return the result of `find_signature` for the export of a source, or None if a worker crashed or took too
+        long. Raise Unavailable if no worker can be started.
+        """
+        answer = await self._call(caller, find_signature, source.content, source.export or "")
+        return None if isinstance(answer, SourceFault) else answer
 
     def _keep(self, found: Mapping[str, tuple[Import, ...]]) -> None:
         """Cache the imports of the most recent sources, because many skills contain copies of the same files."""

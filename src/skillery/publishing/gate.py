@@ -106,15 +106,15 @@ class Gate:
         """Return the findings of plugins, the findings about undeclared packages and, with `trials`, the findings of
         the checks of imports and scripts.
 
-        Findings that refuse the version come first. If there is one before the import check, no code is imported, and
-        only the relative imports are checked.
+        Findings that refuse the version come first. If there is one before the import check, no code is imported: only
+        the relative imports and the parameters of the entrypoint are checked.
         """
         scan = scan or await self.undeclared.scan(identity.name, bundle.files)
         called = bundle.manifest.called
         undeclared = await self.undeclared.findings(scan, called.entrypoint if called else "", lock_of(bundle))
         judged = await judge((*await self._events.before_publish(publication), *undeclared))
         if trials and any(finding.refuses for finding in judged):
-            judged = (*judged, *await judge(await self.trials.imports.relative(identity, bundle)))
+            judged = (*judged, *await judge(await self.trials.imports.static(identity, bundle)))
         elif trials:
             scripts = await self.trials.scripts.findings(identity, bundle)
             found = await judge((*await self.trials.imports.findings(identity, bundle), *scripts))

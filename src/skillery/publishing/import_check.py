@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
 from skillery.backends import Finding, Identity, PublishedFile
-from skillery.formats.bundle import Bundle, BundleFile
+from skillery.formats.bundle import Bundle, BundleFile, SourceFile
 from skillery.formats.manifest import Permissions, Runtime
 from skillery.formats.relative_imports import may_import_relatively, missing_target
 from skillery.formats.unfinished_bundle import MAX_CHECKED_BYTES
 from skillery.publishing.compile_pool import Compilers
-from skillery.publishing.import_findings import RULE, findings_of
+from skillery.publishing.import_findings import RULE, findings_of, signature_findings
 from skillery.runs.trials import LentFiles, Trial, TrialRuns
 
 _INSIDE = Path(__file__).parent / "in_sandbox" / "import_report.py"
@@ -35,19 +35,34 @@ class ImportCheck:
 
         Scripts and handlers of tools are programs: to import them is to run them, so they are not imported.
         """
-        relative, runtime = await self.relative(identity, bundle), bundle.manifest.called
-        if runtime is None or any(finding.severity == "error" for finding in relative) or not self._seconds:
+        relative, runtime = await self._relative(identity, bundle), bundle.manifest.called
+        if runtime is None or not self._seconds:
             return relative
+        if _refuses(relative):
+            return (*relative, *await self._signature(identity, bundle, runtime))
         files = [PublishedFile(file.path, file.content, file.executable) for file in bundle.files]
         folder = await asyncio.to_thread(self._cache.lend, files)
         try:
             outcome = await self._runs.run(identity, self._trial(bundle, runtime, folder), _source())
         finally:
             await asyncio.to_thread(self._cache.take_back, folder)
-        return (
-            *findings_of(bundle.manifest, runtime, outcome, self._seconds, [file.path for file in files]),
-            *relative,
-        )
+        paths = [file.path for file in files]
+        imported = findings_of(bundle.manifest, runtime, outcome, self._seconds, paths)
+        places = {(finding.file, finding.line) for finding in imported}
+        signature = await self._signature(identity, bundle, runtime) if _refuses(imported) else ()
+        return (*imported, *relative, *(row for row in signature if (row.file, row.line) not in places))
+
+    async def static(self, identity: Identity, bundle: Bundle) -> tuple[Finding, ...]:
+        """Return the findings that need no import: relative imports of missing files, and the parameters of the
+        entrypoint. No code is run.
+        """
+        relative, runtime = await self._relative(identity, bundle), bundle.manifest.called
+        return relative if runtime is None else (*relative, *await self._signature(identity, bundle, runtime))
+
+    async def _signature(self, identity: Identity, bundle: Bundle, runtime: Runtime) -> tuple[Finding, ...]:
+        [content] = [file.content for file in bundle.files if file.path == runtime.entrypoint]
+        source = SourceFile(runtime.entrypoint, content, runtime.export)
+        return signature_findings(bundle.manifest, runtime, await self._compilers.signature(identity.name, source))
 
     def _trial(self, bundle: Bundle, runtime: Runtime, folder: Path) -> Trial:
         name = bundle.manifest.name
@@ -68,7 +83,7 @@ class ImportCheck:
             why_less="",
         )
 
-    async def relative(self, identity: Identity, bundle: Bundle) -> tuple[Finding, ...]:
+    async def _relative(self, identity: Identity, bundle: Bundle) -> tuple[Finding, ...]:
         """Return a finding for each relative import of a missing file. No code is run."""
         runtime = bundle.manifest.called
         if runtime is None:
@@ -84,6 +99,10 @@ class ImportCheck:
             for one in imports
             if (missing := missing_target(file.path, runtime.entrypoint, one, paths))
         )
+
+
+def _refuses(findings: Sequence[Finding]) -> bool:
+    return any(finding.severity == "error" for finding in findings)
 
 
 def _modules(bundle: Bundle, runtime: Runtime) -> Iterator[BundleFile]:

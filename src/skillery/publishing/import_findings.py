@@ -11,6 +11,7 @@ from skillery.backends import Failure, FailureType, Finding, Outcome
 from skillery.failure_types import SERVER_FAILURES
 from skillery.formats.import_names import own_module, providers_of
 from skillery.formats.manifest import Manifest, Runtime
+from skillery.formats.python_source import Signature
 from skillery.formats.requirements import DEPENDENCIES
 from skillery.formats.wording import printable, quoted
 from skillery.runs.hints import NO_NETWORK, lacks_network
@@ -49,17 +50,35 @@ def findings_of(
     except (msgspec.MsgspecError, RecursionError):
         said = "cannot be imported: it changes the process that imports it"
         return (Finding(RULE, said, "error", runtime.entrypoint, 1),)
+    if finding := _of_signature(manifest, runtime, report):
+        return (finding,)
+    return (_of_report(manifest, runtime, report, paths),) if report.type else ()
+
+
+def signature_findings(manifest: Manifest, runtime: Runtime, signature: Signature | None) -> tuple[Finding, ...]:
+    """Return the finding about the parameters of an entrypoint that was not imported, if there is one."""
+    if signature is None:
+        return ()
+    report = Report(
+        file=runtime.entrypoint, line=signature.line, signature=signature.problem, parameters=signature.parameters
+    )
+    finding = _of_signature(manifest, runtime, report)
+    return (finding,) if finding else ()
+
+
+def _of_signature(manifest: Manifest, runtime: Runtime, report: Report) -> Finding | None:
+    """Return the finding about parameters that do not fit a call with one argument, or None."""
     if report.signature:
         call = f"write def {runtime.export}(args):"
-        return (_finding(runtime, report, "error", f"{report.signature}, but a run passes one argument: {call}"),)
+        return _finding(runtime, report, "error", f"{report.signature}, but a run passes one argument: {call}")
     inputs = [name for name in report.parameters if name in manifest.inputs]
-    if len(inputs) > 1:
-        said = (
-            f"{runtime.export}({', '.join(report.parameters)}) has a parameter for each input, but a run passes one "
-            f"argument, the object of all inputs: write def {runtime.export}(args): and read args['{inputs[0]}']"
-        )
-        return (_finding(runtime, report, "error", said),)
-    return (_of_report(manifest, runtime, report, paths),) if report.type else ()
+    if len(inputs) < 2:
+        return None
+    said = (
+        f"{runtime.export}({', '.join(report.parameters)}) has a parameter for each input, but a run passes one "
+        f"argument, the object of all inputs: write def {runtime.export}(args): and read args['{inputs[0]}']"
+    )
+    return _finding(runtime, report, "error", said)
 
 
 def _of_failure(manifest: Manifest, runtime: Runtime, failure: Failure, seconds: float) -> Finding:
