@@ -14,6 +14,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from skillery.authoring.lint import lint
+from skillery.authoring.scaffold import DESCRIPTIONS, KINDS, Kind, make_skill
+from skillery.publishing.folders import read_skill_folder
 from tests.cli.test_cli import Ended, skillery
 
 TOML = """\
@@ -362,6 +365,31 @@ def test_the_lint_names_line_ends_missing_files_and_odd_names(run: Callable[...,
     assert "con.txt: Windows reserves the name 'con.txt': take another name" in printed
     assert "a b?.txt: the name 'a b?.txt' is not portable: use letters, digits" in printed
     assert "names the file 'docs/no.md', which the skill does not have" in printed
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_lint_finds_each_sentence_of_a_template_in_another_skill(tmp_path: Path, kind: Kind) -> None:
+    make_skill(tmp_path, kind, "dates.days")
+    text, toml = (tmp_path / "SKILL.md").read_text(), (tmp_path / "skill.toml").read_text()
+    placeholders = [number for number, line in enumerate(text.splitlines(), 1) if "…" in line or "- State" in line]
+    assert left_over(tmp_path) == placeholders
+
+    (tmp_path / "skill.toml").write_text(toml.replace(DESCRIPTIONS[kind], "Counts the days between two dates."))
+
+    forms = ("# Days", "## ", "|", "```", "name:", "description:", "`execute_skill` with", "answers in", "from skills.")
+    sentences = {
+        number
+        for number, line in enumerate(text.splitlines(), 1)
+        if line and len(line) > 20 and not line.startswith(forms)
+    }
+    assert len(sentences) > 2
+    assert sentences <= set(left_over(tmp_path))
+
+
+def left_over(folder: Path) -> list[int]:
+    """Return the lines of SKILL.md that are those of the template."""
+    warnings = lint(read_skill_folder(folder))
+    return [int(one.split(":")[1]) for one in warnings if "is still that of the template" in one]
 
 
 NUMBERS = itertools.count(1)

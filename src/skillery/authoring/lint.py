@@ -8,9 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
-from skillery.authoring.scaffold import TEMPLATES
+from skillery.authoring.scaffold import DESCRIPTIONS, KINDS, filled_template
 from skillery.errors import InvalidBundle
 from skillery.formats.bundle import SKILL_MD, SKILL_TOML
 from skillery.formats.package_json import JAVASCRIPT
@@ -30,6 +31,8 @@ _PATH = re.compile(r"`((?:\./)?(?:scripts|resources|references|assets|code|tools
 _ADDRESS = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*:|/|#")
 _PORTABLE = re.compile(r"[A-Za-z0-9._+@=,()\[\] -]+")
 _RESERVED = frozenset({"con", "prn", "aux", "nul", *(f"{kind}{n}" for kind in ("com", "lpt") for n in range(1, 10))})
+_FORMS = ("#", "|---", "name:", "description:", "from skills.", "Mount `")
+"""Starts of lines of a template that are right for every skill."""
 _ROW = re.compile(r"\| `(\w+)`")
 _KEY = re.compile(r"(?:unknown key )?([\w.\[\]-]+)")
 _NAME = re.compile(r"[a-z0-9]+(?:[._-][a-z0-9]+)*")
@@ -87,18 +90,24 @@ def lint(skill: SkillFolder) -> list[str]:
 
 
 def _template(folder: Folder) -> Iterator[str]:
-    known = _template_lines()
+    """Compare with SKILL.md of the templates. As long as the description is that of a template, its sentences are true:
+    only the placeholders are left.
+    """
+    known = _template_lines(str(folder.manifest.get("name")))
+    is_new = folder.manifest.get("description") in DESCRIPTIONS.values()
     names = {*folder.table("inputs"), *folder.tools}
     for number, line in enumerate(folder.lines, 1):
         row = _ROW.match(line)
-        if line not in known or (row and row[1] in names) or not (row or "…" in line or line.startswith("- State ")):
-            continue
-        yield f"{SKILL_MD}:{number}: the line is still that of the template: {quoted(line)}"
+        is_placeholder = row or "…" in line or line.startswith("- State ")
+        if line in known and not (row and row[1] in names) and (is_placeholder or not is_new):
+            yield f"{SKILL_MD}:{number}: the line is still that of the template: {quoted(line)}"
 
 
-def _template_lines() -> frozenset[str]:
-    texts = [path.read_text("utf-8") for path in TEMPLATES.glob("*/SKILL.md")]
-    return frozenset(line for text in texts for line in text.splitlines() if len(line) > 20 and "__" not in line)
+def _template_lines(name: str) -> frozenset[str]:
+    """Return the lines of all templates that say something about their own skill: no headings, and no short lines."""
+    lines = [line for kind in KINDS for line in filled_template(kind, name)[SKILL_MD].splitlines()]
+    headings = {row for row, below in pairwise(lines) if below.startswith("|---")}
+    return frozenset(line for line in lines if len(line) > 20 and not line.startswith(_FORMS) and line not in headings)
 
 
 def _names(folder: Folder) -> Iterator[str]:

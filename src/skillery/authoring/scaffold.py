@@ -69,7 +69,7 @@ def make_skill(folder: Path, kind: Kind, name: str) -> list[str]:
 
     Existing files stay as they are: if one is in the way, nothing is written.
     """
-    texts = {path: _filled(text, kind, name) for path, text in _template(kind).items()}
+    texts = filled_template(kind, name)
     schema = msgspec.json.encode(schema_of_file("skill.toml"))
     texts[SCHEMA] = msgspec.json.format(schema, indent=2).decode() + "\n"
     texts["skill.toml"] = f"#:schema {SCHEMA}\n{texts['skill.toml']}"
@@ -81,6 +81,11 @@ def make_skill(folder: Path, kind: Kind, name: str) -> list[str]:
         with (folder / path).open("x", encoding="utf-8", newline="\n") as file:
             file.write(text)
     return list(texts)
+
+
+def filled_template(kind: Kind, name: str) -> dict[str, str]:
+    """Return the texts of a new skill, by path."""
+    return {path: _filled(text, kind, name) for path, text in _template(kind).items()}
 
 
 def _template(kind: Kind) -> dict[str, str]:
