@@ -367,6 +367,23 @@ def test_the_lint_names_line_ends_missing_files_and_odd_names(run: Callable[...,
     assert "names the file 'docs/no.md', which the skill does not have" in printed
 
 
+def test_the_report_counts_the_words_that_a_search_finds(run: Callable[..., Ended], tmp_path: Path) -> None:
+    folder = write(tmp_path)
+    assert "search   finds 2 of the 3 words of its examples; no text has two; publishing" in run("test", folder).out
+    toml = folder / "skill.toml"
+    toml.write_text(TOML.replace("count two words", "words per paragraph in a long novel and poem"))
+    printed = run("test", folder).out
+    assert "search   finds 1 of the 6 words of its examples; no text has per, paragraph, long, novel, poem" in printed
+    assert (
+        "skill.toml:3: a search for the words of the skill's own examples does not find it: no text has per" in printed
+    )
+    toml.write_text(TOML.replace("count two words", "invoices of March"))
+    assert (
+        "skill.toml:3: the description has no word of the skill's own examples (invoices, march)"
+        in run("test", folder).out
+    )
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_lint_finds_each_sentence_of_a_template_in_another_skill(tmp_path: Path, kind: Kind) -> None:
     make_skill(tmp_path, kind, "dates.days")

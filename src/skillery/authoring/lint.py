@@ -9,21 +9,23 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from skillery.authoring.scaffold import DESCRIPTIONS, KINDS, filled_template
 from skillery.errors import InvalidBundle
 from skillery.formats.bundle import SKILL_MD, SKILL_TOML
 from skillery.formats.package_json import JAVASCRIPT
+from skillery.formats.search_fields import LEAST_SHARE, MAX_BODY, search_fields
 from skillery.formats.skill_md import parse_skill_md
 from skillery.formats.toml_lines import line_of, lines_of
 from skillery.formats.tools_json import FILE as TOOLS_JSON
 from skillery.formats.tools_json import NO_TOOLS, read_tools
 from skillery.formats.wording import quoted
-from skillery.formats.words import spelt_words, words_of
+from skillery.formats.words import parse_query, words_of
 from skillery.publishing.folders import SkillFolder
 
 SCRIPT_ENDINGS = (".sh", ".py", *JAVASCRIPT)
+LONGEST_QUERY = 200
 MOST = 20
 """Limit of the warnings of one rule."""
 _LINK = re.compile(r"\]\(\s*<?([^)\s>#?]+)")
@@ -38,6 +40,17 @@ _KEY = re.compile(r"(?:unknown key )?([\w.\[\]-]+)")
 _NAME = re.compile(r"[a-z0-9]+(?:[._-][a-z0-9]+)*")
 
 
+class Match(NamedTuple):
+    """The words of a search for the examples of a skill. `missing` are those that no searched text has.
+
+    `is_described` says whether the name, the description or the tags have one of the words.
+    """
+
+    words: list[str]
+    missing: list[str]
+    is_described: bool
+
+
 class Folder:
     """The parts of a skill folder that the rules read."""
 
@@ -48,9 +61,10 @@ class Folder:
         toml = self.files.get(SKILL_TOML)
         self.toml = toml.content.decode("utf-8-sig", "replace") if toml else ""
         try:
-            self.frontmatter = parse_skill_md(skill.skill_md).frontmatter
+            read = parse_skill_md(skill.skill_md)
+            self.frontmatter, self.body = read.frontmatter, read.body
         except InvalidBundle:
-            self.frontmatter = {}  # the gate reports it
+            self.frontmatter, self.body = {}, ""  # the gate reports it
 
     @cached_property
     def tools(self) -> dict[str, str]:
@@ -58,6 +72,17 @@ class Folder:
         given = self.files.get(TOOLS_JSON)
         found = read_tools(given.content, frozenset(self.files)) if given else NO_TOOLS
         return {tool.name: tool.script for tool in found.tools if tool.script}
+
+    @cached_property
+    def match(self) -> Match:
+        """The words of the examples that a search finds in the texts, as the registry indexes them."""
+        terms = parse_query(example_words(self.manifest).replace("\0", " ")).terms
+        name, description = (str(self.manifest.get(key) or "") for key in ("name", "description"))
+        fields = search_fields(name, description, _tags(self))
+        described = [term.word for term in terms if any(map(term.matches, fields.impacts))]
+        others = {*fields.further, *words_of(self.body[:MAX_BODY])}
+        missing = [term.spelt for term in terms if term.word not in described and not any(map(term.matches, others))]
+        return Match([term.spelt for term in terms], missing, bool(described))
 
     def table(self, key: str) -> Mapping[str, Any]:
         value = self.manifest.get(key)
@@ -160,22 +185,32 @@ def _untested(folder: Folder) -> Iterator[str]:
 
 
 def _vague(folder: Folder) -> Iterator[str]:
-    """Compare the words of the names of examples with the texts that a search reads."""
-    asked = example_words(folder.manifest)
-    words = set(words_of(asked))
-    texts = (folder.manifest.get("name"), folder.manifest.get("description"), " ".join(_tags(folder)))
-    read = set(words_of(" ".join(str(text) for text in texts if text)))
-    if len(words) > 1 and not words & read:
-        shown = ", ".join(spelt_words(asked)[:5])
-        place = folder.place("description")
+    match = folder.match
+    if len(match.words) < 2:
+        return
+    place = folder.place("description")
+    if not match.is_described:
+        shown = ", ".join(match.words[:5])
         yield f"{place}: the description has no word of the skill's own examples ({shown}): a search does not find it"
+    # A registry compares the weights of the words, which depend on its other skills.
+    elif LEAST_SHARE * (len(match.words) - len(match.missing)) < len(match.words):
+        shown = ", ".join(match.missing[:5])
+        yield f"{place}: a search for the words of the skill's own examples does not find it: no text has {shown}"
+
+
+def search_line(skill: SkillFolder) -> str:
+    """Return how many words of the skill's own examples a search finds in its texts, or "" if it has no examples."""
+    match = Folder(skill).match
+    without = f"; no text has {', '.join(match.missing)}" if match.missing else ""
+    count = len(match.words)
+    return f"finds {count - len(match.missing)} of the {count} words of its examples{without}" if count else ""
 
 
 def example_words(manifest: Mapping[str, Any]) -> str:
     """Return the names of the examples of a manifest, which are what its author would search for."""
     given = [manifest.get("examples"), manifest.get("tool_examples")]
     rows = [row for rows in given if isinstance(rows, list) for row in rows if isinstance(row, Mapping)]
-    return " ".join(str(row["name"]) for row in rows if row.get("name"))
+    return " ".join(str(row["name"]) for row in rows if row.get("name"))[:LONGEST_QUERY]
 
 
 def _tags(folder: Folder) -> list[str]:

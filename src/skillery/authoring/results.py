@@ -33,6 +33,8 @@ class Report(msgspec.Struct, frozen=True):
     version: str
     results: tuple[Result, ...]
     warnings: tuple[str, ...] = ()
+    search: str = ""
+    """How many words of the examples a search finds in the texts of the skill."""
 
     @property
     def ok(self) -> bool:

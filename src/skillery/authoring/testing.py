@@ -8,7 +8,7 @@ from pathlib import Path
 
 from skillery.authoring.examples import example_results
 from skillery.authoring.folder_runs import AUTHOR, FolderRuns
-from skillery.authoring.lint import lint, placed
+from skillery.authoring.lint import lint, placed, search_line
 from skillery.authoring.own_tests import run_tests
 from skillery.authoring.results import Report, Result, failed_checks
 from skillery.backends import Finding
@@ -48,7 +48,8 @@ async def test_folder(runs: FolderRuns, folder: Path, timeout_ms: int, *, update
         *lint(skill),
         *(_as_warning(finding) for finding in findings if not finding.refuses),
     )
-    return Report(str(folder), bundle.manifest.name, str(bundle.manifest.version), tuple(results), warnings)
+    name, version = bundle.manifest.name, str(bundle.manifest.version)
+    return Report(str(folder), name, version, tuple(results), warnings, search_line(skill))
 
 
 def _read(folder: Path, allow_unknown: bool) -> tuple[SkillFolder, str | SkillMd, list[str]]:

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from skillery.publishing import SkillFolder
 
 MAX_PAGE = 1000
-SEARCHED, LONGEST_QUERY = 20, 200
-"""Hits and characters of the search that shows whether a description is found."""
+SEARCHED = 20
+"""Hits of the search that shows whether a description is found."""
 PRINTED_FIELDS = ("warnings", "verified", "examples", "findings", "permissions_diff")
 """Fields of the answer that `publish` prints."""
 
@@ -160,7 +160,7 @@ async def _search(client: AsyncClient, skill: SkillFolder) -> dict[str, Any]:
     query = example_words(skill.manifest)
     if not query:
         return {}
-    page = await client.search_skills(query[:LONGEST_QUERY], limit=SEARCHED)
+    page = await client.search_skills(query, limit=SEARCHED)
     names = [hit["name"] for hit in page["skills"]]
     name = skill.manifest["name"]
     return {"search": {"query": query, "rank": names.index(name) + 1 if name in names else 0}}

@@ -155,6 +155,8 @@ def print_report(report: Report, seconds: float) -> None:
     click.echo(click.style(clean(f"{report.name} {report.version}".strip() or report.folder), bold=True))
     for result in report.results:
         _print_result(result)
+    if report.search:
+        click.echo(f"  search   {clean(report.search)}; publishing prints its rank")
     for warning in report.warnings:
         click.echo(f"  {click.style('warning', fg='yellow')}  {clean(warning)}")
     statuses = [result.status for result in report.results]

@@ -26,6 +26,10 @@ MOST_IMPACT = IN_NAME[0] + EARLY + IN_TAGS
 MOST_DESCRIPTION_WORDS = 64
 """The maximum number of words that count as description. Further words count as words of the text."""
 MOST_TAG_WORDS = 32
+MAX_BODY = 32 * 1024
+"""Number of characters of SKILL.md that are searched."""
+LEAST_SHARE = 3
+"""A result must match words that have at least a third (1 / LEAST_SHARE) of the total weight."""
 _HYPHENATED = re.compile(r"[^\W\d_]{2,12}(?:-[^\W\d_]{2,12})+")
 
 

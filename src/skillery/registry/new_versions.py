@@ -18,6 +18,7 @@ from skillery.database.tables import RESOLVABLE, skill_files, skill_versions, sk
 from skillery.errors import NameTaken, VersionExists
 from skillery.formats.bundle import Bundle, BundleFile
 from skillery.formats.permissions import PermissionsDiff
+from skillery.formats.search_fields import MAX_BODY
 from skillery.formats.semver import Version
 from skillery.identity.quotas import Quotas, check_bundle
 from skillery.registry.catalogue_rows import add_first, update_catalogue
@@ -30,7 +31,7 @@ from skillery.registry.checks import (
     record_runs,
 )
 from skillery.registry.index_names import claim_first, claim_index_name
-from skillery.registry.search_index import MAX_BODY, SKILL_MD, index_first, index_latest
+from skillery.registry.search_index import SKILL_MD, index_first, index_latest
 from skillery.registry.tools import add_tools, offer_latest
 from skillery.registry.version_rows import item_texts, record_new_version, text_of
 from skillery.registry.visibility import Visibility, sees_skill, sees_version

@@ -42,14 +42,12 @@ from skillery.database.tables import (
     skills,
 )
 from skillery.formats.bundle import Bundle
-from skillery.formats.search_fields import MOST_IMPACT, Fields, search_fields
+from skillery.formats.search_fields import MAX_BODY, MOST_IMPACT, Fields, search_fields
 from skillery.formats.skill_md import body_of, text_of
 from skillery.formats.spellings import WHOLE, stored_pieces
 from skillery.formats.words import words_of
 from skillery.registry.visibility import View, is_own, parameters, seen_by_name, sees_each, view_of
 
-MAX_BODY = 32 * 1024
-"""Number of characters of SKILL.md that are searched."""
 SKILL_MD = "SKILL.md"
 _NAMED_INSIDE = (SKILL_MD, "skill.toml")
 """Files that contain the name of the skill, and therefore differ between copies of a skill under other names."""
