@@ -26,7 +26,7 @@ from skillery.edge.gate import Gate
 from skillery.edge.http import only, send_bytes
 from skillery.edge.operations import Operation, Response
 from skillery.environments.named import NamedEnvironments
-from skillery.plugin_calls import Failures
+from skillery.plugins.calls import Failures
 from skillery.runs import Runner
 from skillery.webhooks.deliveries import Deliveries
 

@@ -21,7 +21,7 @@ from skillery.edge.operations import BINARY, JSON, Body, Operation
 from skillery.edge.operations import Response as Described
 from skillery.errors import Busy, SkilleryError, Unavailable
 from skillery.methods.errors import INVALID_REQUEST, NOT_FOUND, plain_error
-from skillery.plugin_calls import Failures, PluginFailed, PluginFunction
+from skillery.plugins.calls import Failures, PluginFailed, PluginFunction
 from skillery.routes import RESPONSE_HEADERS, Request, Response, Route
 
 PREFIX = "/x"

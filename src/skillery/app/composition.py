@@ -57,12 +57,12 @@ from skillery.edge.server_state import Disk, ServerState
 from skillery.errors import StartupError
 from skillery.methods.core import Core
 from skillery.methods.errors import INVALID_REQUEST, NOT_FOUND, plain_error, unexpected
-from skillery.plugin_calls import Failures as PluginFailures
-from skillery.plugin_events import PluginEvents
-from skillery.plugin_facts import Fact, plugins_of_server
-from skillery.plugin_objects import open_objects
-from skillery.plugin_routes import routes_of
 from skillery.plugins import Plugins
+from skillery.plugins.calls import Failures as PluginFailures
+from skillery.plugins.events import PluginEvents
+from skillery.plugins.facts import Fact, plugins_of_server
+from skillery.plugins.objects import open_objects
+from skillery.plugins.routes import routes_of
 from skillery.registry.figures import popular_skills
 from skillery.routes import Route
 from skillery.runs.orphans import note_seen

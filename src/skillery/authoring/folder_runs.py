@@ -36,8 +36,8 @@ from skillery.formats.manifest import Manifest, Permissions
 from skillery.formats.problems import Problem
 from skillery.formats.python_source import Signature, find_signature, source_problem
 from skillery.formats.relative_imports import RelativeImport, relative_imports_of_all
-from skillery.plugin_events import PluginEvents
 from skillery.plugins import Plugins, load_plugins
+from skillery.plugins.events import PluginEvents
 from skillery.publishing.example_runs import ExampleRuns
 from skillery.publishing.gate import Gate, Trials
 from skillery.publishing.import_check import ImportCheck

@@ -1,4 +1,4 @@
-"""Facts about plugins for `skillery plugins`: settings, capabilities and health. `skillery.plugin_facts` has others."""
+"""Facts about plugins for `skillery plugins`: settings, capabilities and health (others: `skillery.plugins.facts`)."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from skillery.errors import SkilleryError, StartupError
 if TYPE_CHECKING:
     from skillery.backends import Offer, Sandbox
     from skillery.database import Database
-    from skillery.plugin_facts import Fact
     from skillery.plugins import Plugins
+    from skillery.plugins.facts import Fact
     from skillery.settings import Settings
 
 HIDDEN = "***"

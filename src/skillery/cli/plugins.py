@@ -11,8 +11,8 @@ from skillery.cli.output import as_json as as_json_text
 from skillery.cli.output import print_fields, print_json, print_rows
 
 if TYPE_CHECKING:
-    from skillery.plugin_facts import Fact
     from skillery.plugins import Plugins
+    from skillery.plugins.facts import Fact
     from skillery.settings import Settings
 
 
@@ -84,8 +84,8 @@ def show(name: str, target: Target, as_json: bool) -> None:
 
 def _load(target: Target) -> tuple[Plugins, Settings, list[Fact]]:
     from skillery.cli.plugin_commands import commands_of
-    from skillery.plugin_facts import list_plugins
     from skillery.plugins import load_plugins
+    from skillery.plugins.facts import list_plugins
 
     settings = target.load().settings
     loaded = load_plugins(settings.plugins_folder)

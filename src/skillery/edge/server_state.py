@@ -22,7 +22,7 @@ class ServerState(NamedTuple):
     checks: Callable[[], Awaitable[dict[str, bool]]]
     """Whether database, storage and sandbox work."""
     plugins: Callable[[], list[dict[str, Any]]]
-    """The rows of `skillery.plugin_facts.plugins_of_server`."""
+    """The rows of `skillery.plugins.facts.plugins_of_server`."""
     disk: Callable[[], Disk]
     span_of_runs: Callable[[], Awaitable[timedelta | None]]
     """How long runs are kept if `runs.keep_count` shortens `runs.keep_days`, else None."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from skillery.plugin_calls import Failures
 from skillery.plugins import Plugins
+from skillery.plugins.calls import Failures
 from skillery.settings import Settings
 
 EVENTS = ("before_publish", "after_publish", "run_finished", "events")

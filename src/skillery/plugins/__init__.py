@@ -42,10 +42,9 @@ from skillery.backends import (
 from skillery.errors import StartupError
 from skillery.formats.wording import did_you_mean
 from skillery.identity.authenticator_chain import AuthenticatorChain
-from skillery.plugin_backends import READ_SECONDS, Watch, watch_backend
-from skillery.plugin_calls import Failures
-from skillery.plugin_loading import Source, load, one_line
-from skillery.protocols import problems
+from skillery.plugins.backends import READ_SECONDS, Watch, problems, watch_backend
+from skillery.plugins.calls import Failures
+from skillery.plugins.loading import Source, load, one_line
 from skillery.settings import Settings
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ import pluggy
 from skillery.backends import Offer
 from skillery.database import Database
 from skillery.errors import StartupError
-from skillery.plugin_events import OBJECT_SUFFIX
 from skillery.plugins import Plugins, place_of, settings_of
+from skillery.plugins.events import OBJECT_SUFFIX
 from skillery.settings import Settings
 
 log = logging.getLogger(__name__)

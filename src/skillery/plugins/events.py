@@ -14,7 +14,7 @@ import pluggy
 
 from skillery.backends import Event, Finding, FinishedRun, Publication
 from skillery.context.queue import Queue
-from skillery.plugin_calls import Failures, PluginFailed, PluginFunction
+from skillery.plugins.calls import Failures, PluginFailed, PluginFunction
 
 log = logging.getLogger(__name__)
 CHECKS_AT_ONCE = 4

@@ -12,8 +12,8 @@ import msgspec
 import pluggy
 
 from skillery.errors import StartupError
-from skillery.plugin_events import OBJECT_SUFFIX
-from skillery.plugin_loading import one_line
+from skillery.plugins.events import OBJECT_SUFFIX
+from skillery.plugins.loading import one_line
 from skillery.routes import Route
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
