@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from pathlib import Path
 
 import pytest
 
+from skillery.cli.run import read_inputs
+from skillery.cli.run_output import UsedCommand, with_command
 from tests.cli.test_cli import skillery
 from tests.conftest import Server
 
@@ -44,6 +48,51 @@ def test_a_folder_runs_like_a_published_skill_and_leaves_nothing_behind(home: st
     assert drawn.code == 0, drawn.err
     assert (tmp_path / "kept/a.txt").read_text() == "kept"
     assert skillery("describe", "greet", SKILLERY_HOME=home).code == 3
+
+
+@pytest.mark.full
+def test_wrong_args_are_answered_with_a_command_that_runs(home: str, greet: Path) -> None:
+    wrong = skillery("run", str(greet), "--arg", "top=many", "--arg", "text=it's 1", SKILLERY_HOME=home)
+    correct = shlex.split(wrong.err.partition("A correct call: ")[2].splitlines()[0])
+
+    assert correct[:3] == ["skillery", "run", str(greet)]
+    assert "text=it's 1" in correct
+    assert skillery(*correct[1:], SKILLERY_HOME=home).code == 0
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        {"text": 'it\'s a "b" $HOME\n`x`', "other": "plain"},
+        {"looks": "3", "like": "null", "json": "{}", "at": "@file", "empty": ""},
+        {"list": [1, "a b"], "object": {"k": None}, "yes": True, "none": None, "number": 1.5},
+        {"a=b": 1, "": "x", "c": "@d"},
+    ],
+)
+def test_a_correct_call_is_quoted_for_the_shell(args: dict[str, object]) -> None:
+    message = f"Wrong.\nA correct call: {json.dumps({'name': 'a.b', 'args': args})}"
+    printed = with_command(message, UsedCommand(["skillery", "run", "a.b"], " --url http://h"))
+    words = shlex.split(printed.removeprefix("Wrong.\nA correct call: "))
+    options = dict.fromkeys(words[3::2])
+    values = [word for word, option in zip(words[4::2], words[3::2], strict=True) if option == "--arg"]
+    whole = dict(zip(words[3::2], words[4::2], strict=True)).get("--args-json")
+
+    assert (words[:3], words[-2:]) == (["skillery", "run", "a.b"], ["--url", "http://h"])
+    assert set(options) <= {"--arg", "--args-json", "--url"}
+    assert read_inputs(values, whole, []).args == args
+
+
+def test_a_correct_call_has_the_files_of_its_blobs() -> None:
+    call = {"name": "a.b", "args": {"one": "blob:1", "two": "blob:ID", "n": 1}}
+    used = UsedCommand(["skillery", "run", "a.b"], blobs=[("one", "in.csv"), (None, "more"), ("n", "wrong")])
+
+    printed = with_command(f"\nA correct call: {json.dumps(call)}", used)
+    assert printed == "\nA correct call: skillery run a.b --blob more --blob one=in.csv --blob two=FILE --arg n=1"
+
+
+def test_texts_of_code_and_cut_calls_stay_as_they_are() -> None:
+    for message in ("no call", "x\nA correct call: none", '\nA correct call: {"name":"a","args":{"b":"c…'):
+        assert with_command(message, UsedCommand(["skillery", "run", "a"])) == message
 
 
 @pytest.mark.full

@@ -831,6 +831,8 @@ def test_tools_from_a_shell(sqlite_server: Server, new_name: str, tmp_path: Path
     failed = skillery("tool", "call", "add_one", *home)
     assert (failed.code, failed.out) == (1, "")
     assert "'n': it is required" in failed.err
+    correct = f"A correct call: skillery tool call add_one --session {new_name} --arg n=1.5 --home {sqlite_server.home}"
+    assert correct in failed.err
     assert skillery("tool", "call", "add_one", "--json", "--arg", "n=2", *home).json["result"] == 3
     assert skillery("tool", "list", "--limit", "1", *home).out == "add_one\t(session)\t\tn\tAdds\n"
     assert "status: removed" in skillery("tool", "remove", "add_one", *home).out

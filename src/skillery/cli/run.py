@@ -15,7 +15,7 @@ from skillery.cli.files import file_options, read_files, upload_files
 from skillery.cli.folder_skills import reference_of, with_skills
 from skillery.cli.options import Target, json_option, name_and_version, target_options
 from skillery.cli.run_end import RunOptions, background_options, end_of_run
-from skillery.cli.run_output import report
+from skillery.cli.run_output import UsedCommand, arg_value, report
 
 if TYPE_CHECKING:
     from skillery.client import AsyncClient
@@ -156,7 +156,8 @@ def run(
         )
         return await end_of_run(client, starting, options)
 
-    report(with_skills(target, [skill], execute), as_json, of_script=is_script, has_log=follow)
+    used = UsedCommand(["skillery", "run", skill], target.options, inputs.blobs)
+    report(with_skills(target, [skill], execute), as_json, of_script=is_script, has_log=follow, used=used)
 
 
 def _script_args(argv: Sequence[str], stdin: Any) -> dict[str, Any]:
@@ -244,7 +245,7 @@ def read_inputs(pairs: Sequence[str], args_json: str | None, blobs: Sequence[str
         key, equals, value = pair.partition("=")
         if not equals or not key:
             raise click.UsageError(f"--arg '{pair}': write KEY=VALUE")
-        args[key] = text_of(value[1:], "--arg") if value.startswith("@") else _value(value)
+        args[key] = text_of(value[1:], "--arg") if value.startswith("@") else arg_value(value)
     named = tuple(_blob(text) for text in blobs)
     for _, file in named:
         if not file.startswith(BLOB_ID) and not Path(file).is_file():
@@ -259,13 +260,6 @@ def _args_object(text: str) -> dict[str, Any]:
         return msgspec.json.decode(text, type=dict[str, Any])
     except (msgspec.DecodeError, RecursionError) as error:
         raise click.UsageError(f"--args-json is not a JSON object: {error}") from None
-
-
-def _value(text: str) -> Any:
-    try:
-        return msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return text
 
 
 def _blob(text: str) -> tuple[str | None, str]:

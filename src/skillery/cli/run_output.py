@@ -2,21 +2,81 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import click
+import msgspec
 
 from skillery.cli.failures import RUN_FAILED
 from skillery.cli.output import as_json as as_json_text
 from skillery.cli.output import clean, print_fields, print_json
 from skillery.formats.hint_words import MOUNT
+from skillery.formats.inputs import CORRECT_CALL, SAMPLE_BLOB
 
 
-def report(answer: Mapping[str, Any], as_json: bool, *, of_script: bool = False, has_log: bool = False) -> None:
+class UsedCommand(NamedTuple):
+    """The command of the user without its args: its words, the options of its target, and the values of --blob."""
+
+    words: Sequence[str]
+    options: str = ""
+    blobs: Sequence[tuple[str | None, str]] = ()
+
+
+class _Call(msgspec.Struct):
+    name: str
+    args: dict[str, Any]
+
+
+def with_command(message: str, used: UsedCommand) -> str:
+    """Return the message about wrong args with its correct call as a command of a POSIX shell."""
+    before, mark, text = message.rpartition(CORRECT_CALL)
+    try:
+        args = msgspec.json.decode(text, type=_Call).args if mark else None
+    except msgspec.DecodeError:  # the text is cut off, or from the code of the run
+        args = None
+    if args is None:
+        return message
+    files = {arg: file for arg, file in used.blobs if arg in args and str(args[arg]).startswith("blob:")}
+    files |= {arg: "FILE" for arg, value in args.items() if value == SAMPLE_BLOB}
+    others = {arg: value for arg, value in args.items() if arg not in files}
+    options = [("--blob", file) for arg, file in used.blobs if arg is None]
+    options += [("--blob", f"{arg}={file}") for arg, file in files.items()]
+    if all(arg and "=" not in arg for arg in others):
+        options += [("--arg", f"{arg}={_arg_text(value)}") for arg, value in others.items()]
+    else:
+        options.append(("--args-json", as_json_text(others, -1)))
+    words = [*used.words, *(word for option in options for word in option)]
+    return f"{before}{CORRECT_CALL}{shlex.join(words)}{used.options}"
+
+
+def arg_value(text: str) -> Any:
+    """Return the value of one --arg: parsed as JSON if possible, otherwise the text."""
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return text
+
+
+def _arg_text(value: object) -> str:
+    """Return the text of one --arg with this value."""
+    is_plain = isinstance(value, str) and not value.startswith("@") and arg_value(value) is value
+    return str(value) if is_plain else as_json_text(value, -1)
+
+
+def report(
+    answer: Mapping[str, Any],
+    as_json: bool,
+    *,
+    of_script: bool = False,
+    has_log: bool = False,
+    used: UsedCommand | None = None,
+) -> None:
     """Print the result of a run, or the id of a run in the background. Raise Exit if the run or its script failed.
 
     `of_script` says whether the run executed a script or module. `has_log` says whether the log is already printed.
+    `used` is the command for the correct call of a message about wrong args.
     """
     if answer["status"] in {"queued", "started"}:
         print_json(answer) if as_json else click.echo(answer["run_id"])
@@ -30,7 +90,7 @@ def report(answer: Mapping[str, Any], as_json: bool, *, of_script: bool = False,
         if has_log:
             answer = {**answer, "logs_preview": ""}
             result = {name: value for name, value in result.items() if name not in {"stdout", "stderr"}}
-        _print_ended(answer, result)
+        _print_ended(answer, result, used)
     if failed or result.get("exit_code"):
         raise click.exceptions.Exit(RUN_FAILED)
 
@@ -41,9 +101,9 @@ def print_warnings(answer: Mapping[str, Any]) -> None:
         click.echo(f"warning: {clean(warning)}", err=True)
 
 
-def _print_ended(answer: Mapping[str, Any], result: Mapping[str, Any]) -> None:
+def _print_ended(answer: Mapping[str, Any], result: Mapping[str, Any], used: UsedCommand | None) -> None:
     if answer["status"] != "completed":
-        _print_failure(answer)
+        _print_failure(answer, used)
     elif "exit_code" in result:
         _print_script(answer, result)
     else:
@@ -88,9 +148,10 @@ def _print_script(answer: Mapping[str, Any], result: Mapping[str, Any]) -> None:
     )
 
 
-def _print_failure(answer: Mapping[str, Any]) -> None:
+def _print_failure(answer: Mapping[str, Any], used: UsedCommand | None) -> None:
     error = answer["error"]
     message = MOUNT.sub(r"--mount \1", error["message"])
+    message = with_command(message, used) if used else message
     click.echo(f"{click.style('failed:', fg='red', bold=True)} {clean(error['type'])}: {clean(message)}", err=True)
     if error.get("traceback"):
         click.echo(clean(error["traceback"]).rstrip("\n"), err=True)

@@ -142,9 +142,12 @@ def wait(run_id: str, target: Target, as_json: bool) -> None:
     A script that ends with an exit code other than 0 does not fail the run: the result has its `exit_code`.
     """
     from skillery.cli.connection import with_client
-    from skillery.cli.run_output import report
+    from skillery.cli.run_output import UsedCommand, report
 
-    report(with_client(target, lambda client: client.wait_run(run_id)), as_json)
+    run: Any = with_client(target, lambda client: client.wait_run(run_id))
+    is_skill = run["method"] == "execute_skill" and run["skill"]
+    used = UsedCommand(["skillery", "run", run["skill"]["name"]], target.options) if is_skill else None
+    report(run, as_json, used=used)
 
 
 async def write_log(client: AsyncClient, run_id: str, out: TextIO, after: int = 0) -> None:

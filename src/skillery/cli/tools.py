@@ -17,7 +17,7 @@ from skillery.cli.output import as_json as as_json_text
 from skillery.cli.output import clean, print_fields, print_json, print_rows
 from skillery.cli.run import ENDINGS, input_options, read_inputs, text_in, text_of, upload_inputs
 from skillery.cli.run_end import RunOptions, detach_option, end_of_call, follow_option
-from skillery.cli.run_output import output_fields, print_warnings
+from skillery.cli.run_output import UsedCommand, output_fields, print_warnings, with_command
 
 if TYPE_CHECKING:
     from skillery.client import AsyncClient
@@ -164,7 +164,8 @@ def call(
     if as_json:
         print_json(answer)
     elif answer["is_error"]:
-        _print_error(answer)
+        used = ["skillery", "tool", "call", name, *(["--session", session] if session else [])]
+        _print_error(answer, UsedCommand(used, target.options, inputs.blobs))
     else:
         _print_result(answer)
     if answer["is_error"] or (work_dir and answer["work_dir"]["not_changed"]):
@@ -177,8 +178,9 @@ def _print_result(answer: Mapping[str, Any]) -> None:
     _print_rest(answer, err=True)
 
 
-def _print_error(answer: Mapping[str, Any]) -> None:
-    click.echo(f"{click.style('failed:', fg='red', bold=True)} {clean(answer['result']['error'])}", err=True)
+def _print_error(answer: Mapping[str, Any], used: UsedCommand) -> None:
+    message = with_command(str(answer["result"]["error"]), used)
+    click.echo(f"{click.style('failed:', fg='red', bold=True)} {clean(message)}", err=True)
     _print_rest(answer, err=True)
 
 

@@ -16,6 +16,9 @@ InputType: TypeAlias = Literal["string", "integer", "number", "boolean", "object
 INPUT_TYPES: tuple[InputType, ...] = get_args(InputType)
 MOST_TEXT, MOST_COMPACT, MOST_CALL = 1000, 300, 250
 """Limits of the characters of a message, of the compact inputs in it, and of the call in it."""
+CORRECT_CALL = "\nA correct call: "
+"""The text before the call at the end of a message. The call is a JSON object with `name` and `args`."""
+SAMPLE_BLOB = "blob:ID"
 MOST_WARNINGS = 10
 """The maximum number of undeclared arguments with a separate warning. One more warning counts the others."""
 
@@ -137,7 +140,7 @@ _SAMPLES: dict[InputType, object] = {
     "boolean": True,
     "object": {},
     "array": [],
-    "blob": "blob:ID",
+    "blob": SAMPLE_BLOB,
     "any": "value",
 }
 
@@ -176,7 +179,7 @@ def with_usage(error: InputInvalid, name: str, inputs: Mapping[str, Input], args
     characters.
     """
     call = _correct_call(name, inputs, args, error.problems)
-    usage = f"\nInputs: {compact_inputs(inputs) or 'none'}\nA correct call: {call}"
+    usage = f"\nInputs: {compact_inputs(inputs) or 'none'}{CORRECT_CALL}{call}"
     others = {key: value for key, value in args.items() if key not in error.problems}
     lines = [*error.problems.values(), *undeclared_args(inputs, others)]
     return f"{printed_lines(lines, MOST_TEXT - len(usage))}{usage}"
