@@ -426,7 +426,7 @@ def test_published_files_come_back_byte_for_byte(
     binary = served("read", f"{new_name}.add@1.0.0", "resources/table.bin")
     missing = served("read", f"{new_name}.add", "nope")
 
-    assert first.json == again.json
+    assert [{**first.json[0], "unchanged": True}] == again.json
     assert first.json[0]["name"] == f"{new_name}.add"
     assert text.raw == (skill_folder / "SKILL.md").read_bytes()
     assert binary.raw == BINARY
@@ -469,6 +469,17 @@ def test_describe_prints_one_line_for_each_input(home: str) -> None:
     line = "  has_header   boolean  Whether the first row names the columns (default true)\n"
     assert line in printed
     assert "\nexamples: an uploaded CSV; the first hundred rows of the bundled orders; no CSV\n" in printed
+
+
+def test_publish_says_that_an_unchanged_folder_is_unchanged(
+    served: Callable[..., Ended], sqlite_server: Server, skill_folder: Path, new_name: str
+) -> None:
+    printed = [served("publish", str(skill_folder)).out for _ in range(2)]
+    dry = served("publish", str(skill_folder), "--dry-run")
+
+    assert printed[0] == f"published {new_name}.add 1.0.0 in the home {sqlite_server.home}\n"
+    assert printed[1] == f"unchanged {new_name}.add 1.0.0 in the home {sqlite_server.home}\n"
+    assert dry.out.endswith(" would be unchanged\n")
 
 
 def test_publish_lists_every_problem_with_its_place(

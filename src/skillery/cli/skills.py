@@ -115,7 +115,7 @@ async def _publish(
 ) -> dict[str, Any]:
     """Publish a folder. If `reads` is false, the token may only publish, and the answer has no details."""
     from skillery.authoring.lint import lint, placed
-    from skillery.cli.bump import Stepped, stepped, with_bump, write_bump
+    from skillery.cli.bump import Stepped, stepped, stored_digest, with_bump, write_bump
     from skillery.publishing.folders import params_of
 
     made = Stepped(read(folder))
@@ -124,6 +124,7 @@ async def _publish(
     elif bump:
         made = Stepped(with_bump(made.skill, bump))
     skill, step, warnings = made
+    digest = await stored_digest(client, skill) if reads else ""
     created = await client.create_skill(**params_of(skill))
     if bump:
         write_bump(folder, skill)
@@ -134,19 +135,21 @@ async def _publish(
     described = await client.describe_skill(created["name"], version=created["version"])
     stored: Mapping[str, Any] = described["skill"]
     printed = {key: stored[key] for key in PRINTED_FIELDS if key in stored}
+    found["unchanged"] = digest == created["digest"]
     search = await _search(client, skill) if created["status"] == "published" else {}
     return {**created, **found, **printed, "warnings": [*placed(skill, printed["warnings"]), *more], **search}
 
 
 async def _check(client: AsyncClient, folder: Path, read: Read, bump: Part | Literal["auto"] | None) -> dict[str, Any]:
     from skillery.authoring.lint import lint, placed
-    from skillery.cli.bump import stepped
+    from skillery.cli.bump import stepped, stored_digest
     from skillery.publishing.folders import params_of
 
     skill, step, warnings = await stepped(client, read(folder), bump)
     checked = await client.check_skill(**params_of(skill))
     more = [*placed(skill, checked["warnings"]), *warnings, *lint(skill)]
-    return {**checked, **_counts(skill), **_step(step, bump), "warnings": more}
+    is_same = await stored_digest(client, skill) == checked["digest"]
+    return {**checked, **_counts(skill), **_step(step, bump), "unchanged": is_same, "warnings": more}
 
 
 def _step(step: Step | None, bump: str | None) -> dict[str, Any]:
@@ -186,12 +189,14 @@ def _print_published(answer: Mapping[str, Any]) -> None:
         print_error({**answer["error"], "subject": answer["folder"]})
         return
     if "ok" in answer:
-        outcome = "would be " + (answer["status"] if answer["ok"] else "refused")
-        click.echo(clean(f"{answer['name']} {answer['version']} {answer['digest']} {outcome}"))
+        status = "unchanged" if answer["unchanged"] else answer["status"]
+        outcome = status if answer["ok"] else "refused"
+        click.echo(clean(f"{answer['name']} {answer['version']} {answer['digest']} would be {outcome}"))
     else:
         status = answer["status"]
         done, note = ("published", "") if status == "published" else ("uploaded", f" ({status})")
-        print_change(f"{done} {answer['name']} {answer['version']}{note}", "to")
+        done, preposition = ("unchanged", "at") if answer.get("unchanged") else (done, "to")
+        print_change(f"{done} {answer['name']} {answer['version']}{note}", preposition)
         click.echo(clean(f"  {answer['digest']}"), err=True)
     skipped = f"; skipped {', '.join(answer['skipped'])}" if answer["skipped"] else ""
     click.echo(clean(f"  {answer['files']} files, {answer['size_bytes']} bytes{skipped}"), err=True)
