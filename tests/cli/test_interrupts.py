@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -75,6 +77,40 @@ def test_ctrl_c_leaves_a_detached_run_and_prints_the_commands(
     assert cancel == f"skillery runs cancel {run_id} --url {sqlite_server.url}"
     assert sqlite_rpc("get_run", run_id=run_id)["status"] == "started"
     sqlite_rpc("cancel_run", run_id=run_id)
+
+
+def test_ctrl_c_before_the_run_is_silent(slow: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "args")
+    command = start("code", slow, "--home", str(tmp_path / "home"), "--args-json", f"@{tmp_path}/args")
+    with command as process, (tmp_path / "args").open("w"):  # open waits until the command reads its args
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate()
+
+    assert (process.returncode, out, err) == (130, "", "")
+
+
+def test_ctrl_c_during_imports_is_silent(tmp_path: Path) -> None:
+    (tmp_path / "click.py").write_text("import signal\nprint('importing', flush=True)\nsignal.pause()\n")
+    streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    environment = clean_environment({"PYTHONPATH": str(tmp_path)})
+    with subprocess.Popen([sys.executable, "-m", "skillery", "list"], env=environment, **streams) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "importing\n"
+        assert interrupted(process) == ""
+
+
+@pytest.mark.full
+def test_the_second_ctrl_c_ends_the_command_at_once(slow: str, tmp_path: Path) -> None:
+    with begun("code", slow, "--home", str(tmp_path / "home")) as process:
+        process.send_signal(signal.SIGINT)
+        assert process.stderr is not None
+        assert process.stderr.readline().startswith("cancelled run_")
+        process.send_signal(signal.SIGINT)  # the command is closing its home
+        out, err = process.communicate()
+
+    # An interpreter that has already restored its signals is ended by the signal itself: 130 for a shell.
+    assert process.returncode in {130, -signal.SIGINT}
+    assert (out, err) == ("", "")
 
 
 @pytest.mark.full

@@ -183,9 +183,7 @@ def _start_quickly() -> None:
 
 
 def main() -> int:
-    """Run the command line of this process, and end the process with the exit code. The console script `skillery`
-    calls this function.
-    """
+    """Run the command line of this process, and end the process with the exit code."""
     _start_quickly()
     result: int = commands.main(prog_name="skillery")
     return result

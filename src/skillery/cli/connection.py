@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx
 
+from skillery.cli.failures import run_async
 from skillery.cli.log_lines import show_log
 from skillery.cli.options import Target
 from skillery.client import AsyncClient, LoginError, Retries, kept_token
@@ -55,7 +56,7 @@ def with_client(
         async with connect(target, sandbox=sandbox, environments=environments, bundled=bundled) as client:
             return await work(client)
 
-    return asyncio.run(connected())
+    return run_async(connected())
 
 
 def client_of(url: str, token: str | None) -> AsyncClient:

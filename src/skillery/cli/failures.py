@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 import msgspec
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from skillery.client import AnsweredError, StrangeAnswer
 
+T = TypeVar("T")
 RUN_FAILED = 1
 CHECK_FAILED = 1
 WRONG_USAGE = 2
@@ -117,6 +118,27 @@ class Commands(click.Group):
             if known is None and os.environ.get("SKILLERY_LOG_LEVEL", "").lower() == "debug":
                 raise
             _fail(ctx, *(known or _unexpected(error)), as_json)
+
+
+def run_async(work: Coroutine[Any, Any, T]) -> T:
+    """Return the result of a coroutine. The first Ctrl-C cancels it, the second one ends the process at once."""
+    import asyncio
+
+    async def watched() -> T:
+        cancel = signal.getsignal(signal.SIGINT)  # the handler of asyncio
+
+        def interrupt(number: int, frame: FrameType | None) -> None:
+            # The end of the event loop would report each task that a second exception interrupts.
+            signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
+            if callable(cancel):
+                cancel(number, frame)
+
+        # A shell can start commands in the background with SIGINT ignored.
+        if callable(cancel):
+            signal.signal(signal.SIGINT, interrupt)
+        return await work
+
+    return asyncio.run(watched())
 
 
 @contextmanager

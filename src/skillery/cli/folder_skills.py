@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from skillery.cli.failures import signals_interrupt
+from skillery.cli.failures import run_async, signals_interrupt
 from skillery.cli.options import Target, name_and_version
 from skillery.cli.output import clean
 
@@ -57,8 +57,6 @@ def with_skills(
     If one of the skills is a folder, the client uses a temporary registry in this process. This registry has the
     folders, and copies of the other skills. Raise UsageError if a skill is a folder and --url is given.
     """
-    import asyncio
-
     from skillery.cli.connection import with_client
 
     folders = folders_in(skills)
@@ -74,7 +72,7 @@ def with_skills(
             return await work(client, references)
 
     with signals_interrupt():
-        return asyncio.run(connected())
+        return run_async(connected())
 
 
 async def _read(target: Target, skills: Sequence[str], folders: Set[str]) -> list[SkillFolder]:
