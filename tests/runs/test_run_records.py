@@ -506,6 +506,16 @@ def test_runs_on_the_command_line(sqlite_server: Server) -> None:
     assert "completed" in cancelled.err
 
 
+def test_runs_cancel_prints_its_end(sqlite_server: Server) -> None:
+    code = "import time\ndef main(args): time.sleep(600)"
+    made = [sqlite_server.rpc("run_code", language="python", code=code, background=True)["run_id"] for _ in range(2)]
+    plain = skillery("runs", "cancel", made[0], "--url", sqlite_server.url)
+    as_json = skillery("runs", "cancel", made[1], "--url", sqlite_server.url, "--json").json
+
+    assert (plain.out, plain.err) == (f"cancelled {made[0]} at {sqlite_server.url}\n", "")
+    assert as_json["error"]["type"] == "Cancelled"
+
+
 def test_the_record_has_what_the_run_has_used(rpc: Rpc) -> None:
     code = "def main(args):\n    open('data', 'wb').write(bytes(3_000_000))\n    held = bytearray(40_000_000)\n"
     used = rpc("get_run", run_id=run(rpc, code)["run_id"])["used"]

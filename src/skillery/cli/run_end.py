@@ -154,14 +154,11 @@ async def _interrupted(client: AsyncClient, started: asyncio.Future[Mapping[str,
 
 async def _cancelled(client: AsyncClient, run_id: str) -> str:
     """Cancel a run. Return a sentence that says how the run has ended."""
+    from skillery.cli.runs import end_of_cancelled
     from skillery.client import Conflict
 
     try:
         run = await client.cancel_run(run_id)
     except Conflict as ended:  # it has just ended
         return f"{run_id} has ended before: it is {ended.data.get('status', 'completed')}"
-    if run["finished_at"] is None:
-        return f"cancelling {run_id}: it has not ended yet"
-    if run["status"] == "completed":
-        return f"{run_id} has completed before it was cancelled"
-    return f"cancelled {run_id}"
+    return end_of_cancelled(run)

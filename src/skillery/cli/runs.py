@@ -72,7 +72,13 @@ def _print_runs(rows: Sequence[Mapping[str, Any]]) -> None:
 @json_option
 def show(run_id: str, target: Target, as_json: bool) -> None:
     """Show the stored record of a run and its result."""
-    _show("get_run", run_id, target, as_json)
+    from skillery.cli.connection import with_client
+
+    run = with_client(target, lambda client: client.get_run(run_id))
+    if as_json:
+        print_json(run)
+    else:
+        print_fields([(name, value) for name, value in run.items() if value not in (None, [], "")])
 
 
 @runs.command()
@@ -81,19 +87,24 @@ def show(run_id: str, target: Target, as_json: bool) -> None:
 @json_option
 def cancel(run_id: str, target: Target, as_json: bool) -> None:
     """Cancel a queued or active run."""
-    _show("cancel_run", run_id, target, as_json)
-    if not as_json:
-        print_change(f"cancelled {run_id}", err=True)
-
-
-def _show(method: str, run_id: str, target: Target, as_json: bool) -> None:
     from skillery.cli.connection import with_client
 
-    answer = with_client(target, lambda client: client.call(method, {"run_id": run_id}))
+    run = with_client(target, lambda client: client.cancel_run(run_id))
     if as_json:
-        print_json(answer)
+        print_json(run)
+    elif run["finished_at"] and run["status"] == "failed":
+        print_change(end_of_cancelled(run))
     else:
-        print_fields([(name, value) for name, value in answer.items() if value not in (None, [], "")])
+        click.echo(clean(end_of_cancelled(run)))
+
+
+def end_of_cancelled(run: Mapping[str, Any]) -> str:
+    """Return how a run has ended that the caller has cancelled."""
+    if run["finished_at"] is None:
+        return f"cancelling {run['run_id']}: it has not ended yet"
+    if run["status"] == "completed":
+        return f"{run['run_id']} has completed before it was cancelled"
+    return f"cancelled {run['run_id']}"
 
 
 @runs.command()
