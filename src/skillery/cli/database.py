@@ -105,12 +105,17 @@ def adopt_storage(target: Target) -> None:
 
 
 @db.command("copy")
-@click.option("--to", "to", metavar="URL", help="The empty database. - reads the URL from stdin, for its password.")
-@click.option("--resume-writes", is_flag=True, help="Let the present database accept changes again.")
+@click.option(
+    "--to",
+    "to",
+    metavar="URL",
+    help="The new, empty database; - reads the URL with its password from stdin.",
+)
+@click.option("--resume-writes", is_flag=True, help="Give up the copy: make the present database writable again.")
 @click.option(
     "--new-database-is-deleted",
     is_flag=True,
-    help="With --resume-writes after a complete copy: confirm that no server uses the new database, now or later.",
+    help="Confirm that the copy is deleted and no server uses it. --resume-writes requires this after a complete copy.",
 )
 @home_options
 @json_option
