@@ -80,6 +80,25 @@ def test_messages_hide_the_password_of_an_address(sqlite_server: Server, folder:
     assert "pass-word" not in published.out + published.err + failed.err
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("address", ["http://ann:hunter2@127.0.0.1:1", "ann:hunter2@host", "ftp://ann:hunter2@host"])
+def test_no_command_keeps_or_prints_the_password_of_an_address(address: str, configuration: Configuration) -> None:
+    own = configuration.variables
+    kept = skillery("use", address, **own)
+    printed = [kept]
+    for words in (["list"], ["login", "--token"], ["logout"], ["connect", "mcp"], ["credential", "headers"]):
+        printed.append(skillery(*words, "--url", address, **own))
+    printed.append(skillery("use", SKILLERY_URL=address, **own))
+    printed.append(skillery("try", address))
+
+    assert kept.code in {2, 3}
+    if address.startswith("http:"):
+        assert "contains a user or a password" in kept.err
+        assert "`skillery login` keeps a token" in kept.err
+    assert not [ended.out + ended.err for ended in printed if "hunter2" in ended.out + ended.err]
+    assert "commands use the home" in skillery("use", **own).out
+
+
 def test_the_current_server_is_chosen_shown_and_left(sqlite_server: Server, configuration: Configuration) -> None:
     variables = configuration.variables
     url = sqlite_server.url

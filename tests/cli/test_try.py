@@ -191,6 +191,13 @@ def test_try_says_what_is_wrong(
 
 
 @pytest.mark.full
+def test_try_names_the_remedy_for_a_bare_repository(tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "--quiet", "--bare", str(tmp_path / "x.git")], check=True)
+    ended = skillery("try", str(tmp_path / "x.git"))
+
+    assert (ended.code, f"git clone {tmp_path}/x.git DIR" in ended.err) == (2, True)
+
+
 def test_try_takes_a_git_repository(skills: Path, own: dict[str, str], tmp_path: Path) -> None:
     git = ["git", "-C", str(skills), "-c", "user.name=x", "-c", "user.email=x@example.org"]
     for words in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "-m", "x"]):

@@ -16,7 +16,7 @@ import httpx
 
 from skillery.cli.failures import run_async
 from skillery.cli.log_lines import show_log
-from skillery.cli.options import Target
+from skillery.cli.options import Target, without_user
 from skillery.client import AsyncClient, LoginError, Retries, kept_token
 from skillery.client.logins import KeptToken
 from skillery.errors import StartupError
@@ -68,7 +68,7 @@ def client_of(url: str, token: str | None) -> AsyncClient:
         # The option --token already has the value of SKILLERY_TOKEN.
         return AsyncClient(url, _kept(url) if token is None else token, retries=SENT_ONCE)
     except (ValueError, httpx.InvalidURL) as error:
-        raise StartupError(f"'{url}' is not an address of a server: {error}") from None
+        raise StartupError(f"'{without_user(url)}' is not an address of a server: {error}") from None
 
 
 def _kept(url: str) -> KeptToken | str:

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
 import click
 
-from skillery.cli.options import HOME, URL_VARIABLE, Target, address_in, current_server, json_option, server_options
+from skillery.cli.options import (
+    HOME,
+    URL_VARIABLE,
+    Target,
+    address_in,
+    current_server,
+    json_option,
+    server_options,
+    without_user,
+)
 from skillery.cli.output import clean, print_json
 from skillery.errors import StartupError
 
@@ -120,6 +129,7 @@ def use(server: str | None, as_json: bool) -> None:
             raise click.UsageError(str(error)) from None
         set_current_server(None if address == HOME else server_of(address))
     url, origin = current_server()
+    url = without_user(url) if url else None
     if as_json:
         print_json({"url": None if url == HOME else url, "from": origin or None})
     elif url in {None, HOME}:

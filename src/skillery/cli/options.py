@@ -44,7 +44,7 @@ class Target(NamedTuple):
     @property
     def shown_url(self) -> str:
         """The address of the server without user and password, for messages."""
-        return re.sub("(?<=//)[^/?#]*@", "", self.url or "")
+        return without_user(self.url or "")
 
     @property
     def options(self) -> str:
@@ -190,12 +190,17 @@ def current_server() -> tuple[str | None, str]:
     return server, "skillery use" if server else ""
 
 
+def without_user(address: str) -> str:
+    """Return an address without user and password, for messages. The address need not be valid."""
+    return re.sub(r"^(\w+://)?.*@", r"\1", address, flags=re.DOTALL)
+
+
 def address_in(text: str) -> str:
     """Return the address of a server without the path of an endpoint, or HOME. Raise ValueError."""
     if text == HOME:
         return HOME
     if not text.lower().startswith(("http://", "https://")):
-        raise ValueError(f"'{text}' is not an http:// or https:// address, nor the word '{HOME}'")
+        raise ValueError(f"'{without_user(text)}' is not an http:// or https:// address, nor the word '{HOME}'")
     return text.rstrip("/").removesuffix("/rpc")
 
 

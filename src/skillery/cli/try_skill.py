@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,7 +13,7 @@ import click
 
 from skillery.cli.failures import CHECK_FAILED, RUN_FAILED, signals_interrupt
 from skillery.cli.files import GivenFile, read_files, upload_files
-from skillery.cli.options import Target, home_options, json_option
+from skillery.cli.options import Target, home_options, json_option, without_user
 from skillery.cli.output import as_json as as_json_text
 from skillery.cli.output import clean, print_fields, print_json
 
@@ -82,7 +83,13 @@ def try_(
             folder, own = Path(temporary, "tree"), re.split("[/:]", source.rstrip("/").removesuffix(".git"))[-1]
             copy_repository(checked_source(source), folder, "")
         elif not folder.is_dir():
-            raise click.UsageError(f"'{source}' is neither a folder nor the https address of a git repository")
+            shown = without_user(source)
+            raise click.UsageError(f"'{shown}' is neither a folder nor the https address of a git repository")
+        elif (folder / "HEAD").is_file() and (folder / "objects").is_dir():
+            raise click.UsageError(
+                f"'{own}' is a git repository without files: clone it with `git clone {shlex.quote(source)} DIR`, "
+                "and try DIR"
+            )
         chosen, names = _choose(folder, own, skill)
         tried = asyncio.run(_try(target.load().settings, chosen, own, script_call))
     facts = {**({"skills": _names(names)} if len(names) > 1 else {}), **tried.facts}

@@ -13,7 +13,7 @@ import click
 import msgspec
 
 from skillery.cli.failures import ANSWERED_ERROR
-from skillery.cli.options import Target, json_option, target_options
+from skillery.cli.options import Target, json_option, target_options, without_user
 from skillery.cli.output import clean, print_json, print_rows
 from skillery.errors import InvalidParams, SkilleryError, StartupError
 
@@ -216,7 +216,7 @@ def checked_source(source: str) -> str:
         try:
             parts = urlsplit(source)
         except ValueError:
-            raise InvalidParams(f"{source!r} is not an address", param="source") from None
+            raise InvalidParams(f"{without_user(source)!r} is not an address", param="source") from None
         if parts.username or parts.password or parts.query:
             hint = "Log in instead: skillery login, or a credential helper of git."
             raise InvalidParams("the address contains a user, a password or a query", hint=hint, param="source")

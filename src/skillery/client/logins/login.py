@@ -84,8 +84,11 @@ def server_of(url: str) -> str:
     try:
         found = httpx.URL(url)
     except httpx.InvalidURL as error:
-        raise LoginError(f"'{url}' is not an address of a server: {error}") from None
-    if found.scheme not in {"http", "https"} or not found.host or found.query or found.fragment or found.userinfo:
+        raise LoginError(f"this is not an address of a server: {error}") from None
+    if found.userinfo:
+        hint = "Leave them out. `skillery login` keeps a token for a server."
+        raise LoginError(f"the address of {_shown(found)} contains a user or a password", hint=hint)
+    if found.scheme not in {"http", "https"} or not found.host or found.query or found.fragment:
         raise LoginError(f"'{_shown(found)}' is not an address of a server like https://skills.example.org")
     return str(found).rstrip("/").removesuffix("/rpc")
 
