@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
+import signal
 import time
 from collections.abc import Awaitable, Callable
 from typing import Protocol
@@ -13,6 +15,7 @@ import msgspec
 from skillery.backends import Failure, FailureType, Limits, Log, NetworkUse, Outcome, Used
 from skillery.formats.wording import printable
 from skillery.sandboxing.python_runner.dialogue import Dialogue
+from skillery.sandboxing.python_runner.job_header import STACK_SECONDS
 from skillery.sandboxing.python_runner.process_ends import ended_early, finish_whole
 from skillery.sandboxing.python_runner.runtime._failure import STACK
 
@@ -35,7 +38,7 @@ class RunSession:
         self._limits = limits
         self._dialogue: Dialogue | None = None
         self._duration_ms = 0.0
-        self._opened = time.monotonic()
+        self._opened = self._started = time.monotonic()
         self._prepared_ms: float | None = None
         self.stopped: Failure | None = None
         """The failure of a run that was stopped, or that did not start."""
@@ -55,7 +58,7 @@ class RunSession:
         limit does not end it. `ended` waits for the end of the code's process, and returns its wait status or None.
         """
         self._dialogue = dialogue
-        started = time.monotonic()
+        started = self._started = time.monotonic()
         self._prepared_ms = round((started - self._opened) * 1000, 3)
         limit = asyncio.timeout(self._limits.timeout_ms / 1000 + TIMER_SECONDS)
         dialogue.when_heard = lambda: limit.reschedule(None)
@@ -81,6 +84,18 @@ class RunSession:
         if dialogue.result is None and dialogue.failure is None:
             # The code closed the channel or has ended. In both cases only the end of the process counts.
             self.status = await ended()
+            if self._is_of_stack_timer(self.status):
+                await asyncio.Event().wait()  # until the limit
+
+    def _is_of_stack_timer(self, status: int | None) -> bool:
+        """Return whether the signal that writes the stack has ended the process.
+
+        The timer survives exec, but its handler does not. Code can also restore the default handler. Both end the
+        process shortly before its time is over.
+        """
+        left = self._limits.timeout_ms / 1000 - (time.monotonic() - self._started)
+        is_alarm = status is not None and os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGALRM
+        return is_alarm and left < 2 * STACK_SECONDS
 
     def _too_much_memory(self) -> Failure:
         limit = self._limits.memory_mb

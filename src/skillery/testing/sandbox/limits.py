@@ -22,6 +22,9 @@ NEVER_ENDING = {
     ),
     "stopped": "os.kill(os.getpid(), signal.SIGSTOP)",
     "waiting for a child": "os.fork() or time.sleep(1e6); os.wait()",
+    "replaced by another program": "os.execv(sys.executable, ['python', '-c', 'import time; time.sleep(1e6)'])",
+    "the default handler of SIGALRM": "signal.signal(signal.SIGALRM, signal.SIG_DFL); time.sleep(1e6)",
+    "its own timer": "signal.setitimer(signal.ITIMER_REAL, 0.1); time.sleep(1e6)",
     "the streams closed": "os.close(1); os.close(2); time.sleep(1e6)",
 }
 
@@ -29,10 +32,15 @@ NEVER_ENDING = {
 class TimeCases(SandboxCases):
     @pytest.mark.parametrize("way", NEVER_ENDING)
     async def test_whatever_the_code_does_its_time_ends(self, trial: Trial, way: str) -> None:
-        code = f"import os, signal, time\ndef main(args):\n    {NEVER_ENDING[way]}"
+        code = f"import os, signal, sys, time\ndef main(args):\n    {NEVER_ENDING[way]}"
         outcome = await asyncio.wait_for(trial.code(code, limits=SHORT), timeout=300)
         assert failure_type(outcome) == "TimeoutError"
         assert outcome.duration_ms >= 400
+
+    async def test_an_alarm_of_the_code_is_no_timeout(self, trial: Trial) -> None:
+        code = "import signal, time\ndef main(args):\n    signal.signal(signal.SIGALRM, signal.SIG_DFL)\n"
+        code += "    signal.setitimer(signal.ITIMER_REAL, 0.1)\n    time.sleep(1e6)"
+        assert failure_type(await trial.code(code, limits=Limits(timeout_ms=300_000))) == "ProcessKilled"
 
     async def test_a_process_that_uses_its_cpu_time_up_says_so(self, trial: Trial) -> None:
         code = """
