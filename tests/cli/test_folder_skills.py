@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from skillery.cli.output import clean
 from skillery.cli.run import read_inputs
 from skillery.cli.run_output import UsedCommand, with_command
 from tests.cli.test_cli import skillery
@@ -67,6 +68,8 @@ def test_wrong_args_are_answered_with_a_command_that_runs(home: str, greet: Path
         {"looks": "3", "like": "null", "json": "{}", "at": "@file", "empty": ""},
         {"list": [1, "a b"], "object": {"k": None}, "yes": True, "none": None, "number": 1.5},
         {"a=b": 1, "": "x", "c": "@d"},
+        {"hidden": "a\u202eb\x1b[2J", "lines": "a\nerror: b"},
+        {"hidden\u202ename": "a"},
     ],
 )
 def test_a_correct_call_is_quoted_for_the_shell(args: dict[str, object]) -> None:
@@ -77,6 +80,8 @@ def test_a_correct_call_is_quoted_for_the_shell(args: dict[str, object]) -> None
     values = [word for word, option in zip(words[4::2], words[3::2], strict=True) if option == "--arg"]
     whole = dict(zip(words[3::2], words[4::2], strict=True)).get("--args-json")
 
+    assert printed.count("\n") == 1
+    assert clean(printed) == printed
     assert (words[:3], words[-2:]) == (["skillery", "run", "a.b"], ["--url", "http://h"])
     assert set(options) <= {"--arg", "--args-json", "--url"}
     assert read_inputs(values, whole, []).args == args

@@ -43,7 +43,7 @@ def with_command(message: str, used: UsedCommand) -> str:
     others = {arg: value for arg, value in args.items() if arg not in files}
     options = [("--blob", file) for arg, file in used.blobs if arg is None]
     options += [("--blob", f"{arg}={file}") for arg, file in files.items()]
-    if all(arg and "=" not in arg for arg in others):
+    if all(arg and arg.isprintable() and "=" not in arg for arg in others):
         options += [("--arg", f"{arg}={_arg_text(value)}") for arg, value in others.items()]
     else:
         options.append(("--args-json", as_json_text(others, -1)))
@@ -61,7 +61,7 @@ def arg_value(text: str) -> Any:
 
 def _arg_text(value: object) -> str:
     """Return the text of one --arg with this value."""
-    is_plain = isinstance(value, str) and not value.startswith("@") and arg_value(value) is value
+    is_plain = isinstance(value, str) and value.isprintable() and value[:1] != "@" and arg_value(value) is value
     return str(value) if is_plain else as_json_text(value, -1)
 
 
