@@ -243,5 +243,8 @@ lock: $(UV) ## pin the ranges of pyproject.toml, with hashes
 build: $(UV) ## build wheels and source archives of skillery, its plugins and packages/ into dist/
 	$(UV) build --quiet --python $(PYTHON) --all-packages
 
-clean:
+clean: ## delete what make has installed and built, unless a server of make demo uses it
+	@if [ -e .demo/server.lock ] && ! flock --nonblock .demo/server.lock true; then \
+	  echo "make: a server of make demo uses .demo and .venv. Stop it, and run make clean again:" \
+	    "kill $$(sed 's/.*"pid":\([0-9]*\).*/\1/' .demo/server.lock)" >&2; exit 1; fi
 	rm -rf .venv .tools .demo .bench .docs dist $(CLIENT_JS)/dist

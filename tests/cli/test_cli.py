@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import re
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -21,10 +22,11 @@ import click
 import httpx
 import pytest
 
+from skillery.app.home import Home
 from skillery.cli import commands
 from tests.conftest import Server, clean_environment
 from tests.support.durations import shared_work
-from tests.support.forms import rounds
+from tests.support.forms import ROOT, rounds
 from tests.support.parallel import is_first
 from tests.support.prefork import FORKED, prefork
 from tests.support.processes import eventually
@@ -760,6 +762,32 @@ def test_demo_walks_the_protocol_and_leaves_a_server(home: str, stop_after: list
     answered = subprocess.run(second.json["curl"], shell=True, capture_output=True, check=True).stdout
     assert "demo.csv.top" in [row["name"] for row in json.loads(answered)["result"]["skills"]]
     assert httpx.get(f"{holder['url']}/readyz").status_code == 200
+
+
+@pytest.mark.full
+def test_demo_writes_only_into_a_temporary_folder(tmp_path: Path, stop_after: list[int]) -> None:
+    own, temporary = tmp_path / "own", tmp_path / "temporary"
+    own.mkdir()
+    temporary.mkdir()
+    folders: Any = {"HOME": str(own), "TMPDIR": str(temporary), "XDG_DATA_HOME": str(own), "XDG_CONFIG_HOME": str(own)}
+    ended = skillery("demo", "--json", **folders)
+    assert ended.code == 0, ended.err
+    stop_after.append(ended.json["pid"])
+
+    assert Path(ended.json["home"]).parent == temporary
+    assert list(own.rglob("*")) == []
+
+
+def test_make_clean_leaves_the_files_of_a_running_demo(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    home = Home(tmp_path / ".demo")
+    refused = subprocess.run(["make", "clean"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (refused.returncode, f"kill {os.getpid()}\n" in refused.stderr) == (2, True)
+    assert (tmp_path / ".demo").is_dir()
+    home.close()
+
+    subprocess.run(["make", "clean"], cwd=tmp_path, capture_output=True, check=True)
+    assert not (tmp_path / ".demo").exists()
 
 
 @pytest.mark.full

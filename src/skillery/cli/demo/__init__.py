@@ -4,6 +4,8 @@ input.
 
 from __future__ import annotations
 
+import shlex
+import tempfile
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -33,12 +35,17 @@ def demo(target: Target, token: str | None, port: int, as_json: bool) -> None:
 
     The steps use a real CSV file. Afterwards, the server continues in the background. The first line gives the
     address of the pages, the last lines the command that stops the server.
-    If a server already runs on the home, the demo uses that server.
+
+    The home is a new temporary folder, and no other file is written. If a home is set, as with --home, the demo
+    publishes its skill there. If a server already runs on the home, the demo uses that server.
     """
     import asyncio
 
     from skillery.cli.demo.background import find_or_start
 
+    is_temporary = "home" not in target.load().sources
+    if is_temporary:
+        target = target._replace(home=tempfile.mkdtemp(prefix="skillery-demo-"))
     settings = target.load().settings
     token = token or _own_token(settings.authenticators, target)
     server = find_or_start(settings.home, port, target.config)
@@ -54,6 +61,8 @@ def demo(target: Target, token: str | None, port: int, as_json: bool) -> None:
         print_json({**_facts(server), "steps": steps})
         return
     _print_end(server)
+    if is_temporary:
+        click.echo(f"   Then delete its files: rm -r {shlex.quote(str(server.home))}")
 
 
 def _own_token(authenticators: Sequence[str], target: Target) -> str | None:
