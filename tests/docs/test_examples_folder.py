@@ -86,7 +86,7 @@ def test_an_agent_lists_describes_uploads_and_runs(name: str, sqlite_server: Ser
 
         assert (ended.stdout, ended.returncode) == ("The file has 2 rows.\n", 0), ended.stderr[-2000:]
         assert model.turns == []
-        assert "load_skills_protocol_guide" in system_prompt(model.requests[0])
+        assert "`run_code`" in system_prompt(model.requests[0])
 
 
 def system_prompt(asked: dict[str, Any]) -> str:
