@@ -20,7 +20,9 @@ from skillery.backends import Identity
 from skillery.builtin.open_authenticator import LOCAL
 from skillery.database import Database, migrate
 from skillery.formats.semver import Version
-from skillery.registry import CatalogueFilter, CountsCache, Facts, filter_of, list_catalogue
+from skillery.skills.catalogue_counts import CountsCache
+from skillery.skills.catalogue_filters import CatalogueFilter, Facts, filter_of
+from skillery.skills.catalogue_listings import list_catalogue
 from tests.support.postgres import running_postgres
 
 CALLS = 30

@@ -21,9 +21,10 @@ from skillery.builtin.open_authenticator import LOCAL
 from skillery.database import Database, migrate
 from skillery.formats.semver import Version
 from skillery.formats.version_spec import Latest, parse_version_spec
-from skillery.registry import read_description, read_skills
 from skillery.registry.cursors import make_cursor
-from skillery.registry.files import read_inline_file
+from skillery.skills.descriptions import read_description
+from skillery.skills.files import read_inline_file
+from skillery.skills.listings import read_skills
 from tests.support.postgres import running_postgres
 
 VERSIONS_OF_A_SKILL = 10

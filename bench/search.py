@@ -22,8 +22,8 @@ from skillery.builtin.open_authenticator import LOCAL
 from skillery.database import Database, migrate
 from skillery.formats.semver import Version
 from skillery.formats.spellings import stored_pieces
-from skillery.registry import find_skills
-from skillery.registry.search_index import indexed
+from skillery.skills.search import find_skills
+from skillery.skills.search_index import indexed
 from tests.support.postgres import running_postgres
 
 CALLS = 30

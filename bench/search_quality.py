@@ -21,8 +21,8 @@ from skillery.builtin.open_authenticator import LOCAL
 from skillery.database import Database, migrate
 from skillery.database.tables import objects, skill_files, skill_versions, skills
 from skillery.formats.semver import Version
-from skillery.registry import find_skills
-from skillery.registry.search_index import index_latest
+from skillery.skills.search import find_skills
+from skillery.skills.search_index import index_latest
 from tests.support.postgres import running_postgres
 
 FIRST = 5

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects.postgresql import TSVECTOR
 
-from skillery.registry.search_index import index_latest
+from skillery.skills.search_index import index_latest
 
 revision = "0021"
 down_revision = "0020"

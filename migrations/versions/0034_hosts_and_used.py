@@ -8,7 +8,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-from skillery.registry.catalogue_rows import fill_hosts
+from skillery.skills.catalogue_rows import fill_hosts
 
 revision = "0034"
 down_revision = "0031"

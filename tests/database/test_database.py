@@ -20,7 +20,7 @@ from skillery.database.tables import index_names, metadata, skills
 from skillery.errors import StartupError
 from skillery.formats.unfinished_bundle import make_bundle
 from skillery.identity.quotas import Quotas
-from skillery.registry import insert_version
+from skillery.versions.new_versions import insert_version
 
 
 @pytest.fixture

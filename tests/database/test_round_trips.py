@@ -12,7 +12,6 @@ import psycopg
 import pytest
 from sqlalchemy import Connection, exc, insert, literal_column, make_url, select, text, update
 
-from skillery import registry
 from skillery.backends import Identity
 from skillery.builtin.directory_storage import DirectoryStorage
 from skillery.database import Change, Database, Statement
@@ -22,6 +21,9 @@ from skillery.formats.bundle import Bundle, BundleFile
 from skillery.formats.unfinished_bundle import make_bundle
 from skillery.formats.version_spec import Latest
 from skillery.identity.quotas import UNLIMITED
+from skillery.skills.descriptions import read_description
+from skillery.skills.listings import read_skills
+from skillery.versions.new_versions import insert_version, state_of
 from tests.support.counting_proxy import CountingProxy
 
 KEY_NAMES = ("first", "twice", "a", "b", "c", "d")
@@ -70,11 +72,9 @@ async def test_a_listing_and_a_description_take_one_round_trip(
     database, proxy = counted
     storage = DirectoryStorage(tmp_path)
     await database.write(partial(publish_in, bundle=bundle(0)))
-    listing = partial(
-        registry.read_skills, identity=ANN, key=b"k" * 32, namespace="", detail="names", limit=50, cursor=""
-    )
+    listing = partial(read_skills, identity=ANN, key=b"k" * 32, namespace="", detail="names", limit=50, cursor="")
     described = partial(
-        registry.read_description, identity=ANN, storage=storage, name="turns.skill0", spec=Latest(), detail="summary"
+        read_description, identity=ANN, storage=storage, name="turns.skill0", spec=Latest(), detail="summary"
     )
 
     assert await round_trips(proxy, lambda _: database.read(listing)) == 1
@@ -86,7 +86,7 @@ async def test_a_publication_takes_six_round_trips(counted: tuple[Database, Coun
 
     async def publish(number: int) -> None:
         made = bundle(number)
-        taken, _ = await database.read(partial(registry.state_of, bundle=made, identity=ANN))
+        taken, _ = await database.read(partial(state_of, bundle=made, identity=ANN))
         assert taken is None
         await database.write_together(partial(publish_in, bundle=made))
 
@@ -158,4 +158,4 @@ def bundle(number: int) -> Bundle:
 
 def publish_in(connection: Connection, bundle: Bundle) -> None:
     inline = {file.sha256: file.content for file in bundle.files}
-    registry.insert_version(connection, bundle, ANN, inline, quotas=UNLIMITED)
+    insert_version(connection, bundle, ANN, inline, quotas=UNLIMITED)

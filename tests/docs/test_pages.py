@@ -133,7 +133,7 @@ MADE_BY_THE_READER = {"src/skillery/registry/greetings.py"}
 
 
 def test_modules_that_pages_name_exist() -> None:
-    """A name such as `registry/labels.py` on a page is a file of the repository, or the end of the path of a file."""
+    """A name such as `labels/labels.py` on a page is a file of the repository, or the end of the path of a file."""
     files = {f"/{file.relative_to(ROOT)}" for folder in CODE_FOLDERS for file in (ROOT / folder).rglob("*.py")}
 
     def unknown(page: Path) -> list[str]:

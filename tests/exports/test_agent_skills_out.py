@@ -26,7 +26,7 @@ from skillery.formats.agent_skill import agent_skill_problems, index_name
 from skillery.formats.bundle import BundleFile
 from skillery.formats.unfinished_bundle import make_bundle
 from skillery.identity.quotas import Quotas
-from skillery.registry import insert_version
+from skillery.versions.new_versions import insert_version
 from tests.conftest import Rpc, Server, manifest, skill_files
 from tests.support.people import Caller, Who, people_settings
 from tests.support.processes import eventually

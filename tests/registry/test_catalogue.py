@@ -20,9 +20,12 @@ from skillery.database.tables import catalogue, skill_files, skill_versions, ski
 from skillery.errors import SkillNotFound
 from skillery.formats.languages import LANGUAGES, language_of
 from skillery.formats.semver import Version
-from skillery.registry import CountsCache, Facts, filter_of, find_skills, list_catalogue, usage_by_day
-from skillery.registry.new_versions import point_to_latest
-from skillery.registry.usage import count_day, roll_up_usage
+from skillery.registry.usage import count_day, roll_up_usage, usage_by_day
+from skillery.skills.catalogue_counts import CountsCache
+from skillery.skills.catalogue_filters import Facts, filter_of
+from skillery.skills.catalogue_listings import list_catalogue
+from skillery.skills.search import find_skills
+from skillery.versions.new_versions import point_to_latest
 from tests.conftest import Rpc
 from tests.support.forms import rounds
 

@@ -24,8 +24,8 @@ from skillery.formats.search_fields import search_fields
 from skillery.formats.snippets import snippet_of
 from skillery.formats.stems import stem_of
 from skillery.formats.words import Term, find_words, parse_query, words_of
-from skillery.registry import find_skills
-from skillery.registry.search_index import add_rows, indexed
+from skillery.skills.search import find_skills
+from skillery.skills.search_index import add_rows, indexed
 from tests.cli.test_cli import skillery
 from tests.conftest import Rpc, Server, manifest
 from tests.support.people import Caller, Who

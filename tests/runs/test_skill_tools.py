@@ -19,9 +19,9 @@ from skillery.errors import ToolNotFound
 from skillery.formats.defined_tools import script_path
 from skillery.formats.tools import parse_definition
 from skillery.identity.quotas import UNLIMITED
-from skillery.registry import find_tool
-from skillery.registry.tools import define_session_tool, forget_session_tools
+from skillery.registry.tool_rows import define_session_tool, forget_session_tools
 from skillery.testing.sandbox.languages import with_node
+from skillery.tools.tool_lookup import find_tool
 from tests.cli.test_cli import skillery
 from tests.conftest import Rpc, Server, manifest
 from tests.identity.test_idempotency import send

@@ -587,7 +587,7 @@ export interface FoundSkill {
   name: string;
   version: string;
   description: string;
-  kind: "action" | "instruction";
+  kind: "" | "action" | "instruction";
   /** With detail 'summary' */
   namespace?: string;
   /** With detail 'summary' */

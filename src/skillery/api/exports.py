@@ -27,8 +27,8 @@ from skillery.exports.marketplaces import Marketplaces
 from skillery.formats.archives import FORMS, MEDIA_TYPES, Form
 from skillery.formats.names import parse_namespace, parse_skill_name
 from skillery.formats.version_spec import Digest, Exact, VersionSpec, parse_version_spec
-from skillery.registry.read_counts import ReadCounts
 from skillery.registry.visibility import WAS_PUBLISHED
+from skillery.skills.read_counts import ReadCounts
 
 MOST_TAGS = 4096
 """Characters of an If-None-Match header that are read."""

@@ -10,7 +10,6 @@ from urllib.parse import parse_qs
 
 import msgspec
 
-from skillery import registry
 from skillery.api.rpc.schemas import FORMATS, field_schema, tool
 from skillery.backends import Identity
 from skillery.edge.gate import Gate
@@ -24,8 +23,8 @@ from skillery.identity.access import is_admin
 from skillery.methods.core import Core
 from skillery.methods.errors import INVALID_PARAMS, encode, plain_error
 from skillery.methods.table import METHODS, TOOLS
-from skillery.registry import FirstSkill
 from skillery.runs.starting import RunCode
+from skillery.skills.listings import FirstSkill, first_skills
 from skillery.workspaces.methods import with_workspaces
 
 # -- The texts that a model gets before its first call: `GET /prompt`, and `instructions` over MCP ---------------------
@@ -83,7 +82,7 @@ async def short_guide(core: Core, identity: Identity, included: Collection[str])
     if not (is_admin(identity) or "read" in identity.scopes):
         return text
     # The guide itself is visible too.
-    visible = await core.registry.read(partial(registry.first_skills, identity=identity, count=MOST_LISTED + 1))
+    visible = await core.registry.read(partial(first_skills, identity=identity, count=MOST_LISTED + 1))
     skills = [skill for skill in visible or () if skill.name != GUIDE]
     if visible is None or len(skills) > MOST_LISTED:
         return text + TEXTS + ("" if SEARCH in included else LIST)

@@ -35,14 +35,14 @@ from skillery.maintenance.garbage import (
     unused_contents,
     unused_environments,
 )
-from skillery.registry.read_counts import ReadCounts, add_reads, forget_reads
-from skillery.registry.tools import forget_session_tools
+from skillery.registry.tool_rows import forget_session_tools
 from skillery.registry.usage import roll_up_usage
 from skillery.runs import Runner
 from skillery.runs.cache import Cache
 from skillery.runs.log_sources import forget_pieces
 from skillery.runs.orphans import DEAD, close_lost, close_of_dead, note_seen
 from skillery.settings import Settings
+from skillery.skills.read_counts import ReadCounts, add_reads, forget_reads
 
 log = logging.getLogger(__name__)
 BEAT_SECONDS = 10.0

@@ -23,7 +23,8 @@ from skillery.formats.version_spec import Exact
 from skillery.identity.access import BUNDLER
 from skillery.identity.quotas import UNLIMITED
 from skillery.publishing import Publisher, PublishingRules, SkillFolder, read_skill_folder
-from skillery.registry import change_visibility, resolve, undeprecate, unyank, yank
+from skillery.registry.resolution import resolve
+from skillery.versions.lifecycle import change_visibility, undeprecate, unyank, yank
 
 PACKAGED = Path(__file__).parents[1] / "_skills"
 IN_CHECKOUT = Path(__file__).parents[3] / "skills"

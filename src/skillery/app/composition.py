@@ -63,11 +63,11 @@ from skillery.plugins.events import PluginEvents
 from skillery.plugins.facts import Fact, plugins_of_server
 from skillery.plugins.objects import open_objects
 from skillery.plugins.routes import routes_of
-from skillery.registry.figures import popular_skills
 from skillery.routes import Route
 from skillery.runs.orphans import note_seen
 from skillery.runs.records import span_of_count
 from skillery.settings import Settings, is_loopback
+from skillery.skills.figures import popular_skills
 
 DAY_MS = 24 * 60 * 60 * 1000
 

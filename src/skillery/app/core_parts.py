@@ -69,13 +69,8 @@ from skillery.publishing import (
     Trials,
     Undeclared,
 )
-from skillery.registry import cursor_key
-from skillery.registry.catalogue_counts import CountsCache
+from skillery.registry.cursors import cursor_key
 from skillery.registry.development import Overlays
-from skillery.registry.figures import FirstSkills
-from skillery.registry.files import Guide
-from skillery.registry.listings import CatalogueParts
-from skillery.registry.read_counts import ContentParts, ReadCounts
 from skillery.runs import Runner, UnrecordedRuns
 from skillery.runs.admission import Admission
 from skillery.runs.cache import Cache
@@ -85,6 +80,11 @@ from skillery.runs.orphans import close_left_over
 from skillery.runs.preparation import Preparer
 from skillery.runs.records import Recorder
 from skillery.settings import Settings
+from skillery.skills.catalogue_counts import CountsCache
+from skillery.skills.figures import FirstSkills
+from skillery.skills.files import Guide
+from skillery.skills.listings import CatalogueParts
+from skillery.skills.read_counts import ContentParts, ReadCounts
 from skillery.trust.exchange import Exchange
 from skillery.trust.rules import Trust
 from skillery.webhooks.deliveries import Deliveries

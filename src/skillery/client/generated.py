@@ -658,7 +658,7 @@ class FoundSkill(TypedDict):
     name: str
     version: str
     description: str
-    kind: Literal["action", "instruction"]
+    kind: Literal["", "action", "instruction"]
     namespace: NotRequired[str]
     """With detail 'summary'."""
     tags: NotRequired[list[str]]

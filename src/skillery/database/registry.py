@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Registry:
-    """Runs functions that take a connection, for example those of `skillery.registry`."""
+    """Runs functions that take a connection, for example those of `skillery.versions`."""
 
     def __init__(self, database: Database, storage: Storage, cursor_key: bytes) -> None:
         """`cursor_key` signs the cursors of listings."""

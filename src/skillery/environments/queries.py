@@ -32,7 +32,7 @@ from skillery.formats.requirements import LOCK, InvalidLock, read_lock
 from skillery.formats.wording import quoted
 from skillery.identity import access
 from skillery.registry.cursors import make_cursor, read_cursor
-from skillery.registry.versions import versions_with_lock
+from skillery.versions.versions import versions_with_lock
 
 MOST_VERSIONS = 100
 _LOCK = re.compile(r"[0-9a-f]{64}")

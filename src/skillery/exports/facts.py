@@ -19,7 +19,7 @@ from skillery.database.tables import exports, skill_versions
 from skillery.formats.agent_skill import MAX_DESCRIPTION, AgentSkill, agent_skill, cut, index_name
 from skillery.formats.archives import FORMS, ArchiveEntry, Form, archive, fits_plain_tar
 from skillery.formats.bundle import SKILL_MD, SKILL_TOML
-from skillery.registry.files import FileRow
+from skillery.skills.files import FileRow
 
 # -- A reader for the contents of a version's files. The files are read one after another, with constant memory --------
 

@@ -35,9 +35,11 @@ from skillery.formats.agent_skill import index_name
 from skillery.formats.archives import ArchiveEntry, Form, archive, archive_size
 from skillery.formats.bundle import SKILL_MD
 from skillery.formats.version_spec import Latest, VersionSpec
-from skillery.registry import Listed, VersionRow, files_of, find_in_index, list_index, list_unprepared, resolve
-from skillery.registry.files import FileRow
+from skillery.registry.index_names import Listed, find_in_index, list_index, list_unprepared
 from skillery.registry.repositories import RepositoryVersion
+from skillery.registry.resolution import resolve
+from skillery.registry.version_rows import VersionRow
+from skillery.skills.files import FileRow, files_of
 
 # -- Indexes of Agent Skills: the format of discovery 0.2.0, and the older format that lists files ---------------------
 

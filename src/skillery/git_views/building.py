@@ -24,8 +24,8 @@ from skillery.formats.agent_skill import MAX_DESCRIPTION, cut
 from skillery.formats.bundle import SKILL_MD
 from skillery.git_views.object_table import BLOB, COMMIT, LENGTH_BYTES, MAGIC, TREE, StoredCommit, StoredTable
 from skillery.git_views.states import Catalogue, Snapshot, State, catalogue_files
-from skillery.registry.files import FileRow
 from skillery.registry.repositories import RepositoryVersion
+from skillery.skills.files import FileRow
 
 VERSIONS_AT_ONCE = 200
 MOST_FILES = 200_000

@@ -17,9 +17,10 @@ from typing import NamedTuple
 
 from skillery.errors import SourceUnclear
 from skillery.formats.wording import quoted
+from skillery.importing.aliases import KnownPath
 from skillery.importing.entries import shown
+from skillery.importing.free_names import Alias
 from skillery.importing.preparation import same_files
-from skillery.registry import Alias, KnownPath
 
 MAX_PATH = 200
 """The maximum number of characters of a path in an alias. A longer path is cut and ends with a hash."""

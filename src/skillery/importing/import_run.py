@@ -19,8 +19,10 @@ from skillery.context.threads import IMPORTS
 from skillery.database import Database
 from skillery.errors import PackageIndexUnavailable, SkilleryError, Unavailable
 from skillery.formats.repairs import Repair
+from skillery.importing.aliases import Removed, find_imported, mark_absent, note_removed
 from skillery.importing.entries import shown
 from skillery.importing.finder import Finder, LocatedSkill, Merged
+from skillery.importing.free_names import Alias
 from skillery.importing.identity import UPLOADS, Aliases, tree_path
 from skillery.importing.options import ImportOptions
 from skillery.importing.preparation import PreparedSkill, SkillReader
@@ -28,7 +30,6 @@ from skillery.importing.publication import SkillPublication
 from skillery.importing.reports import SkillReport, Summary, refusal_of, report_of
 from skillery.importing.skill_names import NamedSkill, Naming
 from skillery.publishing import Publisher
-from skillery.registry import Alias, Removed, find_imported, mark_absent, note_removed
 
 AT_ONCE = 12
 """The maximum number of skills that are published at the same time."""

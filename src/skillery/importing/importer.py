@@ -21,6 +21,7 @@ from skillery.errors import Busy, SkilleryError, StorageFull, is_disk_full
 from skillery.formats.bundle import BundleLimits
 from skillery.formats.manifest import parse_manifest
 from skillery.identity import access
+from skillery.importing.aliases import known_paths, known_without_path
 from skillery.importing.archives import open_archive
 from skillery.importing.entries import Archive, ImportLimits
 from skillery.importing.finder import Finder, FoundSkills
@@ -30,7 +31,6 @@ from skillery.importing.options import ImportOptions
 from skillery.importing.preparation import SkillReader
 from skillery.importing.reports import Begun, SkillReport, Summary
 from skillery.publishing import Publisher
-from skillery.registry import known_paths, known_without_path
 
 RETRY_MS = 10_000
 

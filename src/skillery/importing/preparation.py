@@ -21,9 +21,9 @@ from skillery.formats.repairs import Repair, Repairs
 from skillery.formats.semver import Version
 from skillery.formats.skill_md import SkillMd
 from skillery.formats.wording import quoted
+from skillery.importing.aliases import FILES_PART
 from skillery.importing.entries import Archive
 from skillery.importing.finder import SKILL_MD, SKILL_TOML, LocatedSkill
-from skillery.registry import FILES_PART
 
 MEBIBYTE = 1024 * 1024
 

@@ -21,12 +21,15 @@ from skillery.formats.requirements import LOCK
 from skillery.formats.semver import Version
 from skillery.formats.wording import quoted
 from skillery.identity import access
+from skillery.importing.aliases import Imported, record_import, taken_versions
+from skillery.importing.free_names import is_owned
 from skillery.importing.options import ImportOptions
 from skillery.importing.preparation import PreparedSkill, same_files, with_packages
 from skillery.importing.reports import SkillReport, report_of
 from skillery.importing.skill_names import NamedSkill, Naming, next_version
 from skillery.publishing import ImportScan, Mode, Publisher
-from skillery.registry import Imported, NewVersion, is_owned, record_import, skills_with_index_name, taken_versions
+from skillery.registry.index_names import skills_with_index_name
+from skillery.versions.new_versions import NewVersion
 
 TRIES = 3
 MOST_NAMED = 10

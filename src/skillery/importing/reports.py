@@ -11,10 +11,10 @@ import msgspec
 from skillery.errors import SkilleryError
 from skillery.formats.check_results import CheckedExample, CheckFinding
 from skillery.formats.repairs import Repair
+from skillery.importing.aliases import Removed
 from skillery.importing.entries import LeftOut, shown
 from skillery.importing.finder import LocatedSkill
 from skillery.importing.preparation import PreparedSkill
-from skillery.registry import Removed
 
 # -- Files that an import omits, with the reasons ----------------------------------------------------------------------
 

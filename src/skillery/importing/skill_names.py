@@ -13,17 +13,9 @@ from skillery.errors import NameTaken
 from skillery.formats.repairs import Repair
 from skillery.formats.semver import Version
 from skillery.identity import access
+from skillery.importing.aliases import AliasRecord, Imported, find_imported, find_same_files
+from skillery.importing.free_names import Alias, free_name, holder_of, is_free
 from skillery.importing.preparation import PreparedSkill, SkillReader, same_files
-from skillery.registry import (
-    Alias,
-    AliasRecord,
-    Imported,
-    find_imported,
-    find_same_files,
-    free_name,
-    holder_of,
-    is_free,
-)
 
 
 class NamedSkill(NamedTuple):

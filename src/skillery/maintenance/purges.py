@@ -16,8 +16,8 @@ from skillery.formats.semver import Version
 from skillery.formats.texts import parse_sentence
 from skillery.maintenance.garbage.steps import DeletedContents, delete_unused
 from skillery.method import ExactVersion, Method, Params, Sentence, SkillName, about
-from skillery.registry.purges import Purged, purge
 from skillery.runs.cache import Cache
+from skillery.versions.purges import Purged, purge
 
 
 class PurgedVersion(msgspec.Struct, frozen=True):

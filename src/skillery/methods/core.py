@@ -24,11 +24,11 @@ from skillery.importing import Importer
 from skillery.maintenance.garbage import Collector
 from skillery.maintenance.purges import Purger
 from skillery.publishing import Developer, Publisher, Rechecks, ToolMaker
-from skillery.registry.figures import FirstSkills
-from skillery.registry.files import Guide
-from skillery.registry.listings import CatalogueParts
-from skillery.registry.read_counts import ContentParts
 from skillery.runs import Runner
+from skillery.skills.figures import FirstSkills
+from skillery.skills.files import Guide
+from skillery.skills.listings import CatalogueParts
+from skillery.skills.read_counts import ContentParts
 from skillery.trust.exchange import Exchange
 from skillery.trust.rules import Trust
 from skillery.webhooks.deliveries import Deliveries

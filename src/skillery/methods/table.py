@@ -7,29 +7,18 @@ from typing import Any
 from skillery.contents import blobs
 from skillery.environments import methods as environments
 from skillery.identity import offboarding, tokens, usage
+from skillery.labels import label_listings, labels, locks
 from skillery.maintenance import purges
 from skillery.maintenance.garbage import collector
 from skillery.method import rows
 from skillery.publishing import methods as publishing
 from skillery.publishing import rechecks, tool_maker
-from skillery.registry import (
-    audit_trail,
-    descriptions,
-    files,
-    label_listings,
-    labels,
-    lifecycle,
-    listings,
-    locks,
-    search,
-    skill_usage,
-    tool_listings,
-    version_diffs,
-    versions,
-    waivers,
-)
+from skillery.registry import audit_trail
 from skillery.runs import reading, starting
+from skillery.skills import descriptions, files, listings, search, skill_usage
+from skillery.tools import tool_listings
 from skillery.trust import rules
+from skillery.versions import lifecycle, version_diffs, versions, waivers
 from skillery.webhooks import dead_letters, targets
 from skillery.workspaces import methods as workspaces
 

@@ -31,18 +31,12 @@ from skillery.identity import access
 from skillery.publishing.example_runs import Subject, Tested
 from skillery.publishing.gate import Gate, as_found, published_files
 from skillery.publishing.undeclared_findings import ImportScan
-from skillery.registry import (
-    Checks,
-    NewVersion,
-    VersionRow,
-    apply_waivers,
-    checks_of,
-    files_of,
-    resolve,
-    state_of,
-    with_examples,
-)
-from skillery.registry.files import read_file
+from skillery.registry.resolution import resolve
+from skillery.registry.version_rows import VersionRow
+from skillery.skills.files import files_of, read_file
+from skillery.versions.checks import Checks, checks_of, with_examples
+from skillery.versions.new_versions import NewVersion, state_of
+from skillery.versions.waivers import apply_waivers
 
 MOST_FINDINGS = 500
 """Limit of the findings that are stored with a version. The findings that refuse a version come first in the list."""

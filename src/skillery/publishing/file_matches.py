@@ -12,8 +12,8 @@ from skillery.backends import Storage
 from skillery.formats.agent_skill import agent_skill, index_name
 from skillery.formats.bundle import SKILL_MD, SKILL_TOML, BundleFile
 from skillery.formats.requirements import LOCK
-from skillery.registry import VersionRow, files_of
-from skillery.registry.files import read_file
+from skillery.registry.version_rows import VersionRow
+from skillery.skills.files import files_of, read_file
 
 
 def holds(connection: Connection, storage: Storage, row: VersionRow, files: Sequence[BundleFile]) -> bool:

@@ -17,7 +17,7 @@ from skillery.formats.texts import decode_content, parse_sentence
 from skillery.method import HIDDEN, ExactVersion, Given, Method, Params, SkillName, about
 from skillery.publishing.developer import DevelopedSkill, Developer, KeptSkills
 from skillery.publishing.publisher import CheckedSkill, CreatedSkill, Publisher
-from skillery.registry import NewVersion
+from skillery.versions.new_versions import NewVersion
 
 SMALL_FILES = 64 * 1024
 """Characters of files that are decoded on the event loop: a switch to a thread takes longer."""

@@ -33,19 +33,12 @@ from skillery.publishing.gate import as_found, publication_of
 from skillery.publishing.package_locks import lock_of
 from skillery.publishing.rules import PublishingRules
 from skillery.publishing.undeclared_findings import ImportScan
-from skillery.registry import (
-    Checks,
-    NewVersion,
-    VersionRow,
-    approve,
-    checks_of,
-    find_approvable,
-    insert_version,
-    resolve,
-    with_examples,
-)
 from skillery.registry.index_names import index_name_warning
-from skillery.registry.resolution import version_if_there
+from skillery.registry.resolution import resolve, version_if_there
+from skillery.registry.version_rows import VersionRow
+from skillery.versions.checks import Checks, checks_of, with_examples
+from skillery.versions.lifecycle import approve, find_approvable
+from skillery.versions.new_versions import NewVersion, insert_version
 
 log = logging.getLogger(__name__)
 

@@ -26,10 +26,11 @@ from skillery.publishing.example_runs import RULE as EXAMPLES
 from skillery.publishing.import_findings import RULE as IMPORT
 from skillery.publishing.script_check import RULE as SCRIPTS
 from skillery.publishing.undeclared_findings import INFERRED, UNDECLARED
-from skillery.registry import apply_waivers, checks_of, resolve
-from skillery.registry.checks import set_checks
+from skillery.registry.resolution import resolve
 from skillery.registry.version_rows import record_findings
 from skillery.registry.visibility import WAS_PUBLISHED
+from skillery.versions.checks import checks_of, set_checks
+from skillery.versions.waivers import apply_waivers
 
 log = logging.getLogger(__name__)
 OWN_RULES = frozenset({EXAMPLES, IMPORT, INFERRED, SCRIPTS, UNDECLARED})

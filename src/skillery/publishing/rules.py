@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 from skillery.backends import Identity
 from skillery.formats.permissions import PermissionsDiff
 from skillery.identity.access import ApprovalRules
-from skillery.registry import Visibility
+from skillery.registry.visibility import Visibility
 
 Landing = Literal["publish", "review", "draft"]
 

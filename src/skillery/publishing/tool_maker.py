@@ -36,11 +36,12 @@ from skillery.identity.quotas import Quotas
 from skillery.method import Method, Params, about, or_none
 from skillery.publishing.compile_pool import CompilePool
 from skillery.publishing.publisher import Publisher
-from skillery.registry import NewVersion, yank
 from skillery.registry.resolution import find_skill
-from skillery.registry.tool_lookup import ToolAddress, find_offered, near_names, parse_address
-from skillery.registry.tools import SessionName, define_session_tool, parse_session, remove_session_tool
+from skillery.registry.tool_rows import SessionName, define_session_tool, parse_session, remove_session_tool
 from skillery.registry.visibility import sees_version
+from skillery.tools.tool_lookup import ToolAddress, find_offered, near_names, parse_address
+from skillery.versions.lifecycle import yank
+from skillery.versions.new_versions import NewVersion
 
 FIRST = "1.0.0"
 MOST_TRIES = 5

@@ -16,7 +16,7 @@ from skillery.backends import Identity
 from skillery.errors import RateLimited, TooLarge, VersionNotFound
 from skillery.formats.bundle import Bundle
 from skillery.formats.version_spec import Digest, Exact, Latest, VersionSpec
-from skillery.registry.tools import tool_item
+from skillery.registry.tool_rows import tool_item
 from skillery.registry.version_rows import Unstored, VersionRow, item_texts, text_of
 
 KEPT_SECONDS = 30.0

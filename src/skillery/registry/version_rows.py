@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import msgspec
+from msgspec import Struct
 from sqlalchemy import Connection
 
 from skillery import events
@@ -15,6 +16,8 @@ from skillery.formats.bundle import Bundle, BundleFile
 from skillery.formats.check_results import CheckFinding
 from skillery.formats.names import namespace_of
 from skillery.formats.wording import one_line
+
+Object = dict[str, Any]
 
 
 class Unstored(NamedTuple):
@@ -186,3 +189,25 @@ def record_findings(connection: Connection, name: str, findings: Sequence[CheckF
 
 def _about(identity: Identity, name: str) -> dict[str, str]:
     return {"name": name, "namespace": namespace_of(name), "by": identity.name, "by_kind": identity.kind}
+
+
+class Approval(Struct, frozen=True):
+    """The reviewer who approved a version."""
+
+    by: str
+    kind: str
+    at: str
+    digest: str
+    note: str
+
+
+class Objection(Struct, frozen=True):
+    """The identity that rejected or yanked a version, and the reason."""
+
+    by: str
+    kind: str
+    at: str
+    reason: str
+
+
+Status = Literal["draft", "in_review", "published", "deprecated", "yanked", "rejected", "purged"]

@@ -23,9 +23,8 @@ from skillery.database import Database
 from skillery.errors import StorageFull, Unavailable, is_disk_full
 from skillery.formats.bundle import BundleFile, digest_of_entries
 from skillery.formats.paths import leads_outside
-from skillery.registry import VersionRow, files_of
-from skillery.registry.files import FileRow
-from skillery.registry.version_rows import version_purged
+from skillery.registry.version_rows import VersionRow, version_purged
+from skillery.skills.files import FileRow, files_of
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 NOTED_EVERY = 600.0

@@ -14,7 +14,8 @@ from skillery.formats.inputs import Input, InputInvalid, apply_inputs, blob_args
 from skillery.formats.json_values import is_larger
 from skillery.formats.manifest import Manifest, Runtime, read_stored_manifest
 from skillery.formats.tools import inputs_of, parameters_of
-from skillery.registry import FoundTool, VersionRow
+from skillery.registry.version_rows import VersionRow
+from skillery.tools.tool_lookup import FoundTool
 
 MANIFESTS = 3 * 1024 * 1024
 """The maximum number of characters of manifests with cached values. The parsed values need up to 25 times the memory

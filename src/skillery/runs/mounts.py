@@ -14,11 +14,12 @@ from skillery.database import Database
 from skillery.errors import InvalidParams
 from skillery.formats.names import import_name
 from skillery.formats.version_spec import VersionSpec, parse_reference
-from skillery.registry import FoundTool, VersionRow
+from skillery.registry.version_rows import VersionRow
 from skillery.runs.cache import Cache
 from skillery.runs.declarations import Declarations
 from skillery.runs.permissions import has_permissions
 from skillery.runs.scripts import SESSION_SKILL, session_files
+from skillery.tools.tool_lookup import FoundTool
 
 MOST_MOUNTS = 100
 MOST_BLOBS = 1_000

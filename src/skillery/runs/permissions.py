@@ -12,10 +12,10 @@ from skillery.backends import Failure, FailureType, Identity
 from skillery.errors import NotExecutable, WorkspaceNotAccepted
 from skillery.formats.manifest import Manifest, Permissions, Runtime
 from skillery.identity import access
-from skillery.registry import VersionRow
-from skillery.registry.tool_lookup import tool_run_by
+from skillery.registry.version_rows import VersionRow
 from skillery.registry.visibility import WAS_PUBLISHED
 from skillery.runs.requests import CodeRequest, SkillRequest, ToolRequest
+from skillery.tools.tool_lookup import tool_run_by
 from skillery.workspaces.usage import RunWorkspaces, Target
 
 

@@ -17,9 +17,8 @@ from skillery.formats.ids import new_run_id
 from skillery.formats.manifest import Manifest, Permissions, Runtime
 from skillery.formats.version_spec import parse_version_spec
 from skillery.identity.access import ApprovalRules
-from skillery.registry import FoundTool, VersionRow, find_tool, resolve
-from skillery.registry.files import find_module, stored_path
-from skillery.registry.version_rows import standing_warnings
+from skillery.registry.resolution import resolve
+from skillery.registry.version_rows import VersionRow, standing_warnings
 from skillery.runs.cache import Cache
 from skillery.runs.declarations import NO_ARGUMENTS, Arguments, Declarations, checked_arguments
 from skillery.runs.input_files import InputFiles, checked_outputs
@@ -47,6 +46,8 @@ from skillery.runs.requests import CodeRequest, Method, SkillRequest, ToolReques
 from skillery.runs.scripts import SESSION_SKILL, script_call, tool_args
 from skillery.runs.skill_calls import called_job
 from skillery.runs.trials import Trial, Unpublished, code_job, trial_job
+from skillery.skills.files import find_module, stored_path
+from skillery.tools.tool_lookup import FoundTool, find_tool
 from skillery.workspaces.usage import RunWorkspaces, Target
 
 

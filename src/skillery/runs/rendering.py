@@ -14,13 +14,13 @@ from skillery.backends import Failure, FailureType, Outcome, ScriptCall
 from skillery.contents.blob_rows import output_files
 from skillery.context.threads import BIG_TEXT
 from skillery.errors import QuotaExceeded, SkilleryError
-from skillery.registry import FoundTool
 from skillery.runs.active_run import CLIENT_GONE, ActiveRun
 from skillery.runs.display import displayable, logs_preview
 from skillery.runs.results import ExactSkill, Run, RunError, ToolResult, if_set
 from skillery.runs.run_host import Host
 from skillery.runs.scripts import script_answer
 from skillery.runs.skill_calls import CalledHost
+from skillery.tools.tool_lookup import FoundTool
 
 OUTPUT_BYTES = 4096
 PREVIEW_BYTES = 512

@@ -11,7 +11,7 @@ from skillery.contents.blobs import Blobs
 from skillery.context.queue import until_client_gone
 from skillery.database import Database
 from skillery.errors import Unavailable
-from skillery.registry import VersionRow
+from skillery.registry.version_rows import VersionRow
 from skillery.runs.active_run import (
     CALLER_ENDED,
     CLIENT_GONE,

@@ -16,7 +16,7 @@ from skillery.formats.tools import WORK_DIR
 from skillery.formats.wording import did_you_mean, quoted
 
 if TYPE_CHECKING:
-    from skillery.registry import SessionTool
+    from skillery.tools.tool_lookup import SessionTool
 
 
 ARGS = ("argv", "stdin", "env")

@@ -14,12 +14,12 @@ from skillery.formats.paths import parse_path
 from skillery.formats.version_spec import parse_version_spec
 from skillery.formats.wording import quoted
 from skillery.method import HIDDEN, Method, Params, about, or_none
-from skillery.registry.tool_lookup import ToolAddress, parse_address
-from skillery.registry.tools import SessionName, parse_session
+from skillery.registry.tool_rows import SessionName, parse_session
 from skillery.runs import Runner
 from skillery.runs.input_files import parse_outputs
 from skillery.runs.requests import CodeRequest, SkillRequest, ToolRequest, WorkspaceMode
 from skillery.runs.results import Run, ToolResult
+from skillery.tools.tool_lookup import ToolAddress, parse_address
 from skillery.workspaces.run_files import RunFile, parse_files
 
 DEFAULT_TIMEOUT_MS = 300_000

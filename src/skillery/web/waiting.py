@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from skillery.errors import Unavailable
-from skillery.registry import count_waiting_reviews
+from skillery.skills.figures import count_waiting_reviews
 
 if TYPE_CHECKING:
     from skillery.web.frame import PageRequest

@@ -11,7 +11,6 @@ import msgspec
 from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS
 
-from skillery import registry
 from skillery.api.mcp.requests import Visit
 from skillery.backends import Identity
 from skillery.errors import RunEnded
@@ -20,8 +19,17 @@ from skillery.method import Json, Method, Params
 from skillery.methods.core import Core
 from skillery.methods.errors import NOT_FOUND, encode
 from skillery.methods.execution import Parts, perform
-from skillery.registry.resources import Resource, SkillEntry
 from skillery.runs.states import RunState
+from skillery.skills.completions import Completions, complete_path, complete_skill, complete_version
+from skillery.skills.resources import (
+    Resource,
+    SkillEntry,
+    find_in_folder,
+    find_resources,
+    find_skill_entries,
+    find_skill_entry,
+    read_content,
+)
 
 TTL_MS = 60_000
 COMPLETE = {"resultType": "complete"}
@@ -161,7 +169,7 @@ class OfTask(Params, frozen=True, kw_only=True):
 
 async def list_resources(core: Core, identity: Identity, asked: ListPage) -> ResourcePage:
     work = partial(
-        registry.list_resources,
+        find_resources,
         identity=identity,
         key=core.registry.cursor_key,
         storage=core.registry.storage,
@@ -175,7 +183,7 @@ async def read_resource(core: Core, identity: Identity, asked: AtUri) -> Json[Re
     """Return the content of a resource as JSON pieces: first the text before the content, then the content, then the
     text after it.
     """
-    work = partial(registry.read_resource, identity=identity, storage=core.registry.storage, uri=asked.uri)
+    work = partial(read_content, identity=identity, storage=core.registry.storage, uri=asked.uri)
     found = await _read(core, work)
     core.contents.reads.note_file(found.skill, found.path)
     field, kind = ("text", "text/plain") if found.encoding == "utf-8" else ("blob", "application/octet-stream")
@@ -186,7 +194,7 @@ async def read_resource(core: Core, identity: Identity, asked: AtUri) -> Json[Re
 
 async def read_directory(core: Core, identity: Identity, asked: ListDirectory) -> FolderPage:
     work = partial(
-        registry.read_directory,
+        find_in_folder,
         identity=identity,
         key=core.registry.cursor_key,
         storage=core.registry.storage,
@@ -199,7 +207,7 @@ async def read_directory(core: Core, identity: Identity, asked: ListDirectory) -
 
 async def list_skill_entries(core: Core, identity: Identity, asked: ListPage) -> EntryPage:
     work = partial(
-        registry.list_skill_entries,
+        find_skill_entries,
         identity=identity,
         key=core.registry.cursor_key,
         storage=core.registry.storage,
@@ -210,20 +218,20 @@ async def list_skill_entries(core: Core, identity: Identity, asked: ListPage) ->
 
 
 async def get_skill_entry(core: Core, identity: Identity, asked: AtUri) -> OneEntry:
-    work = partial(registry.get_skill_entry, identity=identity, storage=core.registry.storage, uri=asked.uri)
+    work = partial(find_skill_entry, identity=identity, storage=core.registry.storage, uri=asked.uri)
     return OneEntry(skill=_entry(await _read(core, work)))
 
 
 async def complete(core: Core, identity: Identity, asked: CompleteArgument) -> CompletedArgument:
-    work: Callable[..., registry.Completions]
+    work: Callable[..., Completions]
     match asked.argument:
         case "skill":
-            work = partial(registry.complete_skill, identity=identity, text=asked.value)
+            work = partial(complete_skill, identity=identity, text=asked.value)
         case "version":
-            work = partial(registry.complete_version, identity=identity, skill=asked.skill, text=asked.value)
+            work = partial(complete_version, identity=identity, skill=asked.skill, text=asked.value)
         case "path":
             work = partial(
-                registry.complete_path,
+                complete_path,
                 identity=identity,
                 skill=asked.skill,
                 version=asked.version,

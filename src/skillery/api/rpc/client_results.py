@@ -13,10 +13,10 @@ import msgspec
 
 from skillery.formats.manifest import Kind
 from skillery.identity import tokens
-from skillery.registry import versions
+from skillery.registry import version_rows
 from skillery.runs import results
 
-NAMED = {"Kind": Kind, "IdentityKind": tokens.Kind, "Status": versions.Status, "RunStatus": results.Status}
+NAMED = {"Kind": Kind, "IdentityKind": tokens.Kind, "Status": version_rows.Status, "RunStatus": results.Status}
 """Literal types of results, by the names that the client gives them."""
 _AS_JSON: dict[Any, str] = {
     str: "str",

@@ -9,7 +9,6 @@ from urllib.parse import unquote_to_bytes
 
 import msgspec
 
-from skillery import registry
 from skillery.api.exports import DownloadParts
 from skillery.backends import Identity
 from skillery.context.budget import Bodies
@@ -21,7 +20,11 @@ from skillery.formats.semver import Version
 from skillery.formats.version_spec import VersionSpec
 from skillery.formats.wording import quoted
 from skillery.importing import Importer
+from skillery.labels.labels import point_label
 from skillery.methods.errors import NOT_FOUND, encode, is_refusal, plain_error
+from skillery.skills.creation_order import Order
+from skillery.skills.descriptions import read_description
+from skillery.versions.versions import ListedVersion, VersionPage, read_versions
 
 # -- The parts of the server that the endpoints of `/v1/skills` use ----------------------------------------------------
 
@@ -62,7 +65,7 @@ class Asked(NamedTuple):
 
 async def describe(asked: Asked, name: str, spec: VersionSpec) -> dict[str, Any]:
     work = partial(
-        registry.read_description,
+        read_description,
         identity=asked.identity,
         storage=asked.registry.storage,
         name=name,
@@ -74,7 +77,7 @@ async def describe(asked: Asked, name: str, spec: VersionSpec) -> dict[str, Any]
     return skill
 
 
-async def versions_of(asked: Asked, name: str, limit: int, cursor: str) -> list[registry.ListedVersion]:
+async def versions_of(asked: Asked, name: str, limit: int, cursor: str) -> list[ListedVersion]:
     """Return up to `limit` versions of a skill after `cursor`, newest first. Raise SkillNotFound if the caller sees
     no such skill.
     """
@@ -82,10 +85,8 @@ async def versions_of(asked: Asked, name: str, limit: int, cursor: str) -> list[
     return page.versions
 
 
-def versions_page(
-    asked: Asked, name: str, limit: int, cursor: str, order: registry.Order, connection: Any
-) -> registry.VersionPage:
-    return registry.read_versions(
+def versions_page(asked: Asked, name: str, limit: int, cursor: str, order: Order, connection: Any) -> VersionPage:
+    return read_versions(
         connection,
         asked.identity,
         asked.key,
@@ -104,7 +105,7 @@ async def yanked(asked: Asked, subject: str, work: Callable[[Any], None]) -> Non
 
 async def make_default(asked: Asked, name: str, spec: VersionSpec) -> None:
     """Point the label `default` to the version that `spec` selects. Raise the errors of `registry.set_label`."""
-    work = partial(registry.point_label, identity=asked.identity, name=name, label=DEFAULT, spec=spec)
+    work = partial(point_label, identity=asked.identity, name=name, label=DEFAULT, spec=spec)
     await _written(asked, "set_label", f"{name}@{DEFAULT}", work)
 
 
@@ -146,12 +147,12 @@ def limit_of(query: dict[str, str]) -> int:
     return int(text)
 
 
-def order_of(query: dict[str, str]) -> registry.Order | None:
+def order_of(query: dict[str, str]) -> Order | None:
     """Return the order of a list, or None if the query does not state one."""
     text = query.get("order")
     if text not in (None, "asc", "desc"):
         raise InvalidParams(f"the parameter 'order' is {quoted(text)}", hint="Write asc or desc.", param="order")
-    return cast("registry.Order | None", text)
+    return cast("Order | None", text)
 
 
 def version_number(name: str, text: str) -> str:

@@ -13,7 +13,7 @@ from typing import Literal
 import msgspec
 
 from skillery.formats.agent_skill import index_name
-from skillery.registry import ListedVersion
+from skillery.versions.versions import ListedVersion
 
 Timestamp = int | str
 """Seconds since 1970. Clients of Anthropic (headers `anthropic-version`, `anthropic-beta`) get a text in ISO 8601."""

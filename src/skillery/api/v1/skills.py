@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 import msgspec
 
-from skillery import registry
 from skillery.api.exports import answer_export
 from skillery.api.v1.requests import (
     DEFAULT,
@@ -39,6 +38,11 @@ from skillery.formats.names import parse_namespace, parse_skill_name
 from skillery.formats.semver import Version
 from skillery.formats.version_spec import Exact, Label, Latest, VersionSpec, parse_version_spec
 from skillery.importing import ImportOptions
+from skillery.skills.creation_order import Order, cursor_after_creation, labelled_versions, list_by_creation
+from skillery.skills.listings import cursor_after_skill, read_skills
+from skillery.skills.results import SkillPage
+from skillery.versions.lifecycle import yank_skill
+from skillery.versions.versions import ages
 
 WAITING = {"draft", "in_review"}
 LIST_QUERY = ("limit", "after", "page", "order", "source")
@@ -78,9 +82,7 @@ async def skill_endpoint(parts: V1Parts, scope: Any, receive: Any, send: Any, he
     query_of(scope, "beta")
     if scope["method"] == "DELETE":
         asked = Asked(parts, await parts.gate.admit(scope, headers, "publish", "yank_version"), headers)
-        await yanked(
-            asked, skill_id, partial(registry.yank_skill, identity=asked.identity, name=skill_id, reason=REASON)
-        )
+        await yanked(asked, skill_id, partial(yank_skill, identity=asked.identity, name=skill_id, reason=REASON))
         await send_answer(send, Deleted(skill_id, "skill.deleted", "skill_deleted", deleted=True))
         return
     if scope["method"] == "POST":
@@ -148,7 +150,7 @@ async def _listed(asked: Asked, query: dict[str, str]) -> Skills:
     return await asked.registry.read_page(work)
 
 
-def _listed_now(connection: Any, *, asked: Asked, limit: int, cursor: str, order: registry.Order | None) -> Skills:
+def _listed_now(connection: Any, *, asked: Asked, limit: int, cursor: str, order: Order | None) -> Skills:
     page = _page(connection, asked, limit, cursor, order)
     rows, more = page.skills, page.next_cursor
     names = [row.name for row in rows]
@@ -158,33 +160,33 @@ def _listed_now(connection: Any, *, asked: Asked, limit: int, cursor: str, order
     return Skills("list", data, first, last, has_more=more is not None, next_page=more)
 
 
-def _page(connection: Any, asked: Asked, limit: int, cursor: str, order: registry.Order | None) -> registry.SkillPage:
+def _page(connection: Any, asked: Asked, limit: int, cursor: str, order: Order | None) -> SkillPage:
     who, key = asked.identity, asked.key
     if order is not None:
-        return registry.list_by_creation(connection, who, key, order=order, limit=limit, cursor=cursor)
-    listing = registry.read_skills(connection, who, key, namespace="", detail="names", limit=limit, cursor=cursor)
-    return msgspec.json.decode(listing, type=registry.SkillPage)
+        return list_by_creation(connection, who, key, order=order, limit=limit, cursor=cursor)
+    listing = read_skills(connection, who, key, namespace="", detail="names", limit=limit, cursor=cursor)
+    return msgspec.json.decode(listing, type=SkillPage)
 
 
 def _facts(connection: Any, asked: Asked, names: list[str]) -> tuple[Any, dict[str, str]]:
     """Return the ages and the default versions of skills, by name."""
-    ages = registry.ages(connection, identity=asked.identity, names=names)
-    return ages, registry.labelled_versions(connection, names=names, label=DEFAULT)
+    labelled = labelled_versions(connection, names=names, label=DEFAULT)
+    return ages(connection, identity=asked.identity, names=names), labelled
 
 
-async def _cursor_after(asked: Asked, name: str, order: registry.Order | None) -> str:
+async def _cursor_after(asked: Asked, name: str, order: Order | None) -> str:
     """Return the cursor that continues a list of skills after the skill `name`. Without `order`, the skill need not
     exist.
     """
     if order is not None:
-        after = partial(registry.cursor_after_creation, identity=asked.identity, key=asked.key, order=order, name=name)
+        after = partial(cursor_after_creation, identity=asked.identity, key=asked.key, order=order, name=name)
         return await asked.registry.read_page(after)
     namespace = name.rpartition(".")[0]
     try:
         described = await describe(asked, name, Latest())
     except SkilleryError:
-        return registry.cursor_after_skill(asked.key, namespace, name)
-    return registry.cursor_after_skill(asked.key, described["manifest"].get("namespace", namespace), name)
+        return cursor_after_skill(asked.key, namespace, name)
+    return cursor_after_skill(asked.key, described["manifest"].get("namespace", namespace), name)
 
 
 async def _skill(asked: Asked, name: str, spec: VersionSpec) -> Skill:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from skillery import registry
 from skillery.api.v1.requests import (
     REASON,
     Asked,
@@ -30,6 +29,8 @@ from skillery.formats.names import parse_skill_name
 from skillery.formats.semver import Version
 from skillery.formats.version_spec import VersionSpec, parse_version_spec
 from skillery.importing import ImportOptions
+from skillery.versions.lifecycle import yank
+from skillery.versions.versions import cursor_after_version, descriptions_of, find_version
 
 RESOLVABLE = {"published", "deprecated"}
 
@@ -79,12 +80,12 @@ async def version_endpoint(parts: V1Parts, scope: Any, _receive: Any, send: Any,
 
 
 def _delete_one(asked: Asked, name: str, version: Version, connection: Any) -> None:
-    registry.yank(connection, asked.identity, name, version, REASON)
+    yank(connection, asked.identity, name, version, REASON)
 
 
 async def _version(asked: Asked, name: str, spec: VersionSpec) -> SkillVersion:
     described = await describe(asked, name, spec)
-    work = partial(registry.find_version, identity=asked.identity, name=name, version=described["version"])
+    work = partial(find_version, identity=asked.identity, name=name, version=described["version"])
     row = await asked.registry.read_page(work)
     return version_of(row, described["manifest"]["description"], asked.headers)
 
@@ -97,7 +98,7 @@ async def _listed_versions(asked: Asked, name: str, query: dict[str, str]) -> Sk
 def _listed_versions_now(connection: Any, *, asked: Asked, name: str, query: dict[str, str]) -> SkillVersions:
     cursor, order = query.get("page", ""), order_of(query) or "desc"
     if query.get("after"):
-        cursor = registry.cursor_after_version(
+        cursor = cursor_after_version(
             connection,
             identity=asked.identity,
             key=asked.key,
@@ -107,7 +108,7 @@ def _listed_versions_now(connection: Any, *, asked: Asked, name: str, query: dic
         )
     page = versions_page(asked, name, limit_of(query), cursor, order, connection)
     versions = [row.version for row in page.versions]
-    descriptions = registry.descriptions_of(connection, name=name, versions=versions)
+    descriptions = descriptions_of(connection, name=name, versions=versions)
     data = [version_of(row, descriptions.get(row.version, ""), asked.headers) for row in page.versions]
     first, last = (data[0].id, data[-1].id) if data else (None, None)
     more = page.next_cursor

@@ -105,7 +105,7 @@ catalogue_tags = Table(
     "catalogue_tags",
     metadata,
     Column("version_id", Key, ForeignKey("catalogue.version_id"), primary_key=True, autoincrement=False),
-    # In lower case: skillery.registry.catalogue_rows.stored_tag.
+    # In lower case: skillery.skills.catalogue_rows.stored_tag.
     Column("tag", Text().with_variant(Text(collation="C"), "postgresql"), primary_key=True),
     comment="The tags of the versions in the catalogue.",
     sqlite_with_rowid=False,

@@ -121,7 +121,7 @@ skill_versions = Table(
     Column("standing_json", Text, nullable=True),
     # The searchable start of a SKILL.md that the storage holds. None if the SKILL.md is small.
     Column("skill_md_start", Text, nullable=True),
-    # Results of the checks: skillery.registry.checks. None: no results.
+    # Results of the checks: skillery.versions.checks. None: no results.
     Column("checks_json", Text, nullable=True),
     # The method that made the version, if it was not create_skill.
     Column("made_by", String(16), nullable=True),

@@ -31,8 +31,8 @@ from skillery.maintenance.backups.archive import (
     table_of,
     verify_archive,
 )
-from skillery.registry.search_index import index_latest
 from skillery.runs.orphans import close_all
+from skillery.skills.search_index import index_latest
 
 ROWS_AT_ONCE = 200
 _SHA256 = re.compile(r"[0-9a-f]{64}")

@@ -23,10 +23,10 @@ from skillery.environments import Environments
 from skillery.environments.dependency_locks import count_old_locks, forget_locks
 from skillery.identity.web_session_rows import count_ended, forget_ended
 from skillery.maintenance.garbage.collector import Sweep, Swept
-from skillery.registry.purges import purged_among
 from skillery.runs.cache import Cache
 from skillery.runs.records import count_old_runs, cutoff_of, forget_runs
 from skillery.trust.exchange import forget_expired
+from skillery.versions.purges import purged_among
 from skillery.workspaces.sweeps import AT_ONCE as EXPIRED_AT_ONCE
 from skillery.workspaces.sweeps import count_expired, forget_contents, remove_expired
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from markupsafe import Markup
 
 from skillery.identity import access
-from skillery.registry import count_unlisted
+from skillery.skills.catalogue_counts import count_unlisted
 from skillery.web.abandoned import while_connected
 from skillery.web.catalogue.filters import (
     LANGUAGES,

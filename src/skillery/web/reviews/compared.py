@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 from skillery.context.threads import COMPARISONS
 from skillery.errors import NotFound
 from skillery.formats.version_spec import parse_version_spec
-from skillery.registry import digests_of
+from skillery.versions.version_diffs import digests_of
 from skillery.web.differences import FileDiff, WordBudget, file_diff, size_of
 from skillery.web.frame import PageRequest
 from skillery.web.kept import RENDERER, Key

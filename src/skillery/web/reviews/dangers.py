@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from skillery.backends import Limits
-from skillery.registry import count_host_uses
 from skillery.registry.visibility import view_of
+from skillery.skills.figures import count_host_uses
 from skillery.web.frame import PageRequest
 from skillery.web.reviews.compared import Compared, Right, RightKind, with_stored
 from skillery.web.skills.opened import reader_of

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from skillery.registry import FileRow, FoundFile, find_file, list_files
+from skillery.skills.files import FileRow, FoundFile, find_file, list_files
 from skillery.web.frame import Page, PageRequest, path_of
 from skillery.web.highlighting import has_lexer
 from skillery.web.rendered_texts import MOST_HIGHLIGHTED

@@ -12,7 +12,7 @@ from skillery.formats.semver import Version
 from skillery.formats.version_spec import Exact, VersionSpec, parse_reference
 from skillery.formats.wording import quoted
 from skillery.identity import access
-from skillery.registry import VersionFacts, facts_for_page
+from skillery.versions.version_tables import VersionFacts, facts_for_page
 from skillery.web.frame import Page, PageRequest, path_of
 
 

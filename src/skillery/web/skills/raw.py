@@ -8,7 +8,8 @@ from typing import Any, BinaryIO, Protocol
 
 from skillery.backends import Storage
 from skillery.edge.http import CHUNK_BYTES, send_stream
-from skillery.registry import FoundFile, find_file, resolve_for_page
+from skillery.skills.files import FoundFile, find_file
+from skillery.versions.version_tables import resolve_for_page
 from skillery.web.frame import Direct, PageRequest
 from skillery.web.headers import RAW_HEADERS
 from skillery.web.skills.contents import HEAD_BYTES, disposition, kind_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from skillery.registry import VersionGroup, VersionTable, table_of_versions
+from skillery.versions.version_tables import VersionGroup, VersionTable, table_of_versions
 from skillery.web.frame import Page, PageRequest
 from skillery.web.skills.opened import open_version, page_of, reader_of
 

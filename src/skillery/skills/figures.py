@@ -13,9 +13,9 @@ from skillery.database.registry import Registry
 from skillery.database.tables import catalogue, catalogue_hosts, skill_versions, skills, version_usage
 from skillery.formats.network import NetworkPattern, parse_network_pattern
 from skillery.identity import access
-from skillery.registry.catalogue_filters import is_listed
-from skillery.registry.catalogue_rows import LISTED
 from skillery.registry.visibility import View, in_grants, parameters, sees_each, view_of
+from skillery.skills.catalogue_filters import is_listed
+from skillery.skills.catalogue_rows import LISTED
 
 # -- How many published skills reach a host: what reviewers compare a new permission with ------------------------------
 

@@ -28,10 +28,10 @@ from skillery.formats.search_fields import search_fields
 from skillery.formats.semver import Version
 from skillery.formats.version_spec import Exact
 from skillery.identity import access
-from skillery.registry.files import FileRow, files_of
-from skillery.registry.lifecycle_steps import step_one
 from skillery.registry.resolution import resolve
-from skillery.registry.search_index import erase_removed_words
+from skillery.skills.files import FileRow, files_of
+from skillery.skills.search_index import erase_removed_words
+from skillery.versions.lifecycle_steps import step_one
 
 _SPELLINGS_AT_ONCE = 500
 _EMPTIED = {

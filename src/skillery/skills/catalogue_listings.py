@@ -16,18 +16,18 @@ from skillery.database import Statement, as_stored, in_utc
 from skillery.database.tables import catalogue, labels, skill_versions
 from skillery.database.tables.base import Moment
 from skillery.formats.languages import SkillLanguage
-from skillery.registry.catalogue_counts import Counts, CountsCache, count_catalogue
-from skillery.registry.catalogue_filters import (
+from skillery.registry.cursors import fitting, make_cursor, read_cursor, read_until_full, text_bytes
+from skillery.registry.usage import SUMS, from_first_day, sums_from
+from skillery.registry.version_rows import standing_warnings, with_warnings
+from skillery.registry.visibility import View, view_of
+from skillery.skills.catalogue_counts import Counts, CountsCache, count_catalogue
+from skillery.skills.catalogue_filters import (
     CatalogueFilter,
     FilterStatus,
     condition_parameters,
     conditions,
     is_listed,
 )
-from skillery.registry.cursors import fitting, make_cursor, read_cursor, read_until_full, text_bytes
-from skillery.registry.usage import SUMS, from_first_day, sums_from
-from skillery.registry.version_rows import standing_warnings, with_warnings
-from skillery.registry.visibility import View, view_of
 
 # -- The entries of the catalogue: what a page shows of a version next to its item of list_skills ----------------------
 

@@ -12,9 +12,9 @@ from sqlalchemy import bindparam as bound
 from skillery.database import Statement
 from skillery.database.tables import catalogue, search_postings, search_words, skill_versions, skills
 from skillery.formats.search_fields import IN_TEXT, LEAST_SHARE, MOST_IMPACT
-from skillery.registry.catalogue_filters import fact_conditions, is_listed
-from skillery.registry.search_index import VisibilityShape, is_seen
-from skillery.registry.search_terms import EXACT, MOST_TEXTS, Meaning, text_query, texts_with
+from skillery.skills.catalogue_filters import fact_conditions, is_listed
+from skillery.skills.search_index import VisibilityShape, is_seen
+from skillery.skills.search_terms import EXACT, MOST_TEXTS, Meaning, text_query, texts_with
 
 MOST_PROBED = 640
 """The maximum number of candidates for which the points of frequent words are looked up. Candidates with few points

@@ -7,6 +7,7 @@ from functools import lru_cache, partial
 from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta, Struct
 from sqlalchemy import (
     ColumnElement,
     Connection,
@@ -23,11 +24,11 @@ from skillery.database.registry import Registry
 from skillery.database.tables import skills, tools
 from skillery.formats.version_spec import VersionSpec, parse_reference
 from skillery.method import Cursor, Json, Method, PageLimit, Params, about
-from skillery.registry.cursors import fitting, make_cursor, read_cursor, read_until_full, text_bytes
+from skillery.registry.cursors import NextCursor, fitting, make_cursor, read_cursor, read_until_full, text_bytes
 from skillery.registry.development import merged, overlay_of
 from skillery.registry.resolution import resolve
-from skillery.registry.results import ToolPage
-from skillery.registry.tools import OF_SESSION, SessionName, parse_session, sees_tool, session_values, tools_of
+from skillery.registry.tool_rows import OF_SESSION, SessionName, parse_session, sees_tool, session_values, tools_of
+from skillery.registry.version_rows import Object
 from skillery.registry.visibility import View, parameters, view_of
 
 _KEPT = 256
@@ -153,3 +154,20 @@ async def list_tools(registry: Registry, identity: Identity, params: ListTools) 
 
 
 METHODS = (Method(list_tools, "read", audits="", develops=True),)
+
+
+class ToolRow(Struct, frozen=True):
+    """A tool of a skill or of a session."""
+
+    name: str
+    skill: Annotated[str | None, Meta(description="null for a tool of a session")]
+    version: str | None
+    description: str
+    parameters: Annotated[Object, Meta(description="As the skill declares them")]
+
+
+class ToolPage(Struct, frozen=True):
+    """A page of tools, by skill and name."""
+
+    tools: list[ToolRow]
+    next_cursor: NextCursor

@@ -17,10 +17,10 @@ from skillery.formats.semver import Version
 from skillery.formats.version_spec import Exact
 from skillery.identity import access
 from skillery.identity.access import ApprovalRules
-from skillery.registry.new_versions import NewVersion, point_to_latest
 from skillery.registry.resolution import find_skill, resolve, skill_not_found
 from skillery.registry.version_rows import VersionRow, record_deprecation, record_step
 from skillery.registry.visibility import sees_version
+from skillery.versions.new_versions import NewVersion, point_to_latest
 
 StepName = Literal["submit", "approve", "reject", "yank", "unyank", "deprecate", "undeprecate", "purge"]
 

@@ -29,14 +29,14 @@ from skillery.database.registry import Registry
 from skillery.database.tables import skill_versions, skills
 from skillery.formats.names import parse_namespace
 from skillery.method import HIDDEN, Cursor, Json, Method, PageLimit, about, or_none
-from skillery.registry.catalogue_counts import CountsCache
-from skillery.registry.catalogue_filters import CatalogueFilter, FilterStatus, SkillFilters, filter_of
-from skillery.registry.catalogue_listings import list_catalogue
 from skillery.registry.cursors import fitting, make_cursor, read_cursor, read_until_full, text_bytes
 from skillery.registry.development import merged, overlay_of
-from skillery.registry.results import SkillPage
 from skillery.registry.version_rows import standing_warnings, with_warnings
 from skillery.registry.visibility import View, is_own, parameters, seen_by_namespace, view_of
+from skillery.skills.catalogue_counts import CountsCache
+from skillery.skills.catalogue_filters import CatalogueFilter, FilterStatus, SkillFilters, filter_of
+from skillery.skills.catalogue_listings import list_catalogue
+from skillery.skills.results import SkillPage
 
 Detail = Literal["names", "summary"]
 Item = Literal["names", "summary", "key"]

@@ -13,8 +13,8 @@ from skillery.database.tables import catalogue, catalogue_tags
 from skillery.errors import InvalidParams
 from skillery.formats.languages import SkillLanguage
 from skillery.method import HIDDEN, Params, about, or_none
-from skillery.registry.catalogue_rows import LISTED, stored_tag
 from skillery.registry.visibility import SEEN_BY_ALL, View, in_grants, parameters, sees_each
+from skillery.skills.catalogue_rows import LISTED, stored_tag
 
 ListedStatus = Literal["published", "deprecated"]
 FilterStatus = Literal["published", "deprecated", "draft", "in_review", "rejected", "yanked"]

@@ -31,7 +31,7 @@ from skillery.formats.version_spec import Exact, VersionSpec
 from skillery.formats.wording import near_words, quoted
 from skillery.registry.development import overlay_of
 from skillery.registry.resolution import resolve
-from skillery.registry.tools import OF_SESSION, is_session_tool, sees_tool, session_values, tools_of
+from skillery.registry.tool_rows import OF_SESSION, is_session_tool, sees_tool, session_values, tools_of
 from skillery.registry.version_rows import VersionRow
 from skillery.registry.visibility import View, parameters, view_of
 

@@ -21,10 +21,10 @@ from skillery.database.tables import RESOLVABLE, import_aliases, skill_versions,
 from skillery.errors import NameTaken
 from skillery.formats.semver import Version
 from skillery.identity import access
-from skillery.registry.import_names import Alias, is_of_another
-from skillery.registry.lifecycle import yank
-from skillery.registry.new_versions import NewVersion
+from skillery.importing.free_names import Alias, is_of_another
 from skillery.registry.visibility import sees_skill, sees_version
+from skillery.versions.lifecycle import yank
+from skillery.versions.new_versions import NewVersion
 
 _WITH_VERSION = (
     select(

@@ -28,7 +28,7 @@ from skillery.formats.spellings import (
 )
 from skillery.formats.stems import stem_of
 from skillery.formats.words import Term, beginning_of
-from skillery.registry.search_index import VisibilityShape, VisibleSkills, is_seen
+from skillery.skills.search_index import VisibilityShape, VisibleSkills, is_seen
 
 MOST_COUNTED = 4096
 """The highest count of a word's postings. Higher counts would not change the weight of the word."""

@@ -13,9 +13,9 @@ from skillery.database.registry import Registry
 from skillery.formats.version_diffs import Compared, DiffSide, FileFacts, VersionsDiff, compare_versions
 from skillery.formats.version_spec import VersionSpec, parse_named, parse_version_spec
 from skillery.method import Method, Params, about
-from skillery.registry.files import files_in, read_file
 from skillery.registry.resolution import resolve
 from skillery.registry.version_rows import VersionRow
+from skillery.skills.files import files_in, read_file
 
 
 def read_diff(

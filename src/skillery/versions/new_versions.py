@@ -21,8 +21,13 @@ from skillery.formats.permissions import PermissionsDiff
 from skillery.formats.search_fields import MAX_BODY
 from skillery.formats.semver import Version
 from skillery.identity.quotas import Quotas, check_bundle
-from skillery.registry.catalogue_rows import add_first, update_catalogue
-from skillery.registry.checks import (
+from skillery.registry.index_names import claim_first, claim_index_name
+from skillery.registry.tool_rows import add_tools, offer_latest
+from skillery.registry.version_rows import item_texts, record_new_version, text_of
+from skillery.registry.visibility import Visibility, sees_skill, sees_version
+from skillery.skills.catalogue_rows import add_first, update_catalogue
+from skillery.skills.search_index import SKILL_MD, index_first, index_latest
+from skillery.versions.checks import (
     NOTHING,
     Checks,
     checks_json,
@@ -30,11 +35,6 @@ from skillery.registry.checks import (
     compare_with_none,
     record_runs,
 )
-from skillery.registry.index_names import claim_first, claim_index_name
-from skillery.registry.search_index import SKILL_MD, index_first, index_latest
-from skillery.registry.tools import add_tools, offer_latest
-from skillery.registry.version_rows import item_texts, record_new_version, text_of
-from skillery.registry.visibility import Visibility, sees_skill, sees_version
 
 # Built once, with values given at execution, so that SQLAlchemy finds each statement compiled.
 _TAKEN = Statement(

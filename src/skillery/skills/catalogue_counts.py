@@ -19,14 +19,14 @@ from sqlalchemy import ColumnElement, Connection, func, literal_column, select
 from skillery.backends import Identity
 from skillery.database import Statement
 from skillery.database.tables import audit_head, catalogue, catalogue_tags
-from skillery.registry.catalogue_filters import (
+from skillery.registry.visibility import parameters, view_of
+from skillery.skills.catalogue_filters import (
     CatalogueFilter,
     FilterStatus,
     condition_parameters,
     conditions,
     is_listed,
 )
-from skillery.registry.visibility import parameters, view_of
 
 MOST_TOTAL = 1000
 MOST_TAGS_SHOWN = 30

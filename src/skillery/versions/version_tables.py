@@ -29,14 +29,12 @@ from skillery.errors import VersionNotFound
 from skillery.formats.semver import Version
 from skillery.formats.version_spec import Exact, Latest, VersionSpec
 from skillery.identity.access import Who
-from skillery.registry.checks import Checks, checks_of
 from skillery.registry.cursors import make_cursor, read_cursor
 from skillery.registry.resolution import find_skill, resolve, skill_not_found
-from skillery.registry.results import Approval
 from skillery.registry.usage import UsageDay, days_of
-from skillery.registry.version_rows import VersionRow
-from skillery.registry.versions import Status
+from skillery.registry.version_rows import Approval, Status, VersionRow
 from skillery.registry.visibility import View, parameters, seen_version, view_of
+from skillery.versions.checks import Checks, checks_of
 
 VersionGroup = Literal["releases", "prereleases", "withdrawn"]
 """`withdrawn` has yanked, rejected and purged versions."""

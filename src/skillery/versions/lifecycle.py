@@ -22,9 +22,13 @@ from skillery.formats.texts import parse_sentence
 from skillery.formats.version_spec import Exact
 from skillery.identity import access
 from skillery.method import ExactVersion, Method, Params, Sentence, SkillName, about
-from skillery.registry.catalogue_rows import update_visibility
-from skillery.registry.checks import Checks, set_checks
-from skillery.registry.lifecycle_steps import (
+from skillery.registry.resolution import resolve
+from skillery.registry.version_rows import VersionRow
+from skillery.registry.visibility import Visibility
+from skillery.skills.catalogue_rows import update_visibility
+from skillery.skills.search_index import index_visibility
+from skillery.versions.checks import Checks, set_checks
+from skillery.versions.lifecycle_steps import (
     STEPS,
     check_step,
     found_version,
@@ -33,11 +37,7 @@ from skillery.registry.lifecycle_steps import (
     step_all,
     step_one,
 )
-from skillery.registry.new_versions import NewVersion
-from skillery.registry.resolution import resolve
-from skillery.registry.search_index import index_visibility
-from skillery.registry.version_rows import VersionRow
-from skillery.registry.visibility import Visibility
+from skillery.versions.new_versions import NewVersion
 
 # -- one version ---------------------------------------------------------------------------------------------------
 

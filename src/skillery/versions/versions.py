@@ -24,9 +24,8 @@ from skillery.identity.access import Who
 from skillery.method import Cursor, Method, PageLimit, Params, about
 from skillery.registry.cursors import NextCursor, make_cursor, read_cursor
 from skillery.registry.resolution import find_skill, resolve, skill_not_found
+from skillery.registry.version_rows import Status
 from skillery.registry.visibility import is_own, parameters, seen_by_name, seen_version, view_of
-
-Status = Literal["draft", "in_review", "published", "deprecated", "yanked", "rejected", "purged"]
 
 
 class ListedVersion(msgspec.Struct, frozen=True):

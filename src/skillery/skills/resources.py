@@ -19,10 +19,10 @@ from skillery.formats.skill_md import FILE as SKILL_MD
 from skillery.formats.skill_uris import folder_of, name_above, segments_of, skill_paths_of, uri_of
 from skillery.formats.version_spec import parse_version_spec
 from skillery.registry.cursors import fitting, make_cursor, read_cursor
-from skillery.registry.files import open_content
-from skillery.registry.listings import seen_rows
 from skillery.registry.resolution import resolve
-from skillery.registry.skill_folders import (
+from skillery.skills.files import open_content
+from skillery.skills.listings import seen_rows
+from skillery.skills.skill_folders import (
     SkillFolder,
     conforming,
     count_files,
@@ -76,7 +76,7 @@ class ResourceContent(NamedTuple):
     """`utf-8` or `base64`."""
 
 
-def list_skill_entries(
+def find_skill_entries(
     connection: Connection, identity: Identity, key: bytes, storage: Storage, *, cursor: str
 ) -> tuple[list[SkillEntry], str | None]:
     """Return a page of skill entries and the next cursor. The order is that of list_skills.
@@ -100,7 +100,7 @@ def _size_of(served: SkillEntry | str) -> int:
     return len(msgspec.json.encode(served)) if isinstance(served, SkillEntry) else 0
 
 
-def get_skill_entry(connection: Connection, identity: Identity, storage: Storage, *, uri: str) -> SkillEntry:
+def find_skill_entry(connection: Connection, identity: Identity, storage: Storage, *, uri: str) -> SkillEntry:
     """Return the entry of a skill.
 
     Raise ResourceNotFound if `uri` is not the SKILL.md of a skill, or if the skill is over the limits of MCP.
@@ -116,7 +116,7 @@ def get_skill_entry(connection: Connection, identity: Identity, storage: Storage
     return served
 
 
-def list_resources(
+def find_resources(
     connection: Connection, identity: Identity, key: bytes, storage: Storage, *, cursor: str
 ) -> tuple[list[Resource], str | None]:
     """Return a page with the SKILL.md of each skill, and the next cursor. `read_directory` returns the other files."""
@@ -133,7 +133,7 @@ def list_resources(
     return found, make_cursor(key, bound_to, (page[-1][0], page[-1][1])) if more else None
 
 
-def read_resource(connection: Connection, identity: Identity, storage: Storage, *, uri: str) -> ResourceContent:
+def read_content(connection: Connection, identity: Identity, storage: Storage, *, uri: str) -> ResourceContent:
     """Return the file at a URI. Raise ResourceNotFound if there is no file at the URI.
 
     The file belongs to the latest version of its skill, or to the version in the URI: `skill://a/b@1.2.0/SKILL.md`.
@@ -161,7 +161,7 @@ def read_resource(connection: Connection, identity: Identity, storage: Storage, 
     return ResourceContent(folder.name, path, uri, media_type_of(path), *content_pieces(open_file, expect_result))
 
 
-def read_directory(
+def find_in_folder(
     connection: Connection, identity: Identity, key: bytes, storage: Storage, *, uri: str, cursor: str
 ) -> tuple[list[Resource], str | None]:
     """Return a page of the direct children of a folder (files, skills and namespaces), and the next cursor.

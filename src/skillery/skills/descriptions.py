@@ -7,28 +7,33 @@ from functools import lru_cache, partial
 from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
 from sqlalchemy import Connection, bindparam, select
 
-from skillery.backends import Identity, Storage
+from skillery.backends import Identity, Provenance, Storage
 from skillery.contents.store import inline_data, open_content
 from skillery.context.budget import expect_result
 from skillery.database import Statement
 from skillery.database.tables import environments, skill_versions, version_usage
 from skillery.formats.agent_skill import index_name
+from skillery.formats.check_results import CheckedExample, CheckFinding
 from skillery.formats.json_pieces import JsonPieces, slices_of, string_pieces
+from skillery.formats.manifest import Kind
+from skillery.formats.permissions import PermissionsDiff
 from skillery.formats.requirements import LOCK, read_lock
 from skillery.formats.skill_md import FILE as SKILL_MD
 from skillery.formats.skill_md import text_of
 from skillery.formats.version_spec import VersionSpec, parse_named
 from skillery.method import Json, Method, Params, about
-from skillery.registry.files import file_size, files_in, read_file
 from skillery.registry.index_names import HOLDER, index_name_warning
 from skillery.registry.lookups import Lookup
-from skillery.registry.read_counts import ContentParts
 from skillery.registry.resolution import resolve_with
-from skillery.registry.results import DescribedSkill
-from skillery.registry.usage import USAGE, usage_from
-from skillery.registry.version_rows import VersionRow, standing_warnings
+from skillery.registry.usage import USAGE, Usage, usage_from
+from skillery.registry.version_rows import Approval, Object, Objection, Status, VersionRow, standing_warnings
+from skillery.registry.visibility import Visibility
+from skillery.skills.catalogue_listings import Deprecation
+from skillery.skills.files import file_size, files_in, read_file
+from skillery.skills.read_counts import ContentParts
 
 # -- The locked packages of a version, as `describe_skill` returns them ------------------------------------------------
 
@@ -234,3 +239,78 @@ async def describe_skill(contents: ContentParts, identity: Identity, params: Des
 
 
 METHODS = (Method(describe_skill, "read", audits="", develops=True),)
+
+
+_FULL = Meta(description="With detail 'full'")
+_FROM_SUMMARY = Meta(description="From detail 'summary' on")
+
+
+class SkillPackage(Struct, frozen=True):
+    """A package in the lock of a skill."""
+
+    name: str
+    version: str
+    inferred: bool | UnsetType = UNSET
+
+
+class EnvironmentState(Struct, frozen=True):
+    """The state of an environment on one server."""
+
+    state: str
+    message: str | UnsetType = UNSET
+    step: Annotated[str | UnsetType, Meta(description="While it is being built")] = UNSET
+    done: int | UnsetType = UNSET
+    total: int | UnsetType = UNSET
+
+
+class SkillLock(Struct, frozen=True):
+    """The locked packages of a skill with dependencies."""
+
+    sha256: str
+    packages: Annotated[list[SkillPackage] | None, Meta(description="null below detail 'full' if the lock is large")]
+    environments: list[EnvironmentState]
+
+
+class SkillFileEntry(Struct, frozen=True):
+    """A file of a bundle."""
+
+    path: str
+    size_bytes: int
+    sha256: str
+    executable: bool
+
+
+class Skill(Struct, frozen=True):
+    """A version of a skill."""
+
+    name: str
+    version: str
+    kind: Kind
+    digest: str
+    status: Status
+    visibility: Visibility
+    warnings: list[str]
+    manifest: Annotated[Object, Meta(description="skill.toml as JSON")]
+    lock: SkillLock | UnsetType = UNSET
+    approval: Approval | UnsetType = UNSET
+    rejected: Objection | UnsetType = UNSET
+    yanked: Objection | UnsetType = UNSET
+    deprecated: Deprecation | UnsetType = UNSET
+    labels: Annotated[list[str] | UnsetType, _FROM_SUMMARY] = UNSET
+    skill_md_frontmatter: Annotated[Object | UnsetType, _FROM_SUMMARY] = UNSET
+    usage: Usage | UnsetType = UNSET
+    verified: Annotated[bool | UnsetType, _FROM_SUMMARY] = UNSET
+    examples: list[CheckedExample] | UnsetType = UNSET
+    findings: list[CheckFinding] | UnsetType = UNSET
+    permissions_diff: PermissionsDiff | UnsetType = UNSET
+    provenance: Annotated[
+        Provenance | UnsetType, Meta(description="From detail 'summary' on, if a CI job published it")
+    ] = UNSET
+    skill_md: Annotated[str | UnsetType, _FULL] = UNSET
+    files: Annotated[list[SkillFileEntry] | UnsetType, _FULL] = UNSET
+
+
+class DescribedSkill(Struct, frozen=True):
+    """The result of describe_skill."""
+
+    skill: Skill

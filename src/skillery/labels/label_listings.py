@@ -17,9 +17,9 @@ from skillery.database.tables import label_moves, labels, skill_versions
 from skillery.formats.labels import parse_label
 from skillery.formats.names import parse_skill_name
 from skillery.formats.timestamps import timestamp_text
+from skillery.labels.labels import MoveName, last_move, of_previous, of_version
 from skillery.method import Cursor, Method, Params, SkillName, about
 from skillery.registry.cursors import NextCursor, make_cursor, read_cursor
-from skillery.registry.labels import MoveName, last_move, of_previous, of_version
 from skillery.registry.resolution import find_skill, label_not_found, skill_not_found
 
 _BY = (label_moves.c.identity, label_moves.c.identity_kind, label_moves.c.created_at)

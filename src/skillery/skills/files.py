@@ -21,9 +21,9 @@ from skillery.formats.paths import parse_path
 from skillery.formats.version_spec import VersionSpec, parse_named
 from skillery.formats.wording import near_words
 from skillery.method import Json, Method, Params, about
-from skillery.registry.read_counts import ContentParts
 from skillery.registry.resolution import resolve
 from skillery.registry.version_rows import VersionRow
+from skillery.skills.read_counts import ContentParts
 
 
 class SkillFileContent(msgspec.Struct, frozen=True):

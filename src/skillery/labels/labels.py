@@ -26,8 +26,8 @@ from skillery.formats.names import parse_skill_name
 from skillery.formats.version_spec import VersionSpec, parse_version_spec
 from skillery.identity import access
 from skillery.method import Method, Params, SkillName, about
-from skillery.registry.lifecycle_steps import lock_skill
 from skillery.registry.resolution import label_not_found, resolve
+from skillery.versions.lifecycle_steps import lock_skill
 
 MoveName = Literal["set", "rollback", "remove"]
 MOST_LABELS = 100

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import UNSET, Meta
+from msgspec import UNSET, Meta, Struct, UnsetType
 from sqlalchemy import Connection, and_, bindparam, select
 
 from skillery.backends import Identity
@@ -23,16 +23,16 @@ from skillery.formats.names import parse_namespace
 from skillery.formats.snippets import snippet_of
 from skillery.formats.words import Term, parse_query
 from skillery.method import HIDDEN, Method, about, or_none
-from skillery.registry.catalogue_counts import Counts, count_found
-from skillery.registry.catalogue_filters import Facts, ListedStatus, SkillFilters, check_tags, fact_parameters
-from skillery.registry.catalogue_listings import CatalogueEntry, in_order, show
-from skillery.registry.catalogue_listings import Sort as ListSort
-from skillery.registry.cursors import fitting, make_cursor, read_cursor, read_until_full, text_bytes
-from skillery.registry.results import FoundSkill, FoundSkillPage, SkillRow
-from skillery.registry.search_index import SKILL_MD, VisibleSkills, body_in, seen_by, tag_word
-from skillery.registry.search_statements import MOST_FOUND, Filters, most_points, ranking_of
-from skillery.registry.search_terms import Meaning, meanings_of
-from skillery.registry.version_rows import standing_warnings
+from skillery.registry.cursors import NextCursor, fitting, make_cursor, read_cursor, read_until_full, text_bytes
+from skillery.registry.version_rows import Object, standing_warnings
+from skillery.skills.catalogue_counts import Counts, Facets, count_found
+from skillery.skills.catalogue_filters import Facts, ListedStatus, SkillFilters, check_tags, fact_parameters
+from skillery.skills.catalogue_listings import CatalogueEntry, in_order, show
+from skillery.skills.catalogue_listings import Sort as ListSort
+from skillery.skills.results import CATALOGUE, DEPRECATED, FACETS, IS_MORE, SUMMARY, TOTAL, SkillRow
+from skillery.skills.search_index import SKILL_MD, VisibleSkills, body_in, seen_by, tag_word
+from skillery.skills.search_statements import MOST_FOUND, Filters, most_points, ranking_of
+from skillery.skills.search_terms import Meaning, meanings_of
 
 Kind = Literal["", "action", "instruction"]
 Detail = Literal["brief", "summary"]
@@ -292,3 +292,35 @@ async def search_skills(registry: Registry, identity: Identity, params: SearchSk
 
 
 METHODS = (Method(search_skills, "read", audits=""),)
+
+
+class FoundSkill(Struct, frozen=True):
+    """A skill that a search found."""
+
+    name: str
+    version: str
+    description: str
+    kind: Kind
+    namespace: Annotated[str | UnsetType, SUMMARY] = UNSET
+    tags: Annotated[list[str] | UnsetType, SUMMARY] = UNSET
+    inputs: Annotated[Object | UnsetType, SUMMARY] = UNSET
+    tools: Annotated[list[str] | UnsetType, SUMMARY] = UNSET
+    score: Annotated[float | UnsetType, SUMMARY] = UNSET
+    snippet: Annotated[str | UnsetType, SUMMARY] = UNSET
+    copies: Annotated[int | UnsetType, SUMMARY] = UNSET
+    compact_inputs: Annotated[
+        str | UnsetType, Meta(description="Of the first two skills; a question mark means optional")
+    ] = UNSET
+    warnings: Annotated[list[str] | UnsetType, DEPRECATED] = UNSET
+    catalogue: Annotated[CatalogueEntry | UnsetType, CATALOGUE] = UNSET
+
+
+class FoundSkillPage(Struct, frozen=True):
+    """A page of search results, best first."""
+
+    skills: list[FoundSkill]
+    next_cursor: NextCursor
+    total: Annotated[int | UnsetType, TOTAL] = UNSET
+    total_is_more: Annotated[bool | UnsetType, IS_MORE] = UNSET
+    facets: Annotated[Facets | UnsetType, FACETS] = UNSET
+    warnings: Annotated[list[str] | UnsetType, Meta(description="If the query was cut")] = UNSET

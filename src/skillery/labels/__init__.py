@@ -1,0 +1,1 @@
+"""Labels of versions, and locks of skills."""

@@ -1,0 +1,1 @@
+"""Skills: lists, search, descriptions, files, and the catalogue that they read."""

@@ -1,0 +1,1 @@
+"""Tools of skills and of sessions: lists, and the look-up by name."""

@@ -1,0 +1,1 @@
+"""Versions: new ones, their status, waivers of findings, comparisons and purges."""
