@@ -20,8 +20,8 @@ from bench.report import Report, format_ms, median, milliseconds, percentile
 from skillery.backends import Identity
 from skillery.builtin.open_authenticator import LOCAL
 from skillery.database import Database, migrate
+from skillery.formats.search_fields import stored_pieces
 from skillery.formats.semver import Version
-from skillery.formats.spellings import stored_pieces
 from skillery.skills.search import find_skills
 from skillery.skills.search_index import indexed
 from tests.support.postgres import running_postgres

@@ -11,7 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import op
 
-from skillery.formats.tools_json import read_tools
+from skillery.formats.tools import read_tools
 
 revision = "0013"
 down_revision = "0012"

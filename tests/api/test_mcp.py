@@ -19,9 +19,9 @@ import pytest
 from skillery.api.mcp.large_messages import MOST_OF_SDK
 from skillery.app.home import Home
 from skillery.cli.connection import client_of
+from skillery.cli.mcp import RegistryAccess
 from skillery.cli.mcp_bridge import McpBridge
 from skillery.cli.options import Target
-from skillery.cli.registry_access import RegistryAccess
 from skillery.errors import StartupError
 from tests.api.test_access import create_token
 from tests.conftest import Rpc, Server, clean_environment, manifest
@@ -333,7 +333,7 @@ def test_a_call_with_a_key_is_made_once(sqlite_rpc: Rpc, new_name: str, era: str
 def test_the_sdk_is_imported_only_for_mcp() -> None:
     code = (
         "import sys, skillery.app.composition, skillery.cli.mcp, skillery.cli.mcp_bridge; "
-        "import skillery.cli.registry_access; "
+        "import skillery.cli.mcp; "
         "print([name for name in ('mcp', 'pydantic', 'httpx2') if name in sys.modules])"
     )
 
@@ -582,7 +582,7 @@ async def test_a_home_without_a_server_is_spoken_to_over_stdio(tmp_path: Path) -
 
 @pytest.mark.full
 async def test_a_home_is_left_to_others_when_nothing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("skillery.cli.registry_access.LINGER_SECONDS", 0.05)
+    monkeypatch.setattr("skillery.cli.mcp.LINGER_SECONDS", 0.05)
     target = Target(home=str(tmp_path / "home"))
     first, second = RegistryAccess(target), RegistryAccess(target)
 

@@ -14,7 +14,7 @@ from skillery.errors import InvalidManifest
 from skillery.formats.file_schemas import FILES, schema_of_file
 from skillery.formats.manifest import parse_manifest
 from skillery.formats.skill_md import parse_skill_md
-from skillery.formats.tools_json import read_tools
+from skillery.formats.tools import read_tools
 from tests.cli.test_cli import skillery
 from tests.conftest import Rpc
 from tests.formats.test_manifest import FULL, LEAST

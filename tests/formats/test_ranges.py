@@ -11,10 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skillery.errors import InvalidLabel, InvalidName, InvalidParams, InvalidVersionSpec
-from skillery.formats.labels import parse_label
 from skillery.formats.ranges import Segment, parse_range
 from skillery.formats.semver import Version
-from skillery.formats.version_spec import Digest, Exact, Label, Latest, Range, parse_reference, parse_version_spec
+from skillery.formats.version_spec import (
+    Digest,
+    Exact,
+    Label,
+    Latest,
+    Range,
+    parse_label,
+    parse_reference,
+    parse_version_spec,
+)
 
 EXAMPLES = int(os.environ.get("SKILLERY_FUZZ_EXAMPLES", "100"))
 

@@ -12,11 +12,18 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from skillery.errors import InvalidBundle, InvalidParams
-from skillery.formats.defined_tools import handler_of
-from skillery.formats.python_handler import handler_around
-from skillery.formats.strict_json import MAX_BYTES
-from skillery.formats.tools import Tool, parameters_of, parse_definition
-from skillery.formats.tools_json import MAX_TOOLS, ToolsFile, name_warnings, read_tools, refuse_broken
+from skillery.formats.defined_tools import handler_around, handler_of
+from skillery.formats.json_values import MAX_BYTES
+from skillery.formats.tools import (
+    MAX_TOOLS,
+    Tool,
+    ToolsFile,
+    name_warnings,
+    parameters_of,
+    parse_definition,
+    read_tools,
+    refuse_broken,
+)
 
 PATHS = frozenset({"skill.toml", "SKILL.md", "tools.json", "scripts/count.py", "scripts/count.js", "scripts/a.rb", "x"})
 TEXT = {"type": "string", "description": "The text"}

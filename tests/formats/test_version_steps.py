@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from skillery.formats.version_steps import Facts, derived_step
+from skillery.formats.version_diffs import Facts, derived_step
 
 OLD: dict[str, Any] = {
     "runtime": {"entrypoint": "main.py"},

@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 
 from skillery.cli.sources import default_source, normal_remote
 from skillery.database import Database, migrate
-from skillery.formats.renaming import renamed_toml
-from skillery.formats.skill_toml import toml_manifest
+from skillery.formats.skill_toml import renamed_toml, toml_manifest
 from tests.cli.test_cli import skillery
 from tests.conftest import Rpc, Server
 from tests.importing.test_importing import by_path, codes, sent

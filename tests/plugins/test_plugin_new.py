@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from skillery.authoring.plugin_scaffold import PLUGIN_KINDS
+from skillery.authoring.scaffold import PLUGIN_KINDS
 from tests.cli.test_cli import skillery
 from tests.conftest import Server, clean_environment
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skillery.app.bundled import bundled_folders
-from skillery.formats.expectations import MOST_SHOWN, differences
+from skillery.formats.examples import MOST_SHOWN, differences
 from skillery.formats.json_values import same
 from skillery.publishing import read_skill_folder
 from tests.cli.test_cli import skillery

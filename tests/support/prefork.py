@@ -50,7 +50,7 @@ PROGRAMS = f"{Path(FORKED).parent}:{Path(sys.executable).parent}"
 IMPORTED = (
     "skillery.app.server",
     "skillery.cli.connection",
-    "skillery.cli.in_process",
+    "skillery.cli.connection",
     "skillery.app.composition",
     "skillery.api.routes",
     "skillery.plugins",

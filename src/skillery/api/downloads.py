@@ -30,8 +30,8 @@ from skillery.errors import InvalidParams
 from skillery.exports import KINDS
 from skillery.exports.marketplaces import SOURCE_KINDS, Asked, SourceKind
 from skillery.formats.archives import MEDIA_TYPES
-from skillery.formats.labels import LATEST, parse_label
 from skillery.formats.names import parse_namespace
+from skillery.formats.version_spec import LATEST, parse_label
 from skillery.formats.wording import quoted
 from skillery.methods.errors import encode
 

@@ -75,8 +75,8 @@ from skillery.runs import Runner, UnrecordedRuns
 from skillery.runs.admission import Admission
 from skillery.runs.cache import Cache
 from skillery.runs.execution import Execution
-from skillery.runs.granted_secrets import GrantedSecrets
 from skillery.runs.orphans import close_left_over
+from skillery.runs.packages import GrantedSecrets
 from skillery.runs.preparation import Preparer
 from skillery.runs.records import Recorder
 from skillery.settings import Settings

@@ -19,7 +19,7 @@ import msgspec
 from skillery.audit.entries import Actor, AuditEntry, append, entry_of
 from skillery.database import Database
 from skillery.errors import Unavailable
-from skillery.formats.addresses import network_of
+from skillery.formats.network import network_of
 
 log = logging.getLogger(__name__)
 

@@ -18,8 +18,8 @@ from skillery.formats.package_json import JAVASCRIPT
 from skillery.formats.search_fields import LEAST_SHARE, MAX_BODY, search_fields
 from skillery.formats.skill_md import parse_skill_md
 from skillery.formats.toml_lines import line_of, lines_of
-from skillery.formats.tools_json import FILE as TOOLS_JSON
-from skillery.formats.tools_json import NO_TOOLS, read_tools
+from skillery.formats.tools import FILE as TOOLS_JSON
+from skillery.formats.tools import NO_TOOLS, read_tools
 from skillery.formats.wording import quoted
 from skillery.formats.words import parse_query, words_of
 from skillery.publishing.folders import SkillFolder

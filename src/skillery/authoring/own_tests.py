@@ -20,8 +20,8 @@ from skillery.authoring.results import Result, Status
 from skillery.backends import CodeCall, Job, Outcome, PackageMount, Progress, SkillMount
 from skillery.errors import SkilleryError
 from skillery.formats.bundle import Bundle, BundleFile
-from skillery.formats.ids import new_run_id
 from skillery.formats.names import import_name
+from skillery.formats.texts import new_run_id
 
 CODE = Path(__file__).parent / "in_sandbox" / "run_tests.py"
 Framework = Literal["unittest", "pytest"]

@@ -6,11 +6,10 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
-from skillery.authoring.examples import example_results
 from skillery.authoring.folder_runs import AUTHOR, FolderRuns
 from skillery.authoring.lint import lint, placed, search_line
 from skillery.authoring.own_tests import run_tests
-from skillery.authoring.results import Report, Result, failed_checks
+from skillery.authoring.results import Report, Result, example_results, failed_checks
 from skillery.backends import Finding
 from skillery.errors import InvalidParams, SkilleryError
 from skillery.formats.bundle import SKILL_MD, SKILL_TOML, Bundle
@@ -92,7 +91,7 @@ async def _results(
         return [_failed(error)]
     results = example_results(bundle.examples, tested, timeout_ms)
     if update and any(result.status == "failed" for result in results):
-        from skillery.authoring.updates import update_expectations
+        from skillery.authoring.results import update_expectations
 
         results = update_expectations(folder / "skill.toml", bundle.examples.read, results, tested.outcomes)
     return [*results, *tests]

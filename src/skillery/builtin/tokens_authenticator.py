@@ -19,7 +19,7 @@ import msgspec
 from skillery import hookimpl
 from skillery.backends import Credentials, Identity, Offer, Place, Tokens, VerifiedToken
 from skillery.errors import NotAuthenticated, SkilleryError, StartupError, TooManyFailedLogins
-from skillery.formats.addresses import network_of
+from skillery.formats.network import network_of
 from skillery.formats.tokens import PREFIX, REMEMBERED_SECONDS
 
 # -- A limit on the failed logins of each address, with bounded memory -------------------------------------------------

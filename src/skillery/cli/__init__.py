@@ -37,7 +37,6 @@ from skillery.cli import (
     new,
     plugin_new,
     plugins,
-    quota,
     run,
     runs,
     search,
@@ -51,13 +50,12 @@ from skillery.cli import (
     trust,
     try_skill,
     usage,
-    versions,
     waivers,
     webhooks,
     workspaces,
 )
 from skillery.cli.failures import EXIT_CODES, Commands
-from skillery.cli.plugin_commands import load_commands
+from skillery.cli.plugins import load_commands
 
 
 def _print_version(ctx: click.Context, _option: click.Parameter, wanted: bool) -> None:
@@ -103,7 +101,7 @@ commands.sections = {
             help="Review and release versions: `skillery review approve` is `skillery approve`.",
             short_help="versions, submit, approve, reject, label, yank, …",
             commands=[
-                versions.versions,
+                lifecycle.versions,
                 lifecycle.submit,
                 lifecycle.approve,
                 lifecycle.reject,
@@ -130,7 +128,7 @@ commands.sections = {
                 webhooks.webhook,
                 audit.audit,
                 usage.usage,
-                quota.quota,
+                usage.quota,
                 environments.env,
                 installation.config,
                 plugins.plugins,

@@ -61,7 +61,7 @@ def backup(target: Target, file: Path, with_secret_key: bool, force: bool, as_js
 
 
 def _loaded(target: Target) -> Settings:
-    from skillery.cli.log_lines import show_log
+    from skillery.cli.output import show_log
 
     settings = target.load().settings
     show_log(settings)

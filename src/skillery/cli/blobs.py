@@ -107,7 +107,7 @@ def rm(blob_id: str, target: Target, as_json: bool) -> None:
 def seconds_of(ttl: str) -> int:
     """Return the seconds of `--ttl`. Raise BadParameter."""
     from skillery.errors import InvalidParams
-    from skillery.formats.durations import parse_duration
+    from skillery.formats.timestamps import parse_duration
 
     try:
         return int(parse_duration(ttl, "ttl").total_seconds())

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from skillery.errors import InvalidVersion
 from skillery.formats.semver import Version
-from skillery.formats.version_steps import PARTS, Facts, Part, Step, derived_step, step_between
+from skillery.formats.version_diffs import PARTS, Facts, Part, Step, derived_step, step_between
 
 if TYPE_CHECKING:
     from skillery.client import AsyncClient
@@ -87,7 +87,7 @@ def _facts(skill: SkillFolder) -> Facts:
 
 def _tools(content: bytes, paths: frozenset[str]) -> dict[str, dict[str, Any]]:
     """Return the declared parameters of each tool, by name."""
-    from skillery.formats.tools_json import read_tools
+    from skillery.formats.tools import read_tools
 
     return {tool.name: tool.declared for tool in read_tools(content, paths).tools} if content else {}
 

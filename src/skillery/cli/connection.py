@@ -11,19 +11,21 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
 
 import httpx
 
 from skillery.cli.failures import run_async
-from skillery.cli.log_lines import show_log
 from skillery.cli.options import Target, without_user
+from skillery.cli.output import show_log
 from skillery.client import AsyncClient, LoginError, Retries, kept_token
 from skillery.client.logins import KeptToken
-from skillery.errors import StartupError
+from skillery.errors import NotAuthenticated, SkilleryError, StartupError, Unavailable
 
 if TYPE_CHECKING:
     from skillery.app.home import Holder, Home
     from skillery.settings import Settings
+
 
 T = TypeVar("T")
 WAIT_SECONDS = 30.0
@@ -113,7 +115,6 @@ async def _in_process(
     import msgspec
 
     from skillery.app.composition import create_app, open_server
-    from skillery.cli.in_process import BASE_URL, InProcessTransport
     from skillery.plugins import load_plugins
 
     # A command that is interrupted ends immediately, without a grace period.
@@ -151,3 +152,145 @@ async def _server_or_home(settings: Settings) -> Holder | Home:
             if time.monotonic() > deadline:
                 raise
         await asyncio.sleep(0.05)
+
+
+# HTTP transport to an application in this process. The same client can then use a server, or a home without a
+# server.
+
+
+BASE_URL = "http://localhost"
+MAX_QUEUED_MESSAGES = 4
+
+
+class InProcessTransport(httpx.AsyncBaseTransport):
+    """Calls an ASGI application and streams its response.
+
+    The ASGI transport of httpx collects the whole body first, but a blob may be larger than the memory.
+    """
+
+    def __init__(self, app: Callable[..., Any]) -> None:
+        self._app = app
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        exchange = _Exchange(request)
+        exchange.start(self._app)
+        start = await exchange.next_message()
+        return httpx.Response(start["status"], headers=start["headers"], stream=exchange)
+
+
+class _Exchange(httpx.AsyncByteStream):
+    """One request and the stream of its response."""
+
+    def __init__(self, request: httpx.Request) -> None:
+        assert isinstance(request.stream, httpx.AsyncByteStream)
+        self._request = request
+        self._chunks = aiter(request.stream)
+        self._all_sent = False
+        self._messages: asyncio.Queue[Any] = asyncio.Queue(MAX_QUEUED_MESSAGES)
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self, app: Callable[..., Any]) -> None:
+        self._task = asyncio.create_task(self._run(app))
+
+    async def next_message(self) -> Any:
+        """Return the next ASGI message of the application.
+
+        If the application ends without a complete response, raise the exception of the application, or ReadError if
+        there is none.
+        """
+        message = await self._messages.get()
+        if message is None:
+            assert self._task is not None
+            await self._task
+            raise httpx.ReadError("the response is incomplete", request=self._request)
+        return message
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while True:
+            message = await self.next_message()
+            if message.get("body"):
+                yield message["body"]
+            if not message.get("more_body"):
+                return
+
+    async def aclose(self) -> None:
+        if self._task is not None and not self._task.done():
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def _run(self, app: Callable[..., Any]) -> None:
+        try:
+            await app(_scope(self._request), self._receive, self._messages.put)
+        except Exception:
+            await self._messages.put(None)
+            raise
+        await self._messages.put(None)
+
+    async def _receive(self) -> dict[str, Any]:
+        if self._all_sent:
+            # The client in this process never disconnects before the response, so wait forever.
+            await asyncio.Event().wait()
+        async for chunk in self._chunks:
+            return {"type": "http.request", "body": chunk, "more_body": True}
+        self._all_sent = True
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+
+def _scope(request: httpx.Request) -> dict[str, Any]:
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": request.method,
+        "headers": [(name.lower(), value) for name, value in request.headers.raw],
+        "scheme": request.url.scheme,
+        "path": request.url.path,
+        "raw_path": request.url.raw_path.partition(b"?")[0],
+        "query_string": request.url.query,
+        "server": (request.url.host, request.url.port),
+        # The caller is the user of this command line, without a network address.
+        "client": None,
+        "root_path": "",
+    }
+
+
+# -- Requests of commands to addresses that answer one JSON object -----------------------------------------------------
+
+
+SECONDS = 30.0
+MOST_BYTES = 1024 * 1024
+
+
+def json_answer(method: str, address: str, **request: Any) -> dict[str, Any]:
+    """Return the JSON object of an answer. The errors name the host only: the address may contain a secret.
+
+    Raise NotAuthenticated if the server refuses the caller, Unavailable for each other failure.
+    """
+    import httpx
+
+    from skillery.client.answer_sizes import bounded
+    from skillery.client.errors import StrangeAnswer
+
+    host = urlsplit(address).netloc
+    try:
+        with httpx.Client(timeout=SECONDS, event_hooks=bounded(MOST_BYTES)) as http:
+            http.headers["accept-encoding"] = "identity"
+            answer = http.request(method, address, **request)
+        found = answer.json()
+    except (httpx.HTTPError, httpx.InvalidURL, StrangeAnswer, ValueError) as error:
+        raise Unavailable(f"{host} gives no usable answer ({type(error).__name__})", hint="Try again.") from None
+    if not isinstance(found, dict):
+        raise Unavailable(f"{host} does not answer with a JSON object", hint="Try again.")
+    if answer.status_code != 200:
+        raise _error(host, answer.status_code, found)
+    return found
+
+
+def _error(host: str, status: int, answer: dict[str, Any]) -> SkilleryError:
+    error = answer.get("error")
+    if not isinstance(error, dict):
+        return Unavailable(f"{host} answers with status {status}", hint="Try again.")
+    data = error.get("data")
+    hint = data.get("hint") if isinstance(data, dict) else None
+    kind = NotAuthenticated if status in {401, 429} else Unavailable
+    return kind(str(error.get("message", status))[:1000], hint=str(hint)[:1000] if hint else None)

@@ -2,25 +2,72 @@
 
 from __future__ import annotations
 
+import os
 import platform
+import shutil
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+import click
+import msgspec
+
 from skillery.backends import Probe
 from skillery.cli.database import open_database
-from skillery.cli.doctor_webhooks import webhooks_probe
+from skillery.cli.output import is_terminal, print_rows
 from skillery.cli.services import service_problem
 from skillery.errors import PackagesNotOffered, SkilleryError, StartupError
+from skillery.formats.system_programs import USUAL
 from skillery.settings import PIP
 
 if TYPE_CHECKING:
+    from skillery.backends import Sandbox
+    from skillery.database import Database
     from skillery.plugins import Plugins
     from skillery.settings import Settings
+    from skillery.webhooks.targets import WebhookCounts
+
+
+# -- The row of `skillery doctor` about webhooks -----------------------------------------------------------------------
+
+
+FIX = "skillery webhook list shows the errors, and skillery webhook dead ID the events that were not accepted in time."
+
+
+def webhooks_probe(settings: Settings) -> Probe:
+    """Return the number of webhooks, waiting events and dead letters. A failing webhook does not stop a server."""
+    from skillery.app.builders import sender_of
+
+    try:
+        sender_of(settings)
+        with open_database(settings) as database:
+            counts = _counts(database)
+    except StartupError as error:
+        return Probe("webhooks", False, str(error), "Correct the section [webhooks] of the settings.")
+    except SkilleryError as error:
+        return Probe("webhooks", False, error.message, "Check the setting 'database'.", required=False)
+    if counts is None or not counts.webhooks:
+        return Probe("webhooks", True, "none", "skillery webhook add URL sends the events to URL.", off=True)
+    bad = counts.failing + counts.gone + counts.dead_letters
+    found = (
+        f"{counts.webhooks}: {counts.failing} failing, {counts.gone} gone, {counts.waiting} events wait, "
+        f"{counts.dead_letters} dead letters"
+    )
+    return Probe("webhooks", not bad, found, FIX, required=False)
+
+
+def _counts(database: Database) -> WebhookCounts | None:
+    """Return the figures, or None if the database has no tables of this release yet."""
+    from skillery.database import migrate
+    from skillery.webhooks.targets import count_webhooks
+
+    if database.is_sqlite and not Path(database.url.database or "").exists():
+        return None
+    return database.read_now(count_webhooks) if migrate.current(database) == migrate.head() else None
 
 
 AUTH_ON = "Set auth to 'tokens' before users of other computers call this server."
@@ -172,3 +219,74 @@ def _sandbox(plugins: Plugins, settings: Settings) -> list[Probe]:
     except (StartupError, SkilleryError) as error:
         return [Probe("sandbox", False, str(error), "Choose a sandbox that works here, with the setting 'sandbox'.")]
     return probes
+
+
+# The part of `skillery doctor` about system programs: it tests whether the programs that public skills use exist in
+# runs.
+
+
+HOST_PATH = "/usr/local/bin:/usr/bin:/bin"
+WHICH = "import shutil\ndef main(args): return {name: shutil.which(name) for name in args['names']}"
+
+
+class SeenProgram(msgspec.Struct, frozen=True):
+    """A program and its Debian package. `path` is the path in a run, or None if the program does not exist in runs."""
+
+    program: str
+    package: str
+    path: str | None
+    note: str = ""
+
+
+async def seen_programs(sandbox: Sandbox) -> list[SeenProgram]:
+    """Look up the usual programs in a run. The sandbox must be started. Return [] if the run fails."""
+    from skillery.backends import CodeCall, Job, Limits
+    from skillery.sandboxing.python_runner.dialogue import NoHost
+
+    names = [program for programs in USUAL.values() for program in programs]
+    args = msgspec.json.encode({"names": names})
+    limits = Limits(timeout_ms=20_000, memory_mb=256)
+    outcome = await sandbox.run(Job("run_0", CodeCall(WHICH, "main"), args, limits=limits), NoHost())
+    if outcome.result is None:
+        return []
+    found = msgspec.json.decode(outcome.result, type=dict[str, str | None])
+    return [
+        SeenProgram(program, package, found.get(program), "" if found.get(program) else hidden_link(program))
+        for package, programs in USUAL.items()
+        for program in programs
+    ]
+
+
+def hidden_link(program: str) -> str:
+    """Return why a program of this computer does not exist in runs, and the remedy.
+
+    The reason is a link that leads outside the folders that runs see. Return "" if the computer has no such link.
+    """
+    path = shutil.which(program, path=HOST_PATH)
+    if path is None or not Path(path).is_symlink():
+        return ""
+    target = os.path.realpath(path)
+    if target.startswith("/usr/"):
+        return f"Runs cannot follow the link {path}. To fix: ln -s {target} /usr/local/bin/{program}"
+    return f"Runs cannot call {program}: {path} is a link to {target}. Install {program} in /usr."
+
+
+def print_programs(seen: Sequence[SeenProgram]) -> None:
+    if not seen:
+        return
+    rows = [
+        (
+            package,
+            ", ".join(one.program for one in seen if one.package == package and one.path),
+            ", ".join(one.program for one in seen if one.package == package and not one.path),
+        )
+        for package in USUAL
+    ]
+    title = "System programs that public skills call. All of them are optional."
+    columns = ["Debian package", "runs can call", "runs cannot call"]
+    if not is_terminal():
+        click.echo("\n" + title + "\n" + "\t".join(columns))
+    print_rows(columns, rows, title=title)
+    for one in seen:
+        if one.note:
+            click.echo(one.note, err=True)

@@ -104,7 +104,7 @@ async def download_files(client: AsyncClient, answer: Mapping[str, Any], folder:
 
     A path that leads outside the folder is refused, because the run chose the path.
     """
-    from skillery.client.files import is_plain, places_below
+    from skillery.client.blobs import is_plain, places_below
 
     if folder is None:
         return

@@ -110,9 +110,8 @@ async def temporary_client(settings: Settings, skills: Sequence[SkillFolder]) ->
     """Context manager: yield a client of a temporary registry in this process, which has the skills."""
     from skillery.app.composition import create_app
     from skillery.authoring.temporary_home import open_temporary_home
-    from skillery.cli.connection import SENT_ONCE, HomeClient
-    from skillery.cli.in_process import BASE_URL, InProcessTransport
-    from skillery.cli.log_lines import show_log
+    from skillery.cli.connection import BASE_URL, SENT_ONCE, HomeClient, InProcessTransport
+    from skillery.cli.output import show_log
 
     show_log(settings)
     async with open_temporary_home(settings, skills) as (core, edge):

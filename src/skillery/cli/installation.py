@@ -9,13 +9,12 @@ import click
 import msgspec
 
 from skillery.backends import Probe
-from skillery.cli.doctor_probes import installation_probes
+from skillery.cli.doctor_probes import SeenProgram, installation_probes, print_programs, seen_programs
 from skillery.cli.failures import CHECK_FAILED
 from skillery.cli.options import Target, home_options, json_option
 from skillery.cli.output import as_json as as_json_text
 from skillery.cli.output import clean, is_terminal, print_json, print_rows
 from skillery.cli.plugin_facts import HIDDEN, is_secret
-from skillery.cli.programs import SeenProgram, print_programs, seen_programs
 from skillery.errors import SkilleryError, StartupError
 
 if TYPE_CHECKING:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
 from skillery.formats.wording import HIDDEN, styles_emoji
+
+if TYPE_CHECKING:
+    from skillery.settings import Settings
+
 
 _HIDDEN = re.compile(HIDDEN)
 _JOINERS = "\u200c\u200d"
@@ -121,3 +126,21 @@ def print_fields(fields: Iterable[tuple[str, object]]) -> None:
 def _short_json(value: Any) -> str:
     line = as_json(value, indent=-1)
     return line if len(line) <= WIDTH else as_json(value)
+
+
+# -- The log of a command: warnings on stderr --------------------------------------------------------------------------
+
+
+def show_log(settings: Settings) -> None:
+    """Log warnings to stderr, one line each. With log level debug, log everything."""
+    debug = settings.log_level == "debug"
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Lines("%(levelname)s: %(message)s") if not debug else logging.Formatter())
+    logging.basicConfig(level="DEBUG" if debug else "WARNING", handlers=[handler], force=True)
+
+
+class _Lines(logging.Formatter):
+    """Formatter that omits tracebacks. The log level `debug` shows them."""
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 - the name that logging calls
+        return f"{ei[0].__name__}: {ei[1]}"

@@ -11,7 +11,7 @@ from skillery.cli.options import json_option
 from skillery.cli.output import clean, print_json
 
 if TYPE_CHECKING:
-    from skillery.authoring.plugin_scaffold import PluginKind
+    from skillery.authoring.scaffold import PluginKind
 
 
 @click.group()
@@ -34,8 +34,7 @@ def plugin() -> None:
 def new(name: str, kind: PluginKind, folder: Path | None, as_json: bool) -> None:
     """Make a working package NAME, with tests that pass. Nothing is downloaded, and no file is overwritten."""
     from skillery import __version__
-    from skillery.authoring.plugin_scaffold import make_plugin
-    from skillery.authoring.scaffold import FilesExist
+    from skillery.authoring.scaffold import FilesExist, make_plugin
     from skillery.errors import InvalidName
 
     place = folder or Path(name)

@@ -14,8 +14,7 @@ from skillery.backends import Language
 from skillery.cli.files import file_options, read_files, upload_files
 from skillery.cli.folder_skills import reference_of, with_skills
 from skillery.cli.options import Target, json_option, name_and_version, target_options
-from skillery.cli.run_end import RunOptions, background_options, end_of_run
-from skillery.cli.run_output import UsedCommand, arg_value, report
+from skillery.cli.run_output import RunOptions, UsedCommand, arg_value, background_options, end_of_run, report
 
 if TYPE_CHECKING:
     from skillery.client import AsyncClient

@@ -184,7 +184,7 @@ def _opened(settings: Settings) -> Iterator[tuple[Database, Secrets]]:
     settings.
     """
     from skillery.cli.database import migrated
-    from skillery.cli.log_lines import show_log
+    from skillery.cli.output import show_log
     from skillery.cli.services import closing_service
     from skillery.database import Database
     from skillery.plugins import load_plugins

@@ -31,7 +31,7 @@ from skillery.errors import SkilleryError
 if TYPE_CHECKING:
     from skillery.client import AsyncClient
     from skillery.client.results import SkillPage
-    from skillery.formats.version_steps import Part, Step
+    from skillery.formats.version_diffs import Part, Step
     from skillery.publishing import SkillFolder
 
 MAX_PAGE = 1000

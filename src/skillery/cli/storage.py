@@ -139,7 +139,7 @@ class _Opened(NamedTuple):
 
 @contextlib.contextmanager
 def _opened(target: Target) -> Iterator[_Opened]:
-    from skillery.cli.log_lines import show_log
+    from skillery.cli.output import show_log
     from skillery.database import migrate
     from skillery.plugins import load_plugins
 

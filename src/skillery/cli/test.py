@@ -12,9 +12,8 @@ import click
 import msgspec
 
 from skillery.cli.failures import CHECK_FAILED, signals_interrupt
-from skillery.cli.log_lines import show_log
 from skillery.cli.options import Target, allow_unknown_option, folders_argument, home_options, json_option
-from skillery.cli.output import clean, print_json
+from skillery.cli.output import clean, print_json, show_log
 
 if TYPE_CHECKING:
     from skillery.authoring.folder_runs import Allowed, FolderRuns
@@ -124,8 +123,8 @@ class _Session:
         """Test all folders, and return whether everything passed. With `watch`, test changed folders again until
         interrupted.
         """
+        from skillery.authoring.development import changes
         from skillery.authoring.folder_runs import open_runs
-        from skillery.authoring.watching import changes
 
         async with open_runs(settings, self._allowed) as runs:
             if not watch:

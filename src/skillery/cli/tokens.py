@@ -18,6 +18,8 @@ from skillery.cli.output import clean, is_terminal, print_json, print_rows
 
 if TYPE_CHECKING:
     from skillery.database import Database
+    from skillery.settings import Settings
+
 
 COLUMNS = ("id", "name", "kind", "scopes", "namespaces", "status", "expires", "last used")
 
@@ -92,7 +94,6 @@ def create(
 
 
 def _warn_about_server(target: Target) -> None:
-    from skillery.cli.token_check import problem_of_server
 
     problem = problem_of_server(target.load().settings)
     if problem is not None:
@@ -196,7 +197,7 @@ def _plain(answer: Any) -> dict[str, Any]:
 def open_home_database(target: Target) -> Iterator[Database]:
     """Context manager: yield the configured database, migrated to the revision of this release."""
     from skillery.cli.database import migrated, open_database
-    from skillery.cli.log_lines import show_log
+    from skillery.cli.output import show_log
 
     # Such a command needs access to the database, and no authenticator reads a token.
     target.check_token(())
@@ -204,3 +205,29 @@ def open_home_database(target: Target) -> Iterator[Database]:
     show_log(settings)
     with open_database(settings) as database:
         yield migrated(database, settings)
+
+
+# -- The check that the running server of a home uses the tokens that commands on this home create ---------------------
+
+
+def problem_of_server(settings: Settings) -> str | None:
+    """Return why the server that holds the home does not use the tokens in the database of `settings`. Return None if
+    the server uses them, or if no server holds the home.
+    """
+    from skillery.app.home import holder_of
+    from skillery.database import without_password
+
+    server = holder_of(settings.home)
+    if server is None or not server.url:
+        return None
+    if server.auth == "open":
+        return (
+            f'The server at {server.url} does not check tokens: its setting auth is "open". Restart it with '
+            'auth = "tokens".'
+        )
+    if server.database not in {None, without_password(settings.database_url)}:
+        return (
+            f"The server at {server.url} does not accept this token: it uses a different database. Name the "
+            "configuration of the server with --config or SKILLERY_CONFIG, and create the token again."
+        )
+    return None

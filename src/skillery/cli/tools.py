@@ -16,8 +16,16 @@ from skillery.cli.options import Target, json_option, name_and_version, print_ch
 from skillery.cli.output import as_json as as_json_text
 from skillery.cli.output import clean, print_fields, print_json, print_rows
 from skillery.cli.run import ENDINGS, input_options, read_inputs, text_in, text_of, upload_inputs
-from skillery.cli.run_end import RunOptions, detach_option, end_of_call, follow_option
-from skillery.cli.run_output import UsedCommand, output_fields, print_warnings, with_command
+from skillery.cli.run_output import (
+    RunOptions,
+    UsedCommand,
+    detach_option,
+    end_of_call,
+    follow_option,
+    output_fields,
+    print_warnings,
+    with_command,
+)
 
 if TYPE_CHECKING:
     from skillery.client import AsyncClient

@@ -163,7 +163,7 @@ async def _try(settings: Settings, folder: Folder, own: str, script_call: _Scrip
 
 async def _tools(client: AsyncClient, skill: Mapping[str, Any]) -> list[str]:
     """Return the names of the tools in tools.json."""
-    from skillery.formats.tools_json import FILE, read_tools
+    from skillery.formats.tools import FILE, read_tools
 
     paths = {file["path"] for file in skill["files"]}
     if FILE not in paths:

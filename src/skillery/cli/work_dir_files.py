@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from skillery.cli.sources import printable
-from skillery.client.files import is_plain
+from skillery.client.blobs import is_plain
 from skillery.errors import StartupError
 from skillery.importing.entries import junk
 

@@ -12,21 +12,19 @@ import httpx
 from skillery.client import results
 from skillery.client.answer_sizes import bounded_async, most_bytes_of
 from skillery.client.async_transfers import AsyncTransfers
-from skillery.client.authorization import Token, credentials
 from skillery.client.batches import Collected, Pending
-from skillery.client.deadlines import exchange_async
 from skillery.client.errors import AnsweredError, ClientError, NotAuthenticated
-from skillery.client.pictures import Pictures
-from skillery.client.retrying import Patience, Retries
-from skillery.client.tool_calls import FOR_MODELS, SEARCH, TOOLS, ModelMistake, offered_names, read_tool_call
-from skillery.client.waiting import sleep_async
+from skillery.client.retrying import Patience, Retries, exchange_async, sleep_async
+from skillery.client.tool_calls import FOR_MODELS, SEARCH, TOOLS, ModelMistake, Pictures, offered_names, read_tool_call
 from skillery.client.wire import (
     JSON,
     LIMITS,
     Call,
+    Token,
     address_of,
     batch_body,
     connection_errors,
+    credentials,
     is_loopback,
     is_plain,
     keepalive,

@@ -7,7 +7,7 @@ import mimetypes
 import os
 import re
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, TypeAlias, TypeGuard
@@ -160,3 +160,37 @@ def _range_of(response: httpx.Response) -> tuple[int | None, int | None]:
         return (int(part[1]), int(part[2])) if part else (None, None)
     length = response.headers.get("content-length", "")
     return 0, int(length) if length.isdecimal() else None
+
+
+# -- Local paths for the files of a run --------------------------------------------------------------------------------
+
+
+FORBIDDEN = ("", ".", "..")
+SPECIAL = {"\\", ":"} if os.name == "nt" else set()
+
+
+def is_plain(path: str) -> bool:
+    """Return whether a path in the result of a run stays inside a folder. The path is untrusted: the code of the run
+    chose it.
+    """
+    return not any(one in FORBIDDEN or not one.isprintable() or SPECIAL & set(one) for one in path.split("/"))
+
+
+def places_below(folder: os.PathLike[str], paths: Iterable[str]) -> list[Path]:
+    """Return a local path below `folder` for each path. If a path occurs twice, the second local path gets a number.
+
+    A run may return a file and a picture with one path. Raise ValueError if a path leads outside the folder.
+    """
+    places: list[Path] = []
+    for path in paths:
+        if not is_plain(path):
+            raise ValueError(
+                f"the run has a file {path!r}, which leads outside the folder: download its blob by its id"
+            )
+        first = place = Path(folder).joinpath(*path.split("/"))
+        number = 1
+        while place in places:
+            number += 1
+            place = first.with_name(f"{first.stem}-{number}{first.suffix}")
+        places.append(place)
+    return places

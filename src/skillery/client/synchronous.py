@@ -11,22 +11,20 @@ import httpx
 
 from skillery.client import results
 from skillery.client.answer_sizes import bounded, most_bytes_of
-from skillery.client.authorization import Token, credentials
 from skillery.client.batches import Collected, Pending
-from skillery.client.deadlines import exchange
 from skillery.client.errors import AnsweredError, ClientError, NotAuthenticated
-from skillery.client.pictures import Pictures
-from skillery.client.retrying import Patience, Retries
-from skillery.client.tool_calls import FOR_MODELS, SEARCH, TOOLS, ModelMistake, offered_names, read_tool_call
+from skillery.client.retrying import Patience, Retries, exchange, sleep
+from skillery.client.tool_calls import FOR_MODELS, SEARCH, TOOLS, ModelMistake, Pictures, offered_names, read_tool_call
 from skillery.client.transfers import Transfers
-from skillery.client.waiting import sleep
 from skillery.client.wire import (
     JSON,
     LIMITS,
     Call,
+    Token,
     address_of,
     batch_body,
     connection_errors,
+    credentials,
     is_loopback,
     is_plain,
     keepalive,

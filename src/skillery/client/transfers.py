@@ -23,14 +23,13 @@ from skillery.client.blobs import (
     is_source,
     kind_of,
     open_upload,
+    places_below,
 )
 from skillery.client.errors import ClientError
-from skillery.client.files import places_below
 from skillery.client.generated import Methods, RunFile
 from skillery.client.imports import IMPORT_HEADERS, ImportEvent, ImportOptions, query_of
 from skillery.client.results import NewBlob, Run, RunRecord, ToolResult, WorkspaceInfo
-from skillery.client.retrying import Patience, Retries
-from skillery.client.waiting import read, sleep, write
+from skillery.client.retrying import Patience, Retries, read, sleep, write
 from skillery.client.wire import blob_of, connection_errors, event_of, new_key, object_of, strange_answer
 
 MOST_LINE_BYTES = 8 * 1024 * 1024

@@ -30,8 +30,7 @@ from skillery.context.budget import expect_result
 from skillery.database import Database
 from skillery.database.tables import blobs
 from skillery.errors import BlobTooLarge
-from skillery.formats.ids import new_blob_id
-from skillery.formats.texts import decode_content
+from skillery.formats.texts import decode_content, new_blob_id
 from skillery.identity.quotas import Quotas, admit_blob, past_room, room_for_blob
 from skillery.method import HIDDEN, Method, Params, about, or_none
 

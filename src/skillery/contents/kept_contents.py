@@ -16,7 +16,7 @@ from skillery.contents.store import Content, Incoming, is_inline, open_content
 from skillery.database import Database, take_turns
 from skillery.database.tables import blobs, skill_versions
 from skillery.errors import ContentMissing, Unavailable
-from skillery.formats.ids import new_blob_id
+from skillery.formats.texts import new_blob_id
 
 KEPT_FOR = timedelta(days=1)
 _TURNS = 16

@@ -5,15 +5,18 @@ Source: §8 of Skill Tools 1.0.0.
 
 from __future__ import annotations
 
+import ast
+import io
 import json
+import tokenize
 from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
 from skillery.errors import InvalidName
 from skillery.formats.agent_skill import yaml_text
 from skillery.formats.names import parse_skill_name
-from skillery.formats.tools import Tool
-from skillery.formats.tools_json import FILE
+from skillery.formats.python_source import SourceFault, find_fault, parsed_source
+from skillery.formats.tools import FILE, Tool
 from skillery.formats.wording import printable, quoted
 
 MADE_BY = "define_tool"
@@ -102,3 +105,93 @@ def _parameter_lines(tool: Tool) -> Iterator[str]:
     for name, parameter in tool.parameters.items():
         optional = ", optional" if parameter.optional else ""
         yield f"- `{printable(name)}` ({parameter.type}{optional}): {' '.join(parameter.description.split())}"
+
+
+# Makes the handler file of a tool from the Python function body given to `define_tool` (§8 of Skill Tools 1.0.0).
+
+
+_HANDLER = "{}def handler(args):\n{}\n"
+_INDENT = "    "
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
+
+
+def python_handler(code: str) -> str | SourceFault:
+    """Return a file with a handler that has the body `code`, or the fault of this body. Call this function in a compile
+    worker.
+
+    The handler is `async` if the body only compiles in an async function.
+    """
+    content = handler_around(code)
+    fault = find_fault(content.encode("utf-8", "replace"), "handler")
+    if fault is None:
+        return _only_definitions(content) or content
+    waiting = handler_around(code, is_async=True)
+    return fault if find_fault(waiting.encode("utf-8", "replace"), "handler") else waiting
+
+
+def _only_definitions(content: str) -> SourceFault | None:
+    """Return a fault if the body of the handler only defines functions, so that a call would return nothing."""
+    tree = parsed_source(content.encode("utf-8", "replace"))
+    handler = tree.body[-1] if tree else None
+    statements = handler.body if isinstance(handler, ast.FunctionDef) else []
+    functions = [statement for statement in statements if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef)]
+    if not functions or not all(isinstance(statement, _DEFINITIONS) for statement in statements):
+        return None
+    last = functions[-1]
+    call = f"return {'await ' if isinstance(last, ast.AsyncFunctionDef) else ''}{last.name}(args)"
+    return SourceFault(
+        f"only defines the function {quoted(last.name)} and returns nothing; add a last line such as "
+        f"'{call}', or write only the lines of the function",
+        last.lineno,
+    )
+
+
+def handler_around(code: str, *, is_async: bool = False) -> str:
+    """Return a file with a handler. The first line is its `def`, the next lines are the body."""
+    body = _indented(code.replace("\r\n", "\n").strip("\n"))
+    return _HANDLER.format("async " if is_async else "", body)
+
+
+def _indented(code: str) -> str:
+    """Return the code, indented by one level. Lines that begin inside a string are not indented, so strings stay the
+    same.
+    """
+    inside = _lines_inside_texts(code)
+    lines = code.split("\n")
+    return "\n".join(
+        line if number in inside or not line.strip() else _INDENT + line for number, line in enumerate(lines, 1)
+    )
+
+
+def _lines_inside_texts(code: str) -> set[int]:
+    """Return the numbers of the lines that begin inside a string.
+
+    If the code has an invalid token, the result is empty: the compiler reports the fault.
+    """
+    found: set[int] = set()
+    opened: list[int] = []
+    starts, ends = _formatted_text_tokens()
+    try:
+        for token in tokenize.generate_tokens(io.StringIO(code).readline):
+            # Before Python 3.12, each error token can cost another pass over the rest of the code: minutes in total.
+            if token.type == tokenize.ERRORTOKEN:
+                return set()
+            if token.type == tokenize.STRING:
+                found.update(range(token.start[0] + 1, token.end[0] + 1))
+            elif token.type in starts:
+                opened.append(token.start[0])
+            elif token.type in ends and opened:
+                found.update(range(opened.pop() + 1, token.end[0] + 1))
+    except (tokenize.TokenError, SyntaxError, ValueError):  # Python 3.12 splits a character after a lone CR in two
+        return set()
+    return found
+
+
+def _formatted_text_tokens() -> tuple[set[int], set[int]]:
+    """Return two sets: the token types that open an f-string or t-string, and those that close one.
+
+    Both sets are empty before Python 3.12.
+    """
+    kinds = [("FSTRING_START", "FSTRING_END"), ("TSTRING_START", "TSTRING_END")]
+    there = [kind for kind in kinds if hasattr(tokenize, kind[0])]
+    return {getattr(tokenize, one[0]) for one in there}, {getattr(tokenize, one[1]) for one in there}

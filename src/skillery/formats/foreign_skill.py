@@ -13,12 +13,12 @@ from typing import NamedTuple
 from skillery.errors import InvalidName, InvalidVersion
 from skillery.formats.manifest import MAX_DESCRIPTION
 from skillery.formats.names import MAX_LENGTH, parse_skill_name
-from skillery.formats.normal_forms import normalized
 from skillery.formats.repairs import Repairs
 from skillery.formats.semver import MAX_LENGTH as MAX_VERSION
 from skillery.formats.semver import Version
 from skillery.formats.skill_md import FILE, SkillMd
 from skillery.formats.wording import quoted
+from skillery.formats.words import normalized
 
 KEYS = ("name", "description", "license", "compatibility", "metadata", "allowed-tools")
 """The keys that the format defines."""

@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 from skillery.errors import InvalidBundle
 from skillery.formats.json_values import text_problem
-from skillery.formats.lenient_yaml import ENTRY, NotYaml, SkillMdRepairs, read_yaml, with_quotes
-from skillery.formats.repairs import Repair, Repairs
+from skillery.formats.repairs import ENTRY, NotYaml, Repair, Repairs, SkillMdRepairs, read_yaml, with_quotes
 from skillery.formats.skill_md import (
     MAX_FRONTMATTER_BYTES,
     SkillMd,

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Protocol
 
-from skillery.formats.normal_forms import normalized
-from skillery.formats.words import Found, find_words_begun
+from skillery.formats.words import Found, find_words_begun, normalized
 
 LENGTH = 200
 BEFORE = 40

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import binascii
+import secrets
+import string
 
 from skillery.errors import InvalidParams
 
@@ -62,3 +64,31 @@ def parse_plain(text: str, where: str) -> str:
     if "\0" in text:
         raise InvalidParams(f"'{where}' contains a NUL character", hint="Leave it out.", param=where)
     return text
+
+
+# -- Random identifiers: opaque, safe in URLs and file names, with at least 128 random bits ----------------------------
+
+
+_ALPHABET = string.digits + string.ascii_letters
+_LENGTH = 22  # 62 ** 22 > 2 ** 130
+
+
+_FAIR = 256 - 256 % len(_ALPHABET)
+# The letter of each byte. Bytes over the highest multiple of 62 are left out: they would make some letters more likely.
+_LETTERS = (_ALPHABET * (256 // len(_ALPHABET) + 1)).encode()[:256]
+_UNFAIR = bytes(range(_FAIR, 256))
+
+
+def _random() -> str:
+    found = ""
+    while len(found) < _LENGTH:
+        found += secrets.token_bytes(32).translate(_LETTERS, _UNFAIR).decode()
+    return found[:_LENGTH]
+
+
+def new_run_id() -> str:
+    return f"run_{_random()}"
+
+
+def new_blob_id() -> str:
+    return f"blob:{_random()}"

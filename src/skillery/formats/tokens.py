@@ -11,8 +11,8 @@ from datetime import timedelta
 from typing import NamedTuple
 
 from skillery.errors import InvalidName, InvalidParams
-from skillery.formats.durations import parse_duration
 from skillery.formats.names import parse_namespace
+from skillery.formats.timestamps import parse_duration
 from skillery.formats.wording import quoted
 
 PREFIX = "sky_"

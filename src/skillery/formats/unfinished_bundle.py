@@ -31,11 +31,10 @@ from skillery.formats.python_source import source_problem
 from skillery.formats.skill_md import SkillMd, parse_skill_md
 from skillery.formats.skill_toml import MAX_BYTES as MAX_TOML_BYTES
 from skillery.formats.skill_toml import manifest_toml, toml_manifest
-from skillery.formats.toml_advice import with_toml
-from skillery.formats.tools import Tool
-from skillery.formats.tools_json import FILE as TOOLS_JSON
-from skillery.formats.tools_json import HINT as TOOLS_HINT
-from skillery.formats.tools_json import NO_TOOLS, ToolsFile, name_warnings, read_tools
+from skillery.formats.toml_lines import with_toml
+from skillery.formats.tools import FILE as TOOLS_JSON
+from skillery.formats.tools import HINT as TOOLS_HINT
+from skillery.formats.tools import NO_TOOLS, Tool, ToolsFile, name_warnings, read_tools
 from skillery.formats.wording import did_you_mean, printable, quoted
 
 _T = TypeVar("_T")

@@ -8,15 +8,93 @@ from __future__ import annotations
 
 import re
 import sys
+import threading
 import unicodedata
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from functools import lru_cache
+from typing import Literal, NamedTuple
 
 import msgspec
+import snowballstemmer
 
 from skillery.errors import InvalidParams
-from skillery.formats.normal_forms import normalized
-from skillery.formats.stems import stem_of
+
+# -- Unicode normal forms of foreign text, in linear time (https://www.unicode.org/reports/tr15/) ----------------------
+
+
+PIECE = 256
+SEARCH = 64
+
+
+def normalized(form: Literal["NFC", "NFKD"], text: str) -> str:
+    """Return the text in a normal form.
+
+    `unicodedata.normalize` sorts each sequence of combining characters in quadratic time and holds the interpreter
+    lock: a sequence of 32,768 takes a second. Therefore a sequence longer than a piece is normalised in pieces, and its
+    marks may get another order. Ordinary text has no such sequences.
+    """
+    if text.isascii():
+        return text
+    return "".join(unicodedata.normalize(form, piece) for piece in _pieces(text))
+
+
+def _pieces(text: str) -> Iterator[str]:
+    start = 0
+    while start < len(text):
+        end = min(start + PIECE, len(text))
+        limit = min(end + SEARCH, len(text))
+        # If the next character never combines with the previous one, a cut between the two does not change the result.
+        end = next((at for at in range(end, limit) if _stands_alone(text[at])), end)
+        yield text[start:end]
+        start = end
+
+
+def _stands_alone(character: str) -> bool:
+    is_mark = unicodedata.category(character)[0] == "M"
+    is_vowel_or_final_of_hangul = "\u1160" <= character <= "\u11ff"
+    return not (is_mark or is_vowel_or_final_of_hangul)
+
+
+# Stems of English words: `deploying`, `deploys` and `deployed` have the stem `deploy` (Snowball's Porter 2
+# stemmer).
+
+
+_KEPT = 65_536
+"""The number of cached stems: the stemmer takes 20 µs for a word, and texts have most words in common."""
+_ENGLISH = re.compile("[a-z]{3,64}")
+# British spellings that differ from American ones: organise, summarising, colour, behaviour.
+_ISE = re.compile("(?<=[a-z]{3})is(e|ed|es|er|ers|ing|ation|ations)$")
+_YSE = re.compile("(?<=anal)ys(e|ed|er|ers|ing)$")
+_OUR = re.compile("(?<=[a-z]{3})our(s|ed|ing|al|ful)?$")
+
+
+# Plurals of abbreviations (pdfs, csvs): the stemmer does not handle them, because they have no vowels.
+_PLURAL = re.compile("[^aeiouy]{3,}(?<!s)s")
+_SAME = {"analysi": "analyz"}
+"""Stems of nouns, mapped to the stems of their verbs if the two differ."""
+
+
+class _Stemmer(threading.local):
+    """Holds a separate stemmer for each thread, because a stemmer stores the current word in itself."""
+
+    def __init__(self) -> None:
+        self.stem = snowballstemmer.stemmer("english").stemWord
+
+
+_stemmer = _Stemmer()
+
+
+@lru_cache(_KEPT)
+def stem_of(word: str) -> str:
+    """Return the stem of a word in lower case. A word that is not 3 to 64 letters `a` to `z` is returned unchanged."""
+    if not _ENGLISH.fullmatch(word):
+        return word
+    if _PLURAL.fullmatch(word):
+        return word[:-1]
+    american = _OUR.sub(r"or\1", _YSE.sub(r"yz\1", _ISE.sub(r"iz\1", word)))
+    stem: str = _stemmer.stem(american)
+    return _SAME.get(stem, stem)
+
 
 MAX_WORD = 64
 """The number of characters of a word that count. The rest is cut off."""

@@ -16,10 +16,10 @@ from skillery.formats.foreign_skill import ForeignSkill, alias_key, read_foreign
 from skillery.formats.lenient_skill_md import read_skill_md
 from skillery.formats.manifest import Manifest, parse_manifest, toml_manifest
 from skillery.formats.names import is_within
-from skillery.formats.renaming import renamed_toml
 from skillery.formats.repairs import Repair, Repairs
 from skillery.formats.semver import Version
 from skillery.formats.skill_md import SkillMd
+from skillery.formats.skill_toml import renamed_toml
 from skillery.formats.wording import quoted
 from skillery.importing.aliases import FILES_PART
 from skillery.importing.entries import Archive

@@ -14,9 +14,9 @@ from skillery.backends import Identity
 from skillery.database import Statement, in_utc
 from skillery.database.registry import Registry
 from skillery.database.tables import label_moves, labels, skill_versions
-from skillery.formats.labels import parse_label
 from skillery.formats.names import parse_skill_name
 from skillery.formats.timestamps import timestamp_text
+from skillery.formats.version_spec import parse_label
 from skillery.labels.labels import MoveName, last_move, of_previous, of_version
 from skillery.method import Cursor, Method, Params, SkillName, about
 from skillery.registry.cursors import NextCursor, make_cursor, read_cursor

@@ -21,9 +21,8 @@ from skillery.backends import Identity
 from skillery.database.registry import Registry
 from skillery.database.tables import RESOLVABLE, label_moves, labels, skill_versions
 from skillery.errors import NothingToGoBackTo, NotPublished, TooManyLabels
-from skillery.formats.labels import parse_label
 from skillery.formats.names import parse_skill_name
-from skillery.formats.version_spec import VersionSpec, parse_version_spec
+from skillery.formats.version_spec import VersionSpec, parse_label, parse_version_spec
 from skillery.identity import access
 from skillery.method import Method, Params, SkillName, about
 from skillery.registry.resolution import label_not_found, resolve

@@ -13,11 +13,10 @@ if TYPE_CHECKING:
     from skillery.publishing.developer import DevelopedSkill, Developer, KeptSkills
     from skillery.publishing.example_runs import ExampleRuns
     from skillery.publishing.folders import SkillFolder, read_skill_folder
-    from skillery.publishing.gate import Gate, Trials
+    from skillery.publishing.gate import Gate, PublishingRules, Trials
     from skillery.publishing.import_check import ImportCheck
     from skillery.publishing.publisher import CheckedSkill, CreatedSkill, Published, Publisher
     from skillery.publishing.rechecks import RecheckedVersion, Rechecks
-    from skillery.publishing.rules import PublishingRules
     from skillery.publishing.script_check import ScriptCheck
     from skillery.publishing.tool_maker import DefinedTool, ToolMaker
     from skillery.publishing.undeclared import Undeclared

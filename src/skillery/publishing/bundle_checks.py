@@ -24,8 +24,8 @@ from skillery.formats.permissions import PermissionsDiff
 from skillery.formats.problems import AGAIN
 from skillery.formats.semver import Version
 from skillery.formats.skill_md import SkillMd
-from skillery.formats.tools_json import FILE as TOOLS_JSON
-from skillery.formats.tools_json import read_tools
+from skillery.formats.tools import FILE as TOOLS_JSON
+from skillery.formats.tools import read_tools
 from skillery.formats.version_spec import Exact
 from skillery.identity import access
 from skillery.publishing.example_runs import Subject, Tested

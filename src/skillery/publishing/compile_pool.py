@@ -8,9 +8,9 @@ from typing import ParamSpec, Protocol, TypeVar
 from skillery.context.worker_pool import TookTooLong, WorkerFailed, WorkerPool, WorkLimits
 from skillery.context.worker_process import name_of
 from skillery.formats.bundle import SourceFile
-from skillery.formats.imports import Import, imports_of_all
+from skillery.formats.defined_tools import python_handler
+from skillery.formats.imports import Import, RelativeImport, imports_of_all, relative_imports_of_all
 from skillery.formats.problems import Problem
-from skillery.formats.python_handler import python_handler
 from skillery.formats.python_source import (
     Signature,
     SourceFault,
@@ -21,7 +21,6 @@ from skillery.formats.python_source import (
     located,
     size_fault,
 )
-from skillery.formats.relative_imports import RelativeImport, relative_imports_of_all
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -7,27 +7,31 @@ words. The gate knows no registry: its caller passes what the registry adds (the
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 
 from skillery.backends import Events, Finding, Identity, Publication, PublishedFile
 from skillery.formats.bundle import Bundle, BundleFile, BundleLimits
 from skillery.formats.check_results import CheckFinding
+from skillery.formats.permissions import PermissionsDiff
 from skillery.formats.skill_md import SkillMd
 from skillery.formats.unfinished_bundle import UnfinishedBundle, begin_bundle
+from skillery.identity.access import ApprovalRules
 from skillery.publishing.example_runs import ExampleRuns
 from skillery.publishing.import_check import ImportCheck
 from skillery.publishing.package_locks import Kept, dependencies_of, lock_of, with_lock, with_toml_lines
 from skillery.publishing.script_check import ScriptCheck
 from skillery.publishing.undeclared import Undeclared
 from skillery.publishing.undeclared_findings import UNDECLARED, ImportScan
+from skillery.registry.visibility import Visibility
 
 if TYPE_CHECKING:
     from skillery.publishing.compile_pool import Compilers
     from skillery.publishing.package_locks import PackageLocks
+
 
 Judge = Callable[[Sequence[Finding]], Awaitable[tuple[CheckFinding, ...]]]
 """Function that adds the waivers of the registry to findings."""
@@ -161,3 +165,43 @@ def publication_of(bundle: Bundle, identity: Identity) -> Publication:
         files=published_files(bundle.files),
         identity=identity,
     )
+
+
+# -- Rules for the first status of a new version: published at once, in review, or a draft -----------------------------
+
+
+Landing = Literal["publish", "review", "draft"]
+
+
+class PublishingRules(NamedTuple):
+    """The first status of new versions, by publisher and permissions, and the visibility of new skills."""
+
+    people: Landing = "publish"
+    agents: Landing = "publish"
+    visibility: Visibility = "public"
+    """The visibility of a new skill."""
+    increases: Landing = "publish"
+    """First status of a version that has more permissions than the published versions of the skill. It applies to
+    people and agents.
+    """
+    first_permissions: Landing = "publish"
+    """First status of the first version of a skill, if the version has permissions."""
+    trials: bool = True
+    """Whether the entrypoint is imported and the examples run before a version is published."""
+    passed: Collection[str] = ()
+    """Digests of bundles whose examples have passed before. They count as passed, without `trials` too."""
+    approval: ApprovalRules = ApprovalRules()
+    """Which reviewers approve versions."""
+    submit: bool | None = None
+    """The decision of the publisher for this version: True submits a draft for review, False makes a draft."""
+
+    def status_for(self, identity: Identity, diff: PermissionsDiff, *, is_unproven: bool = False) -> str:
+        """Return the first status of a version. Examples of an unproven version run when a reviewer approves it."""
+        own = self.agents if identity.kind == "agent" else self.people
+        asked = [own]
+        if diff.is_increase:
+            asked.append(self.increases if diff.against is not None else self.first_permissions)
+        if not is_unproven and set(asked) == {"publish"}:
+            return "draft" if self.submit is False else "published"
+        submits = "review" in asked if self.submit is None else self.submit
+        return "in_review" if submits else "draft"

@@ -6,15 +6,152 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Annotated, Literal
 
-from skillery.backends import Finding, Identity, PublishedFile
+import msgspec
+
+from skillery.backends import Failure, FailureType, Finding, Identity, Outcome, PublishedFile
+from skillery.failure_types import SERVER_FAILURES
 from skillery.formats.bundle import Bundle, BundleFile, SourceFile
-from skillery.formats.manifest import Permissions, Runtime
-from skillery.formats.relative_imports import may_import_relatively, missing_target
+from skillery.formats.import_names import own_module, providers_of
+from skillery.formats.imports import may_import_relatively, missing_target
+from skillery.formats.manifest import Manifest, Permissions, Runtime
+from skillery.formats.python_source import Signature
+from skillery.formats.requirements import DEPENDENCIES
 from skillery.formats.unfinished_bundle import MAX_CHECKED_BYTES
+from skillery.formats.wording import printable, quoted
 from skillery.publishing.compile_pool import Compilers
-from skillery.publishing.import_findings import RULE, findings_of, signature_findings
+from skillery.runs.hints import NO_NETWORK, lacks_network
 from skillery.runs.trials import LentFiles, Trial, TrialRuns
+
+# -- Findings of the import check, from the answer of the sandbox ------------------------------------------------------
+
+
+RULE = "entrypoint_import"
+_OF_CODE = {"ImportError", "ModuleNotFoundError", "NameError", "SyntaxError", "IndentationError", "SystemExit"}
+"""Errors of the code itself: they occur with network and secrets too."""
+MOST_LINES = 2**31 - 1
+"""The largest number of a line in an answer. Larger ones break clients and columns of databases."""
+Severity = Literal["error", "warning"]
+_LATER = "Do this in the function instead: a run imports the file each time"
+
+
+class Report(msgspec.Struct, frozen=True):
+    """The answer of `in_sandbox/import_report.py`. The code that it imported can change every field."""
+
+    type: str = ""
+    message: str = ""
+    chain: tuple[str, ...] = ()
+    file: str = ""
+    line: Annotated[int, msgspec.Meta(le=MOST_LINES)] = 0
+    module: str = ""
+    variable: str = ""
+    signature: str = ""
+    parameters: tuple[str, ...] = ()
+
+
+def findings_of(
+    manifest: Manifest, runtime: Runtime, outcome: Outcome, seconds: float, paths: Sequence[str]
+) -> tuple[Finding, ...]:
+    """Return the findings of an import that ended with `outcome` after at most `seconds`. `paths` are the files."""
+    if outcome.failure is not None:
+        return (_of_failure(manifest, runtime, outcome.failure, seconds),)
+    try:
+        report = msgspec.json.decode(outcome.result or b"", type=Report)
+    except (msgspec.MsgspecError, RecursionError):
+        said = "cannot be imported: it changes the process that imports it"
+        return (Finding(RULE, said, "error", runtime.entrypoint, 1),)
+    if finding := _of_signature(manifest, runtime, report):
+        return (finding,)
+    return (_of_report(manifest, runtime, report, paths),) if report.type else ()
+
+
+def signature_findings(manifest: Manifest, runtime: Runtime, signature: Signature | None) -> tuple[Finding, ...]:
+    """Return the finding about the parameters of an entrypoint that was not imported, if there is one."""
+    if signature is None:
+        return ()
+    report = Report(
+        file=runtime.entrypoint, line=signature.line, signature=signature.problem, parameters=signature.parameters
+    )
+    finding = _of_signature(manifest, runtime, report)
+    return (finding,) if finding else ()
+
+
+def _of_signature(manifest: Manifest, runtime: Runtime, report: Report) -> Finding | None:
+    """Return the finding about parameters that do not fit a call with one argument, or None."""
+    if report.signature:
+        call = f"write def {runtime.export}(args):"
+        return _finding(runtime, report, "error", f"{report.signature}, but a run passes one argument: {call}")
+    inputs = [name for name in report.parameters if name in manifest.inputs]
+    if len(inputs) < 2:
+        return None
+    said = (
+        f"{runtime.export}({', '.join(report.parameters)}) has a parameter for each input, but a run passes one "
+        f"argument, the object of all inputs: write def {runtime.export}(args): and read args['{inputs[0]}']"
+    )
+    return _finding(runtime, report, "error", said)
+
+
+def _of_failure(manifest: Manifest, runtime: Runtime, failure: Failure, seconds: float) -> Finding:
+    said = printable(failure.message, 400)
+    if failure.type in SERVER_FAILURES:
+        return Finding(RULE, f"was not imported: {said}", "warning", runtime.entrypoint)
+    if failure.type == FailureType.TIMEOUT:
+        said = f"the import takes longer than {seconds:g} s (the setting publishing.import_seconds). {_LATER}"
+        is_slow = bool(runtime.dependencies) or _has_permissions(manifest)
+        return Finding(RULE, said, "warning" if is_slow else "error", runtime.entrypoint, 1)
+    severity: Severity = "warning" if _has_permissions(manifest) else "error"
+    return Finding(RULE, f"cannot be imported: {failure.type}: {said}", severity, runtime.entrypoint, 1)
+
+
+def _of_report(manifest: Manifest, runtime: Runtime, report: Report, paths: Sequence[str]) -> Finding:
+    said = f"cannot be imported: {printable(report.type, 100)}: {printable(report.message, 400)}".rstrip(": ")
+    failure = Failure(report.type, report.message, "\n".join(report.chain))
+    if report.variable:
+        how = "" if report.variable in manifest.permissions.secrets else " (permissions.secrets does not list it)"
+        said = f"needs the variable {quoted(report.variable)}{how} to be imported. {_LATER}"
+        return _finding(runtime, report, "warning", said)
+    if lacks_network(failure):
+        how = "" if manifest.permissions.network else " (permissions.network lists no host)"
+        return _finding(runtime, report, "warning", f"needs the network{how} to be imported. {_LATER}")
+    if report.type == "ModuleNotFoundError" and report.module:
+        return _of_missing(manifest, runtime, report, paths)
+    if report.type == "SystemExit":
+        said = "calls sys.exit when it is imported; put that under: if __name__ == '__main__':"
+    if report.type not in _OF_CODE and _has_permissions(manifest):
+        return _finding(runtime, report, "warning", f"{said}; it may need the network or secrets. {_LATER}")
+    return _finding(runtime, report, "error", said)
+
+
+def _of_missing(manifest: Manifest, runtime: Runtime, report: Report, paths: Sequence[str]) -> Finding:
+    module = report.module[:200]
+    own = f"skills.{manifest.name.replace('-', '_')}"
+    if module.startswith(f"{own}."):
+        said = f"imports {quoted(module)}, which leads nowhere: the bundle has no such module"
+        return _finding(runtime, report, "error", said)
+    if module.split(".")[0] == "skills":
+        said = f"imports {quoted(module)}: this works only in run_code that mounts both skills"
+        return _finding(runtime, report, "warning", said)
+    if written := own_module(module, (runtime.entrypoint, paths)):
+        return _finding(runtime, report, "error", f"imports {quoted(module)}: {written}")
+    add = f"add {quoted(providers_of(module).packages[0])} to {DEPENDENCIES}, or the module to the skill"
+    return _finding(runtime, report, "error", f"imports {quoted(module)}, which runs do not have: {add}")
+
+
+def _finding(runtime: Runtime, report: Report, severity: Severity, message: str) -> Finding:
+    file, line = (report.file, report.line) if report.file and report.line > 0 else (runtime.entrypoint, 1)
+    return Finding(RULE, printable(message, 800), severity, printable(file), line)
+
+
+def lacks_permission(manifest: Manifest, message: str) -> bool:
+    """Return whether code may fail with this message only because a check has no network and no secrets."""
+    is_of_network = any(phrase in message for phrase in NO_NETWORK)
+    return is_of_network or (_has_permissions(manifest) and "SyntaxError" not in message)
+
+
+def _has_permissions(manifest: Manifest) -> bool:
+    return bool(manifest.permissions.network or manifest.permissions.secrets)
+
 
 _INSIDE = Path(__file__).parent / "in_sandbox" / "import_report.py"
 

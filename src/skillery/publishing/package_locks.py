@@ -19,7 +19,7 @@ from skillery.formats.manifest import with_inferred
 from skillery.formats.problems import Problem
 from skillery.formats.requirements import LOCK, inferred_in, mark_inferred
 from skillery.formats.semver import Version
-from skillery.formats.toml_advice import with_toml
+from skillery.formats.toml_lines import with_toml
 from skillery.publishing.undeclared_findings import ImportScan
 
 Infer = Callable[[], Awaitable[ImportScan]]

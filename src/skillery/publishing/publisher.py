@@ -28,10 +28,9 @@ from skillery.formats.version_spec import Exact, Latest
 from skillery.identity.access import ApprovalRules
 from skillery.identity.quotas import Quotas
 from skillery.publishing.bundle_checks import MOST_FINDINGS, BundleChecks, refuse
-from skillery.publishing.file_matches import holds
-from skillery.publishing.gate import as_found, publication_of
+from skillery.publishing.folders import holds
+from skillery.publishing.gate import PublishingRules, as_found, publication_of
 from skillery.publishing.package_locks import lock_of
-from skillery.publishing.rules import PublishingRules
 from skillery.publishing.undeclared_findings import ImportScan
 from skillery.registry.index_names import index_name_warning
 from skillery.registry.resolution import resolve, version_if_there

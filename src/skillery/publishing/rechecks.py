@@ -23,7 +23,7 @@ from skillery.identity import access
 from skillery.method import ExactVersion, Method, Params, SkillName
 from skillery.publishing.bundle_checks import MOST_FINDINGS, BundleChecks
 from skillery.publishing.example_runs import RULE as EXAMPLES
-from skillery.publishing.import_findings import RULE as IMPORT
+from skillery.publishing.import_check import RULE as IMPORT
 from skillery.publishing.script_check import RULE as SCRIPTS
 from skillery.publishing.undeclared_findings import INFERRED, UNDECLARED
 from skillery.registry.resolution import resolve

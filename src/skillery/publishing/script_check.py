@@ -20,7 +20,7 @@ from skillery.formats.manifest import Permissions, Runtime
 from skillery.formats.package_json import JAVASCRIPT, MODULES, SCRIPTS
 from skillery.formats.unfinished_bundle import MAX_CHECKED_BYTES
 from skillery.formats.wording import printable
-from skillery.publishing.import_findings import MOST_LINES, lacks_permission
+from skillery.publishing.import_check import MOST_LINES, lacks_permission
 from skillery.runs.trials import LentFiles, Trial, TrialRuns
 
 RULE = "script_check"

@@ -18,7 +18,16 @@ from skillery.formats.requirements import package_of, read_lock
 from skillery.formats.unfinished_bundle import MAX_CHECKED_BYTES
 from skillery.publishing.compile_pool import Compilers
 from skillery.publishing.package_locks import PackageLocks
-from skillery.publishing.undeclared_findings import ImportScan, Missing, Mode, findings_of, is_provided
+from skillery.publishing.undeclared_findings import (
+    ImportScan,
+    Missing,
+    Mode,
+    findings_of,
+    is_provided,
+)
+
+# -- Findings about undeclared packages --------------------------------------------------------------------------------
+
 
 MOST_MODULES = 50
 """Limit of the modules that are reported, and of the packages that are inferred."""

@@ -15,6 +15,7 @@ INFER = ", or import the skill with --packages infer"
 """Remedy for imported skills. The author of a skill declares the package."""
 Mode = Literal["off", "suggest", "lock"]
 """Handling of undeclared packages: no check, a finding for each, or a lock that contains them."""
+
 UNDECLARED, INFERRED = "undeclared_package", "inferred_package"
 """The rules of findings about undeclared and inferred packages."""
 

@@ -15,10 +15,10 @@ from skillery.errors import SkilleryError
 from skillery.runs.active_run import ActiveRun
 from skillery.runs.declarations import checked
 from skillery.runs.display import with_text
-from skillery.runs.granted_secrets import GrantedSecrets, SecretsRefused
 from skillery.runs.hints import name_missing_program, with_hint
 from skillery.runs.limits import degraded, needs_of, why_refused
 from skillery.runs.live_output import LiveOutput
+from skillery.runs.packages import GrantedSecrets, SecretsRefused
 from skillery.runs.preparation import Prepared
 from skillery.runs.redaction import Redaction
 from skillery.runs.run_host import Host

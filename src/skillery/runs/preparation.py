@@ -13,8 +13,8 @@ from skillery.database import Database
 from skillery.environments import Environments
 from skillery.environments.definitions import Named
 from skillery.environments.named import NamedEnvironments
-from skillery.formats.ids import new_run_id
 from skillery.formats.manifest import Manifest, Permissions, Runtime
+from skillery.formats.texts import new_run_id
 from skillery.formats.version_spec import parse_version_spec
 from skillery.identity.access import ApprovalRules
 from skillery.registry.resolution import resolve

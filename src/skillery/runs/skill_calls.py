@@ -17,7 +17,7 @@ from skillery.backends import Job, Limits, Outcome, Progress, SkillCall
 from skillery.contents.blob_rows import BlobRow
 from skillery.context.threads import BIG_TEXT, JSON
 from skillery.errors import InvalidParams, NotAllowed, SkillFailed, TooLarge
-from skillery.formats.ids import new_run_id
+from skillery.formats.texts import new_run_id
 from skillery.formats.wording import quoted
 from skillery.registry.version_rows import VersionRow
 from skillery.runs.run_host import Host, Writer, live_output

@@ -22,9 +22,9 @@ from skillery.backends import (
     SkillCall,
     SkillMount,
 )
-from skillery.formats.ids import new_run_id
 from skillery.formats.inputs import InputInvalid, apply_inputs, with_usage
 from skillery.formats.manifest import Manifest, Permissions, Runtime
+from skillery.formats.texts import new_run_id
 from skillery.formats.tools import Tool, inputs_of
 from skillery.runs.limits import LimitRules
 from skillery.runs.scripts import tool_args

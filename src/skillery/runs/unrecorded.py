@@ -5,7 +5,7 @@ from __future__ import annotations
 from skillery.backends import Identity, Outcome
 from skillery.context.queue import Queue
 from skillery.errors import BlobNotFound, NotAllowed
-from skillery.formats.ids import new_blob_id
+from skillery.formats.texts import new_blob_id
 from skillery.runs.execution import Execution
 from skillery.runs.preparation import Preparer
 from skillery.runs.trials import Trial

@@ -42,9 +42,8 @@ from skillery.database.tables import (
     skills,
 )
 from skillery.formats.bundle import Bundle
-from skillery.formats.search_fields import MAX_BODY, MOST_IMPACT, Fields, search_fields
+from skillery.formats.search_fields import MAX_BODY, MOST_IMPACT, WHOLE, Fields, search_fields, stored_pieces
 from skillery.formats.skill_md import body_of, text_of
-from skillery.formats.spellings import WHOLE, stored_pieces
 from skillery.formats.words import words_of
 from skillery.registry.visibility import View, is_own, parameters, seen_by_name, sees_each, view_of
 

@@ -18,7 +18,7 @@ from sqlalchemy.dialects.postgresql import TSQUERY
 
 from skillery.database import Statement
 from skillery.database.tables import search_postings, search_spellings, search_words, skills
-from skillery.formats.spellings import (
+from skillery.formats.search_fields import (
     WHOLE,
     distance,
     is_known_spelling,
@@ -26,8 +26,7 @@ from skillery.formats.spellings import (
     mistakes_allowed,
     pieces_of,
 )
-from skillery.formats.stems import stem_of
-from skillery.formats.words import Term, beginning_of
+from skillery.formats.words import Term, beginning_of, stem_of
 from skillery.skills.search_index import VisibilityShape, VisibleSkills, is_seen
 
 MOST_COUNTED = 4096

@@ -10,7 +10,7 @@ import msgspec
 from skillery.api.mcp.large_messages import MOST_OF_SDK
 from skillery.api.mcp.requests import Visit
 from skillery.backends import Identity
-from skillery.client.pictures import Pictures
+from skillery.client.tool_calls import Pictures
 from skillery.edge.operations import ErrorAnswer
 from skillery.errors import SkilleryError
 from skillery.formats.hint_words import error_for_tools

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Protocol
 
-from skillery.formats.addresses import network_of
+from skillery.formats.network import network_of
 
 # -- Log lines about refused and closed connections, at most one line per address and minute ---------------------------
 

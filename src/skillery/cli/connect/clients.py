@@ -6,13 +6,172 @@ No file gets a token. Clients that clone with git ask `skillery credential` for 
 
 from __future__ import annotations
 
+import json
 import os
+import secrets
 import shlex
-from collections.abc import Callable, Sequence
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from skillery.cli.connect.settings import Change, change_git, change_json, change_toml, json_text
+from skillery.errors import StartupError
+
+# -- Changes to the settings files of clients: a change adds its own entries and keeps all others ----------------------
+
+
+GIT_SECONDS = 10
+
+
+class Change(NamedTuple):
+    """The text of one settings file, before and after. `before` is "" if there is no file."""
+
+    path: Path
+    before: str
+    after: str
+    addition: str
+    """What the change adds, for a person who edits the file."""
+
+    def diff(self) -> str:
+        """Return the change as a unified diff, or "" if the file already has the settings."""
+        import difflib
+
+        lines = difflib.unified_diff(
+            self.before.splitlines(keepends=True), self.after.splitlines(keepends=True), str(self.path), str(self.path)
+        )
+        return "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)
+
+    def write(self) -> None:
+        """Write the file, complete or not at all. Its mode stays. Raise StartupError if that is not possible."""
+        if self.before == self.after:
+            return
+        place = Path(os.path.realpath(self.path))  # the file may be a link into a folder with settings
+        partial = place.with_name(f".{place.name}.{secrets.token_hex(4)}")
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            if place.exists() and place.read_text("utf-8") != self.before:
+                raise StartupError(f"'{self.path}' changed during the command: run the command again")
+            partial.write_text(self.after, "utf-8")
+            if place.exists():
+                shutil.copymode(place, partial)
+            partial.replace(place)
+        except OSError as error:
+            raise StartupError(f"cannot write '{self.path}': {error.strerror}") from None
+        finally:
+            with suppress(OSError):
+                partial.unlink(missing_ok=True)
+
+
+def change_json(path: Path, addition: Mapping[str, Any]) -> Change:
+    """Return the change that merges objects into a JSON file. Raise StartupError if the file is not a JSON object."""
+    before = _text(path)
+    try:
+        found = json.loads(before) if before.strip() else {}
+    except ValueError as error:
+        raise _unreadable(path, addition, f"is not JSON: {error}") from None
+    after = json.dumps(_merged(path, found, addition), indent=2, ensure_ascii=False) + "\n"
+    same = before.strip() and json.loads(after) == found
+    return Change(path, before, before if same else after, json_text(addition))
+
+
+def _merged(path: Path, found: Any, addition: Mapping[str, Any]) -> dict[str, Any]:
+    if not isinstance(found, dict):
+        raise _unreadable(path, addition, "has another value where an object belongs")
+    merged = dict(found)
+    for name, value in addition.items():
+        # An entry of this server is replaced whole: a former entry may have other keys.
+        is_group = isinstance(value, Mapping) and all(isinstance(one, Mapping) for one in value.values())
+        merged[name] = _merged(path, merged.get(name, {}), value) if is_group else value
+    return merged
+
+
+def _unreadable(path: Path, addition: Mapping[str, Any], what: str) -> StartupError:
+    return StartupError(f"'{path}' {what}; add this by hand:\n{json_text(addition)}")
+
+
+def json_text(value: Mapping[str, Any]) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False)
+
+
+def change_toml(path: Path, table: str, name: str, values: Mapping[str, Any]) -> Change:
+    """Return the change that sets `[table.name]` in a TOML file. Comments and order stay.
+
+    Raise StartupError if the file is not TOML.
+    """
+    import tomlkit
+    from tomlkit.exceptions import TOMLKitError
+
+    before = _text(path)
+    document = tomlkit.document()
+    document[table] = {name: dict(values)}
+    addition = tomlkit.dumps(document).strip().removeprefix(f"[{table}]").strip()
+    try:
+        whole = tomlkit.parse(before)
+        group = whole.setdefault(table, tomlkit.table(is_super_table=True))
+        if not isinstance(group, dict):
+            raise StartupError(f"'{path}' has another value at '{table}'; add this by hand:\n{addition}")
+        if group.get(name) != values:
+            group[name] = dict(values)
+    except TOMLKitError as error:
+        raise StartupError(f"'{path}' is not TOML: {error}; add this by hand:\n{addition}") from None
+    after = tomlkit.dumps(whole)
+    return Change(path, before, after if after == before else f"{after.rstrip()}\n", addition)
+
+
+def change_git(server: str, helper: str) -> Change:
+    """Return the change that makes `helper` the only credential helper for a server in the user's settings of git.
+
+    The empty helper first: other helpers would write the token to their own files.
+    """
+    path = _git_settings()
+    before = _text(path)
+    key = f"credential.{server}.helper"
+    addition = f'[credential "{server}"]\n\thelper =\n\thelper = "{_escaped(helper)}"'
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / "config"
+        copy.write_text(before, "utf-8")
+        if _git(copy, "--get-all", key, fails=True) != f"\n{helper}\n":
+            _git(copy, "--replace-all", key, "")
+            _git(copy, "--add", key, helper)
+        return Change(path, before, copy.read_text("utf-8"), addition)
+
+
+def _escaped(helper: str) -> str:
+    return helper.replace("\\", "\\\\").replace('"', '\\"')
+
+
+def _git_settings() -> Path:
+    """Return the file that `git config --global` writes."""
+    if named := os.environ.get("GIT_CONFIG_GLOBAL"):
+        return Path(named)
+    usual = Path.home() / ".gitconfig"
+    folder = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+    other = folder / "git" / "config"
+    return other if other.exists() and not usual.exists() else usual
+
+
+def _git(file: Path, *words: str, fails: bool = False) -> str:
+    command = ["git", "config", "--file", str(file), *words]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=GIT_SECONDS, check=False)
+    except OSError:
+        raise StartupError("this computer has no git: install it, and run the command again") from None
+    if done.returncode != 0 and not fails:
+        raise StartupError(f"git cannot change its settings: {done.stderr.strip()}")
+    return done.stdout
+
+
+def _text(path: Path) -> str:
+    """Return the text of a file, "" without a file."""
+    try:
+        return path.read_text("utf-8")
+    except FileNotFoundError:
+        return ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise StartupError(f"cannot read '{path}': {getattr(error, 'strerror', None) or 'it is not UTF-8'}") from None
 
 
 class Server(NamedTuple):

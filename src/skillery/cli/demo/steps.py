@@ -3,18 +3,108 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
 from skillery.app.bundled import bundled_folders
-from skillery.cli.demo import samples
 from skillery.cli.failures import CheckFailed
 from skillery.cli.output import as_json
 from skillery.client import AsyncClient
+from skillery.client.generated import SkillFile
 from skillery.errors import StartupError
+
+# -- Samples for the demo: code that uses two skills, and a skill to publish -------------------------------------------
+
+
+COMPOSITION = """\
+from runtime import blobs, log, summary
+from skills.text.csv.profile import profile_csv
+from skills.text.csv.query import query_csv
+
+
+def main(args):
+    text = blobs.read_text(args["csv_blob"])
+    columns = profile_csv(text)["columns"]
+    labels = [one["name"] for one in columns if one["type"] == "text" and 2 <= one["distinct"] <= 5]
+    log.info(f"grouping by {labels}")
+    sums = {"orders": "count()", "revenue": "sum(total)"}
+    report = {
+        label: query_csv(text, group_by=[label], aggregate=sums, sort=["-revenue"])
+        for label in labels
+    }
+    summary(f"Revenue by {', '.join(labels)}.")
+    return {"labels": labels, "report": blobs.write_json(report)}
+"""
+
+NAME = "demo.csv.top"
+VERSION = "1.0.0"
+MANIFEST = {
+    "name": NAME,
+    "version": VERSION,
+    "description": "Add up the column total of a CSV by the values of another, largest first.",
+    "kind": "action",
+    "namespace": "demo.csv",
+    "tags": ["demo", "csv"],
+    "runtime": {"language": "python", "entrypoint": "code/main.py", "export": "main"},
+    "inputs": {
+        "csv_blob": {"type": "blob", "required": True, "description": "A CSV with a column total"},
+        "by": {"type": "string", "default": "country", "description": "The column to group by"},
+        "top": {"type": "integer", "default": 5, "description": "How many groups to answer"},
+    },
+}
+SKILL_MD = """\
+---
+name: Top Totals
+short_description: Add up the column total of a CSV by the values of another.
+tags: [demo, csv]
+---
+
+# Top Totals
+
+Call it with `csv_blob`, the id of a CSV with a column `total`, and `by`, the column to group by. It answers the `top`
+groups with the largest sums; rows whose total is not a number are skipped and counted.
+"""
+CODE = """\
+import csv
+import io
+import math
+
+from runtime import blobs, log, summary
+
+
+def main(args):
+    rows = csv.DictReader(io.StringIO(blobs.read_text(args["csv_blob"]), newline=""))
+    sums, skipped = {}, 0
+    for row in rows:
+        try:
+            total = float(row["total"])
+        except (TypeError, ValueError):
+            total = math.nan
+        if not math.isfinite(total) or row[args["by"]] is None:
+            skipped += 1
+            continue
+        sums[row[args["by"]]] = sums.get(row[args["by"]], 0.0) + total
+    log.info(f"{len(sums)} groups, {skipped} rows skipped")
+    largest = sorted(sums.items(), key=lambda item: (-item[1], item[0]))[: args["top"]]
+    summary(f"{largest[0][0]} leads with {largest[0][1]:.2f}." if largest else "The CSV has no rows.")
+    return {"top": [[name, round(total, 2)] for name, total in largest], "skipped": skipped}
+"""
+FILES: list[SkillFile] = [{"path": "code/main.py", "content": CODE}]
+
+
+def sum_by(rows: Iterable[Mapping[str, Any]], column: str, top: int) -> list[list[Any]]:
+    """Return the expected answer of the published skill, computed in this process."""
+    sums: dict[str, float] = {}
+    for row in rows:
+        text = str(row["total"] or "").strip()
+        if text.replace(".", "", 1).lstrip("-").isdecimal() and row[column] is not None:
+            sums[row[column]] = sums.get(row[column], 0.0) + float(text)
+    largest = sorted(sums.items(), key=lambda item: (-item[1], item[0]))[:top]
+    return [[name, round(total, 2)] for name, total in largest]
+
 
 GUIDE_TITLE = "# Skills Protocol Overview"
 PROFILE = "text.csv.profile"
@@ -110,7 +200,7 @@ async def execute_skill(walk: Walk) -> Exchange:
 async def compose_skills(walk: Walk) -> Exchange:
     answer = await walk.client.run_code(
         language="python",
-        code=samples.COMPOSITION,
+        code=COMPOSITION,
         args={"csv_blob": walk.blob_id},
         mount_skills=[PROFILE, QUERY],
         input_blobs=[walk.blob_id],
@@ -123,28 +213,28 @@ async def compose_skills(walk: Walk) -> Exchange:
     _expect(len(set(counted.values())) == 1, f"each grouping must count every row once, but the counts are {counted}")
     best = [f"best {label}: {as_json(report[label][0], -1)}" for label in output["labels"]]
     return Exchange(
-        f"run_code mount_skills=[{PROFILE}, {QUERY}]  ({len(samples.COMPOSITION.splitlines())} lines of Python)",
+        f"run_code mount_skills=[{PROFILE}, {QUERY}]  ({len(COMPOSITION.splitlines())} lines of Python)",
         "\n".join([f"{_timed(answer)}: {answer['summary']}", f"{output['report']}:", *best]),
     )
 
 
 async def create_skill(walk: Walk) -> Exchange:
-    answer = await walk.client.create_skill(manifest=samples.MANIFEST, skill_md=samples.SKILL_MD, files=samples.FILES)
-    _expect(answer["name"] == samples.NAME, f"published as {answer['name']}")
+    answer = await walk.client.create_skill(manifest=MANIFEST, skill_md=SKILL_MD, files=FILES)
+    _expect(answer["name"] == NAME, f"published as {answer['name']}")
     return Exchange(
-        f"create_skill  ({samples.NAME}: skill.toml, SKILL.md, code/main.py)",
+        f"create_skill  ({NAME}: skill.toml, SKILL.md, code/main.py)",
         f"{answer['name']} {answer['version']} {answer['status']}, {answer['digest'][:19]}…",
     )
 
 
 async def execute_created(walk: Walk) -> Exchange:
     args = {"csv_blob": walk.blob_id, "by": "country", "top": 3}
-    answer = await walk.client.execute_skill(name=samples.NAME, version=samples.VERSION, args=args)
+    answer = await walk.client.execute_skill(name=NAME, version=VERSION, args=args)
     output = _completed(answer)
-    expected = samples.sum_by(_rows_as_dicts(walk.sample), "country", 3)
-    _expect(output["top"] == expected, f"{samples.NAME} answered {output['top']}, expected {expected}")
+    expected = sum_by(_rows_as_dicts(walk.sample), "country", 3)
+    _expect(output["top"] == expected, f"{NAME} answered {output['top']}, expected {expected}")
     return Exchange(
-        f"execute_skill name={samples.NAME} args={{by: country, top: 3}}",
+        f"execute_skill name={NAME} args={{by: country, top: 3}}",
         f"{_timed(answer)}: {answer['summary']}\n{as_json(output['top'], -1)}",
     )
 

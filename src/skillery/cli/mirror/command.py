@@ -51,8 +51,8 @@ def add(source: str, namespace: str, review: bool, every: str | None, as_json: b
     repository that ends with .git.
     """
     from skillery.cli.mirror.records import Mirror, add_mirror, id_of
-    from skillery.formats.durations import parse_duration
     from skillery.formats.names import parse_namespace
+    from skillery.formats.timestamps import parse_duration
 
     source = checked_source(source)
     made = Mirror(

@@ -44,7 +44,7 @@ Index(
 search_spellings = Table(
     "search_spellings",
     metadata,
-    # Three characters of the word, or "": skillery.formats.spellings.
+    # Three characters of the word, or "": skillery.formats.search_fields.
     Column("piece", Name, primary_key=True),
     Column("word", Name, primary_key=True),
     Column("stem", Name, nullable=False),

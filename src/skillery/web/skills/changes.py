@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from skillery.formats.labels import label_problem
+from skillery.formats.version_spec import label_problem
 from skillery.web.frame import CallFailed, Done, Form, Page, PageRequest, SeeOther, Undo, path_of
 from skillery.web.skills.about import VISIBILITIES, about_page
 from skillery.web.skills.opened import Opened, open_version
