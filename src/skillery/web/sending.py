@@ -10,12 +10,13 @@ from typing import Any
 import msgspec
 
 from skillery.edge.http import send_bytes
+from skillery.errors import Unavailable
+from skillery.registry import count_waiting_reviews
 from skillery.web.assets import accepts_gzip
 from skillery.web.cookies import Header, cookie_of
 from skillery.web.frame import Answer, Direct, Done, Page, PageRequest, SeeOther, path_of
 from skillery.web.headers import HTML, page_headers
 from skillery.web.site import Site
-from skillery.web.waiting import waiting_reviews
 
 THEMES = ("system", "light", "dark")
 THEME_COOKIE = "skillery-theme"
@@ -23,6 +24,8 @@ KEYS_COOKIE = "skillery-keys"
 DONE_COOKIE = "skillery-done"
 DONE_SECONDS = 60
 SMALLEST_COMPRESSED = 1024
+MOST_WAITING = 200
+"""The queue of reviews shows this number of versions. The navigation shows no larger number."""
 VERSION = version("skillery")
 
 
@@ -70,6 +73,23 @@ def _frame_values(request: PageRequest, page: Page, nonce: str, done: Done | Non
         "skillery_version": VERSION,
         "path_of": path_of,
     }
+
+
+async def waiting_reviews(request: PageRequest) -> str:
+    """Return the number of versions that the caller may review, or "" if there are none or the caller does not review.
+
+    This is one read of a partial index, without a cache: a decision changes the number at once.
+    """
+    if not request.may("review"):
+        return ""
+    identity = request.identity
+    try:
+        count = await request.site.core.registry.read(
+            lambda connection: count_waiting_reviews(connection, identity, MOST_WAITING)
+        )
+    except Unavailable:
+        return ""  # the page of this failure has no number
+    return f"{count}+" if count == MOST_WAITING else str(count or "")
 
 
 def has_login(site: Site) -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 
 from skillery.identity import access
 from skillery.web.frame import Done, Page, PageRequest, SeeOther
-from skillery.web.waiting import MOST_WAITING
+from skillery.web.sending import MOST_WAITING
 
 
 async def show_queue(request: PageRequest) -> Page:
