@@ -47,7 +47,7 @@ CODES: dict[type[SkilleryError], tuple[int, int]] = {
 }
 
 
-def codes_of(error: SkilleryError) -> tuple[int, int]:
+def codes_of(error: Exception) -> tuple[int, int]:
     return next((codes for kind, codes in CODES.items() if isinstance(error, kind)), (INTERNAL_ERROR, 500))
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from itertools import islice
 from typing import Any
@@ -23,7 +23,7 @@ from skillery.formats.json_pieces import JsonPieces, is_exactly
 from skillery.formats.wording import nearest
 from skillery.identity import access
 from skillery.identity.idempotency import canonical, digest_of
-from skillery.method import Json, Method, Params
+from skillery.method import Handler, Json, Method, Params
 from skillery.methods.core import Core
 from skillery.methods.errors import (
     METHOD_NOT_FOUND,
@@ -168,30 +168,57 @@ async def perform(
     If `key` is given, a method that honours idempotency keys is executed at most once for this key. The bytes of the
     result are counted in `held_answer`.
     """
-    failed: dict[str, Any] = {}
-    finished: Parts | None = None
-    begun = time.perf_counter()
-    known = name if name in methods else UNKNOWN  # a set of fixed names for metrics
+    failed: dict[str, Any]
+    try:
+        with _recorded(name if name in methods else UNKNOWN):
+            return _kept(await _call_method(core, identity, name, params, key, methods)), {}
+    except _Unknown as unknown:
+        failed = unknown.error
+    except SkilleryError as error:
+        failed = error_object(error)
+    except Exception as error:  # noqa: BLE001 - it is logged, and the caller gets an error
+        failed = unexpected(error)
+    return None, failed
+
+
+async def execute(core: Core, identity: Caller, call: Handler, params: Params, key: str | None) -> Any:
+    """Call a method of METHODS by its function, and return the struct of its result. Raise its errors.
+
+    `key` is as for `perform`.
+    """
+    name = call.__name__
+    with _recorded(name):
+        # msgspec checks the bounds of params only while it decodes them.
+        result = await _call_method(core, identity, name, msgspec.Raw(encode(params)), key, METHODS)
+        if isinstance(result, Json):
+            return _decoder(METHODS[name].result).decode(b"".join(_kept(result)))
+        return result
+
+
+@contextmanager
+def _recorded(name: str) -> Iterator[None]:
+    """Context manager for a call: add it to the metrics and the trace of the request. If the call fails, release the
+    bytes that are reserved for its result.
+    """
+    begun, code = time.perf_counter(), 0
     request = current.get()
     if request is not None:
-        request.method = known
-    with span("rpc", **{"rpc.method": known}) as traced, tool_call(traced, known, is_tool=known in TOOLS):
-        try:
-            finished = _kept(await _call_method(core, identity, name, params, key, methods))
-        except _Unknown as unknown:
-            failed = unknown.error
-        except SkilleryError as error:
-            failed = error_object(error)
-        except Exception as error:  # noqa: BLE001 - it is logged, and the caller gets an error
-            failed = unexpected(error)
-        if failed and traced is not None:
-            traced.set_attribute("rpc.jsonrpc.error_code", failed["code"])
-    held = held_answer.get()
-    if failed and held is not None:
-        held.drop()
-    if request is not None:
-        request.calls.append((known, failed["code"] if failed else 0, time.perf_counter() - begun))
-    return finished, failed
+        request.method = name
+    try:
+        with span("rpc", **{"rpc.method": name}) as traced, tool_call(traced, name, is_tool=name in TOOLS):
+            try:
+                yield
+            except Exception as error:
+                code = METHOD_NOT_FOUND if isinstance(error, _Unknown) else codes_of(error)[0]
+                if traced is not None:
+                    traced.set_attribute("rpc.jsonrpc.error_code", code)
+                held = held_answer.get()
+                if held is not None:
+                    held.drop()
+                raise
+    finally:
+        if request is not None:
+            request.calls.append((name, code, time.perf_counter() - begun))
 
 
 def _kept(result: Any) -> Parts:
@@ -337,5 +364,5 @@ def _integers(params: type[Params]) -> dict[str, int | None]:
 
 
 @cache
-def _decoder(params: type[Params]) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(params)
+def _decoder(struct: type[msgspec.Struct]) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(struct)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, quote, urlencode
 
 import msgspec
@@ -12,16 +12,20 @@ from skillery.backends import Identity, Scope
 from skillery.context.budget import held_answer
 from skillery.edge.gate import ANONYMOUS
 from skillery.edge.http import HttpRefusal
-from skillery.errors import NotAllowed, NotAuthenticated
+from skillery.errors import NotAllowed, NotAuthenticated, SkilleryError
 from skillery.identity import access
+from skillery.method import Json, Params
 from skillery.methods.errors import CODES, INVALID_REQUEST, plain_error
-from skillery.methods.execution import perform
+from skillery.methods.execution import execute, perform
 from skillery.web.cookies import Header
 from skillery.web.display import language_of
 from skillery.web.forms import MOST_FORM_BYTES, Pairs
 from skillery.web.site import Site
 from skillery.web.visits import Visit
 
+P = TypeVar("P", bound=Params)
+R = TypeVar("R", bound=msgspec.Struct)
+T = TypeVar("T")
 _STATUS_OF = dict(CODES.values())
 
 
@@ -189,6 +193,25 @@ class PageRequest:
                 raise CallFailed(error)
             return msgspec.json.decode(b"".join(parts))
 
+    async def do(
+        self, method: Callable[[Any, Identity, P], Awaitable[Json[R] | R]], params: P, *, key: str | None = None
+    ) -> R:
+        """Call a method with the rights of the caller, and return its result. Raise the errors of the method.
+
+        `key` is an idempotency key.
+        """
+        with self.site.answers.hold() as held:
+            held_answer.set(held)
+            result: R = await execute(self.site.core, self.identity, method, params, key)
+            return result
+
+    def read(self, work: Callable[[Any], T]) -> Awaitable[T]:
+        """Return the result of a function that takes a connection and reads. Raise Unavailable if the database fails.
+
+        An error of the function is passed on.
+        """
+        return self.site.core.registry.read_page(work)
+
     async def form(self, most_bytes: int = MOST_FORM_BYTES, most_fields: int = 20) -> Form:
         """Return the fields of a form that this site has sent. Raise the errors of `Visits.read_pairs`."""
         self.sent = await self.site.visits.read_pairs(
@@ -208,6 +231,11 @@ class PageRequest:
 
 
 Handler = Callable[[PageRequest], Awaitable[Answer]]
+
+
+def message_of(error: SkilleryError) -> str:
+    """Return the message and the hint of an error, for a form that shows it at a field."""
+    return f"{error.message}. {error.hint or ''}".strip()
 
 
 def path_of(*segments: str) -> str:

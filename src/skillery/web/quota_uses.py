@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from skillery.identity.usage import IdentityUse, NamespaceUse, Used
 
 WORDS = {
     "blobs": "blobs",
@@ -42,10 +44,17 @@ class Use(NamedTuple):
         return (self.used or 0) / self.limit if self.limit else 0.0
 
 
-def uses_of_result(usage: Mapping[str, Any]) -> Iterator[Use]:
+def uses_of_identity(usage: IdentityUse) -> Iterator[Use]:
     """Yield the uses in a result of `get_usage`."""
     for name in WORDS:
-        if name in usage:
-            yield Use(usage["identity"], name, usage[name]["used"], usage[name]["limit"])
-    for one in usage["namespaces"]:
-        yield Use(one["namespace"], "bundle_bytes", one["bundle_bytes"]["used"], one["bundle_bytes"]["limit"])
+        if name != "bundle_bytes":
+            yield _use(usage.identity, name, getattr(usage, name))
+    yield from map(use_of_namespace, usage.namespaces)
+
+
+def use_of_namespace(usage: NamespaceUse) -> Use:
+    return _use(usage.namespace, "bundle_bytes", usage.bundle_bytes)
+
+
+def _use(of: str, quota: str, amount: Used) -> Use:
+    return Use(of, quota, amount.used, amount.limit)

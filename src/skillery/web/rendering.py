@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
+import msgspec
 from jinja2 import Environment, PackageLoader, StrictUndefined, pass_context
 from jinja2.runtime import Context
 
@@ -46,6 +47,7 @@ def compiled_templates() -> Environment:
         sentence=display.sentence,
         foreign=display.foreign,
         short_digest=display.short_digest,
+        decoded=msgspec.json.decode,
     )
     for name in environment.list_templates(["html"]):
         environment.get_template(name)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from skillery.backends import Scope
-from skillery.edge.operations import Route
+from skillery.edge.routing import Route
+from skillery.errors import SkilleryError
+from skillery.identity.usage import GetUsage, get_usage
 from skillery.web.cookies import cookie_of
-from skillery.web.frame import CallFailed, Done, Page, PageRequest, SeeOther
+from skillery.web.frame import Done, Page, PageRequest, SeeOther
 from skillery.web.page_routes import page_route
-from skillery.web.quota_uses import Use, uses_of_result
+from skillery.web.quota_uses import Use, uses_of_identity
 from skillery.web.sending import KEYS_COOKIE, THEME_COOKIE, THEMES
 from skillery.web.site import Site
 
@@ -41,8 +43,8 @@ async def show_account(request: PageRequest) -> Page:
 async def _uses(request: PageRequest) -> list[Use]:
     """Return the uses of quotas. A caller without the scope read has none."""
     try:
-        return list(uses_of_result(await request.call("get_usage")))
-    except CallFailed:
+        return list(uses_of_identity(await request.do(get_usage, GetUsage())))
+    except SkilleryError:
         return []
 
 

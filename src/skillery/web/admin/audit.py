@@ -7,8 +7,10 @@ from typing import Any
 from urllib.parse import urlencode
 
 from skillery.audit import Head
+from skillery.errors import InvalidParams
+from skillery.registry.audit_trail import AuditPage, ListAudit, list_audit
 from skillery.web.admin.layout import admin_page
-from skillery.web.frame import CallFailed, Page, PageRequest
+from skillery.web.frame import Page, PageRequest, message_of
 
 FILTERS = ("identity", "action", "subject", "outcome", "since", "until")
 
@@ -25,25 +27,22 @@ async def verify_audit(request: PageRequest) -> Page:
     if typed and head is None:
         problem = "A head is a number and a hash, as `skillery audit head` prints it: 123:4f5e…"
         return await _entries(request, problems={"head": problem}, typed=typed)
-    found = await asyncio.to_thread(request.site.state.verify_audit, head)
-    return await _entries(request, verified=found, typed=typed)
+    verified = await asyncio.to_thread(request.site.state.verify_audit, head)
+    return await _entries(request, verified=verified, typed=typed)
 
 
 async def _entries(request: PageRequest, **values: Any) -> Page:
-    given = {name: request.query.get(name, "").strip() for name in FILTERS}
-    params: dict[str, Any] = {name: value or None for name, value in given.items()}
-    found: dict[str, Any] = {"entries": [], "next_cursor": None}
+    filters: dict[str, Any] = {name: request.query.get(name, "").strip() for name in FILTERS}
+    page = AuditPage((), None)
     problems: dict[str, str] = {}
     try:
-        found = await request.call("list_audit", {**params, "limit": 50, "cursor": request.query.get("cursor") or None})
-    except CallFailed as failed:
-        if failed.status != 400:
-            raise
-        field = str(failed.data.get("param", ""))
-        problems = {field if field in FILTERS else "": f"{failed.message}. {failed.hint}".strip()}
-    kept = {name: value for name, value in given.items() if value}
-    following = f"/admin/audit?{urlencode({**kept, 'cursor': found['next_cursor']})}" if found["next_cursor"] else None
-    shared = {"entries": found["entries"], "given": given, "next": following, "verified": None, "typed": ""}
+        page = await request.do(list_audit, ListAudit(**filters, cursor=request.query.get("cursor", "")))
+    except InvalidParams as error:
+        field = str(error.data.get("param", ""))
+        problems = {field if field in FILTERS else "": message_of(error)}
+    kept = {name: value for name, value in filters.items() if value}
+    following = f"/admin/audit?{urlencode({**kept, 'cursor': page.next_cursor})}" if page.next_cursor else None
+    shared = {"entries": page.entries, "filters": filters, "next": following, "verified": None, "typed": ""}
     return admin_page("audit", **{**shared, "problems": problems, **values})
 
 

@@ -32,5 +32,5 @@ def _health(row: dict[str, Any], checks: dict[str, bool]) -> str:
 async def show_storage(request: PageRequest) -> Page:
     state = request.site.state
     checks = await state.checks()
-    sizes = await request.site.core.registry.read_page(measure) if checks.get("database") else None
+    sizes = await request.read(measure) if checks.get("database") else None
     return admin_page("storage", sizes=sizes, checks=checks, disk=state.disk(), storage=state.storage)

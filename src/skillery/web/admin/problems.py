@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from skillery.environments.methods import ListEnvironments, list_environments
+from skillery.registry.audit_trail import ListAudit, list_audit
+from skillery.registry.versions import ListVersions, list_versions
 from skillery.web.admin.layout import admin_page
 from skillery.web.admin.quotas import uses_of
 from skillery.web.display import size
 from skillery.web.frame import Page, PageRequest
+from skillery.webhooks.targets import ListWebhooks, Webhook, list_webhooks
 
 BROKEN, FAILING, LOOK, WAITING = range(4)
 MANY_REFUSALS = 10
@@ -92,31 +96,29 @@ def _of_plugins(request: PageRequest) -> Iterator[Problem]:
 
 
 async def _of_environments(request: PageRequest) -> list[Problem]:
-    found = (await request.call("list_environments", {"limit": 100}))["environments"]
+    environments = (await request.do(list_environments, ListEnvironments(limit=100))).environments
     remedy = "See its error, correct it, and build it again."
     return [
-        Problem(BROKEN, f"The environment {one['name']} could not be built.", remedy, "/admin/environments")
-        for one in found
-        if one["state"] == "failed"
+        Problem(BROKEN, f"The environment {environment.name} could not be built.", remedy, "/admin/environments")
+        for environment in environments
+        if environment.state == "failed"
     ]
 
 
 async def _of_webhooks(request: PageRequest) -> list[Problem]:
-    found = (await request.call("list_webhooks"))["webhooks"]
-    return [problem for one in found if (problem := _of_webhook(one)) is not None]
+    webhooks = (await request.do(list_webhooks, ListWebhooks())).webhooks
+    return [problem for webhook in webhooks if (problem := _of_webhook(webhook)) is not None]
 
 
-def _of_webhook(one: dict[str, Any]) -> Problem | None:
-    address = "/admin/webhooks"
-    if one["state"] == "gone":
-        return Problem(
-            BROKEN, f"The webhook {one['url']} is gone.", f"Remove it: skillery webhook rm {one['id']}", address
-        )
-    if one["state"] == "failing":
-        return Problem(FAILING, f"The webhook {one['url']} fails: {one['last_error']}", "Check the receiver.", address)
-    if one["dead_letters"]:
-        text = f"{one['dead_letters']} events for {one['url']} were not delivered."
-        return Problem(LOOK, text, f"List the events: skillery webhook dead {one['id']}", address)
+def _of_webhook(webhook: Webhook) -> Problem | None:
+    address, url = "/admin/webhooks", webhook.url
+    if webhook.state == "gone":
+        return Problem(BROKEN, f"The webhook {url} is gone.", f"Remove it: skillery webhook rm {webhook.id}", address)
+    if webhook.state == "failing":
+        return Problem(FAILING, f"The webhook {url} fails: {webhook.last_error}", "Check the receiver.", address)
+    if webhook.dead_letters:
+        text = f"{webhook.dead_letters} events for {url} were not delivered."
+        return Problem(LOOK, text, f"List the events: skillery webhook dead {webhook.id}", address)
     return None
 
 
@@ -135,7 +137,7 @@ async def _of_quotas(request: PageRequest) -> list[Problem]:
 
 
 async def _of_reviews(request: PageRequest) -> list[Problem]:
-    waiting = (await request.call("list_versions", {"status": "in_review", "limit": 100}))["versions"]
+    waiting = (await request.do(list_versions, ListVersions(status="in_review", limit=100))).versions
     if not waiting:
         return []
     count = "100 or more versions wait" if len(waiting) == 100 else f"{len(waiting)} versions wait"
@@ -144,8 +146,8 @@ async def _of_reviews(request: PageRequest) -> list[Problem]:
 
 
 async def _of_refusals(request: PageRequest) -> list[Problem]:
-    refused = await request.call("list_audit", {"outcome": "refused", "since": "24h", "limit": MANY_REFUSALS})
-    if len(refused["entries"]) < MANY_REFUSALS:
+    refused = await request.do(list_audit, ListAudit(outcome="refused", since="24h", limit=MANY_REFUSALS))
+    if len(refused.entries) < MANY_REFUSALS:
         return []
     address = "/admin/audit?outcome=refused&since=24h"
     return [Problem(LOOK, "Many requests were refused in the last 24 hours.", "Read who sent them, and why.", address)]

@@ -11,7 +11,7 @@ from skillery.formats.secret_names import parse_grantee, parse_secret_name
 from skillery.identity import secret_grants
 from skillery.web.admin.access import asks_again
 from skillery.web.admin.layout import admin_page
-from skillery.web.frame import Done, Page, PageRequest, SeeOther
+from skillery.web.frame import Done, Page, PageRequest, SeeOther, message_of
 
 
 async def show_secrets(request: PageRequest) -> Page:
@@ -19,7 +19,7 @@ async def show_secrets(request: PageRequest) -> Page:
 
 
 async def _secrets(request: PageRequest, **values: Any) -> Page:
-    grants = await request.site.core.registry.read(secret_grants.list_grants)
+    grants = await request.read(secret_grants.list_grants)
     with_value = await asyncio.to_thread(request.site.state.secrets)
     granted = {grant.secret for grant in grants}
     shared = {"with_value": with_value, "ungranted": sorted(set(with_value) - granted), "typed": {}}
@@ -45,10 +45,10 @@ async def change_secrets(request: PageRequest) -> Page | SeeOther:
 
 
 def _problems(secret: str, grantee: str) -> dict[str, str]:
-    found = {}
+    problems = {}
     for field, parse, text in (("secret", parse_secret_name, secret), ("grantee", parse_grantee, grantee)):
         try:
             parse(text)
         except SkilleryError as error:
-            found[field] = f"{error.message}. {error.hint or ''}".strip()
-    return found
+            problems[field] = message_of(error)
+    return problems

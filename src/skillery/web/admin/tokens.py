@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
+from skillery.errors import SkilleryError
+from skillery.identity.offboarding import RevokeToken, revoke_token
+from skillery.identity.tokens import CreateToken, ListTokens, create_token, list_tokens
 from skillery.web.admin.access import asks_again
 from skillery.web.admin.layout import admin_page
-from skillery.web.frame import CallFailed, Done, Form, Page, PageRequest, SeeOther
+from skillery.web.frame import Done, Form, Page, PageRequest, SeeOther, message_of
 
 SCOPES = ("read", "run", "publish", "review", "admin")
 MOST = 500
@@ -19,8 +22,8 @@ async def show_tokens(request: PageRequest) -> Page:
 
 
 async def _tokens(request: PageRequest, **values: Any) -> Page:
-    tokens = (await request.call("list_tokens"))["tokens"]
-    tokens.sort(key=lambda one: (one["status"] != "live", one["name"]))
+    tokens = (await request.do(list_tokens, ListTokens())).tokens
+    tokens.sort(key=lambda token: (token.status != "live", token.name))
     shared = {"tokens": tokens[:MOST], "count": len(tokens), "scopes": SCOPES, "made": None, "typed": {}, "chosen": []}
     return admin_page("tokens", **{**shared, **values})
 
@@ -31,26 +34,25 @@ async def change_tokens(request: PageRequest) -> Page | SeeOther:
     if again is not None:
         return again
     if form.get("action") == "revoke":
-        revoked = await request.call("revoke_token", {"id": form.get("id")})
-        return SeeOther("/admin/tokens", Done(f"The token {revoked['id']} of {revoked['name']} is revoked."))
+        revoked = await request.do(revoke_token, RevokeToken(id=form.get("id")))
+        return SeeOther("/admin/tokens", Done(f"The token {revoked.id} of {revoked.name} is revoked."))
     typed = {"typed": dict(form.pairs), "chosen": form.all("scope")}
     if not form.has("scope"):
         return await _tokens(request, problems={"scopes": "Choose at least one scope."}, **typed)
     try:
-        made = await request.call("create_token", _params(form))
-    except CallFailed as failed:
-        field = str(failed.data.get("param", ""))
-        problems = {field if field in FIELDS else "": f"{failed.message}. {failed.hint}".strip()}
-        return await _tokens(request, problems=problems, **typed)
+        made = await request.do(create_token, _params(form))
+    except SkilleryError as error:
+        field = str(error.data.get("param", ""))
+        return await _tokens(request, problems={field if field in FIELDS else "": message_of(error)}, **typed)
     # The only page with the token: pages are never stored by browsers.
     return await _tokens(request, made=made)
 
 
-def _params(form: Form) -> dict[str, Any]:
-    return {
-        "name": form.get("name").strip(),
-        "scopes": form.all("scope"),
-        "namespaces": form.get("namespaces").split() or None,
-        "kind": form.get("kind") or None,
-        "expires": form.get("expires").strip() or None,
-    }
+def _params(form: Form) -> CreateToken:
+    return CreateToken(
+        name=form.get("name").strip(),
+        scopes=form.all("scope"),
+        namespaces=form.get("namespaces").split(),
+        kind=cast("Any", form.get("kind") or "person"),  # the call refuses other kinds
+        expires=form.get("expires").strip(),
+    )
