@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, cast
 from urllib.parse import quote_plus
 
 from skillery.formats.languages import SkillLanguage
-from skillery.skills.catalogue_filters import CatalogueFilter, Facts, filter_of
+from skillery.registry import CatalogueFilter, Facets, FacetValue, Facts, filter_of
 
 ROWS = 20
 KINDS = ("action", "instruction")
@@ -56,9 +56,9 @@ class Filters(NamedTuple):
         return "best" if self.q else "used"
 
     def params(self) -> dict[str, Any]:
-        """Return the params of the method, without a cursor. Params that are None are left out."""
+        """Return the params of the method, without a cursor."""
         search = {"query": self.q} if self.q else {"detail": "summary"}
-        return {
+        params = {
             **search,
             "namespace": self.ns or None,
             "kind": self.kind or None,
@@ -71,6 +71,7 @@ class Filters(NamedTuple):
             "sort": self.order,
             "limit": ROWS,
         }
+        return {name: value for name, value in params.items() if value is not None}
 
     def of_versions(self) -> CatalogueFilter:
         """Return the filter of the registry, without the status. Raise InvalidParams if a tag is not valid."""
@@ -149,20 +150,20 @@ class Facet(NamedTuple):
     choices: list[Choice]
 
 
-def facets_of(filters: Filters, facets: Mapping[str, list[Mapping[str, Any]]]) -> list[Facet]:
+def facets_of(filters: Filters, facets: Facets) -> list[Facet]:
     """Return the filters of the page with their counts. A filter that would not select anything is left out."""
     trust = [
-        *_choices(filters, facets["verified"], "verified", {True: ("1", "verified")}),
-        *_choices(filters, facets["network"], "network", {False: ("no", "no network")}),
-        *_choices(filters, facets["secrets"], "secrets", {False: ("no", "no secrets")}),
+        *_choices(filters, facets.verified, "verified", {True: ("1", "verified")}),
+        *_choices(filters, facets.network, "network", {False: ("no", "no network")}),
+        *_choices(filters, facets.secrets, "secrets", {False: ("no", "no secrets")}),
     ]
-    found = [
-        Facet("Kind", _choices(filters, facets["kind"], "kind", {one: (one, one) for one in KINDS})),
+    groups = [
+        Facet("Kind", _choices(filters, facets.kind, "kind", {kind: (kind, kind) for kind in KINDS})),
         Facet("Trust", trust),
-        Facet("Language", _choices(filters, facets["language"], "lang", _pairs(LANGUAGES))),
-        Facet("Status", _choices(filters, facets["status"], "status", _pairs(STATUSES))),
+        Facet("Language", _choices(filters, facets.language, "lang", _pairs(LANGUAGES))),
+        Facet("Status", _choices(filters, facets.status, "status", _pairs(STATUSES))),
     ]
-    return [facet for facet in found if facet.choices]
+    return [facet for facet in groups if facet.choices]
 
 
 def _pairs(words: Mapping[str, str]) -> dict[Any, tuple[str, str]]:
@@ -170,23 +171,23 @@ def _pairs(words: Mapping[str, str]) -> dict[Any, tuple[str, str]]:
 
 
 def _choices(
-    filters: Filters, counts: list[Mapping[str, Any]], field: str, words: Mapping[Any, tuple[str, str]]
+    filters: Filters, counts: list[FacetValue], field: str, words: Mapping[Any, tuple[str, str]]
 ) -> list[Choice]:
     """Return the choices of a filter. A value that all skills of the page have selects nothing, and is left out."""
     current = getattr(filters, field)
-    found = []
-    for count in counts:
-        if count["value"] not in words:
+    choices = []
+    for facet in counts:
+        if facet.value not in words:
             continue
-        value, text = words[count["value"]]
+        value, text = words[facet.value]
         if current == value:
-            found.append(Choice(text, count["count"], filters.address(**{field: ""}), is_set=True))
+            choices.append(Choice(text, facet.count, filters.address(**{field: ""}), is_set=True))
         elif len(counts) > 1:
-            found.append(Choice(text, count["count"], filters.address(**{field: value}), is_set=False))
-    if current and not any(choice.is_set for choice in found):
+            choices.append(Choice(text, facet.count, filters.address(**{field: value}), is_set=False))
+    if current and not any(choice.is_set for choice in choices):
         text = next(shown for value, shown in words.values() if value == current)
-        found.append(Choice(text, 0, filters.address(**{field: ""}), is_set=True))
-    return found
+        choices.append(Choice(text, 0, filters.address(**{field: ""}), is_set=True))
+    return choices
 
 
 class Branch(NamedTuple):
@@ -199,22 +200,22 @@ class Branch(NamedTuple):
     is_current: bool
 
 
-def branches_of(filters: Filters, counts: list[Mapping[str, Any]]) -> list[Branch]:
+def branches_of(filters: Filters, counts: list[FacetValue]) -> list[Branch]:
     """Return the namespaces above the current one, the current one, and those one level below, by name."""
     found = [Branch("All", None, filters.address(ns=""), 0, is_current=not filters.ns)]
     parts = filters.ns.split(".") if filters.ns else []
     for depth in range(1, len(parts) + 1):
         name = ".".join(parts[:depth])
         found.append(Branch(name, None, filters.address(ns=name), min(depth, 2), is_current=depth == len(parts)))
-    below = sorted((str(count["value"]), int(count["count"])) for count in counts)
+    below = sorted((str(facet.value), facet.count) for facet in counts)
     depth = min(len(parts) + 1, 3)
     found += [Branch(name, count, filters.address(ns=name), depth, is_current=False) for name, count in below]
     return found
 
 
-def tags_of(filters: Filters, counts: list[Mapping[str, Any]], most: int = 16) -> list[Choice]:
+def tags_of(filters: Filters, counts: list[FacetValue], most: int = 16) -> list[Choice]:
     """Return the tags: those that are set, then the most frequent others."""
-    numbers = {str(count["value"]): int(count["count"]) for count in counts}
+    numbers = {str(facet.value): facet.count for facet in counts}
     chosen = {tag.lower() for tag in filters.tags}
     found = []
     for tag in filters.tags:

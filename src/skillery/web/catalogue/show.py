@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import json
-from typing import Any, NamedTuple
+from datetime import datetime
+from typing import Any, NamedTuple, cast
 
 from markupsafe import Markup
 
+from skillery.errors import InvalidParams, SkilleryError
 from skillery.identity import access
-from skillery.skills.catalogue_counts import count_unlisted
+from skillery.method import or_none
+from skillery.registry import CatalogueEntry, Facets, count_unlisted
+from skillery.registry.descriptions import DescribeSkill, describe_skill
+from skillery.registry.listings import ListSkills, list_skills
+from skillery.registry.results import FoundSkill, FoundSkillPage, SkillPage, SkillRow
+from skillery.registry.search import SearchSkills, search_skills
 from skillery.web.abandoned import while_connected
 from skillery.web.catalogue.filters import (
     LANGUAGES,
@@ -24,7 +31,7 @@ from skillery.web.catalogue.filters import (
 from skillery.web.catalogue.marked import marked, unmarked
 from skillery.web.cookies import cookie_of
 from skillery.web.display import foreign
-from skillery.web.frame import CallFailed, Page, PageRequest, SeeOther
+from skillery.web.frame import Page, PageRequest, SeeOther
 
 STEPS_COOKIE = "skillery-steps"
 _YEAR = 365 * 24 * 3600
@@ -50,7 +57,7 @@ class Row(NamedTuple):
     secrets: int
     has_code: bool
     is_verified: bool
-    at: str
+    at: datetime
 
 
 async def show(request: PageRequest) -> Page:
@@ -61,74 +68,74 @@ async def show(request: PageRequest) -> Page:
 async def _page(request: PageRequest) -> Page:
     filters = filters_of(request.query, request.query_values("tag"))
     access.require(request.identity, "read")
-    cursor = request.query.get("cursor") or None
-    params = {**filters.params(), "cursor": cursor}
+    cursor, params = request.query.get("cursor", ""), filters.params()
     problem = None
+    skills: SkillPage | FoundSkillPage = SkillPage([], None, 0, False)
     try:
-        found = await request.call(filters.method, {**params, "counts": True, "catalogue": True})
-    except CallFailed as failed:
-        if failed.status != 400 and failed.type not in {"invalid_cursor", "cursor_expired"}:
-            raise
-        problem = failed
-        found = {"skills": [], "next_cursor": None, "total": 0, "total_is_more": False, "facets": {}}
-    facets = {name: found["facets"].get(name, []) for name in _FACETS}
-    shown = {key: value for key, value in params.items() if value is not None and key != "cursor"}
+        if filters.q:
+            search = SearchSkills(**params, cursor=cursor, counts=True, catalogue=True)
+            skills = await request.do(search_skills, search)
+        else:
+            listing = ListSkills(**params, cursor=cursor, counts=True, catalogue=True)
+            skills = await request.do(list_skills, listing)
+    except InvalidParams as error:
+        problem = error
+    facets = or_none(skills.facets) or _NO_FACETS
     values: dict[str, Any] = {
         "filters": filters,
         "sorts": {key: words for key, words in SORTS.items() if filters.q or key != "best"},
-        "rows": [_row(filters, one) for one in found["skills"]],
-        "total": found["total"],
-        "is_more": found["total_is_more"],
-        "next": filters.address(found["next_cursor"]) if found["next_cursor"] else None,
-        "is_first": cursor is None,
+        "rows": [_row(filters, skill) for skill in skills.skills],
+        "total": skills.total,
+        "is_more": skills.total_is_more,
+        "next": filters.address(skills.next_cursor) if skills.next_cursor else None,
+        "is_first": not cursor,
         "facets": facets_of(filters, facets),
-        "branches": branches_of(filters, facets["namespace"]),
-        "tags": tags_of(filters, facets["tags"]),
+        "branches": branches_of(filters, facets.namespace),
+        "tags": tags_of(filters, facets.tags),
         "others": await _others(request, filters) if problem is None else [],
         "set_filters": filters.set_filters(),
         "problem": problem,
-        "steps": await _steps(request, filters) if cursor is None else None,
-        "everything": await _everything(request) if not found["total"] else None,
-        "same": json.dumps({"method": filters.method, "params": shown}, ensure_ascii=False),
+        "steps": await _steps(request, filters) if not cursor else None,
+        "everything": await _everything(request) if not skills.total else None,
+        "same": json.dumps({"method": filters.method, "params": params}, ensure_ascii=False),
         "can_publish": request.known is not None and access.publishes(request.identity, f"{filters.ns or 'x'}.x"),
     }
     title = f"Skills for {filters.q}" if filters.q else f"Skills in {filters.ns}" if filters.ns else "Skills"
     return Page("catalogue.html", title, values, "skills")
 
 
-_FACETS = ("namespace", "kind", "language", "tags", "verified", "network", "secrets", "status")
+_NO_FACETS = Facets(*([] for _ in Facets.__struct_fields__))
 
 
-def _row(filters: Filters, skill: dict[str, Any]) -> Row:
-    entry = skill["catalogue"]
-    snippet = skill.get("snippet", "")
-    description = skill["description"]
+def _row(filters: Filters, skill: SkillRow | FoundSkill) -> Row:
+    entry = cast("CatalogueEntry", skill.catalogue)
+    snippet = (or_none(skill.snippet) or "") if isinstance(skill, FoundSkill) else ""
+    description = skill.description
     found_in = None
     if "«" in snippet and unmarked(snippet).strip("… ") in description:
         text = marked(snippet)
     else:
         text = foreign(description, 300)
-        if "«" in snippet and unmarked(snippet) != skill["name"]:
+        if "«" in snippet and unmarked(snippet) != skill.name:
             found_in = marked(snippet)
-    language = entry["language"]
-    tags = [Choice(tag, None, filters.address(tags=(tag,)), is_set=False) for tag in entry["tags"][:5]]
+    tags = [Choice(tag, None, filters.address(tags=(tag,)), is_set=False) for tag in entry.tags[:5]]
     return Row(
-        name=skill["name"],
-        version=skill["version"],
-        status=entry["status"],
-        is_prerelease="-" in skill["version"].partition("+")[0],
+        name=skill.name,
+        version=skill.version,
+        status=entry.status,
+        is_prerelease="-" in skill.version.partition("+")[0],
         text=text,
         found_in=found_in,
-        what=f"{LANGUAGES[language]} {skill['kind']}",
+        what=f"{LANGUAGES[entry.language]} {skill.kind}",
         tags=tags,
-        labels=entry["labels"],
-        runs=entry["runs_30d"],
-        success_rate=entry["success_rate_30d"],
-        hosts=entry["hosts"],
-        secrets=entry["secrets"],
-        has_code=language != "markdown",
-        is_verified=entry["verified"],
-        at=entry["published_at"],
+        labels=entry.labels,
+        runs=entry.runs_30d,
+        success_rate=entry.success_rate_30d,
+        hosts=entry.hosts,
+        secrets=entry.secrets,
+        has_code=entry.language != "markdown",
+        is_verified=entry.verified,
+        at=entry.published_at,
     )
 
 
@@ -136,18 +143,16 @@ async def _others(request: PageRequest, filters: Filters) -> list[Choice]:
     """Return the statuses that only publishers and reviewers see, with the number of versions in each."""
     if filters.q or not (request.may("publish") or request.may("review")):
         return []
-    core, identity, asked = request.site.core, request.identity, filters.of_versions()
-    counted = await core.registry.read_page(
-        lambda connection: count_unlisted(connection, identity, asked, core.catalogue.counts)
-    )
-    found = [(str(one.value), one.count) for one in counted if one.value != filters.status]
-    return [Choice(STATUSES[one], number, filters.address(status=one), is_set=False) for one, number in found]
+    identity, selection, counts = request.identity, filters.of_versions(), request.site.core.catalogue.counts
+    facets = await request.read(lambda connection: count_unlisted(connection, identity, selection, counts))
+    statuses = [(str(facet.value), facet.count) for facet in facets if facet.value != filters.status]
+    return [Choice(STATUSES[status], count, filters.address(status=status), is_set=False) for status, count in statuses]
 
 
 async def _everything(request: PageRequest) -> tuple[int, bool]:
     """Return the number of all skills, and whether there are more."""
-    found = await request.call("list_skills", {"detail": "names", "limit": 1, "counts": True})
-    return found["total"], found["total_is_more"]
+    page = await request.do(list_skills, ListSkills(limit=1, counts=True))
+    return or_none(page.total) or 0, page.total_is_more is True
 
 
 class Steps(NamedTuple):
@@ -168,9 +173,9 @@ async def _steps(request: PageRequest, filters: Filters) -> Steps | None:
     if await request.site.core.first_skills.exist():
         return None
     try:
-        await request.call("describe_skill", {"name": _FIRST_SKILL, "detail": "manifest"})
+        await request.do(describe_skill, DescribeSkill(name=_FIRST_SKILL, detail="manifest"))
         first = _FIRST_SKILL
-    except CallFailed:
+    except SkilleryError:
         first = ""
     is_open = request.visit.session is None
     return Steps(first, request.may("admin") and not is_open, is_open)
