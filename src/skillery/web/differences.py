@@ -6,11 +6,12 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterator
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from markupsafe import Markup
 
 from skillery.formats.text_diffs import parts_of
+from skillery.formats.version_diffs import FileChange
 from skillery.web.display import visible
 
 MOST_TOKENS = 400
@@ -57,15 +58,15 @@ class WordBudget:
 
 
 def file_diff(
-    change: dict[str, Any], text: str = "", *, is_code: bool = True, budget: WordBudget | None = None
+    change: FileChange, text: str = "", *, is_code: bool = True, budget: WordBudget | None = None
 ) -> FileDiff:
-    """Return a FileChange of diff_versions as HTML. `text` is the new file, for its headings. All files of a page share
+    """Return a change of diff_versions as HTML. `text` is the new file, for its headings. All files of a page share
     a budget.
     """
-    hunks = hunks_of(change["diff"], text, is_code=is_code, budget=budget)
-    sizes = [(change[side] or {}).get("size_bytes") for side in ("old", "new")]
+    hunks = hunks_of(change.diff, text, is_code=is_code, budget=budget)
+    sizes = [file.size_bytes if file else None for file in (change.old, change.new)]
     plus, minus = (sum(hunk.rows.count(_START[kind]) for hunk in hunks) for kind in ("plus", "minus"))
-    return FileDiff(change["path"], change["change"], change["note"], sizes[0], sizes[1], hunks, plus, minus)
+    return FileDiff(change.path, change.change, change.note, sizes[0], sizes[1], hunks, plus, minus)
 
 
 def size_of(diff: FileDiff) -> int:

@@ -84,9 +84,7 @@ async def waiting_reviews(request: PageRequest) -> str:
         return ""
     identity = request.identity
     try:
-        count = await request.site.core.registry.read(
-            lambda connection: count_waiting_reviews(connection, identity, MOST_WAITING)
-        )
+        count = await request.read(lambda connection: count_waiting_reviews(connection, identity, MOST_WAITING))
     except Unavailable:
         return ""  # the page of this failure has no number
     return f"{count}+" if count == MOST_WAITING else str(count or "")

@@ -9,15 +9,24 @@ import re
 import tomllib
 from typing import Any, NamedTuple
 
+import msgspec
+
 from skillery.context.threads import COMPARISONS
-from skillery.errors import SkilleryError
+from skillery.errors import Busy, SkilleryError, Unavailable, VersionExists
 from skillery.formats.manifest import toml_manifest
 from skillery.formats.text_diffs import unified_diff
 from skillery.formats.toml_lines import ancestors, line_of, lines_of
+from skillery.formats.version_diffs import Change, FileChange, FileFacts
+from skillery.method import or_none
+from skillery.publishing.methods import CheckSkill, SkillFile, check_skill
+from skillery.publishing.publisher import CheckedSkill
+from skillery.registry.files import ReadSkillFile, read_skill_file
+from skillery.registry.results import SkillFileEntry
 from skillery.web.differences import FileDiff, WordBudget, file_diff
-from skillery.web.frame import CallFailed, PageRequest
+from skillery.web.frame import PageRequest, message_of
 from skillery.web.publish.bundles import Bundle, Entry
 from skillery.web.reviews.compared import Right, rights_of
+from skillery.web.skills.opened import describe
 
 MOST_TEXT = 512 * 1024
 MOST_DIFFS = 20
@@ -40,8 +49,8 @@ class Checked(NamedTuple):
     name: str
     version: str
     problems: list[Problem]
-    result: dict[str, Any]
-    """The result of check_skill, or {} if it has failed."""
+    result: CheckedSkill | None
+    """The result of check_skill, or None if it has failed."""
     failure: dict[str, Any]
     """`data` of the error of check_skill, with findings and examples."""
     rights: list[Right]
@@ -52,18 +61,17 @@ class Checked(NamedTuple):
     """Free versions, if the version is taken."""
 
 
-def params_of(bundle: Bundle) -> dict[str, Any]:
-    """Return the params of create_skill. Raise InvalidManifest if skill.toml is not valid TOML."""
+def params_of(bundle: Bundle) -> CheckSkill:
+    """Return the params of check_skill and create_skill. Raise InvalidManifest if skill.toml is not valid TOML."""
     manifest = toml_manifest(bundle.find("skill.toml") or b"")
     skill_md = (bundle.find("SKILL.md") or b"").decode("utf-8", "replace")
     files = []
     for file in bundle.files:
         try:
-            files.append({"path": file.path, "content": file.content.decode("utf-8")})
+            files.append(SkillFile(file.path, file.content.decode("utf-8")))
         except UnicodeDecodeError:
-            content = base64.b64encode(file.content).decode()
-            files.append({"path": file.path, "content": content, "encoding": "base64"})
-    return {"manifest": manifest, "skill_md": skill_md, "files": files}
+            files.append(SkillFile(file.path, base64.b64encode(file.content).decode(), "base64"))
+    return CheckSkill(manifest=manifest, skill_md=skill_md, files=files)
 
 
 def with_version(bundle: Bundle, version: str) -> Bundle:
@@ -77,32 +85,33 @@ def with_version(bundle: Bundle, version: str) -> Bundle:
 
 
 async def check(request: PageRequest, bundle: Bundle) -> Checked:
-    nothing = Checked("", "", [], {}, {}, [], None, [], 0, [])
+    checked = Checked("", "", [], None, {}, [], None, [], 0, [])
     try:
         params = await asyncio.to_thread(params_of, bundle)
     except SkilleryError as error:
         line = getattr(error, "data", {}).get("line")
-        return nothing._replace(
+        return checked._replace(
             problems=[_problem(bundle, {"message": str(error), "file": "skill.toml", "line": line})]
         )
-    name, version = str(params["manifest"].get("name", "")), str(params["manifest"].get("version", ""))
-    found = nothing._replace(name=name, version=version)
+    name, version = str(params.manifest.get("name", "")), str(params.manifest.get("version", ""))
+    checked = checked._replace(name=name, version=version)
     try:
-        result = await request.call("check_skill", params)
-        found = found._replace(result=result)
-        difference = result["permissions_diff"]
-        found = found._replace(rights=rights_of(difference), against=difference["against"])
-    except CallFailed as failed:
-        if failed.status >= 500:
-            raise
-        listed = failed.data.get("problems") or ()
-        problems = [_problem(bundle, one) for one in listed]
-        if not problems and not failed.data.get("findings"):
-            problems = [_problem(bundle, {"message": f"{failed.message}. {failed.hint}", **failed.data})]
-        found = found._replace(problems=problems, failure=dict(failed.data))
-        if failed.type == "version_exists":
-            found = found._replace(next_versions=_next_versions(str(failed.data.get("next_version", version))))
-    return await _with_differences(request, bundle, found)
+        result = await request.do(check_skill, params)
+        change = result.permissions_diff
+        checked = checked._replace(
+            result=result, rights=rights_of(change.added, change.removed), against=change.against
+        )
+    except (Busy, Unavailable):
+        raise
+    except SkilleryError as error:
+        failure = msgspec.to_builtins(error.data)
+        problems = [_problem(bundle, problem) for problem in failure.get("problems") or ()]
+        if not problems and not failure.get("findings"):
+            problems = [_problem(bundle, {"message": message_of(error), **failure})]
+        checked = checked._replace(problems=problems, failure=failure)
+        if isinstance(error, VersionExists):
+            checked = checked._replace(next_versions=_next_versions(str(failure.get("next_version", version))))
+    return await _with_differences(request, bundle, checked)
 
 
 def _problem(bundle: Bundle, problem: dict[str, Any]) -> Problem:
@@ -128,30 +137,28 @@ def _next_versions(patch: str) -> list[str]:
     return [patch, f"{major}.{minor + 1}.0", f"{major + 1}.0.0"]
 
 
-async def _with_differences(request: PageRequest, bundle: Bundle, found: Checked) -> Checked:
+async def _with_differences(request: PageRequest, bundle: Bundle, checked: Checked) -> Checked:
     """Add the differences from the latest version, or from the version that `permissions_diff` names."""
     try:
-        asked = {"name": found.name, "version": found.against, "detail": "full"}
-        skill = (await request.call("describe_skill", asked))["skill"]
-    except CallFailed:
-        return found
-    old = {one["path"]: one for one in skill["files"]}
+        skill = await describe(request, checked.name, checked.against)
+    except SkilleryError:
+        return checked
+    old = {file.path: file for file in or_none(skill.files) or ()}
     new = {file.path: file.content for file in bundle.files}
     changed = [
-        path for path in new if path not in old or _digest(new[path]) != old[path]["sha256"].removeprefix("sha256:")
+        path for path in new if path not in old or _digest(new[path]) != old[path].sha256.removeprefix("sha256:")
     ]
     removed = [path for path in old if path not in new]
     order = sorted([*changed, *removed], key=lambda path: (path != "SKILL.md", path != "skill.toml", path))
     diffs, budget = [], WordBudget()
     for path in order[:MOST_DIFFS]:
         before = None
-        if path in old and old[path]["size_bytes"] <= MOST_TEXT:
-            file = await request.call(
-                "read_skill_file", {"name": found.name, "version": skill["version"], "path": path}
-            )
-            before = file["content"] if file["encoding"] == "utf-8" else None
+        if path in old and old[path].size_bytes <= MOST_TEXT:
+            params = ReadSkillFile(name=checked.name, version=skill.version, path=path)
+            file = await request.do(read_skill_file, params)
+            before = file.content if file.encoding == "utf-8" else None
         diffs.append(await COMPARISONS.run(_diff, path, old.get(path), before, new.get(path), budget))
-    return found._replace(against=skill["version"], files=diffs, more_files=max(0, len(order) - MOST_DIFFS))
+    return checked._replace(against=skill.version, files=diffs, more_files=max(0, len(order) - MOST_DIFFS))
 
 
 def _digest(content: bytes) -> str:
@@ -159,9 +166,9 @@ def _digest(content: bytes) -> str:
 
 
 def _diff(
-    path: str, old: dict[str, Any] | None, before: str | None, content: bytes | None, budget: WordBudget
+    path: str, old: SkillFileEntry | None, before: str | None, content: bytes | None, budget: WordBudget
 ) -> FileDiff:
-    change = "added" if old is None else "removed" if content is None else "changed"
+    change: Change = "added" if old is None else "removed" if content is None else "changed"
     note = diff = text = ""
     try:
         text = content.decode("utf-8") if content is not None else ""
@@ -175,10 +182,5 @@ def _diff(
         diff, note = (
             (compared, "") if compared is not None else ("", "The file has too many lines for a comparison here.")
         )
-    sizes = {"old": {"size_bytes": old["size_bytes"]} if old else None, "new": {"size_bytes": len(content or b"")}}
-    return file_diff(
-        {"path": path, "change": change, "note": note, "diff": diff, **sizes},
-        text,
-        is_code=path != "SKILL.md",
-        budget=budget,
-    )
+    sides = FileFacts("", old.size_bytes, False) if old else None, FileFacts("", len(content or b""), False)
+    return file_diff(FileChange(path, change, *sides, diff, note), text, is_code=path != "SKILL.md", budget=budget)

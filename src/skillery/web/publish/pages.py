@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from msgspec.structs import replace
+
 from skillery.errors import SkilleryError
 from skillery.formats.names import parse_namespace
 from skillery.importing import Begun, ImportOptions, SkillReport, Summary
-from skillery.methods.errors import error_object
-from skillery.web.frame import CallFailed, Done, Page, PageRequest, SeeOther, path_of
+from skillery.publishing.methods import CreateSkill, create_skill
+from skillery.web.frame import Done, Page, PageRequest, SeeOther, message_of, path_of
 from skillery.web.publish import bundles
 from skillery.web.publish.bundles import Bundle
 from skillery.web.publish.checked import check, params_of, with_version
@@ -40,7 +42,7 @@ async def receive_upload(request: PageRequest) -> Page | SeeOther:
     try:
         bundle = await bundles.receive(request)
     except SkilleryError as error:
-        if error_object(error)["data"].get("type") in {"not_allowed", "busy"}:
+        if error.type in {"not_allowed", "busy"}:
             raise
         return _start(request, str(error), error.hint or "")
     if not bundle.files:
@@ -84,16 +86,16 @@ async def change_upload(request: PageRequest) -> Page | SeeOther:
         return await _import(request, bundle, form.get("namespace").strip())
     if action not in {"publish", "draft"}:
         return await _upload(request, "The form has no known action. Use a button of this page.")
-    params = await asyncio.to_thread(params_of, bundle)
+    params: CreateSkill = await asyncio.to_thread(params_of, bundle)
+    if action == "draft":
+        params = replace(params, submit=False)
     try:
-        made = await request.call("create_skill", {**params, "submit": False if action == "draft" else None})
-    except CallFailed as failed:
-        if failed.status >= 500 and failed.status != 503:
-            raise
-        return await _upload(request, f"{failed.message}. {failed.hint}")
+        made = await request.do(create_skill, params)
+    except SkilleryError as error:
+        return await _upload(request, message_of(error))
     words = {"published": "is published", "in_review": "waits for a review", "draft": "is a draft"}
-    text = f"{made['name']} {made['version']} {words.get(made['status'], made['status'])}."
-    return SeeOther(path_of("s", f"{made['name']}@{made['version']}"), Done(text))
+    text = f"{made.name} {made.version} {words.get(made.status, made.status)}."
+    return SeeOther(path_of("s", f"{made.name}@{made.version}"), Done(text))
 
 
 async def _import(request: PageRequest, bundle: Bundle, namespace: str) -> Page:
@@ -116,7 +118,7 @@ async def _import(request: PageRequest, bundle: Bundle, namespace: str) -> Page:
                 else:
                     reports.append(report)
     except SkilleryError as error:
-        return await _upload(request, f"{error}. {error.hint or ''}")
+        return await _upload(request, message_of(error))
     rows = [(report, _error(report.error)) for report in reports]
     order = {"refused": 0, "published": 1, "draft": 1}
     rows.sort(key=lambda row: (order.get(row[0].outcome, 2), row[0].path))
@@ -126,5 +128,5 @@ async def _import(request: PageRequest, bundle: Bundle, namespace: str) -> Page:
 
 def _error(error: Any) -> str:
     if isinstance(error, SkilleryError):
-        return f"{error}. {error.hint or ''}"
+        return message_of(error)
     return "" if error is None else "An error happened on the server."

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 
-from skillery.errors import NotAllowed
-from skillery.web.frame import CallFailed, Done, Form, Page, PageRequest, SeeOther, path_of
+from skillery.errors import NotAllowed, NotFound, SkilleryError
+from skillery.publishing.methods import ApproveVersion, approve_version
+from skillery.registry.lifecycle import RejectVersion, reject_version
+from skillery.registry.waivers import WaiveFinding, waive_finding
+from skillery.web.frame import Done, Form, Page, PageRequest, SeeOther, message_of, path_of
 from skillery.web.reviews.decision import open_review, page_of_review, read, state_of, why_no_approval, why_not
 from skillery.web.skills.opened import Opened, open_version
 
@@ -25,7 +28,7 @@ async def decide(request: PageRequest) -> Page | SeeOther:
         # The ticks were given for other contents.
         kept = Form((("note", form.get("note")),))
         return await page_of_review(request, opened, {"permissions": f"{text} Review the new contents."}, kept)
-    if opened.skill["status"] != "in_review":
+    if opened.skill.status != "in_review":
         return SeeOther(opened.exact, Done(state_of(opened.skill)))
     if why := why_not(request, opened) or (action == "approve" and why_no_approval(request, opened)):
         raise NotAllowed(f"you may not decide about {opened.name} {opened.version}", hint=why)
@@ -40,16 +43,11 @@ async def decide(request: PageRequest) -> Page | SeeOther:
     if missing:
         names = ", ".join(right.value for right in missing)
         return await page_of_review(request, opened, {"ticks": f"Confirm each new permission: {names}."}, form)
-    params = {
-        "name": opened.name,
-        "version": opened.version,
-        "digest": digest,
-        "note": form.get("note").strip() or None,
-    }
+    params = ApproveVersion(name=opened.name, version=opened.version, digest=digest, note=form.get("note").strip())
     try:
-        await request.call("approve_version", params)
-    except CallFailed as failed:
-        return await _failed(request, opened, form, failed)
+        await request.do(approve_version, params)
+    except SkilleryError as error:
+        return await _failed(request, opened, form, error)
     return SeeOther("/review", Done(f"{opened.name} {opened.version} is approved and published."))
 
 
@@ -60,20 +58,20 @@ async def _reject(request: PageRequest, opened: Opened, form: Form) -> Page | Se
             request, opened, {"note": "Say why you reject this version. Its author reads it."}, form
         )
     try:
-        await request.call("reject_version", {"name": opened.name, "version": opened.version, "reason": reason})
-    except CallFailed as failed:
-        return await _failed(request, opened, form, failed)
+        await request.do(reject_version, RejectVersion(name=opened.name, version=opened.version, reason=reason))
+    except SkilleryError as error:
+        return await _failed(request, opened, form, error)
     return SeeOther("/review", Done(f"{opened.name} {opened.version} is rejected."))
 
 
-async def _failed(request: PageRequest, opened: Opened, form: Form, failed: CallFailed) -> Page | SeeOther:
+async def _failed(request: PageRequest, opened: Opened, form: Form, error: SkilleryError) -> Page | SeeOther:
     """Return the answer to a refused decision. If another reviewer was faster, say what that reviewer decided."""
     again = await open_version(request, "full")
-    if again.skill["status"] != "in_review":
+    if again.skill.status != "in_review":
         return SeeOther(again.exact, Done(state_of(again.skill)))
-    if failed.status == 404:
-        raise failed
-    return await page_of_review(request, opened, {"": f"{failed.message}. {failed.hint}"}, form)
+    if isinstance(error, NotFound):
+        raise error
+    return await page_of_review(request, opened, {"": message_of(error)}, form)
 
 
 async def _waive(request: PageRequest, opened: Opened, form: Form) -> Page | SeeOther:
@@ -83,18 +81,18 @@ async def _waive(request: PageRequest, opened: Opened, form: Form) -> Page | See
         return await page_of_review(request, opened, {place: "Say why this finding is acceptable."}, form)
     if until and not _DAY.fullmatch(until):
         return await page_of_review(request, opened, {place: f"{until[:40]!r} is not a day such as 2027-01-31."}, form)
-    params = {
-        "name": opened.name,
-        "rule": form.get("rule"),
-        "reason": reason,
-        "until": f"{until}T00:00:00Z" if until else None,
-        "file": form.get("file") or None,
-        "version": opened.version if form.get("only") == "version" else None,
-    }
+    params = WaiveFinding(
+        name=opened.name,
+        rule=form.get("rule"),
+        reason=reason,
+        until=f"{until}T00:00:00Z" if until else "",
+        file=form.get("file"),
+        version=opened.version if form.get("only") == "version" else "",
+    )
     try:
-        await request.call("waive_finding", params)
-    except CallFailed as failed:
-        return await page_of_review(request, opened, {place: f"{failed.message}. {failed.hint}"}, form)
+        await request.do(waive_finding, params)
+    except SkilleryError as error:
+        return await page_of_review(request, opened, {place: message_of(error)}, form)
     address = path_of("review", f"{opened.name}@{opened.version}")
     return SeeOther(f"{address}#findings", Done(f"The finding {form.get('rule')} is waived."))
 

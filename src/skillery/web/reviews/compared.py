@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Literal, NamedTuple
+
+from msgspec.structs import replace
 
 from skillery.context.threads import COMPARISONS
 from skillery.errors import NotFound
+from skillery.formats.permissions import PermissionNames, PermissionsDiff
+from skillery.formats.version_diffs import ManifestChange, VersionsDiff
 from skillery.formats.version_spec import parse_version_spec
-from skillery.versions.version_diffs import digests_of
+from skillery.registry import digests_of
+from skillery.registry.version_diffs import DiffVersions, diff_versions
 from skillery.web.differences import FileDiff, WordBudget, file_diff, size_of
 from skillery.web.frame import PageRequest
 from skillery.web.kept import RENDERER, Key
@@ -16,7 +22,7 @@ from skillery.web.skills.opened import reader_of
 
 _MODEL_READS = ("description", "inputs", "tools", "tags")
 _IN_WORKSPACES = "Other code may have written these files."
-
+_NOTHING = PermissionNames()
 
 RightKind = Literal["more", "less", "same"]
 
@@ -39,11 +45,11 @@ class Compared(NamedTuple):
     against: str | None
     """The earlier version, or None for a first version."""
     rights: list[Right]
-    runtime: list[dict[str, Any]]
+    runtime: list[ManifestChange]
     """Changed values of the manifest that say how code runs: limits, packages, entrypoint."""
-    texts: list[dict[str, Any]]
+    texts: list[ManifestChange]
     """Changed values of the manifest that models read."""
-    others: list[dict[str, Any]]
+    others: list[ManifestChange]
     instructions: FileDiff | None
     files: list[FileDiff]
     left_out: int
@@ -52,16 +58,16 @@ class Compared(NamedTuple):
 async def compare(request: PageRequest, name: str, old: str, new: str, skill_md: str) -> Compared:
     """Return what `new` changes. `skill_md` is SKILL.md of `new`.
 
-    Raise CallFailed if the caller does not see one of the versions.
+    Raise NotFound if the caller does not see one of the versions.
     """
     kept, digests = request.site.texts.kept, await _digests(request, name, old, new)
     if digests is not None and (known := kept.get(_key(name, old, new, *digests))) is not None:
         shown: Compared = known
         return shown
-    found = await request.call("diff_versions", {"name": name, "from_version": old, "to_version": new})
-    shown = await COMPARISONS.run(_compared, old, found, skill_md)
+    diff = await request.do(diff_versions, DiffVersions(name=name, from_version=old, to_version=new))
+    shown = await COMPARISONS.run(_compared, old, diff, skill_md)
     # The digests of the result: a development version may have changed since they were read.
-    kept.keep(_key(name, old, new, found["old"]["digest"], found["new"]["digest"]), shown, _size(shown))
+    kept.keep(_key(name, old, new, diff.old.digest, diff.new.digest), shown, _size(shown))
     return shown
 
 
@@ -73,26 +79,26 @@ async def _digests(request: PageRequest, name: str, old: str, new: str) -> tuple
     """Return the digests of both versions, or None if the caller does not see both."""
     identity, before, after = reader_of(request), parse_version_spec(old), parse_version_spec(new)
     try:
-        return await request.site.core.registry.read(
-            lambda connection: digests_of(connection, identity, name=name, old=before, new=after)
-        )
+        return await request.read(partial(digests_of, identity=identity, name=name, old=before, new=after))
     except NotFound:
         return None  # diff_versions says which one is absent
 
 
-def _compared(old: str, found: dict[str, Any], skill_md: str) -> Compared:
-    instructions, files = _files(found, skill_md)
-    by_kind: dict[str, list[dict[str, Any]]] = {"runtime": [], "texts": [], "others": []}
-    for one in found["manifest"]:
-        first = one["path"].partition(".")[0].partition("[")[0]
-        by_kind["runtime" if first == "runtime" else "texts" if first in _MODEL_READS else "others"].append(one)
+def _compared(old: str, diff: VersionsDiff, skill_md: str) -> Compared:
+    by_kind: dict[str, list[ManifestChange]] = {"runtime": [], "texts": [], "others": []}
+    for change in diff.manifest:
+        first = change.path.partition(".")[0].partition("[")[0]
+        by_kind["runtime" if first == "runtime" else "texts" if first in _MODEL_READS else "others"].append(change)
+    budget = WordBudget()
     return Compared(
         old,
-        rights_of(found["permissions"]),
+        rights_of(diff.permissions.added, diff.permissions.removed),
         **by_kind,
-        instructions=instructions,
-        files=files,
-        left_out=found["left_out"],
+        instructions=file_diff(diff.instructions, skill_md, is_code=False, budget=budget)
+        if diff.instructions
+        else None,
+        files=[file_diff(change, budget=budget) for change in with_renames(diff.files)],
+        left_out=diff.left_out,
     )
 
 
@@ -103,44 +109,35 @@ def _size(compared: Compared) -> int:
     return 1000 + sum(map(size_of, files)) + sum(len(str(value)) + 500 for value in values)
 
 
-def _files(found: dict[str, Any], skill_md: str) -> tuple[FileDiff | None, list[FileDiff]]:
-    instructions = found["instructions"]
-    budget = WordBudget()
-    shown = file_diff(instructions, skill_md, is_code=False, budget=budget) if instructions else None
-    return shown, [file_diff(rename, budget=budget) for rename in with_renames(found["files"])]
-
-
 def first_version(manifest: dict[str, Any]) -> Compared:
     """Return the comparison of a first version: all its permissions are new."""
-    return Compared(None, rights_of({"added": permissions_in(manifest)}), [], [], [], None, [], 0)
+    return Compared(None, rights_of(_permissions_in(manifest)), [], [], [], None, [], 0)
 
 
-def permissions_in(manifest: dict[str, Any]) -> dict[str, Any]:
-    """Return the permissions of a manifest in the form of PermissionNames."""
+def _permissions_in(manifest: dict[str, Any]) -> PermissionNames:
     permissions, runtime = manifest.get("permissions") or {}, manifest.get("runtime") or {}
-    named = {key: permissions.get(key) or [] for key in ("network", "secrets")}
-    return {**named, "workspace": runtime.get("workspace") is True and any(named.values())}
+    names = PermissionNames(tuple(permissions.get("network") or ()), tuple(permissions.get("secrets") or ()))
+    return replace(names, workspace=runtime.get("workspace") is True and bool(names))
 
 
-def rights_of(difference: dict[str, Any]) -> list[Right]:
-    """Return the permissions of a PermissionsDiff, new ones first."""
-    added, removed = difference["added"], difference.get("removed") or {}
-    found = [Right("May send to and read from", one, "more", f"network:{one}") for one in added.get("network") or ()]
-    found += [Right("May read the secret", one, "more", f"secret:{one}") for one in added.get("secrets") or ()]
-    if added.get("workspace"):
-        found.append(Right("May use its permissions on files of", "workspaces", "more", "workspace:", _IN_WORKSPACES))
-    found += [Right("No longer reaches", one, "less") for one in removed.get("network") or ()]
-    found += [Right("No longer reads the secret", one, "less") for one in removed.get("secrets") or ()]
-    if removed.get("workspace"):
-        found.append(Right("No longer uses its permissions on files of", "workspaces", "less"))
-    return found
+def rights_of(added: PermissionNames, removed: PermissionNames = _NOTHING) -> list[Right]:
+    """Return the added and the removed permissions, new ones first."""
+    rights = [Right("May send to and read from", host, "more", f"network:{host}") for host in added.network]
+    rights += [Right("May read the secret", secret, "more", f"secret:{secret}") for secret in added.secrets]
+    if added.workspace:
+        rights.append(Right("May use its permissions on files of", "workspaces", "more", "workspace:", _IN_WORKSPACES))
+    rights += [Right("No longer reaches", host, "less") for host in removed.network]
+    rights += [Right("No longer reads the secret", secret, "less") for secret in removed.secrets]
+    if removed.workspace:
+        rights.append(Right("No longer uses its permissions on files of", "workspaces", "less"))
+    return rights
 
 
-def with_stored(rights: list[Right], stored: dict[str, Any] | None) -> list[Right]:
+def with_stored(rights: list[Right], stored: PermissionsDiff | None) -> list[Right]:
     """Return the rights, with new permissions that only the comparison at the time of publishing has found.
 
     That comparison considers more versions than one.
     """
     known = {right.tick for right in rights}
-    more = [one for one in rights_of({"added": (stored or {}).get("added") or {}}) if one.tick not in known]
+    more = [right for right in rights_of(stored.added if stored else _NOTHING) if right.tick not in known]
     return [*more, *rights]

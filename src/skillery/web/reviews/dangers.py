@@ -6,8 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from skillery.backends import Limits
+from skillery.formats.version_diffs import ManifestChange
+from skillery.method import or_none
+from skillery.registry import count_host_uses
+from skillery.registry.results import Skill
 from skillery.registry.visibility import view_of
-from skillery.skills.figures import count_host_uses
 from skillery.web.frame import PageRequest
 from skillery.web.reviews.compared import Compared, Right, RightKind, with_stored
 from skillery.web.skills.opened import reader_of
@@ -38,7 +41,7 @@ class Dangers(NamedTuple):
     packages: list[Package]
     is_locked: bool
     """Whether the version has packages."""
-    runtime: list[dict[str, Any]]
+    runtime: list[ManifestChange]
     """Other changed values of the manifest that say how code runs."""
     executables: list[str]
     """Files that are executable, and were not in the earlier version."""
@@ -55,20 +58,18 @@ class Dangers(NamedTuple):
         return more, less, len(self.rights) - more - less
 
 
-async def dangers_of(
-    request: PageRequest, new: Mapping[str, Any], old: Mapping[str, Any] | None, compared: Compared
-) -> Dangers:
-    """Return what the skill `new` may do, compared with `old`. Both are results of describe_skill in full."""
+async def dangers_of(request: PageRequest, new: Skill, old: Skill | None, compared: Compared) -> Dangers:
+    """Return what `new` may do, compared with `old`. Both are results of describe_skill in full."""
     defaults = request.site.core.runner.default_limits
-    rights = with_stored(compared.rights, new.get("permissions_diff"))
-    present = old or {"manifest": {}, "files": []}
+    rights = with_stored(compared.rights, or_none(new.permissions_diff))
+    executables = _executables(old)
     return Dangers(
-        rights=[*await _with_uses(request, str(new["name"]), rights), *_unchanged(new["manifest"], rights)],
-        limits=_limits(new["manifest"], present["manifest"], defaults),
-        packages=_packages(new, present)[:MOST_PACKAGES],
+        rights=[*await _with_uses(request, new.name, rights), *_unchanged(new.manifest, rights)],
+        limits=_limits(new.manifest, old.manifest if old else {}, defaults),
+        packages=_packages(new, old)[:MOST_PACKAGES],
         is_locked=bool(_locked(new)),
-        runtime=[one for one in compared.runtime if not one["path"].startswith("runtime.limits")],
-        executables=_executables(new, present),
+        runtime=[change for change in compared.runtime if not change.path.startswith("runtime.limits")],
+        executables=[path for path in _executables(new) if path not in executables],
     )
 
 
@@ -78,9 +79,7 @@ async def _with_uses(request: PageRequest, name: str, rights: Sequence[Right]) -
     if not hosts:
         return list(rights)
     identity = reader_of(request)
-    uses = await request.site.core.registry.read_page(
-        lambda connection: count_host_uses(connection, identity, name, hosts)
-    )
+    uses = await request.read(lambda connection: count_host_uses(connection, identity, name, hosts))
     where = "of this server" if view_of(identity) is None else "that you see"
     return [
         right._replace(note=_said(uses[right.value], where)) if right.is_more and right.value in uses else right
@@ -126,19 +125,19 @@ def _amount(value: float, unit: str) -> str:
     return f"{value:,g} {unit}".strip()
 
 
-def _locked(skill: Mapping[str, Any]) -> dict[str, str]:
-    lock = skill.get("lock") or {}
-    return {one["name"]: one["version"] for one in lock.get("packages") or ()}
+def _locked(skill: Skill | None) -> dict[str, str]:
+    lock = or_none(skill.lock) if skill else None
+    return {package.name: package.version for package in (lock.packages if lock else None) or ()}
 
 
-def _packages(new: Mapping[str, Any], old: Mapping[str, Any]) -> list[Package]:
+def _packages(new: Skill, old: Skill | None) -> list[Package]:
     """Return the packages whose versions differ, new packages first."""
     now, before = _locked(new), _locked(old)
     names = [name for name in sorted({*now, *before}) if now.get(name) != before.get(name)]
-    found = [Package(name, before.get(name), now.get(name)) for name in names]
-    return sorted(found, key=lambda one: (one.before is not None, one.now is None))
+    packages = [Package(name, before.get(name), now.get(name)) for name in names]
+    return sorted(packages, key=lambda package: (package.before is not None, package.now is None))
 
 
-def _executables(new: Mapping[str, Any], old: Mapping[str, Any]) -> list[str]:
-    known = {one["path"] for one in old.get("files") or () if one["executable"]}
-    return [one["path"] for one in new.get("files") or () if one["executable"] and one["path"] not in known]
+def _executables(skill: Skill | None) -> dict[str, None]:
+    """Return the paths of the executable files, in order."""
+    return {file.path: None for file in (or_none(skill.files) if skill else None) or () if file.executable}

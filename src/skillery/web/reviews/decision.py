@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from markupsafe import Markup
 
-from skillery.errors import NotAllowed
+from skillery.errors import NotAllowed, NotFound, SkilleryError
+from skillery.formats.check_results import CheckFinding
 from skillery.formats.wording import quoted
 from skillery.identity import access
+from skillery.method import or_none
+from skillery.registry.files import ReadSkillFile, read_skill_file
+from skillery.registry.results import Skill
 from skillery.web.display import ago
-from skillery.web.frame import CallFailed, Form, Page, PageRequest
+from skillery.web.frame import Form, Page, PageRequest
 from skillery.web.markdown import Place, split_frontmatter
 from skillery.web.reviews.compared import Compared, compare, first_version
 from skillery.web.reviews.dangers import Dangers, dangers_of
 from skillery.web.skills.examples import examples_of
-from skillery.web.skills.opened import Opened, open_version, page_of
+from skillery.web.skills.opened import Opened, describe, open_version, page_of
 
 MOST_MARKDOWN = 262_144
 """Bytes of a SKILL.md that are rendered."""
@@ -50,19 +54,16 @@ async def open_review(request: PageRequest) -> Opened:
 async def read(request: PageRequest, opened: Opened) -> Read:
     """Return a version with its differences from the version before it."""
     skill = opened.skill
-    stored = skill.get("permissions_diff") or {}
-    against = stored.get("against") or opened.facts.older
-    earlier: dict[str, Any] | None = None
-    compared = first_version(skill["manifest"])
+    stored = or_none(skill.permissions_diff)
+    against = (stored and stored.against) or opened.facts.older
+    earlier: Skill | None = None
+    compared = first_version(skill.manifest)
     if against:
         try:
-            compared = await compare(request, opened.name, against, opened.version, skill["skill_md"])
-            asked = {"name": opened.name, "version": against, "detail": "full"}
-            earlier = (await request.call("describe_skill", asked))["skill"]
-        except CallFailed as failed:
-            if failed.status != 404:
-                raise
-            compared = first_version(skill["manifest"])
+            compared = await compare(request, opened.name, against, opened.version, or_none(skill.skill_md) or "")
+            earlier = await describe(request, opened.name, against)
+        except NotFound:
+            compared = first_version(skill.manifest)
     dangers = await dangers_of(request, skill, earlier, compared)
     return Read(opened, opened._replace(skill=earlier) if earlier else None, compared, dangers)
 
@@ -72,7 +73,8 @@ async def page_of_review(
 ) -> Page:
     """Return the page of a decision. `problems` has the problems of a sent form by the id of the field."""
     found = await read(request, opened)
-    skill, findings = opened.skill, _sorted(opened.skill.get("findings") or [])
+    skill, findings = opened.skill, _sorted(or_none(opened.skill.findings) or [])
+    files = or_none(skill.files) or []
     is_rendered = request.query.get("show") == "rendered"
     page = page_of(
         request,
@@ -82,18 +84,19 @@ async def page_of_review(
         compared=found.compared,
         dangers=found.dangers,
         earlier=found.compared.against,
-        labels_of_earlier=found.earlier.skill["labels"] if found.earlier else [],
-        findings=[{**one, "text": await _line(request, opened, one, n)} for n, one in enumerate(findings)],
+        labels_of_earlier=found.earlier.skill.labels if found.earlier else [],
+        findings=findings,
+        lines=[await _line(request, opened, finding, number) for number, finding in enumerate(findings)],
         examples=examples_of(request, opened),
         rendered=await rendered(request, found.earlier, opened) if is_rendered or found.earlier is None else [],
         is_rendered=is_rendered,
-        unchanged=len(skill["files"])
+        unchanged=len(files)
         - sum(file.new_size is not None for file in found.compared.files)
         - (found.compared.instructions is not None),
-        files=skill["files"],
+        files=files,
         why_not=why_not(request, opened),
         why_no_approval=why_no_approval(request, opened),
-        may_waive=access.reviews(request.identity, opened.name) and skill["status"] == "in_review",
+        may_waive=access.reviews(request.identity, opened.name) and skill.status == "in_review",
         problems=problems or {},
         typed=dict(form.pairs) if form else {},
         ticked=form.all("tick") if form else [],
@@ -106,7 +109,7 @@ async def page_of_review(
 
 def why_not(request: PageRequest, opened: Opened) -> str:
     """Return why the caller does not decide about this version, or ""."""
-    if opened.skill["status"] != "in_review":
+    if opened.skill.status != "in_review":
         return state_of(opened.skill)
     if access.reviews(request.identity, opened.name):
         return ""
@@ -121,20 +124,19 @@ def why_no_approval(request: PageRequest, opened: Opened) -> str:
     return f"You cannot approve this version: {quoted(request.identity.name)} {refusal}." if refusal else ""
 
 
-def state_of(skill: dict[str, Any]) -> str:
+def state_of(skill: Skill) -> str:
     """Return what has happened to a version that is no longer in review."""
-    version = skill["version"]
-    approval, rejected = skill.get("approval"), skill.get("rejected")
+    approval, rejected = or_none(skill.approval), or_none(skill.rejected)
     if approval:
-        return f"{approval['by']} approved version {version} {ago(approval['at'])}."
+        return f"{approval.by} approved version {skill.version} {ago(approval.at)}."
     if rejected:
-        return f"{rejected['by']} rejected version {version} {ago(rejected['at'])}: {rejected['reason']}"
-    return f"Version {version} is {skill['status'].replace('_', ' ')}, so there is nothing to decide."
+        return f"{rejected.by} rejected version {skill.version} {ago(rejected.at)}: {rejected.reason}"
+    return f"Version {skill.version} is {skill.status.replace('_', ' ')}, so there is nothing to decide."
 
 
-def _sorted(findings: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _sorted(findings: list[CheckFinding]) -> list[CheckFinding]:
     """Return errors first, then warnings. Waived findings come last."""
-    return sorted(findings, key=lambda one: (one["waiver"] is not None, _SEVERITIES[one["severity"]]))
+    return sorted(findings, key=lambda finding: (finding.waiver is not None, _SEVERITIES[finding.severity]))
 
 
 async def rendered(request: PageRequest, *versions: Opened | None) -> list[tuple[str, Markup]]:
@@ -143,20 +145,20 @@ async def rendered(request: PageRequest, *versions: Opened | None) -> list[tuple
     for version in versions:
         if version is None:
             continue
-        _, body = split_frontmatter(version.skill["skill_md"] or "")
+        _, body = split_frontmatter(or_none(version.skill.skill_md) or "")
         text = await request.site.texts.markdown(version.digest, Place(version.exact, "SKILL.md"), body[:MOST_MARKDOWN])
         shown.append((version.version, Markup("\n").join(text.lines)))
     return shown
 
 
-async def _line(request: PageRequest, opened: Opened, finding: dict[str, Any], number: int) -> str:
+async def _line(request: PageRequest, opened: Opened, finding: CheckFinding, number: int) -> str:
     """Return the line of a file that a finding names, or ""."""
-    if not finding["file"] or not finding["line"] or number >= _MOST_LINES:
+    if not finding.file or not finding.line or number >= _MOST_LINES:
         return ""
-    asked = {"name": opened.name, "version": opened.version, "path": finding["file"]}
+    params = ReadSkillFile(name=opened.name, version=opened.version, path=finding.file)
     try:
-        file = await request.call("read_skill_file", asked)
-    except CallFailed:
+        file = await request.do(read_skill_file, params)
+    except SkilleryError:
         return ""
-    lines = file["content"].splitlines() if file["encoding"] == "utf-8" else []
-    return lines[finding["line"] - 1][:400] if finding["line"] <= len(lines) else ""
+    lines = file.content.splitlines() if file.encoding == "utf-8" else []
+    return lines[finding.line - 1][:400] if finding.line <= len(lines) else ""

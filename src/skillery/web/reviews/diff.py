@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from skillery.method import or_none
+from skillery.registry.versions import ListVersions, list_versions
 from skillery.web.frame import Page, PageRequest, SeeOther, path_of
 from skillery.web.reviews.compared import compare
 from skillery.web.reviews.decision import rendered
-from skillery.web.skills.opened import open_version, page_of
+from skillery.web.skills.opened import describe, open_version, page_of
 
 
 async def show_diff(request: PageRequest) -> Page | SeeOther:
@@ -14,20 +16,20 @@ async def show_diff(request: PageRequest) -> Page | SeeOther:
     if "with" in request.query:
         newer = request.query.get("of", "").strip() or opened.version
         return SeeOther(path_of("s", f"{opened.name}@{newer}", "diff", older))
-    asked = {"name": opened.name, "version": older, "detail": "full"}
-    earlier = (await request.call("describe_skill", asked))["skill"]
+    earlier = await describe(request, opened.name, older)
     is_rendered = request.query.get("show") == "rendered"
-    compared = await compare(request, opened.name, earlier["version"], opened.version, opened.skill["skill_md"])
-    listed = await request.call("list_versions", {"name": opened.name, "limit": 50})
-    versions = [one["version"] for one in listed["versions"] if one["version"] != opened.version]
+    skill_md = or_none(opened.skill.skill_md) or ""
+    compared = await compare(request, opened.name, earlier.version, opened.version, skill_md)
+    page = await request.do(list_versions, ListVersions(name=opened.name))
+    versions = [version.version for version in page.versions if version.version != opened.version]
     return page_of(
         request,
         opened,
         "diff",
         "reviews_diff.html",
-        part=f"Changes since {earlier['version']}",
+        part=f"Changes since {earlier.version}",
         compared=compared,
-        earlier=earlier["version"],
+        earlier=earlier.version,
         versions=versions,
         is_rendered=is_rendered,
         rendered=await rendered(request, opened._replace(skill=earlier), opened) if is_rendered else [],

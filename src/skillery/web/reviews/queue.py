@@ -2,47 +2,46 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from skillery.identity import access
+from skillery.method import or_none
+from skillery.registry.versions import ListedVersion, ListVersions, list_versions
+from skillery.registry.waivers import ListWaivers, RevokeWaiver, list_waivers, revoke_waiver
 from skillery.web.frame import Done, Page, PageRequest, SeeOther
 from skillery.web.sending import MOST_WAITING
+from skillery.web.skills.opened import describe
 
 
 async def show_queue(request: PageRequest) -> Page:
     namespace = request.query.get("ns", "").strip()
-    found = await request.call(
-        "list_versions", {"status": "in_review", "namespace": namespace or None, "limit": MOST_WAITING}
-    )
-    mine = [one for one in found["versions"] if access.reviews(request.identity, one["name"])]
-    rows: list[dict[str, Any]] = []
-    for one in sorted(mine, key=lambda version: version["created_at"]):
-        rows.append(await _row(request, one) if len(rows) < 30 else {**one, "facts": None})
-    namespaces = sorted({one["name"].partition(".")[0] for one in mine})
-    values = {"rows": rows, "ns": namespace, "namespaces": namespaces, "is_cut": found["next_cursor"] is not None}
+    params = ListVersions(status="in_review", namespace=namespace, limit=MOST_WAITING)
+    page = await request.do(list_versions, params)
+    mine = [version for version in page.versions if access.reviews(request.identity, version.name)]
+    rows: list[tuple[ListedVersion, dict[str, int] | None]] = []
+    for version in sorted(mine, key=lambda version: version.created_at):
+        rows.append((version, await _facts(request, version) if len(rows) < 30 else None))
+    namespaces = sorted({version.name.partition(".")[0] for version in mine})
+    values = {"rows": rows, "ns": namespace, "namespaces": namespaces, "is_cut": page.next_cursor is not None}
     return Page("reviews_queue.html", "Review", values, "review")
 
 
-async def _row(request: PageRequest, version: dict[str, Any]) -> dict[str, Any]:
-    skill = (await request.call("describe_skill", {"name": version["name"], "version": version["version"]}))["skill"]
-    difference = skill.get("permissions_diff") or {"added": {"network": [], "secrets": []}}
-    examples = skill.get("examples") or []
-    facts = {
-        "more": len(difference["added"]["network"]) + len(difference["added"]["secrets"]),
-        "findings": sum(not one["waiver"] for one in skill.get("findings") or ()),
-        "examples": sum(len(skill["manifest"].get(key) or ()) for key in ("examples", "tool_examples")),
-        "passed": sum(example["status"] == "passed" for example in examples),
+async def _facts(request: PageRequest, version: ListedVersion) -> dict[str, int]:
+    skill = await describe(request, version.name, version.version, "summary")
+    difference = or_none(skill.permissions_diff)
+    return {
+        "more": len(difference.added.network) + len(difference.added.secrets) if difference else 0,
+        "findings": sum(not finding.waiver for finding in or_none(skill.findings) or ()),
+        "examples": sum(len(skill.manifest.get(key) or ()) for key in ("examples", "tool_examples")),
+        "passed": sum(example.status == "passed" for example in or_none(skill.examples) or ()),
     }
-    return {**version, "facts": facts}
 
 
 async def show_waivers(request: PageRequest) -> Page:
-    found = await request.call("list_waivers", {"limit": 100, "cursor": request.query.get("cursor") or None})
-    values = {"waivers": found["waivers"], "next_cursor": found["next_cursor"]}
+    page = await request.do(list_waivers, ListWaivers(limit=100, cursor=request.query.get("cursor", "")))
+    values = {"waivers": page.waivers, "next_cursor": page.next_cursor}
     return Page("reviews_waivers.html", "Waivers", values, "review")
 
 
-async def revoke_waiver(request: PageRequest) -> SeeOther:
+async def change_waivers(request: PageRequest) -> SeeOther:
     form = await request.form()
-    found = await request.call("revoke_waiver", {"id": form.get("id")})
-    return SeeOther("/review/waivers", Done(f"The waiver for {found['rule']} in {found['name']} is revoked."))
+    waiver = await request.do(revoke_waiver, RevokeWaiver(id=form.get("id")))
+    return SeeOther("/review/waivers", Done(f"The waiver for {waiver.rule} in {waiver.name} is revoked."))

@@ -30,7 +30,7 @@ async def show_try(request: PageRequest) -> Page:
     args: dict[str, Any] = {}
     files: dict[str, str] = {}
     problems: dict[str, str] = {}
-    examples = opened.skill["manifest"].get("examples") or []
+    examples = opened.skill.manifest.get("examples") or []
     if number.isdecimal() and 0 < int(number[:6]) <= len(examples) and not tool:
         example = examples[int(number[:6]) - 1]
         args, files = example.get("args") or {}, example.get("blobs") or {}
@@ -101,7 +101,7 @@ async def start_run(request: PageRequest) -> Page | SeeOther:
 
 async def _fields(request: PageRequest, opened: Opened, tool: str) -> list[Field]:
     if not tool:
-        return fields_of(opened.skill["manifest"].get("inputs") or {})
+        return fields_of(opened.skill.manifest.get("inputs") or {})
     listed = await request.call("list_tools", {"skill": f"{opened.name}@{opened.version}", "limit": 1000})
     for one in listed["tools"]:
         if one["name"] == tool:
@@ -115,7 +115,7 @@ async def _inputs(request: PageRequest, opened: Opened, tool: str) -> Declared:
         listed = await request.call("list_tools", {"skill": f"{opened.name}@{opened.version}", "limit": 1000})
         parameters = next(one["parameters"] for one in listed["tools"] if one["name"] == tool)
         return Declared(inputs_in(inputs_of_schema(parameters)), is_strict=False)
-    manifest = opened.skill["manifest"]
+    manifest = opened.skill.manifest
     is_strict = (manifest.get("runtime") or {}).get("strict_inputs") is True
     return Declared(inputs_in(manifest.get("inputs") or {}), is_strict)
 
@@ -149,7 +149,7 @@ def _page(
     typed: dict[str, str],
     problems: dict[str, str] | None = None,
 ) -> Page:
-    manifest = opened.skill["manifest"]
+    manifest = opened.skill.manifest
     permissions = manifest.get("permissions") or {}
     bundled = {
         path

@@ -6,10 +6,14 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from skillery.web.frame import CallFailed, Page, PageRequest
+from skillery.errors import SkilleryError
+from skillery.method import or_none
+from skillery.registry.label_listings import ListLabels, list_labels
+from skillery.registry.results import Skill
+from skillery.web.frame import Page, PageRequest
 from skillery.web.markdown import Place, split_frontmatter
 from skillery.web.skills.examples import examples_of
-from skillery.web.skills.inputs import Tool, inputs_of, tool_of
+from skillery.web.skills.inputs import Tool, inputs_of, tool_of, tools_of
 from skillery.web.skills.opened import Opened, may_change, open_version, page_of
 from skillery.web.skills.permissions import may_do
 from skillery.web.skills.snippets import CLIENTS, snippet_of
@@ -55,29 +59,29 @@ async def about_page(request: PageRequest, values: dict[str, Any] | None = None,
     """Return the page. `values` replaces values of the template, for a change that was refused."""
     opened = await open_version(request, "full")
     skill = opened.skill
-    skill_md = skill.get("skill_md") or ""
+    skill_md = or_none(skill.skill_md) or ""
     frontmatter, body = split_frontmatter(skill_md)
     shown = await request.site.texts.markdown(
         opened.digest, Place(opened.exact, "SKILL.md"), body if len(body) <= _MOST_SKILL_MD else body[:_MOST_SKILL_MD]
     )
     tools = await _tools(request, opened)
     can_change = may_change(request, opened.name)
-    labels = (await request.call("list_labels", {"name": opened.name, "limit": 1}))["labels"] if can_change else []
+    labels = (await request.do(list_labels, ListLabels(name=opened.name, limit=1))).labels if can_change else []
     more = {
-        "files_count": len(skill.get("files") or ()),
-        "inputs": inputs_of(skill["manifest"].get("inputs") or {}),
+        "files_count": len(or_none(skill.files) or ()),
+        "inputs": inputs_of(skill.manifest.get("inputs") or {}),
         "first_inputs": FIRST_INPUTS,
         "tools": tools,
         "examples": examples_of(request, opened),
-        "findings": skill.get("findings") or [],
+        "findings": or_none(skill.findings) or [],
         "warnings": _warnings(skill),
         "skill_md": Markup("\n").join(shown.lines),
         "skill_md_is_plain": shown.is_plain,
         "frontmatter": frontmatter,
         "clients": CLIENTS,
         "snippet": snippet_of(request, opened, tools),
-        "may_do": may_do(skill["manifest"], request.language),
-        "usage": skill.get("usage") or {},
+        "may_do": may_do(skill.manifest, request.language),
+        "usage": skill.usage,
         "days": opened.facts.days,
         "bars": _bars(opened.facts.days),
         "can_change": can_change,
@@ -93,16 +97,15 @@ async def about_page(request: PageRequest, values: dict[str, Any] | None = None,
 
 async def _tools(request: PageRequest, opened: Opened) -> list[Tool]:
     try:
-        found = await request.call("list_tools", {"skill": f"{opened.name}@{opened.version}", "limit": 100})
-    except CallFailed:
+        return list(map(tool_of, await tools_of(request, opened, 100)))
+    except SkilleryError:
         return []  # a withdrawn version offers no tools
-    return [tool_of(one) for one in found["tools"]]
 
 
-def _warnings(skill: dict[str, Any]) -> list[str]:
+def _warnings(skill: Skill) -> list[str]:
     """Return the warnings of the version without those that the page shows as notes."""
-    as_notes = tuple(f"{status}: " for status in ("deprecated", "yanked", "rejected") if status in skill)
-    return [one for one in skill["warnings"] if not (as_notes and one.startswith(as_notes))]
+    as_notes = tuple(f"{status}: " for status in ("deprecated", "yanked", "rejected") if getattr(skill, status))
+    return [warning for warning in skill.warnings if not (as_notes and warning.startswith(as_notes))]
 
 
 def _bars(days: list[Any]) -> list[Bar]:

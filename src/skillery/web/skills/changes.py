@@ -3,9 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Any
 
-from skillery.formats.version_spec import label_problem
-from skillery.web.frame import CallFailed, Done, Form, Page, PageRequest, SeeOther, Undo, path_of
+from skillery.errors import Conflict, InvalidParams
+from skillery.formats.labels import label_problem
+from skillery.method import or_none
+from skillery.registry.catalogue_entries import Deprecation
+from skillery.registry.labels import RemoveLabel, RollbackLabel, SetLabel, remove_label, rollback_label, set_label
+from skillery.registry.lifecycle import (
+    DeprecateSkill,
+    SetVisibility,
+    SubmitVersion,
+    UndeprecateSkill,
+    UnyankVersion,
+    YankVersion,
+    deprecate_skill,
+    set_visibility,
+    submit_version,
+    undeprecate_skill,
+    unyank_version,
+    yank_version,
+)
+from skillery.web.frame import Done, Form, Page, PageRequest, SeeOther, Undo, message_of, path_of
 from skillery.web.skills.about import VISIBILITIES, about_page
 from skillery.web.skills.opened import Opened, open_version
 
@@ -32,55 +51,55 @@ async def change(request: PageRequest) -> Page | SeeOther:
         return await made(request, opened, form)
     except _Refused as refused:
         return await _again(request, form, refused.field, str(refused), 400)
-    except CallFailed as failed:
-        if failed.status not in {400, 409}:
-            raise
-        return await _again(request, form, "", f"{failed.message}. {failed.hint}".strip(), failed.status)
+    except (InvalidParams, Conflict) as error:
+        return await _again(request, form, "", message_of(error), 409 if isinstance(error, Conflict) else 400)
 
 
 async def _again(request: PageRequest, form: Form, field: str, message: str, status: int) -> Page:
     typed = dict(form.pairs)
     problem = {"field": field, "message": message, "action": form.get("action")}
-    return await about_page(request, {"problem": problem, "typed": typed}, 400 if status < 400 else status)
+    return await about_page(request, {"problem": problem, "typed": typed}, status)
 
 
 async def _submit(request: PageRequest, opened: Opened, _: Form) -> SeeOther:
-    made = await request.call("submit_version", {"name": opened.name, "version": opened.version})
-    state = "is published" if made.get("status") == "published" else "is in review"
+    made = await request.do(submit_version, SubmitVersion(name=opened.name, version=opened.version))
+    state = "is published" if made.status == "published" else "is in review"
     return SeeOther(opened.exact, Done(f"Version {opened.version} {state}."))
 
 
 async def _yank(request: PageRequest, opened: Opened, form: Form) -> SeeOther:
     reason = _text(form, "reason", "Say why you yank this version.")
-    await request.call("yank_version", {"name": opened.name, "version": opened.version, "reason": reason})
+    await request.do(yank_version, YankVersion(name=opened.name, version=opened.version, reason=reason))
     undo = Undo("Undo", opened.exact, {"action": "unyank"})
     return SeeOther(opened.exact, Done(f"Version {opened.version} is yanked.", undo))
 
 
 async def _unyank(request: PageRequest, opened: Opened, _: Form) -> SeeOther:
-    before = opened.skill.get("yanked") or {}
-    await request.call("unyank_version", {"name": opened.name, "version": opened.version})
-    undo = Undo("Undo", opened.exact, {"action": "yank", "reason": before["reason"]}) if before else None
+    before = or_none(opened.skill.yanked)
+    await request.do(unyank_version, UnyankVersion(name=opened.name, version=opened.version))
+    undo = Undo("Undo", opened.exact, {"action": "yank", "reason": before.reason}) if before else None
     return SeeOther(opened.exact, Done(f"Version {opened.version} is no longer yanked.", undo))
 
 
 async def _deprecate(request: PageRequest, opened: Opened, form: Form) -> SeeOther:
     message = _text(form, "message", "Say what users should know.")
-    before = opened.skill.get("deprecated")
+    before = or_none(opened.skill.deprecated)
     successor = form.get("successor").strip()
-    await request.call("deprecate_skill", {"name": opened.name, "message": message, "successor": successor})
-    fields = {"action": "undeprecate"}
-    if before:
-        fields = {"action": "deprecate", "message": before["message"], "successor": before["successor"] or ""}
-    return SeeOther(opened.exact, Done(f"{opened.name} is deprecated.", Undo("Undo", opened.exact, fields)))
+    await request.do(deprecate_skill, DeprecateSkill(name=opened.name, message=message, successor=successor))
+    undo = _deprecate_again(opened, before) if before else Undo("Undo", opened.exact, {"action": "undeprecate"})
+    return SeeOther(opened.exact, Done(f"{opened.name} is deprecated.", undo))
 
 
 async def _undeprecate(request: PageRequest, opened: Opened, _: Form) -> SeeOther:
-    before = opened.skill.get("deprecated") or {}
-    await request.call("undeprecate_skill", {"name": opened.name})
-    fields = {"action": "deprecate", "message": before.get("message", ""), "successor": before.get("successor") or ""}
-    undo = Undo("Undo", opened.exact, fields) if before else None
+    before = or_none(opened.skill.deprecated)
+    await request.do(undeprecate_skill, UndeprecateSkill(name=opened.name))
+    undo = _deprecate_again(opened, before) if before else None
     return SeeOther(opened.exact, Done(f"{opened.name} is no longer deprecated.", undo))
+
+
+def _deprecate_again(opened: Opened, before: Deprecation) -> Undo:
+    fields = {"action": "deprecate", "message": before.message, "successor": before.successor or ""}
+    return Undo("Undo", opened.exact, fields)
 
 
 async def _set_label(request: PageRequest, opened: Opened, form: Form) -> SeeOther:
@@ -88,8 +107,8 @@ async def _set_label(request: PageRequest, opened: Opened, form: Form) -> SeeOth
     problem = label_problem(label)
     if problem:
         raise _Refused("label", f"This is not a label: {problem}.")
-    moved = await request.call("set_label", {"name": opened.name, "label": label, "version": opened.version})
-    before = moved.get("previous")
+    moved = await request.do(set_label, SetLabel(name=opened.name, label=label, version=opened.version))
+    before = moved.previous
     undo = {"action": "rollback_label" if before else "remove_label", "label": label}
     text = f"{label} moved from {before} to {opened.version}." if before else f"{label} is {opened.version}."
     return SeeOther(opened.exact, Done(text, Undo("Undo", opened.exact, undo)))
@@ -97,28 +116,28 @@ async def _set_label(request: PageRequest, opened: Opened, form: Form) -> SeeOth
 
 async def _rollback_label(request: PageRequest, opened: Opened, form: Form) -> SeeOther:
     label = form.get("label")
-    moved = await request.call("rollback_label", {"name": opened.name, "label": label})
+    moved = await request.do(rollback_label, RollbackLabel(name=opened.name, label=label))
     # The page of the version that had the label can point it back.
-    page, before = path_of("s", f"{opened.name}@{moved['previous']}"), moved["previous"]
+    page, before = path_of("s", f"{opened.name}@{moved.previous}"), moved.previous
     undo = Undo("Undo", page, {"action": "set_label", "label": label}) if before else None
-    return SeeOther(opened.exact, Done(f"{label} is {moved['version']} again.", undo))
+    return SeeOther(opened.exact, Done(f"{label} is {moved.version} again.", undo))
 
 
 async def _remove_label(request: PageRequest, opened: Opened, form: Form) -> SeeOther:
     label = form.get("label")
-    await request.call("remove_label", {"name": opened.name, "label": label})
+    await request.do(remove_label, RemoveLabel(name=opened.name, label=label))
     undo = Undo("Undo", opened.exact, {"action": "rollback_label", "label": label})
     return SeeOther(opened.exact, Done(f"The label {label} is removed.", undo))
 
 
 async def _set_visibility(request: PageRequest, opened: Opened, form: Form) -> SeeOther:
-    visibility = form.get("visibility")
+    visibility: Any = form.get("visibility")
     if visibility not in VISIBILITIES:
         raise _Refused("visibility", "Choose who sees the skill.")
-    before = opened.skill["visibility"]
+    before = opened.skill.visibility
     if before == visibility:
         return SeeOther(opened.exact, Done(f"Nothing changed: {opened.name} is visible to {VISIBILITIES[visibility]}."))
-    await request.call("set_visibility", {"name": opened.name, "visibility": visibility})
+    await request.do(set_visibility, SetVisibility(name=opened.name, visibility=visibility))
     undo = Undo("Undo", opened.exact, {"action": "set_visibility", "visibility": before})
     return SeeOther(opened.exact, Done(f"{opened.name} is visible to {VISIBILITIES[visibility]}.", undo))
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from skillery.formats.check_results import CheckedExample
+from skillery.method import or_none
 from skillery.web.frame import PageRequest
 from skillery.web.skills.inputs import as_json
 from skillery.web.skills.opened import Opened
@@ -20,18 +22,17 @@ class ShownExample(NamedTuple):
 
 def examples_of(request: PageRequest, opened: Opened) -> list[ShownExample]:
     """Return the examples of a version with the results of the last check."""
-    checked = {one["name"]: one for one in opened.skill.get("examples") or ()}
+    checked = {example.name: example for example in or_none(opened.skill.examples) or ()}
     sees_runs = request.known is not None and (
         "admin" in request.known.scopes or request.known.name == opened.facts.publisher.name
     )
-    found = []
-    for number, one in enumerate(opened.skill["manifest"].get("examples") or (), 1):
-        name = str(one.get("name") or f"Example {number}")
-        result = checked.get(name, {})
-        run_id = result.get("run_id") if sees_runs else None
-        status = result.get("status", "not_run")
-        found.append(ShownExample(name, _expected(one), status, result.get("duration_ms"), run_id))
-    return found
+    shown = []
+    for number, example in enumerate(opened.skill.manifest.get("examples") or (), 1):
+        name = str(example.get("name") or f"Example {number}")
+        result = checked.get(name) or CheckedExample(name, "not_run")
+        run_id = result.run_id if sees_runs else None
+        shown.append(ShownExample(name, _expected(example), result.status, result.duration_ms, run_id))
+    return shown
 
 
 def _expected(example: dict[str, Any]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from markupsafe import Markup
@@ -48,18 +49,13 @@ async def show_file(request: PageRequest) -> Page:
     if not any(row.path == path for row in rows) and any(row.path.startswith(f"{path}/") for row in rows):
         return _page(request, opened, rows, path, {"file": None})
     identity, spec = reader_of(request), exactly(opened.version)
-    found = await request.site.core.registry.read_page(
-        lambda connection: find_file(connection, identity, name=opened.name, spec=spec, path=path)
-    )
-    return _page(request, opened, rows, path, {"file": await _viewed(request, opened, found)})
+    file = await request.read(partial(find_file, identity=identity, name=opened.name, spec=spec, path=path))
+    return _page(request, opened, rows, path, {"file": await _viewed(request, opened, file)})
 
 
 async def _rows(request: PageRequest, opened: Opened) -> list[FileRow]:
     identity, spec = reader_of(request), exactly(opened.version)
-    _, rows = await request.site.core.registry.read_page(
-        lambda connection: list_files(connection, identity, name=opened.name, spec=spec)
-    )
-    return rows
+    return (await request.read(partial(list_files, identity=identity, name=opened.name, spec=spec)))[1]
 
 
 def _page(request: PageRequest, opened: Opened, rows: list[FileRow], path: str, values: dict[str, Any]) -> Page:

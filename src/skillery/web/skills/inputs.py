@@ -6,7 +6,11 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from skillery.registry.results import ToolRow
+from skillery.registry.tool_listings import ListTools, list_tools
+from skillery.web.frame import PageRequest
 from skillery.web.runs.fields import inputs_of_schema
+from skillery.web.skills.opened import Opened
 
 MOST_CHOICES = 50
 
@@ -35,9 +39,14 @@ def inputs_of(declared: Mapping[str, Mapping[str, Any]]) -> list[Input]:
     return [_input(str(name), one) for name, one in declared.items()]
 
 
-def tool_of(tool: Mapping[str, Any]) -> Tool:
-    """Return a tool of list_tools."""
-    return Tool(tool["name"], str(tool["description"]), inputs_of(inputs_of_schema(tool["parameters"])))
+async def tools_of(request: PageRequest, opened: Opened, limit: int = 1000) -> list[ToolRow]:
+    """Return the tools of a version. Raise the errors of list_tools."""
+    params = ListTools(skill=f"{opened.name}@{opened.version}", limit=limit)
+    return (await request.do(list_tools, params)).tools
+
+
+def tool_of(tool: ToolRow) -> Tool:
+    return Tool(tool.name, tool.description, inputs_of(inputs_of_schema(tool.parameters)))
 
 
 def _input(name: str, one: Mapping[str, Any]) -> Input:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 from urllib.parse import urlencode
 
 from skillery.backends import Identity, Scope
@@ -12,30 +12,31 @@ from skillery.formats.semver import Version
 from skillery.formats.version_spec import Exact, VersionSpec, parse_reference
 from skillery.formats.wording import quoted
 from skillery.identity import access
-from skillery.versions.version_tables import VersionFacts, facts_for_page
+from skillery.registry import VersionFacts, facts_for_page
+from skillery.registry.descriptions import DescribeSkill, describe_skill
+from skillery.registry.results import Skill
 from skillery.web.frame import Page, PageRequest, path_of
 
 
 class Opened(NamedTuple):
     """A version that a page shows."""
 
-    skill: dict[str, Any]
-    """`skill` of describe_skill."""
+    skill: Skill
     facts: VersionFacts
     asked: str
     """The version spec in the address. "" means the latest version."""
 
     @property
     def name(self) -> str:
-        return str(self.skill["name"])
+        return self.skill.name
 
     @property
     def version(self) -> str:
-        return str(self.skill["version"])
+        return self.skill.version
 
     @property
     def digest(self) -> str:
-        return str(self.skill["digest"])
+        return self.skill.digest
 
     @property
     def exact(self) -> str:
@@ -57,17 +58,21 @@ def reference_of(request: PageRequest) -> tuple[str, str, VersionSpec]:
     return name, text.partition("@")[2].strip(), spec
 
 
-async def open_version(request: PageRequest, detail: str = "summary") -> Opened:
+async def open_version(request: PageRequest, detail: Literal["summary", "full"] = "summary") -> Opened:
     """Return the version of the address. Raise SkillNotFound, VersionNotFound or LabelNotFound if the caller sees no
     such version.
     """
     name, asked, spec = reference_of(request)
     identity = reader_of(request)
-    facts = await request.site.core.registry.read_page(
-        lambda connection: facts_for_page(connection, identity, name, spec)
-    )
-    found = await request.call("describe_skill", {"name": name, "version": facts.version, "detail": detail})
-    return Opened(found["skill"], facts, asked)
+    facts = await request.read(lambda connection: facts_for_page(connection, identity, name, spec))
+    return Opened(await describe(request, name, facts.version, detail), facts, asked)
+
+
+async def describe(
+    request: PageRequest, name: str, version: str | None, detail: Literal["summary", "full"] = "full"
+) -> Skill:
+    """Return a version, or the latest version. Raise the errors of describe_skill."""
+    return (await request.do(describe_skill, DescribeSkill(name=name, version=version or "", detail=detail))).skill
 
 
 def file_path_of(request: PageRequest, opened_at: str) -> str:
@@ -111,8 +116,8 @@ def page_of(request: PageRequest, opened: Opened, tab: str, template: str, *, pa
     skill, name = opened.skill, opened.name
     *above, last = name.split(".")
     counts = opened.facts.counts
-    runtime = skill["manifest"].get("runtime") or {}
-    can_run = may_use(request, "run") and skill["kind"] == "action" and bool(runtime.get("entrypoint"))
+    runtime = skill.manifest.get("runtime") or {}
+    can_run = may_use(request, "run") and skill.kind == "action" and bool(runtime.get("entrypoint"))
     shared = {
         "skill": skill,
         "facts": opened.facts,
@@ -124,9 +129,7 @@ def page_of(request: PageRequest, opened: Opened, tab: str, template: str, *, pa
         "last": last,
         "can_run": can_run,
         "sees_runs": may_use(request, "run"),
-        "reviews": skill["status"] == "in_review"
-        and request.known is not None
-        and access.reviews(request.identity, name),
+        "reviews": skill.status == "in_review" and request.known is not None and access.reviews(request.identity, name),
         "versions_count": sum(counts.values()),
         "runs_address": _runs_address(request, name),
         "here_exactly": _exactly_here(request, opened),

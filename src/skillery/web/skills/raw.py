@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+from functools import partial
 from typing import Any, BinaryIO, Protocol
 
 from skillery.backends import Storage
@@ -46,13 +47,9 @@ async def _find(request: PageRequest) -> FoundFile:
     """
     name, _, spec = reference_of(request)
     identity = reader_of(request)
-    row = await request.site.core.registry.read_page(
-        lambda connection: resolve_for_page(connection, identity, name, spec)
-    )
+    row = await request.read(partial(resolve_for_page, identity=identity, name=name, spec=spec))
     path = file_path_of(request, f"{name} {row.version}")
-    return await request.site.core.registry.read_page(
-        lambda connection: find_file(connection, identity, name=name, spec=exactly(row.version), path=path)
-    )
+    return await request.read(partial(find_file, identity=identity, name=name, spec=exactly(row.version), path=path))
 
 
 async def send_raw(request: PageRequest, found: RawFile, send: Any) -> None:

@@ -48,12 +48,12 @@ def snippet_of(request: PageRequest, opened: Opened, tools: Sequence[Tool]) -> S
     """Return the snippet of the client in the query."""
     client = request.query.get("client", "")
     made = _snippet(request, opened, client if client in CLIENTS else "shell", tools)
-    return made if made.warning else made._replace(warning=_withheld(opened.skill["status"]))
+    return made if made.warning else made._replace(warning=_withheld(opened.skill.status))
 
 
 def _snippet(request: PageRequest, opened: Opened, client: str, tools: Sequence[Tool]) -> Snippet:
     name, version = opened.name, opened.version
-    call = _call(opened.skill["manifest"], tools)
+    call = _call(opened.skill.manifest, tools)
     server = request.server
     if client == "curl":
         return Snippet(client, _curl(server, name, version, call))
@@ -66,7 +66,7 @@ def _snippet(request: PageRequest, opened: Opened, client: str, tools: Sequence[
     if client == "lock":
         url = f" \\\n  --url {server}"
         text = f"skillery lock {shlex.quote(f'{name}@{version}')}{url}\nskillery install --locked skills/{url}"
-        entry = {"name": name, "version": version, "digest": opened.digest, "status": opened.skill["status"]}
+        entry = {"name": name, "version": version, "digest": opened.digest, "status": opened.skill.status}
         return Snippet(client, text, entry=json.dumps(entry, indent=1))
     return Snippet(client, _shell(server, name, version, call))
 
@@ -99,7 +99,7 @@ def _npx(request: PageRequest, opened: Opened) -> tuple[str, str]:
     """Return the warning and the note of `npx skills`."""
     if not request.site.public_pages:
         return "npx skills sends no token, and this server needs one for downloads.", ""
-    if opened.skill["visibility"] != "public":
+    if opened.skill.visibility != "public":
         return "npx skills sends no token, so it sees only public skills. This skill is not public.", ""
     if opened.facts.latest != opened.version:
         latest = opened.facts.latest

@@ -35,14 +35,13 @@ async def show_versions(request: PageRequest) -> Page:
 
 
 async def _table(request: PageRequest, name: str, group: VersionGroup, limit: int, cursor: str) -> VersionTable:
-    identity, registry = reader_of(request), request.site.core.registry
     work = partial(
         table_of_versions,
-        identity=identity,
-        key=registry.cursor_key,
+        identity=reader_of(request),
+        key=request.site.core.registry.cursor_key,
         name=name,
         group=group,
         limit=limit,
         cursor=cursor,
     )
-    return await registry.read_page(work)
+    return await request.read(work)
