@@ -10,6 +10,7 @@ import msgspec
 from skillery.edge.http import send_bytes
 from skillery.edge.run_streams import OpenStreams, StreamLimits, event, offset_of
 from skillery.runs.live_output import LogPart
+from skillery.runs.reading import GetRun, ReadRunLog, get_run, read_run_log
 from skillery.web.callers import is_still_caller
 from skillery.web.frame import Direct, PageRequest
 from skillery.web.headers import RAW_HEADERS
@@ -36,7 +37,7 @@ class Events:
         after = offset_of(request.scope, request.headers)
         if "poll" in request.query:
             return await _next_part(request, run_id, after)
-        await request.call("get_run", {"run_id": run_id})
+        await request.do(get_run, GetRun(run_id=run_id))
 
         async def send(send: Any) -> None:
             with self._open.hold(run_id, request.identity.name):
@@ -56,10 +57,13 @@ class Events:
 
 
 async def _next_part(request: PageRequest, run_id: str, after: int) -> Direct:
-    found = await request.call("read_run_log", {"run_id": run_id, "after": after, "max_bytes": _POLL_BYTES})
-    answer = {name: found[name] for name in ("status", "next", "ended")} | {
-        "parts": parts_of(found["text"]),
-        "bytes": found["dropped_bytes"],
+    log = await request.do(read_run_log, ReadRunLog(run_id=run_id, after=after, max_bytes=_POLL_BYTES))
+    answer = {
+        "status": log.status,
+        "next": log.next,
+        "ended": log.ended,
+        "parts": parts_of(log.text),
+        "bytes": log.dropped_bytes,
     }
     headers = [*RAW_HEADERS, ("cache-control", "no-store")]
 

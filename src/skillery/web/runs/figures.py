@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import msgspec
+
+from skillery.method import or_none
+from skillery.runs.results import RunRecord
 from skillery.web.display import duration
 
 WIDTH = 600
@@ -51,15 +54,14 @@ class Limit(NamedTuple):
     share: float
 
 
-def stages_of(run: dict[str, Any]) -> list[Stage]:
+def stages_of(run: RunRecord) -> list[Stage]:
     """Return the phases of an ended run: queued, prepared, running, collected."""
-    if not run["started_at"] or not run["finished_at"] or run["duration_ms"] is None:
+    if not run.started_at or not run.finished_at or run.duration_ms is None:
         return []
-    begun, ended = (datetime.fromisoformat(run[key]) for key in ("started_at", "finished_at"))
-    used, code = run.get("used") or {}, float(run["duration_ms"])
-    around = max(0.0, (ended - begun).total_seconds() * 1000 - code)
-    prepared = used.get("prepared_ms")
-    parts = {"queued": used["queued_ms"]} if used.get("queued_ms") else {}
+    used, code = or_none(run.used), run.duration_ms
+    around = max(0.0, (run.finished_at - run.started_at).total_seconds() * 1000 - code)
+    prepared = used.prepared_ms if used else None
+    parts = {"queued": used.queued_ms} if used and used.queued_ms else {}
     if prepared is None:
         parts |= {"running": code, "prepared and collected": around}
     else:
@@ -73,20 +75,22 @@ def stages_of(run: dict[str, Any]) -> list[Stage]:
     return stages
 
 
-def limits_of(run: dict[str, Any]) -> list[Limit]:
+def limits_of(run: RunRecord) -> list[Limit]:
     """Return the limits of a run as "used of allowed"."""
-    limits = run.get("limits") or {}
+    limits = msgspec.json.decode(run.limits) or {}
     return [_limit(key, words, limits[key], _used(run, key)) for key, words in LIMITS.items() if key in limits]
 
 
-def _used(run: dict[str, Any], key: str) -> float | None:
+def _used(run: RunRecord, key: str) -> float | None:
     """Return what a run has used, in the unit of the limit, or None if it is not measured."""
-    used = run.get("used") or {}
+    used = or_none(run.used)
     if key == "timeout_ms":
-        return float(run["duration_ms"]) if run["duration_ms"] is not None else None
+        return run.duration_ms
+    if used is None:
+        return None
     if key == "processes":
-        return used.get("processes")
-    size = used.get({"memory_mb": "memory_bytes", "disk_mb": "disk_bytes"}.get(key, ""))
+        return used.processes
+    size = {"memory_mb": used.memory_bytes, "disk_mb": used.disk_bytes}.get(key)
     return None if size is None else size / MEBIBYTE
 
 

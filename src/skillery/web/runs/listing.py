@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import urlencode
 
-from skillery.web.frame import CallFailed, Page, PageRequest
+from skillery.errors import InvalidParams, NotFound, SkilleryError
+from skillery.runs.reading import ListRuns, list_runs
+from skillery.runs.results import RunPage
+from skillery.web.frame import Page, PageRequest
 
 ROWS = 30
 STATUSES = {"": "all", "started": "running", "queued": "queued", "completed": "completed", "failed": "failed"}
@@ -14,27 +17,25 @@ AGES = {"": "any time", "1h": "last hour", "24h": "last 24 hours", "168h": "last
 
 async def show_runs(request: PageRequest) -> Page:
     query = request.query
-    given = {
+    filters: dict[str, Any] = {
         "skill": query.get("skill", "").strip(),
         "status": query.get("status", "") if query.get("status") in STATUSES else "",
         "since": query.get("since", "") if query.get("since") in AGES else "",
         "identity": query.get("identity", "").strip(),
     }
-    params: dict[str, Any] = {name: value or None for name, value in given.items()}
-    problem = None
+    kept = {name: value for name, value in filters.items() if value}
+    problem: SkilleryError | None = None
+    page = RunPage((), None)
     try:
-        found = await request.call("list_runs", {**params, "limit": ROWS, "cursor": query.get("cursor") or None})
-    except CallFailed as failed:
-        if failed.status not in {400, 404}:
-            raise
-        problem, found = failed, {"runs": [], "next_cursor": None}
-    kept = {name: value for name, value in given.items() if value}
-    following = f"/runs?{urlencode({**kept, 'cursor': found['next_cursor']})}" if found["next_cursor"] else None
+        page = await request.do(list_runs, ListRuns(**kept, limit=ROWS, cursor=query.get("cursor", "")))
+    except (InvalidParams, NotFound) as error:
+        problem = error
+    following = f"/runs?{urlencode({**kept, 'cursor': page.next_cursor})}" if page.next_cursor else None
     values = {
-        "runs": found["runs"],
+        "runs": page.runs,
         "next": following,
         "is_first": not query.get("cursor"),
-        "given": given,
+        "filters": filters,
         "kept": kept,
         "first": f"/runs?{urlencode(kept)}" if kept else "/runs",
         "statuses": STATUSES,

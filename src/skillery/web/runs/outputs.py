@@ -8,8 +8,12 @@ import io
 import json
 from typing import Any, NamedTuple
 
+import msgspec
+
 from skillery.contents.blob_rows import BlobRow
 from skillery.errors import SkilleryError
+from skillery.method import or_none
+from skillery.runs.results import RunRecord
 from skillery.web.frame import PageRequest, path_of
 from skillery.web.skills.contents import HEAD_BYTES, kind_of
 
@@ -77,32 +81,32 @@ def _node(key: str, value: Any, shares: dict[int, int], depth: int) -> Node:
     return Node(key, words, nodes, len(pairs) - len(nodes))
 
 
-async def output_of(request: PageRequest, run: dict[str, Any]) -> dict[str, Any]:
+async def output_of(request: PageRequest, run: RunRecord) -> dict[str, Any]:
     """Return the output of a run for its page: a tree, the number of nodes in a larger tree, and the blob that has a
     large output.
     """
-    output = run["output"]
-    found: dict[str, Any] = {"tree": None, "more_nodes": None, "output_blob": None, "output_text": None}
+    output = msgspec.json.decode(run.output)
+    shown: dict[str, Any] = {"tree": None, "more_nodes": None, "output_blob": None, "output_text": None}
     if output is None:
-        return found
+        return shown
     wanted = request.query.get("nodes", "")
     most = min(max(int(wanted[:6]), MOST_NODES), MOST_NODES_ASKED) if wanted.isdecimal() else MOST_NODES
     blob_id = str(output["blob_id"]) if isinstance(output, dict) and set(output) == _LARGE_OUTPUT else ""
-    if blob_id not in run["output_blobs"]:
-        return {**found, **await asyncio.to_thread(_shown, output, most)}
-    found["output_blob"] = path_of("runs", run["run_id"], "blobs", blob_id)
+    if blob_id not in run.output_blobs:
+        return {**shown, **await asyncio.to_thread(_shown, output, most)}
+    shown["output_blob"] = path_of("runs", run.run_id, "blobs", blob_id)
     if output["size_bytes"] <= MOST_JSON:
         try:
             blob = await request.site.core.blobs.find_blob(request.identity, blob_id)
         except SkilleryError:
-            return {**found, "output_text": output["preview"], "output_blob": None}  # it has expired
+            return {**shown, "output_text": output["preview"], "output_blob": None}  # it has expired
         content = await asyncio.to_thread(request.site.core.blobs.read_range, blob, 0, blob.size_bytes)
         try:
             value = await asyncio.to_thread(json.loads, content)
-            return {**found, **await asyncio.to_thread(_shown, value, most)}
+            return {**shown, **await asyncio.to_thread(_shown, value, most)}
         except (ValueError, RecursionError):
             pass  # a script has printed it
-    return {**found, "output_text": output["preview"]}
+    return {**shown, "output_text": output["preview"]}
 
 
 def _shown(value: Any, most: int) -> dict[str, Any]:
@@ -128,25 +132,30 @@ class Preview(NamedTuple):
     is_cut: bool
 
 
-async def previews_of(request: PageRequest, run: dict[str, Any]) -> list[Preview]:
+def names_of(run: RunRecord) -> dict[str, str]:
+    """Return the paths of the files of a run, by the id of the blob."""
+    return {file.blob_id: file.path for file in or_none(run.files) or ()}
+
+
+async def previews_of(request: PageRequest, run: RunRecord) -> list[Preview]:
     """Return the files and blobs of a run. The first eight have a preview."""
-    names = {one["blob_id"]: one["path"] for one in run.get("files") or ()}
-    found = []
-    for number, blob_id in enumerate(run["output_blobs"]):
+    names = names_of(run)
+    previews = []
+    for number, blob_id in enumerate(run.output_blobs):
         name = names.get(blob_id, blob_id)
-        address = path_of("runs", run["run_id"], "blobs", blob_id)
+        address = path_of("runs", run.run_id, "blobs", blob_id)
         try:
             blob = await request.site.core.blobs.find_blob(request.identity, blob_id)
         except SkilleryError:
-            found.append(Preview(name, "expired", 0, "", False, "", [], False))
+            previews.append(Preview(name, "expired", 0, "", False, "", [], False))
             continue
         head = b""
         if number < PREVIEWS:
             head = await asyncio.to_thread(
                 request.site.core.blobs.read_range, blob, 0, min(HEAD_BYTES, blob.size_bytes)
             )
-        found.append(_preview(name, blob, head, address))
-    return found
+        previews.append(_preview(name, blob, head, address))
+    return previews
 
 
 def _preview(name: str, blob: BlobRow, head: bytes, address: str) -> Preview:

@@ -9,12 +9,16 @@ from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any
 
-from skillery.errors import NotFound
+from skillery.contents.blobs import CreateBlob, create_blob
+from skillery.errors import Conflict, InvalidParams, NotFound, Refused, SkilleryError
 from skillery.formats.inputs import inputs_in
+from skillery.registry.files import ReadSkillFile, read_skill_file
 from skillery.runs import args_of
-from skillery.web.frame import CallFailed, Form, Page, PageRequest, SeeOther, path_of
+from skillery.runs.starting import CallTool, ExecuteSkill, call_tool, execute_skill
+from skillery.web.frame import Form, Page, PageRequest, SeeOther, message_of, path_of
 from skillery.web.runs.checks import Declared, refused
 from skillery.web.runs.fields import Field, args_of_form, fields_of, filled, inputs_of_schema
+from skillery.web.skills.inputs import tools_of
 from skillery.web.skills.opened import Opened, open_version, page_of
 from skillery.web.uploads import UploadedFile, is_multipart, read_multipart
 
@@ -35,9 +39,7 @@ async def show_try(request: PageRequest) -> Page:
         example = examples[int(number[:6]) - 1]
         args, files = example.get("args") or {}, example.get("blobs") or {}
     elif request.query.get("run"):
-        known = await request.site.core.registry.read(
-            partial(args_of, identity=request.identity, run_id=request.query["run"])
-        )
+        known = await request.read(partial(args_of, identity=request.identity, run_id=request.query["run"]))
         args = json.loads(known) if known else {}
         problems = refused(await _inputs(request, opened, tool), fields, args) if args else {}
     shown, more = filled(fields, args)
@@ -66,8 +68,8 @@ async def start_run(request: PageRequest) -> Page | SeeOther:
         if field.widget == "blob":
             try:
                 blob_id = await _blob(request, opened, field, form)
-            except CallFailed as failed:
-                problems[field.id] = f"{failed.message}. {failed.hint}"
+            except SkilleryError as error:
+                problems[field.id] = message_of(error)
                 continue
             if blob_id:
                 found.args[field.name] = blob_id
@@ -76,17 +78,10 @@ async def start_run(request: PageRequest) -> Page | SeeOther:
     if not problems:
         problems |= refused(await _inputs(request, opened, tool), fields, found.args)
     if not problems:
-        call = {"name": opened.name, "version": opened.version, "args": found.args, "background": True}
-        method = "execute_skill"
-        if tool:
-            call, method = {**call, "name": tool, "skill": opened.name}, "call_tool"
         try:
-            run = await request.call(method, call, key=form.get("key")[:64] or None)
-            return SeeOther(path_of("runs", run["run_id"]))
-        except CallFailed as failed:
-            if failed.status not in {400, 409, 422}:
-                raise
-            problems[""] = f"{failed.message}. {failed.hint}"
+            return SeeOther(path_of("runs", await _start(request, opened, tool, found.args, form.get("key")[:64])))
+        except (InvalidParams, Conflict, Refused) as error:
+            problems[""] = message_of(error)
     typed = dict(form.pairs)
     shown = [
         field._replace(
@@ -99,21 +94,28 @@ async def start_run(request: PageRequest) -> Page | SeeOther:
     return page._replace(status=400)
 
 
+async def _start(request: PageRequest, opened: Opened, tool: str, args: dict[str, Any], key: str) -> str:
+    """Start a run of the skill or the tool in the background, and return its id."""
+    if tool:
+        call = CallTool(name=tool, skill=opened.name, version=opened.version, args=args, background=True)
+        return (await request.do(call_tool, call, key=key or None)).run_id or ""
+    params = ExecuteSkill(name=opened.name, version=opened.version, args=args, background=True)
+    return (await request.do(execute_skill, params, key=key or None)).run_id
+
+
 async def _fields(request: PageRequest, opened: Opened, tool: str) -> list[Field]:
     if not tool:
         return fields_of(opened.skill.manifest.get("inputs") or {})
-    listed = await request.call("list_tools", {"skill": f"{opened.name}@{opened.version}", "limit": 1000})
-    for one in listed["tools"]:
-        if one["name"] == tool:
-            return fields_of(inputs_of_schema(one["parameters"]))
+    for row in await tools_of(request, opened):
+        if row.name == tool:
+            return fields_of(inputs_of_schema(row.parameters))
     raise NotFound(f"{opened.name} {opened.version} has no tool '{tool[:80]}'", hint="Open the page of the skill.")
 
 
 async def _inputs(request: PageRequest, opened: Opened, tool: str) -> Declared:
     """Return the declared inputs of the skill or the tool, as a run checks them."""
     if tool:
-        listed = await request.call("list_tools", {"skill": f"{opened.name}@{opened.version}", "limit": 1000})
-        parameters = next(one["parameters"] for one in listed["tools"] if one["name"] == tool)
+        parameters = next(row.parameters for row in await tools_of(request, opened) if row.name == tool)
         return Declared(inputs_in(inputs_of_schema(parameters)), is_strict=False)
     manifest = opened.skill.manifest
     is_strict = (manifest.get("runtime") or {}).get("strict_inputs") is True
@@ -127,13 +129,11 @@ async def _blob(request: PageRequest, opened: Opened, field: Field, form: Form) 
         return uploaded
     pasted = form.get(f"{field.id}-text")
     if pasted:
-        made = await request.call("create_blob", {"content": pasted, "kind": "text/plain"})
-        return str(made["blob_id"])
+        return (await request.do(create_blob, CreateBlob(content=pasted, kind="text/plain"))).blob_id
     path = form.get(f"{field.id}-file")
     if path:
-        file = await request.call("read_skill_file", {"name": opened.name, "version": opened.version, "path": path})
-        content = file["content"]
-        raw = base64.b64decode(content) if file["encoding"] == "base64" else content.encode()
+        file = await request.do(read_skill_file, ReadSkillFile(name=opened.name, version=opened.version, path=path))
+        raw = base64.b64decode(file.content) if file.encoding == "base64" else file.content.encode()
         kind = "text/csv" if path.endswith(".csv") else "application/octet-stream"
         blob = await request.site.core.blobs.create_blob(request.identity, raw, kind)
         return blob.blob_id
