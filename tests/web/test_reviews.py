@@ -167,7 +167,12 @@ def test_a_rejection_needs_a_reason(shop: Shop) -> None:
     browser = shop.browser(shop.bob)
     form = form_of(browser, shop.page, action="reject")
 
+    too_long = browser.post(shop.page, form | {"note": "x" * 2001})
+
     assert browser.post(shop.page, form).status_code == 400
+    assert too_long.status_code == 400
+    assert "&#39;reason&#39;" in too_long.text
+    assert shop.status() == "in_review"
     assert browser.post(shop.page, form | {"note": "It sends data."}).status_code == 303
     assert shop.status() == "rejected"
 

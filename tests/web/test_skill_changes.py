@@ -12,6 +12,7 @@ import pytest
 from tests.conftest import Rpc, Server
 from tests.support.browser import Browser, token_of
 from tests.support.chromium import OpenPage
+from tests.support.processes import eventually
 
 HTML = {"accept": "text/html"}
 
@@ -137,6 +138,23 @@ def test_readers_have_no_buttons_and_their_forms_are_refused(author: Author, new
     ):
         assert reader.post(author.page, {"form_token": form, **fields}).status_code == 403, fields
     assert author.skill()["status"] == "published"
+
+
+@pytest.mark.full(after=1)
+def test_a_refused_form_leaves_a_single_audit_entry(author: Author, new_name: str) -> None:
+    reader = Browser(author.server.url, **HTML)
+    assert reader.sign_in(token_of(author.server, f"{new_name}-reader", "read")).status_code == 303
+    form = {"form_token": reader.fields("/account")["form_token"], "action": "yank", "reason": "x"}
+    ids = [reader.post(author.page, form).headers["x-request-id"] for _ in range(2)]
+
+    admin = Rpc(author.server.url, token_of(author.server, f"{new_name}-admin", "admin"))
+
+    def entries(request_id: str) -> list[str]:
+        listed = admin("list_audit", outcome="refused")["entries"]
+        return [entry["action"] for entry in listed if entry["request_id"] == request_id]
+
+    assert eventually(lambda: entries(ids[1]))  # entries are written in order
+    assert entries(ids[0]) == ["yank_version"]
 
 
 @pytest.mark.full

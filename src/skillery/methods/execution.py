@@ -182,10 +182,7 @@ async def perform(
 
 
 async def execute(core: Core, identity: Caller, call: Handler, params: Params, key: str | None) -> Any:
-    """Call a method of METHODS by its function, and return the struct of its result. Raise its errors.
-
-    `key` is as for `perform`.
-    """
+    """Call a method of METHODS by its function, with the `key` of `perform`. Return its result. Raise its errors."""
     name = call.__name__
     with _recorded(name):
         # msgspec checks the bounds of params only while it decodes them.
@@ -200,7 +197,7 @@ def _recorded(name: str) -> Iterator[None]:
     """Context manager for a call: add it to the metrics and the trace of the request. If the call fails, release the
     bytes that are reserved for its result.
     """
-    begun, code = time.perf_counter(), 0
+    begun, code = time.perf_counter(), None
     request = current.get()
     if request is not None:
         request.method = name
@@ -208,6 +205,7 @@ def _recorded(name: str) -> Iterator[None]:
         with span("rpc", **{"rpc.method": name}) as traced, tool_call(traced, name, is_tool=name in TOOLS):
             try:
                 yield
+                code = 0
             except Exception as error:
                 code = METHOD_NOT_FOUND if isinstance(error, _Unknown) else codes_of(error)[0]
                 if traced is not None:
@@ -217,7 +215,7 @@ def _recorded(name: str) -> Iterator[None]:
                     held.drop()
                 raise
     finally:
-        if request is not None:
+        if request is not None and code is not None:  # None: the call is cancelled
             request.calls.append((name, code, time.perf_counter() - begun))
 
 

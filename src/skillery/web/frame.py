@@ -15,8 +15,8 @@ from skillery.edge.http import HttpRefusal
 from skillery.errors import NotAllowed, NotAuthenticated, SkilleryError
 from skillery.identity import access
 from skillery.method import Json, Params
-from skillery.methods.errors import CODES, INVALID_REQUEST, plain_error
-from skillery.methods.execution import execute, perform
+from skillery.methods.errors import INVALID_REQUEST, plain_error
+from skillery.methods.execution import execute
 from skillery.web.cookies import Header
 from skillery.web.display import language_of
 from skillery.web.forms import MOST_FORM_BYTES, Pairs
@@ -26,23 +26,6 @@ from skillery.web.visits import Visit
 P = TypeVar("P", bound=Params)
 R = TypeVar("R", bound=msgspec.Struct)
 T = TypeVar("T")
-_STATUS_OF = dict(CODES.values())
-
-
-class CallFailed(Exception):
-    """Raised if a method fails. Without a handler, the user gets a page with the error."""
-
-    def __init__(self, error: Mapping[str, Any]) -> None:
-        super().__init__(error["message"])
-        self.error = dict(error)
-        self.message: str = error["message"]
-        self.data: Mapping[str, Any] = error.get("data", {})
-        self.type: str = self.data.get("type", "")
-        self.hint: str = self.data.get("hint", "")
-        self.status = _STATUS_OF.get(error["code"], 400)
-
-    def refusal(self) -> HttpRefusal:
-        return HttpRefusal(self.status, self.error)
 
 
 class Page(NamedTuple):
@@ -179,27 +162,10 @@ class PageRequest:
             )
         return self.known
 
-    async def call(self, method: str, /, params: Mapping[str, Any] | None = None, *, key: str | None = None) -> Any:
-        """Call a method with the rights of the caller, and return its result as dicts and lists.
-
-        Params that are None are left out. `key` is an idempotency key. Raise CallFailed if the method fails.
-        """
-        given = {name: value for name, value in (params or {}).items() if value is not None}
-        with self.site.answers.hold() as held:
-            held_answer.set(held)
-            raw = msgspec.Raw(msgspec.json.encode(given))
-            parts, error = await perform(self.site.core, self.identity, method, raw, key)
-            if parts is None:
-                raise CallFailed(error)
-            return msgspec.json.decode(b"".join(parts))
-
     async def do(
         self, method: Callable[[Any, Identity, P], Awaitable[Json[R] | R]], params: P, *, key: str | None = None
     ) -> R:
-        """Call a method with the rights of the caller, and return its result. Raise the errors of the method.
-
-        `key` is an idempotency key.
-        """
+        """Call a method with the rights of the caller and an idempotency key. Return its result. Raise its errors."""
         with self.site.answers.hold() as held:
             held_answer.set(held)
             result: R = await execute(self.site.core, self.identity, method, params, key)

@@ -12,7 +12,7 @@ from skillery.errors import NotAllowed, NotAuthenticated
 from skillery.web.callers import request_of
 from skillery.web.failures import ask_for_login, failing
 from skillery.web.forms import OutdatedForm
-from skillery.web.frame import Answer, CallFailed, Handler, PageRequest
+from skillery.web.frame import Answer, Handler, PageRequest
 from skillery.web.sending import has_login, send_answer, send_page
 from skillery.web.sign_in_page import ended_page
 from skillery.web.site import Site
@@ -42,7 +42,8 @@ def page_route(
             return
         if needs is not None:
             _require(request, needs, name)
-        answer = await (_answer_to_form if method == "POST" else _answer)(request, handlers[method])
+        handler = handlers[method]
+        answer = await (_answer_to_form(request, handler) if method == "POST" else handler(request))
         await send_answer(request, send, answer)
 
     methods = ("GET", "HEAD", "POST") if len(handlers) == 2 else ("GET", "HEAD") if "GET" in handlers else ("POST",)
@@ -67,17 +68,10 @@ async def _refuse_visitor(request: PageRequest, send: Any) -> None:
     await ask_for_login(request, send)
 
 
-async def _answer(request: PageRequest, handler: Handler) -> Answer:
-    try:
-        return await handler(request)
-    except CallFailed as failed:
-        raise failed.refusal() from None
-
-
 async def _answer_to_form(request: PageRequest, handler: Handler) -> Answer:
     """Return the answer to a form. If the form does not fit the session, the answer is a page with its text."""
     try:
-        return await _answer(request, handler)
+        return await handler(request)
     except OutdatedForm as error:
         return outdated_page(request, error)
     except (HttpRefusal, NotAuthenticated, NotAllowed) as error:
