@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from skillery.identity.usage import IdentityUse, NamespaceUse, Used
+from msgspec.structs import astuple
+
+from skillery.identity.usage import GetUsage, IdentityUse, NamespaceUse, get_usage
+from skillery.web.frame import PageRequest
 
 WORDS = {
     "blobs": "blobs",
@@ -44,17 +47,18 @@ class Use(NamedTuple):
         return (self.used or 0) / self.limit if self.limit else 0.0
 
 
+async def uses_of_caller(request: PageRequest, identity: str = "") -> list[Use]:
+    """Return the uses of the caller, or of another identity. Raise the errors of `get_usage`."""
+    return list(uses_of_identity(await request.do(get_usage, GetUsage(identity=identity))))
+
+
 def uses_of_identity(usage: IdentityUse) -> Iterator[Use]:
     """Yield the uses in a result of `get_usage`."""
     for name in WORDS:
         if name != "bundle_bytes":
-            yield _use(usage.identity, name, getattr(usage, name))
+            yield Use(usage.identity, name, *astuple(getattr(usage, name)))
     yield from map(use_of_namespace, usage.namespaces)
 
 
 def use_of_namespace(usage: NamespaceUse) -> Use:
-    return _use(usage.namespace, "bundle_bytes", usage.bundle_bytes)
-
-
-def _use(of: str, quota: str, amount: Used) -> Use:
-    return Use(of, quota, amount.used, amount.limit)
+    return Use(usage.namespace, "bundle_bytes", *astuple(usage.bundle_bytes))

@@ -5,11 +5,10 @@ from __future__ import annotations
 from skillery.backends import Scope
 from skillery.edge.routing import Route
 from skillery.errors import SkilleryError
-from skillery.identity.usage import GetUsage, get_usage
 from skillery.web.cookies import cookie_of
 from skillery.web.frame import Done, Page, PageRequest, SeeOther
 from skillery.web.page_routes import page_route
-from skillery.web.quota_uses import Use, uses_of_identity
+from skillery.web.quota_uses import Use, uses_of_caller
 from skillery.web.sending import KEYS_COOKIE, THEME_COOKIE, THEMES
 from skillery.web.site import Site
 
@@ -43,7 +42,7 @@ async def show_account(request: PageRequest) -> Page:
 async def _uses(request: PageRequest) -> list[Use]:
     """Return the uses of quotas. A caller without the scope read has none."""
     try:
-        return list(uses_of_identity(await request.do(get_usage, GetUsage())))
+        return await uses_of_caller(request)
     except SkilleryError:
         return []
 

@@ -6,10 +6,10 @@ from functools import partial
 from itertools import chain
 
 from skillery.errors import SkilleryError
-from skillery.identity.usage import GetUsage, get_usage, list_namespace_uses, list_uses
+from skillery.identity.usage import list_namespace_uses, list_uses
 from skillery.web.admin.layout import admin_page
 from skillery.web.frame import Page, PageRequest, message_of
-from skillery.web.quota_uses import Use, use_of_namespace, uses_of_identity
+from skillery.web.quota_uses import Use, use_of_namespace, uses_of_caller, uses_of_identity
 
 MOST = 25
 
@@ -19,11 +19,7 @@ async def show_quotas(request: PageRequest) -> Page:
     problems = {}
     uses: list[Use] = []
     try:
-        uses = (
-            list(uses_of_identity(await request.do(get_usage, GetUsage(identity=wanted))))
-            if wanted
-            else await uses_of(request)
-        )
+        uses = await (uses_of_caller(request, wanted) if wanted else uses_of(request))
     except SkilleryError as error:
         problems = {"identity": message_of(error)}
     shown = [use for use in uses if use.used or (wanted and use.limit)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from skillery.edge.operations import Route
 from skillery.web.admin import audit, installation, problems, quotas, secrets, tokens, upkeep
-from skillery.web.admin.access import admin_route
+from skillery.web.admin.layout import admin_route
 from skillery.web.frame import Handler
 from skillery.web.site import Site
 

@@ -9,8 +9,7 @@ from typing import Any
 from skillery.errors import SkilleryError
 from skillery.formats.secret_names import parse_grantee, parse_secret_name
 from skillery.identity import secret_grants
-from skillery.web.admin.access import asks_again
-from skillery.web.admin.layout import admin_page
+from skillery.web.admin.layout import admin_page, asks_again
 from skillery.web.frame import Done, Page, PageRequest, SeeOther, message_of
 
 

@@ -7,8 +7,7 @@ from typing import Any, cast
 from skillery.errors import SkilleryError
 from skillery.identity.offboarding import RevokeToken, revoke_token
 from skillery.identity.tokens import CreateToken, ListTokens, create_token, list_tokens
-from skillery.web.admin.access import asks_again
-from skillery.web.admin.layout import admin_page
+from skillery.web.admin.layout import admin_page, asks_again
 from skillery.web.frame import Done, Form, Page, PageRequest, SeeOther, message_of
 
 SCOPES = ("read", "run", "publish", "review", "admin")

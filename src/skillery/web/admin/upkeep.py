@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from skillery.environments.methods import (
-    ListEnvironments,
-    RebuildEnvironment,
-    list_environments,
-    rebuild_environment,
-)
+from skillery.environments.methods import ListEnvironments, RebuildEnvironment, list_environments, rebuild_environment
 from skillery.maintenance.garbage.collector import CollectGarbage, Swept, collect_garbage
-from skillery.web.admin.access import asks_again
-from skillery.web.admin.layout import admin_page
+from skillery.web.admin.layout import admin_page, asks_again
 from skillery.web.frame import Done, Page, PageRequest, SeeOther
 from skillery.webhooks.targets import ListWebhooks, TestWebhook, list_webhooks, test_webhook
 

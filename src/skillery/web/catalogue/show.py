@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import datetime
 from typing import Any, NamedTuple, cast
 
@@ -28,13 +29,14 @@ from skillery.web.catalogue.filters import (
     filters_of,
     tags_of,
 )
-from skillery.web.catalogue.marked import marked, unmarked
 from skillery.web.cookies import cookie_of
-from skillery.web.display import foreign
+from skillery.web.display import foreign, visible
 from skillery.web.frame import Page, PageRequest, SeeOther
 
 STEPS_COOKIE = "skillery-steps"
 _YEAR = 365 * 24 * 3600
+_MARKED = re.compile("«([^«»]*)»")
+_LONGEST_SNIPPET = 400
 _FIRST_SKILL = "text.csv.profile"
 
 
@@ -73,11 +75,9 @@ async def _page(request: PageRequest) -> Page:
     skills: SkillPage | FoundSkillPage = SkillPage([], None, 0, False)
     try:
         if filters.q:
-            search = SearchSkills(**params, cursor=cursor, counts=True, catalogue=True)
-            skills = await request.do(search_skills, search)
+            skills = await request.do(search_skills, SearchSkills(**params, cursor=cursor, counts=True, catalogue=True))
         else:
-            listing = ListSkills(**params, cursor=cursor, counts=True, catalogue=True)
-            skills = await request.do(list_skills, listing)
+            skills = await request.do(list_skills, ListSkills(**params, cursor=cursor, counts=True, catalogue=True))
     except InvalidParams as error:
         problem = error
     facets = or_none(skills.facets) or _NO_FACETS
@@ -137,6 +137,22 @@ def _row(filters: Filters, skill: SkillRow | FoundSkill) -> Row:
         is_verified=entry.verified,
         at=entry.published_at,
     )
+
+
+def marked(snippet: str) -> Markup:
+    """Return a snippet of search_skills as HTML, with the words between « and » as `<mark>`."""
+    parts = []
+    end = 0
+    text = snippet[:_LONGEST_SNIPPET]
+    for match in _MARKED.finditer(text):
+        parts += [visible(text[end : match.start()]), Markup("<mark>{}</mark>").format(visible(match[1]))]
+        end = match.end()
+    parts.append(visible(text[end:]))
+    return Markup('<bdi class="foreign">{}</bdi>').format(Markup("").join(parts))
+
+
+def unmarked(snippet: str) -> str:
+    return snippet.replace("«", "").replace("»", "")
 
 
 async def _others(request: PageRequest, filters: Filters) -> list[Choice]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -10,14 +11,13 @@ from msgspec.structs import replace
 from skillery.context.threads import COMPARISONS
 from skillery.errors import NotFound
 from skillery.formats.permissions import PermissionNames, PermissionsDiff
-from skillery.formats.version_diffs import ManifestChange, VersionsDiff
+from skillery.formats.version_diffs import FileChange, ManifestChange, VersionsDiff
 from skillery.formats.version_spec import parse_version_spec
 from skillery.registry import digests_of
 from skillery.registry.version_diffs import DiffVersions, diff_versions
 from skillery.web.differences import FileDiff, WordBudget, file_diff, size_of
 from skillery.web.frame import PageRequest
 from skillery.web.kept import RENDERER, Key
-from skillery.web.reviews.renames import with_renames
 from skillery.web.skills.opened import reader_of
 
 _MODEL_READS = ("description", "inputs", "tools", "tags")
@@ -102,6 +102,25 @@ def _compared(old: str, diff: VersionsDiff, skill_md: str) -> Compared:
     )
 
 
+def with_renames(changes: Iterable[FileChange]) -> list[FileChange]:
+    """Return the changes of diff_versions, with each renamed file as one change instead of two."""
+    removed: dict[str, list[FileChange]] = {}
+    for change in changes:
+        if change.change == "removed" and change.old:
+            removed.setdefault(change.old.sha256, []).append(change)
+    merged: list[FileChange] = []
+    gone: set[str] = set()
+    for change in changes:
+        before = removed.get(change.new.sha256) if change.change == "added" and change.new else None
+        if before:
+            was = before.pop(0)
+            gone.add(was.path)
+            merged.append(replace(change, change="renamed", old=was.old, diff="", note=f"Before: {was.path}"))
+        else:
+            merged.append(change)
+    return [change for change in merged if change.change != "removed" or change.path not in gone]
+
+
 def _size(compared: Compared) -> int:
     """Return about the number of bytes that a comparison takes in memory."""
     files = [*compared.files, *([compared.instructions] if compared.instructions else [])]
@@ -111,13 +130,10 @@ def _size(compared: Compared) -> int:
 
 def first_version(manifest: dict[str, Any]) -> Compared:
     """Return the comparison of a first version: all its permissions are new."""
-    return Compared(None, rights_of(_permissions_in(manifest)), [], [], [], None, [], 0)
-
-
-def _permissions_in(manifest: dict[str, Any]) -> PermissionNames:
     permissions, runtime = manifest.get("permissions") or {}, manifest.get("runtime") or {}
     names = PermissionNames(tuple(permissions.get("network") or ()), tuple(permissions.get("secrets") or ()))
-    return replace(names, workspace=runtime.get("workspace") is True and bool(names))
+    added = replace(names, workspace=runtime.get("workspace") is True and bool(names))
+    return Compared(None, rights_of(added), [], [], [], None, [], 0)
 
 
 def rights_of(added: PermissionNames, removed: PermissionNames = _NOTHING) -> list[Right]:

@@ -13,8 +13,7 @@ from skillery.web.skills.opened import describe
 
 async def show_queue(request: PageRequest) -> Page:
     namespace = request.query.get("ns", "").strip()
-    params = ListVersions(status="in_review", namespace=namespace, limit=MOST_WAITING)
-    page = await request.do(list_versions, params)
+    page = await request.do(list_versions, ListVersions(status="in_review", namespace=namespace, limit=MOST_WAITING))
     mine = [version for version in page.versions if access.reviews(request.identity, version.name)]
     rows: list[tuple[ListedVersion, dict[str, int] | None]] = []
     for version in sorted(mine, key=lambda version: version.created_at):

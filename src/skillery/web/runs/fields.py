@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
+from skillery.formats.inputs import Input, InputInvalid, apply_inputs
 from skillery.web.frame import Form
 
 MOST_FIELDS = 200
@@ -30,6 +31,14 @@ class Field(NamedTuple):
     """The choices as JSON."""
     value: str = ""
     problem: str = ""
+
+
+class Declared(NamedTuple):
+    """The declared inputs of a call."""
+
+    inputs: dict[str, Input]
+    is_strict: bool
+    """Whether undeclared args are refused."""
 
 
 class Args(NamedTuple):
@@ -151,3 +160,15 @@ def _json(text: str) -> Any:
         raise ValueError(message) from None
     except RecursionError:
         raise ValueError("This JSON has too many levels.") from None
+
+
+def refused(declared: Declared, fields: Sequence[Field], args: Mapping[str, Any]) -> dict[str, str]:
+    """Return the problems of the args by the id of their field, in the words of the run that would fail."""
+    ids = {field.name: field.id for field in fields}
+    problems: dict[str, str] = {}
+    try:
+        apply_inputs(declared.inputs, args, strict=declared.is_strict)
+    except InputInvalid as error:
+        for name, problem in error.problems.items():
+            problems.setdefault(ids.get(name, "more"), problem)
+    return problems

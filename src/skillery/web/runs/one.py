@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from functools import partial
 from typing import Any, BinaryIO, NamedTuple
 from urllib.parse import quote
@@ -16,7 +17,6 @@ from skillery.runs.reading import CancelRun, GetRun, ReadRunLog, cancel_run, get
 from skillery.runs.results import RunRecord
 from skillery.web.frame import Direct, Done, Page, PageRequest, SeeOther, path_of
 from skillery.web.runs.ansi import parts_of
-from skillery.web.runs.calls import curl_of, python_of
 from skillery.web.runs.figures import WEAKER, WIDTH, limits_of, stages_of
 from skillery.web.runs.outputs import names_of, output_of, previews_of
 from skillery.web.skills.raw import send_raw
@@ -50,8 +50,8 @@ async def show_run(request: PageRequest) -> Page:
         "files": await previews_of(request, run),
         "skill_at": name,
         "again": f"{path_of('s', name, 'try')}?run={quote(run.run_id)}" if name and request.may("run") else None,
-        "curl": curl_of(request.server, run, args),
-        "python": python_of(request.server, run, args),
+        "curl": _curl_of(request.server, run, args),
+        "python": _python_of(request.server, run, args),
         "can_cancel": is_active and request.may("run") and (mine or request.may("admin")),
     }
     title = f"Run of {run.tool or (name or run.method)}"
@@ -66,6 +66,37 @@ async def _log(request: PageRequest, run: RunRecord) -> tuple[list[tuple[str, st
         return parts_of(run.logs_preview), 0, False  # the log has expired, its preview has not
     is_cut = run.status in {"completed", "failed"} and not log.ended
     return parts_of(log.text), log.next, is_cut
+
+
+def _call_of(run: RunRecord, args: str | None) -> dict[str, Any] | None:
+    """Return the params of the call that made a run, or None if its args are unknown."""
+    skill = or_none(run.skill)
+    if args is None or not skill:
+        return None
+    name = {"name": run.tool, "skill": skill.name} if run.tool else {"name": skill.name}
+    return {**name, "version": skill.version, "args": json.loads(args)}
+
+
+def _curl_of(server: str, run: RunRecord, args: str | None) -> str:
+    """Return the call of a run for a shell, or "" if its args are unknown."""
+    params = _call_of(run, args)
+    if params is None:
+        return ""
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": run.method, "params": params}, ensure_ascii=True)
+    header = "-H 'Content-Type: application/json' -H \"Authorization: Bearer $SKILLERY_TOKEN\""
+    return f"curl {shlex.quote(server + '/rpc')} {header} \\\n  -d {shlex.quote(body)}"
+
+
+def _python_of(server: str, run: RunRecord, args: str | None) -> str:
+    """Return the call of a run for the Python client, or ""."""
+    params = _call_of(run, args)
+    if params is None:
+        return ""
+    given = ", ".join(f"{key}={value!a}" for key, value in params.items() if key != "name")
+    return (
+        f"from skillery.client import Client\n\nclient = Client({server!r})  # reads SKILLERY_TOKEN\n"
+        f"run = client.{run.method}({params['name']!r}, {given})"
+    )
 
 
 async def change_run(request: PageRequest) -> SeeOther:

@@ -16,8 +16,7 @@ from skillery.registry.files import ReadSkillFile, read_skill_file
 from skillery.runs import args_of
 from skillery.runs.starting import CallTool, ExecuteSkill, call_tool, execute_skill
 from skillery.web.frame import Form, Page, PageRequest, SeeOther, message_of, path_of
-from skillery.web.runs.checks import Declared, refused
-from skillery.web.runs.fields import Field, args_of_form, fields_of, filled, inputs_of_schema
+from skillery.web.runs.fields import Declared, Field, args_of_form, fields_of, filled, inputs_of_schema, refused
 from skillery.web.skills.inputs import tools_of
 from skillery.web.skills.opened import Opened, open_version, page_of
 from skillery.web.uploads import UploadedFile, is_multipart, read_multipart

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from markupsafe import Markup
@@ -10,12 +11,12 @@ from skillery.errors import SkilleryError
 from skillery.method import or_none
 from skillery.registry.label_listings import ListLabels, list_labels
 from skillery.registry.results import Skill
+from skillery.web.display import Language, duration, number
 from skillery.web.frame import Page, PageRequest
 from skillery.web.markdown import Place, split_frontmatter
 from skillery.web.skills.examples import examples_of
 from skillery.web.skills.inputs import Tool, inputs_of, tool_of, tools_of
 from skillery.web.skills.opened import Opened, may_change, open_version, page_of
-from skillery.web.skills.permissions import may_do
 from skillery.web.skills.snippets import CLIENTS, snippet_of
 
 FIRST_INPUTS = 8
@@ -51,6 +52,16 @@ class Bar(NamedTuple):
     """Height of the failed runs."""
 
 
+class MayDo(NamedTuple):
+    runs_code: bool
+    hosts: list[str]
+    secrets: list[str]
+    limits: str
+    """The limits in words. "" means the usual limits of the server."""
+    workspace: bool
+    packages: int
+
+
 async def show_about(request: PageRequest) -> Page:
     return await about_page(request)
 
@@ -80,7 +91,7 @@ async def about_page(request: PageRequest, values: dict[str, Any] | None = None,
         "frontmatter": frontmatter,
         "clients": CLIENTS,
         "snippet": snippet_of(request, opened, tools),
-        "may_do": may_do(skill.manifest, request.language),
+        "may_do": _may_do(skill.manifest, request.language),
         "usage": skill.usage,
         "days": opened.facts.days,
         "bars": _bars(opened.facts.days),
@@ -114,8 +125,37 @@ def _bars(days: list[Any]) -> list[Bar]:
     if not highest:
         return []
     bars = []
-    for number, day in enumerate(days):
+    for column, day in enumerate(days):
         height = max(1, round(day.runs / highest * (_HEIGHT - 3))) if day.runs else 0
         failed = max(1, round(day.failed / highest * (_HEIGHT - 3))) if day.failed else 0
-        bars.append(Bar(number * 10, _HEIGHT - 1 - height, height, failed))
+        bars.append(Bar(column * 10, _HEIGHT - 1 - height, height, failed))
     return bars
+
+
+def _may_do(manifest: Mapping[str, Any], language: Language) -> MayDo:
+    runtime = manifest.get("runtime") or {}
+    permissions = manifest.get("permissions") or {}
+    return MayDo(
+        bool(runtime),
+        permissions.get("network") or [],
+        permissions.get("secrets") or [],
+        _limits(runtime.get("limits") or {}, language),
+        bool(runtime.get("workspace")),
+        len(runtime.get("dependencies") or ()),
+    )
+
+
+def _limits(limits: Mapping[str, float], language: Language) -> str:
+    words: dict[str, Callable[[float], str]] = {
+        "memory_mb": lambda value: f"{number(value, language)} MiB of memory",
+        "cpus": lambda value: _counted(value, "processor", "processors", language),
+        "processes": lambda value: _counted(value, "process", "processes", language),
+        "disk_mb": lambda value: f"{number(value, language)} MiB of disk",
+        "timeout_ms": lambda value: duration(value, language),
+    }
+    return ", ".join(shown(limits[name]) for name, shown in words.items() if name in limits)
+
+
+def _counted(value: float, one: str, many: str, language: Language) -> str:
+    digits = 0 if value == int(value) else 1
+    return f"{number(value, language, digits)} {one if value == 1 else many}"

@@ -8,22 +8,8 @@ from typing import Any
 from skillery.errors import Conflict, InvalidParams
 from skillery.formats.labels import label_problem
 from skillery.method import or_none
+from skillery.registry import labels, lifecycle
 from skillery.registry.catalogue_entries import Deprecation
-from skillery.registry.labels import RemoveLabel, RollbackLabel, SetLabel, remove_label, rollback_label, set_label
-from skillery.registry.lifecycle import (
-    DeprecateSkill,
-    SetVisibility,
-    SubmitVersion,
-    UndeprecateSkill,
-    UnyankVersion,
-    YankVersion,
-    deprecate_skill,
-    set_visibility,
-    submit_version,
-    undeprecate_skill,
-    unyank_version,
-    yank_version,
-)
 from skillery.web.frame import Done, Form, Page, PageRequest, SeeOther, Undo, message_of, path_of
 from skillery.web.skills.about import VISIBILITIES, about_page
 from skillery.web.skills.opened import Opened, open_version
@@ -62,21 +48,22 @@ async def _again(request: PageRequest, form: Form, field: str, message: str, sta
 
 
 async def _submit(request: PageRequest, opened: Opened, _: Form) -> SeeOther:
-    made = await request.do(submit_version, SubmitVersion(name=opened.name, version=opened.version))
+    made = await request.do(lifecycle.submit_version, lifecycle.SubmitVersion(name=opened.name, version=opened.version))
     state = "is published" if made.status == "published" else "is in review"
     return SeeOther(opened.exact, Done(f"Version {opened.version} {state}."))
 
 
 async def _yank(request: PageRequest, opened: Opened, form: Form) -> SeeOther:
     reason = _text(form, "reason", "Say why you yank this version.")
-    await request.do(yank_version, YankVersion(name=opened.name, version=opened.version, reason=reason))
+    params = lifecycle.YankVersion(name=opened.name, version=opened.version, reason=reason)
+    await request.do(lifecycle.yank_version, params)
     undo = Undo("Undo", opened.exact, {"action": "unyank"})
     return SeeOther(opened.exact, Done(f"Version {opened.version} is yanked.", undo))
 
 
 async def _unyank(request: PageRequest, opened: Opened, _: Form) -> SeeOther:
     before = or_none(opened.skill.yanked)
-    await request.do(unyank_version, UnyankVersion(name=opened.name, version=opened.version))
+    await request.do(lifecycle.unyank_version, lifecycle.UnyankVersion(name=opened.name, version=opened.version))
     undo = Undo("Undo", opened.exact, {"action": "yank", "reason": before.reason}) if before else None
     return SeeOther(opened.exact, Done(f"Version {opened.version} is no longer yanked.", undo))
 
@@ -84,15 +71,15 @@ async def _unyank(request: PageRequest, opened: Opened, _: Form) -> SeeOther:
 async def _deprecate(request: PageRequest, opened: Opened, form: Form) -> SeeOther:
     message = _text(form, "message", "Say what users should know.")
     before = or_none(opened.skill.deprecated)
-    successor = form.get("successor").strip()
-    await request.do(deprecate_skill, DeprecateSkill(name=opened.name, message=message, successor=successor))
+    params = lifecycle.DeprecateSkill(name=opened.name, message=message, successor=form.get("successor").strip())
+    await request.do(lifecycle.deprecate_skill, params)
     undo = _deprecate_again(opened, before) if before else Undo("Undo", opened.exact, {"action": "undeprecate"})
     return SeeOther(opened.exact, Done(f"{opened.name} is deprecated.", undo))
 
 
 async def _undeprecate(request: PageRequest, opened: Opened, _: Form) -> SeeOther:
     before = or_none(opened.skill.deprecated)
-    await request.do(undeprecate_skill, UndeprecateSkill(name=opened.name))
+    await request.do(lifecycle.undeprecate_skill, lifecycle.UndeprecateSkill(name=opened.name))
     undo = _deprecate_again(opened, before) if before else None
     return SeeOther(opened.exact, Done(f"{opened.name} is no longer deprecated.", undo))
 
@@ -107,7 +94,7 @@ async def _set_label(request: PageRequest, opened: Opened, form: Form) -> SeeOth
     problem = label_problem(label)
     if problem:
         raise _Refused("label", f"This is not a label: {problem}.")
-    moved = await request.do(set_label, SetLabel(name=opened.name, label=label, version=opened.version))
+    moved = await request.do(labels.set_label, labels.SetLabel(name=opened.name, label=label, version=opened.version))
     before = moved.previous
     undo = {"action": "rollback_label" if before else "remove_label", "label": label}
     text = f"{label} moved from {before} to {opened.version}." if before else f"{label} is {opened.version}."
@@ -116,7 +103,7 @@ async def _set_label(request: PageRequest, opened: Opened, form: Form) -> SeeOth
 
 async def _rollback_label(request: PageRequest, opened: Opened, form: Form) -> SeeOther:
     label = form.get("label")
-    moved = await request.do(rollback_label, RollbackLabel(name=opened.name, label=label))
+    moved = await request.do(labels.rollback_label, labels.RollbackLabel(name=opened.name, label=label))
     # The page of the version that had the label can point it back.
     page, before = path_of("s", f"{opened.name}@{moved.previous}"), moved.previous
     undo = Undo("Undo", page, {"action": "set_label", "label": label}) if before else None
@@ -125,7 +112,7 @@ async def _rollback_label(request: PageRequest, opened: Opened, form: Form) -> S
 
 async def _remove_label(request: PageRequest, opened: Opened, form: Form) -> SeeOther:
     label = form.get("label")
-    await request.do(remove_label, RemoveLabel(name=opened.name, label=label))
+    await request.do(labels.remove_label, labels.RemoveLabel(name=opened.name, label=label))
     undo = Undo("Undo", opened.exact, {"action": "rollback_label", "label": label})
     return SeeOther(opened.exact, Done(f"The label {label} is removed.", undo))
 
@@ -137,7 +124,7 @@ async def _set_visibility(request: PageRequest, opened: Opened, form: Form) -> S
     before = opened.skill.visibility
     if before == visibility:
         return SeeOther(opened.exact, Done(f"Nothing changed: {opened.name} is visible to {VISIBILITIES[visibility]}."))
-    await request.do(set_visibility, SetVisibility(name=opened.name, visibility=visibility))
+    await request.do(lifecycle.set_visibility, lifecycle.SetVisibility(name=opened.name, visibility=visibility))
     undo = Undo("Undo", opened.exact, {"action": "set_visibility", "visibility": before})
     return SeeOther(opened.exact, Done(f"{opened.name} is visible to {VISIBILITIES[visibility]}.", undo))
 

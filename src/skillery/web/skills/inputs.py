@@ -41,8 +41,7 @@ def inputs_of(declared: Mapping[str, Mapping[str, Any]]) -> list[Input]:
 
 async def tools_of(request: PageRequest, opened: Opened, limit: int = 1000) -> list[ToolRow]:
     """Return the tools of a version. Raise the errors of list_tools."""
-    params = ListTools(skill=f"{opened.name}@{opened.version}", limit=limit)
-    return (await request.do(list_tools, params)).tools
+    return (await request.do(list_tools, ListTools(skill=f"{opened.name}@{opened.version}", limit=limit))).tools
 
 
 def tool_of(tool: ToolRow) -> Tool:
