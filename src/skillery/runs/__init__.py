@@ -17,7 +17,7 @@ else:
     __getattr__ = late_names(
         __name__,
         {
-            "output_globs": ("parse_outputs",),
+            "input_files": ("parse_outputs",),
             "queries": ("args_of",),
             "requests": ("CodeRequest", "SkillRequest", "ToolRequest"),
             "runner": ("Runner",),

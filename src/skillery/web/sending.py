@@ -11,7 +11,7 @@ import msgspec
 
 from skillery.edge.http import send_bytes
 from skillery.errors import Unavailable
-from skillery.registry import count_waiting_reviews
+from skillery.skills.figures import count_waiting_reviews
 from skillery.web.assets import accepts_gzip
 from skillery.web.cookies import Header, cookie_of
 from skillery.web.frame import Answer, Direct, Done, Page, PageRequest, SeeOther, path_of

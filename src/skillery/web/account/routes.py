@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from skillery.backends import Scope
-from skillery.edge.routing import Route
+from skillery.edge.operations import Route
 from skillery.errors import SkilleryError
 from skillery.web.cookies import cookie_of
 from skillery.web.frame import Done, Page, PageRequest, SeeOther

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from skillery.edge.http import HttpRefusal
-from skillery.edge.routing import Route
+from skillery.edge.operations import Route
 from skillery.methods.errors import NOT_FOUND, plain_error
 from skillery.web.frame import Answer, Form, Handler, Page, PageRequest
 from skillery.web.page_routes import page_route

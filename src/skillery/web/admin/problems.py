@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from skillery.environments.methods import ListEnvironments, list_environments
 from skillery.registry.audit_trail import ListAudit, list_audit
-from skillery.registry.versions import ListVersions, list_versions
+from skillery.versions.versions import ListVersions, list_versions
 from skillery.web.admin.layout import admin_page
 from skillery.web.admin.quotas import uses_of
 from skillery.web.display import size

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple, cast
 from urllib.parse import quote_plus
 
 from skillery.formats.languages import SkillLanguage
-from skillery.registry import CatalogueFilter, Facets, FacetValue, Facts, filter_of
+from skillery.skills.catalogue_counts import Facets, FacetValue
+from skillery.skills.catalogue_filters import CatalogueFilter, Facts, filter_of
 
 ROWS = 20
 KINDS = ("action", "instruction")

@@ -12,11 +12,12 @@ from markupsafe import Markup
 from skillery.errors import InvalidParams, SkilleryError
 from skillery.identity import access
 from skillery.method import or_none
-from skillery.registry import CatalogueEntry, Facets, count_unlisted
-from skillery.registry.descriptions import DescribeSkill, describe_skill
-from skillery.registry.listings import ListSkills, list_skills
-from skillery.registry.results import FoundSkill, FoundSkillPage, SkillPage, SkillRow
-from skillery.registry.search import SearchSkills, search_skills
+from skillery.skills.catalogue_counts import Facets, count_unlisted
+from skillery.skills.catalogue_listings import CatalogueEntry
+from skillery.skills.descriptions import DescribeSkill, describe_skill
+from skillery.skills.listings import ListSkills, list_skills
+from skillery.skills.results import SkillPage, SkillRow
+from skillery.skills.search import FoundSkill, FoundSkillPage, SearchSkills, search_skills
 from skillery.web.abandoned import while_connected
 from skillery.web.catalogue.filters import (
     LANGUAGES,

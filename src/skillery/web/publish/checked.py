@@ -20,8 +20,8 @@ from skillery.formats.version_diffs import Change, FileChange, FileFacts
 from skillery.method import or_none
 from skillery.publishing.methods import CheckSkill, SkillFile, check_skill
 from skillery.publishing.publisher import CheckedSkill
-from skillery.registry.files import ReadSkillFile, read_skill_file
-from skillery.registry.results import SkillFileEntry
+from skillery.skills.descriptions import SkillFileEntry
+from skillery.skills.files import ReadSkillFile, read_skill_file
 from skillery.web.differences import FileDiff, WordBudget, file_diff
 from skillery.web.frame import PageRequest, message_of
 from skillery.web.publish.bundles import Bundle, Entry

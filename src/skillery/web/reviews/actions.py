@@ -6,8 +6,8 @@ import re
 
 from skillery.errors import NotAllowed, NotFound, SkilleryError
 from skillery.publishing.methods import ApproveVersion, approve_version
-from skillery.registry.lifecycle import RejectVersion, reject_version
-from skillery.registry.waivers import WaiveFinding, waive_finding
+from skillery.versions.lifecycle import RejectVersion, reject_version
+from skillery.versions.waivers import WaiveFinding, waive_finding
 from skillery.web.frame import Done, Form, Page, PageRequest, SeeOther, message_of, path_of
 from skillery.web.reviews.decision import open_review, page_of_review, read, state_of, why_no_approval, why_not
 from skillery.web.skills.opened import Opened, open_version

@@ -13,8 +13,7 @@ from skillery.errors import NotFound
 from skillery.formats.permissions import PermissionNames, PermissionsDiff
 from skillery.formats.version_diffs import FileChange, ManifestChange, VersionsDiff
 from skillery.formats.version_spec import parse_version_spec
-from skillery.registry import digests_of
-from skillery.registry.version_diffs import DiffVersions, diff_versions
+from skillery.versions.version_diffs import DiffVersions, diff_versions, digests_of
 from skillery.web.differences import FileDiff, WordBudget, file_diff, size_of
 from skillery.web.frame import PageRequest
 from skillery.web.kept import RENDERER, Key

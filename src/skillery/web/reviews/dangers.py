@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 from skillery.backends import Limits
 from skillery.formats.version_diffs import ManifestChange
 from skillery.method import or_none
-from skillery.registry import count_host_uses
-from skillery.registry.results import Skill
 from skillery.registry.visibility import view_of
+from skillery.skills.descriptions import Skill
+from skillery.skills.figures import count_host_uses
 from skillery.web.frame import PageRequest
 from skillery.web.reviews.compared import Compared, Right, RightKind, with_stored
 from skillery.web.skills.opened import reader_of

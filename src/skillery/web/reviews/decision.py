@@ -12,8 +12,8 @@ from skillery.formats.check_results import CheckFinding
 from skillery.formats.wording import quoted
 from skillery.identity import access
 from skillery.method import or_none
-from skillery.registry.files import ReadSkillFile, read_skill_file
-from skillery.registry.results import Skill
+from skillery.skills.descriptions import Skill
+from skillery.skills.files import ReadSkillFile, read_skill_file
 from skillery.web.display import ago
 from skillery.web.frame import Form, Page, PageRequest
 from skillery.web.markdown import Place, split_frontmatter

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from skillery.method import or_none
-from skillery.registry.versions import ListVersions, list_versions
+from skillery.versions.versions import ListVersions, list_versions
 from skillery.web.frame import Page, PageRequest, SeeOther, path_of
 from skillery.web.reviews.compared import compare
 from skillery.web.reviews.decision import rendered

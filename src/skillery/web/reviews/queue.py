@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from skillery.identity import access
 from skillery.method import or_none
-from skillery.registry.versions import ListedVersion, ListVersions, list_versions
-from skillery.registry.waivers import ListWaivers, RevokeWaiver, list_waivers, revoke_waiver
+from skillery.versions.versions import ListedVersion, ListVersions, list_versions
+from skillery.versions.waivers import ListWaivers, RevokeWaiver, list_waivers, revoke_waiver
 from skillery.web.frame import Done, Page, PageRequest, SeeOther
 from skillery.web.sending import MOST_WAITING
 from skillery.web.skills.opened import describe

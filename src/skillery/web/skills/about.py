@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 from markupsafe import Markup
 
 from skillery.errors import SkilleryError
+from skillery.labels.label_listings import ListLabels, list_labels
 from skillery.method import or_none
-from skillery.registry.label_listings import ListLabels, list_labels
-from skillery.registry.results import Skill
+from skillery.skills.descriptions import Skill
 from skillery.web.display import Language, duration, number
 from skillery.web.frame import Page, PageRequest
 from skillery.web.markdown import Place, split_frontmatter

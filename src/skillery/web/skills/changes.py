@@ -6,10 +6,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from skillery.errors import Conflict, InvalidParams
-from skillery.formats.labels import label_problem
+from skillery.formats.version_spec import label_problem
+from skillery.labels import labels
 from skillery.method import or_none
-from skillery.registry import labels, lifecycle
-from skillery.registry.catalogue_entries import Deprecation
+from skillery.skills.catalogue_listings import Deprecation
+from skillery.versions import lifecycle
 from skillery.web.frame import Done, Form, Page, PageRequest, SeeOther, Undo, message_of, path_of
 from skillery.web.skills.about import VISIBILITIES, about_page
 from skillery.web.skills.opened import Opened, open_version

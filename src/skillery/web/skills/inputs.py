@@ -6,8 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from skillery.registry.results import ToolRow
-from skillery.registry.tool_listings import ListTools, list_tools
+from skillery.tools.tool_listings import ListTools, ToolRow, list_tools
 from skillery.web.frame import PageRequest
 from skillery.web.runs.fields import inputs_of_schema
 from skillery.web.skills.opened import Opened

@@ -12,9 +12,8 @@ from skillery.formats.semver import Version
 from skillery.formats.version_spec import Exact, VersionSpec, parse_reference
 from skillery.formats.wording import quoted
 from skillery.identity import access
-from skillery.registry import VersionFacts, facts_for_page
-from skillery.registry.descriptions import DescribeSkill, describe_skill
-from skillery.registry.results import Skill
+from skillery.skills.descriptions import DescribeSkill, Skill, describe_skill
+from skillery.versions.version_tables import VersionFacts, facts_for_page
 from skillery.web.frame import Page, PageRequest, path_of
 
 
