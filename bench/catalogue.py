@@ -82,7 +82,7 @@ def _timed(database: Database, identity: Identity, asked: CatalogueFilter, *, wi
     def call() -> None:
         database.read_now(
             lambda connection: list_catalogue(
-                connection, identity, KEY, asked=asked, sort="name" if with_counts else "newest", detail="names",
+                connection, identity, KEY, filters=asked, sort="name" if with_counts else "newest", detail="names",
                 limit=1 if with_counts else 20, cursor="", entries=not with_counts,
                 counts=CountsCache() if with_counts else None,
             )

@@ -376,11 +376,11 @@ def load_settings(
 
     Raise StartupError if a setting is not valid. The message names the setting, its value, its source and the remedy.
     """
-    given = {name: value for name, value in (flags or {}).items() if value is not None}
+    fields = {name: value for name, value in (flags or {}).items() if value is not None}
     variables = dict(os.environ if environ is None else environ)
     config = config or variables.pop("SKILLERY_CONFIG", None) or None
     from_environment = _read_environment(variables)
-    home = Path(given.get("home") or from_environment.get("home") or _default_home(config)).expanduser().absolute()
+    home = Path(fields.get("home") or from_environment.get("home") or _default_home(config)).expanduser().absolute()
     path = Path(config).expanduser() if config else home / CONFIG_NAME
     from_file = _read_file(path, required=config is not None)
     sources: dict[str, str] = {}
@@ -388,7 +388,7 @@ def load_settings(
     for source, values in (
         (path.name, from_file),
         ("environment", from_environment),
-        ("flag", given),
+        ("flag", fields),
     ):
         for name, value in values.items():
             _put(tree, name, value)

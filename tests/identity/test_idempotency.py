@@ -253,7 +253,7 @@ def test_a_key_outlasts_the_server_and_a_run_that_died_with_it_is_not_made_again
 
 
 def asking(database: Database, asked: str = "a", server: str = "s") -> Claim | Kept:
-    return database.write_now(lambda connection: claim(connection, identity=ME, key="k", asked=asked, server=server))
+    return database.write_now(lambda connection: claim(connection, identity=ME, key="k", digest=asked, server=server))
 
 
 def test_a_claim_is_kept_or_released(database: Database) -> None:

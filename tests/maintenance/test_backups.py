@@ -465,7 +465,7 @@ def test_what_was_under_way_in_a_backup_has_ended_where_it_is_restored(
         who = {"identity": "me", "identity_kind": "person", "started_at": datetime.now(UTC)}
         connection.execute(insert(runs).values(**values, **who))
         for key in ("answered", "a run", "no run"):
-            made = claim(connection, identity=Identity("me"), key=key, asked=key, server="here")
+            made = claim(connection, identity=Identity("me"), key=key, digest=key, server="here")
             assert isinstance(made, Claim)
             if key == "answered":
                 keep(connection, made, '"answer"')

@@ -284,7 +284,7 @@ def one_page(
     wanted = filter_of(asked.namespace, asked.kind, asked.tags, asked.facts)
     raw = database.read_now(
         lambda connection: list_catalogue(
-            connection, identity, KEY, asked=wanted, sort=sort, detail="names", limit=limit, cursor=cursor,
+            connection, identity, KEY, filters=wanted, sort=sort, detail="names", limit=limit, cursor=cursor,
             entries=True, counts=counts,
         )
     )  # fmt: skip

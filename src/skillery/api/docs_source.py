@@ -41,10 +41,10 @@ def _filled(text: str, blocks: dict[str, str]) -> str:
     Raise LookupError if the page has no block of a name.
     """
     for name, made in blocks.items():
-        found = re.search(_BLOCK.format(name=name), text, re.DOTALL)
-        if found is None:
+        match = re.search(_BLOCK.format(name=name), text, re.DOTALL)
+        if match is None:
             raise LookupError(f"the page has no block '{name}': write '<!-- made by `make client`: {name} -->'")
-        text = f"{text[: found.end(1)]}\n{made}\n{text[found.start(2) :]}"
+        text = f"{text[: match.end(1)]}\n{made}\n{text[match.start(2) :]}"
     return text
 
 
@@ -78,8 +78,8 @@ def _struct(struct: type[msgspec.Struct]) -> str:
 
 
 def _field_row(field: Field) -> str:
-    said = ". ".join(part for part in ("" if field.is_always_there else "optional", field.description) if part)
-    return f"| `{field.name}` | `{_json_words(field.type)}` | {said} |\n"
+    text = ". ".join(part for part in ("" if field.is_always_there else "optional", field.description) if part)
+    return f"| `{field.name}` | `{_json_words(field.type)}` | {text} |\n"
 
 
 def _json_words(kind: str) -> str:

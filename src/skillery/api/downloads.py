@@ -58,13 +58,13 @@ async def send_marketplace(parts: DownloadParts, scope: Any, _receive: Any, send
     # The gate has checked that the Host is a name of this server.
     address = (parts.public_url or f"{scope['scheme']}://{headers['host']}").rstrip("/")
     label = query.get("label", LATEST)
-    asked = Asked(
+    request = Asked(
         parse_namespace(query.get("namespace", "")),
         label if label == LATEST else parse_label(label),
         _sources(query.get("sources", ""), address, has_git=parts.has_git),
         address,
     )
-    content = encode(await parts.marketplaces.find(identity, asked))
+    content = encode(await parts.marketplaces.find(identity, request))
     size = len(content)
     sha256 = hashlib.sha256(content).hexdigest()
     answer = DownloadResponse("application/json", size, sha256, whose(identity, ASK_AGAIN), [], [content], memory=size)

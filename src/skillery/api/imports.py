@@ -58,33 +58,33 @@ def options_of(scope: Any) -> ImportOptions:
         raise InvalidParams(
             f"there is no parameter {quoted(unknown[0])}{near}", hint=f"POST /import takes {', '.join(_PARAMS)}."
         )
-    given = {key: values[-1] for key, values in query.items()}
-    name = given.get("name", "")[:200]
-    stated, default = (_source(given, key) for key in ("source", "default_source"))
+    fields = {key: values[-1] for key, values in query.items()}
+    name = fields.get("name", "")[:200]
+    stated, default = (_source(fields, key) for key in ("source", "default_source"))
     default = default or (name if name.isprintable() else "")
-    if "prune" in given and not (stated or default):
+    if "prune" in fields and not (stated or default):
         raise InvalidParams(
             "'prune' needs 'source': 'prune' yanks skills that are gone from the source",
             hint="Give both.",
             param="prune",
         )
     return ImportOptions(
-        namespace=parse_namespace(given.get("namespace", "")),
-        permissions=_permissions(given["permissions"]) if "permissions" in given else None,
+        namespace=parse_namespace(fields.get("namespace", "")),
+        permissions=_permissions(fields["permissions"]) if "permissions" in fields else None,
         name=name,
         source=stated or default,
         is_default_source=not stated,
-        take_over=_names(given.get("take_over", ""), prune="prune" in given),
-        prune=_flag(given, "prune"),
-        dry_run=_flag(given, "dry_run"),
-        review=_flag(given, "review"),
-        packages=_packages(given["packages"]) if "packages" in given else None,
-        split=_nested(given.get("nested", "keep")) == "split",
+        take_over=_names(fields.get("take_over", ""), prune="prune" in fields),
+        prune=_flag(fields, "prune"),
+        dry_run=_flag(fields, "dry_run"),
+        review=_flag(fields, "review"),
+        packages=_packages(fields["packages"]) if "packages" in fields else None,
+        split=_nested(fields.get("nested", "keep")) == "split",
     )
 
 
-def _source(given: dict[str, str], key: str) -> str:
-    source = given.get(key, "")
+def _source(values: dict[str, str], key: str) -> str:
+    source = values.get(key, "")
     if len(source) > 200 or not source.isprintable():
         raise InvalidParams(f"the parameter '{key}' is longer than 200 characters or not printable", param=key)
     return source
@@ -124,8 +124,8 @@ def _permissions(text: str) -> dict[str, Any]:
         ) from None
 
 
-def _flag(given: dict[str, str], key: str) -> bool:
-    text = given.get(key, "false").lower()
+def _flag(values: dict[str, str], key: str) -> bool:
+    text = values.get(key, "false").lower()
     if text not in _FLAGS:
         raise InvalidParams(f"the parameter {key!r} is {quoted(text)}", hint="Write true or false.", param=key)
     return _FLAGS[text]

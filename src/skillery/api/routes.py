@@ -93,8 +93,10 @@ def _plain_routes(core: Core, edge: Edge) -> list[Route]:
 
 
 def _plugin_routes(edge: Edge) -> list[Route]:
-    found = edge.plugin_routes
-    return [] if found is None else [Route(PREFIX, found.answer, found.operations, is_mount=True)]
+    plugin_routes = edge.plugin_routes
+    return (
+        [] if plugin_routes is None else [Route(PREFIX, plugin_routes.answer, plugin_routes.operations, is_mount=True)]
+    )
 
 
 def _metadata_routes(edge: Edge) -> list[Route]:

@@ -62,9 +62,9 @@ async def exchange_token(parts: TrustParts, scope: Any, receive: Any, send: Any,
     only(scope, "POST")
     check_json(headers)
     with parts.bodies.hold() as held:
-        asked = _asked(await read_body(receive, headers, MOST_BYTES, held))
+        request = _asked(await read_body(receive, headers, MOST_BYTES, held))
     try:
-        exchanged = await parts.exchange.exchange(asked.token, asked.target)
+        exchanged = await parts.exchange.exchange(request.token, request.target)
     except NotAuthenticated as error:
         raise _refusal(parts.gate, scope, headers, error) from None
     await send_bytes(send, 200, encode(exchanged), headers=[("cache-control", "no-store")])

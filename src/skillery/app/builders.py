@@ -74,35 +74,35 @@ def quotas_of(settings: Settings) -> Quotas:
 
     With `auth = "open"`, the default quotas do not apply, because the only user is the owner of the computer.
     """
-    asked = settings.quotas
+    quotas = settings.quotas
     is_open = settings.authenticators == ("open",)
     for_all = IdentityQuota(
-        asked.blobs,
-        asked.blobs_mb * MIB,
-        asked.runs_per_minute,
-        asked.concurrent_runs,
-        asked.session_tools,
-        asked.workspaces,
-        asked.workspaces_mb * MIB,
+        quotas.blobs,
+        quotas.blobs_mb * MIB,
+        quotas.runs_per_minute,
+        quotas.concurrent_runs,
+        quotas.session_tools,
+        quotas.workspaces,
+        quotas.workspaces_mb * MIB,
     )
     default = IdentityQuota() if is_open else for_all
     return Quotas(
         default=default,
-        identities={_identity(pattern): _entry(default, entry) for pattern, entry in asked.identities.items()},
-        bundle_bytes=0 if is_open else asked.bundles_mb * MIB,
-        namespaces={_grant(pattern): entry.bundles_mb * MIB for pattern, entry in asked.namespaces.items()},
+        identities={_identity(pattern): _entry(default, entry) for pattern, entry in quotas.identities.items()},
+        bundle_bytes=0 if is_open else quotas.bundles_mb * MIB,
+        namespaces={_grant(pattern): entry.bundles_mb * MIB for pattern, entry in quotas.namespaces.items()},
     )
 
 
 def _entry(default: IdentityQuota, entry: IdentityQuotas) -> IdentityQuota:
     """Return the quota of an entry of the settings. Fields that the entry omits have the values of `default`."""
     fields = {name: getattr(entry, name) for name in entry.__struct_fields__}
-    given = {name: value for name, value in fields.items() if value is not msgspec.UNSET}
-    if "blobs_mb" in given:
-        given["blob_bytes"] = given.pop("blobs_mb") * MIB
-    if "workspaces_mb" in given:
-        given["workspace_bytes"] = given.pop("workspaces_mb") * MIB
-    return msgspec.structs.replace(default, **given)
+    values = {name: value for name, value in fields.items() if value is not msgspec.UNSET}
+    if "blobs_mb" in values:
+        values["blob_bytes"] = values.pop("blobs_mb") * MIB
+    if "workspaces_mb" in values:
+        values["workspace_bytes"] = values.pop("workspaces_mb") * MIB
+    return msgspec.structs.replace(default, **values)
 
 
 def _identity(pattern: str) -> str:
@@ -125,17 +125,17 @@ def _grant(pattern: str) -> str:
 
 def sender_of(settings: Settings) -> Sender:
     """Return the sender. Raise StartupError if an entry of `webhooks.allow_private` is not an address or network."""
-    asked = settings.webhooks
+    webhooks = settings.webhooks
     try:
-        return Sender(asked.allow_private, asked.timeout_seconds, settings.public_url, f"Skillery/{__version__}")
+        return Sender(webhooks.allow_private, webhooks.timeout_seconds, settings.public_url, f"Skillery/{__version__}")
     except ValueError as error:
         raise StartupError(f"setting 'webhooks.allow_private': {error}") from None
 
 
 def retry_rules(settings: Settings) -> RetryRules:
-    asked = settings.webhooks
-    first, longest = timedelta(seconds=asked.retry_seconds), timedelta(seconds=asked.retry_max_seconds)
-    return RetryRules(first, longest, timedelta(hours=asked.give_up_hours))
+    webhooks = settings.webhooks
+    first, longest = timedelta(seconds=webhooks.retry_seconds), timedelta(seconds=webhooks.retry_max_seconds)
+    return RetryRules(first, longest, timedelta(hours=webhooks.give_up_hours))
 
 
 # -- Build the parts of trusted publishing from the settings -----------------------------------------------------------
@@ -223,34 +223,36 @@ def packages_of(settings: Settings, home: Home, database: Database, sandbox: San
     Raise StartupError if the wheelhouse is not a folder, the address of an index or file host is not valid, or packages
     are built from source with an index that needs credentials.
     """
-    asked, folder, sources = settings.packages, home.path / "environments", _sources(settings)
+    request, folder, sources = settings.packages, home.path / "environments", _sources(settings)
     locking = Jobs(sandbox, sources, LOCKS_AT_ONCE)
     turns = Queue(LOCKS_AT_ONCE, UNBOUNDED, UNBOUNDED)
-    locks = Locks(database, locking, sources, asked.lock_seconds, timedelta(hours=asked.reuse_hours), turns)
-    builder = Builder(folder, Jobs(sandbox, sources, BUILD_JOBS_AT_ONCE), sources, asked.build_seconds, asked.max_mb)
-    return PackageServices(locks, Environments(folder, database, builder, home.server_id, asked.total_mb))
+    locks = Locks(database, locking, sources, request.lock_seconds, timedelta(hours=request.reuse_hours), turns)
+    builder = Builder(
+        folder, Jobs(sandbox, sources, BUILD_JOBS_AT_ONCE), sources, request.build_seconds, request.max_mb
+    )
+    return PackageServices(locks, Environments(folder, database, builder, home.server_id, request.total_mb))
 
 
 def _sources(settings: Settings) -> PackageSources:
-    asked = settings.packages
-    wheelhouse = Path(asked.wheelhouse).expanduser().absolute() if asked.wheelhouse else None
+    packages = settings.packages
+    wheelhouse = Path(packages.wheelhouse).expanduser().absolute() if packages.wheelhouse else None
     if wheelhouse is not None and not wheelhouse.is_dir():
-        raise StartupError(f"setting 'packages.wheelhouse' is '{asked.wheelhouse}', which is not a folder")
-    file_hosts = tuple(host if "://" in host else f"https://{host}" for host in asked.file_hosts)
-    _check_addresses("index_urls", asked.index_urls)
+        raise StartupError(f"setting 'packages.wheelhouse' is '{packages.wheelhouse}', which is not a folder")
+    file_hosts = tuple(host if "://" in host else f"https://{host}" for host in packages.file_hosts)
+    _check_addresses("index_urls", packages.index_urls)
     _check_addresses("file_hosts", file_hosts)
-    from_source = tuple(name if name == "*" else canonicalize_name(name) for name in asked.build_from_source)
-    if from_source and any(has_login(address) for address in asked.index_urls):
+    from_source = tuple(name if name == "*" else canonicalize_name(name) for name in packages.build_from_source)
+    if from_source and any(has_login(address) for address in packages.index_urls):
         raise StartupError(
             "setting 'packages.build_from_source' is set, but 'packages.index_urls' contains credentials, which "
             "the code of a built package could read: use an index without credentials for builds"
         )
     return PackageSources(
-        asked.index_urls,
+        packages.index_urls,
         wheelhouse,
-        asked.exclude_newer,
-        _patterns(asked.allowed),
-        _patterns(asked.denied),
+        packages.exclude_newer,
+        _patterns(packages.allowed),
+        _patterns(packages.denied),
         file_hosts,
         from_source,
     )
@@ -275,11 +277,11 @@ def defined_in(settings: Settings) -> Defined:
     """Return the named environments that the settings define. Raise StartupError if they are not valid or there is
     no source of packages.
     """
-    asked = settings.environments
-    defined = Defined([Named(name, **msgspec.structs.asdict(one)) for name, one in asked.items()])
+    environments = settings.environments
+    defined = Defined([Named(name, **msgspec.structs.asdict(one)) for name, one in environments.items()])
     if len(defined) and not (settings.packages.index_urls or settings.packages.wheelhouse):
         raise StartupError(
-            f"setting 'environments.{next(iter(asked))}' needs a source of packages: set packages.index_urls, "
+            f"setting 'environments.{next(iter(environments))}' needs a source of packages: set packages.index_urls, "
             "for instance to https://pypi.org/simple, or packages.wheelhouse"
         )
     return defined

@@ -273,11 +273,11 @@ def _runtime(base: Base, quotas: Quotas, registry: Registry) -> _Runtime:
 
 def _publisher(base: Base, runtime: _Runtime, quotas: Quotas, compilers: CompilePool) -> Publisher:
     settings, _, database, backends, events = base[:5]
-    asked, cache = settings.publishing, runtime.cache
+    request, cache = settings.publishing, runtime.cache
     trials = Trials(
-        ImportCheck(runtime.unrecorded, cache, compilers, asked.import_seconds),
-        ScriptCheck(runtime.unrecorded, cache, asked.import_seconds),
-        ExampleRuns(runtime.runner, cache, asked.examples_seconds),
+        ImportCheck(runtime.unrecorded, cache, compilers, request.import_seconds),
+        ScriptCheck(runtime.unrecorded, cache, request.import_seconds),
+        ExampleRuns(runtime.runner, cache, request.examples_seconds),
     )
     gate = Gate(
         base.bundle_limits,
@@ -329,8 +329,8 @@ def _lifetimes(settings: Settings) -> Lifetimes:
 
 
 def _import_limits(settings: Settings) -> ImportLimits:
-    asked = settings.imports
-    return ImportLimits(asked.max_mb * MIB, asked.max_unpacked_mb * MIB, asked.max_entries)
+    imports = settings.imports
+    return ImportLimits(imports.max_mb * MIB, imports.max_unpacked_mb * MIB, imports.max_entries)
 
 
 def _publishing_rules(settings: Settings) -> PublishingRules:

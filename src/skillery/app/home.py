@@ -118,9 +118,9 @@ def _lock(file: IO[bytes], path: Path) -> None:
 
 def _in_use_message(path: Path) -> str:
     holder = holder_of(path)
-    who = "another process" if holder is None else f"process {holder.pid}"
+    caller = "another process" if holder is None else f"process {holder.pid}"
     where = f", listening at {holder.url}" if holder and holder.url else ""
-    return f"the home {path} is in use by {who}{where}; stop that process, or choose another home with --home"
+    return f"the home {path} is in use by {caller}{where}; stop that process, or choose another home with --home"
 
 
 def _server_id(path: Path) -> str:

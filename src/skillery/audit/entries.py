@@ -175,12 +175,12 @@ def hash_of(seq: int, previous: str, fields: Sequence[Any]) -> str:
 
 def head(connection: Connection) -> Head:
     """Return the number and the hash of the last entry. Raise Unavailable if the stored head is missing."""
-    found = connection.execute(select(audit_head.c.seq, audit_head.c.hash)).one_or_none()
-    if found is None:
+    row = connection.execute(select(audit_head.c.seq, audit_head.c.hash)).one_or_none()
+    if row is None:
         raise Unavailable(
             "the head of the audit trail is gone", hint="skillery audit verify shows the remaining entries."
         )
-    return Head(found.seq, found.hash)
+    return Head(row.seq, row.hash)
 
 
 def _fitting(text: str) -> str:
@@ -247,8 +247,8 @@ def _rows(database: Database) -> Iterator[Any]:
 
 
 def _head(connection: Connection) -> Head | None:
-    found = _NEWEST.rows(connection)
-    return Head(*found[0]) if found else None
+    rows = _NEWEST.rows(connection)
+    return Head(*rows[0]) if rows else None
 
 
 def _reason(row: Any, last: Head) -> str | None:

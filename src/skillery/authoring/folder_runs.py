@@ -122,9 +122,9 @@ class Allowed(NamedTuple):
     network: bool = False
     secrets: Mapping[str, str] | None = None
 
-    def permits(self, asked: Permissions) -> bool:
+    def permits(self, permissions: Permissions) -> bool:
         """Return whether runs get all these permissions of a manifest."""
-        return (self.network or not asked.network) and (self.secrets is not None or not asked.secrets)
+        return (self.network or not permissions.network) and (self.secrets is not None or not permissions.secrets)
 
 
 NOTHING = Allowed()
@@ -233,8 +233,8 @@ class FolderRuns:
         values = {name: (self.allowed.secrets or {}).get(name) for name in permissions.secrets}
         missing = [name for name, value in values.items() if value is None]
         if missing:
-            said = f"the file of --with-secrets-from has no {' and no '.join(missing)}, which permissions.secrets lists"
-            return Outcome(failure=Failure(FailureType.SECRET_MISSING, said))
+            text = f"the file of --with-secrets-from has no {' and no '.join(missing)}, which permissions.secrets lists"
+            return Outcome(failure=Failure(FailureType.SECRET_MISSING, text))
         secrets = {name: value for name, value in values.items() if value is not None}
         job = msgspec.structs.replace(job, environment=secrets)
         async with self._turns:
@@ -275,8 +275,8 @@ class _Locks:
 
     def __init__(self, runs: FolderRuns) -> None:
         self._runs = runs
-        asked = runs.settings.environments.items()
-        self.defined = Defined([Named(name, **msgspec.structs.asdict(one)) for name, one in asked])
+        request = runs.settings.environments.items()
+        self.defined = Defined([Named(name, **msgspec.structs.asdict(one)) for name, one in request])
 
     async def make(self, requirements: Sequence[str], caller: str = "") -> bytes:
         return await (await self._runs.packages()).locks.make(requirements)

@@ -69,9 +69,9 @@ class Folder:
     @cached_property
     def tools(self) -> dict[str, str]:
         """The script of each tool that has one, by name."""
-        given = self.files.get(TOOLS_JSON)
-        found = read_tools(given.content, frozenset(self.files)) if given else NO_TOOLS
-        return {tool.name: tool.script for tool in found.tools if tool.script}
+        values = self.files.get(TOOLS_JSON)
+        tools = read_tools(values.content, frozenset(self.files)) if values else NO_TOOLS
+        return {tool.name: tool.script for tool in tools.tools if tool.script}
 
     @cached_property
     def match(self) -> Match:
@@ -89,8 +89,8 @@ class Folder:
         return value if isinstance(value, Mapping) else {}
 
     def examples(self, key: str) -> list[Mapping[str, Any]]:
-        given = self.manifest.get(key)
-        return [one for one in given if isinstance(one, Mapping)] if isinstance(given, list) else []
+        values = self.manifest.get(key)
+        return [one for one in values if isinstance(one, Mapping)] if isinstance(values, list) else []
 
     def place(self, path: str) -> str:
         """Return the place of a key of skill.toml."""
@@ -208,8 +208,8 @@ def search_line(skill: SkillFolder) -> str:
 
 def example_words(manifest: Mapping[str, Any]) -> str:
     """Return the names of the examples of a manifest, which are what its author would search for."""
-    given = [manifest.get("examples"), manifest.get("tool_examples")]
-    rows = [row for rows in given if isinstance(rows, list) for row in rows if isinstance(row, Mapping)]
+    values = [manifest.get("examples"), manifest.get("tool_examples")]
+    rows = [row for rows in values if isinstance(rows, list) for row in rows if isinstance(row, Mapping)]
     return " ".join(str(row["name"]) for row in rows if row.get("name"))[:LONGEST_QUERY]
 
 

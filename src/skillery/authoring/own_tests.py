@@ -78,20 +78,20 @@ async def _run(runs: FolderRuns, mounted: Mounted, framework: Framework, timeout
 
     If a run fails outside of a test, or after MAX_RUNS runs, the remaining tests have no result.
     """
-    found: dict[str, Result] = {}
+    results: dict[str, Result] = {}
     for _ in range(MAX_RUNS):
         watched = _Watched(timeout_ms / 1000)
-        outcome = await watched.outcome(runs, _job(runs, mounted, framework, timeout_ms, list(found)), mounted)
+        outcome = await watched.outcome(runs, _job(runs, mounted, framework, timeout_ms, list(results)), mounted)
         if outcome is not None and outcome.failure is None:
             for name, status, text, duration_ms in msgspec.json.decode(outcome.result or b"[]"):
-                found[name] = Result("test", name, status, text.strip(), duration_ms=duration_ms)
-            return list(found.values())
-        found |= {name: Result("test", name, status) for name, status in watched.ended.items() if status == "passed"}
+                results[name] = Result("test", name, status, text.strip(), duration_ms=duration_ms)
+            return list(results.values())
+        results |= {name: Result("test", name, status) for name, status in watched.ended.items() if status == "passed"}
         stopped = watched.current or "tests"
-        found[stopped] = Result("test", stopped, "failed", _why(outcome, timeout_ms))
+        results[stopped] = Result("test", stopped, "failed", _why(outcome, timeout_ms))
         if not watched.current:
             break
-    return list(found.values())
+    return list(results.values())
 
 
 class Mounted(NamedTuple):

@@ -86,8 +86,8 @@ def example_results(examples: Examples, tested: Tested, timeout_ms: int) -> list
             results.append(Result("example", example.name, "skipped", WAITS, "skill.toml", line))
             continue
         is_passed = checked.status == "passed"
-        said = "" if is_passed else next(found).message.removeprefix(f"{example.name}: ")
-        message = "" if is_passed else "\n".join(_lines_of(example, outcome, said, timeout_ms))
+        text = "" if is_passed else next(found).message.removeprefix(f"{example.name}: ")
+        message = "" if is_passed else "\n".join(_lines_of(example, outcome, text, timeout_ms))
         took = checked.duration_ms or 0.0
         results.append(
             Result("example", example.name, "passed" if is_passed else "failed", message, "skill.toml", line, took)
@@ -95,15 +95,15 @@ def example_results(examples: Examples, tested: Tested, timeout_ms: int) -> list
     return results
 
 
-def _lines_of(example: Example, outcome: Outcome | None, said: str, timeout_ms: int) -> Iterator[str]:
+def _lines_of(example: Example, outcome: Outcome | None, text: str, timeout_ms: int) -> Iterator[str]:
     """Yield what differs: a diff of the outputs, or the failure with its traceback and the end of its log."""
     failure = outcome.failure if outcome else None
     if outcome is None or failure is None:
-        yield (outcome and _output_diff(example, outcome)) or said
-        if said.endswith(NO_RETURN):
+        yield (outcome and _output_diff(example, outcome)) or text
+        if text.endswith(NO_RETURN):
             yield NO_RETURN
         return
-    yield said
+    yield text
     if failure.traceback.strip():
         yield failure.traceback.strip()
     if log := _end_of_log(outcome):

@@ -44,8 +44,8 @@ class _Plain(msgspec.Struct, array_like=True, frozen=True):
 class Keys:
     """The keys. Each use reads them again, so a new or changed key file takes effect at once."""
 
-    def __init__(self, given: str, file: Path, may_make: bool) -> None:
-        self._given = given
+    def __init__(self, text: str, file: Path, may_make: bool) -> None:
+        self._given = text
         self._file = file
         self._may_make = may_make
 

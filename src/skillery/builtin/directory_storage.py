@@ -62,9 +62,9 @@ class DirectoryStorage:
         until = moment.timestamp()
         for path in self.folder.glob("[0-9a-f][0-9a-f]/*"):
             with suppress(FileNotFoundError, ContentMissing):  # deleted since, or a foreign file
-                found = self.path_of(path.name).stat()
-                if found.st_mtime < until:
-                    yield path.name, found.st_size
+                stat = self.path_of(path.name).stat()
+                if stat.st_mtime < until:
+                    yield path.name, stat.st_size
 
     def check(self) -> None:
         upload = self.begin()

@@ -115,13 +115,13 @@ def _head(text: str) -> Head:
 
 
 def _row(entry: Mapping[str, Any]) -> tuple[object, ...]:
-    who = entry["identity"]
+    caller = entry["identity"]
     times = f" ×{entry['count']}" if entry["count"] > 1 else ""
     outcome = "done" if entry["outcome"] == "done" else f"{entry['type'] or 'refused'}{times}"
     return (
         entry["seq"],
         entry["at"][:19] + "Z",
-        f"{who['name']} ({who['kind']})" if who else "unknown",
+        f"{caller['name']} ({caller['kind']})" if caller else "unknown",
         entry["address"] or "local",
         entry["action"],
         entry["subject"] or "-",

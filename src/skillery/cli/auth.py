@@ -112,10 +112,10 @@ async def _outcome(authenticator: Authenticator, credentials: Credentials) -> Ex
     return Explanation((ExplainedCheck("token", "ok", "it is valid"),), identity)
 
 
-def _print_explanation(name: str, found: Explanation) -> None:
-    rows = [(MARKS[check.outcome], clean(check.subject), clean(check.detail)) for check in found.checks]
+def _print_explanation(name: str, explanation: Explanation) -> None:
+    rows = [(MARKS[check.outcome], clean(check.subject), clean(check.detail)) for check in explanation.checks]
     print_rows(["", "check", "found"], rows, title=f"authenticator {name}")
-    identity = found.identity
+    identity = explanation.identity
     if identity is None:
         click.echo("The token is refused.", err=True)
         return

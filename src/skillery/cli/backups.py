@@ -69,10 +69,10 @@ def _loaded(target: Target) -> Settings:
 
 
 def _secret_key(settings: Settings) -> Path:
-    given = settings.backends.get("secrets", {}).get("database", {})
-    path = Path(given["key_file"]).expanduser() if given.get("key_file") else settings.home / KEY_FILE
-    if given.get("key") or not path.is_file():
-        where = "in the settings" if given.get("key") else f"not at {path}"
+    values = settings.backends.get("secrets", {}).get("database", {})
+    path = Path(values["key_file"]).expanduser() if values.get("key_file") else settings.home / KEY_FILE
+    if values.get("key") or not path.is_file():
+        where = "in the settings" if values.get("key") else f"not at {path}"
         raise StartupError(f"the key of secrets is {where}; omit --with-secret-key")
     return path
 

@@ -45,8 +45,8 @@ async def stepped(client: AsyncClient, skill: SkillFolder, bump: Part | Literal[
     taken = step_between(latest[0], version)
     if PARTS.index(taken) >= PARTS.index(step.part):
         return Stepped(made, step)
-    said = f"{version} is a {taken} step after {latest[0]}, but the changes need {step.part}: {step.reasons[0]}"
-    return Stepped(made, step, (f"{said}; publish --bump auto takes this step",))
+    text = f"{version} is a {taken} step after {latest[0]}, but the changes need {step.part}: {step.reasons[0]}"
+    return Stepped(made, step, (f"{text}; publish --bump auto takes this step",))
 
 
 async def _latest(client: AsyncClient, name: str) -> tuple[Version, Facts] | None:

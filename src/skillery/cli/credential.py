@@ -44,40 +44,40 @@ def credential(operation: Operation, target: Target) -> None:
     if operation == "headers":
         _print_headers(server_of(target.url or server_of_home(target)))
         return
-    asked = _question()
+    request = _question()
     server = server_of(target.url) if target.url else None
-    if server is not None and not _is_about(asked, server):
+    if server is not None and not _is_about(request, server):
         if target.origin == "--url":
             return  # git asks its other helpers
         server = None  # without --url, the command answers questions about all servers with a login
     if operation == "get":
-        _print_credential(asked, server)
+        _print_credential(request, server)
     elif operation == "erase":
-        refused = server or _server_asked(asked)
+        refused = server or _server_asked(request)
         click.echo(clean(f"{refused} refused the login: skillery login --url {refused}"), err=True)
 
 
 def _question() -> dict[str, str]:
     """Return what git writes to stdin: lines `name=value` up to an empty line."""
-    asked = {}
+    request = {}
     for line in sys.stdin.read(MOST_CHARACTERS).split("\n"):
         if not line:
             break
         name, _, value = line.partition("=")
-        asked[name] = value
-    return asked
+        request[name] = value
+    return request
 
 
-def _server_asked(asked: Mapping[str, str]) -> str:
-    return f"{asked.get('protocol', '')}://{asked.get('host', '')}"
+def _server_asked(request: Mapping[str, str]) -> str:
+    return f"{request.get('protocol', '')}://{request.get('host', '')}"
 
 
-def _is_about(asked: Mapping[str, str], server: str) -> bool:
+def _is_about(request: Mapping[str, str], server: str) -> bool:
     """Return whether git asks for a path of the server, or for its host without a path."""
     from skillery.client.logins.login import server_of
 
-    found = server_of(_server_asked(asked))
-    path = asked.get("path")
+    found = server_of(_server_asked(request))
+    path = request.get("path")
     if path is not None and {".", ".."}.intersection(unquote(path).split("/")):
         return False  # git resolves these parts before it sends the request, maybe to a path of another server
     if path is None:
@@ -85,10 +85,10 @@ def _is_about(asked: Mapping[str, str], server: str) -> bool:
     return f"{found}/{path}/".startswith(f"{server}/")
 
 
-def _print_credential(asked: Mapping[str, str], server: str | None) -> None:
+def _print_credential(request: Mapping[str, str], server: str | None) -> None:
     from skillery.client.logins.login import server_of
 
-    token, login = _token_of(server or server_of(_server_asked(asked)), has_url=server is not None)
+    token, login = _token_of(server or server_of(_server_asked(request)), has_url=server is not None)
     if token is None:
         return
     click.echo(f"username={USER}")

@@ -148,10 +148,10 @@ def _lines(answer: Mapping[str, Any]) -> Iterator[str]:
 
 def _permission_lines(permissions: Mapping[str, Any]) -> Iterator[str]:
     changes = [
-        f"  {sign} {kind} {one}"
+        f"  {sign} {kind} {permission}"
         for sign, key in (("+", "added"), ("-", "removed"))
         for kind in ("network", "secrets")
-        for one in permissions[key][kind]
+        for permission in permissions[key][kind]
     ]
     yield "permissions:" if changes else "permissions: no change"
     yield from changes

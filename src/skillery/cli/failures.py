@@ -236,8 +236,8 @@ def print_error(error: Mapping[str, Any]) -> None:
     tomls = [str(problem.get("toml") or "") for problem in problems]
     if len(problems) == 1 and text == str(problems[0].get("message", "")).rstrip("."):
         error, problems = {**error, "message": _problem_line(problems[0])}, ()
-    elif len(problems) == 1 and text.endswith(said := str(problems[0].get("message", "")).rstrip(".")):
-        error, problems = {**error, "message": text.removesuffix(said) + _problem_line(problems[0])}, ()
+    elif len(problems) == 1 and text.endswith(message := str(problems[0].get("message", "")).rstrip(".")):
+        error, problems = {**error, "message": text.removesuffix(message) + _problem_line(problems[0])}, ()
     click.echo(f"{click.style('error:', fg='red', bold=True)} {clean(_headline(error, problems))}", err=True)
     for number, toml in enumerate(tomls):
         if problems:

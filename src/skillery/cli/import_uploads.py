@@ -98,13 +98,13 @@ async def _import(
     skills: list[Mapping[str, Any]] = []
     sections = Sections()
     left_out = _left_out(folder)
-    with progress(as_json) as told:
+    with progress(as_json) as message:
         try:
             async for key, event in client.import_archive(chunks, **options):
                 full = {**event, **left_out(event)} if key == "skill" else add_overridden(event, not_sent)
                 for one in [full, *(not_sent if key == "begun" else ())]:
                     is_skill = key == "skill" or one is not full
-                    told("skill" if is_skill else key, one)
+                    message("skill" if is_skill else key, one)
                     if is_skill:
                         sections.add(one)
                         skills += [one] if as_json else []
@@ -212,11 +212,11 @@ def _discovered(folder: Folder) -> dict[str, int]:
     return ranks if any(ranks.values()) else {}
 
 
-def _is_same(one: LocatedSkill, other: LocatedSkill) -> bool:
+def _is_same(skill: LocatedSkill, other: LocatedSkill) -> bool:
     """Return whether two skills have the same files with the same content."""
-    if one.files.keys() != other.files.keys():
+    if skill.files.keys() != other.files.keys():
         return False
-    pairs = [(entry, other.files[path]) for path, entry in one.files.items()]
+    pairs = [(entry, other.files[path]) for path, entry in skill.files.items()]
     if any((entry.size, entry.executable) != (twin.size, twin.executable) for entry, twin in pairs):
         return False
     return all(entry.place == twin.place or _bytes(entry.place) == _bytes(twin.place) for entry, twin in pairs)

@@ -95,11 +95,11 @@ def install(
         raise click.UsageError("name the skills to install, or pass --locked to install a lock file")
     if backup and force:
         raise click.UsageError("--backup keeps the edits, and --force discards them: use only one of them")
-    given = read_lockfile(Path(file)) if locked else None
+    lockfile = read_lockfile(Path(file)) if locked else None
     place = _Installed(folder)
 
     async def write_all(client: AsyncClient, built: Path) -> list[Locked]:
-        entries = given if given is not None else await resolve_lock(client, skills)
+        entries = lockfile if lockfile is not None else await resolve_lock(client, skills)
         refuse_problems(await client.verify_lock(lock=entries), allowed=() if deny_yanked else ("yanked",))
         names = [entry["name"] for entry in entries]
         # Find edits before the download, and again before the change.
@@ -176,14 +176,14 @@ class _Installed:
             for name in (*wanted, *removed):
                 place = self._folder / name
                 if place.exists() or place.is_symlink():
-                    aside = old / name
+                    quarantined = old / name
                     if backup and _edits(place, self.recorded[name]):
-                        aside = _free(self._folder / BACKUP / name)
-                        if aside.parent.is_symlink():
-                            raise CheckFailed(f"'{aside.parent}' is a link: remove it. Nothing was installed")
-                        aside.parent.mkdir(exist_ok=True)
-                        moved[str(place)] = str(aside)
-                    _move(place, aside, undo)
+                        quarantined = _free(self._folder / BACKUP / name)
+                        if quarantined.parent.is_symlink():
+                            raise CheckFailed(f"'{quarantined.parent}' is a link: remove it. Nothing was installed")
+                        quarantined.parent.mkdir(exist_ok=True)
+                        moved[str(place)] = str(quarantined)
+                    _move(place, quarantined, undo)
                 if name in wanted:
                     _move(built / name, place, undo)
             text = {"lock_version": LOCK_VERSION, "skills": sorted([*kept, *new], key=lambda skill: skill.name)}
@@ -255,8 +255,8 @@ def _mark(path: Path) -> str:
 
 
 def _files(folder: Path) -> list[Path]:
-    found = [path for path in folder.rglob("*") if path.is_symlink() or path.is_file()]
-    return [path for path in found if not GENERATED.intersection(path.relative_to(folder).parts)]
+    paths = [path for path in folder.rglob("*") if path.is_symlink() or path.is_file()]
+    return [path for path in paths if not GENERATED.intersection(path.relative_to(folder).parts)]
 
 
 def _is_executable(path: Path) -> bool:

@@ -137,17 +137,17 @@ def undeprecate(name: str, target: Target, as_json: bool) -> None:
 
 @click.command()
 @click.argument("name", metavar="NAME")
-@click.argument("who", metavar="public|namespace|private", type=click.Choice(["public", "namespace", "private"]))
+@click.argument("caller", metavar="public|namespace|private", type=click.Choice(["public", "namespace", "private"]))
 @target_options
 @json_option
-def visibility(name: str, who: str, target: Target, as_json: bool) -> None:
+def visibility(name: str, caller: str, target: Target, as_json: bool) -> None:
     """Set which callers can see a skill.
 
     public: all callers. namespace: callers with a namespace grant that covers the name. private: the publishers of the
     skill. Its reviewers and admins always see it.
     """
-    change = f"{name} is visible to {_VISIBLE_TO[who]}"
-    _call(target, as_json, "set_visibility", change=change, name=name, visibility=who)
+    change = f"{name} is visible to {_VISIBLE_TO[caller]}"
+    _call(target, as_json, "set_visibility", change=change, name=name, visibility=caller)
 
 
 def _exactly(name: str, version: str | None) -> dict[str, str]:

@@ -64,14 +64,14 @@ def login(
     from skillery.client.logins.discovery import find_provider
     from skillery.client.logins.login import server_of
 
-    way = _way(browser=browser, device=device, token=token)
+    method = _way(browser=browser, device=device, token=token)
     server = server_of(target.url or server_of_home(target))
-    provider = None if way == "token" else find_provider(server, client_id)
+    provider = None if method == "token" else find_provider(server, client_id)
     if provider is not None:
-        found = _log_in_at_provider(provider, way)
+        found = _log_in_at_provider(provider, method)
     else:
-        _check_way(server, way)
-        if way is None and _accepts(server, ""):
+        _check_way(server, method)
+        if method is None and _accepts(server, ""):
             _print_login(server, None, None, None, as_json)
             _use(server, target)
             return
@@ -155,10 +155,10 @@ def _use(server: str, target: Target) -> None:
 
 
 def _way(**flags: bool) -> Way | None:
-    given = [name for name, is_given in flags.items() if is_given]
-    if len(given) > 1:
-        raise click.UsageError(f"--{given[0]} and --{given[1]} exclude each other")
-    return cast(Way, given[0]) if given else None
+    names = [name for name, is_given in flags.items() if is_given]
+    if len(names) > 1:
+        raise click.UsageError(f"--{names[0]} and --{names[1]} exclude each other")
+    return cast(Way, names[0]) if names else None
 
 
 def server_of_home(target: Target) -> str:
@@ -172,24 +172,24 @@ def server_of_home(target: Target) -> str:
     return holder.url
 
 
-def _check_way(server: str, way: Way | None) -> None:
-    if way in {"browser", "device"}:
-        raise StartupError(f"{server} names no identity provider, so --{way} does not work: use --token")
+def _check_way(server: str, method: Way | None) -> None:
+    if method in {"browser", "device"}:
+        raise StartupError(f"{server} names no identity provider, so --{method} does not work: use --token")
 
 
 # -- login at a provider -------------------------------------------------------------------------------------------
 
 
-def _log_in_at_provider(provider: Provider, way: Way | None) -> Login:
+def _log_in_at_provider(provider: Provider, method: Way | None) -> Login:
     from skillery.client.logins.browser import log_in_with_browser
     from skillery.client.logins.device import log_in_with_device
 
     metadata = provider.metadata
-    if way is None:
+    if method is None:
         has_device = bool(metadata.device_authorization_endpoint)
         is_better = not metadata.authorization_endpoint or not _has_browser()
-        way = "device" if has_device and is_better else "browser"
-    if way == "device":
+        method = "device" if has_device and is_better else "browser"
+    if method == "device":
         return log_in_with_device(provider, _show_code)
     return log_in_with_browser(provider, _show_address)
 

@@ -51,8 +51,8 @@ class Target(NamedTuple):
         """The options of another command for the same target, with a space before each."""
         if self.origin == "--url":
             return f" --url {self.shown_url}"
-        given = (("--home", self.home), ("--config", self.config)) if not self.url else ()
-        return "".join(f" {option} {shlex.quote(value)}" for option, value in given if value)
+        values = (("--home", self.home), ("--config", self.config)) if not self.url else ()
+        return "".join(f" {option} {shlex.quote(value)}" for option, value in values if value)
 
     def place(self, preposition: str = "at") -> str:
         """Return the place of a change: `at https://skills.example.org`, or `in the home /home/ann/skills`."""

@@ -59,22 +59,22 @@ def settings_of_offer(plugins: Plugins, settings: Settings, kind: str, name: str
     """Return each setting of an offer, with its section, type, default, present value and description."""
     offer = _offer(plugins, kind, name)
     section = f"plugins.{name}" if kind == "plugin" else f"backends.{kind}.{name}"
-    given = settings.plugins.get(name, {}) if kind == "plugin" else settings.backends.get(kind, {}).get(name, {})
-    return list(_fields(offer, section, given))
+    values = settings.plugins.get(name, {}) if kind == "plugin" else settings.backends.get(kind, {}).get(name, {})
+    return list(_fields(offer, section, values))
 
 
 def _offer(plugins: Plugins, kind: str, name: str) -> Offer:
     return plugins.objects[name] if kind == "plugin" else plugins.offers[kind][name]  # type: ignore[index]
 
 
-def _fields(offer: Offer, section: str, given: Mapping[str, Any]) -> Iterator[Fact]:
+def _fields(offer: Offer, section: str, values: Mapping[str, Any]) -> Iterator[Fact]:
     texts = _docstrings(offer.settings)
     hints = typing.get_type_hints(offer.settings, include_extras=True)
     for field in msgspec.structs.fields(offer.settings):
         name, default = field.encode_name, _default(field)
         fact: Fact = {"section": section, "name": name, "type": _type_name(field.type), "required": field.required}
         fact["default"] = None if field.required else visible(name, default)
-        fact["value"] = visible(name, given[name]) if name in given else fact["default"]
+        fact["value"] = visible(name, values[name]) if name in values else fact["default"]
         fact["description"] = _meta(hints[field.name]) or texts.get(field.name, "")
         yield fact
 

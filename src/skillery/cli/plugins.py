@@ -135,13 +135,13 @@ def _print(shown: Fact) -> None:
         print_rows(["setting", "value", "default", "what"], [_row(one) for one in shown["settings"]])
 
 
-def _health(one: Fact) -> str:
-    return f"{'ok' if one['ok'] else 'FAILED'}, {one['detail']}"
+def _health(fact: Fact) -> str:
+    return f"{'ok' if fact['ok'] else 'FAILED'}, {fact['detail']}"
 
 
-def _row(one: Fact) -> tuple[str, str, str, str]:
-    default = "required" if one["required"] else as_json_text(one["default"], -1)
-    return f"{one['section']}.{one['name']}", as_json_text(one["value"], -1), default, one["description"]
+def _row(fact: Fact) -> tuple[str, str, str, str]:
+    default = "required" if fact["required"] else as_json_text(fact["default"], -1)
+    return f"{fact['section']}.{fact['name']}", as_json_text(fact["value"], -1), default, fact["description"]
 
 
 # -- Commands of plugins: the hook `commands` --------------------------------------------------------------------------

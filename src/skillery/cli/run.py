@@ -124,7 +124,7 @@ def run(
     """
     skill = reference_of(name, version)
     options = RunOptions(out, background, follow, detach_on_interrupt)
-    inputs, given = read_inputs(pairs, args_json, blobs), read_files(files)
+    inputs, values = read_inputs(pairs, args_json, blobs), read_files(files)
     is_script = script is not None or module is not None
     if is_script:
         inputs = msgspec.structs.replace(inputs, args=_script_args(argv, stdin) | inputs.args)
@@ -148,7 +148,7 @@ def run(
             environment=environment,
             module=module,
             cwd=cwd,
-            files=await upload_files(client, given),
+            files=await upload_files(client, values),
             outputs=list(outputs) or None,
             workspace=workspace,
             background=True,
@@ -160,8 +160,8 @@ def run(
 
 
 def _script_args(argv: Sequence[str], stdin: Any) -> dict[str, Any]:
-    given: dict[str, Any] = {"argv": list(argv)} if argv else {}
-    return given if stdin is None else {**given, "stdin": text_in(stdin.read(), stdin.name)}
+    values: dict[str, Any] = {"argv": list(argv)} if argv else {}
+    return values if stdin is None else {**values, "stdin": text_in(stdin.read(), stdin.name)}
 
 
 @click.command()
@@ -210,7 +210,7 @@ def code(
     Ctrl-C cancels the run. A second Ctrl-C ends the command at once.
     """
     options = RunOptions(out, background, follow, detach_on_interrupt)
-    inputs, given = read_inputs(pairs, args_json, blobs), read_files(files)
+    inputs, values = read_inputs(pairs, args_json, blobs), read_files(files)
     source = text_in(file.read(), file.name)
 
     async def run_code(client: AsyncClient, skills: Sequence[str]) -> Mapping[str, Any]:
@@ -225,7 +225,7 @@ def code(
             input_blobs=blob_ids,
             limits=None if timeout_ms is None else {"timeout_ms": timeout_ms},
             environment=environment,
-            files=await upload_files(client, given),
+            files=await upload_files(client, values),
             outputs=list(outputs) or None,
             workspace=workspace,
             background=True,

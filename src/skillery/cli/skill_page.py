@@ -66,18 +66,18 @@ def _listed(value: object) -> object:
 
 def _inputs(inputs: Mapping[str, Any]) -> Iterator[str]:
     """Yield one line for each input: name, type, description, and the values that are allowed."""
-    rows = [(name, *_input(given if isinstance(given, Mapping) else {})) for name, given in inputs.items()]
+    rows = [(name, *_input(values if isinstance(values, Mapping) else {})) for name, values in inputs.items()]
     wide = [max(len(row[column]) for row in rows) for column in (0, 1)]
     for name, kind, text in rows:
         yield f"{name.ljust(wide[0])}  {kind.ljust(wide[1])}  {text}".rstrip()
 
 
-def _input(given: Mapping[str, Any]) -> tuple[str, str]:
-    notes = ["required"] if given.get("required") else []
-    notes += [f"one of {as_json(given['enum'], indent=-1)}"] if "enum" in given else []
-    notes += [f"default {as_json(given['default'], indent=-1)}"] if "default" in given else []
+def _input(values: Mapping[str, Any]) -> tuple[str, str]:
+    notes = ["required"] if values.get("required") else []
+    notes += [f"one of {as_json(values['enum'], indent=-1)}"] if "enum" in values else []
+    notes += [f"default {as_json(values['default'], indent=-1)}"] if "default" in values else []
     about = f" ({'; '.join(notes)})" if notes else ""
-    return str(given.get("type", "any")), _one_line(f"{given.get('description', '')}{about}")
+    return str(values.get("type", "any")), _one_line(f"{values.get('description', '')}{about}")
 
 
 def _title(example: Any) -> str:

@@ -100,9 +100,9 @@ def _warn_about_server(target: Target) -> None:
         click.echo(f"warning: {problem}", err=True)
 
 
-def _split_values(given: tuple[str, ...]) -> list[str]:
+def _split_values(values: tuple[str, ...]) -> list[str]:
     """Return the values of a repeated option. A value with commas is split into several values."""
-    return [one.strip() for text in given for one in text.split(",")]
+    return [part.strip() for text in values for part in text.split(",")]
 
 
 @token.command("list")

@@ -131,7 +131,7 @@ def call(
     if work_dir and workspace:
         raise click.UsageError("--work-dir and --workspace exclude each other: use only one of them")
     options = RunOptions(out, follow=follow, detach_on_interrupt=detach_on_interrupt)
-    inputs, given = read_inputs(pairs, args_json, blobs), read_files(files)
+    inputs, values = read_inputs(pairs, args_json, blobs), read_files(files)
     before, slash, tool_name = name.rpartition("/")
     skill, version = name_and_version(before, None) if slash else (None, None)
 
@@ -147,7 +147,7 @@ def call(
             timeout_ms=timeout_ms,
             session=session,
             environment=environment,
-            files=await upload_files(client, given),
+            files=await upload_files(client, values),
             outputs=list(outputs) or None,
             workspace=workspace,
             background=True,

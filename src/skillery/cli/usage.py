@@ -32,14 +32,14 @@ def usage(namespace: str | None, never_run: bool, target: Target, as_json: bool)
     from skillery.cli.connection import with_client
 
     async def pages(client: AsyncClient) -> list[SkillUsage]:
-        found: list[SkillUsage] = []
+        usages: list[SkillUsage] = []
         cursor = None
         while True:
             page = await client.list_skill_usage(namespace=namespace, never_run=never_run, limit=1000, cursor=cursor)
-            found += page["skills"]
+            usages += page["skills"]
             cursor = page["next_cursor"]
             if cursor is None:
-                return found
+                return usages
 
     found = with_client(target, pages)
     if as_json:

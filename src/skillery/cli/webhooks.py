@@ -44,9 +44,9 @@ def add(address: str, events: tuple[str, ...], skills: tuple[str, ...], target: 
     click.echo("Store the secret now: it is not shown again.", err=True)
 
 
-def _split(given: tuple[str, ...]) -> list[str]:
+def _split(values: tuple[str, ...]) -> list[str]:
     """Return the values of a repeated option. A value with commas is split into several values."""
-    return [one.strip() for text in given for one in text.split(",") if one.strip()]
+    return [part.strip() for text in values for part in text.split(",") if part.strip()]
 
 
 @webhook.command("list")

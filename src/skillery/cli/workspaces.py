@@ -44,10 +44,10 @@ def create(name: str | None, ttl: str | None, files: Sequence[str], target: Targ
     from skillery.cli.connection import with_client
     from skillery.cli.files import upload_files
 
-    given = read_files(files)
+    values = read_files(files)
 
     async def created(client: AsyncClient) -> WorkspaceInfo:
-        sent = await upload_files(client, given)
+        sent = await upload_files(client, values)
         return await client.create_workspace(name=name, ttl=_seconds(ttl), files=sent)
 
     _print_id(with_client(target, created), as_json)
@@ -158,15 +158,15 @@ def get(id_: str, path: str | None, output: str | None, target: Target) -> None:
 
 @workspace.command("put")
 @click.argument("id_", metavar="ID")
-@click.argument("given", metavar="FILE[:PATH]...", nargs=-1, required=True)
+@click.argument("values", metavar="FILE[:PATH]...", nargs=-1, required=True)
 @target_options
 @json_option
-def put(id_: str, given: Sequence[str], target: Target, as_json: bool) -> None:
+def put(id_: str, values: Sequence[str], target: Target, as_json: bool) -> None:
     """Add or replace files of a workspace. PATH is the name of FILE by default."""
     from skillery.cli.connection import with_client
     from skillery.cli.files import read_files
 
-    local = read_files(given, "FILE")
+    local = read_files(values, "FILE")
     for file in local:
         if file.source.startswith(BLOB_ID):
             raise click.UsageError(f"'{file.source}' is a blob: download it first, or pass it to create with --file")

@@ -173,7 +173,7 @@ def is_plain(path: str) -> bool:
     """Return whether a path in the result of a run stays inside a folder. The path is untrusted: the code of the run
     chose it.
     """
-    return not any(one in FORBIDDEN or not one.isprintable() or SPECIAL & set(one) for one in path.split("/"))
+    return not any(part in FORBIDDEN or not part.isprintable() or SPECIAL & set(part) for part in path.split("/"))
 
 
 def places_below(folder: os.PathLike[str], paths: Iterable[str]) -> list[Path]:

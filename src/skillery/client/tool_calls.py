@@ -28,9 +28,9 @@ class ToolCall(NamedTuple):
 
     def params(self) -> dict[str, Any]:
         """Return the arguments as an object. Raise ModelMistake if they are not a JSON object."""
-        given = "{}" if self.arguments in (None, "") else self.arguments
+        arguments = "{}" if self.arguments in (None, "") else self.arguments
         try:
-            text = given if isinstance(given, str) else msgspec.json.encode(given)
+            text = arguments if isinstance(arguments, str) else msgspec.json.encode(arguments)
             return msgspec.json.decode(text, type=dict[str, msgspec.Raw])
         except (msgspec.MsgspecError, ValueError, TypeError, RecursionError) as error:
             raise ModelMistake(
@@ -88,8 +88,8 @@ class ToolCall(NamedTuple):
             case "anthropic":
                 return {"type": "tool_result", "tool_use_id": self.id, "content": text, "is_error": is_error}
             case "mcp":
-                told = {"content": [{"type": "text", "text": text}], "isError": is_error}
-                return told | ({"structuredContent": content} if isinstance(content, dict) else {})
+                message = {"content": [{"type": "text", "text": text}], "isError": is_error}
+                return message | ({"structuredContent": content} if isinstance(content, dict) else {})
 
 
 class ModelMistake(Exception):

@@ -58,8 +58,8 @@ class Call(msgspec.Struct, frozen=True):
         return msgspec.json.encode(self._object(1))
 
     def _object(self, number: int) -> dict[str, Any]:
-        given = {name: value for name, value in self.params.items() if value is not None}
-        return {"jsonrpc": "2.0", "id": number, "method": self.method, "params": given}
+        values = {name: value for name, value in self.params.items() if value is not None}
+        return {"jsonrpc": "2.0", "id": number, "method": self.method, "params": values}
 
 
 def make_call(method: str, params: Mapping[str, Any], idempotency_key: str | None, *, may_repeat: bool) -> Call:

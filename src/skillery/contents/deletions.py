@@ -127,8 +127,8 @@ def finish_abandoned_deletions(database: Database, storage: Storage, digests: Co
     """Complete the deletions of dead servers: those of the given digests, or all of them if `digests` is None.
     Blocking.
     """
-    which = deletions.c.sha256.in_(digests) if digests is not None else deletions.c.sha256.is_not(None)
-    _take_over(database, storage, which, only_abandoned=True)
+    choice = deletions.c.sha256.in_(digests) if digests is not None else deletions.c.sha256.is_not(None)
+    _take_over(database, storage, choice, only_abandoned=True)
 
 
 def wait_until_deleted(database: Database, storage: Storage, digests: Collection[str], until: float) -> None:
@@ -167,18 +167,18 @@ def _used(connection: Connection, digests: Sequence[str]) -> set[str]:
 
 
 def _take_over(
-    database: Database, storage: Storage, which: ColumnElement[bool], *, only_abandoned: bool = False
+    database: Database, storage: Storage, condition: ColumnElement[bool], *, only_abandoned: bool = False
 ) -> None:
     # Most of the time there is no tombstone: a read is cheaper than a transaction.
-    if not database.read_now(lambda connection: _find_abandoned(connection, which, only_abandoned)):
+    if not database.read_now(lambda connection: _find_abandoned(connection, condition, only_abandoned)):
         return
 
     def work(connection: Connection) -> TombstoneClaim:
         begun, holder, now = _clock(), secrets.token_hex(16), _now(connection)
-        found = _find_abandoned(connection, which, only_abandoned)
-        claiming = update(deletions).where(deletions.c.sha256.in_([digest for digest, _ in found]))
+        abandoned = _find_abandoned(connection, condition, only_abandoned)
+        claiming = update(deletions).where(deletions.c.sha256.in_([digest for digest, _ in abandoned]))
         # If two servers take over at the same time, the condition on the holder lets only one of them succeed.
-        claiming = claiming.where(deletions.c.holder.in_({before for _, before in found}))
+        claiming = claiming.where(deletions.c.holder.in_({before for _, before in abandoned}))
         values = {"server": database.server, "holder": holder, "take_over_at": now + TAKE_OVER_AFTER}
         taken = connection.scalars(claiming.values(values).returning(deletions.c.sha256))
         return TombstoneClaim(holder, sorted(taken), begun)
@@ -186,8 +186,10 @@ def _take_over(
     carry_out(database, storage, database.write_now(work))
 
 
-def _find_abandoned(connection: Connection, which: ColumnElement[bool], only_abandoned: bool) -> list[tuple[str, str]]:
-    rows = connection.execute(select(deletions.c.sha256, deletions.c.holder, deletions.c.take_over_at).where(which))
+def _find_abandoned(
+    connection: Connection, condition: ColumnElement[bool], only_abandoned: bool
+) -> list[tuple[str, str]]:
+    rows = connection.execute(select(deletions.c.sha256, deletions.c.holder, deletions.c.take_over_at).where(condition))
     now = _now(connection)
     return [(row.sha256, row.holder) for row in rows if not only_abandoned or in_utc(row.take_over_at) <= now]
 
@@ -217,6 +219,6 @@ def _clock() -> float:
 def _now(connection: Connection) -> datetime:
     """Return the time of the database, because the clocks of servers may differ."""
     if connection.dialect.name == "postgresql":
-        moment: datetime = connection.execute(select(func.clock_timestamp())).scalar_one()
-        return in_utc(moment)
+        instant: datetime = connection.execute(select(func.clock_timestamp())).scalar_one()
+        return in_utc(instant)
     return datetime.now(UTC)

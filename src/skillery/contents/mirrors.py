@@ -94,8 +94,8 @@ class MirroredStorage:
                     hint="An admin has to restart this server with the new storage in the setting 'storage'.",
                 )
             return None
-        found = self._second
-        return found if found is not None and found.copy_id == copy.id else self._open_second(copy)
+        _second = self._second
+        return _second if _second is not None and _second.copy_id == copy.id else self._open_second(copy)
 
     def _open_second(self, copy: StorageCopy) -> Second:
         name = copy.other(self._name)

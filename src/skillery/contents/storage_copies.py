@@ -121,8 +121,8 @@ def check_storage(database: Database, storage: Storage, name: str) -> None:
 
 
 def find_copy_id(connection: Connection) -> str | None:
-    found = find_copy(connection)
-    return found.id if found is not None else None
+    copy = find_copy(connection)
+    return copy.id if copy is not None else None
 
 
 def check_copy(connection: Connection, copy_id: str | None) -> None:

@@ -41,13 +41,13 @@ class Request:
 current: ContextVar[Request | None] = ContextVar("request", default=None)
 
 
-def begin(asked: str | None, address: str, agent: str = "") -> Request:
+def begin(wanted: str | None, address: str, agent: str = "") -> Request:
     """Create a request, make it the current one, and return it.
 
-    `asked` is the request id that the caller sent, or None. If `asked` is None or malformed, the request gets a new id.
+    `wanted` is the request id that the caller sent, or None. If it is None or malformed, the request gets a new id.
     `address` is the IP address of the caller, or "". `agent` is the header User-Agent, or "".
     """
-    request_id = asked if asked and _WELL_FORMED.fullmatch(asked) else f"{_process}-{next(_numbers):x}"
+    request_id = wanted if wanted and _WELL_FORMED.fullmatch(wanted) else f"{_process}-{next(_numbers):x}"
     request = Request(request_id, address, agent)
     current.set(request)
     return request

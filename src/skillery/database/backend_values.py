@@ -122,9 +122,9 @@ def find_value(connection: Connection, name: str) -> bytes | None:
 def keep_value(connection: Connection, name: str, made: bytes) -> bytes:
     """Store `made` if the name has no value. Return the value of the name, which is the same for every server."""
     connection.execute(_ADD[connection.dialect.name], {"name": name, "made": made})
-    found = find_value(connection, name)
-    assert found is not None, "a value of the registry is never taken away while it is made"
-    return found
+    value = find_value(connection, name)
+    assert value is not None, "a value of the registry is never taken away while it is made"
+    return value
 
 
 def forget_value(connection: Connection, name: str) -> None:

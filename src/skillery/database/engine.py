@@ -95,8 +95,8 @@ class Database:
 
         On SQLite, such a write takes a third of the calls of a transaction.
         """
-        way = self._writer.statement if self._writer is not None else self._in_transaction
-        return await self._in_thread(way, work)
+        statement = self._writer.statement if self._writer is not None else self._in_transaction
+        return await self._in_thread(statement, work)
 
     async def write_together(self, work: Callable[[Connection], T]) -> T:
         """Run `work` like `write`, for many similar writes at the same time.
@@ -108,9 +108,9 @@ class Database:
             return await self.write(work)
         return await self._shared.write(work)
 
-    async def _in_thread(self, way: Callable[[Callable[[Connection], T]], T], work: Callable[[Connection], T]) -> T:
+    async def _in_thread(self, method: Callable[[Callable[[Connection], T]], T], work: Callable[[Connection], T]) -> T:
         # `work` runs in a copy of the context, so that the current request is known there.
-        return await self._threads.run(copy_context().run, way, work)
+        return await self._threads.run(copy_context().run, method, work)
 
     def read_now(self, work: Callable[[Connection], T]) -> T:
         """Return the result of `work` like `read`, on a separate connection. `work` may take long. Blocking: for

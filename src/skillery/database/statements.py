@@ -227,27 +227,27 @@ def _cursor(connection: Connection) -> Any:
 
 
 @overload
-def in_utc(moment: None) -> None: ...
+def in_utc(instant: None) -> None: ...
 @overload
-def in_utc(moment: datetime | str) -> datetime: ...
+def in_utc(instant: datetime | str) -> datetime: ...
 @overload
-def in_utc(moment: datetime | str | None) -> datetime | None: ...
-def in_utc(moment: datetime | str | None) -> datetime | None:
+def in_utc(instant: datetime | str | None) -> datetime | None: ...
+def in_utc(instant: datetime | str | None) -> datetime | None:
     """Return a time from the database in UTC, or None for None.
 
     SQLite returns times without a zone, and as text if SQLAlchemy is bypassed. Postgres returns times in the zone of
     its session.
     """
-    if moment is None:
+    if instant is None:
         return None
-    if isinstance(moment, str):
-        moment = datetime.fromisoformat(moment)
-    return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
+    if isinstance(instant, str):
+        instant = datetime.fromisoformat(instant)
+    return instant.astimezone(UTC) if instant.tzinfo else instant.replace(tzinfo=UTC)
 
 
-def as_stored(connection: Connection, moment: datetime) -> datetime | str:
+def as_stored(connection: Connection, instant: datetime) -> datetime | str:
     """Return a time as a parameter for a Statement. On SQLite, this is the text form of stored times."""
-    return str(_stored(moment)) if connection.dialect.name == "sqlite" else moment
+    return str(_stored(instant)) if connection.dialect.name == "sqlite" else instant
 
 
 def _stored(value: Any) -> Any:

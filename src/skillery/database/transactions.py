@@ -214,10 +214,10 @@ class SharedCommits:
             return [_outcome(partial(in_savepoint, connection), one) for one in group]
 
 
-def _outcome(way: Callable[[Callable[[Connection], Any]], Any], one: _Sharing) -> Callable[[], Any]:
-    """Run the write of `one` with `way`. Return a function that returns its result or raises its error."""
+def _outcome(method: Callable[[Callable[[Connection], Any]], Any], one: _Sharing) -> Callable[[], Any]:
+    """Run the write of `one` with `method`. Return a function that returns its result or raises its error."""
     try:
-        result = one.context.run(way, one.work)
+        result = one.context.run(method, one.work)
     except TransactionLost:
         raise
     except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for

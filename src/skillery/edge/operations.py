@@ -111,40 +111,40 @@ def types_of(operations: list[Operation]) -> list[Any]:
     return [ErrorAnswer, *answers]
 
 
-def described(one: Operation, schema_of: Mapping[int, Schema | Reference]) -> OpenApiOperation:
+def described(operation: Operation, schema_of: Mapping[int, Schema | Reference]) -> OpenApiOperation:
     """Return an operation as an object of Litestar. `schema_of` maps the `id()` of each response type to its schema."""
     responses: dict[str, OpenAPIResponse | Reference] = {}
-    for status, answer in one.responses.items():
+    for status, answer in operation.responses.items():
         schema = BINARY if answer.type is None else schema_of[id(answer.type)]
         content = {kind: OpenAPIMediaType(schema=schema) for kind in answer.kinds} or None
         responses[str(status)] = OpenAPIResponse(answer.description, content=content)
-    always = (503,) if one.is_open else (401, 403, 429, 503)
-    for status in sorted({*one.errors, *always} - one.responses.keys()):
+    always = (503,) if operation.is_open else (401, 403, 429, 503)
+    for status in sorted({*operation.errors, *always} - operation.responses.keys()):
         error = {JSON: OpenAPIMediaType(schema=schema_of[id(ErrorAnswer)])}
         responses[str(status)] = OpenAPIResponse(_ERRORS[status], content=error)
     in_path = [
         Parameter(name, "path", schema=Schema(type=OpenAPIType.STRING, min_length=1), required=True)
-        for name in _NAMES.findall(one.path)
+        for name in _NAMES.findall(operation.path)
     ]
-    body = one.body
+    body = operation.body
     return OpenApiOperation(
-        tags=[one.tag],
-        summary=one.summary,
-        description=" ".join(part for part in (one.description, _access(one)) if part),
-        operation_id=f"{one.method.lower()}{re.sub(r'[^0-9A-Za-z]+', '_', one.path).rstrip('_')}",
-        parameters=[*in_path, *one.parameters] or None,
+        tags=[operation.tag],
+        summary=operation.summary,
+        description=" ".join(part for part in (operation.description, _access(operation)) if part),
+        operation_id=f"{operation.method.lower()}{re.sub(r'[^0-9A-Za-z]+', '_', operation.path).rstrip('_')}",
+        parameters=[*in_path, *operation.parameters] or None,
         request_body=RequestBody({body.kind: OpenAPIMediaType(schema=body.schema)}, body.description, required=True)
         if body
         else None,
         responses=responses,
-        security=[] if one.is_open else [{SCHEME: []}],
+        security=[] if operation.is_open else [{SCHEME: []}],
     )
 
 
-def _access(one: Operation) -> str:
-    if one.is_open:
+def _access(operation: Operation) -> str:
+    if operation.is_open:
         return ""
-    return f"Requires the scope `{one.needs}`." if one.needs else "Any valid token is accepted."
+    return f"Requires the scope `{operation.needs}`." if operation.needs else "Any valid token is accepted."
 
 
 # -- An endpoint and its addresses -------------------------------------------------------------------------------------

@@ -172,36 +172,36 @@ class Builder:
         build.progress.done += 1
 
     async def _unpack(self, build: _Build, fetched: Fetched) -> None:
-        aside, spent = (
+        quarantined, spent = (
             build.aside / fetched.sha256,
             sum(self.trees.about(key).size_bytes for key in build.found.values()),
         )
         left = self._max_mb * MIB - spent
         wheel = await asyncio.to_thread(read_wheel, fetched.path, fetched.pin)
-        writer = TreeWriter(wheel, aside, left, self._max_mb)
+        writer = TreeWriter(wheel, quarantined, left, self._max_mb)
         args = {"max_bytes": left, "max_files": MOST_FILES, "workers": workers()}
         what = f"{wheel.package} could not be unpacked"
         try:
             answer = await self._jobs.run(
-                "unpack", args, seconds=self._seconds, receiver=writer, given={"wheel": fetched.path}
+                "unpack", args, seconds=self._seconds, receiver=writer, paths={"wheel": fetched.path}
             )
         except JobFailed as stopped:
             raise job_failure(what, stopped) from None
         if answer.told:
             raise self._unpack_error(wheel.package, what, answer.told)
-        await asyncio.to_thread(self._keep, build, fetched, writer, aside)
+        await asyncio.to_thread(self._keep, build, fetched, writer, quarantined)
 
-    def _keep(self, build: _Build, fetched: Fetched, writer: TreeWriter, aside: Path) -> None:
+    def _keep(self, build: _Build, fetched: Fetched, writer: TreeWriter, path: Path) -> None:
         fetched.path.unlink()
         tree: TreeRecord = writer.finish()
         key = key_of(fetched.sha256)
         build.make_room(tree.size_bytes, frozenset(build.found.values()))
-        self.trees.keep(aside, key)
+        self.trees.keep(path, key)
         build.found[fetched.pin.name] = key
 
-    def _unpack_error(self, package: str, what: str, told: dict[str, object]) -> BuildFailed:
-        detail = printable(str(told.get("detail", "")), 200)
-        match told.get("reason"):
+    def _unpack_error(self, package: str, subject: str, message: dict[str, object]) -> BuildFailed:
+        detail = printable(str(message.get("detail", "")), 200)
+        match message.get("reason"):
             case "too_large":
                 return too_large(self._max_mb, package)
             case "too_many_files":
@@ -212,7 +212,7 @@ class Builder:
                 return BuildFailed(f"{package} has '{detail}', which is encrypted")
             case "no_archive":
                 return BuildFailed(f"{package} is not a valid wheel")
-        return BuildFailed(f"{what}: {cleaned(detail, 200)}")
+        return BuildFailed(f"{subject}: {cleaned(detail, 200)}")
 
 
 def link(trees: Iterable[Path], target: Path) -> int:

@@ -59,11 +59,11 @@ class IncomingFiles(Receiver):
     """Receives files one after the other. Each complete file is put into the queue `whole`."""
 
     def __init__(
-        self, pins: Sequence[Pin], aside: Path, max_mb: int, progress: BuildProgress, *, unlocked: bool = False
+        self, pins: Sequence[Pin], path: Path, max_mb: int, progress: BuildProgress, *, unlocked: bool = False
     ) -> None:
         """`unlocked` accepts any hash: a wheel that was built here has no hash in the lock."""
         self._pins = {pin.name: pin for pin in pins}
-        self._aside = aside
+        self._aside = path
         self._left = max_mb * MIB
         self._unlocked = unlocked
         self._loop = asyncio.get_running_loop()
@@ -160,21 +160,21 @@ async def fetch(
 
 
 async def build_wheel(
-    jobs: Jobs, source: Fetched, aside: Path, max_mb: int, seconds: float, progress: BuildProgress
+    jobs: Jobs, source: Fetched, path: Path, max_mb: int, seconds: float, progress: BuildProgress
 ) -> Fetched:
     """Build a wheel from a source archive. Return the wheel, with the hash of the archive. Raise BuildFailed if the
     build fails.
     """
     package = f"{source.pin.name} {source.pin.version}"
-    incoming = IncomingFiles([source.pin], aside, max_mb, progress, unlocked=True)
+    incoming = IncomingFiles([source.pin], path, max_mb, progress, unlocked=True)
     args = {
         "pin": {"name": source.pin.name, "version": source.pin.version},
         "file": source.name,
         "python": base_python(),
     }
-    given = {"source": source.path}
+    values = {"source": source.path}
     try:
-        answer = await jobs.run("build", args, seconds=seconds, receiver=incoming, given=given, disk_mb=BUILD_DISK_MB)
+        answer = await jobs.run("build", args, seconds=seconds, receiver=incoming, paths=values, disk_mb=BUILD_DISK_MB)
     except JobFailed as stopped:
         raise job_failure(f"{package} could not be built from source", stopped) from None
     finally:
@@ -197,9 +197,9 @@ def supported_tags() -> list[str]:
     return [str(tag) for tag in sys_tags()]
 
 
-def _failure(told: dict[str, Any], refused: tuple[str, ...], incoming: IncomingFiles) -> BuildFailed:
-    reason, package = str(told.get("reason", "")), printable(str(told.get("package", "")), 200)
-    detail = str(told.get("detail", ""))
+def _failure(report: dict[str, Any], refused: tuple[str, ...], incoming: IncomingFiles) -> BuildFailed:
+    reason, package = str(report.get("reason", "")), printable(str(report.get("package", "")), 200)
+    detail = str(report.get("detail", ""))
     if refused and reason in {"away", "uv"}:
         hosts = ", ".join(refused[:3])
         return BuildFailed(

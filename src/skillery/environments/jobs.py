@@ -96,7 +96,7 @@ class Jobs:
         *,
         seconds: float,
         receiver: Receiver | None = None,
-        given: Mapping[str, Path] | None = None,
+        paths: Mapping[str, Path] | None = None,
         disk_mb: int = 1024,
     ) -> JobResult:
         """Run a job and return its answer. If this coroutine is cancelled, the job ends.
@@ -104,7 +104,7 @@ class Jobs:
         Raise JobFailed if the job fails, BuildFailed if `receiver` refuses the output, and PackagesNotOffered or
         Unavailable if the sandbox cannot run jobs.
         """
-        job = self._job(task, args, given or {}, seconds, disk_mb)
+        job = self._job(task, args, paths or {}, seconds, disk_mb)
         host = _Host(receiver or NoOutput())
         async with self._slots:
             await self._start(job)
@@ -117,7 +117,7 @@ class Jobs:
             raise JobFailed(*((failure.type, failure.message) if failure else (FailureType.SANDBOX_ERROR, "")), refused)
         return JobResult(msgspec.json.decode(outcome.result, type=dict[str, Any]), refused)
 
-    def _job(self, task: Task, args: Mapping[str, Any], given: Mapping[str, Path], seconds: float, disk: int) -> Job:
+    def _job(self, task: Task, args: Mapping[str, Any], paths: Mapping[str, Path], seconds: float, disk: int) -> Job:
         alone = task == "unpack"
         wheelhouse = None if alone else self._sources.wheelhouse
         tools = {} if alone else {"uv": find_uv(), **({"ca": bundle} if (bundle := ca_bundle()) else {})}
@@ -125,7 +125,7 @@ class Jobs:
             run_id=f"packages_{secrets.token_hex(8)}",
             call=CodeCall(source_of(TASKS[task]), task),
             args=msgspec.json.encode({**args, "wheelhouse": wheelhouse is not None}),
-            blobs=tuple(BlobMount(name, path) for name, path in {**tools, **given}.items()),
+            blobs=tuple(BlobMount(name, path) for name, path in {**tools, **paths}.items()),
             packages=() if wheelhouse is None else (PackageMount("wheelhouse", wheelhouse),),
             environment={} if alone else self._sources.environment(),
             network=() if alone else self._sources.network,

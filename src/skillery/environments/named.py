@@ -201,10 +201,10 @@ class NamedEnvironments:
 
     async def read(self, one: Named) -> NamedLock | None:
         """Return the lock from the database."""
-        found = await self._database.read(partial(find_named_lock, name=one.name, key=one.key))
-        if found is not None:
-            self._known[one.name] = (found, time.monotonic())
-        return found
+        lock = await self._database.read(partial(find_named_lock, name=one.name, key=one.key))
+        if lock is not None:
+            self._known[one.name] = (lock, time.monotonic())
+        return lock
 
     def forget(self, name: str) -> None:
         """Drop the cached lock of an environment, because a new lock replaced it."""

@@ -91,7 +91,7 @@ class PackageSources(msgspec.Struct, frozen=True):
 
     def key(self, requirements: Iterable[str]) -> str:
         """Return the key of a lock: a hash of the requirements, the sources and the platform."""
-        asked = [
+        request = [
             normalised(requirements),
             this_python(),
             self.indexes,
@@ -99,7 +99,7 @@ class PackageSources(msgspec.Struct, frozen=True):
             self.exclude_newer,
             self.from_source,
         ]
-        return hashlib.sha256(msgspec.json.encode(asked)).hexdigest()
+        return hashlib.sha256(msgspec.json.encode(request)).hexdigest()
 
 
 def origin_of(address: str) -> str:
@@ -114,12 +114,12 @@ def has_login(address: str) -> bool:
 
 def address_problem(address: str) -> str | None:
     """Return why the sandbox cannot use an address, as a clause after the address; None if it can."""
-    found = parse_network_pattern(origin_of(address))
-    if not isinstance(found, str):
+    network = parse_network_pattern(origin_of(address))
+    if not isinstance(network, str):
         return None
-    if "IP address" in found:
+    if "IP address" in network:
         return "names an IP address; give the host a name, for instance in /etc/hosts, and use that name"
-    return found
+    return network
 
 
 def base_python() -> str:

@@ -286,7 +286,7 @@ class Environments:
         """Remove one tree that no environment and no build needs. Return False if there is none. With `before`, only
         trees that are older than this time are removed.
         """
-        in_use = {key for one in self._shelf.all() for key in one.trees}
+        in_use = {key for row in self._shelf.all() for key in row.trees}
         busy = {key for found in list(self._builder.busy.values()) for key in list(found.values())}
         for key in self._builder.trees.all():
             old = before is None or self._builder.trees.is_older(key, before)
@@ -312,10 +312,10 @@ class Environments:
         while not dry_run and self._drop_tree(frozenset(), grace_until.timestamp()):
             pass
 
-    def _drop(self, one: Installed, since: datetime | None) -> bool:
-        taken = self._mounts.move_away(one.folder, since)
+    def _drop(self, installed: Installed, since: datetime | None) -> bool:
+        taken = self._mounts.move_away(installed.folder, since)
         if taken is None:
             return False
         remove(taken)
-        self._database.write_now(partial(forget_state, sha256=one.lock, server=self._server))
+        self._database.write_now(partial(forget_state, sha256=installed.lock, server=self._server))
         return True

@@ -56,11 +56,11 @@ class Trees:
 
     def all(self) -> dict[str, TreeRecord]:
         """Return all trees by key."""
-        found = {}
+        records = {}
         for folder in sorted(self._folder.iterdir()) if self._folder.is_dir() else ():
             with contextlib.suppress(OSError, msgspec.MsgspecError):
-                found[folder.name] = self.about(folder.name)
-        return found
+                records[folder.name] = self.about(folder.name)
+        return records
 
     def keep(self, staging: Path, key: str) -> None:
         """Rename an unpacked wheel to its key, and replace an existing tree."""
@@ -198,8 +198,8 @@ class _File:
     def close(self) -> None:
         os.fchmod(self._file.fileno(), self._mode)
         self._file.close()
-        found = base64.urlsafe_b64encode(self._hash.digest()).rstrip(b"=").decode() if self._hash else self._value
-        if found != self._value.rstrip("="):
+        _value = base64.urlsafe_b64encode(self._hash.digest()).rstrip(b"=").decode() if self._hash else self._value
+        if _value != self._value.rstrip("="):
             raise BuildFailed(
                 f"{self._package} contains a damaged or changed file: "
                 f"'{printable(self._name, 128)}' (the hash differs from the list of files)"

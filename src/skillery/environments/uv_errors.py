@@ -51,8 +51,8 @@ def cleaned(text: str, most: int = MOST) -> str:
 
 
 def cause_of(output: str) -> str:
-    found = _CAUSE.search(output)
-    return cleaned(found[1] if found else output.partition("error:")[2] or output)
+    match = _CAUSE.search(output)
+    return cleaned(match[1] if match else output.partition("error:")[2] or output)
 
 
 def _last_cause(output: str) -> str:
@@ -64,14 +64,14 @@ def _last_cause(output: str) -> str:
 
 def check_yanked(output: str, requirements: Iterable[str]) -> None:
     """Raise UnresolvableDependencies if uv warned about a yanked release."""
-    found = _YANKED.search(output)
-    if found is not None:
-        why = f": {cleaned(found[3], 200)}" if found[3] else ""
-        raise unresolvable("yanked", found[1], requirements, f"{found[1]} {found[2]} was yanked{why}")
+    match = _YANKED.search(output)
+    if match is not None:
+        why = f": {cleaned(match[3], 200)}" if match[3] else ""
+        raise unresolvable("yanked", match[1], requirements, f"{match[1]} {match[2]} was yanked{why}")
 
 
-def uv_error(output: str, requirements: Iterable[str], what: str) -> SkilleryError:
-    """Return the error for the output of a failed uv. `what` names the failed action."""
+def uv_error(output: str, requirements: Iterable[str], subject: str) -> SkilleryError:
+    """Return the error for the output of a failed uv. `subject` names the failed action."""
     bad = _BAD_FILE.search(output)
     if bad is not None:
         reason, words = ("damaged", "is damaged") if bad[1] else ("build_failed", "could not be built from source")
@@ -79,22 +79,22 @@ def uv_error(output: str, requirements: Iterable[str], what: str) -> SkilleryErr
         package = package_of(file) if _NAMED.match(file) else file
         return unresolvable(reason, package, requirements, f"{file} {words}: {_last_cause(output)}")
     if any(sign in output for sign in _NETWORK):
-        log.warning("%s: the package index: %s", what, cleaned(output, 2000))
+        log.warning("%s: the package index: %s", subject, cleaned(output, 2000))
         login = " (it does not accept the login of this server)" if _LOGIN.search(output) else ""
         return PackageIndexUnavailable(
-            f"{what}: the package index cannot be reached{login}",
+            f"{subject}: the package index cannot be reached{login}",
             hint="Several attempts failed. Try again later, or tell the admin of the server.",
         )
     if "No solution found" not in output:
-        log.error("%s: %s", what, cleaned(output, 2000))
-        return Unavailable(f"{what}: {cleaned(output.partition('error:')[2] or 'uv failed', 300)}")
+        log.error("%s: %s", subject, cleaned(output, 2000))
+        return Unavailable(f"{subject}: {cleaned(output.partition('error:')[2] or 'uv failed', 300)}")
     cause = cause_of(output)
     package = _package(cause, requirements)
     if "was not found in the" in cause:
         near = nearest(package, usual_packages(), MISSPELT)
         meant = f" (did you mean {quoted(near)}?)" if near else ""
-        said = f"the package {package} is unknown here{meant}: the package index does not have it"
-        return unresolvable("unknown_package", package, requirements, said)
+        message = f"the package {package} is unknown here{meant}: the package index does not have it"
+        return unresolvable("unknown_package", package, requirements, message)
     if "has no usable wheels" in cause or "has no wheels" in cause or "building from source is disabled" in output:
         more = f"{package} has no wheel for this system, and packages are not built from source here: {cause}"
         return unresolvable("no_wheel", package, requirements, more, _NO_WHEEL)
@@ -111,10 +111,10 @@ def foreign_hosts_error(hosts: Sequence[str]) -> SkilleryError:
     )
 
 
-def locking_error(what: str, stopped: JobFailed) -> SkilleryError:
+def locking_error(subject: str, stopped: JobFailed) -> SkilleryError:
     """Return the error for a locking job that failed."""
-    log.error("%s: %s: %s", what, stopped.kind, cleaned(stopped.message, 2000))
-    return Unavailable(f"{what}: {cleaned(f'{stopped.kind}: {stopped.message}', 300)}")
+    log.error("%s: %s: %s", subject, stopped.kind, cleaned(stopped.message, 2000))
+    return Unavailable(f"{subject}: {cleaned(f'{stopped.kind}: {stopped.message}', 300)}")
 
 
 def unresolvable(
@@ -141,7 +141,7 @@ def _package(cause: str, requirements: Iterable[str]) -> str:
     if missing:
         return missing[1]
     names = [package_of(requirement) for requirement in requirements]
-    named = [(found.start(), name) for name in names if (found := re.search(rf"\b{re.escape(name)}\b", cause))]
+    named = [(match.start(), name) for name in names if (match := re.search(rf"\b{re.escape(name)}\b", cause))]
     return min(named)[1] if named else next(iter(names), "")
 
 
@@ -163,13 +163,13 @@ def build_failure(output: str) -> str:
     return f"the build printed '{cleaned(printed.splitlines()[-1], 200)}'" if printed else cause_of(output)
 
 
-def job_failure(what: str, stopped: JobFailed) -> BuildFailed:
+def job_failure(subject: str, stopped: JobFailed) -> BuildFailed:
     """Return why a job in the sandbox failed."""
-    log.warning("%s: %s: %s", what, stopped.kind, cleaned(stopped.message, 2000))
+    log.warning("%s: %s: %s", subject, stopped.kind, cleaned(stopped.message, 2000))
     if stopped.kind == FailureType.TIMEOUT:
-        return BuildFailed(f"{what} in time (the setting packages.build_seconds)")
+        return BuildFailed(f"{subject} in time (the setting packages.build_seconds)")
     if stopped.kind == FailureType.MEMORY_LIMIT_EXCEEDED:
-        return BuildFailed(f"{what}: {stopped.message}")
+        return BuildFailed(f"{subject}: {stopped.message}")
     if stopped.kind == FailureType.SANDBOX_ERROR:
-        return BuildFailed(f"{what}: the sandbox failed ({cleaned(stopped.message, 200)})", passing=True)
-    return BuildFailed(f"{what}: {cleaned(f'{stopped.kind}: {stopped.message}', 300)}")
+        return BuildFailed(f"{subject}: the sandbox failed ({cleaned(stopped.message, 200)})", passing=True)
+    return BuildFailed(f"{subject}: {cleaned(f'{stopped.kind}: {stopped.message}', 300)}")

@@ -84,7 +84,7 @@ def read_wheel(path: Path, pin: Pin) -> Wheel:
 
 
 def _recorded(archive: zipfile.ZipFile, pin: Pin, package: str) -> Iterator[tuple[str, WheelFile]]:
-    lists = [found for name in archive.namelist() if (found := _RECORD.fullmatch(name))]
+    lists = [match for name in archive.namelist() if (match := _RECORD.fullmatch(name))]
     if len(lists) != 1:
         raise BuildFailed(f"{package} has no list of its files")
     if not _is_of(pin, lists[0][1], lists[0][2]):

@@ -168,8 +168,8 @@ def make_facts(name: str, skill: AgentSkill, contents: Contents) -> Facts:
 
 
 def find_facts(connection: Connection, version_id: int) -> Facts | None:
-    found = connection.scalar(_FACTS, {"version": version_id, "made_by": MAKER})
-    return read_facts(found) if found else None
+    value = connection.scalar(_FACTS, {"version": version_id, "made_by": MAKER})
+    return read_facts(value) if value else None
 
 
 def find_many_facts(connection: Connection, *, version_ids: Sequence[int]) -> dict[int, Facts]:

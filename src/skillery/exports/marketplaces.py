@@ -61,34 +61,34 @@ class Marketplaces:
         self._most_skills = most_skills
         self._thin = thin
 
-    async def find(self, identity: Identity, asked: Asked) -> dict[str, Any]:
+    async def find(self, identity: Identity, request: Asked) -> dict[str, Any]:
         """Return the marketplace of the skills that the identity sees.
 
         Raise RepositoryNotFound if the identity sees no skill of the namespace, and RepositoryTooLarge if there are too
         many.
         """
         look = partial(
-            list_branch, identity=identity, namespace=asked.namespace, branch=asked.label, most=self._most_skills
+            list_branch, identity=identity, namespace=request.namespace, branch=request.label, most=self._most_skills
         )
         versions, facts = await self._exports.facts_of(look)
-        if asked.namespace and not versions:
+        if request.namespace and not versions:
             raise RepositoryNotFound(
-                f"you see no skill of the namespace '{asked.namespace}' with the label '{asked.label}'",
+                f"you see no skill of the namespace '{request.namespace}' with the label '{request.label}'",
                 hint="`skillery list` shows the skills that you see.",
             )
         known = [version for version in versions if version.version_id in facts]
         descriptions = {version_id: one.description for version_id, one in facts.items()}
-        if asked.sources == "git":
-            has_branch = is_ref(asked.label)
+        if request.sources == "git":
+            has_branch = is_ref(request.label)
             plugins = Plugins(
-                partial(_git_skill, asked.address),
-                partial(_git_namespace, asked) if has_branch else None,
-                partial(_git_thin, asked) if has_branch else None,
+                partial(_git_skill, request.address),
+                partial(_git_namespace, request) if has_branch else None,
+                partial(_git_thin, request) if has_branch else None,
             )
         else:
             zips = {version_id: one.archives["zip"] for version_id, one in facts.items()}
-            plugins = Plugins(partial(_archive, asked.address, zips), None, None)
-        return marketplace(self._owner, asked.namespace, known, descriptions, plugins, self._thin)
+            plugins = Plugins(partial(_archive, request.address, zips), None, None)
+        return marketplace(self._owner, request.namespace, known, descriptions, plugins, self._thin)
 
 
 def marketplace(
@@ -133,13 +133,13 @@ def describe_part(part: str) -> str:
     return f"Skills of the namespace {part}." if skill == part else f"The skill {skill}."
 
 
-def _skill(one: RepositoryVersion, description: str, place: Place) -> dict[str, Any]:
+def _skill(version: RepositoryVersion, description: str, place: Place) -> dict[str, Any]:
     return {
-        "name": one.index_name,
+        "name": version.index_name,
         "source": place.source,
         "description": description,
         # Clients update a plugin only if its version differs.
-        "version": one.version,
+        "version": version.version,
         "strict": False,
         "skills": place.skills,
     }
@@ -185,22 +185,24 @@ def _thin(
 # -- places on a server ---------------------------------------------------------------------------------------------
 
 
-def _archive(address: str, zips: Mapping[int, str], one: RepositoryVersion) -> Place:
-    url = f"{address}/skills/{one.name}/{quote(one.version, safe='')}.zip"
-    return Place({"source": "archive", "url": url, "sha256": zips[one.version_id]}, ["./"])
+def _archive(address: str, zips: Mapping[int, str], version: RepositoryVersion) -> Place:
+    url = f"{address}/skills/{version.name}/{quote(version.version, safe='')}.zip"
+    return Place({"source": "archive", "url": url, "sha256": zips[version.version_id]}, ["./"])
 
 
-def _git_skill(address: str, one: RepositoryVersion) -> Place:
-    tag = f"v{one.version}"
+def _git_skill(address: str, version: RepositoryVersion) -> Place:
+    tag = f"v{version.version}"
     ref = {"ref": tag} if is_ref(tag) else {}
-    return Place({"source": "url", "url": f"{address}/git/n/{one.name}.git", **ref}, [f"./skills/{one.index_name}"])
+    return Place(
+        {"source": "url", "url": f"{address}/git/n/{version.name}.git", **ref}, [f"./skills/{version.index_name}"]
+    )
 
 
-def _git_namespace(asked: Asked, namespace: str, members: Sequence[RepositoryVersion]) -> Place:
-    source = {"source": "url", "url": f"{asked.address}/git/{namespace}.git", "ref": asked.label}
+def _git_namespace(request: Asked, namespace: str, members: Sequence[RepositoryVersion]) -> Place:
+    source = {"source": "url", "url": f"{request.address}/git/{namespace}.git", "ref": request.label}
     return Place(source, [f"./skills/{member.index_name}" for member in members])
 
 
-def _git_thin(asked: Asked, namespace: str) -> dict[str, str]:
-    url = f"{asked.address}/git/{namespace}.git"
-    return {"source": "git-subdir", "url": url, "path": thin_folder(namespace), "ref": asked.label}
+def _git_thin(request: Asked, namespace: str) -> dict[str, str]:
+    url = f"{request.address}/git/{namespace}.git"
+    return {"source": "git-subdir", "url": url, "path": thin_folder(namespace), "ref": request.label}

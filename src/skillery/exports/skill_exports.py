@@ -185,11 +185,11 @@ class Exports:
         self, look: Callable[[Connection], Sequence[RepositoryVersion]]
     ) -> tuple[Sequence[RepositoryVersion], dict[int, Facts]]:
         versions = self._database.read_now(look)
-        found: dict[int, Facts] = {}
+        facts: dict[int, Facts] = {}
         for start in range(0, len(versions), ROWS_AT_ONCE):
             some = versions[start : start + ROWS_AT_ONCE]
-            found |= self._facts_or_made(some)
-        return versions, found
+            facts |= self._facts_or_made(some)
+        return versions, facts
 
     def _facts_or_made(self, versions: Sequence[RepositoryVersion]) -> dict[int, Facts]:
         find = partial(find_many_facts, version_ids=[version.version_id for version in versions])

@@ -48,8 +48,8 @@ class ThinPlugins(NamedTuple):
 
     def namespace_of(self, name: str) -> str | None:
         """Return the namespace whose thin plugin has the skill `name`, or None. The longest namespace counts."""
-        found = [namespace for namespace in self.namespaces if name.startswith(f"{namespace}.")]
-        return max(found, key=len, default=None)
+        namespaces = [namespace for namespace in self.namespaces if name.startswith(f"{namespace}.")]
+        return max(namespaces, key=len, default=None)
 
     def members(self, versions: Sequence[RepositoryVersion]) -> dict[str, list[RepositoryVersion]]:
         """Return the versions of each thin plugin, by namespace."""
@@ -89,11 +89,11 @@ def is_script(path: str, *, executable: bool) -> bool:
     return executable or path.startswith("code/") or is_source(path)
 
 
-def remote_instructions(one: RepositoryVersion, server: str, scripts: Sequence[str]) -> bytes:
+def remote_instructions(version: RepositoryVersion, server: str, scripts: Sequence[str]) -> bytes:
     """Return the text at the end of SKILL.md that tells the model how to run the scripts that are left out."""
     listed = "".join(f"- `{path}`\n" for path in scripts[:MOST_NAMED])
     more = f"- and {len(scripts) - MOST_NAMED} more\n" if len(scripts) > MOST_NAMED else ""
-    call = f'{{"name": "{one.name}", "version": "{one.version}"}}'
+    call = f'{{"name": "{version.name}", "version": "{version.version}"}}'
     return f"""
 
 ## Run scripts on the server

@@ -118,17 +118,17 @@ class _Reader(Shapes):
         self.paths = paths
 
     def examples(self, table: str) -> tuple[Example, ...]:
-        given = self.manifest.raw.get(table, [])
-        if not isinstance(given, list):
-            self.problem(table, f"is {kind_of(given)}, expected tables [[{table}]], each {_FORM}")
+        values = self.manifest.raw.get(table, [])
+        if not isinstance(values, list):
+            self.problem(table, f"is {kind_of(values)}, expected tables [[{table}]], each {_FORM}")
             return ()
-        if given and table == "examples" and self.manifest.called is None:
+        if values and table == "examples" and self.manifest.called is None:
             how = "write [[tool_examples]] for tools" if self.tools else "remove them, or add an entrypoint"
             self.problem(table, f"cannot run without [runtime]; {how}")
-        if len(given) > MAX_EXAMPLES:
-            self.problem(table, f"has {len(given)} entries, at most {MAX_EXAMPLES} are allowed")
+        if len(values) > MAX_EXAMPLES:
+            self.problem(table, f"has {len(values)} entries, at most {MAX_EXAMPLES} are allowed")
             return ()
-        return tuple(self.example(f"{table}[{number}]", number, each) for number, each in enumerate(given))
+        return tuple(self.example(f"{table}[{number}]", number, each) for number, each in enumerate(values))
 
     def check_names(self, examples: Sequence[Example]) -> None:
         """Add a problem for each example with the name of an earlier one: results are known by their names."""
@@ -142,9 +142,9 @@ class _Reader(Shapes):
             seen.add(example.name)
             counts[table] += 1
 
-    def tool(self, given: Mapping[str, object], where: str) -> Tool | None:
+    def tool(self, values: Mapping[str, object], where: str) -> Tool | None:
         """Return the tool that an entry of [[tool_examples]] names."""
-        name = self.text(given, "tool", f"{where}.tool", required=True)
+        name = self.text(values, "tool", f"{where}.tool", required=True)
         tool = self.tools.get(name or "")
         if name is not None and tool is None:
             near = did_you_mean(name, self.tools) if self.tools else ": tools.json has no tools"
@@ -153,29 +153,29 @@ class _Reader(Shapes):
             self.problem(f"{where}.tool", f"is {quoted(tool.name)}, which has no script to run")
         return tool
 
-    def example(self, where: str, number: int, given: object) -> Example:
+    def example(self, where: str, number: int, values: object) -> Example:
         is_of_tool = where.startswith(_TABLES[1])
         keys = _TOOL_KEYS if is_of_tool else _KEYS
-        if not isinstance(given, Mapping):
-            self.problem(where, f"is {kind_of(given)}, expected a table {_FORM}")
+        if not isinstance(values, Mapping):
+            self.problem(where, f"is {kind_of(values)}, expected a table {_FORM}")
             return Example(where, {}, {}, (), tool=_NO_TOOL if is_of_tool else None)
-        for key in given:
+        for key in values:
             # An error and not a warning as elsewhere: a misspelt expectation would check nothing.
             if key not in keys:
                 known = ", ".join(keys)
                 near = did_you_mean(key, keys)
                 self.problem(join(where, key), f"is not a key of an example{near}; allowed are {known}")
-        args = cast(dict[str, Any], dict(self.table(given, "args", f"{where}.args") or {}))
-        expectation = self.expectation(given, where)
+        args = cast(dict[str, Any], dict(self.table(values, "args", f"{where}.args") or {}))
+        expectation = self.expectation(values, where)
         example = Example(
-            name=self.name(given, where, number),
+            name=self.name(values, where, number),
             args=args,
-            blobs=self.blobs(given, where, args),
-            input_blobs=self.input_blobs(given, where),
+            blobs=self.blobs(values, where, args),
+            input_blobs=self.input_blobs(values, where),
             expectation=expectation,
-            expected=given[expectation] if expectation else None,
-            needs_permissions=self.flag(given, "needs_permissions", f"{where}.needs_permissions"),
-            tool=(self.tool(given, where) or _NO_TOOL) if is_of_tool else None,
+            expected=values[expectation] if expectation else None,
+            needs_permissions=self.flag(values, "needs_permissions", f"{where}.needs_permissions"),
+            tool=(self.tool(values, where) or _NO_TOOL) if is_of_tool else None,
         )
         if len(example.files) > MAX_FILES:
             self.problem(where, f"hands over {len(example.files)} files, at most {MAX_FILES} are allowed")
@@ -184,20 +184,20 @@ class _Reader(Shapes):
             self.problem(f"{where}.needs_permissions", "is true, but the skill has no [permissions]; leave it out")
         return example
 
-    def name(self, given: Mapping[str, object], where: str, number: int) -> str:
-        name = self.text(given, "name", f"{where}.name")
+    def name(self, values: Mapping[str, object], where: str, number: int) -> str:
+        name = self.text(values, "name", f"{where}.name")
         if name is None:
             return f"{'tool ' if where.startswith(_TABLES[1]) else ''}example {number + 1}"
         if not name.strip() or len(name) > MAX_WORD or not name.isprintable():
             self.problem(f"{where}.name", f"is blank, longer than {MAX_WORD} characters or not printable")
         return name
 
-    def expectation(self, given: Mapping[str, object], where: str) -> Expectation | None:
-        given_keys = [key for key in EXPECTATIONS if key in given]
+    def expectation(self, values: Mapping[str, object], where: str) -> Expectation | None:
+        given_keys = [key for key in EXPECTATIONS if key in values]
         if len(given_keys) > 1:
             self.problem(where, f"has {' and '.join(given_keys)}; an example has one expectation")
         if "expect_error" in given_keys:
-            error = self.text(given, "expect_error", f"{where}.expect_error") or "Error"
+            error = self.text(values, "expect_error", f"{where}.expect_error") or "Error"
             if not error.isidentifier() or len(error) > MAX_WORD:
                 self.problem(
                     f"{where}.expect_error", f"is {quoted(error)}, expected an error type such as 'ValueError'"
@@ -207,9 +207,9 @@ class _Reader(Shapes):
     # -- files -----------------------------------------------------------------------------------------------------
 
     def blobs(
-        self, given: Mapping[str, object], where: str, args: Mapping[str, object]
+        self, values: Mapping[str, object], where: str, args: Mapping[str, object]
     ) -> dict[str, str | tuple[str, ...]]:
-        table = self.table(given, "blobs", f"{where}.blobs") or {}
+        table = self.table(values, "blobs", f"{where}.blobs") or {}
         found: dict[str, str | tuple[str, ...]] = {}
         for argument, value in table.items():
             place = join(f"{where}.blobs", argument)
@@ -228,8 +228,8 @@ class _Reader(Shapes):
             what = "a list of files" if several else "a file"
             self.problem(place, f"is {what}, which an input of type {declared.type} does not take")
 
-    def input_blobs(self, given: Mapping[str, object], where: str) -> tuple[str, ...]:
-        value = given.get("input_blobs", [])
+    def input_blobs(self, values: Mapping[str, object], where: str) -> tuple[str, ...]:
+        value = values.get("input_blobs", [])
         if not isinstance(value, list):
             self.problem(f"{where}.input_blobs", f"is {kind_of(value)}, expected an array of paths")
             return ()

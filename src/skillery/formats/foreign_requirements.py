@@ -74,23 +74,23 @@ def read_needs(files: Mapping[str, bytes], repairs: Repairs) -> Needs:
     """Return the needs of all files of a skill together. `files` maps paths to contents. Skipped entries go to
     `repairs`.
     """
-    asked: list[_Found] = []
+    request: list[_Found] = []
     pythons: list[str] = []
     scripts = [path for path in sorted(files) if path.endswith(".py") and b"/// script" in files[path]]
     if len(scripts) > MOST_SCRIPTS:
         message = f"{len(scripts)} Python files have a block '# /// script'; only the first {MOST_SCRIPTS} are read"
         repairs.note(LEFT_OUT, message)
     for path in (path for path in REQUIREMENTS if path in files):
-        asked += islice(_of_requirements(path, files[path], repairs), MOST_ASKED)
+        request += islice(_of_requirements(path, files[path], repairs), MOST_ASKED)
     for path in scripts[:MOST_SCRIPTS]:
-        asked += _of_script(path, files[path], pythons, repairs)
+        request += _of_script(path, files[path], pythons, repairs)
     dependencies: tuple[str, ...] = ()
-    if len(asked) < MOST_ASKED:
-        dependencies = tuple(_merge_requirements(_checked(asked, repairs), repairs))
-    if len(asked) >= MOST_ASKED or len(dependencies) > MOST:
-        many = len(dependencies) or len(asked)
+    if len(request) < MOST_ASKED:
+        dependencies = tuple(_merge_requirements(_checked(request, repairs), repairs))
+    if len(request) >= MOST_ASKED or len(dependencies) > MOST:
+        many = len(dependencies) or len(request)
         message = f"the skill asks for {many} packages, at most {MOST} are allowed: its scripts run without packages"
-        repairs.note(NO_PACKAGES, message, file=asked[0].file)
+        repairs.note(NO_PACKAGES, message, file=request[0].file)
         dependencies = ()
     python = str(SpecifierSet(",".join(dict.fromkeys(pythons))))
     if len(python) > LONGEST:
@@ -184,12 +184,12 @@ def _of_script(path: str, content: bytes, pythons: list[str], repairs: Repairs) 
             repairs.note(LEFT_OUT, f"requires-python {wrong}; it is left out", line_of("requires-python"), path)
         else:
             pythons.append(str(python))
-    given = table.get("dependencies", [])
-    if not isinstance(given, list):
+    values = table.get("dependencies", [])
+    if not isinstance(values, list):
         message = "dependencies of '# /// script' are not a list; they are left out"
         repairs.note(LEFT_OUT, message, line_of("dependencies"), path)
         return
-    for one in given:
+    for one in values:
         if isinstance(one, str):
             yield _Found(path, line_of(one), one.strip())
         else:
@@ -236,8 +236,8 @@ def _block(path: str, text: str, repairs: Repairs) -> tuple[int, list[str]] | No
 # -- together ------------------------------------------------------------------------------------------------------
 
 
-def _checked(asked: Iterable[_Found], repairs: Repairs) -> Iterator[Requirement]:
-    for one in asked:
+def _checked(request: Iterable[_Found], repairs: Repairs) -> Iterator[Requirement]:
+    for one in request:
         wrong = requirement_problem(one.text) if len(one.text) <= LONGEST else "is too long for a requirement"
         if wrong:
             message = f"{quoted(printable(_without_address(one.text), 80))} {wrong}; it is left out"

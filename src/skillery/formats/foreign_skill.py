@@ -81,8 +81,8 @@ def registry_name(stated: str) -> str:
     return corrected[:MAX_LENGTH].rstrip("-_.")
 
 
-def _one_separator(found: re.Match[str]) -> str:
-    return found[0] if found[0] == "_" else "-"
+def _one_separator(match: re.Match[str]) -> str:
+    return match[0] if match[0] == "_" else "-"
 
 
 def alias_key(stated: str) -> str:
@@ -110,10 +110,10 @@ def loose_version(text: str) -> Version | None:
 
 
 def _stated(frontmatter: Mapping[str, object], folder: str, others: frozenset[str], repairs: Repairs) -> str:
-    given = frontmatter.get("name")
-    name = " ".join(_CONTROL.sub(" ", given).split()) if isinstance(given, str) else ""
+    values = frontmatter.get("name")
+    name = " ".join(_CONTROL.sub(" ", values).split()) if isinstance(values, str) else ""
     if not name:
-        what = "is not a string" if given is not None and not isinstance(given, str) else "is missing"
+        what = "is not a string" if values is not None and not isinstance(values, str) else "is missing"
         repairs.note("missing_name", f"the name {what}; the folder's name {quoted(folder)} is used", file=FILE)
         return folder or "skill"
     if len(name) > MAX_NAME or not _NAME.fullmatch(name):
@@ -135,11 +135,11 @@ def _stated(frontmatter: Mapping[str, object], folder: str, others: frozenset[st
 
 
 def _description(skill_md: SkillMd, folder: str, repairs: Repairs) -> str:
-    given = skill_md.frontmatter.get("description")
-    text = _plain(given) if isinstance(given, str) else ""
+    values = skill_md.frontmatter.get("description")
+    text = _plain(values) if isinstance(values, str) else ""
     if not text:
         text = _plain(_first_words(skill_md.body)) or f"The skill {folder or 'without a name'}."
-        what = "is not a string" if given is not None and not isinstance(given, str) else "is missing"
+        what = "is not a string" if values is not None and not isinstance(values, str) else "is missing"
         message = f"the description {what}; the beginning of the page is used: {quoted(text, 60)}"
         repairs.note("missing_description", message, file=FILE)
     if len(text) > MAX_DESCRIPTION:
@@ -172,18 +172,18 @@ def _first_words(body: str) -> str:
 def _version(frontmatter: Mapping[str, object], repairs: Repairs) -> Version | None:
     metadata = frontmatter.get("metadata")
     below = metadata.get("version") if isinstance(metadata, Mapping) else None
-    given = below if below is not None else frontmatter.get("version")
-    if given is None or given == "":
+    values = below if below is not None else frontmatter.get("version")
+    if values is None or values == "":
         return None
-    found = loose_version(given) if isinstance(given, str) else None
-    if found is None:
-        shown = quoted(given) if isinstance(given, str) else "not a string"
+    version = loose_version(values) if isinstance(values, str) else None
+    if version is None:
+        shown = quoted(values) if isinstance(values, str) else "not a string"
         repairs.note(
             "bad_version", f"the version is {shown}, which is not a version; the next free version is used", file=FILE
         )
-    elif str(found) != given:
-        repairs.note("loose_version", f"the version is {quoted(str(given))}; it is read as {found}", file=FILE)
-    return found
+    elif str(version) != values:
+        repairs.note("loose_version", f"the version is {quoted(str(values))}; it is read as {version}", file=FILE)
+    return version
 
 
 def _note_rest(frontmatter: Mapping[str, object], repairs: Repairs) -> None:

@@ -97,7 +97,7 @@ def words_of_tools(text: str, tools: Collection[str]) -> str:
     Return "" if no sentence is left.
     """
     replaced = re.sub("|".join(_TOOLS_OF), lambda match: _TOOLS_OF[match[0]], text)
-    return " ".join(one for one in _SENTENCE.split(replaced) if _methods_in(one) <= set(tools))
+    return " ".join(part for part in _SENTENCE.split(replaced) if _methods_in(part) <= set(tools))
 
 
 def error_for_tools(error: dict[str, Any], tools: Collection[str]) -> dict[str, Any]:

@@ -38,9 +38,9 @@ def providers_of(module: str) -> Providers:
     table = _table()
     parts = module.split(".", _most_parts())[: _most_parts()]
     for length in range(len(parts), 0, -1):
-        found = table.get(".".join(parts[:length]))
-        if found is not None:
-            return found
+        providers = table.get(".".join(parts[:length]))
+        if providers is not None:
+            return providers
     name = canonicalize_name(parts[0])
     return Providers((name,), "known" if name in _same() else "guessed")
 

@@ -72,14 +72,14 @@ def find_imports(source: bytes) -> tuple[Import, ...]:
     tree = parsed_source(source) if _may_need_packages(source) else None
     if tree is None:
         return ()
-    found: dict[str, Import] = {}
+    imports: dict[str, Import] = {}
     for one in _imports(tree):
-        known = found.get(one.module)
-        if known is None and len(found) == MOST:
+        known = imports.get(one.module)
+        if known is None and len(imports) == MOST:
             continue
         if known is None or (known.optional and not one.optional):
-            found[one.module] = one
-    return tuple(sorted(found.values(), key=lambda one: (one.optional, one.line)))
+            imports[one.module] = one
+    return tuple(sorted(imports.values(), key=lambda one: (one.optional, one.line)))
 
 
 def imports_of_all(sources: tuple[bytes, ...]) -> tuple[tuple[Import, ...], ...]:
@@ -92,7 +92,7 @@ def _may_need_packages(source: bytes) -> bool:
 
     A match is only a reason to parse the file: the line may be part of a string.
     """
-    names = (name for found in _STATEMENT.finditer(source) for name in (found[1] or found[2]).split(b","))
+    names = (name for match in _STATEMENT.finditer(source) for name in (match[1] or match[2]).split(b","))
     return any(name.partition(b".")[0].partition(b" as ")[0].strip() not in _NEVER_FOREIGN for name in names)
 
 

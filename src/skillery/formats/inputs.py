@@ -47,13 +47,13 @@ class InputInvalid(ValueError):
 
 def inputs_in(table: Mapping[str, Any]) -> dict[str, Input]:
     """Return the inputs in `[inputs]` of a manifest, or in the parameters of a tool, without those of unknown form."""
-    found = {}
+    inputs = {}
     for name, one in table.items():
         try:
-            found[name] = msgspec.convert(_known(one if isinstance(one, Mapping) else {}), Input)
+            inputs[name] = msgspec.convert(_known(one if isinstance(one, Mapping) else {}), Input)
         except msgspec.ValidationError:
             continue
-    return found
+    return inputs
 
 
 def _known(one: Mapping[str, Any]) -> dict[str, Any]:

@@ -312,38 +312,38 @@ class _Reader(Shapes):
     def kind(self) -> Kind:
         table = self.raw.get("runtime")
         has_runtime = "runtime" in self.raw and not (isinstance(table, Mapping) and is_for_scripts(table))
-        given = self.raw.get("kind", "action" if has_runtime or self.has_tools else "instruction")
-        if given not in KINDS:
-            self.problem("kind", f"is {shown(given)}, allowed are 'action' and 'instruction'")
-        if given == "action" and not (has_runtime or self.has_tools):
+        values = self.raw.get("kind", "action" if has_runtime or self.has_tools else "instruction")
+        if values not in KINDS:
+            self.problem("kind", f"is {shown(values)}, allowed are 'action' and 'instruction'")
+        if values == "action" and not (has_runtime or self.has_tools):
             self.problem(
                 "kind",
                 "is 'action', which needs a [runtime] with an entrypoint, or a tool with a script in "
                 "tools.json; or make it 'instruction'",
                 '[runtime]\nentrypoint = "code/main.py"',
             )
-        if given == "instruction" and has_runtime:
+        if values == "instruction" and has_runtime:
             self.warnings.append(
                 "kind is 'instruction', so the skill cannot be executed and its entrypoint is ignored; write "
                 "kind = 'action' to execute it"
             )
-        return cast(Kind, given)
+        return cast(Kind, values)
 
     def namespace(self, name: str) -> str:
-        given = self.text(self.raw, "namespace", "namespace")
-        if given is None:
+        values = self.text(self.raw, "namespace", "namespace")
+        if values is None:
             return namespace_of(name) if isinstance(name, str) else ""
         try:
-            parse_namespace(given)
+            parse_namespace(values)
         except InvalidParams as error:
             self.problem("namespace", f"is not a namespace: {error.message.rstrip('.')}")
-            return given
-        if isinstance(name, str) and not is_within(name, given):
+            return values
+        if isinstance(name, str) and not is_within(name, values):
             self.warnings.append(
-                f"namespace is {quoted(given)}, which is not a dotted prefix of the name {quoted(name)}: the skill is "
+                f"namespace is {quoted(values)}, which is not a dotted prefix of the name {quoted(name)}: the skill is "
                 "listed there, and rights follow the name"
             )
-        return given
+        return values
 
     def import_warnings(self, name: str) -> None:
         for segment in name.replace("-", "_").split("."):
@@ -482,26 +482,26 @@ class _Reader(Shapes):
         return declared
 
     def input_type(self, table: Mapping[str, object], where: str) -> InputType:
-        given = table.get("type")
+        values = table.get("type")
         for known in INPUT_TYPES:
-            if given == known:
+            if values == known:
                 return known
-        is_near = did_you_mean(given, INPUT_TYPES) if isinstance(given, str) else ""
-        what = "has no type" if "type" not in table else f"has the type {shown(given)}{is_near}"
+        is_near = did_you_mean(values, INPUT_TYPES) if isinstance(values, str) else ""
+        what = "has no type" if "type" not in table else f"has the type {shown(values)}{is_near}"
         self.warnings.append(f"{where} {what}, so any value is passed; known types are {', '.join(INPUT_TYPES)}")
         return "any"
 
     def enum(self, table: Mapping[str, object], type_: InputType, where: str) -> tuple[object, ...] | None:
         if "enum" not in table:
             return None
-        given = table["enum"]
-        if not isinstance(given, list) or not given:
-            self.problem(f"{where}.enum", f"is {shown(given)}, expected an array of at least one value")
+        values = table["enum"]
+        if not isinstance(values, list) or not values:
+            self.problem(f"{where}.enum", f"is {shown(values)}, expected an array of at least one value")
             return None
-        for i, value in enumerate(given):
+        for i, value in enumerate(values):
             if not fits(type_, value):
                 self.problem(f"{where}.enum[{i}]", f"is {kind_of(value)}, the declared type is {type_}")
-        return tuple(given)
+        return tuple(values)
 
     def check_default(self, declared: Input, where: str) -> None:
         if not declared.has_default:

@@ -114,7 +114,7 @@ def _problem(path: str, text: str, absent: list[str]) -> Problem:
 
 def _line_of(text: str, name: str) -> int:
     """Return the line of the first entry `name` after a key `dependencies`, else the line of that key, else 1."""
-    keys = [found.end() for found in islice(re.finditer(r'"dependencies"\s*:', text), MOST_KEYS)]
+    keys = [match.end() for match in islice(re.finditer(r'"dependencies"\s*:', text), MOST_KEYS)]
     if not keys:
         return 1
     entry = re.compile(rf'"{re.escape(name)}"\s*:')

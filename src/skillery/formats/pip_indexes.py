@@ -55,8 +55,8 @@ def _is_reachable(address: str) -> bool:
         host = parts.netloc.rpartition("@")[2]
     except ValueError:
         return False
-    found = parse_network_pattern(f"{parts.scheme}://{host}".lower())
-    return parts.scheme in {"http", "https"} and not isinstance(found, str)
+    network = parse_network_pattern(f"{parts.scheme}://{host}".lower())
+    return parts.scheme in {"http", "https"} and not isinstance(network, str)
 
 
 def _pip_options(environ: Mapping[str, str]) -> dict[str, str]:

@@ -50,8 +50,8 @@ def raise_problems(kind: type[InvalidParams], problems: Sequence[Problem], *, hi
     located = next((problem for problem in problems if problem.file), None)
     place = {"file": located.file, "line": located.line} if located else {}
     shown = [problem.as_data() for problem in problems[:MAX_SHOWN]]
-    given = {name: value for name, value in place.items() if value is not None}
-    raise kind(message, hint=hint, problems=shown, **given)
+    values = {name: value for name, value in place.items() if value is not None}
+    raise kind(message, hint=hint, problems=shown, **values)
 
 
 def problems_of(error: InvalidParams) -> list[Problem]:

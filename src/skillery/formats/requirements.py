@@ -60,13 +60,13 @@ def requirement_problem(text: str) -> str | None:
         # An escape in a marker's value would become a separate line when the requirement is parsed again.
         return f"has a backslash, or a character that is not printable; {FORM}"
     try:
-        found = Requirement(text)
+        requirement = Requirement(text)
     except RecursionError:
         return f"has a marker that is nested too deep; {FORM}"
     except InvalidRequirement as error:
         reason = printable(str(error).partition("\n")[0], 120)
         return f"is not a requirement ({reason}); {FORM}"
-    if found.url is not None:
+    if requirement.url is not None:
         return f"names an address: packages only come from the server's index; {FORM}"
     return None
 
@@ -142,19 +142,19 @@ def _logical_lines(text: str) -> Iterable[tuple[int, str]]:
 
 
 def _pin(line: str, number: int) -> Pin:
-    found = _PIN.fullmatch(line)
-    if found is None:
+    match = _PIN.fullmatch(line)
+    if match is None:
         raise InvalidLock(
             f"has {quoted(printable(line, 80))}, which is not of the form 'name==version --hash=sha256:…'", number
         )
-    hashes = _HASH.findall(found[3])
-    if not hashes or len(hashes) != found[3].count("--hash="):
-        raise InvalidLock(f"pins {found[1]} without a hash, or with one that is not SHA-256", number)
+    hashes = _HASH.findall(match[3])
+    if not hashes or len(hashes) != match[3].count("--hash="):
+        raise InvalidLock(f"pins {match[1]} without a hash, or with one that is not SHA-256", number)
     try:
-        version = str(Version(found[2]))
+        version = str(Version(match[2]))
     except InvalidVersion:
-        raise InvalidLock(f"pins {found[1]} at {quoted(found[2])}, which is not a version", number) from None
-    return Pin(canonicalize_name(found[1]), version, frozenset(hashes))
+        raise InvalidLock(f"pins {match[1]} at {quoted(match[2])}, which is not a version", number) from None
+    return Pin(canonicalize_name(match[1]), version, frozenset(hashes))
 
 
 def mark_inferred(lock: bytes, packages: Iterable[str]) -> bytes:

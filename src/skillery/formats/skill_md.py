@@ -182,8 +182,8 @@ def _frontmatter(source: str) -> dict[str, object]:
         return Builder(source).mapping()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        said = _remedy(source, mark) or error.problem or error.context
-        _refuse(f"has broken frontmatter: {said}", mark.line + 2 if mark else None)
+        text = _remedy(source, mark) or error.problem or error.context
+        _refuse(f"has broken frontmatter: {text}", mark.line + 2 if mark else None)
     except yaml.reader.ReaderError as error:
         line = source.count("\n", 0, error.position) + 2
         _refuse("has a character in its frontmatter that YAML does not allow", line)

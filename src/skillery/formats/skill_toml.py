@@ -117,9 +117,9 @@ def _is_toml(line: str) -> bool:
     return True
 
 
-def _refuse(what: str, message: str, line: int | None) -> NoReturn:
+def _refuse(subject: str, message: str, line: int | None) -> NoReturn:
     where = f" (line {line})" if line else ""
-    problem = Problem(f"{what} {message}{where}", path="skill.toml", file="skill.toml", line=line)
+    problem = Problem(f"{subject} {message}{where}", path="skill.toml", file="skill.toml", line=line)
     raise_problems(InvalidManifest, [problem], hint="skill.toml is TOML 1.0 in UTF-8 (https://toml.io).")
 
 

@@ -75,7 +75,7 @@ def skill_paths_of(segments: tuple[str, ...]) -> list[SkillPath]:
     The first interpretation with an existing skill is the right one: inside the folder of `a`, the folder of `a.b`
     belongs to `a.b`.
     """
-    found: list[SkillPath] = []
+    paths: list[SkillPath] = []
     for count in range(1, len(segments) + 1):
         if not _SEGMENT.fullmatch(segments[count - 1]):
             break
@@ -84,8 +84,8 @@ def skill_paths_of(segments: tuple[str, ...]) -> list[SkillPath]:
             break
         folder = folder_of(name)
         if segments[: len(folder)] == folder:
-            found.append(SkillPath(name, segments[len(folder) :]))
-    return found[::-1]
+            paths.append(SkillPath(name, segments[len(folder) :]))
+    return paths[::-1]
 
 
 def name_above(segments: tuple[str, ...]) -> str | None:

@@ -25,9 +25,9 @@ _LONGEST_NUMBER = 20
 class DamagedTar(Exception):
     """Raised with a clause that says what is wrong. `last` is the name of the last entry with a complete header."""
 
-    def __init__(self, what: str, last: str | None = None) -> None:
-        super().__init__(what)
-        self.what = what
+    def __init__(self, subject: str, last: str | None = None) -> None:
+        super().__init__(subject)
+        self.what = subject
         self.last = last
 
 

@@ -78,10 +78,10 @@ def parse_grants(texts: Iterable[str]) -> tuple[str, ...]:
 
     Raise InvalidParams if a text is not a grant, or if there are too many grants.
     """
-    given = sorted(set(texts))
-    if len(given) > MOST_NAMESPACES:
-        raise InvalidParams(f"a token has at most {MOST_NAMESPACES} namespaces, not {len(given)}", param="namespaces")
-    return tuple(_parse_grant(text) for text in given)
+    values = sorted(set(texts))
+    if len(values) > MOST_NAMESPACES:
+        raise InvalidParams(f"a token has at most {MOST_NAMESPACES} namespaces, not {len(values)}", param="namespaces")
+    return tuple(_parse_grant(text) for text in values)
 
 
 def _parse_grant(text: str) -> str:

@@ -80,11 +80,11 @@ def ancestors(paths: Collection[str]) -> set[str]:
 
 def _tokens(text: str) -> Iterator[_Token]:
     line = 1
-    for found in _TOKEN.finditer(text):
-        kind = found.lastgroup or ""
+    for match in _TOKEN.finditer(text):
+        kind = match.lastgroup or ""
         if kind != "space":
-            yield _Token(kind, found[0], line, found.start())
-        line += found[0].count("\n")
+            yield _Token(kind, match[0], line, match.start())
+        line += match[0].count("\n")
     yield _Token("end", "\n", line, len(text))
 
 
@@ -242,11 +242,11 @@ def with_toml(problems: Iterable[Problem], skill_toml: str | None) -> list[Probl
 
     If `skill_toml` is given, the problems also get their line numbers, unless the text is too long to be searched.
     """
-    given = list(problems)
+    values = list(problems)
     has_lines = skill_toml is not None and len(skill_toml) <= MOST_CHARACTERS
-    paths = {one.path or "" for one in given}
+    paths = {one.path or "" for one in values}
     lines = lines_of(skill_toml, ancestors(paths)) if has_lines and skill_toml else None
-    return [_completed(one, lines, skill_toml is not None) for one in given]
+    return [_completed(one, lines, skill_toml is not None) for one in values]
 
 
 def _completed(problem: Problem, lines: dict[str, int] | None, is_given: bool) -> Problem:
@@ -258,16 +258,16 @@ def _completed(problem: Problem, lines: dict[str, int] | None, is_given: bool) -
 
 def toml_for(path: str) -> str | None:
     """Return an example of correct TOML for the key at `path`, or None if there is no example."""
-    if found := re.fullmatch(r"runtime\.limits\.(\w+)", path):
-        return f"{found[1]} = {_LIMITS[found[1]]}" if found[1] in _LIMITS else None
+    if match := re.fullmatch(r"runtime\.limits\.(\w+)", path):
+        return f"{match[1]} = {_LIMITS[match[1]]}" if match[1] in _LIMITS else None
     without_items = re.sub(r"\[\d+\]", "", path)
     if without_items.startswith("tool_examples.") and without_items != "tool_examples.tool":
         without_items = without_items.removeprefix("tool_")
     for pattern, toml in _COMPILED:
         if pattern.fullmatch(without_items):
             return toml
-    if found := re.fullmatch(r"inputs\.([^.]+)", without_items):
-        return f'{key(found[1])} = {{ type = "string" }}'
+    if match := re.fullmatch(r"inputs\.([^.]+)", without_items):
+        return f'{key(match[1])} = {{ type = "string" }}'
     return None
 
 

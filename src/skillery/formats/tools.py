@@ -137,28 +137,28 @@ class ToolReader(Shapes):
 
     def script(self, table: Mapping[str, object], where: str) -> str | None:
         where = join(where, "script")
-        given = self.text(table, "script", where)
-        if given is None:
+        values = self.text(table, "script", where)
+        if values is None:
             return None
-        path = plain_path(given)
+        path = plain_path(values)
         wrong = path_problem(path)
         if wrong:
-            self.problem(where, f"is {quoted(given)}: the path {wrong}")
+            self.problem(where, f"is {quoted(values)}: the path {wrong}")
         elif path not in self.paths:
             near = did_you_mean(path, self.paths) if len(self.problems) < MAX_SHOWN else ""
-            self.problem(where, f"is {quoted(given)}, which is not in the bundle{near}")
+            self.problem(where, f"is {quoted(values)}, which is not in the bundle{near}")
         elif ending_of(path) not in HANDLER_ENDINGS:
             endings = ", ".join(HANDLER_ENDINGS)
-            self.problem(where, f"is {quoted(given)}, whose ending belongs to no supported language: {endings}")
+            self.problem(where, f"is {quoted(values)}, whose ending belongs to no supported language: {endings}")
         return path
 
     def parameters(self, table: Mapping[str, object], where: str) -> dict[str, Parameter]:
         where = join(where, "parameters")
-        given = table.get("parameters", {})
-        if not isinstance(given, Mapping):
-            self.problem(where, f"is {kind_of(given)}, expected an object of parameters by name")
+        values = table.get("parameters", {})
+        if not isinstance(values, Mapping):
+            self.problem(where, f"is {kind_of(values)}, expected an object of parameters by name")
             return {}
-        return {name: self.parameter(name, each, join(where, name)) for name, each in given.items()}
+        return {name: self.parameter(name, each, join(where, name)) for name, each in values.items()}
 
     def parameter(self, name: str, table: object, where: str) -> Parameter:
         if not isinstance(table, Mapping):
@@ -176,26 +176,26 @@ class ToolReader(Shapes):
         )
 
     def type(self, table: Mapping[str, object], where: str) -> ParameterType:
-        given = self.text(table, "type", where, required=True)
-        if given is not None and given not in PARAMETER_TYPES:
-            instead = " ('number' stands for integers too)" if given == "integer" else ""
+        values = self.text(table, "type", where, required=True)
+        if values is not None and values not in PARAMETER_TYPES:
+            instead = " ('number' stands for integers too)" if values == "integer" else ""
             known = ", ".join(PARAMETER_TYPES)
-            self.problem(where, f"is {quoted(given)}, allowed are: {known}{instead}")
-        return given if given in PARAMETER_TYPES else "string"
+            self.problem(where, f"is {quoted(values)}, allowed are: {known}{instead}")
+        return values if values in PARAMETER_TYPES else "string"
 
     def enum(self, table: Mapping[str, object], type_: ParameterType, where: str) -> tuple[object, ...] | None:
         if "enum" not in table:
             return None
-        given = table["enum"]
-        if not isinstance(given, list):
-            self.problem(where, f"is {shown(given)}, expected an array of the allowed values")
+        values = table["enum"]
+        if not isinstance(values, list):
+            self.problem(where, f"is {shown(values)}, expected an array of the allowed values")
             return None
-        odd = [value for value in given if not fits(type_, value)]
+        odd = [value for value in values if not fits(type_, value)]
         if odd:
             self.warnings.append(f"{where} contains {kind_of(odd[0])}, which is never a value of type {type_}")
-        if not given:
+        if not values:
             self.warnings.append(f"{where} is empty: no value is allowed")
-        return tuple(given)
+        return tuple(values)
 
 
 def ending_of(path: str) -> str:
@@ -293,10 +293,10 @@ def _no_tools(why: str, line: int | None) -> ToolsFile:
     return ToolsFile(problems=(Problem(f"{FILE} {why}", path=FILE, file=FILE, line=line),))
 
 
-def _tools_file(reader: ToolReader, given: list[tuple[str, dict[str, Any]]]) -> ToolsFile:
-    if len(given) > MAX_TOOLS:
-        reader.problem(FILE, f"has {len(given)} tools, at most {MAX_TOOLS} are allowed")
-    tools = [reader.tool(where, table) for where, table in given[:MAX_TOOLS]]
+def _tools_file(reader: ToolReader, values: list[tuple[str, dict[str, Any]]]) -> ToolsFile:
+    if len(values) > MAX_TOOLS:
+        reader.problem(FILE, f"has {len(values)} tools, at most {MAX_TOOLS} are allowed")
+    tools = [reader.tool(where, table) for where, table in values[:MAX_TOOLS]]
     return ToolsFile(
         tools=tuple(tool for tool in tools if tool),
         problems=tuple(reader.problems),

@@ -160,18 +160,18 @@ class UnfinishedBundle:
     @cached_property
     def toml_text(self) -> str | None:
         """The text of the given skill.toml, or None if no skill.toml is given or if its text is too large to search."""
-        given = self.by_path.get(SKILL_TOML)
-        return given.content.decode("utf-8", "replace") if given and given.size <= MAX_TOML_BYTES else None
+        values = self.by_path.get(SKILL_TOML)
+        return values.content.decode("utf-8", "replace") if values and values.size <= MAX_TOML_BYTES else None
 
     def tools(self) -> ToolsFile:
-        given = self.by_path.get(TOOLS_JSON)
-        if given is None:
+        values = self.by_path.get(TOOLS_JSON)
+        if values is None:
             return NO_TOOLS
-        found = read_tools(given.content, frozenset({SKILL_TOML, SKILL_MD, *self.by_path}))
-        if found.problems and not self.skip_broken_tools:
-            self.problems.extend(found.problems)
+        tools = read_tools(values.content, frozenset({SKILL_TOML, SKILL_MD, *self.by_path}))
+        if tools.problems and not self.skip_broken_tools:
+            self.problems.extend(tools.problems)
             self.hints.setdefault(InvalidBundle, TOOLS_HINT)
-        return found
+        return tools
 
     def check_paths(self) -> None:
         for file in self.files:
@@ -188,10 +188,10 @@ class UnfinishedBundle:
         """Return the file skill.toml generated from the manifest, or None if skill.toml is given or the manifest is
         invalid.
         """
-        given = self.by_path.get(SKILL_TOML)
-        if given is None:
+        values = self.by_path.get(SKILL_TOML)
+        if values is None:
             return BundleFile(SKILL_TOML, manifest_toml(manifest.raw)) if manifest else None
-        stated = self.attempt(lambda: toml_manifest(given.content))
+        stated = self.attempt(lambda: toml_manifest(values.content))
         if stated is not None and manifest is not None:
             place = difference(manifest.raw, stated)
             if place is not None:
@@ -200,16 +200,16 @@ class UnfinishedBundle:
 
     def skill_md(self, skill_md: SkillMd | None) -> BundleFile | None:
         """Return SKILL.md as a file, or None if SKILL.md is among the given files or is invalid."""
-        given = self.by_path.get(SKILL_MD)
-        if given is None:
+        values = self.by_path.get(SKILL_MD)
+        if values is None:
             assert self.parsed_md is None, "a parsed SKILL.md is among the files"
             return BundleFile(SKILL_MD, self.text.encode()) if skill_md else None
         if self.parsed_md is not None:
             return None
         try:
-            stated = given.content.decode()
+            stated = values.content.decode()
         except UnicodeDecodeError as error:
-            line = given.content.count(b"\n", 0, error.start) + 1
+            line = values.content.count(b"\n", 0, error.start) + 1
             self.problem(SKILL_MD, f"{SKILL_MD} is not UTF-8 text", line)
             return None
         if _plain(stated) != _plain(self.text):

@@ -92,8 +92,8 @@ class Compared(NamedTuple):
 def compare_versions(old: Compared, new: Compared) -> VersionsDiff:
     """Compare two versions. The result, the time and the bytes read are bounded."""
     inferred = {"kind", "namespace"} & (old.manifest.keys() ^ new.manifest.keys())
-    known, given = ({key: value for key, value in one.manifest.items() if key not in inferred} for one in (old, new))
-    changes = list(_changes(known, given))
+    known, values = ({key: value for key, value in one.manifest.items() if key not in inferred} for one in (old, new))
+    changes = list(_changes(known, values))
     paths = sorted(path for path in {*old.files, *new.files} if old.files.get(path) != new.files.get(path))
     differ = _Differ(old, new)
     instructions = differ.change(SKILL_MD) if SKILL_MD in paths else None
@@ -249,15 +249,15 @@ def _breaking(old: Facts, new: Facts) -> Iterator[str]:
         yield "the entrypoint is removed"
 
 
-def _parameters(what: str, before: Mapping[str, Any], after: Mapping[str, Any], is_required: Any) -> Iterator[str]:
+def _parameters(subject: str, before: Mapping[str, Any], after: Mapping[str, Any], is_required: Any) -> Iterator[str]:
     for name, one in before.items():
         if name not in after:
-            yield f"the {what} '{name}' is removed"
+            yield f"the {subject} '{name}' is removed"
         elif (was := one.get("type")) != (now := after[name].get("type")):
-            yield f"the {what} '{name}' is {now} instead of {was}"
+            yield f"the {subject} '{name}' is {now} instead of {was}"
     for name, one in after.items():
         if is_required(one) and not (name in before and is_required(before[name])):
-            yield f"the {what} '{name}' is newly required"
+            yield f"the {subject} '{name}' is newly required"
 
 
 def _added(old: Facts, new: Facts) -> Iterator[str]:
@@ -277,8 +277,8 @@ def _added(old: Facts, new: Facts) -> Iterator[str]:
 
 def _inputs(facts: Facts) -> dict[str, Mapping[str, Any]]:
     inputs = facts.manifest.get("inputs")
-    given = inputs if isinstance(inputs, Mapping) else {}
-    return {name: one if isinstance(one, Mapping) else {} for name, one in given.items()}
+    values = inputs if isinstance(inputs, Mapping) else {}
+    return {name: one if isinstance(one, Mapping) else {} for name, one in values.items()}
 
 
 def _is_required(declared: Mapping[str, Any]) -> bool:

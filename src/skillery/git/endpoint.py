@@ -100,31 +100,31 @@ async def _answer(parts: GitParts, scope: Any, receive: Any, send: Any, headers:
     identity = await parts.gate.admit_reader(scope, with_bearer(headers), or_anonymous=True)
     if identity is ANONYMOUS:
         raise parts.gate.missing_credentials(scope, headers)
-    asked = _asked(scope)
-    if RECEIVE_PACK in (asked.service, asked.operation):
+    request = _asked(scope)
+    if RECEIVE_PACK in (request.service, request.operation):
         raise ReadOnlyRepository("this repository is read-only", hint="Publish skills with `skillery publish`.")
-    match asked.verb, asked.operation, asked.service:
+    match request.verb, request.operation, request.service:
         case "GET" | "HEAD", "info/refs", service if service == UPLOAD_PACK:
-            await _advertise(parts, identity, asked, send, _version(headers))
+            await _advertise(parts, identity, request, send, _version(headers))
         case "POST", operation, _ if operation == UPLOAD_PACK:
-            await _upload(parts, identity, asked, receive, send, headers)
+            await _upload(parts, identity, request, receive, send, headers)
         case _:
             raise _nothing_here()
 
 
-async def _advertise(parts: GitParts, identity: Identity, asked: _Asked, send: Any, version: int) -> None:
-    state = await parts.repositories.find(identity, asked.repository)
+async def _advertise(parts: GitParts, identity: Identity, request: _Asked, send: Any, version: int) -> None:
+    state = await parts.repositories.find(identity, request.repository)
     if version == 2:
         body = advertise_v2()
     else:
         opened = await parts.repositories.open(state)
         opened.stream.close()
         body = advertise_v0(opened.table, version)
-    await send_bytes(send, 200, b"" if asked.verb == "HEAD" else body, ADVERTISEMENT, NO_CACHE)
+    await send_bytes(send, 200, b"" if request.verb == "HEAD" else body, ADVERTISEMENT, NO_CACHE)
 
 
 async def _upload(
-    parts: GitParts, identity: Identity, asked: _Asked, receive: Any, send: Any, headers: dict[str, str]
+    parts: GitParts, identity: Identity, request: _Asked, receive: Any, send: Any, headers: dict[str, str]
 ) -> None:
     kind = headers.get("content-type", "")
     # A browser sends this type to another origin only after a preflight request, which this server does not answer.
@@ -139,7 +139,7 @@ async def _upload(
             await send_bytes(send, 200, refuse(str(error)), RESULT, NO_CACHE)
             return
     # The caller may see other skills than before: each request finds the state again.
-    state = await parts.repositories.find(identity, asked.repository)
+    state = await parts.repositories.find(identity, request.repository)
     if wanted is None:
         await send_bytes(send, 200, b"", RESULT, NO_CACHE)
         return
@@ -227,8 +227,8 @@ def _repository(name: str, is_skill: bool) -> RepositoryAddress:
 
 def _version(headers: Mapping[str, str]) -> int:
     """Return the version of the protocol that a client asks for with `Git-Protocol`."""
-    asked = headers.get("git-protocol", "")[:256].split(":")
-    return 2 if "version=2" in asked else 1 if "version=1" in asked else 0
+    request = headers.get("git-protocol", "")[:256].split(":")
+    return 2 if "version=2" in request else 1 if "version=1" in request else 0
 
 
 def _nothing_here() -> HttpRefusal:

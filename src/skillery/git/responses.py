@@ -39,12 +39,12 @@ def advertise_v0(table: ObjectTable, version: int) -> bytes:
     )
 
 
-def list_refs(table: ObjectTable, asked: ListRefs) -> bytes:
+def list_refs(table: ObjectTable, refs: ListRefs) -> bytes:
     """Return the branches and tags that a request of v2 asks for."""
     found = []
     for name, sha in _refs(table):
-        if not asked.prefixes or name.startswith(asked.prefixes):
-            target = f" symref-target:{table.head}" if name == "HEAD" and asked.symrefs else ""
+        if not refs.prefixes or name.startswith(refs.prefixes):
+            target = f" symref-target:{table.head}" if name == "HEAD" and refs.symrefs else ""
             found.append(pkt(f"{sha} {name}{target}\n"))
     return b"".join(found) + FLUSH
 
@@ -54,14 +54,14 @@ def refuse(reason: str) -> bytes:
     return pkt(f"ERR {reason}\n")
 
 
-def fetch_v2(opened: OpenRepository, asked: Fetch) -> Iterator[bytes]:
+def fetch_v2(opened: OpenRepository, request: Fetch) -> Iterator[bytes]:
     """Yield the response to a request for objects. Blocking. Raise MalformedRequest before the first piece."""
-    selection = asked.selection
+    selection = request.selection
     if not selection.wants:
         yield FLUSH
         return
-    selected = _select(opened, asked)
-    if selection.haves and not asked.is_done:
+    selected = _select(opened, request)
+    if selection.haves and not request.is_done:
         known = common(opened.table, selection.haves)
         yield pkt("acknowledgments\n") + b"".join(pkt(f"ACK {one}\n") for one in known)
         if not known:
@@ -74,19 +74,19 @@ def fetch_v2(opened: OpenRepository, asked: Fetch) -> Iterator[bytes]:
     yield from _in_side_band(pack_pieces(opened.table, opened.stream, selected.places))
 
 
-def fetch_v0(opened: OpenRepository, asked: Fetch) -> Iterator[bytes]:
+def fetch_v0(opened: OpenRepository, request: Fetch) -> Iterator[bytes]:
     """Yield the response to a request for objects. Blocking. Raise MalformedRequest before the first piece."""
-    selected = _select(opened, asked)
-    if asked.selection.depth.is_limited:
+    selected = _select(opened, request)
+    if request.selection.depth.is_limited:
         yield b"".join(_boundary(selected)) + FLUSH
-    known = common(opened.table, asked.selection.haves)
-    is_detailed = "multi_ack_detailed" in asked.capabilities
+    known = common(opened.table, request.selection.haves)
+    is_detailed = "multi_ack_detailed" in request.capabilities
     if is_detailed:
         yield b"".join(pkt(f"ACK {one} common\n") for one in known)
     elif known:
         yield pkt(f"ACK {known[0]}\n")
-    if not asked.is_done:
-        if asked.has_round:
+    if not request.is_done:
+        if request.has_round:
             yield from _end_of_round(known, is_detailed)
         return
     if known and is_detailed:
@@ -94,7 +94,7 @@ def fetch_v0(opened: OpenRepository, asked: Fetch) -> Iterator[bytes]:
     elif not known:
         yield pkt("NAK\n")
     pieces = pack_pieces(opened.table, opened.stream, selected.places)
-    yield from _in_side_band(pieces) if SIDE_BAND in asked.capabilities else pieces
+    yield from _in_side_band(pieces) if SIDE_BAND in request.capabilities else pieces
 
 
 def _end_of_round(known: Sequence[str], is_detailed: bool) -> Iterator[bytes]:
@@ -104,9 +104,9 @@ def _end_of_round(known: Sequence[str], is_detailed: bool) -> Iterator[bytes]:
         yield pkt("NAK\n")
 
 
-def _select(opened: OpenRepository, asked: Fetch) -> Selected:
+def _select(opened: OpenRepository, request: Fetch) -> Selected:
     try:
-        return select(opened.table, opened.stream, asked.selection)
+        return select(opened.table, opened.stream, request.selection)
     except WantNotFound as error:
         raise MalformedRequest(f"upload-pack: not our ref {error}") from None
     except NothingSelected:

@@ -138,20 +138,20 @@ class Builder:
                     contents.replace_beginning(skill_md, known.head.encode(), known.skill_md_bytes)
             yield from self._add_version(one, contents, files[one.version_id])
 
-    def _make_conform(self, contents: Contents, one: RepositoryVersion) -> str:
+    def _make_conform(self, contents: Contents, version: RepositoryVersion) -> str:
         """Replace SKILL.md by the file that exports show, and return its description."""
 
         def look(connection: Connection) -> str:
-            return str(connection.execute(_MANIFEST, {"version": one.version_id}).scalar_one())
+            return str(connection.execute(_MANIFEST, {"version": version.version_id}).scalar_one())
 
-        skill_md = f"{one.version_id}/{SKILL_MD}"
-        skill = make_conform(contents, skill_md, one.name, self._database.read_now(look))
+        skill_md = f"{version.version_id}/{SKILL_MD}"
+        skill = make_conform(contents, skill_md, version.name, self._database.read_now(look))
         return cut(skill.description, MAX_DESCRIPTION)
 
-    def _add_version(self, one: RepositoryVersion, contents: Contents, files: Sequence[FileRow]) -> Iterator[bytes]:
+    def _add_version(self, version: RepositoryVersion, contents: Contents, files: Sequence[FileRow]) -> Iterator[bytes]:
         root: Folder = {}
         objects: list[int] = []
-        is_thin = self._state.thin.namespace_of(one.name) is not None
+        is_thin = self._state.thin.namespace_of(version.name) is not None
         rest: Folder = {}
         scripts: list[str] = []
         for file in files:
@@ -167,15 +167,15 @@ class Builder:
             elif is_thin:
                 _folder(rest, parts[:-1])[parts[-1]] = (FILE, place)
             yield from self._ready()
-        self._folders[one.version_id] = self._add_folder(root, objects)
+        self._folders[version.version_id] = self._add_folder(root, objects)
         if scripts:
-            skill_md = contents.whole(f"{one.version_id}/{SKILL_MD}").rstrip()
-            place = self._add(BLOB, skill_md + remote_instructions(one, self._state.thin.server, scripts))
+            skill_md = contents.whole(f"{version.version_id}/{SKILL_MD}").rstrip()
+            place = self._add(BLOB, skill_md + remote_instructions(version, self._state.thin.server, scripts))
             objects.append(place)
             rest[SKILL_MD] = (FILE, place)
         if is_thin:
-            self._thin_folders[one.version_id] = self._add_folder(rest, objects)
-        self._objects[one.version_id] = objects
+            self._thin_folders[version.version_id] = self._add_folder(rest, objects)
+        self._objects[version.version_id] = objects
 
     def _add_folder(self, folder: Folder, objects: list[int]) -> int:
         """Add a folder with its folders, append the places of the trees to `objects`, and return its place."""

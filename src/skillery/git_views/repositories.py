@@ -76,8 +76,8 @@ class Repositories:
 
     async def open(self, state: State) -> OpenRepository:
         """Open the pack of a state. If no pack is kept, make it. Raise RepositoryTooLarge if it has too many files."""
-        found = await asyncio.to_thread(self._open_kept, state)
-        return found if found is not None else await _WORKERS.run(self._make, state)
+        thread = await asyncio.to_thread(self._open_kept, state)
+        return thread if thread is not None else await _WORKERS.run(self._make, state)
 
     def _find(self, identity: Identity, address: RepositoryAddress, connection: Connection) -> State:
         if address.skill:
@@ -106,8 +106,8 @@ class Repositories:
 
     def _make(self, state: State) -> OpenRepository:
         with self._turns[int(state.digest[:4], 16) % _TURNS]:
-            if found := self._open_kept(state):
-                return found
+            if kept := self._open_kept(state):
+                return kept
             versions = [version.version_id for version in state.versions()]
             # dulwich takes a tenth of a second to import, and servers without clients of git never need it.
             from skillery.git_views.building import Builder
@@ -116,8 +116,8 @@ class Repositories:
             self._kept.keep(
                 state.digest, state.repository, builder.pieces(), lambda connection: any_purged(connection, versions)
             )
-            if found := self._open_kept(state):
-                return found
+            if kept := self._open_kept(state):
+                return kept
         raise Unavailable("the git pack of this repository is not stored", hint="Try again.")
 
     def _open_kept(self, state: State) -> OpenRepository | None:

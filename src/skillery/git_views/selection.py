@@ -60,17 +60,17 @@ class Selected(NamedTuple):
     unshallow: list[str]
 
 
-def select(table: ObjectTable, stream: BinaryIO, asked: Selection) -> Selected:
+def select(table: ObjectTable, stream: BinaryIO, selection: Selection) -> Selected:
     """Return the objects to send. Blocking: wanted trees are read.
 
     Raise WantNotFound or NothingSelected.
     """
-    wanted = [_place(table, want) for want in dict.fromkeys(asked.wants)]
+    wanted = [_place(table, want) for want in dict.fromkeys(selection.wants)]
     tips = [number for place in wanted if (number := table.commit_number(place)) is not None]
-    boundary = set(_known(table, asked.shallow))
-    has = _ancestors(table, _known(table, asked.haves), boundary)
-    if asked.depth.is_limited:
-        reached, edges = _limited(table, tips, boundary, asked.depth)
+    boundary = set(_known(table, selection.shallow))
+    has = _ancestors(table, _known(table, selection.haves), boundary)
+    if selection.depth.is_limited:
+        reached, edges = _limited(table, tips, boundary, selection.depth)
         shallow = sorted(edges - boundary)
         unshallow = sorted((boundary & reached) - edges)
     else:
@@ -82,9 +82,9 @@ def select(table: ObjectTable, stream: BinaryIO, asked: Selection) -> Selected:
     for number in has:
         for place in table.commits[number].objects:
             chosen[place] = 0
-    _leave_out(table, chosen, asked.filter)
+    _leave_out(table, chosen, selection.filter)
     for place in wanted:
-        _add_wanted(table, stream, chosen, place, asked.filter)
+        _add_wanted(table, stream, chosen, place, selection.filter)
     return Selected(
         [place for place, is_chosen in enumerate(chosen) if is_chosen],
         [table.commit_id(number) for number in shallow],

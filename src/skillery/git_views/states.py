@@ -63,12 +63,12 @@ def state_of_skills(
     """Return the state of `/git/_all.git` or of the repository of a namespace: one commit without parents for each
     branch.
     """
-    whose = "all namespaces" if name == ALL else name
+    owner_name = "all namespaces" if name == ALL else name
     snapshots = tuple(
         Snapshot(
             (_branch(branch),),
             versions,
-            f"{len(versions)} {'skill' if len(versions) == 1 else 'skills'} of {whose}\n",
+            f"{len(versions)} {'skill' if len(versions) == 1 else 'skills'} of {owner_name}\n",
             max((_seconds(version) for version in versions), default=0),
             None,
         )
@@ -163,8 +163,8 @@ def _marketplace(of: Catalogue) -> dict[str, Any]:
     return marketplace(of.owner, of.part, of.versions, of.descriptions, plugins, of.thin)
 
 
-def _skill_folder(one: RepositoryVersion) -> Place:
-    return Place(f"./skills/{one.index_name}", ["./"])
+def _skill_folder(version: RepositoryVersion) -> Place:
+    return Place(f"./skills/{version.index_name}", ["./"])
 
 
 def _namespace_folders(_namespace: str, members: Sequence[RepositoryVersion]) -> Place:

@@ -92,16 +92,16 @@ class AuthenticatorChain:
 
         `cli_client_id` is a client at the first issuer, so it is the one of the first description.
         """
-        found = [
+        resources = [
             resource
             for one in self.by_name.values()
             if isinstance(one, DescribesResource) and (resource := one.resource()) is not None
         ]
-        if not found:
+        if not resources:
             return None
-        issuers = dict.fromkeys(issuer for resource in found for issuer in resource.authorization_servers)
-        scopes = dict.fromkeys(scope for resource in found for scope in resource.scopes)
-        return Resource(found[0].address, tuple(issuers), tuple(scopes), found[0].cli_client_id)
+        issuers = dict.fromkeys(issuer for resource in resources for issuer in resource.authorization_servers)
+        scopes = dict.fromkeys(scope for resource in resources for scope in resource.scopes)
+        return Resource(resources[0].address, tuple(issuers), tuple(scopes), resources[0].cli_client_id)
 
     async def start(self) -> None:
         for one in self.by_name.values():

@@ -93,15 +93,15 @@ def canonical(params: bytes) -> bytes:
         return params
 
 
-def claim(connection: Connection, *, identity: Identity, key: str, asked: str, server: str) -> Claim | Kept:
-    """Return the right to make the call, or the answer of the earlier call with this key. `asked` is a digest of the
+def claim(connection: Connection, *, identity: Identity, key: str, digest: str, server: str) -> Claim | Kept:
+    """Return the right to make the call, or the answer of the earlier call with this key. `digest` is a digest of the
     call.
 
     If several callers ask at the same time, on any servers, only one gets the right. Raise CallUnderWay if the call is
     being made. Raise IdempotencyKeyReused if the key was used for a call with another digest.
     """
     now = datetime.now(UTC)
-    row = {"identity": identity.name, "key": key, "asked": asked, "server": server, "created_at": now}
+    row = {"identity": identity.name, "key": key, "asked": digest, "server": server, "created_at": now}
     mine = Claim(identity.name, key, server)
     expired = and_(_is(mine), idempotency_keys.c.created_at < now - KEPT)
     for _ in range(2):
@@ -109,19 +109,19 @@ def claim(connection: Connection, *, identity: Identity, key: str, asked: str, s
             return mine
         if not connection.execute(delete(idempotency_keys).where(expired)).rowcount:
             break
-    return _found(connection, mine, asked)
+    return _found(connection, mine, digest)
 
 
-def _found(connection: Connection, mine: Claim, asked: str) -> Kept:
-    found = connection.execute(select(idempotency_keys).where(_is(mine))).one_or_none()
-    if found is not None and found.asked != asked:
-        first = in_utc(found.created_at)
+def _found(connection: Connection, mine: Claim, digest: str) -> Kept:
+    row = connection.execute(select(idempotency_keys).where(_is(mine))).one_or_none()
+    if row is not None and row.asked != digest:
+        first = in_utc(row.created_at)
         raise IdempotencyKeyReused(
             f"the Idempotency-Key {quoted(mine.key)} belongs to another call, made at {first:%Y-%m-%dT%H:%M:%SZ}",
             hint="Send the same method and params as in that call, or choose a new key for a new call.",
         )
-    if found is not None and found.result_json is not None:
-        return Kept(found.result_json)
+    if row is not None and row.result_json is not None:
+        return Kept(row.result_json)
     raise CallUnderWay(
         f"the call with the Idempotency-Key {quoted(mine.key)} is under way",
         hint="Send it again after retry_after_ms, with the same key, to get the answer.",
@@ -176,10 +176,10 @@ def forget_keys(connection: Connection, *, limit: int) -> int:
     """Delete at most `limit` keys that are older than 24 hours. Return the number of deleted keys."""
     table = idempotency_keys
     old = select(table.c.identity, table.c.key).where(table.c.created_at < datetime.now(UTC) - KEPT)
-    found = connection.execute(old.order_by(table.c.created_at).limit(limit)).all()
-    for identity, key in found:
+    rows = connection.execute(old.order_by(table.c.created_at).limit(limit)).all()
+    for identity, key in rows:
         connection.execute(delete(table).where(table.c.identity == identity, table.c.key == key))
-    return len(found)
+    return len(rows)
 
 
 class Once:
@@ -190,14 +190,14 @@ class Once:
         self._server = server
         self._working: set[asyncio.Task[Any]] = set()
 
-    async def call(self, identity: Identity, key: str, asked: str, work: Callable[[], Awaitable[bytes]]) -> bytes:
+    async def call(self, identity: Identity, key: str, digest: str, work: Callable[[], Awaitable[bytes]]) -> bytes:
         """Return the JSON that `work` returns, or the JSON of the earlier call with this key.
 
         The work continues if the caller disconnects. If the work raises an error and has started no run, the key can be
         used again. Raise the errors of `claim` and `parse_key`.
         """
         found = await self._database.write(
-            partial(claim, identity=identity, key=parse_key(key), asked=asked, server=self._server)
+            partial(claim, identity=identity, key=parse_key(key), digest=digest, server=self._server)
         )
         if isinstance(found, Kept):
             return found.result_json.encode()
@@ -210,13 +210,13 @@ class Once:
         answered = select(table.c.key).where(is_it, table.c.created_at >= oldest)
         return await self._database.read(lambda connection: connection.scalar(answered) is not None)
 
-    def at_once(self, identity: Identity, key: str, connection: Connection, asked: str, result: bytes) -> bytes:
+    def at_once(self, identity: Identity, key: str, connection: Connection, digest: str, result: bytes) -> bytes:
         """Return the first answer for this key: the stored one, or else `result`, which is then stored. Use this in a
         transaction.
 
         Raise the errors of `claim` and `parse_key`.
         """
-        found = claim(connection, identity=identity, key=parse_key(key), asked=asked, server=self._server)
+        found = claim(connection, identity=identity, key=parse_key(key), digest=digest, server=self._server)
         if isinstance(found, Kept):
             return found.result_json.encode()
         keep(connection, found, result.decode())

@@ -59,8 +59,8 @@ class Signer:
         return _encoded(hmac.digest(self._key, purpose + framed, hashlib.sha256))
 
 
-def _equal(given: str, expected: str) -> bool:
-    return hmac.compare_digest(given.encode(), expected.encode())
+def _equal(text: str, expected: str) -> bool:
+    return hmac.compare_digest(text.encode(), expected.encode())
 
 
 def _encoded(value: bytes) -> str:

@@ -81,16 +81,16 @@ def parse_scopes(words: Iterable[str]) -> tuple[Scope, ...]:
 
     Raise InvalidParams if a scope is unknown, or if there is no scope.
     """
-    given = set(words)
-    for word in sorted(given - set(SCOPES)):
+    values = set(words)
+    for word in sorted(values - set(SCOPES)):
         raise InvalidParams(
             f"there is no scope {quoted(word)}{did_you_mean(word, SCOPES)}",
             hint=f"The scopes are {', '.join(SCOPES)}.",
             param="scopes",
         )
-    if not given:
+    if not values:
         raise InvalidParams("a token needs a scope", hint=f"The scopes are {', '.join(SCOPES)}.", param="scopes")
-    return tuple(scope for scope in SCOPES if scope in given)
+    return tuple(scope for scope in SCOPES if scope in values)
 
 
 def insert_token(
@@ -221,8 +221,8 @@ def _check_actor(connection: Connection, actor: Actor) -> None:
     """
     now = datetime.now(UTC)
     of_actor = select(tokens.c.revoked_at).where(tokens.c.name == actor.name, or_(_is_live(now), _just_revoked(now)))
-    found = connection.scalars(of_actor).all()
-    if found and None not in found:
+    rows = connection.scalars(of_actor).all()
+    if rows and None not in rows:
         raise NotAllowed(f"the tokens of {quoted(actor.name)} were just revoked", hint="Ask an admin.")
 
 

@@ -201,8 +201,8 @@ def count_ended(connection: Connection) -> int:
 
 def forget_ended(connection: Connection, *, limit: int) -> int:
     """Delete at most `limit` sessions that have ended. Return the number of deleted sessions."""
-    found = connection.scalars(select(web_sessions.c.hash).where(_has_ended()).limit(limit))
-    return _delete(connection, web_sessions.c.hash.in_(list(found)))
+    rows = connection.scalars(select(web_sessions.c.hash).where(_has_ended()).limit(limit))
+    return _delete(connection, web_sessions.c.hash.in_(list(rows)))
 
 
 def _has_ended() -> ColumnElement[bool]:

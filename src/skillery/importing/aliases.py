@@ -124,7 +124,7 @@ def known_without_path(connection: Connection, namespace: str) -> list[KnownPath
 
 def _known(connection: Connection, condition: Any) -> list[KnownPath]:
     columns = import_aliases.c
-    found = connection.execute(
+    rows = connection.execute(
         select(
             columns.namespace,
             columns.source,
@@ -137,7 +137,7 @@ def _known(connection: Connection, condition: Any) -> list[KnownPath]:
         .where(condition)
         .order_by(columns.source, columns.path)
     )
-    return [KnownPath(Alias(*row[:3]), *row[3:6], is_absent=row[6] is not None) for row in found]
+    return [KnownPath(Alias(*row[:3]), *row[3:6], is_absent=row[6] is not None) for row in rows]
 
 
 def find_imported(connection: Connection, identity: Identity, alias: Alias) -> Imported | None:
@@ -148,11 +148,11 @@ def find_imported(connection: Connection, identity: Identity, alias: Alias) -> I
     rows = _FOUND.rows(connection, namespace=alias.namespace, source=alias.source, path=alias.path)
     if not rows:
         return None
-    found = _imported(connection, identity, rows[0])
-    if found is None:
+    imported = _imported(connection, identity, rows[0])
+    if imported is None:
         name = rows[0][1]
         raise NameTaken(f"the name '{name}' is taken", hint="Import it under another namespace.", name=name)
-    return found
+    return imported
 
 
 def find_same_files(

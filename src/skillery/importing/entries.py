@@ -57,15 +57,15 @@ class Archive(Protocol):
     def close(self) -> None: ...
 
 
-def refuse(path: str, what: str, hint: str = "Nothing was imported. Pack the folder again.") -> InvalidArchive:
-    """Return the error for an archive with an unsafe entry `path`. `what` is a clause after the path."""
-    return InvalidArchive(f"the entry {quoted(path, 200)} {what}", hint=hint, entry=shown(path))
+def refuse(path: str, subject: str, hint: str = "Nothing was imported. Pack the folder again.") -> InvalidArchive:
+    """Return the error for an archive with an unsafe entry `path`. `subject` is a clause after the path."""
+    return InvalidArchive(f"the entry {quoted(path, 200)} {subject}", hint=hint, entry=shown(path))
 
 
-def broken(what: str, last: str | None, hint: str = "Nothing was imported. Send it again.") -> InvalidArchive:
+def broken(subject: str, last: str | None, hint: str = "Nothing was imported. Send it again.") -> InvalidArchive:
     """Return the error for an archive that is damaged at or after the entry `last` (None: at an unknown place)."""
     where = f" at or after the entry {quoted(last, 200)}" if last else ""
-    return InvalidArchive(f"the archive {what}{where}", hint=hint, **({"entry": shown(last)} if last else {}))
+    return InvalidArchive(f"the archive {subject}{where}", hint=hint, **({"entry": shown(last)} if last else {}))
 
 
 def safe_path(name: str) -> str:

@@ -129,11 +129,11 @@ class Aliases:
             if tree_path(one.alias.path) not in self.paths and one.alias not in self._used
         ]
 
-        def nearness(one: KnownPath) -> tuple[bool, bool, int]:
+        def nearness(path: KnownPath) -> tuple[bool, bool, int]:
             return (
-                one.stated == key_with_path,
-                same_files(one.source_digest, source_digest),
-                _common_end(tree_path(one.alias.path), root),
+                path.stated == key_with_path,
+                same_files(path.source_digest, source_digest),
+                _common_end(tree_path(path.alias.path), root),
             )
 
         return max(candidates, key=nearness).alias if candidates else None
@@ -175,10 +175,10 @@ def adopted_aliases(prints: Iterable[Fingerprint], known: Sequence[KnownPath]) -
     return {root: row.alias for root, (row, is_same) in matches.items() if takes_all or is_same}
 
 
-def _common_end(one: str, other: str) -> int:
+def _common_end(text: str, other: str) -> int:
     """Return the number of equal segments at the ends of two paths."""
     count = 0
-    for left, right in zip(reversed(one.split("/")), reversed(other.split("/")), strict=False):
+    for left, right in zip(reversed(text.split("/")), reversed(other.split("/")), strict=False):
         if left != right:
             break
         count += 1

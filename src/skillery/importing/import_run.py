@@ -141,12 +141,12 @@ class ImportRun:
         return _ready(refusal_of(found, None, prepared))
 
     def _read(self, root: str) -> tuple[LocatedSkill, PreparedSkill | Exception]:
-        found = LocatedSkill(root, {}, None, (), None)
+        skill = LocatedSkill(root, {}, None, (), None)
         try:
-            found = self._finder.skill(root)
-            return found, self._skill_reader.prepare(found)
+            skill = self._finder.skill(root)
+            return skill, self._skill_reader.prepare(skill)
         except Exception as error:  # noqa: BLE001 - reported and logged: a failed skill does not stop the others
-            return found, error
+            return skill, error
 
     async def _name_and_import(self, prepared: PreparedSkill) -> asyncio.Task[SkillReport]:
         same_named = self._read_skills.setdefault(prepared.key, [])

@@ -85,40 +85,40 @@ class SkillReader:
         self._folders = folders
         self._named_as_folders = frozenset(self._below(folder) for folder in folders)
 
-    def is_other_folder(self, found: LocatedSkill, name: str) -> bool:
+    def is_other_folder(self, skill: LocatedSkill, name: str) -> bool:
         """Return whether `name` is the name for another skill's folder."""
-        return name in self._named_as_folders and name != self._below(found.folder)
+        return name in self._named_as_folders and name != self._below(skill.folder)
 
-    def prepare(self, found: LocatedSkill) -> PreparedSkill:
+    def prepare(self, skill_row: LocatedSkill) -> PreparedSkill:
         """Read a skill and return its name, files and repairs.
 
         Raise InvalidBundle, InvalidManifest or InvalidPath if the files are not a valid skill, BundleTooLarge if they
         exceed the limits, and InvalidArchive if a file is damaged in the archive.
         """
-        if found.problem is not None:
-            raise found.problem
-        if SKILL_MD not in found.files:
+        if skill_row.problem is not None:
+            raise skill_row.problem
+        if SKILL_MD not in skill_row.files:
             raise InvalidBundle(f"there is no {SKILL_MD}", hint="A skill needs SKILL.md; skill.toml is optional.")
-        self._check_size(found)
+        self._check_size(skill_row)
         repairs = Repairs()
-        if found.renamed:
-            repairs.note("file_name", f"{quoted(found.renamed)} is taken as {SKILL_MD}", file=found.renamed)
+        if skill_row.renamed:
+            repairs.note("file_name", f"{quoted(skill_row.renamed)} is taken as {SKILL_MD}", file=skill_row.renamed)
         files = tuple(
-            BundleFile(path, self._archive.read(entry), entry.executable) for path, entry in found.files.items()
+            BundleFile(path, self._archive.read(entry), entry.executable) for path, entry in skill_row.files.items()
         )
         by_path = {file.path: file for file in files}
         read = read_skill_md(by_path[SKILL_MD].content)
         repairs.listed.extend(read.repairs)
         toml = by_path.get(SKILL_TOML)
         if toml is not None:
-            return self._with_toml(found, read.skill_md, files, toml_manifest(toml.content), repairs)
-        skill = read_foreign_skill(read.skill_md, found.folder or self._archive_name, self._folders, repairs)
+            return self._with_toml(skill_row, read.skill_md, files, toml_manifest(toml.content), repairs)
+        skill = read_foreign_skill(read.skill_md, skill_row.folder or self._archive_name, self._folders, repairs)
         needs = read_needs({path: file.content for path, file in by_path.items()}, repairs)
-        return self._without_toml(found, read.skill_md, files, skill, repairs)._replace(needs=needs)
+        return self._without_toml(skill_row, read.skill_md, files, skill, repairs)._replace(needs=needs)
 
     def _without_toml(
         self,
-        found: LocatedSkill,
+        skill_row: LocatedSkill,
         skill_md: SkillMd,
         files: tuple[BundleFile, ...],
         skill: ForeignSkill,
@@ -131,7 +131,7 @@ class SkillReader:
                 "name", f"its name is the namespace '{name}'; its name in the registry is '{wanted}'", file=SKILL_MD
             )
         return PreparedSkill(
-            found=found,
+            found=skill_row,
             skill_md=skill_md,
             files=files,
             stated=skill.stated,
@@ -147,7 +147,7 @@ class SkillReader:
 
     def _with_toml(
         self,
-        found: LocatedSkill,
+        skill: LocatedSkill,
         skill_md: SkillMd,
         files: tuple[BundleFile, ...],
         manifest: dict[str, Any],
@@ -170,7 +170,7 @@ class SkillReader:
             message = f"the permissions in {SKILL_TOML} are used, not the ones given for the import"
             repairs.note("own_permissions", message, file=SKILL_TOML)
         return PreparedSkill(
-            found=found,
+            found=skill,
             skill_md=skill_md,
             files=files,
             stated=checked.name,
@@ -188,9 +188,9 @@ class SkillReader:
         is_below = not self._namespace or (is_within(name, self._namespace) and name != self._namespace)
         return name if is_below else f"{self._namespace}.{name}"
 
-    def _check_size(self, found: LocatedSkill) -> None:
+    def _check_size(self, skill: LocatedSkill) -> None:
         """Raise BundleTooLarge if the skill exceeds the limits. No file is read for this."""
-        limits, files = self._limits, len(found.files) + (SKILL_TOML not in found.files)
+        limits, files = self._limits, len(skill.files) + (SKILL_TOML not in skill.files)
         if files > limits.max_files:
             raise BundleTooLarge(
                 f"the skill has {files} files with {SKILL_TOML}, at most {limits.max_files} are allowed",
@@ -198,7 +198,7 @@ class SkillReader:
                 files=files,
                 max_files=limits.max_files,
             )
-        size = sum(entry.size for entry in found.files.values())
+        size = sum(entry.size for entry in skill.files.values())
         if size > limits.max_bytes:
             raise BundleTooLarge(
                 f"the skill has {size} bytes, at most {limits.max_bytes} are allowed",
@@ -244,5 +244,5 @@ def _source_digest(files: tuple[BundleFile, ...], permissions: Mapping[str, Any]
     digest = digest_of(files)
     if not permissions:
         return digest
-    asked = msgspec.json.encode(permissions, order="sorted")
-    return f"sha256:{hashlib.sha256(digest.encode() + asked).hexdigest()}"
+    request = msgspec.json.encode(permissions, order="sorted")
+    return f"sha256:{hashlib.sha256(digest.encode() + request).hexdigest()}"

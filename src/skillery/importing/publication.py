@@ -165,15 +165,15 @@ class SkillPublication:
         runtime = needs.runtime()
         if not runtime:
             return {}, _with_warnings(prepared)
-        given = next((file.content for file in prepared.files if file.path == LOCK), None)
+        values = next((file.content for file in prepared.files if file.path == LOCK), None)
         try:
-            await self._publisher.checks.check_needs(self._identity, needs.dependencies, needs.requires_python, given)
+            await self._publisher.checks.check_needs(self._identity, needs.dependencies, needs.requires_python, values)
         except (InvalidParams, Refused) as error:
             what = ", ".join(
                 [*needs.dependencies[:MOST_NAMED], *(["…"] if len(needs.dependencies) > MOST_NAMED else [])]
             )
-            asked = what or f"Python {needs.requires_python}"
-            message = f"it needs {asked}, and its scripts run without: {error.message.rstrip('.')}"
+            request = what or f"Python {needs.requires_python}"
+            message = f"it needs {request}, and its scripts run without: {error.message.rstrip('.')}"
             note = Repair(NO_PACKAGES, message)
             return {}, _with_warnings(prepared._replace(repairs=(*prepared.repairs, note)))
         return runtime, _with_warnings(prepared)

@@ -28,13 +28,13 @@ _OTHERS = re.compile(r"\s*(?:#{1,6}(?:\s|$)|<!--|(?:-{3,}|\*{3,}|_{3,})\s*$)")
 """Matches headings, comments and rules, which may surround a list of skills."""
 
 
-def nested_in(found: LocatedSkill, body: str | None = None) -> dict[str, Any]:
+def nested_in(skill: LocatedSkill, body: str | None = None) -> dict[str, Any]:
     """Return the fields `nested` and `suggestion` of a skill's report. `body` is the text of its SKILL.md, or None
     if unread.
     """
-    if not found.nested:
+    if not skill.nested:
         return {}
-    nested: dict[str, Any] = {"nested": tuple(shown(path) for path in found.nested)}
+    nested: dict[str, Any] = {"nested": tuple(shown(path) for path in skill.nested)}
     if body is None:
         return nested | {"suggestion": SPLIT}
     return nested | {"suggestion": f"its SKILL.md only lists skills: {SPLIT}"} if is_collection(body) else nested
@@ -147,12 +147,12 @@ def report_of(prepared: PreparedSkill, outcome: Outcome, **fields: Any) -> Skill
     )
 
 
-def refusal_of(found: LocatedSkill, prepared: PreparedSkill | None, error: Exception, name: str = "") -> SkillReport:
+def refusal_of(skill: LocatedSkill, prepared: PreparedSkill | None, error: Exception, name: str = "") -> SkillReport:
     """Return the report of a refused skill. `prepared` is None if the skill could not be read."""
     if not isinstance(error, SkilleryError):
         log.error("a skill could not be imported", exc_info=error)
     if prepared is not None:
         return report_of(prepared, "refused", name=name, error=error)
     return SkillReport(
-        path=shown(found.root), outcome="refused", left_out=found.left_out, error=error, **nested_in(found)
+        path=shown(skill.root), outcome="refused", left_out=skill.left_out, error=error, **nested_in(skill)
     )

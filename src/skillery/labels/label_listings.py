@@ -74,8 +74,8 @@ def read_labels(
         raise label_not_found(connection, skill_id, name, label)
     bound_to = ("list_labels", name, label)
     before = int(read_cursor(key, bound_to, cursor, 1)[0]) if cursor else None
-    given = {"skill_id": skill_id, "label": label, "before": before}
-    rows = _history(bool(label), before is not None, limit + 1).rows(connection, **given)
+    values = {"skill_id": skill_id, "label": label, "before": before}
+    rows = _history(bool(label), before is not None, limit + 1).rows(connection, **values)
     page, more = rows[:limit], len(rows) > limit
     return Labels(
         name,

@@ -158,25 +158,25 @@ def last_move(connection: Connection, skill_id: int, label: str) -> _Move | None
         .order_by(label_moves.c.id.desc())
         .limit(1)
     )
-    found = connection.execute(statement).one_or_none()
-    return _Move(*found) if found else None
+    row = connection.execute(statement).one_or_none()
+    return _Move(*row) if row else None
 
 
 def _goal(connection: Connection, last: _Move) -> _Goal | None:
     """Return the nearest earlier version that is published or deprecated and differs from the current one, or None."""
     columns = (label_moves.c.id, label_moves.c.version_id, label_moves.c.back_id)
-    way = select(*columns).where(label_moves.c.id == last.back_id).cte("way", recursive=True)
-    way = way.union_all(select(*columns).join(way, label_moves.c.id == way.c.back_id))
+    method = select(*columns).where(label_moves.c.id == last.back_id).cte("way", recursive=True)
+    method = method.union_all(select(*columns).join(method, label_moves.c.id == method.c.back_id))
     of = skill_versions.c
     statement = (
-        select(of.id, of.version, of.status, of.digest, way.c.back_id)
-        .join_from(way, skill_versions, of.id == way.c.version_id)
+        select(of.id, of.version, of.status, of.digest, method.c.back_id)
+        .join_from(method, skill_versions, of.id == method.c.version_id)
         .where(of.status.in_(RESOLVABLE), of.id != (last.version_id or 0))
-        .order_by(way.c.id.desc())
+        .order_by(method.c.id.desc())
         .limit(1)
     )
-    found = connection.execute(statement).one_or_none()
-    return _Goal(*found) if found else None
+    row = connection.execute(statement).one_or_none()
+    return _Goal(*row) if row else None
 
 
 def _check_number(connection: Connection, skill_id: int, name: str) -> None:

@@ -79,10 +79,10 @@ def lock_skills(connection: Connection, identity: Identity, texts: Sequence[str]
             hint="Lock fewer skills in one call.",
             param="skills",
         )
-    found: dict[str, VersionRow] = {}
+    rows: dict[str, VersionRow] = {}
     for text in dict.fromkeys(texts):
         row = _resolved(connection, identity, text)
-        there = found.setdefault(row.name, row)
+        there = rows.setdefault(row.name, row)
         if there.version_id != row.version_id:
             raise InvalidParams(
                 f"'{row.name}' cannot be locked in two versions, {there.version} and {row.version}",
@@ -90,7 +90,7 @@ def lock_skills(connection: Connection, identity: Identity, texts: Sequence[str]
                 param="skills",
                 skill=text,
             )
-    return Lock([Locked(row.name, row.version, row.digest, row.status) for row in found.values()])
+    return Lock([Locked(row.name, row.version, row.digest, row.status) for row in rows.values()])
 
 
 def _resolved(connection: Connection, identity: Identity, text: str) -> VersionRow:

@@ -231,10 +231,10 @@ class _Copying:
 
     def _compare(self, into: Connection, table: Table) -> None:
         """Read the rows of the target. Raise StartupError if they differ from those that were read from the source."""
-        found = Checksum()
+        checksum = Checksum()
         for line in _lines(into, table):
-            found.add(line)
-        if found != self._sums[table.name]:
+            checksum.add(line)
+        if checksum != self._sums[table.name]:
             raise _differs(self._target, table)
 
 

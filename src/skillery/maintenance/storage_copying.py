@@ -117,17 +117,17 @@ def _new_mark(database: Database, target: Storage, name: str) -> str | None:
     """Return the mark of the target if the database knows it, or a new mark. Raise StartupError for another mark."""
     if not isinstance(target, KnowsRegistry):
         return None
-    found = target.find_mark()
+    mark = target.find_mark()
     copy = database.read_now(find_copy)
-    if copy is not None and copy.target == name and copy.is_target_marked and found != copy.target_mark:
+    if copy is not None and copy.target == name and copy.is_target_marked and mark != copy.target_mark:
         raise StartupError(
             f"the storage '{name}' is not the target of the current copy: check [backends.storage.{name}], or give the "
             "copy up with skillery storage finish --abandon and start a new copy"
         )
     known = database.read_now(former_marks) | ({copy.target_mark} if copy is not None else set())
-    if found is not None and found not in known:
+    if mark is not None and mark not in known:
         raise _foreign(name)
-    return found or secrets.token_hex(16)
+    return mark or secrets.token_hex(16)
 
 
 def _foreign(name: str) -> StartupError:
@@ -200,21 +200,21 @@ class Copier:
                 self._report("verifying" if deep else "looking", contents, size, total)
         return copied
 
-    def _bring(self, one: Stored, *, deep: bool = False) -> bool:
+    def _bring(self, stored: Stored, *, deep: bool = False) -> bool:
         """Copy a content unless the target has it. Return whether it was copied."""
-        if stored_fault(one, self._target, deep) is None:
+        if stored_fault(stored, self._target, deep) is None:
             return False
         try:
-            copy_content(self._source, self._target, one.sha256)
+            copy_content(self._source, self._target, stored.sha256)
         except (ContentMissing, DamagedContent, OSError, Unavailable) as error:
-            fault = stored_fault(one, self._source, deep=True)
+            fault = stored_fault(stored, self._source, deep=True)
             if fault is None and isinstance(error, Unavailable):
                 raise  # not the content, but one of the storages has failed
-            if fault is not None and self._database.read_now(partial(is_recorded, sha256=one.sha256)):
-                self.faults[one.sha256] = fault
+            if fault is not None and self._database.read_now(partial(is_recorded, sha256=stored.sha256)):
+                self.faults[stored.sha256] = fault
             return fault is None
-        if not self._database.read_now(partial(is_recorded, sha256=one.sha256)):
-            self._delete_again(one.sha256)
+        if not self._database.read_now(partial(is_recorded, sha256=stored.sha256)):
+            self._delete_again(stored.sha256)
         return True
 
     def _delete_again(self, sha256: str) -> None:

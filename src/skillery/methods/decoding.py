@@ -44,7 +44,7 @@ def explain(error: Exception, params: type[Params], text: msgspec.Raw) -> Invali
     """
     known = [field.encode_name for field in msgspec.structs.fields(params)]
     try:
-        given = msgspec.structs.asdict(known_params(params).decode(text))
+        values = msgspec.structs.asdict(known_params(params).decode(text))
     except msgspec.ValidationError as refused:
         unknown = _UNKNOWN.match(str(refused))
         if unknown is None:
@@ -59,7 +59,7 @@ def explain(error: Exception, params: type[Params], text: msgspec.Raw) -> Invali
     if missing:
         path = f"{where}.{missing[1]}" if where else missing[1]
         return InvalidParams(f"the parameter '{path}' is missing", hint=_takes(params, path), param=path)
-    value = given.get(where, msgspec.UNSET)
+    value = values.get(where, msgspec.UNSET)
     value = b"" if value is msgspec.UNSET or len(value) > MOST_SHOWN else bytes(value)
     shown = f"{value.decode()}, which is not valid" if value else "not valid"
     message = f"the parameter '{where}' is {shown}: {reason[:1].lower()}{reason[1:]}"
@@ -156,8 +156,8 @@ def _mended(params: type[Params], text: msgspec.Raw) -> msgspec.Raw:
     A member that is null counts as omitted. A float without a fraction is an integer, as in JSON Schema. Values over
     the maximum of `limit`, `max_bytes` and `wait_ms` are reduced to the maximum.
     """
-    given = msgspec.structs.asdict(known_params(params).decode(text))
-    kept = {name: value for name, value in given.items() if value is not msgspec.UNSET and not is_exactly(value, NULL)}
+    values = msgspec.structs.asdict(known_params(params).decode(text))
+    kept = {name: value for name, value in values.items() if value is not msgspec.UNSET and not is_exactly(value, NULL)}
     for name, most in _integers(params).items():
         if name in kept and len(kept[name]) <= MOST_SHOWN:
             number = msgspec.json.decode(kept[name])

@@ -128,21 +128,21 @@ def subject_of(params: bytes | msgspec.Raw, named_by: str) -> str:
 
 def _subject(params: bytes | msgspec.Raw, named_by: str) -> str:
     try:
-        given = _names.decode(params)
+        values = _names.decode(params)
         if not named_by:
-            named_by = next((name for name in OTHERWISE_NAMED_BY if name in given), "")
+            named_by = next((name for name in OTHERWISE_NAMED_BY if name in values), "")
         if named_by == "manifest":
-            given, named_by = _names.decode(given.get("manifest", b"{}")), "name"
+            values, named_by = _names.decode(values.get("manifest", b"{}")), "name"
     except (msgspec.DecodeError, RecursionError):
         return ""
     if named_by == "url":
-        return origin_of(_text_of(given, named_by))
-    found, version = _text_of(given, named_by), _text_of(given, "version")
+        return origin_of(_text_of(values, named_by))
+    found, version = _text_of(values, named_by), _text_of(values, "version")
     return f"{found}@{version}" if version else found
 
 
-def _text_of(given: dict[str, msgspec.Raw], key: str) -> str:
+def _text_of(values: dict[str, msgspec.Raw], key: str) -> str:
     try:
-        return _text.decode(given.get(key, b'""'))
+        return _text.decode(values.get(key, b'""'))
     except msgspec.DecodeError:
         return ""

@@ -158,8 +158,8 @@ async def _call_method(
         return await _call_once(core, identity, name, method, params, key)
     except SkilleryError as error:
         if is_refusal(error, method.audits):
-            given = b"" if raw is msgspec.UNSET else raw
-            _note_refusal(core, identity, name, subject_of(given, method.audits or ""), error)
+            values = b"" if raw is msgspec.UNSET else raw
+            _note_refusal(core, identity, name, subject_of(values, method.audits or ""), error)
         raise
 
 
@@ -181,8 +181,8 @@ async def _call_once(core: Core, identity: Identity, name: str, method: Method, 
     async def work() -> bytes:
         return b"".join(encoded_parts(await method.call(core.parts[method.part], identity, params)))
 
-    asked = await _digest_of(name, params)
-    return Json(msgspec.Raw(await core.once.call(identity, key, asked, work)))
+    request = await _digest_of(name, params)
+    return Json(msgspec.Raw(await core.once.call(identity, key, request, work)))
 
 
 async def _digest_of(method: str, params: Any) -> str:

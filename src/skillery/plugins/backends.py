@@ -49,8 +49,8 @@ class Watch(NamedTuple):
 
     def hanging(self, method: str) -> Unavailable:
         """Count a call that is not made, because too many earlier calls hang. Return the error for its caller."""
-        said = f"not called, because {MOST_HANGING} earlier calls have not returned"
-        self.failures.note(self.plugin, method, "hangs", said)
+        text = f"not called, because {MOST_HANGING} earlier calls have not returned"
+        self.failures.note(self.plugin, method, "hangs", text)
         return self._unavailable()
 
     def _unavailable(self) -> Unavailable:

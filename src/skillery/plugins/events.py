@@ -61,8 +61,8 @@ class PluginEvents:
             log.warning("%s %s is refused: %s", publication.name, publication.version, failed)
             return [Finding("before_publish", "a check of this server failed; an admin finds the error in the log")]
         if not _are_findings(findings):
-            said = f"a before_publish hook must return a list of Finding, not {findings!r:.200}"
-            self.failures.note(check.plugin, "before_publish", "invalid", said)
+            text = f"a before_publish hook must return a list of Finding, not {findings!r:.200}"
+            self.failures.note(check.plugin, "before_publish", "invalid", text)
             return [Finding("before_publish", "a check of this server is broken; an admin finds the error in the log")]
         return list(findings)
 
@@ -108,12 +108,12 @@ class PluginEvents:
                 yield self._function(hook, hookimpl.plugin_name)
 
     def _function(self, hook: str, plugin: str) -> PluginFunction:
-        found = self._functions.get((hook, plugin))
-        if found is None:
+        function = self._functions.get((hook, plugin))
+        if function is None:
             name = plugin.removesuffix(OBJECT_SUFFIX)
-            found = PluginFunction(name, hook, _Alone(self._manager, hook, plugin), self.failures)
-            self._functions[hook, plugin] = found
-        return found
+            function = PluginFunction(name, hook, _Alone(self._manager, hook, plugin), self.failures)
+            self._functions[hook, plugin] = function
+        return function
 
 
 class _Alone:

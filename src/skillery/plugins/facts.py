@@ -71,14 +71,14 @@ def _offers(plugins: Plugins, settings: Settings) -> dict[str, list[Fact]]:
         "verifier": set(plugins.offers["verifier"]),  # an offered verifier is used
         "plugin": set(settings.plugins),
     }
-    found: dict[str, list[Fact]] = {}
+    facts: dict[str, list[Fact]] = {}
     for kind, names in chosen.items():
         for implementation in getattr(plugins.manager.hook, f"skillery_{kind}").get_hookimpls():
             offer = implementation.function()
-            found.setdefault(implementation.plugin_name, []).append(
+            facts.setdefault(implementation.plugin_name, []).append(
                 {"kind": kind, "name": offer.name, "chosen": offer.name in names, "unsafe": offer.unsafe}
             )
-    return found
+    return facts
 
 
 def _hooks(plugins: Plugins) -> dict[str, list[str]]:

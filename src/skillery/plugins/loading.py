@@ -54,8 +54,8 @@ def load(folder: str | Path = "") -> tuple[pluggy.PluginManager, Mapping[str, So
 
 
 def _of_entry(entry: EntryPoint) -> Source:
-    found = entry.dist
-    return Source(found.name if found else None, found.version if found else None, None, API_VERSION)
+    dist = entry.dist
+    return Source(dist.name if dist else None, dist.version if dist else None, None, API_VERSION)
 
 
 def _register(manager: pluggy.PluginManager, name: str, load: Callable[[], Any]) -> int:

@@ -134,9 +134,9 @@ class CompilePool:
         answer = await self._call(caller, find_signature, source.content, source.export or "")
         return None if isinstance(answer, SourceFault) else answer
 
-    def _keep(self, found: Mapping[str, tuple[Import, ...]]) -> None:
+    def _keep(self, imports: Mapping[str, tuple[Import, ...]]) -> None:
         """Cache the imports of the most recent sources, because many skills contain copies of the same files."""
-        self._imports |= found
+        self._imports |= imports
         for sha256 in list(self._imports)[: max(0, len(self._imports) - KEPT_SOURCES)]:
             del self._imports[sha256]
 

@@ -86,10 +86,10 @@ def read_plain_folder(folder: Path) -> tuple[SkillFolder, SkillMd, list[str]]:
     read = read_skill_md(next(file.content for file in files if file.path == SKILL_MD))
     repairs = Repairs()
     repairs.listed.extend(read.repairs)
-    found = read_foreign_skill(read.skill_md, folder.resolve().name, frozenset(), repairs)
-    name, version = registry_name(found.stated), str(found.version or "1.0.0")
-    manifest = {"name": name, "version": version, "description": found.description}
-    notes = [f"{one.file or SKILL_MD}{f':{one.line}' if one.line else ''}: {one.message}" for one in repairs.all()]
+    foreign = read_foreign_skill(read.skill_md, folder.resolve().name, frozenset(), repairs)
+    name, version = registry_name(foreign.stated), str(foreign.version or "1.0.0")
+    manifest = {"name": name, "version": version, "description": foreign.description}
+    notes = [f"{row.file or SKILL_MD}{f':{row.line}' if row.line else ''}: {row.message}" for row in repairs.all()]
     text = text_of(next(file.content for file in files if file.path == SKILL_MD))
     return SkillFolder(manifest, text, files, skipped), read.skill_md, notes
 
@@ -187,12 +187,12 @@ def holds(connection: Connection, storage: Storage, row: VersionRow, files: Sequ
     missing, because the server adds them. SKILL.md may be the stored file, or the file that an export contains.
     """
     stored = {file.path: file.sha256 for file in files_of(connection, row.version_id)}
-    given = {file.path: file.sha256 for file in files}
+    values = {file.path: file.sha256 for file in files}
     for added in (SKILL_TOML, LOCK):
-        if added not in given:
+        if added not in values:
             stored.pop(added, None)
-    skill_md, stored_md = given.pop(SKILL_MD, ""), stored.pop(SKILL_MD, None)
-    return given == stored and (skill_md == stored_md or skill_md == _exported(connection, storage, row))
+    skill_md, stored_md = values.pop(SKILL_MD, ""), stored.pop(SKILL_MD, None)
+    return values == stored and (skill_md == stored_md or skill_md == _exported(connection, storage, row))
 
 
 def _exported(connection: Connection, storage: Storage, row: VersionRow) -> str:

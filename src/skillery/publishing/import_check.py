@@ -59,8 +59,8 @@ def findings_of(
     try:
         report = msgspec.json.decode(outcome.result or b"", type=Report)
     except (msgspec.MsgspecError, RecursionError):
-        said = "cannot be imported: it changes the process that imports it"
-        return (Finding(RULE, said, "error", runtime.entrypoint, 1),)
+        text = "cannot be imported: it changes the process that imports it"
+        return (Finding(RULE, text, "error", runtime.entrypoint, 1),)
     if finding := _of_signature(manifest, runtime, report):
         return (finding,)
     return (_of_report(manifest, runtime, report, paths),) if report.type else ()
@@ -85,53 +85,53 @@ def _of_signature(manifest: Manifest, runtime: Runtime, report: Report) -> Findi
     inputs = [name for name in report.parameters if name in manifest.inputs]
     if len(inputs) < 2:
         return None
-    said = (
+    text = (
         f"{runtime.export}({', '.join(report.parameters)}) has a parameter for each input, but a run passes one "
         f"argument, the object of all inputs: write def {runtime.export}(args): and read args['{inputs[0]}']"
     )
-    return _finding(runtime, report, "error", said)
+    return _finding(runtime, report, "error", text)
 
 
 def _of_failure(manifest: Manifest, runtime: Runtime, failure: Failure, seconds: float) -> Finding:
-    said = printable(failure.message, 400)
+    text = printable(failure.message, 400)
     if failure.type in SERVER_FAILURES:
-        return Finding(RULE, f"was not imported: {said}", "warning", runtime.entrypoint)
+        return Finding(RULE, f"was not imported: {text}", "warning", runtime.entrypoint)
     if failure.type == FailureType.TIMEOUT:
-        said = f"the import takes longer than {seconds:g} s (the setting publishing.import_seconds). {_LATER}"
+        text = f"the import takes longer than {seconds:g} s (the setting publishing.import_seconds). {_LATER}"
         is_slow = bool(runtime.dependencies) or _has_permissions(manifest)
-        return Finding(RULE, said, "warning" if is_slow else "error", runtime.entrypoint, 1)
+        return Finding(RULE, text, "warning" if is_slow else "error", runtime.entrypoint, 1)
     severity: Severity = "warning" if _has_permissions(manifest) else "error"
-    return Finding(RULE, f"cannot be imported: {failure.type}: {said}", severity, runtime.entrypoint, 1)
+    return Finding(RULE, f"cannot be imported: {failure.type}: {text}", severity, runtime.entrypoint, 1)
 
 
 def _of_report(manifest: Manifest, runtime: Runtime, report: Report, paths: Sequence[str]) -> Finding:
-    said = f"cannot be imported: {printable(report.type, 100)}: {printable(report.message, 400)}".rstrip(": ")
+    text = f"cannot be imported: {printable(report.type, 100)}: {printable(report.message, 400)}".rstrip(": ")
     failure = Failure(report.type, report.message, "\n".join(report.chain))
     if report.variable:
         how = "" if report.variable in manifest.permissions.secrets else " (permissions.secrets does not list it)"
-        said = f"needs the variable {quoted(report.variable)}{how} to be imported. {_LATER}"
-        return _finding(runtime, report, "warning", said)
+        text = f"needs the variable {quoted(report.variable)}{how} to be imported. {_LATER}"
+        return _finding(runtime, report, "warning", text)
     if lacks_network(failure):
         how = "" if manifest.permissions.network else " (permissions.network lists no host)"
         return _finding(runtime, report, "warning", f"needs the network{how} to be imported. {_LATER}")
     if report.type == "ModuleNotFoundError" and report.module:
         return _of_missing(manifest, runtime, report, paths)
     if report.type == "SystemExit":
-        said = "calls sys.exit when it is imported; put that under: if __name__ == '__main__':"
+        text = "calls sys.exit when it is imported; put that under: if __name__ == '__main__':"
     if report.type not in _OF_CODE and _has_permissions(manifest):
-        return _finding(runtime, report, "warning", f"{said}; it may need the network or secrets. {_LATER}")
-    return _finding(runtime, report, "error", said)
+        return _finding(runtime, report, "warning", f"{text}; it may need the network or secrets. {_LATER}")
+    return _finding(runtime, report, "error", text)
 
 
 def _of_missing(manifest: Manifest, runtime: Runtime, report: Report, paths: Sequence[str]) -> Finding:
     module = report.module[:200]
     own = f"skills.{manifest.name.replace('-', '_')}"
     if module.startswith(f"{own}."):
-        said = f"imports {quoted(module)}, which leads nowhere: the bundle has no such module"
-        return _finding(runtime, report, "error", said)
+        text = f"imports {quoted(module)}, which leads nowhere: the bundle has no such module"
+        return _finding(runtime, report, "error", text)
     if module.split(".")[0] == "skills":
-        said = f"imports {quoted(module)}: this works only in run_code that mounts both skills"
-        return _finding(runtime, report, "warning", said)
+        text = f"imports {quoted(module)}: this works only in run_code that mounts both skills"
+        return _finding(runtime, report, "warning", text)
     if written := own_module(module, (runtime.entrypoint, paths)):
         return _finding(runtime, report, "error", f"imports {quoted(module)}: {written}")
     add = f"add {quoted(providers_of(module).packages[0])} to {DEPENDENCIES}, or the module to the skill"

@@ -88,10 +88,10 @@ def _findings(bundle: Bundle, outcome: Outcome, paths: Sequence[str]) -> Iterato
     failure = outcome.failure
     if failure is not None:
         is_of_server = failure.type in SERVER_FAILURES
-        said = (
+        text = (
             f"{'was not' if is_of_server else 'cannot be'} checked: {failure.type}: {printable(failure.message, 400)}"
         )
-        yield Finding(RULE, said, "warning" if is_of_server or _may_need_more(bundle) else "error", paths[0], 1)
+        yield Finding(RULE, text, "warning" if is_of_server or _may_need_more(bundle) else "error", paths[0], 1)
         return
     try:
         faults = msgspec.json.decode(outcome.result or b"", type=list[Fault] | None)

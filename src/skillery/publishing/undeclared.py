@@ -165,11 +165,11 @@ def _sources(files: Sequence[BundleFile]) -> list[BundleFile]:
 
 def _missing(imports: Sequence[tuple[str, Import]], own: frozenset[str]) -> tuple[Missing, ...]:
     """Return one entry for each imported module that is not in `own`, at most MOST_MODULES entries."""
-    found: dict[str, list[tuple[str, Import]]] = {}
+    missings: dict[str, list[tuple[str, Import]]] = {}
     for path, one in imports:
         if one.module.partition(".")[0] not in own:
-            found.setdefault(one.module, []).append((path, one))
-    return tuple(_at_first_place(module, places) for module, places in list(found.items())[:MOST_MODULES])
+            missings.setdefault(one.module, []).append((path, one))
+    return tuple(_at_first_place(module, places) for module, places in list(missings.items())[:MOST_MODULES])
 
 
 def _at_first_place(module: str, places: list[tuple[str, Import]]) -> Missing:

@@ -92,17 +92,17 @@ def read_audit(connection: Connection, key: bytes, wanted: AuditFilter, *, limit
 
 def _conditions(wanted: AuditFilter) -> list[ColumnElement[bool]]:
     exactly = ((audit.c.identity, wanted.identity), (audit.c.action, wanted.action), (audit.c.outcome, wanted.outcome))
-    found: list[ColumnElement[bool]] = [column == value for column, value in exactly if value]
+    conditions: list[ColumnElement[bool]] = [column == value for column, value in exactly if value]
     if wanted.subject:
         # "A" follows "@" in the order of bytes.
         versions = and_(audit.c.subject >= f"{wanted.subject}@", audit.c.subject < f"{wanted.subject}A")
-        found.append(or_(audit.c.subject == wanted.subject, versions))
+        conditions.append(or_(audit.c.subject == wanted.subject, versions))
     now = datetime.now(UTC)
     if wanted.since:
-        found.append(audit.c.at >= _text(parse_timestamp(wanted.since, "since", now)))
+        conditions.append(audit.c.at >= _text(parse_timestamp(wanted.since, "since", now)))
     if wanted.until:
-        found.append(audit.c.at < _text(parse_timestamp(wanted.until, "until", now)))
-    return found
+        conditions.append(audit.c.at < _text(parse_timestamp(wanted.until, "until", now)))
+    return conditions
 
 
 def _text(timestamp: datetime) -> str:

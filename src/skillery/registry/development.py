@@ -253,11 +253,11 @@ def _made(identity: Identity, bundle: Bundle, warnings: tuple[str, ...]) -> Deve
     return DevelopmentVersion(row, manifest.namespace, {"names": names, "summary": summary}, bundle.size_bytes)
 
 
-def _replaced(row: VersionRow, asked: str) -> VersionNotFound:
+def _replaced(row: VersionRow, text: str) -> VersionNotFound:
     return VersionNotFound(
-        f"'{row.name}' has no development version '{asked}' any more",
+        f"'{row.name}' has no development version '{text}' any more",
         hint=f"The newest is {row.version}: leave the version out to get the newest.",
         name=row.name,
-        version=asked,
+        version=text,
         versions=[row.version],
     )

@@ -122,8 +122,8 @@ def _namespace_index(connection: Connection, wanted: str, name: str) -> list[str
     The list is also empty if the skill has no namespace.
     """
     # An unpublished skill has no row yet: its namespace then follows from its name.
-    found = connection.scalar(select(skills.c.namespace).where(skills.c.name == name))
-    namespace = name.rpartition(".")[0] if found is None else found
+    value = connection.scalar(select(skills.c.namespace).where(skills.c.name == name))
+    namespace = name.rpartition(".")[0] if value is None else value
     if not namespace:
         return []
     rows = _FIRST_OF_NAMESPACE.rows(connection, index_name=wanted, namespace=namespace)
@@ -235,8 +235,8 @@ def _is_in(namespace: ColumnElement[str], name: ColumnElement[str]) -> ColumnEle
 
 
 def _rank(namespace: ColumnElement[str], name: ColumnElement[str]) -> ColumnElement[int]:
-    asked: ColumnElement[str] = bindparam("in_namespace")
-    return case((name == asked, _number(0)), (namespace == asked, _number(1)), else_=_number(2))
+    condition: ColumnElement[str] = bindparam("in_namespace")
+    return case((name == condition, _number(0)), (namespace == condition, _number(1)), else_=_number(2))
 
 
 def _number(number: int) -> ColumnElement[int]:

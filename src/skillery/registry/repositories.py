@@ -69,10 +69,10 @@ def list_branches(
     no skill of this namespace. Raise RepositoryTooLarge if there are more than `most` skills.
     """
     values = index_values(identity, namespace)
-    found = list_branch(connection, identity=identity, namespace=namespace, branch=LATEST, most=most)
-    if not found:
+    branch = list_branch(connection, identity=identity, namespace=namespace, branch=LATEST, most=most)
+    if not branch:
         return {}
-    branches = {LATEST: found}
+    branches = {LATEST: branch}
     room = most
     for label, count in _labels(connection, identity, namespace, values):
         if count <= room:
@@ -146,11 +146,11 @@ def _resolvable(connection: Connection, skill_id: int) -> set[int]:
     return set(connection.scalars(select(skill_versions.c.id).where(of_skill, skill_versions.c.status.in_(RESOLVABLE))))
 
 
-def _versions(which: ColumnElement[bool]) -> Select[Any]:
+def _versions(condition: ColumnElement[bool]) -> Select[Any]:
     return (
         select(*_COLUMNS)
         .join_from(index_names, skills, skills.c.id == index_names.c.skill_id)
-        .join(skill_versions, which)
+        .join(skill_versions, condition)
         .where(skills.c.latest_version_id.is_not(None))
     )
 
@@ -187,19 +187,19 @@ def _rows(
 ) -> list[RepositoryVersion]:
     """Return all rows of a statement, which are read in pages."""
     page = statement.where(index_names.c.index_name > bindparam("after")).order_by(index_names.c.index_name)
-    found: list[RepositoryVersion] = []
+    versions: list[RepositoryVersion] = []
     while True:
-        after = found[-1].index_name if found else ""
+        after = versions[-1].index_name if versions else ""
         rows = connection.execute(page.limit(ROWS_AT_ONCE), values | {"after": after}).all()
-        found += [_version(*row) for row in rows]
-        if len(found) > most:
+        versions += [_version(*row) for row in rows]
+        if len(versions) > most:
             raise RepositoryTooLarge(
                 f"there are more than {most} skills, which is the limit of a repository or marketplace "
                 "(the setting index_skills)",
                 hint="Ask for a namespace: /git/{namespace}.git, or /marketplace.json?namespace={namespace}.",
             )
         if len(rows) < ROWS_AT_ONCE:
-            return found
+            return versions
 
 
 def _version(*values: Any) -> RepositoryVersion:

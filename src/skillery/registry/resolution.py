@@ -143,8 +143,10 @@ def _not_found(
         else "No version of the skill resolves: list_versions shows all versions. "
         "A draft or a yanked version is found by its exact version only."
     )
-    asked = _shown(spec)
-    return VersionNotFound(f"'{name}' has no version '{asked}'", hint=hint, name=name, version=asked, versions=newest)
+    request = _shown(spec)
+    return VersionNotFound(
+        f"'{name}' has no version '{request}'", hint=hint, name=name, version=request, versions=newest
+    )
 
 
 def label_not_found(connection: Connection, skill_id: int, name: str, label: str) -> LabelNotFound:
@@ -208,14 +210,14 @@ def _near_names(connection: Connection, identity: Identity, name: str) -> list[s
     listed = select(skills.c.name).where(skills.c.latest_version_id.is_not(None))
     first = name.partition(".")[0]
     names: set[str] = set()
-    for way in [true()] if view is None else seen_by_name(view):
-        seen = listed.where(way)
+    for method in [true()] if view is None else seen_by_name(view):
+        seen = listed.where(method)
         looks = (
             seen.where(skills.c.name >= name).order_by(skills.c.name).limit(20),
             seen.where(skills.c.name < name).order_by(skills.c.name.desc()).limit(20),
             seen.where(skills.c.name >= first, skills.c.name < first + "/").order_by(skills.c.name).limit(40),
         )
-        names.update(found for look in looks for found in connection.scalars(look, values))
+        names.update(value for look in looks for value in connection.scalars(look, values))
     if view is not None:
         names.update(connection.scalars(listed.where(is_own()).limit(_MOST_OWN), values))
     return near_words(name, sorted(names))

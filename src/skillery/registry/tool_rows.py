@@ -91,8 +91,8 @@ def offer_latest(connection: Connection, skill_id: int, version_id: int | None) 
 def tools_of(connection: Connection, version: VersionRow, after: str = "") -> list[tuple[str, str]]:
     """Return the name and the item of each tool of a version whose name follows `after`, sorted by name."""
     if version.unstored is None:
-        found = _OF_VERSION.rows(connection, version_id=version.version_id, after=after)
-        return [(name, item_json) for name, item_json in found]
+        rows = _OF_VERSION.rows(connection, version_id=version.version_id, after=after)
+        return [(name, item_json) for name, item_json in rows]
     return [(name, item_json) for name, (_, item_json) in version.unstored.tools.items() if name > after]
 
 
@@ -173,15 +173,15 @@ def forget_session_tools(connection: Connection, *, limit: int) -> int:
     """Delete at most `limit` expired tools. Return the number of deleted tools."""
     old = select(session_tools.c.identity, session_tools.c.session, session_tools.c.name)
     old = old.where(session_tools.c.expires_at <= datetime.now(UTC)).order_by(session_tools.c.expires_at).limit(limit)
-    found = connection.execute(old).all()
-    for one in found:
+    rows = connection.execute(old).all()
+    for one in rows:
         is_it = and_(
             session_tools.c.identity == one.identity,
             session_tools.c.session == one.session,
             session_tools.c.name == one.name,
         )
         connection.execute(delete(session_tools).where(is_it))
-    return len(found)
+    return len(rows)
 
 
 def _of(identity: Identity) -> ColumnElement[bool]:

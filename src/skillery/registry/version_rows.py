@@ -182,9 +182,9 @@ def record_new_version(
 
 def record_findings(connection: Connection, name: str, findings: Sequence[CheckFinding], /, **about: str) -> None:
     """Record findings about a stored version. `about` has at least its `version`."""
-    found = msgspec.to_builtins(list(findings))
+    builtins = msgspec.to_builtins(list(findings))
     values = {"name": name, "namespace": namespace_of(name), **about}
-    events.record(connection, "finding", skill=name, **values, findings=found)
+    events.record(connection, "finding", skill=name, **values, findings=builtins)
 
 
 def _about(identity: Identity, name: str) -> dict[str, str]:

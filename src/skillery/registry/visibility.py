@@ -87,37 +87,37 @@ def seen_by_namespace(view: View) -> list[ColumnElement[bool]]:
     With at most _MOST_APART grants, each condition reads a few ranges of the index (visibility, namespace, name), so
     that hidden skills are not read. More grants are combined into few conditions, which also read hidden skills.
     """
-    found = [_is("public")]
+    conditions = [_is("public")]
     for visibility in _granted(view):
         if view.grants_all:
-            found.append(_is(visibility))
+            conditions.append(_is(visibility))
         if len(view.grants) > _MOST_APART:
-            found += _together(view, visibility)
+            conditions += _together(view, visibility)
             continue
         for place, above in enumerate(view.grants):
             low, high = _bound(f"grant_low_{place}"), _bound(f"grant_high_{place}")
             namespaces = [_bound(f"grant_{place}_{number}") for number in range(above)]
             inside = and_(skills.c.namespace >= low, skills.c.namespace < high)
-            found.append(and_(_is(visibility), inside, _in_grant(place)))
-            found.append(and_(_is(visibility), skills.c.namespace.in_(namespaces), _in_grant(place)))
+            conditions.append(and_(_is(visibility), inside, _in_grant(place)))
+            conditions.append(and_(_is(visibility), skills.c.namespace.in_(namespaces), _in_grant(place)))
         if view.grants:
             # A skill may state a namespace of others. Its name alone decides who sees it.
             # As text, because the condition of a partial index must be repeated word for word.
-            found += [and_(_is(visibility), text(FOREIGN_NAMESPACE), grant) for grant in in_grants(view)]
-    return found
+            conditions += [and_(_is(visibility), text(FOREIGN_NAMESPACE), grant) for grant in in_grants(view)]
+    return conditions
 
 
 def seen_by_name(view: View, rows: FromClause = skills) -> list[ColumnElement[bool]]:
     """Return conditions on `rows` like those of `seen_by_namespace`, for the index (visibility, name)."""
-    found = [_is("public", rows)]
+    conditions = [_is("public", rows)]
     for visibility in _granted(view):
         if view.grants_all:
-            found.append(_is(visibility, rows))
+            conditions.append(_is(visibility, rows))
         if len(view.grants) > _MOST_APART:
-            found += _together(view, visibility, rows)
+            conditions += _together(view, visibility, rows)
         else:
-            found += [and_(_is(visibility, rows), _in_grant(place, rows)) for place in range(len(view.grants))]
-    return found
+            conditions += [and_(_is(visibility, rows), _in_grant(place, rows)) for place in range(len(view.grants))]
+    return conditions
 
 
 def is_own() -> ColumnElement[bool]:

@@ -135,10 +135,10 @@ class Cache:
 
     # -- unused files --------------------------------------------------------------------------------------------
 
-    def blobs_unused_since(self, moment: datetime) -> Iterator[tuple[str, int]]:
-        """Yield digest and size of each blob that no run has used since `moment`."""
+    def blobs_unused_since(self, instant: datetime) -> Iterator[tuple[str, int]]:
+        """Yield digest and size of each blob that no run has used since `instant`."""
         for path in (self._folder / "blobs").iterdir():
-            if _is_older(path, moment):
+            if _is_older(path, instant):
                 with contextlib.suppress(FileNotFoundError):
                     yield path.name, path.stat().st_size
 
@@ -261,9 +261,9 @@ def _damaged(problem: str) -> Unavailable:
     return Unavailable(f"the registry is damaged: {problem}", hint="The admin of the server can run: skillery check.")
 
 
-def _is_older(path: Path, moment: datetime) -> bool:
+def _is_older(path: Path, instant: datetime) -> bool:
     try:
-        return path.stat().st_mtime < moment.timestamp()
+        return path.stat().st_mtime < instant.timestamp()
     except FileNotFoundError:
         return False
 

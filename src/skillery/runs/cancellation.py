@@ -39,12 +39,12 @@ def request_cancel(connection: Connection, *, identity: Identity, run_id: str) -
     Raise RunNotFound if the identity may not see the run or the run does not exist. Raise RunEnded if the run has
     ended.
     """
-    found = find_run(connection, identity, run_id)
+    run = find_run(connection, identity, run_id)
     wanted = update(runs).where(runs.c.id == run_id, runs.c.status == "started")
     if not connection.execute(
         wanted.values(cancel_requested_at=datetime.now(UTC), cancel_requested_by=identity.name)
     ).rowcount:
-        status = connection.scalar(select(runs.c.status).where(runs.c.id == run_id)) or found.status
+        status = connection.scalar(select(runs.c.status).where(runs.c.id == run_id)) or run.status
         raise RunEnded(
             f"the run {run_id} has ended: it is {status}",
             hint="There is nothing to cancel; get_run shows how it ended.",

@@ -26,8 +26,8 @@ class _Row(NamedTuple):
 def author_hint(job: Job, failure: Failure) -> str | None:
     """Return what the author changes after this failure, or None if there is no hint."""
     for row in _ROWS:
-        found = row.message.search(failure.message) if failure.type in row.types else None
-        if found is not None and (hint := row.remedy(job, failure, found)):
+        match = row.message.search(failure.message) if failure.type in row.types else None
+        if match is not None and (hint := row.remedy(job, failure, match)):
             return hint
     return None
 
@@ -53,9 +53,9 @@ def _disk(job: Job, *_: object) -> str:
     )
 
 
-def _file_of_skill(job: Job, _: Failure, found: re.Match[str]) -> str | None:
+def _file_of_skill(job: Job, _: Failure, match: re.Match[str]) -> str | None:
     """Return how to open a file of the skill. The working directory of a run is empty."""
-    path = found[1].removeprefix("./")
+    path = match[1].removeprefix("./")
     if not isinstance(job.call, SkillCall | HandlerCall) or path.startswith("/") or ".." in path.split("/"):
         return None
     skill = job.skills[0]
@@ -66,11 +66,11 @@ def _file_of_skill(job: Job, _: Failure, found: re.Match[str]) -> str | None:
     return f"the file is in the skill, not in the working directory: Path(__file__).parents[{up}] / {quoted(path)}"
 
 
-def _variable(job: Job, failure: Failure, found: re.Match[str]) -> str | None:
+def _variable(job: Job, failure: Failure, match: re.Match[str]) -> str | None:
     if isinstance(job.call, CodeCall) or "environ" not in failure.traceback:
         return None
     return (
-        f"a run has no variables of the server, only secrets of its skill: write secrets = [{quoted(found[1])}] below "
+        f"a run has no variables of the server, only secrets of its skill: write secrets = [{quoted(match[1])}] below "
         "[permissions] in skill.toml"
     )
 
@@ -79,7 +79,7 @@ def _no_input(job: Job, *_: object) -> str:
     return "a run has no keyboard: declare the value below [inputs], and read it from args"
 
 
-def _object(job: Job, _: Failure, found: re.Match[str]) -> str | None:
+def _object(job: Job, _: Failure, match: re.Match[str]) -> str | None:
     if not isinstance(job.call, SkillCall):
         return None
     name = job.call.function
@@ -94,8 +94,8 @@ def _exit(job: Job, failure: Failure, _: re.Match[str]) -> str | None:
     return f"{place}return a value, or raise an error, instead of sys.exit"
 
 
-def _installer(job: Job, _: Failure, found: re.Match[str]) -> str:
-    program = next(group for group in found.groups() if group)
+def _installer(job: Job, _: Failure, match: re.Match[str]) -> str:
+    program = next(group for group in match.groups() if group)
     if program in _NODE_INSTALLERS:
         return (
             "a run cannot install packages: bundle the JavaScript modules with the skill, in a folder of another name"
@@ -168,11 +168,11 @@ def code_hint(job: Job, failure: Failure) -> str | None:
 
     There are hints on skills that are not mounted, on paths, and on code of run_code that breaks its contract.
     """
-    found = NO_SKILL.search(failure.message)
-    if found is not None and failure.type in {"ModuleNotFoundError", "ImportError"}:
-        return _how_to_mount(job, found[1])
-    if (found := NO_NAME.search(failure.message)) is not None:
-        return _how_to_mount(job, f"skills.{found[1]}")
+    match = NO_SKILL.search(failure.message)
+    if match is not None and failure.type in {"ModuleNotFoundError", "ImportError"}:
+        return _how_to_mount(job, match[1])
+    if (match := NO_NAME.search(failure.message)) is not None:
+        return _how_to_mount(job, f"skills.{match[1]}")
     if isinstance(job.call, CodeCall) and (hint := _code_only(job.call, failure)):
         return hint
     return author_hint(job, failure) or _how_to_write(failure.message)
@@ -191,8 +191,8 @@ def _code_only(call: CodeCall, failure: Failure) -> str | None:
     called = WRONG_CALL.search(failure.message)
     if failure.type == "TypeError" and called and called[1] == call.function:
         return f"a run passes one argument, the object args: def {call.function}(args):"
-    if failure.type == "FileNotFoundError" and (found := IN_WORKSPACE.search(failure.message)):
-        return f"the workspace starts empty: files=[{{'path': {quoted(found[1])}, 'blob_id': ...}}] copies a blob there"
+    if failure.type == "FileNotFoundError" and (match := IN_WORKSPACE.search(failure.message)):
+        return f"the workspace starts empty: files=[{{'path': {quoted(match[1])}, 'blob_id': ...}}] copies a blob there"
     return None
 
 
@@ -231,7 +231,7 @@ def _how_to_import(job: Job, missing: str) -> str:
 def _wanted(code: str, missing: str) -> str:
     """Return the import name of the skill that the code imports and that is missing, without `skills.`."""
     missing = missing.removeprefix("skills").removeprefix(".")
-    names = [found[1].strip(".") for found in _IMPORTED.finditer(code)]
+    names = [match[1].strip(".") for match in _IMPORTED.finditer(code)]
     wanted = [name for name in names if name == missing or name.startswith(f"{missing}." if missing else "")]
     if wanted:
         return wanted[0]

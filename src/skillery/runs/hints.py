@@ -73,17 +73,17 @@ def how_to_have(module: str, job: Job) -> str:
     if not isinstance(job.call, CodeCall) and (own := own_module(module, _paths_of(job))):
         return own
     providers = providers_of(module)
-    who = f"{providers} provide{'' if len(providers.packages) > 1 else 's'} it"
+    caller = f"{providers} provide{'' if len(providers.packages) > 1 else 's'} it"
     if providers.how == "guessed":
-        who = f"no known package provides it, the package may be called {providers}"
+        caller = f"no known package provides it, the package may be called {providers}"
     if isinstance(job.call, CodeCall):
         return (
-            f"{who}; three ways to have it: name an environment that has it (list_environments shows them), "
+            f"{caller}; three ways to have it: name an environment that has it (list_environments shows them), "
             f"mount a skill that declares it in {DEPENDENCIES}, or let an admin add it to an environment"
         )
     package = providers.packages[0]
     return (
-        f"{who}; three ways to have it: declare {package} in {DEPENDENCIES} of skill.toml; import the skill with "
+        f"{caller}; three ways to have it: declare {package} in {DEPENDENCIES} of skill.toml; import the skill with "
         f"--packages infer; or name an environment that has {package}, if the skill declares no packages"
     )
 
@@ -97,11 +97,11 @@ def _paths_of(job: Job) -> tuple[str, list[str]]:
 
 
 def _missing_module(failure: Failure) -> str | None:
-    found = NO_MODULE.search(failure.message)
-    if found is None:
+    match = NO_MODULE.search(failure.message)
+    if match is None:
         return None
-    is_whole = failure.type == "ModuleNotFoundError" and found[0] == failure.message
-    return found[1] if is_whole or f"ModuleNotFoundError: {found[0]}" in failure.message else None
+    is_whole = failure.type == "ModuleNotFoundError" and match[0] == failure.message
+    return match[1] if is_whole or f"ModuleNotFoundError: {match[0]}" in failure.message else None
 
 
 def _script_with_hint(job: Job, outcome: Outcome, result: bytes) -> Outcome:
@@ -112,10 +112,10 @@ def _script_with_hint(job: Job, outcome: Outcome, result: bytes) -> Outcome:
     answer = script_answer(result) if b"ModuleNotFoundError" in result else None
     stderr = (answer or {}).get("stderr")
     text = stderr if isinstance(stderr, str) else ""
-    found = LAST_LINE.search(text)
-    if answer is None or found is None or not answer.get("exit_code"):
+    match = LAST_LINE.search(text)
+    if answer is None or match is None or not answer.get("exit_code"):
         return outcome
-    hint = _WITHOUT_RUNTIME if found[1].partition(".")[0] == "runtime" else how_to_have(found[1], job)
+    hint = _WITHOUT_RUNTIME if match[1].partition(".")[0] == "runtime" else how_to_have(match[1], job)
     places = PLACE.findall(text)
     hint = f"{':'.join(places[-1])}: {hint}" if places else hint
     encoded = msgspec.json.encode({**answer, "hint": hint})

@@ -41,14 +41,14 @@ class LimitRules(msgspec.Struct, frozen=True):
             wanted["timeout_ms"] = self._checked("timeout_ms", timeout_ms)
         return msgspec.structs.replace(self.defaults, **wanted)
 
-    def for_code(self, asked: Mapping[str, object]) -> Limits:
+    def for_code(self, request: Mapping[str, object]) -> Limits:
         """Return the limits of a run of given code. A value of None means the default.
 
         A `timeout_ms` over the maximum is reduced to the maximum. Raise InvalidParams if another limit is over its
         maximum, or if a limit is unknown or invalid.
         """
         checked = {
-            key: self._checked(key, value) for key, value in asked.items() if value is not None or key not in ASKABLE
+            key: self._checked(key, value) for key, value in request.items() if value is not None or key not in ASKABLE
         }
         return msgspec.structs.replace(self.defaults, **checked)
 
@@ -127,7 +127,7 @@ NEEDS: tuple[tuple[Capability, Callable[[Job], object]], ...] = (
 
 def needs_of(job: Job) -> frozenset[str]:
     """Return all capabilities that the job needs."""
-    return frozenset(capability for capability, asked in NEEDS if asked(job))
+    return frozenset(capability for capability, request in NEEDS if request(job))
 
 
 def why_refused(backend: str, capabilities: frozenset[str], job: Job, needs: frozenset[str]) -> Failure | None:
@@ -135,10 +135,10 @@ def why_refused(backend: str, capabilities: frozenset[str], job: Job, needs: fro
     lacking = sorted(needs - capabilities)
     if not lacking:
         return None
-    who = "this code" if isinstance(job.call, CodeCall) else f"the skill '{job.call.skill}'"
+    caller = "this code" if isinstance(job.call, CodeCall) else f"the skill '{job.call.skill}'"
     return Failure(
         FailureType.SANDBOX_ERROR,
-        f"the sandbox '{backend}' of this server does not have {', '.join(lacking)}, which {who} needs; nothing "
+        f"the sandbox '{backend}' of this server does not have {', '.join(lacking)}, which {caller} needs; nothing "
         "was run. Ask the admin for another sandbox (the setting `sandbox`; `skillery doctor` shows the sandboxes)",
     )
 

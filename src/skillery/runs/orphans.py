@@ -76,9 +76,9 @@ def of_no_server(dead: frozenset[str]) -> ColumnElement[bool]:
     return and_(runs.c.status == "started", runs.c.server.not_in(alive) | runs.c.server.in_(sorted(dead)))
 
 
-def _close_and_tell(connection: Connection, left_by: Sequence[str], which: ColumnElement[bool], **how: Any) -> int:
+def _close_and_tell(connection: Connection, left_by: Sequence[str], condition: ColumnElement[bool], **how: Any) -> int:
     """Close runs like `_close`, record their events, and return the number of runs."""
-    closed = _close(connection, left_by, which, **how)
+    closed = _close(connection, left_by, condition, **how)
     record_closed(connection, closed)
     return len(closed)
 
@@ -86,7 +86,7 @@ def _close_and_tell(connection: Connection, left_by: Sequence[str], which: Colum
 def _close(
     connection: Connection,
     left_by: Sequence[str],
-    which: ColumnElement[bool],
+    condition: ColumnElement[bool],
     *,
     only_runs: bool = False,
     why: str = SERVER_DIED,
@@ -98,7 +98,7 @@ def _close(
     error = {"type": FailureType.SANDBOX_ERROR, "message": why}
     closed = connection.scalars(
         update(runs)
-        .where(runs.c.status == "started", which)
+        .where(runs.c.status == "started", condition)
         .values(
             status="failed",
             summary=error["message"],

@@ -103,14 +103,14 @@ async def packages_in(
 
     Raise InvalidParams if two locks, including the lock of the environment, have different versions of a package.
     """
-    given, began = GivenEnvironment(chosen.name), time.monotonic()
+    environment, began = GivenEnvironment(chosen.name), time.monotonic()
     lock = await named.lock(chosen, timeout_ms / 1000)
     if isinstance(lock, Failure):
-        return RunPackages((), lock, (time.monotonic() - began) * 1000, environment=given)
-    given = GivenEnvironment(chosen.name, lock.sha256)
+        return RunPackages((), lock, (time.monotonic() - began) * 1000, environment=environment)
+    environment = GivenEnvironment(chosen.name, lock.sha256)
     found = await _packages(environments, skills, timeout_ms, began, (chosen, lock))
     preload = chosen.preload if found.mounts and found.mounts[0].lock == lock.sha256 else ()
-    return found._replace(preload=preload, environment=given)
+    return found._replace(preload=preload, environment=environment)
 
 
 def chosen_for(

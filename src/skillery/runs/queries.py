@@ -77,10 +77,10 @@ def find_run(connection: Connection, identity: Identity, run_id: str) -> Row[Any
     """
     if "\0" in run_id:
         raise InvalidParams("the run id contains a NUL character", hint="Pass the run_id of an answer.", param="run_id")
-    found = connection.execute(_RUN.where(runs.c.id == run_id)).one_or_none()
-    if found is None or (found.identity != identity.name and not access.is_admin(identity)):
+    row = connection.execute(_RUN.where(runs.c.id == run_id)).one_or_none()
+    if row is None or (row.identity != identity.name and not access.is_admin(identity)):
         raise RunNotFound(f"there is no run '{run_id[:80]}'", hint="list_runs shows yours.", run_id=run_id[:80])
-    return found
+    return row
 
 
 def get_run(connection: Connection, *, identity: Identity, run_id: str) -> RunRecord:
@@ -180,7 +180,7 @@ def result_in(connection: Connection, row: Row[Any]) -> str | None:
 
 
 def read_runs(
-    connection: Connection, *, identity: Identity, key: bytes, asked: RunFilter, limit: int, cursor: str
+    connection: Connection, *, identity: Identity, key: bytes, filters: RunFilter, limit: int, cursor: str
 ) -> RunPage:
     """Return a page of the runs that match the filter, newest first. Only an admin gets the runs of other identities.
 
@@ -188,16 +188,16 @@ def read_runs(
     cursor belongs to another listing, and InvalidParams if `since` is not a time.
     """
     sees_all = access.is_admin(identity)
-    if asked.identity not in {"", identity.name} and not sees_all:
+    if filters.identity not in {"", identity.name} and not sees_all:
         raise NotAllowed(
-            f"only an admin lists the runs of '{asked.identity[:80]}'", hint="Leave 'identity' out for your own."
+            f"only an admin lists the runs of '{filters.identity[:80]}'", hint="Leave 'identity' out for your own."
         )
-    whose = asked.identity if sees_all else identity.name
-    bound_to = ("read_runs", whose, asked.skill, asked.status, asked.since)
-    statement = listing(whose, asked, datetime.now(UTC))
+    owner = filters.identity if sees_all else identity.name
+    bound_to = ("list_runs", owner, filters.skill, filters.status, filters.since)
+    statement = listing(owner, filters, datetime.now(UTC))
     if cursor:
-        moment, run_id = read_cursor(key, bound_to, cursor, 2)
-        position = tuple_(datetime.fromisoformat(moment), run_id, types=[runs.c.started_at.type, runs.c.id.type])
+        instant, run_id = read_cursor(key, bound_to, cursor, 2)
+        position = tuple_(datetime.fromisoformat(instant), run_id, types=[runs.c.started_at.type, runs.c.id.type])
         statement = statement.where(tuple_(runs.c.started_at, runs.c.id) < position)
     rows = connection.execute(statement.limit(limit + 1)).all()
     page = fitting_items([_listed(row) for row in rows[:limit]])
@@ -206,27 +206,27 @@ def read_runs(
     return RunPage(page, next_cursor)
 
 
-def listing(whose: str, asked: RunFilter, now: datetime) -> Select[Any]:
-    """Return the statement for the runs of the identity `whose` that match a filter, newest first. "" selects all
+def listing(owner: str, filters: RunFilter, now: datetime) -> Select[Any]:
+    """Return the statement for the runs of the identity `owner` that match a filter, newest first. "" selects all
     identities.
 
     Each filter uses an index by time, or removes only few rows of such an index.
     """
     where: list[ColumnElement[bool]] = []
-    if whose:
-        where.append(runs.c.identity == whose)
-    if asked.skill:
+    if owner:
+        where.append(runs.c.identity == owner)
+    if filters.skill:
         # A subquery, not a join: so the database reads one range of one index.
-        skill_id = select(skills.c.id).where(skills.c.name == asked.skill).scalar_subquery()
+        skill_id = select(skills.c.id).where(skills.c.name == filters.skill).scalar_subquery()
         where += [runs.c.skill_id == skill_id, runs.c.skill_id.is_not(None)]
-    if asked.status:
+    if filters.status:
         # A literal instead of a parameter, so that the database can use the partial index.
-        status = "started" if asked.status == "queued" else asked.status
+        status = "started" if filters.status == "queued" else filters.status
         where.append(runs.c.status == literal_column(f"'{status}'"))
-    if asked.status in {"queued", "started"}:
-        where.append(runs.c.queued.is_(asked.status == "queued"))
-    if asked.since:
-        where.append(runs.c.started_at >= parse_timestamp(asked.since, "since", now))
+    if filters.status in {"queued", "started"}:
+        where.append(runs.c.queued.is_(filters.status == "queued"))
+    if filters.since:
+        where.append(runs.c.started_at >= parse_timestamp(filters.since, "since", now))
     return _LISTED.where(*where).order_by(runs.c.started_at.desc(), runs.c.id.desc())
 
 
@@ -249,9 +249,9 @@ def _listed(row: Row[Any]) -> RunRow:
 
 
 def _position(row: Row[Any]) -> tuple[str, str]:
-    moment = in_utc(row.started_at)
-    assert moment is not None
-    return moment.isoformat(), row.id
+    instant = in_utc(row.started_at)
+    assert instant is not None
+    return instant.isoformat(), row.id
 
 
 def _status(row: Row[Any]) -> Status:

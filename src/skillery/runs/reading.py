@@ -74,7 +74,7 @@ async def list_runs(registry: Registry, identity: Identity, params: ListRuns) ->
         read_runs,
         identity=identity,
         key=registry.cursor_key,
-        asked=RunFilter(skill, status, params.since, params.identity),
+        filters=RunFilter(skill, status, params.since, params.identity),
         limit=params.limit,
         cursor=params.cursor,
     )

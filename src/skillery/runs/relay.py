@@ -97,10 +97,10 @@ class Relay:
             live, run_id = passed.run.live, passed.run.run_id
             parts, end = live.parts(passed.offset, size)
             progress = msgspec.json.encode(live.progress) if live.progress is not None else None
-            told = progress.decode() if progress is not None and progress != passed.progress else None
-            if not parts and told is None:
+            message = progress.decode() if progress is not None and progress != passed.progress else None
+            if not parts and message is None:
                 return
-            work = partial(write_pieces, run_id=run_id, parts=parts, progress=told, gap=live.gap)
+            work = partial(write_pieces, run_id=run_id, parts=parts, progress=message, gap=live.gap)
             await self._database.write(work)
             passed.offset, passed.progress = end, progress
 

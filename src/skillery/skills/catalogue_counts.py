@@ -99,40 +99,40 @@ class CountsCache:
         return counts
 
 
-def count_catalogue(connection: Connection, identity: Identity, asked: CatalogueFilter, cache: CountsCache) -> Counts:
+def count_catalogue(connection: Connection, identity: Identity, filters: CatalogueFilter, cache: CountsCache) -> Counts:
     """Return the counts of the rows that pass the filters and that the identity sees."""
 
     def count() -> Counts:
-        where = conditions(asked, view_of(identity))
-        return _count(connection, where, condition_parameters(asked, identity), asked.namespace)
+        where = conditions(filters, view_of(identity))
+        return _count(connection, where, condition_parameters(filters, identity), filters.namespace)
 
-    return cache.get(connection, _key(asked, identity), count)
+    return cache.get(connection, _key(filters, identity), count)
 
 
 def count_unlisted(
-    connection: Connection, identity: Identity, asked: CatalogueFilter, cache: CountsCache
+    connection: Connection, identity: Identity, filters: CatalogueFilter, cache: CountsCache
 ) -> list[FacetValue]:
     """Return the numbers of versions that are not listed, by status: drafts, versions in review, rejected and yanked
     versions that pass the other filters and that the identity sees. Each number is at most MOST_TOTAL.
     """
 
     def count() -> Counts:
-        found = [(status, _number(connection, identity, asked, status)) for status in UNLISTED]
+        found = [(status, _number(connection, identity, filters, status)) for status in UNLISTED]
         values = [FacetValue(status, number) for status, number in found if number]
         return Counts(0, False, Facets([], [], [], [], [], [], [], values))
 
-    return cache.get(connection, ("unlisted", *_key(asked, identity)), count).facets.status
+    return cache.get(connection, ("unlisted", *_key(filters, identity)), count).facets.status
 
 
-def _number(connection: Connection, identity: Identity, asked: CatalogueFilter, status: FilterStatus) -> int:
-    of_status = asked._replace(facts=asked.facts._replace(status=status))
+def _number(connection: Connection, identity: Identity, filters: CatalogueFilter, status: FilterStatus) -> int:
+    of_status = filters._replace(facts=filters.facts._replace(status=status))
     found = select(catalogue.c.version_id).where(*conditions(of_status, view_of(identity))).limit(MOST_TOTAL)
-    given = condition_parameters(of_status, identity)
-    return connection.scalar(select(func.count()).select_from(found.subquery()), given) or 0
+    values = condition_parameters(of_status, identity)
+    return connection.scalar(select(func.count()).select_from(found.subquery()), values) or 0
 
 
-def _key(asked: CatalogueFilter, identity: Identity) -> tuple[Hashable, ...]:
-    return asked, view_of(identity), tuple(sorted(parameters(identity).items()))
+def _key(filters: CatalogueFilter, identity: Identity) -> tuple[Hashable, ...]:
+    return filters, view_of(identity), tuple(sorted(parameters(identity).items()))
 
 
 def count_found(connection: Connection, skill_ids: Sequence[int], namespace: str, is_more: bool) -> Counts:
@@ -154,15 +154,15 @@ _GROUPED = (
 
 
 def _count(
-    connection: Connection, where: Sequence[ColumnElement[bool]], given: dict[str, Any], namespace: str
+    connection: Connection, where: Sequence[ColumnElement[bool]], values: dict[str, Any], namespace: str
 ) -> Counts:
     grouped = select(*_GROUPED, func.count().label("rows")).where(*where).group_by(*_GROUPED)
-    groups = connection.execute(grouped, given).all()
+    groups = connection.execute(grouped, values).all()
     if not groups:
         return Counts(0, False, Facets([], [], [], [], [], [], [], []))
     by_namespace = select(catalogue.c.namespace, func.count()).where(*where).group_by(catalogue.c.namespace)
     namespaces: Counter[str | bool] = Counter()
-    for name, rows in connection.execute(by_namespace, given):
+    for name, rows in connection.execute(by_namespace, values):
         namespaces[_level(name, namespace)] += rows
     total = sum(group.rows for group in groups)
     facets = {name: _values(_by(groups, place)) for place, name in enumerate(column.name for column in _GROUPED)}
@@ -170,7 +170,7 @@ def _count(
         min(total, MOST_TOTAL),
         total > MOST_TOTAL,
         Facets(
-            namespace=_values(namespaces)[:MOST_NAMESPACES_SHOWN], tags=_count_tags(connection, where, given), **facets
+            namespace=_values(namespaces)[:MOST_NAMESPACES_SHOWN], tags=_count_tags(connection, where, values), **facets
         ),
     )
 
@@ -188,7 +188,7 @@ def _values(counted: Counter[str | bool]) -> list[FacetValue]:
 
 
 def _count_tags(
-    connection: Connection, where: Sequence[ColumnElement[bool]], given: dict[str, Any]
+    connection: Connection, where: Sequence[ColumnElement[bool]], values: dict[str, Any]
 ) -> list[FacetValue]:
     newest_first = catalogue.c.published_at.desc(), catalogue.c.version_id.desc()
     newest = select(catalogue.c.version_id).where(*where).order_by(*newest_first).limit(MOST_TAGGED).subquery("newest")
@@ -201,7 +201,7 @@ def _count_tags(
         .order_by(func.count().desc(), catalogue_tags.c.tag)
         .limit(MOST_TAGS_SHOWN)
     )
-    return [FacetValue(tag, rows) for tag, rows in connection.execute(counted, given)]
+    return [FacetValue(tag, rows) for tag, rows in connection.execute(counted, values)]
 
 
 def _level(name: str, above: str) -> str:

@@ -113,32 +113,32 @@ def is_listed(rows: FromClause = catalogue) -> ColumnElement[bool]:
     return rows.c.status.in_([literal_column(f"'{status}'") for status in LISTED])
 
 
-def conditions(asked: CatalogueFilter, view: View | None) -> list[ColumnElement[bool]]:
+def conditions(filters: CatalogueFilter, view: View | None) -> list[ColumnElement[bool]]:
     """Return the conditions for the rows that pass the filters and that identities with this view see.
 
     Filters of the same shape have the same conditions.
     """
-    found = [*_of_status(asked, view), *_in_namespace(asked)]
-    if asked.kind:
+    found = [*_of_status(filters, view), *_in_namespace(filters)]
+    if filters.kind:
         found.append(catalogue.c.kind == bindparam("of_kind"))
-    for number in range(len(asked.tags)):
+    for number in range(len(filters.tags)):
         tagged = select(catalogue_tags.c.version_id).where(catalogue_tags.c.tag == bindparam(f"asked_tag_{number}"))
         found.append(catalogue.c.version_id.in_(tagged))
     if view is not None:
         found.append(sees_each(view, catalogue, catalogue.c.skill_id))
-    return found + fact_conditions(tuple(name for name in asked.facts.given if name != "status"))
+    return found + fact_conditions(tuple(name for name in filters.facts.given if name != "status"))
 
 
-def condition_parameters(asked: CatalogueFilter, identity: Identity) -> dict[str, Any]:
+def condition_parameters(filters: CatalogueFilter, identity: Identity) -> dict[str, Any]:
     """Return the parameters of `conditions`."""
-    given = parameters(identity) | fact_parameters(asked.facts._replace(status=""))
-    given |= {f"asked_tag_{number}": tag for number, tag in enumerate(asked.tags)}
-    if asked.kind:
-        given["of_kind"] = asked.kind
-    if asked.namespace:
+    values = parameters(identity) | fact_parameters(filters.facts._replace(status=""))
+    values |= {f"asked_tag_{number}": tag for number, tag in enumerate(filters.tags)}
+    if filters.kind:
+        values["of_kind"] = filters.kind
+    if filters.namespace:
         # "/" follows "." in the order of bytes.
-        given |= {"namespace": asked.namespace, "below": f"{asked.namespace}.", "past": f"{asked.namespace}/"}
-    return given
+        values |= {"namespace": filters.namespace, "below": f"{filters.namespace}.", "past": f"{filters.namespace}/"}
+    return values
 
 
 def filter_of(namespace: str, kind: str, tags: Sequence[str], facts: Facts) -> CatalogueFilter:
@@ -161,21 +161,21 @@ def check_tags(tags: Sequence[str]) -> list[str]:
     return sorted({tag.strip().casefold() for tag in tags if tag.strip()})
 
 
-def _in_namespace(asked: CatalogueFilter) -> list[ColumnElement[bool]]:
-    if not asked.namespace:
+def _in_namespace(filters: CatalogueFilter) -> list[ColumnElement[bool]]:
+    if not filters.namespace:
         return []
     # The first condition is one range of an index. Similar names (`a-b` between `a` and `a.c`) need the second one.
     nearby = and_(catalogue.c.namespace >= bindparam("namespace"), catalogue.c.namespace < bindparam("past"))
     return [nearby, or_(catalogue.c.namespace == bindparam("namespace"), catalogue.c.namespace >= bindparam("below"))]
 
 
-def _of_status(asked: CatalogueFilter, view: View | None) -> list[ColumnElement[bool]]:
+def _of_status(filters: CatalogueFilter, view: View | None) -> list[ColumnElement[bool]]:
     """A literal status and the literal list of `is_listed` let both databases use the partial indexes."""
-    status = asked.facts.status
+    status = filters.facts.status
     if not status:
         return [is_listed()]
     is_of: ColumnElement[bool] = catalogue.c.status == literal_column(f"'{status}'")
-    if asked.of_listed:
+    if filters.of_listed:
         return [is_listed(), is_of]
     found = [catalogue.c.status.not_in([literal_column(f"'{one}'") for one in LISTED]), is_of]
     if view is not None and status not in SEEN_BY_ALL:

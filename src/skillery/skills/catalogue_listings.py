@@ -115,9 +115,9 @@ def show(connection: Connection, version_ids: Sequence[int]) -> list[Shown]:
     for start in range(0, len(version_ids), _SIZES[-1]):
         wanted = version_ids[start : start + _SIZES[-1]]
         count = next(size for size in _SIZES if size >= len(wanted))
-        given = {f"version_{place}": wanted[min(place, len(wanted) - 1)] for place in range(count)}
+        values = {f"version_{place}": wanted[min(place, len(wanted) - 1)] for place in range(count)}
         found |= {
-            row[0]: _shown(*row) for row in _entries_statement(count).rows(connection, **given, **from_first_day())
+            row[0]: _shown(*row) for row in _entries_statement(count).rows(connection, **values, **from_first_day())
         }
     return [found[version_id] for version_id in version_ids if version_id in found]
 
@@ -183,7 +183,7 @@ def list_catalogue(
     identity: Identity,
     key: bytes,
     *,
-    asked: CatalogueFilter,
+    filters: CatalogueFilter,
     sort: Sort,
     detail: Literal["names", "summary"],
     limit: int,
@@ -196,15 +196,15 @@ def list_catalogue(
     `entries` adds an entry to each item. `counts` adds the totals and facets of all pages. Development versions are not
     in the catalogue. Raise InvalidCursor if the cursor belongs to another listing.
     """
-    order = _order_of(sort, asked)
-    bound_to = _bound_to(asked, sort, detail)
+    order = _order_of(sort, filters)
+    bound_to = _bound_to(filters, sort, detail)
     after = read_cursor(key, bound_to, cursor, len(order.columns)) if cursor else None
-    keys = _keys(connection, identity, asked, sort, after, limit + 1)
+    keys = _keys(connection, identity, filters, sort, after, limit + 1)
     found = read_until_full(partial(_read, connection, keys), min(limit, len(keys)), partial(_size_of, detail))
     page = fitting(found, partial(_size_of, detail))
     last = len(page) and next(at for at, row in enumerate(keys, 1) if row[-1] == page[-1].version_id)
     next_cursor = make_cursor(key, bound_to, _position(order, keys[last - 1])) if 0 < last < len(keys) else None
-    counted = count_catalogue(connection, identity, asked, counts) if counts is not None else None
+    counted = count_catalogue(connection, identity, filters, counts) if counts is not None else None
     return _answer([_item(one, detail, entries) for one in page], next_cursor, counted)
 
 
@@ -219,31 +219,31 @@ def in_order(connection: Connection, found: Sequence[Any], sort: Sort) -> list[A
     return sorted(present, key=lambda row: by_id[row[0]], reverse=order.is_descending)
 
 
-def _bound_to(asked: CatalogueFilter, sort: Sort, detail: str) -> tuple[str, ...]:
+def _bound_to(filters: CatalogueFilter, sort: Sort, detail: str) -> tuple[str, ...]:
     """Return the query that a cursor is valid for: that of list_skills if there is no further filter and no order."""
-    if sort == "name" and asked == CatalogueFilter(asked.namespace):
-        return "list_skills", asked.namespace, detail
-    return "list_skills", asked.namespace, detail, sort, msgspec.json.encode(asked).decode()
+    if sort == "name" and filters == CatalogueFilter(filters.namespace):
+        return "list_skills", filters.namespace, detail
+    return "list_skills", filters.namespace, detail, sort, msgspec.json.encode(filters).decode()
 
 
-def _order_of(sort: Sort, asked: CatalogueFilter) -> _Order:
-    return _BY_UNIQUE_NAME if sort == "name" and asked.of_listed else _ORDERS[sort]
+def _order_of(sort: Sort, filters: CatalogueFilter) -> _Order:
+    return _BY_UNIQUE_NAME if sort == "name" and filters.of_listed else _ORDERS[sort]
 
 
 def _keys(
     connection: Connection,
     identity: Identity,
-    asked: CatalogueFilter,
+    filters: CatalogueFilter,
     sort: Sort,
     after: tuple[str, ...] | None,
     rows: int,
 ) -> Sequence[Any]:
     """Return the position and the id of the next versions."""
-    given = condition_parameters(asked, identity)
+    values = condition_parameters(filters, identity)
     if after is not None:
-        columns = _order_of(sort, asked).columns
-        given |= {f"after_{at}": _value(connection, one, after[at]) for at, one in enumerate(columns)}
-    return _statement(asked.shape, view_of(identity), sort, after is not None, rows).rows(connection, **given)
+        columns = _order_of(sort, filters).columns
+        values |= {f"after_{at}": _value(connection, one, after[at]) for at, one in enumerate(columns)}
+    return _statement(filters.shape, view_of(identity), sort, after is not None, rows).rows(connection, **values)
 
 
 # A statement for many grants is large, and callers choose the filters.

@@ -49,8 +49,8 @@ def complete_skill(connection: Connection, identity: Identity, text: str) -> Com
     above = text.partition(f"/{RENAMED}")[0]
     name = above.replace("/", ".")
     statement = _names(view_of(identity))
-    given = {"low": name, "high": f"{name}{_AFTER_ALL}"}
-    rows = statement.rows(connection, **given, **parameters(identity))
+    values = {"low": name, "high": f"{name}{_AFTER_ALL}"}
+    rows = statement.rows(connection, **values, **parameters(identity))
     return _begun(("/".join(folder_of(name)) for (name,) in rows), text)
 
 
@@ -84,7 +84,7 @@ def complete_path(connection: Connection, identity: Identity, skill: str, versio
 
 @lru_cache(256)
 def _names(view: View | None) -> Statement:
-    asked = (
+    request = (
         select(skills.c.name)
         .where(
             skills.c.latest_version_id.is_not(None),
@@ -94,7 +94,7 @@ def _names(view: View | None) -> Statement:
         .order_by(skills.c.name)
         .limit(literal_column(str(MOST_VALUES + 1)))
     )
-    return Statement(asked if view is None else asked.where(sees_each(view, skills, skills.c.id)))
+    return Statement(request if view is None else request.where(sees_each(view, skills, skills.c.id)))
 
 
 def _begun(values: Iterable[str], text: str) -> Completions:

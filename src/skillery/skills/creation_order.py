@@ -27,10 +27,10 @@ def list_by_creation(
 
     Development versions are not in the list. Raise InvalidCursor if the cursor belongs to another listing.
     """
-    given = parameters(identity)
+    values = parameters(identity)
     if cursor:
-        given |= {"after": int(read_cursor(key, _bound_to(order), cursor, 1)[0])}
-    rows = _statement(view_of(identity), order, bool(cursor), limit + 1).rows(connection, **given)
+        values |= {"after": int(read_cursor(key, _bound_to(order), cursor, 1)[0])}
+    rows = _statement(view_of(identity), order, bool(cursor), limit + 1).rows(connection, **values)
     page = rows[:limit]
     more = make_cursor(key, _bound_to(order), (str(page[-1][0]),)) if len(rows) > limit else None
     return SkillPage([msgspec.json.decode(item, type=SkillRow) for _, item in page], more)

@@ -231,9 +231,9 @@ async def describe_skill(contents: ContentParts, identity: Identity, params: Des
     if params.detail == "full":
         # A large SKILL.md is in the storage, and not in the database.
         in_full = partial(describe_in_full, identity=identity, storage=storage, name=name, spec=spec)
-        found = await contents.registry.read_page(in_full)
+        page = await contents.registry.read_page(in_full)
         contents.reads.note(name, "loads")
-        return Json(found)
+        return Json(page)
     work = partial(read_description, identity=identity, storage=storage, name=name, spec=spec, detail=params.detail)
     return Json(await contents.registry.read(work))
 

@@ -119,8 +119,8 @@ _IN_REVIEW = (
 def count_waiting_reviews(connection: Connection, identity: Identity, most: int) -> int:
     """Return how many versions in review the identity may review, at most `most`."""
     names = [namespace for namespace in identity.namespaces if not namespace.endswith("*")]
-    given = parameters(identity) | {f"name_{place}": name for place, name in enumerate(names)}
-    rows = _statement(view_of(identity), len(names)).rows(connection, most=most, **given)
+    values = parameters(identity) | {f"name_{place}": name for place, name in enumerate(names)}
+    rows = _statement(view_of(identity), len(names)).rows(connection, most=most, **values)
     return sum(access.reviews(identity, name) for (name,) in rows)
 
 
@@ -130,8 +130,8 @@ def _statement(view: View | None, names: int) -> Statement:
 
     To build and compile it takes ten times as long as to execute it.
     """
-    asked = select(catalogue.c.name).where(*_IN_REVIEW).limit(bindparam("most"))
+    request = select(catalogue.c.name).where(*_IN_REVIEW).limit(bindparam("most"))
     if view is not None and not view.grants_all:
         named = [catalogue.c.name == bindparam(f"name_{place}") for place in range(names)]
-        asked = asked.where(or_(false(), *named, *in_grants(view, catalogue)))
-    return Statement(asked)
+        request = request.where(or_(false(), *named, *in_grants(view, catalogue)))
+    return Statement(request)

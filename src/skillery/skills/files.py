@@ -255,9 +255,9 @@ async def read_skill_file(
         spec=spec,
         path=path,
     )
-    found = await contents.registry.read_page(work)
+    page = await contents.registry.read_page(work)
     contents.reads.note_file(name, path)
-    return Json(found)
+    return Json(page)
 
 
 # -- load_skills_protocol_guide ----------------------------------------------------------------------------------------

@@ -116,7 +116,7 @@ def _seen(detail: Item, rows: int, is_below: bool, view: View) -> Statement:
     """
     places = _places(is_below)
     branches = [
-        _keys(way, place).limit(literal_column(str(rows))) for place in places for way in seen_by_namespace(view)
+        _keys(method, place).limit(literal_column(str(rows))) for place in places for method in seen_by_namespace(view)
     ]
     # Without an order, so that no database walks through all skills: the rows are limited by what one identity
     # published.
@@ -310,7 +310,7 @@ async def _list_catalogue(
         list_catalogue,
         identity=identity,
         key=catalogue.registry.cursor_key,
-        asked=wanted,
+        filters=wanted,
         sort=params.sort,
         detail=params.detail,
         limit=params.limit,

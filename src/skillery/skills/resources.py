@@ -124,13 +124,13 @@ def find_resources(
     namespace, name = read_cursor(key, bound_to, cursor, 2) if cursor else ("", "")
     rows = seen_rows(connection, identity, "key", RESOURCES_A_PAGE + 1, (namespace, name))
     page = rows[:RESOURCES_A_PAGE]
-    found: list[Resource] = []
+    resources: list[Resource] = []
     for start in range(0, len(page), SKILLS_A_PAGE):
         named = [(row[1], row[2]) for row in page[start : start + SKILLS_A_PAGE]]
         opened = open_folders(connection, identity, storage, named)
-        found += [_resource(folder, SKILL_MD, folder.skill_md.size_bytes) for folder in opened]
+        resources += [_resource(folder, SKILL_MD, folder.skill_md.size_bytes) for folder in opened]
     more = len(rows) > len(page)
-    return found, make_cursor(key, bound_to, (page[-1][0], page[-1][1])) if more else None
+    return resources, make_cursor(key, bound_to, (page[-1][0], page[-1][1])) if more else None
 
 
 def read_content(connection: Connection, identity: Identity, storage: Storage, *, uri: str) -> ResourceContent:
@@ -173,8 +173,8 @@ def find_in_folder(
     segments = segments_of(uri)
     if segments is None:
         raise _nothing_at(uri)
-    found = find_folder(connection, identity, storage, segments)
-    of_files = _children_of_files(*found) if found else {}
+    folder = find_folder(connection, identity, storage, segments)
+    of_files = _children_of_files(*folder) if folder else {}
     of_skills, more = _children_of_skills(connection, identity, segments, after)
     if not of_files and not of_skills and not cursor:
         raise ResourceNotFound(f"{_shown(uri)} is not a folder", hint=_HINT, uri=uri)
@@ -188,10 +188,10 @@ def find_in_folder(
 
 def _find(connection: Connection, identity: Identity, storage: Storage, uri: str) -> tuple[SkillFolder, str]:
     segments = segments_of(uri)
-    found = find_folder(connection, identity, storage, segments) if segments else None
-    if found is None:
+    folder = find_folder(connection, identity, storage, segments) if segments else None
+    if folder is None:
         raise _nothing_at(uri)
-    return found
+    return folder
 
 
 def _find_at_version(
@@ -261,17 +261,17 @@ def _children_of_files(folder: SkillFolder, path: str) -> dict[str, Resource]:
     """Return the files and folders directly below a folder of a skill, by name. `path` "" is the folder of the skill
     itself.
     """
-    found: dict[str, Resource] = {}
+    resources: dict[str, Resource] = {}
     above = f"{path}/" if path else ""
     for file in folder.files:
         if file.path.startswith(above):
             child, _, deeper = file.path.removeprefix(above).partition("/")
             where = above + child
             if deeper:
-                found.setdefault(child, Resource(folder.uri(where), child, DIRECTORY))
+                resources.setdefault(child, Resource(folder.uri(where), child, DIRECTORY))
             else:
-                found[child] = _resource(folder, where, file.size_bytes)
-    return found
+                resources[child] = _resource(folder, where, file.size_bytes)
+    return resources
 
 
 def _children_of_skills(

@@ -129,11 +129,11 @@ def find_skills(
         counted = count_found(connection, [], namespace, False) if counts else None
         return _page([], None, warnings, counted)
     filters = Filters(visible.visibility_shape, bool(kind), bool(namespace), len(asked_tags), tuple(facts.given))
-    given = visible.parameters | _filtering(kind, asked_tags, namespace) | fact_parameters(facts)
+    values = visible.parameters | _filtering(kind, asked_tags, namespace) | fact_parameters(facts)
     wanted = limit + 1 if sort == "best" and not counts else MOST_FOUND + 1
     after = page_start.after if sort == "best" and not counts else None
     ranking = ranking_of(filters, page_start.meanings, after, wanted)
-    ranked = ranking.statement.rows(connection, **given, **ranking.parameters)
+    ranked = ranking.statement.rows(connection, **values, **ranking.parameters)
     counted = _counts(connection, ranked, namespace) if counts else None
     rest = _rest(connection, ranked, sort, page_start.after)
     found = read_until_full(partial(_read, connection, rest), min(limit, len(rest)), _size_of)
@@ -206,10 +206,10 @@ def _next_position(page_start: PageStart, last: Result) -> tuple[str, str, str]:
 
 
 def _filtering(kind: Kind, tags: Sequence[str], namespace: str) -> dict[str, str]:
-    given: dict[str, str] = {f"tag_{number}": tag_word(tag) for number, tag in enumerate(tags)}
+    values: dict[str, str] = {f"tag_{number}": tag_word(tag) for number, tag in enumerate(tags)}
     # "/" follows "." in the order of bytes.
-    given |= {"namespace": namespace, "below": f"{namespace}.", "past": f"{namespace}/"} if namespace else {}
-    return given | ({"kind": kind} if kind else {})
+    values |= {"namespace": namespace, "below": f"{namespace}.", "past": f"{namespace}/"} if namespace else {}
+    return values | ({"kind": kind} if kind else {})
 
 
 def _read(connection: Connection, ranked: Sequence[Any], wanted: int, last: Result | None) -> list[Result]:

@@ -238,10 +238,10 @@ def seen_by(connection: Connection, identity: Identity) -> VisibleSkills:
     dialect, view = connection.dialect.name, view_of(identity)
     if view is None:
         return VisibleSkills(VisibilityShape(dialect, None, False), {})
-    given = parameters(identity)
-    ids = sorted({row[0] for row in _first(view).rows(connection, **given)})
+    values = parameters(identity)
+    ids = sorted({row[0] for row in _first(view).rows(connection, **values)})
     if len(ids) > FEW:
-        return VisibleSkills(VisibilityShape(dialect, view, False), given)
+        return VisibleSkills(VisibilityShape(dialect, view, False), values)
     return VisibleSkills(
         VisibilityShape(dialect, view, True), {"seen_ids": ids if dialect == "postgresql" else _json(ids)}
     )

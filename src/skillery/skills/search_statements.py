@@ -140,12 +140,12 @@ def _texts(shape: Shape, place: int) -> Select[Any]:
     """
     matching = texts_with(shape.filters.visibility_shape.dialect, f"text_words_{place}").subquery(f"matching_{place}")
     one = skills.alias(f"of_text_{place}")
-    found = select(*_columns(one.c.id, one.c.name, "text", place, _number(IN_TEXT)))
-    found = found.join_from(matching, one, one.c.id == matching.c.skill_id)
-    found = _narrowed(found, shape.filters, one, one.c.id)
+    statement = select(*_columns(one.c.id, one.c.name, "text", place, _number(IN_TEXT)))
+    statement = statement.join_from(matching, one, one.c.id == matching.c.skill_id)
+    statement = _narrowed(statement, shape.filters, one, one.c.id)
     if shape.texts[place]:
-        found = found.order_by(matching.c.skill_id)
-    return found.limit(_number(MOST_TEXTS))
+        statement = statement.order_by(matching.c.skill_id)
+    return statement.limit(_number(MOST_TEXTS))
 
 
 def _columns(skill_id: Any, name: Any, kind: str, place: int, impact: Any) -> list[Any]:

@@ -73,8 +73,8 @@ class Meaning(msgspec.Struct, frozen=True, array_like=True):
 def meanings_of(connection: Connection, visible: VisibleSkills, terms: Sequence[Term]) -> list[Meaning]:
     """Return the stored words for each word of the query. Words that no visible skill has are omitted."""
     joined = _joined(terms)
-    asked = [*(term.word for term in terms), *(word for words in joined.values() for word in words)]
-    counts = count_postings(connection, visible, asked)
+    request = [*(term.word for term in terms), *(word for words in joined.values() for word in words)]
+    counts = count_postings(connection, visible, request)
     looked_up = [_look_up(connection, visible, term, counts, joined[term.spelt]) for term in terms]
     in_texts = _count_texts(connection, visible, looked_up)
     meanings = [_meaning(connection, visible, one, in_texts.get(one.term.word, 0)) for one in looked_up]
@@ -136,13 +136,13 @@ def _joined(terms: Sequence[Term]) -> dict[str, list[str]]:
 
 def count_postings(connection: Connection, visible: VisibleSkills, words: Sequence[str]) -> dict[str, int]:
     """Return the number of postings of each word in visible skills, counted up to MOST_COUNTED."""
-    asked = list(dict.fromkeys(words))
-    if not asked:
+    request = list(dict.fromkeys(words))
+    if not request:
         return {}
-    given = {f"word_{place}": word for place, word in enumerate(asked)}
-    statement = _counting(len(asked), visible.visibility_shape)
-    (row,) = statement.rows(connection, **given, **visible.parameters)
-    return dict(zip(asked, row, strict=True))
+    values = {f"word_{place}": word for place, word in enumerate(request)}
+    statement = _counting(len(request), visible.visibility_shape)
+    (row,) = statement.rows(connection, **values, **visible.parameters)
+    return dict(zip(request, row, strict=True))
 
 
 @lru_cache(_KEPT)
@@ -165,9 +165,9 @@ def _count_texts(connection: Connection, visible: VisibleSkills, looked_up: Sequ
     if not rare:
         return {}
     dialect = connection.dialect.name
-    given = {f"text_{place}": text_query(dialect, one.term.word, one.prefix) for place, one in enumerate(rare)}
+    values = {f"text_{place}": text_query(dialect, one.term.word, one.prefix) for place, one in enumerate(rare)}
     (row,) = _counting_texts(dialect, len(rare), visible.visibility_shape).rows(
-        connection, **given, **visible.parameters
+        connection, **values, **visible.parameters
     )
     return {one.term.word: count for one, count in zip(rare, row, strict=True)}
 
@@ -216,8 +216,8 @@ def _begun(connection: Connection, visible: VisibleSkills, beginning: str) -> di
     """Return stems of visible words that begin with `beginning`, shortest word first, with their number of postings."""
     if not is_known_spelling(beginning):
         return {}
-    given = {"piece": WHOLE, "low": beginning, "high": beginning + "\U0010ffff"}
-    rows = _beginning(visible.visibility_shape).rows(connection, **given, **visible.parameters)
+    values = {"piece": WHOLE, "low": beginning, "high": beginning + "\U0010ffff"}
+    rows = _beginning(visible.visibility_shape).rows(connection, **values, **visible.parameters)
     return _counted(connection, visible, [stem for _, stem in rows])
 
 
@@ -233,22 +233,22 @@ def _beginning(visibility_shape: VisibilityShape) -> Statement:
     return Statement(begun.order_by(func.length(word), word).limit(literal_column(str(_MOST_UNFINISHED))))
 
 
-def _corrections(connection: Connection, visible: VisibleSkills, term: Term, found: int) -> dict[str, int]:
+def _corrections(connection: Connection, visible: VisibleSkills, term: Term, number: int) -> dict[str, int]:
     """Return stems of the most similar visible words, with their number of postings.
 
-    `found` is the number of postings and texts with the word itself. If the word exists, only much more frequent words
+    `number` is the number of postings and texts with the word itself. If the word exists, only much more frequent words
     are returned.
     """
     most = mistakes_allowed(term.spelt)
     pieces = pieces_of(term.spelt)
-    given: dict[str, Any] = {f"piece_{place}": piece for place, piece in enumerate(pieces)}
-    given |= {"low": len(term.spelt) - most, "high": len(term.spelt) + most}
-    rows = _near(len(pieces), visible.visibility_shape).rows(connection, **given, **visible.parameters)
+    values: dict[str, Any] = {f"piece_{place}": piece for place, piece in enumerate(pieces)}
+    values |= {"low": len(term.spelt) - most, "high": len(term.spelt) + most}
+    rows = _near(len(pieces), visible.visibility_shape).rows(connection, **values, **visible.parameters)
     far = [(distance(term.spelt, word, most), stem) for word, stem, _ in rows if stem != term.word]
     nearest = min((one for one, _ in far), default=most + 1)
     stems = [stem for one, stem in far if one == nearest <= most]
     counted = _counted(connection, visible, stems[:_MOST_CORRECTIONS])
-    return {stem: count for stem, count in counted.items() if count >= max(1, found * _TIMES_AS_OFTEN)}
+    return {stem: count for stem, count in counted.items() if count >= max(1, number * _TIMES_AS_OFTEN)}
 
 
 @lru_cache(_KEPT)

@@ -91,7 +91,7 @@ def open_folders(
     names = {version_id: name for name, version_id in versions}
     shown_of = {each: skill_md_of(names[each], *stored) for each, stored in _skill_mds(connection, storage, ids)}
     elsewhere = _in_other_folders(connection, identity, [(name, files[each]) for name, each in versions])
-    found = []
+    folders = []
     for name, version_id in versions:
         shown = shown_of[version_id]
         served = (
@@ -100,8 +100,8 @@ def open_folders(
             if (name, file.path) not in elsewhere
         )
         in_order = tuple(sorted(served, key=lambda file: file.path.encode()))
-        found.append(SkillFolder(name, version_id, folder_of(name), shown, in_order))
-    return found
+        folders.append(SkillFolder(name, version_id, folder_of(name), shown, in_order))
+    return folders
 
 
 def skill_md_of(name: str, content: bytes, description: str) -> SkillMd:

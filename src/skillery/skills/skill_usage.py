@@ -67,9 +67,9 @@ def read_skill_usage(
     bound_to = ("list_skill_usage", namespace, str(never_run))
     [after] = read_cursor(key, bound_to, cursor, 1) if cursor else ("",)
     first = first_day().isoformat()
-    given = {"first": first, "after": after, "below": f"{namespace}.", "past": f"{namespace}/"}
+    values = {"first": first, "after": after, "below": f"{namespace}.", "past": f"{namespace}/"}
     statement = _names(view_of(identity), bool(namespace), never_run, limit + 1)
-    rows = statement.rows(connection, **given, **parameters(identity))
+    rows = statement.rows(connection, **values, **parameters(identity))
     page = [(int(skill_id), name) for skill_id, name in rows[:limit]]
     more = len(rows) > limit
     return SkillUsagePage(_usage(connection, page, first), make_cursor(key, bound_to, (page[-1][1],)) if more else None)
@@ -79,18 +79,18 @@ def read_skill_usage(
 def _names(view: View | None, is_of_namespace: bool, never_run: bool, rows: int) -> Statement:
     is_read = exists().where(read_days.c.skill_id == skills.c.id, read_days.c.day >= bindparam("first"))
     is_run = exists().where(usage_days.c.skill_id == skills.c.id, usage_days.c.day >= bindparam("first"))
-    asked = (
+    request = (
         select(skills.c.id, skills.c.name)
         .where(skills.c.name > bindparam("after"))
         .order_by(skills.c.name)
         .limit(literal_column(str(rows)))
     )
-    asked = asked.where(is_read, ~is_run) if never_run else asked.where(or_(is_read, is_run))
+    request = request.where(is_read, ~is_run) if never_run else request.where(or_(is_read, is_run))
     if is_of_namespace:
-        asked = asked.where(skills.c.name >= bindparam("below"), skills.c.name < bindparam("past"))
+        request = request.where(skills.c.name >= bindparam("below"), skills.c.name < bindparam("past"))
     if view is not None:
-        asked = asked.where(sees_each(view, skills, skills.c.id))
-    return Statement(asked)
+        request = request.where(sees_each(view, skills, skills.c.id))
+    return Statement(request)
 
 
 def _usage(connection: Connection, page: list[tuple[int, str]], first: str) -> list[SkillUsage]:

@@ -182,7 +182,7 @@ def near_names(connection: Connection, identity: Identity, name: str, session: s
     )
     own = OF_SESSION.rows(connection, **session_values(connection, identity, session))
     names = {one for one, _ in own}
-    names.update(found for look in looks for found in connection.scalars(look, values))
+    names.update(value for look in looks for value in connection.scalars(look, values))
     return near_words(name, sorted(names), _NEAR)
 
 

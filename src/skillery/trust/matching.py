@@ -122,10 +122,10 @@ def _problem_of_start(service: Provider, claims: Mapping[str, Any]) -> str | Non
     return None
 
 
-def _matches(name: str, wanted: str, found: str) -> bool:
+def _matches(name: str, wanted: str, text: str) -> bool:
     if name in BY_START and wanted.endswith("*"):
-        return found.startswith(wanted[:-1])
-    return found == wanted
+        return text.startswith(wanted[:-1])
+    return text == wanted
 
 
 def identity_of(rule: TrustRule, job: Job, target: str) -> Identity:

@@ -121,14 +121,14 @@ def yank_skill(connection: Connection, identity: Identity, name: str, reason: st
         .where(skill_versions.c.skill_id == skill_id, skill_versions.c.status.in_(STEPS["yank"].starts))
         .order_by(skill_versions.c.precedence.desc())
     )
-    found = connection.scalars(versions).all()
-    if not found:
+    rows = connection.scalars(versions).all()
+    if not rows:
         raise NotPublished(
             f"'{name}' has no version that is published",
             hint="The skill is deleted already, or its versions wait for a review: reject them with reject_version.",
             name=name,
         )
-    for version in found:
+    for version in rows:
         step_one(connection, identity, name, Version.parse(version), "yank", note=reason)
 
 
@@ -153,12 +153,12 @@ def change_visibility(connection: Connection, identity: Identity, name: str, vis
     """Set the visibility of a skill. Return its latest version."""
     access.require_namespace(identity, "publish", name)
     skill_id = lock_skill(connection, identity, name)
-    found = connection.scalar(select(skills.c.visibility).where(skills.c.id == skill_id))
-    if found != visibility:
+    value = connection.scalar(select(skills.c.visibility).where(skills.c.id == skill_id))
+    if value != visibility:
         connection.execute(update(skills).where(skills.c.id == skill_id).values(visibility=visibility))
         index_visibility(connection, skill_id, visibility)
         update_visibility(connection, skill_id, visibility)
-        before, after = {"visibility": found}, {"visibility": visibility}
+        before, after = {"visibility": value}, {"visibility": visibility}
         audit.record(connection, identity, "set_visibility", name, before=before, after=after)
     return latest_version(connection, identity, name, skill_id)
 

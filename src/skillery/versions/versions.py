@@ -132,8 +132,8 @@ def descriptions_of(connection: Connection, *, name: str, versions: Sequence[str
         .join_from(skill_versions, skills, skills.c.id == skill_versions.c.skill_id)
         .where(skills.c.name == name, skill_versions.c.version.in_(versions))
     )
-    found = connection.execute(statement)
-    return {version: msgspec.json.decode(item).get("description", "") for version, item in found}
+    rows = connection.execute(statement)
+    return {version: msgspec.json.decode(item).get("description", "") for version, item in rows}
 
 
 def _find(connection: Connection, identity: Identity, name: str, version: str) -> Row[Any]:

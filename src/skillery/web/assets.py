@@ -80,7 +80,7 @@ def accepts_gzip(headers: dict[str, str]) -> bool:
 
 def _contents_of(folder: str) -> list[bytes]:
     """Return the contents of the files of a folder, in the order of their names."""
-    return [one.read_bytes() for one in sorted((_FOLDER / folder).iterdir(), key=lambda one: one.name)]
+    return [path.read_bytes() for path in sorted((_FOLDER / folder).iterdir(), key=lambda path: path.name)]
 
 
 def _htmx() -> bytes:

@@ -75,5 +75,5 @@ def cookie_of(headers: Mapping[str, str], name: str) -> str | None:
     # Browsers accept a comma in a value, and a byte in a name that Python strips as white space. With such a cookie for
     # the whole domain, another host would set a cookie of ours, in spite of the prefix `__Host-`.
     pairs = [pair.strip(" \t").partition("=") for pair in headers.get("cookie", "").split(";")]
-    found = [value for key, _, value in pairs if key == name]
-    return found[0] if len(found) == 1 and found[0] else None
+    values = [value for key, _, value in pairs if key == name]
+    return values[0] if len(values) == 1 and values[0] else None

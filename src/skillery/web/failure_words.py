@@ -33,26 +33,26 @@ class FailureWords(NamedTuple):
 
 def words_of(error: Mapping[str, Any]) -> FailureWords:
     """Return the words for an error object. Hidden objects get the same words as objects that do not exist."""
-    found: Mapping[str, Any] = error.get("data", {})
-    kind, name = found.get("type"), str(found.get("name", ""))
+    words: Mapping[str, Any] = error.get("data", {})
+    kind, name = words.get("type"), str(words.get("name", ""))
     if kind == "skill_not_found":
         message = f"The skill {name} does not exist, or you may not see it."
-        hint = "" if found.get("near") else "Check the name, or search for the skill."
-        return FailureWords(message, hint, *_links("Similar", [(one, f"/s/{one}") for one in found.get("near") or ()]))
+        hint = "" if words.get("near") else "Check the name, or search for the skill."
+        return FailureWords(message, hint, *_links("Similar", [(one, f"/s/{one}") for one in words.get("near") or ()]))
     if kind == "version_not_found":
-        version, versions = found.get("version", ""), found.get("versions") or ()
+        version, versions = words.get("version", ""), words.get("versions") or ()
         message = f"{name} has no version {version}, or you may not see it."
         links = [(version, f"/s/{quote(f'{name}@{version}', safe='@')}") for version in versions]
         return FailureWords(message, "", *_links("Its versions", [*links, ("all versions", f"/s/{name}/versions")]))
     if kind == "label_not_found":
-        links = [(one, f"/s/{name}@{one}") for one in found.get("labels") or ()]
-        message = f"{name} has no label {found.get('label', '')}."
+        links = [(one, f"/s/{name}@{one}") for one in words.get("labels") or ()]
+        message = f"{name} has no label {words.get('label', '')}."
         return FailureWords(message, "", *_links("Its labels", [*links, ("all versions", f"/s/{name}/versions")]))
-    if kind == "file_not_found" and found.get("version"):
-        at = quote(f"{name}@{found['version']}", safe="@")
+    if kind == "file_not_found" and words.get("version"):
+        at = quote(f"{name}@{words['version']}", safe="@")
         links = [("all files", f"/s/{at}/files")]
-        return FailureWords(error["message"], found.get("hint", ""), *_links("See", links))
-    message, hint = _OF_PAGES.get(str(kind), (error["message"], found.get("hint", "")))
+        return FailureWords(error["message"], words.get("hint", ""), *_links("See", links))
+    message, hint = _OF_PAGES.get(str(kind), (error["message"], words.get("hint", "")))
     return FailureWords(message, hint, "", [])
 
 

@@ -16,7 +16,7 @@ _ALWAYS: tuple[tuple[str, str], ...] = (
 )
 _OF_PAGES: tuple[tuple[str, str], ...] = (
     *_ALWAYS,
-    ("permissions-policy", ", ".join(f"{one}=()" for one in _FEATURES.split(", "))),
+    ("permissions-policy", ", ".join(f"{part}=()" for part in _FEATURES.split(", "))),
     # no-store, because the pages have form tokens, and a page must not be readable after sign-out.
     ("cache-control", "private, no-store"),
     ("vary", "Cookie, Accept-Encoding"),

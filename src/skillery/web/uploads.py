@@ -68,15 +68,15 @@ async def read_texts(request: PageRequest) -> Pairs | None:
     return await _left(request, _parts(request, MOST_KEPT_BYTES), _Fields())
 
 
-async def _left(request: PageRequest, parts: AsyncIterator[_Part], found: _Fields) -> Pairs | None:
+async def _left(request: PageRequest, parts: AsyncIterator[_Part], fields: _Fields) -> Pairs | None:
     """Read the parts of a form that are left, and drop its files. Return None for a large form, without reading it."""
     length = request.headers.get("content-length", "")
     if not length.isdecimal() or int(length[:20]) > MOST_KEPT_BYTES:
         return None
     async for part in parts:
         if part.file is None:
-            await found.take(part)
-    return found.pairs
+            await fields.take(part)
+    return fields.pairs
 
 
 class _Part(NamedTuple):
@@ -154,6 +154,6 @@ async def _events(request: PageRequest, most_bytes: int) -> AsyncIterator[Any]:
         raise HttpRefusal(400, plain_error(INVALID_REQUEST, message, "invalid_form", "Send the form again.")) from None
 
 
-def too_large(what: str, most_bytes: int) -> HttpRefusal:
-    message = f"{what} has more than {most_bytes // 1_000_000} MB"
+def too_large(subject: str, most_bytes: int) -> HttpRefusal:
+    message = f"{subject} has more than {most_bytes // 1_000_000} MB"
     return HttpRefusal(413, plain_error(INVALID_REQUEST, message, "too_large", "Send less, or use the API."))

@@ -99,7 +99,7 @@ def _after(
     connection: Connection, position: int, head: int, conditions: list[ColumnElement[bool]], limit: int
 ) -> list[Queued]:
     after = select(events).where(events.c.seq > position, events.c.seq <= head, *conditions)
-    return [_queued(one) for one in connection.execute(after.order_by(events.c.seq).limit(limit))]
+    return [_queued(row) for row in connection.execute(after.order_by(events.c.seq).limit(limit))]
 
 
 def _queued(row: Any) -> Queued:

@@ -252,8 +252,8 @@ def read_workspace(
     connection: Connection, *, identity: Identity, workspace_id: str
 ) -> tuple[rows.WorkspaceRow, list[Snapshot]]:
     row = rows.find_workspace(connection, identity, workspace_id)
-    found = rows.list_snapshots(connection, row.id)
-    return row, [Snapshot(one.digest, one.size_bytes, one.files, one.run_id, one.created_at) for one in found]
+    snapshots = rows.list_snapshots(connection, row.id)
+    return row, [Snapshot(one.digest, one.size_bytes, one.files, one.run_id, one.created_at) for one in snapshots]
 
 
 # -- read_workspace_file -----------------------------------------------------------------------------------------------

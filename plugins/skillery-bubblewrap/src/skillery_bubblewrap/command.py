@@ -58,13 +58,13 @@ class Sources:
         self._staged = staged
         self.binds: list[dict[str, Any]] = []
 
-    def path(self, source: str | Path, what: str) -> str:
+    def path(self, source: str | Path, subject: str) -> str:
         """Return the path for bwrap. Raise NotThere if the source does not exist."""
         real = os.path.realpath(source)
         try:
             closed = not is_open_to_all(real)
         except OSError as error:
-            raise NotThere(f"{what} cannot be mounted: {os.strerror(error.errno or 0)}") from None
+            raise NotThere(f"{subject} cannot be mounted: {os.strerror(error.errno or 0)}") from None
         if not self._staged:
             return real
         place = f"{STAGE}/{len(self.binds)}"

@@ -131,12 +131,12 @@ class Bwrap:
             self._loop.remove_reader(self._read_end)
             self._know()
 
-    def _take(self, said: dict[str, Any]) -> None:
-        self.message = said.get("message", self.message)
-        if "child-pid" not in said:
+    def _take(self, text: dict[str, Any]) -> None:
+        self.message = text.get("message", self.message)
+        if "child-pid" not in text:
             return
         try:
-            first = Watched(said["child-pid"])
+            first = Watched(text["child-pid"])
             if parent_of(first.pid) == self._outer.pid:
                 self._first = first
             else:  # the process has ended, and another one has its number
@@ -145,7 +145,7 @@ class Bwrap:
             pass
         except OSError as error:  # an unwatched process must not stay alive
             self.message = f"set-up: {os.strerror(error.errno or 0)}"
-            os.kill(said["child-pid"], signal.SIGKILL)
+            os.kill(text["child-pid"], signal.SIGKILL)
         self._know()
 
     def _know(self) -> None:

@@ -91,15 +91,15 @@ class Ended(msgspec.Struct, frozen=True):
 class BubblewrapRun:
     """A job in bwrap. Call `live`, then always `end`."""
 
-    def __init__(self, means: HostCapabilities, job: Job, host: RunHost, collected: Ended | None = None) -> None:
+    def __init__(self, capabilities: HostCapabilities, job: Job, host: RunHost, collected: Ended | None = None) -> None:
         """`collected` is the run whose files this run collects."""
         self._collected = collected
         self._workspace = -1
-        self._means = means
+        self._means = capabilities
         self._job = job
         self._host = host
         self._log = LogPipe(job.limits.log_kb * 1024, host)
-        self._limits = tree_limits(job.limits, cgroups=means.memory_held)
+        self._limits = tree_limits(job.limits, cgroups=capabilities.memory_held)
         self._uid: int | None = None
         self._group: ControlGroup | None = None
         self._bwrap: Bwrap | None = None
@@ -176,8 +176,8 @@ class BubblewrapRun:
                 filter=held("filter", self._filter(also=BEFORE_THE_LOCK, rights=True)),
             )
             sources = command.Sources(staged=self._uid is not None)
-            told = command.arguments(self._job, self._means.fixed, sources, self._limits, numbers)
-            arguments = held("arguments", b"\0".join(os.fsencode(argument) for argument in told))
+            message = command.arguments(self._job, self._means.fixed, sources, self._limits, numbers)
+            arguments = held("arguments", b"\0".join(os.fsencode(argument) for argument in message))
             order = {
                 "program": self._means.program,
                 "command": ["bwrap", "--args", str(arguments), "--", *command.first_program(numbers)],
@@ -323,9 +323,9 @@ def not_started(error: OSError) -> Failure:
     return Failure(FailureType.SANDBOX_ERROR, f"the sandbox could not be started: {os.strerror(error.errno or 0)}")
 
 
-async def run_job(means: HostCapabilities, job: Job, host: RunHost) -> Outcome:
+async def run_job(capabilities: HostCapabilities, job: Job, host: RunHost) -> Outcome:
     try:
-        run = BubblewrapRun(means, job, host)
+        run = BubblewrapRun(capabilities, job, host)
     except OSError as error:
-        return Outcome(failure=not_started(error), degraded=means.degraded)
+        return Outcome(failure=not_started(error), degraded=capabilities.degraded)
     return await run_whole(run)

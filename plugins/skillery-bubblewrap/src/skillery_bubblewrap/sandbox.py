@@ -91,10 +91,10 @@ class BubblewrapSandbox:
         for probe in (machine_probe(), interpreter_probe(), await asyncio.to_thread(self._program_probe)):
             if not probe.ok:
                 raise SandboxUnavailable(f"the sandbox `bubblewrap` cannot use {probe.detail}: {probe.fix}")
-        means = self._look_around()
+        capabilities = self._look_around()
         try:
-            self._refuse_what_is_weak(means)
-            outcome = await run_job(means, NO_OP, NoHost())
+            self._refuse_what_is_weak(capabilities)
+            outcome = await run_job(capabilities, NO_OP, NoHost())
             if outcome.result != b"true":
                 failure = outcome.failure.message if outcome.failure else "a run that does nothing failed"
                 raise SandboxUnavailable(
@@ -102,9 +102,9 @@ class BubblewrapSandbox:
                     "contains the output of bwrap)"
                 )
         except BaseException:
-            close(means)
+            close(capabilities)
             raise
-        return means
+        return capabilities
 
     def _look_around(self) -> HostCapabilities:
         """Return the capabilities of the host. The caller must close them."""
@@ -120,12 +120,12 @@ class BubblewrapSandbox:
             fixed=fixed(self._private, with_zero=held),
         )
 
-    def _refuse_what_is_weak(self, means: HostCapabilities) -> None:
+    def _refuse_what_is_weak(self, capabilities: HostCapabilities) -> None:
         if self._allow_degraded:
             return
-        if not means.landlock:
+        if not capabilities.landlock:
             raise SandboxUnavailable(f"the sandbox `bubblewrap` needs Landlock: {LANDLOCK_FIX}")
-        if not means.memory_held and not watchdog_possible():
+        if not capabilities.memory_held and not watchdog_possible():
             raise SandboxUnavailable(
                 "this host cannot limit the memory of a run: make cgroups writable for the server, use a kernel with "
                 "CONFIG_PROC_CHILDREN, or set allow_degraded"
@@ -140,10 +140,10 @@ class BubblewrapSandbox:
             done = subprocess.run([path, "--version"], env={}, capture_output=True, timeout=VERSION_SECONDS, check=True)
         except (OSError, subprocess.SubprocessError) as error:
             return Probe("bwrap", False, f"{path}: {type(error).__name__}", INSTALL)
-        said = done.stdout.decode(errors="replace").strip()
-        numbers = said.rpartition(" ")[2].split(".")
+        text = done.stdout.decode(errors="replace").strip()
+        numbers = text.rpartition(" ")[2].split(".")
         new_enough = all(map(str.isdecimal, numbers)) and tuple(map(int, numbers)) >= OLDEST
-        found = f"{said or 'a program without a version'} at {path}"
+        found = f"{text or 'a program without a version'} at {path}"
         return Probe("bwrap", new_enough, found, "" if new_enough else "bubblewrap 0.7 or newer is needed: " + INSTALL)
 
     def probe(self) -> list[Probe]:
@@ -159,11 +159,11 @@ class BubblewrapSandbox:
 
     async def _run_apart(self, jobs: Sequence[Job]) -> list[Outcome]:
         """Run jobs in a separate sandbox. Any thread may call this method."""
-        means = self._look_around()
+        host = self._look_around()
         try:
-            return [await run_job(means, job, NoHost()) for job in jobs]
+            return [await run_job(host, job, NoHost()) for job in jobs]
         finally:
-            close(means)
+            close(host)
 
     async def run(self, job: Job, host: RunHost) -> Outcome:
         await self.start()
@@ -178,6 +178,6 @@ class BubblewrapSandbox:
         self._means = None
 
 
-def close(means: HostCapabilities) -> None:
-    if means.groups is not None:
-        means.groups.close()
+def close(capabilities: HostCapabilities) -> None:
+    if capabilities.groups is not None:
+        capabilities.groups.close()

@@ -110,15 +110,15 @@ class ProviderKeys:
         if the keys are too old, and the provider is unavailable.
         """
         await self.make_current()
-        found = self._matching(kid, algorithm)
-        if not found and time.monotonic() - self._asked_at >= self._settings.unknown_key_seconds:
+        keys = self._matching(kid, algorithm)
+        if not keys and time.monotonic() - self._asked_at >= self._settings.unknown_key_seconds:
             self._asked_at = time.monotonic()
             await self._try_to_read()
-            found = self._matching(kid, algorithm)
-        elif not found and self._reading is not None:
+            keys = self._matching(kid, algorithm)
+        elif not keys and self._reading is not None:
             await self._try_to_read()
-            found = self._matching(kid, algorithm)
-        return found
+            keys = self._matching(kid, algorithm)
+        return keys
 
     def _matching(self, kid: str | None, algorithm: str) -> list[Key]:
         fitting = [key for key in self._keys if algorithm in key.algorithms]

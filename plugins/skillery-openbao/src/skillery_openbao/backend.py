@@ -157,10 +157,10 @@ def _text_of(field: str, value: Any) -> str:
 
 
 @contextmanager
-def _speaking(what: str) -> Iterator[None]:
-    """Context manager: log a ServiceFailed, and raise Unavailable with the message `what` in its place."""
+def _speaking(subject: str) -> Iterator[None]:
+    """Context manager: log a ServiceFailed, and raise Unavailable with the message `subject` in its place."""
     try:
         yield
     except ServiceFailed as failure:
-        log.warning("%s: %s", what, failure.line)
-        raise Unavailable(what, hint="Try again. The log of the server has the reason.") from None
+        log.warning("%s: %s", subject, failure.line)
+        raise Unavailable(subject, hint="Try again. The log of the server has the reason.") from None

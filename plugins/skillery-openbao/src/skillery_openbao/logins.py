@@ -139,7 +139,7 @@ def read_secret(setting: str, path: str) -> str:
 
 def _stamp_of(path: str) -> tuple[int, ...]:
     try:
-        found = Path(path).stat()
+        stat = Path(path).stat()
     except OSError:
         return ()
-    return found.st_ino, found.st_mtime_ns, found.st_size
+    return stat.st_ino, stat.st_mtime_ns, stat.st_size

@@ -33,11 +33,11 @@ class NodeActor:
     def engine(self, host: str) -> dict[str, Any]:
         """Return the address of the engine, which the first call starts, or {"problem": reason}."""
         if self._process is None:
-            process, told = start_engine(self._settings, host)
-            if "problem" in told:  # the next call tries again
+            process, message = start_engine(self._settings, host)
+            if "problem" in message:  # the next call tries again
                 process.wait()
-                return told
-            self._process, self._told = process, told
+                return message
+            self._process, self._told = process, message
             threading.Thread(target=self._end_with, args=(process,), daemon=True).start()
         return self._told
 

@@ -241,8 +241,8 @@ class Conversation:
 
 
 def _told(error: SkilleryError) -> dict[str, Any]:
-    told = {"type": type(error).__name__, "message": error.message}
-    return told | {"failed_as": error.failed_as} if isinstance(error, SkillFailed) else told
+    message = {"type": type(error).__name__, "message": error.message}
+    return message | {"failed_as": error.failed_as} if isinstance(error, SkillFailed) else message
 
 
 def _outcome(frame: Frame) -> Outcome:

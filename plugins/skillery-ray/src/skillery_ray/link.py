@@ -70,7 +70,7 @@ class Nodes:
                 del self._known[gone]
             for node_id, node in alive.items():
                 self._start(node_id, node)
-            return [{**told, "labels": alive[node_id]["Labels"]} for node_id, told in self._known.items()]
+            return [{**message, "labels": alive[node_id]["Labels"]} for node_id, message in self._known.items()]
 
     def _is_wanted(self, node: dict[str, Any]) -> bool:
         return has_labels(node["Labels"], self._order["labels"])
@@ -81,13 +81,13 @@ class Nodes:
             self._known.pop(node_id, None)
 
     def _start(self, node_id: str, node: dict[str, Any]) -> None:
-        told = self._known.get(node_id)
+        message = self._known.get(node_id)
         now = time.monotonic()
-        is_good = told is not None and not told["problem"]
-        if is_good or now - self._asked.get(node_id, -RETRY_SECONDS) < (RETRY_SECONDS if told else 1):
+        is_good = message is not None and not message["problem"]
+        if is_good or now - self._asked.get(node_id, -RETRY_SECONDS) < (RETRY_SECONDS if message else 1):
             return
         self._asked[node_id] = now
-        if told is None:
+        if message is None:
             self._known[node_id] = self._told(node_id, node, "is starting", starting=True)
         threading.Thread(target=self._begin, args=(node_id, node), daemon=True).start()
 
@@ -96,10 +96,10 @@ class Nodes:
             found = self._engine(node_id, node)
         except Exception as error:  # noqa: BLE001 - any error of Ray or of the node is the reason why it is not used
             found = {"problem": _reason(error)}
-        told = self._told(node_id, node, found.pop("problem", ""), door=found or None)
+        message = self._told(node_id, node, found.pop("problem", ""), door=found or None)
         with self._lock:
             if node_id in self._known:
-                self._known[node_id] = told
+                self._known[node_id] = message
 
     def _told(self, node_id: str, node: dict[str, Any], problem: str, **more: Any) -> dict[str, Any]:
         return {"id": node_id, "name": node["NodeName"], "problem": problem, "door": None, "starting": False, **more}
@@ -174,9 +174,9 @@ def main() -> None:
     os._exit(0)  # the end of a driver can take long without its cluster
 
 
-def _say(reports: Any, told: dict[str, Any]) -> None:
+def _say(reports: Any, message: dict[str, Any]) -> None:
     with contextlib.suppress(BrokenPipeError):
-        reports.write(json.dumps(told) + "\n")
+        reports.write(json.dumps(message) + "\n")
         reports.flush()
 
 

@@ -123,11 +123,11 @@ class Member:
         is_clean = False
         try:
             async with asyncio.timeout(job.limits.timeout_ms / 1000 + SETUP_SECONDS):
-                outcome, told = await Conversation(wire, job, packed, host).hold()
+                outcome, message = await Conversation(wire, job, packed, host).hold()
             is_clean = True
-            self._reported = int(told["running"])
-            if told["trouble"]:
-                self.mark(told["trouble"])
+            self._reported = int(message["running"])
+            if message["trouble"]:
+                self.mark(message["trouble"])
             return outcome
         except Broken:
             # The run may have started, so no other node may start it again.

@@ -168,9 +168,9 @@ class Line:
 
 
 def _ended(outcome: Outcome, trouble: str, running: int) -> dict[str, Any]:
-    told = msgspec.to_builtins(msgspec.structs.replace(outcome, result=None))
+    builtins = msgspec.to_builtins(msgspec.structs.replace(outcome, result=None))
     has_result = outcome.result is not None
-    return {"op": "ended", "outcome": told, "has_result": has_result, "trouble": trouble, "running": running}
+    return {"op": "ended", "outcome": builtins, "has_result": has_result, "trouble": trouble, "running": running}
 
 
 # -- the process -------------------------------------------------------------------------------------------------
@@ -207,8 +207,8 @@ async def _until_closed(stdin: BinaryIO, engine: Engine, idle_seconds: int) -> N
         unused = 0 if engine.is_used else unused + 1
 
 
-def _say(told: dict[str, Any]) -> None:
-    sys.stdout.buffer.write(msgspec.json.encode(told) + b"\n")
+def _say(message: dict[str, Any]) -> None:
+    sys.stdout.buffer.write(msgspec.json.encode(message) + b"\n")
     sys.stdout.buffer.flush()
 
 

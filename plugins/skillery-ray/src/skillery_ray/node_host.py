@@ -65,15 +65,15 @@ class Requests:
                 future.set_exception(Broken("the server of this run is gone"))
 
 
-def _error(told: dict[str, Any]) -> Exception:
+def _error(message: dict[str, Any]) -> Exception:
     """Return the error of the server: the SkilleryError with this name, or HostFailed."""
-    found = getattr(errors, str(told.get("type")), None)
+    found = getattr(errors, str(message.get("type")), None)
     if not (isinstance(found, type) and issubclass(found, SkilleryError)):
         return HostFailed("the host could not do this")
     error = found.__new__(found)
-    SkilleryError.__init__(error, str(told.get("message", "")))
+    SkilleryError.__init__(error, str(message.get("message", "")))
     if isinstance(error, SkillFailed):
-        error.failed_as = str(told.get("failed_as", ""))
+        error.failed_as = str(message.get("failed_as", ""))
     return error
 
 

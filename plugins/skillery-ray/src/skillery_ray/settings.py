@@ -74,8 +74,8 @@ class RaySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def key_of(settings: NodeSettings) -> str:
     """Return a short text that is the same for all servers that can share an engine."""
-    told = msgspec.json.encode([msgspec.to_builtins(settings), versions()], order="sorted")
-    return hashlib.sha256(told).hexdigest()[:12]
+    message = msgspec.json.encode([msgspec.to_builtins(settings), versions()], order="sorted")
+    return hashlib.sha256(message).hexdigest()[:12]
 
 
 def has_labels(labels: Mapping[str, str], wanted: Mapping[str, str]) -> bool:

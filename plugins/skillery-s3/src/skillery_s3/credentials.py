@@ -68,17 +68,17 @@ class CredentialChain:
 
     def _ask(self) -> Credentials:
         for source in self._sources:
-            found = source(self._environment)
-            if found is not None:
-                return found
+            credentials = source(self._environment)
+            if credentials is not None:
+                return credentials
         raise NoCredentials(
             "there are no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment of the "
             "server, or `profile`"
         )
 
 
-def _is_old(found: Credentials) -> bool:
-    return found.expires_at is not None and found.expires_at - RENEW_BEFORE < datetime.now(UTC)
+def _is_old(credentials: Credentials) -> bool:
+    return credentials.expires_at is not None and credentials.expires_at - RENEW_BEFORE < datetime.now(UTC)
 
 
 def from_environment(environment: Environment) -> Credentials | None:
@@ -143,7 +143,9 @@ def read_answer(text: bytes | str, *, session_member: str = "Token") -> Credenti
     try:
         values: dict[str, Any] = json.loads(text)
         expires = values.get("Expiration")
-        moment = datetime.fromisoformat(expires) if expires else None
-        return Credentials(values["AccessKeyId"], values["SecretAccessKey"], values.get(session_member) or None, moment)
+        instant = datetime.fromisoformat(expires) if expires else None
+        return Credentials(
+            values["AccessKeyId"], values["SecretAccessKey"], values.get(session_member) or None, instant
+        )
     except (ValueError, KeyError, TypeError, AttributeError):
         raise NoCredentials("a source of credentials gave an answer without credentials") from None

@@ -91,8 +91,8 @@ def _without_answer(text: str, code: str, status: str) -> tuple[str, str]:
         return "endpoint", _CERTIFICATE
     if "unsupported url scheme" in lower or "builder error" in lower:
         return "endpoint", "this is not the address of a service, such as https://s3.example.com"
-    if (found := NO_CREDENTIALS.search(text)) is not None:
-        return "credentials", found[1]
+    if (match := NO_CREDENTIALS.search(text)) is not None:
+        return "credentials", match[1]
     return "endpoint", "the service cannot be reached: check its address, and that it runs"
 
 
@@ -101,8 +101,8 @@ NO_CREDENTIALS = re.compile(r"NoCredentials: ([^\n]+)")
 
 
 def _first(pattern: re.Pattern[str], text: str) -> str:
-    found = pattern.search(text)
-    return next((group for group in found.groups() if group), "") if found else ""
+    match = pattern.search(text)
+    return next((group for group in match.groups() if group), "") if match else ""
 
 
 def is_missing(error: BaseException) -> bool:
@@ -111,19 +111,19 @@ def is_missing(error: BaseException) -> bool:
 
 
 @contextmanager
-def speaking(what: str, *, stores: bool = False) -> Iterator[None]:
+def speaking(subject: str, *, stores: bool = False) -> Iterator[None]:
     """Raise failures of the service as errors for callers, and log the reason. `stores` is True for an upload."""
     try:
         yield
     except (BaseError, NoCredentials, FileNotFoundError, ValueError) as error:
-        raise _to_caller(error, what, stores=stores) from error
+        raise _to_caller(error, subject, stores=stores) from error
 
 
-def _to_caller(error: Exception, what: str, *, stores: bool) -> SkilleryError:
+def _to_caller(error: Exception, subject: str, *, stores: bool) -> SkilleryError:
     if is_missing(error):
         return ContentMissing("the storage does not have the content")
     reason = reason_of(error)
-    log.warning("%s failed: %s", what, reason.line)
+    log.warning("%s failed: %s", subject, reason.line)
     if reason.code in _FULL:
         return StorageFull()
     hint = "Nothing was stored. Try again." if stores else "Try again."

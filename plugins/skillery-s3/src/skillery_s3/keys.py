@@ -21,5 +21,5 @@ def key_of(digest: str) -> str:
 
 def digest_in(key: str) -> str | None:
     """Return the digest of the content with this key, or None if the key is not that of a content."""
-    found = _KEY.fullmatch(key)
-    return found[2] if found else None
+    match = _KEY.fullmatch(key)
+    return match[2] if match else None

@@ -31,14 +31,14 @@ def from_web_identity(environment: Environment) -> Credentials | None:
         token = Path(path).read_text().strip()
     except OSError as error:
         raise NoCredentials(f"AWS_WEB_IDENTITY_TOKEN_FILE cannot be read: {os.strerror(error.errno or 0)}") from None
-    asked = {
+    request = {
         "Action": "AssumeRoleWithWebIdentity",
         "Version": "2011-06-15",
         "RoleArn": role,
         "RoleSessionName": environment.get("AWS_ROLE_SESSION_NAME") or "skillery",
         "WebIdentityToken": token,
     }
-    return _read_sts(_send("POST", address, "the token service", data=asked).content)
+    return _read_sts(_send("POST", address, "the token service", data=request).content)
 
 
 def from_container(environment: Environment) -> Credentials | None:
@@ -69,14 +69,14 @@ def from_instance(environment: Environment) -> Credentials | None:
         return None
 
 
-def _send(method: str, address: str, what: str, **arguments: Any) -> httpx.Response:
+def _send(method: str, address: str, subject: str, **arguments: Any) -> httpx.Response:
     try:
         with httpx.Client(timeout=SECONDS) as client:
             return client.request(method, address, **arguments).raise_for_status()
     except httpx.HTTPStatusError as error:
-        raise NoCredentials(f"{what} answered {error.response.status_code}") from None
+        raise NoCredentials(f"{subject} answered {error.response.status_code}") from None
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise NoCredentials(f"{what} cannot be reached: {type(error).__name__}") from None
+        raise NoCredentials(f"{subject} cannot be reached: {type(error).__name__}") from None
 
 
 def _read_sts(answer: bytes) -> Credentials:

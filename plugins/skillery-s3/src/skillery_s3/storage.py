@@ -75,9 +75,9 @@ class S3Storage:
 
     def mark(self, made: str) -> str:
         with speaking("the mark of the registry", stores=True):
-            found = self._read_mark()
-            if found is not None:  # a service may ignore the condition of the next request
-                return found
+            mark = self._read_mark()
+            if mark is not None:  # a service may ignore the condition of the next request
+                return mark
             with suppress(AlreadyExistsError):
                 obstore.put(self._bucket.store, MARK, made.encode(), mode="create")
             return self._read_mark() or made

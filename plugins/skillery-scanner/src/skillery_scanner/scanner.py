@@ -68,13 +68,13 @@ class Scanner:
     def findings(self, name: str, matches: Sequence[Match]) -> list[Finding]:
         """Return the findings of a skill for the matches that reach its thresholds."""
         limits = thresholds(self._settings, name)
-        found = []
+        findings = []
         for match in matches:
             rule = f"scanner.{match.rule}"
             severity = limits.of_failure if match.rule == "failed" else limits.severity(severity_of(match))
             if severity is not None and not {rule, match.rule} & set(self._settings.ignore):
-                found.append(Finding(rule, message_of(match), severity, match.file, match.line))
-        return found
+                findings.append(Finding(rule, message_of(match), severity, match.file, match.line))
+        return findings
 
     def close(self) -> None:
         self._rules.close()

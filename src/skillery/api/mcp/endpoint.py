@@ -118,10 +118,10 @@ class McpEndpoint:
         only(scope, "POST")
         check_json(headers)
         identity = await self._gate.authenticate(scope, headers)
-        asked = _asked(scope)
+        request = _asked(scope)
         manager, direct = await self._sdk()
         with self._bodies.hold() as held, self._answers.hold() as room:
-            visit = Visit(self._core, identity, self._calls, headers, asked, room, held, self._terms)
+            visit = Visit(self._core, identity, self._calls, headers, request, room, held, self._terms)
             held_answer.set(room)
             whole = await read_body(receive, headers, self._max_body_bytes, held)
             body, visit.arguments = await without_arguments(whole)

@@ -167,23 +167,23 @@ class OfTask(Params, frozen=True, kw_only=True):
     task_id: str
 
 
-async def list_resources(core: Core, identity: Identity, asked: ListPage) -> ResourcePage:
+async def list_resources(core: Core, identity: Identity, page: ListPage) -> ResourcePage:
     work = partial(
         find_resources,
         identity=identity,
         key=core.registry.cursor_key,
         storage=core.registry.storage,
-        cursor=asked.cursor,
+        cursor=page.cursor,
     )
     found, more = await _read(core, work)
     return ResourcePage(resources=[_resource(one) for one in found], next_cursor=more or msgspec.UNSET)
 
 
-async def read_resource(core: Core, identity: Identity, asked: AtUri) -> Json[ResourceContents]:
+async def read_resource(core: Core, identity: Identity, uri: AtUri) -> Json[ResourceContents]:
     """Return the content of a resource as JSON pieces: first the text before the content, then the content, then the
     text after it.
     """
-    work = partial(read_content, identity=identity, storage=core.registry.storage, uri=asked.uri)
+    work = partial(read_content, identity=identity, storage=core.registry.storage, uri=uri.uri)
     found = await _read(core, work)
     core.contents.reads.note_file(found.skill, found.path)
     field, kind = ("text", "text/plain") if found.encoding == "utf-8" else ("blob", "application/octet-stream")
@@ -192,67 +192,67 @@ async def read_resource(core: Core, identity: Identity, asked: AtUri) -> Json[Re
     return Json(JsonPieces([head, *found.content, b"}],%s" % encode(FRESHNESS)[1:]]))
 
 
-async def read_directory(core: Core, identity: Identity, asked: ListDirectory) -> FolderPage:
+async def read_directory(core: Core, identity: Identity, directory: ListDirectory) -> FolderPage:
     work = partial(
         find_in_folder,
         identity=identity,
         key=core.registry.cursor_key,
         storage=core.registry.storage,
-        uri=asked.uri,
-        cursor=asked.cursor,
+        uri=directory.uri,
+        cursor=directory.cursor,
     )
     found, more = await _read(core, work)
     return FolderPage(resources=[_resource(one) for one in found], next_cursor=more or msgspec.UNSET)
 
 
-async def list_skill_entries(core: Core, identity: Identity, asked: ListPage) -> EntryPage:
+async def list_skill_entries(core: Core, identity: Identity, page: ListPage) -> EntryPage:
     work = partial(
         find_skill_entries,
         identity=identity,
         key=core.registry.cursor_key,
         storage=core.registry.storage,
-        cursor=asked.cursor,
+        cursor=page.cursor,
     )
     found, more = await _read(core, work)
     return EntryPage(skills=[_entry(one) for one in found], next_cursor=more or msgspec.UNSET)
 
 
-async def get_skill_entry(core: Core, identity: Identity, asked: AtUri) -> OneEntry:
-    work = partial(find_skill_entry, identity=identity, storage=core.registry.storage, uri=asked.uri)
+async def get_skill_entry(core: Core, identity: Identity, uri: AtUri) -> OneEntry:
+    work = partial(find_skill_entry, identity=identity, storage=core.registry.storage, uri=uri.uri)
     return OneEntry(skill=_entry(await _read(core, work)))
 
 
-async def complete(core: Core, identity: Identity, asked: CompleteArgument) -> CompletedArgument:
+async def complete(core: Core, identity: Identity, argument: CompleteArgument) -> CompletedArgument:
     work: Callable[..., Completions]
-    match asked.argument:
+    match argument.argument:
         case "skill":
-            work = partial(complete_skill, identity=identity, text=asked.value)
+            work = partial(complete_skill, identity=identity, text=argument.value)
         case "version":
-            work = partial(complete_version, identity=identity, skill=asked.skill, text=asked.value)
+            work = partial(complete_version, identity=identity, skill=argument.skill, text=argument.value)
         case "path":
             work = partial(
                 complete_path,
                 identity=identity,
-                skill=asked.skill,
-                version=asked.version,
-                text=asked.value,
+                skill=argument.skill,
+                version=argument.version,
+                text=argument.value,
             )
     values, has_more = await _read(core, work)
     return CompletedArgument(completion=Completion(values, has_more))
 
 
-async def get_task(core: Core, identity: Identity, asked: OfTask) -> RunState:
-    return await core.runner.run_state(identity, asked.task_id)
+async def get_task(core: Core, identity: Identity, task: OfTask) -> RunState:
+    return await core.runner.run_state(identity, task.task_id)
 
 
-async def cancel_task(core: Core, identity: Identity, asked: OfTask) -> RunState:
+async def cancel_task(core: Core, identity: Identity, task: OfTask) -> RunState:
     """Cancel a task, and return its state. A task that has ended does not change."""
-    state = await core.runner.run_state(identity, asked.task_id)
+    state = await core.runner.run_state(identity, task.task_id)
     if state.has_ended:
         return state
     with suppress(RunEnded):
-        await core.runner.cancel_run(identity, asked.task_id)
-    return await core.runner.run_state(identity, asked.task_id)
+        await core.runner.cancel_run(identity, task.task_id)
+    return await core.runner.run_state(identity, task.task_id)
 
 
 MCP_METHODS: dict[str, Method] = {
@@ -272,13 +272,13 @@ async def _read(core: Core, work: Any) -> Any:
     return await core.registry.read_page(work)
 
 
-def _resource(one: Resource) -> ListedResource:
-    return ListedResource(one.uri, one.name, one.description, one.media_type, one.size)
+def _resource(resource: Resource) -> ListedResource:
+    return ListedResource(resource.uri, resource.name, resource.description, resource.media_type, resource.size)
 
 
-def _entry(one: SkillEntry) -> Entry:
-    files = [EntryFile(file.uri, file.digest, file.size) for file in one.resources]
-    return Entry(one.uri, one.frontmatter, files)
+def _entry(entry: SkillEntry) -> Entry:
+    files = [EntryFile(file.uri, file.digest, file.size) for file in entry.resources]
+    return Entry(entry.uri, entry.frontmatter, files)
 
 
 # -- Calls of the methods of MCP_METHODS, with the error codes of MCP --------------------------------------------------

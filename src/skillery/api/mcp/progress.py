@@ -30,15 +30,15 @@ STEP = 1e-6
 
 
 @asynccontextmanager
-async def progress_sent(context: Context, asked: CallToolRequestParams, run_ids: list[str]) -> AsyncIterator[None]:
+async def progress_sent(context: Context, params: CallToolRequestParams, run_ids: list[str]) -> AsyncIterator[None]:
     """Context manager: send progress notifications during the `with` block if the client has asked for them.
 
     `run_ids` gets the id of the run when the call starts one.
     """
-    if "progress_token" not in (asked.meta or {}):
+    if "progress_token" not in (params.meta or {}):
         yield
         return
-    teller = _Teller(context, asked.name, run_ids)
+    teller = _Teller(context, params.name, run_ids)
     telling = asyncio.create_task(teller.tell())
     try:
         yield

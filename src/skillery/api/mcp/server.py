@@ -63,11 +63,13 @@ class _Server(Server[Any]):
     """A server of the SDK whose capabilities depend on the version of the protocol."""
 
     def get_capabilities(self, *options: Any, protocol_version: str | None = None, **more: Any) -> ServerCapabilities:
-        found = super().get_capabilities(*options, protocol_version=protocol_version, **more)
-        if protocol_version not in MODERN_PROTOCOL_VERSIONS and found.extensions:
+        capabilities = super().get_capabilities(*options, protocol_version=protocol_version, **more)
+        if protocol_version not in MODERN_PROTOCOL_VERSIONS and capabilities.extensions:
             # Older versions of the protocol have another form of tasks, which this server does not have.
-            found.extensions = {name: value for name, value in found.extensions.items() if name != TASKS_EXTENSION}
-        return found
+            capabilities.extensions = {
+                name: value for name, value in capabilities.extensions.items() if name != TASKS_EXTENSION
+            }
+        return capabilities
 
     # Read for each request: callers see different skills.
     instructions = property(lambda _: instructions.get(), lambda _, __: None)
@@ -103,48 +105,48 @@ def make_server() -> Server[Any]:
     return server
 
 
-async def _list_resources(context: Context, asked: PaginatedRequestParams) -> dict[str, Any]:
-    return await _answer(context, "resources/list", cursor=asked.cursor)
+async def _list_resources(context: Context, params: PaginatedRequestParams) -> dict[str, Any]:
+    return await _answer(context, "resources/list", cursor=params.cursor)
 
 
 async def _list_templates(_: Context, __: PaginatedRequestParams) -> dict[str, Any]:
     return {"resourceTemplates": TEMPLATES, **FRESHNESS}
 
 
-async def _read_resource(context: Context, asked: ReadResourceRequestParams) -> dict[str, Any]:
-    return await _answer(context, "resources/read", uri=str(asked.uri))
+async def _read_resource(context: Context, params: ReadResourceRequestParams) -> dict[str, Any]:
+    return await _answer(context, "resources/read", uri=str(params.uri))
 
 
-async def _complete(context: Context, asked: CompleteRequestParams) -> dict[str, Any]:
+async def _complete(context: Context, params: CompleteRequestParams) -> dict[str, Any]:
     templates = [one["uriTemplate"] for one in TEMPLATES]
-    if not isinstance(asked.ref, ResourceTemplateReference) or asked.ref.uri not in templates:
+    if not isinstance(params.ref, ResourceTemplateReference) or params.ref.uri not in templates:
         hint = f"Complete arguments of the templates {' and '.join(templates)}."
         raise MCPError(INVALID_PARAMS, "there is no such template", {"type": "invalid_params", "hint": hint})
-    if asked.argument.name not in ARGUMENTS:
+    if params.argument.name not in ARGUMENTS:
         hint = f"The arguments are {', '.join(ARGUMENTS)}."
-        message = f"the template has no argument {asked.argument.name[:80]!r}"
+        message = f"the template has no argument {params.argument.name[:80]!r}"
         raise MCPError(INVALID_PARAMS, message, {"type": "invalid_params", "hint": hint})
-    earlier = (asked.context.arguments if asked.context is not None else None) or {}
+    earlier = (params.context.arguments if params.context is not None else None) or {}
     return await _answer(
         context,
         "completion/complete",
-        argument=asked.argument.name,
-        value=asked.argument.value,
+        argument=params.argument.name,
+        value=params.argument.value,
         skill=earlier.get("skill"),
         version=earlier.get("version"),
     )
 
 
-async def _list_skills(context: Context, asked: PaginatedRequestParams) -> dict[str, Any]:
-    return await _answer(context, "skills/list", cursor=asked.cursor)
+async def _list_skills(context: Context, params: PaginatedRequestParams) -> dict[str, Any]:
+    return await _answer(context, "skills/list", cursor=params.cursor)
 
 
-async def _get_skill(context: Context, asked: UriParams) -> dict[str, Any]:
-    return await _answer(context, "skills/get", uri=asked.uri)
+async def _get_skill(context: Context, params: UriParams) -> dict[str, Any]:
+    return await _answer(context, "skills/get", uri=params.uri)
 
 
-async def _read_directory(context: Context, asked: DirectoryParams) -> dict[str, Any]:
-    return await _answer(context, "resources/directory/read", uri=asked.uri, cursor=asked.cursor)
+async def _read_directory(context: Context, params: DirectoryParams) -> dict[str, Any]:
+    return await _answer(context, "resources/directory/read", uri=params.uri, cursor=params.cursor)
 
 
 async def _answer(context: Context, method: str, **params: str | None) -> dict[str, Any]:

@@ -56,11 +56,11 @@ async def skill_tools(visit: Visit) -> dict[str, SkillTool]:
             raise _too_many(visit, size)
         found += [(skill, tool) for tool in msgspec.json.decode(text)["tools"]]
     often = Counter(tool["name"] for _, tool in found)
-    apart = {_with_skill(skill, tool["name"]) for skill, tool in found}
+    separate = {_with_skill(skill, tool["name"]) for skill, tool in found}
     tools: dict[str, SkillTool] = {}
     for skill, tool in found:
         bare = tool["name"]
-        is_taken = often[bare] > 1 or bare in METHODS or bare in apart
+        is_taken = often[bare] > 1 or bare in METHODS or bare in separate
         name = _free(_with_skill(skill, bare) if is_taken else bare, tools)
         tools[name] = SkillTool(name, skill, bare, tool["description"], _schema(tool["parameters"]))
     return tools
@@ -106,8 +106,8 @@ def _too_many(visit: Visit, size: int) -> MCPError:
 
 async def _tools_of(visit: Visit, skill: str) -> bytes:
     """Return the tools of a skill: the JSON result of the method list_tools. Raise MCPError if list_tools fails."""
-    asked = msgspec.Raw(encode({"skill": skill, "limit": MOST_TOOLS}))
-    answer, error = await perform(visit.core, visit.identity, "list_tools", asked, None)
+    request = msgspec.Raw(encode({"skill": skill, "limit": MOST_TOOLS}))
+    answer, error = await perform(visit.core, visit.identity, "list_tools", request, None)
     if answer is None:
         message = f"the tools of '{skill}', which this connection asks for, cannot be listed: {error['message']}"
         raise MCPError(INVALID_PARAMS, message, error["data"])

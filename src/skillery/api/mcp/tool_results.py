@@ -74,10 +74,10 @@ def _is_failed_run(answer: Parts) -> bool:
 
 def error_result(visit: Visit, error: dict[str, Any]) -> dict[str, Any]:
     """Return the result of a tool call that failed. Its hint names only tools that the model has."""
-    told = {"error": error_for_tools(error, {*TOOLS, *visit.methods})}
+    message = {"error": error_for_tools(error, {*TOOLS, *visit.methods})}
     return {
-        "content": [{"type": "text", "text": encode(told).decode()}],
-        "structuredContent": told,
+        "content": [{"type": "text", "text": encode(message).decode()}],
+        "structuredContent": message,
         "isError": True,
     }
 
@@ -92,8 +92,8 @@ async def with_pictures(visit: Visit, result: dict[str, Any]) -> dict[str, Any]:
     """
     pictures = Pictures()
     for file in pictures.candidates(result["structuredContent"]) if may_read(visit.identity) else ():
-        asked = msgspec.Raw(encode({"blob_id": file["blob_id"], "mode": "full"}))
-        answer, _ = await perform(visit.core, visit.identity, "read_blob", asked, None)
+        request = msgspec.Raw(encode({"blob_id": file["blob_id"], "mode": "full"}))
+        answer, _ = await perform(visit.core, visit.identity, "read_blob", request, None)
         pictures.add(file, msgspec.json.decode(b"".join(answer)) if answer is not None else {})
     shown = [{"type": "image", "data": data, "mimeType": kind} for kind, data in pictures.found]
     return result | {"content": [*result["content"], *shown]} if shown else result

@@ -56,7 +56,7 @@ async def list_tools(context: Context, _: PaginatedRequestParams) -> dict[str, A
     return {"tools": [*shown, *(one.shown() for one in offered.values())], **FRESHNESS}
 
 
-async def call_tool(context: Context, asked: CallToolRequestParams) -> dict[str, Any]:
+async def call_tool(context: Context, request: CallToolRequestParams) -> dict[str, Any]:
     """Return the result of a tool call as text and as structured content, or a task if its run takes long.
 
     Errors of a method are returned as results, so that models see them. Raise MCPError if the tool does not exist.
@@ -64,23 +64,23 @@ async def call_tool(context: Context, asked: CallToolRequestParams) -> dict[str,
     visit = visit_of(context)
     if visit.sample is not None:
         return visit.sample
-    if asked.name in _names(visit):
-        answer, error = await _call(context, asked, asked.name, _arguments(visit, asked))
+    if request.name in _names(visit):
+        answer, error = await _call(context, request, request.name, _arguments(visit, request))
         if answer is None:
             return error_result(visit, error) | COMPLETE
         if is_large(answer):
             return large_result(visit, answer) | COMPLETE
-        if (task := await created_task(context, asked.name, answer)) is not None:
+        if (task := await created_task(context, request.name, answer)) is not None:
             return task
         return await with_pictures(visit, tool_result(b"".join(answer))) | COMPLETE
     offered = await skill_tools(visit)
-    if asked.name not in offered:
-        raise _unknown(asked.name, [*_names(visit), *offered])
-    one = offered[asked.name]
-    meta: Mapping[str, Any] = asked.meta or {}
-    given = {param: meta[key] for param, key in IN_META.items() if meta.get(key) is not None}
-    params = msgspec.Raw(encode(arguments_of(one, _arguments(visit, asked), given)))
-    answer, error = await _call(context, asked, "call_tool", params)
+    if request.name not in offered:
+        raise _unknown(request.name, [*_names(visit), *offered])
+    one = offered[request.name]
+    meta: Mapping[str, Any] = request.meta or {}
+    values = {param: meta[key] for param, key in IN_META.items() if meta.get(key) is not None}
+    params = msgspec.Raw(encode(arguments_of(one, _arguments(visit, request), values)))
+    answer, error = await _call(context, request, "call_tool", params)
     if answer is None:
         return error_result(visit, error) | COMPLETE
     if (task := await created_task(context, "call_tool", answer)) is not None:
@@ -88,23 +88,23 @@ async def call_tool(context: Context, asked: CallToolRequestParams) -> dict[str,
     return await with_pictures(visit, result_of(msgspec.json.decode(b"".join(answer)))) | COMPLETE
 
 
-def _arguments(visit: Visit, asked: CallToolRequestParams) -> msgspec.Raw:
+def _arguments(visit: Visit, params: CallToolRequestParams) -> msgspec.Raw:
     if visit.arguments is not None:
         return visit.arguments
-    return msgspec.Raw(encoded(FOR_MODELS.get(asked.name, {}) | (asked.arguments or {})))
+    return msgspec.Raw(encoded(FOR_MODELS.get(params.name, {}) | (params.arguments or {})))
 
 
 async def _call(
-    context: Context, asked: CallToolRequestParams, method: str, params: msgspec.Raw
+    context: Context, request: CallToolRequestParams, method: str, params: msgspec.Raw
 ) -> tuple[Parts | None, dict[str, Any]]:
     visit = visit_of(context)
-    given = (asked.meta or {}).get(KEY_IN_META)
-    key = given if isinstance(given, str) else visit.key
+    values = (request.meta or {}).get(KEY_IN_META)
+    key = values if isinstance(values, str) else visit.key
     visit.arguments = None
     runs: list[str] = []
     # Other methods have runs too: those of the examples of a new version, for instance.
     followed = runs if method in STARTS_RUNS else []
-    async with _taken_back(context, visit, runs), progress_sent(context, asked, followed):
+    async with _taken_back(context, visit, runs), progress_sent(context, request, followed):
         with answered_within(context, visit.terms.after_seconds):
             done = await perform(visit.core, visit.identity, method, params, key)
     visit.body.give_back()

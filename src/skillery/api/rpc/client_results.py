@@ -84,9 +84,9 @@ def _collect(kind: Any, found: dict[str, type[msgspec.Struct]]) -> None:
 
 def _typed_dict(struct: type[msgspec.Struct]) -> str:
     lines = [f"class {struct.__name__}(TypedDict):"]
-    said = " ".join(inspect.cleandoc(struct.__doc__ or "").split())
-    if said and not said.startswith(f"{struct.__name__}("):
-        lines.append(f'    """{said}"""\n')
+    text = " ".join(inspect.cleandoc(struct.__doc__ or "").split())
+    if text and not text.startswith(f"{struct.__name__}("):
+        lines.append(f'    """{text}"""\n')
     for field in fields_of(struct):
         lines.append(f"    {field.name}: {field.type if field.is_always_there else f'NotRequired[{field.type}]'}")
         lines += [f"    {_quoted(field.description)}"] if field.description else []

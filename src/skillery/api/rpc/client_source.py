@@ -171,10 +171,10 @@ def _optional(kind: str) -> str:
 
 def _documentation(struct: type[Params], *, keyed: bool) -> str:
     lines = [" ".join(inspect.cleandoc(struct.__doc__ or "").split())]
-    told = [f"{field}: {description}" for field, _, description, _ in _fields(struct) if description]
+    message = [f"{field}: {description}" for field, _, description, _ in _fields(struct) if description]
     key = "idempotency_key: Calls with the same key are executed once (if omitted, a client that retries makes a key)"
-    told += [key] * keyed
-    return "\n\n    ".join([*lines, "\n    ".join(told)]).rstrip() + ("\n    " if told else "")
+    message += [key] * keyed
+    return "\n\n    ".join([*lines, "\n    ".join(message)]).rstrip() + ("\n    " if message else "")
 
 
 # -- params ------------------------------------------------------------------------------------------------------

@@ -63,33 +63,33 @@ class Asked(NamedTuple):
         return self.registry.cursor_key
 
 
-async def describe(asked: Asked, name: str, spec: VersionSpec) -> dict[str, Any]:
+async def describe(request: Asked, name: str, spec: VersionSpec) -> dict[str, Any]:
     work = partial(
         read_description,
-        identity=asked.identity,
-        storage=asked.registry.storage,
+        identity=request.identity,
+        storage=request.registry.storage,
         name=name,
         spec=spec,
         detail="manifest",
     )
-    described = await asked.registry.read(work)
+    described = await request.registry.read(work)
     skill: dict[str, Any] = msgspec.json.decode(described)["skill"]
     return skill
 
 
-async def versions_of(asked: Asked, name: str, limit: int, cursor: str) -> list[ListedVersion]:
+async def versions_of(request: Asked, name: str, limit: int, cursor: str) -> list[ListedVersion]:
     """Return up to `limit` versions of a skill after `cursor`, newest first. Raise SkillNotFound if the caller sees
     no such skill.
     """
-    page = await asked.registry.read_page(partial(versions_page, asked, name, limit, cursor, "desc"))
+    page = await request.registry.read_page(partial(versions_page, request, name, limit, cursor, "desc"))
     return page.versions
 
 
-def versions_page(asked: Asked, name: str, limit: int, cursor: str, order: Order, connection: Any) -> VersionPage:
+def versions_page(request: Asked, name: str, limit: int, cursor: str, order: Order, connection: Any) -> VersionPage:
     return read_versions(
         connection,
-        asked.identity,
-        asked.key,
+        request.identity,
+        request.key,
         name=name,
         status="",
         namespace="",
@@ -99,23 +99,23 @@ def versions_page(asked: Asked, name: str, limit: int, cursor: str, order: Order
     )
 
 
-async def yanked(asked: Asked, subject: str, work: Callable[[Any], None]) -> None:
-    await _written(asked, "yank_version", subject, work)
+async def yanked(request: Asked, subject: str, work: Callable[[Any], None]) -> None:
+    await _written(request, "yank_version", subject, work)
 
 
-async def make_default(asked: Asked, name: str, spec: VersionSpec) -> None:
+async def make_default(request: Asked, name: str, spec: VersionSpec) -> None:
     """Point the label `default` to the version that `spec` selects. Raise the errors of `registry.set_label`."""
-    work = partial(point_label, identity=asked.identity, name=name, label=DEFAULT, spec=spec)
-    await _written(asked, "set_label", f"{name}@{DEFAULT}", work)
+    work = partial(point_label, identity=request.identity, name=name, label=DEFAULT, spec=spec)
+    await _written(request, "set_label", f"{name}@{DEFAULT}", work)
 
 
-async def _written(asked: Asked, action: str, subject: str, work: Callable[[Any], Any]) -> None:
+async def _written(request: Asked, action: str, subject: str, work: Callable[[Any], Any]) -> None:
     """Change the registry. Record a refused change in the audit trail."""
     try:
-        await asked.registry.write(work)
+        await request.registry.write(work)
     except SkilleryError as error:
         if is_refusal(error, "name"):
-            asked.parts.gate.note_refusal(asked.identity, action, subject, error)
+            request.parts.gate.note_refusal(request.identity, action, subject, error)
         raise
 
 

@@ -122,7 +122,7 @@ def is_anthropic(headers: Mapping[str, str]) -> bool:
 
 def is_first_beta(headers: Mapping[str, str]) -> bool:
     """Return whether the caller uses Anthropic's first interface for skills."""
-    return FIRST_BETA in (one.strip() for one in headers.get("anthropic-beta", "").split(","))
+    return FIRST_BETA in (part.strip() for part in headers.get("anthropic-beta", "").split(","))
 
 
 def timestamp(at: datetime | None, headers: Mapping[str, str]) -> Timestamp:

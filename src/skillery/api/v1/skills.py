@@ -62,14 +62,14 @@ async def skills_endpoint(parts: V1Parts, scope: Any, receive: Any, send: Any, h
     segments(scope, 2)
     headers = with_token(headers)
     if scope["method"] == "POST":
-        asked = Asked(parts, await parts.gate.admit(scope, headers, "publish", "create_skill"), headers)
+        request = Asked(parts, await parts.gate.admit(scope, headers, "publish", "create_skill"), headers)
         query = query_of(scope, "beta", "namespace")
         options = ImportOptions(namespace=parse_namespace(query.get("namespace", "")), is_new=True)
-        report, _ = await published(asked, receive, options)
-        await send_answer(send, await _skill(asked, report.name, parse_version_spec(report.version)))
+        report, _ = await published(request, receive, options)
+        await send_answer(send, await _skill(request, report.name, parse_version_spec(report.version)))
         return
-    asked = Asked(parts, await parts.gate.admit(scope, headers, "read", "list_skills"), headers)
-    await send_answer(send, await _listed(asked, query_of(scope, "beta", *LIST_QUERY)))
+    request = Asked(parts, await parts.gate.admit(scope, headers, "read", "list_skills"), headers)
+    await send_answer(send, await _listed(request, query_of(scope, "beta", *LIST_QUERY)))
 
 
 async def skill_endpoint(parts: V1Parts, scope: Any, receive: Any, send: Any, headers: Headers) -> None:
@@ -81,21 +81,21 @@ async def skill_endpoint(parts: V1Parts, scope: Any, receive: Any, send: Any, he
     _, _, skill_id = segments(scope, 3)
     query_of(scope, "beta")
     if scope["method"] == "DELETE":
-        asked = Asked(parts, await parts.gate.admit(scope, headers, "publish", "yank_version"), headers)
-        await yanked(asked, skill_id, partial(yank_skill, identity=asked.identity, name=skill_id, reason=REASON))
+        request = Asked(parts, await parts.gate.admit(scope, headers, "publish", "yank_version"), headers)
+        await yanked(request, skill_id, partial(yank_skill, identity=request.identity, name=skill_id, reason=REASON))
         await send_answer(send, Deleted(skill_id, "skill.deleted", "skill_deleted", deleted=True))
         return
     if scope["method"] == "POST":
         check_json(headers)
-        asked = Asked(parts, await parts.gate.admit(scope, headers, "publish", "set_label"), headers)
+        request = Asked(parts, await parts.gate.admit(scope, headers, "publish", "set_label"), headers)
         with parts.bodies.hold() as held:
             wanted = _new_default(await read_body(receive, headers, MOST_BYTES, held))
         name = parse_skill_name(skill_id)
-        await make_default(asked, name, parse_version_spec(version_number(name, wanted)))
-        await send_answer(send, await _skill(asked, name, Latest()))
+        await make_default(request, name, parse_version_spec(version_number(name, wanted)))
+        await send_answer(send, await _skill(request, name, Latest()))
         return
-    asked = Asked(parts, await parts.gate.admit(scope, headers, "read", "describe_skill"), headers)
-    await send_answer(send, await _skill(asked, parse_skill_name(skill_id), Latest()))
+    request = Asked(parts, await parts.gate.admit(scope, headers, "read", "describe_skill"), headers)
+    await send_answer(send, await _skill(request, parse_skill_name(skill_id), Latest()))
 
 
 async def content_endpoint(parts: V1Parts, scope: Any, _receive: Any, send: Any, headers: Headers) -> None:
@@ -139,69 +139,69 @@ def _new_default(body: bytes) -> str:
         ) from None
 
 
-async def _listed(asked: Asked, query: dict[str, str]) -> Skills:
+async def _listed(request: Asked, query: dict[str, str]) -> Skills:
     limit = limit_of(query)
     cursor, order = query.get("page", ""), order_of(query)
     if query.get("after"):
-        cursor = await _cursor_after(asked, parse_skill_name(query["after"]), order)
+        cursor = await _cursor_after(request, parse_skill_name(query["after"]), order)
     if query.get("source", "custom") != "custom":
         return Skills("list", [], None, None, has_more=False, next_page=None)
-    work = partial(_listed_now, asked=asked, limit=limit, cursor=cursor, order=order)
-    return await asked.registry.read_page(work)
+    work = partial(_listed_now, request=request, limit=limit, cursor=cursor, order=order)
+    return await request.registry.read_page(work)
 
 
-def _listed_now(connection: Any, *, asked: Asked, limit: int, cursor: str, order: Order | None) -> Skills:
-    page = _page(connection, asked, limit, cursor, order)
+def _listed_now(connection: Any, *, request: Asked, limit: int, cursor: str, order: Order | None) -> Skills:
+    page = _page(connection, request, limit, cursor, order)
     rows, more = page.skills, page.next_cursor
     names = [row.name for row in rows]
-    ages, defaults = _facts(connection, asked, names)
-    data = [skill_of(row.name, row.version, row.description, ages, defaults, asked.headers) for row in rows]
+    ages, defaults = _facts(connection, request, names)
+    data = [skill_of(row.name, row.version, row.description, ages, defaults, request.headers) for row in rows]
     first, last = (data[0].id, data[-1].id) if data else (None, None)
     return Skills("list", data, first, last, has_more=more is not None, next_page=more)
 
 
-def _page(connection: Any, asked: Asked, limit: int, cursor: str, order: Order | None) -> SkillPage:
-    who, key = asked.identity, asked.key
+def _page(connection: Any, request: Asked, limit: int, cursor: str, order: Order | None) -> SkillPage:
+    caller, key = request.identity, request.key
     if order is not None:
-        return list_by_creation(connection, who, key, order=order, limit=limit, cursor=cursor)
-    listing = read_skills(connection, who, key, namespace="", detail="names", limit=limit, cursor=cursor)
+        return list_by_creation(connection, caller, key, order=order, limit=limit, cursor=cursor)
+    listing = read_skills(connection, caller, key, namespace="", detail="names", limit=limit, cursor=cursor)
     return msgspec.json.decode(listing, type=SkillPage)
 
 
-def _facts(connection: Any, asked: Asked, names: list[str]) -> tuple[Any, dict[str, str]]:
+def _facts(connection: Any, request: Asked, names: list[str]) -> tuple[Any, dict[str, str]]:
     """Return the ages and the default versions of skills, by name."""
     labelled = labelled_versions(connection, names=names, label=DEFAULT)
-    return ages(connection, identity=asked.identity, names=names), labelled
+    return ages(connection, identity=request.identity, names=names), labelled
 
 
-async def _cursor_after(asked: Asked, name: str, order: Order | None) -> str:
+async def _cursor_after(request: Asked, name: str, order: Order | None) -> str:
     """Return the cursor that continues a list of skills after the skill `name`. Without `order`, the skill need not
     exist.
     """
     if order is not None:
-        after = partial(cursor_after_creation, identity=asked.identity, key=asked.key, order=order, name=name)
-        return await asked.registry.read_page(after)
+        after = partial(cursor_after_creation, identity=request.identity, key=request.key, order=order, name=name)
+        return await request.registry.read_page(after)
     namespace = name.rpartition(".")[0]
     try:
-        described = await describe(asked, name, Latest())
+        described = await describe(request, name, Latest())
     except SkilleryError:
-        return cursor_after_skill(asked.key, namespace, name)
-    return cursor_after_skill(asked.key, described["manifest"].get("namespace", namespace), name)
+        return cursor_after_skill(request.key, namespace, name)
+    return cursor_after_skill(request.key, described["manifest"].get("namespace", namespace), name)
 
 
-async def _skill(asked: Asked, name: str, spec: VersionSpec) -> Skill:
+async def _skill(request: Asked, name: str, spec: VersionSpec) -> Skill:
     """Return a skill in the shape of `/v1/skills`. If no version is published, describe the newest version that the
     caller sees, if it is a draft or in review.
 
     Raise SkillNotFound or VersionNotFound if the caller sees no such skill or version.
     """
     try:
-        described = await describe(asked, name, spec)
+        described = await describe(request, name, spec)
     except VersionNotFound:
-        waiting = [row for row in await versions_of(asked, name, 1, "") if row.status in WAITING]
+        waiting = [row for row in await versions_of(request, name, 1, "") if row.status in WAITING]
         if not waiting:
             raise
-        described = await describe(asked, name, Exact(Version.parse(waiting[0].version)))
-    ages, defaults = await asked.registry.read_page(partial(_facts, asked=asked, names=[name]))
+        described = await describe(request, name, Exact(Version.parse(waiting[0].version)))
+    ages, defaults = await request.registry.read_page(partial(_facts, request=request, names=[name]))
     description = described["manifest"]["description"]
-    return skill_of(name, described["version"], description, ages, defaults, asked.headers)
+    return skill_of(name, described["version"], description, ages, defaults, request.headers)

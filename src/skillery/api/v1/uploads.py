@@ -132,19 +132,19 @@ def _packed(parts: list[MultipartPart]) -> Iterator[BinaryIO]:
         yield cast(BinaryIO, made)
 
 
-async def published(asked: Asked, receive: Any, options: ImportOptions) -> tuple[SkillReport, FormFields]:
+async def published(request: Asked, receive: Any, options: ImportOptions) -> tuple[SkillReport, FormFields]:
     """Publish the skill that a form contains. Return the report of the import, and the fields of the form.
 
     If the form or the skill is refused, raise the error of the refusal. Record a refused skill in the audit trail.
     """
-    boundary = boundary_of(asked.headers.get("content-type", ""))
-    importer = asked.parts.importer
+    boundary = boundary_of(request.headers.get("content-type", ""))
+    importer = request.parts.importer
     with importer.receive() as form:
-        await spool(receive, asked.headers, form, importer.limits.max_bytes)
+        await spool(receive, request.headers, form, importer.limits.max_bytes)
         opening = archive_in(form, boundary, importer.limits.max_bytes)
         archive, fields = await asyncio.to_thread(opening.__enter__)
         try:
-            reports = importer.import_archive(asked.identity, archive, options)
+            reports = importer.import_archive(request.identity, archive, options)
             try:
                 report = await _only_one(reports)
             finally:
@@ -153,7 +153,7 @@ async def published(asked: Asked, receive: Any, options: ImportOptions) -> tuple
             await asyncio.to_thread(opening.__exit__, None, None, None)
     if report.error is not None:
         if isinstance(report.error, SkilleryError) and is_refusal(report.error, "manifest"):
-            asked.parts.gate.note_refusal(asked.identity, "create_skill", report.name or options.into, report.error)
+            request.parts.gate.note_refusal(request.identity, "create_skill", report.name or options.into, report.error)
         raise report.error
     return report, fields
 

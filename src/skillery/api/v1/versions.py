@@ -42,21 +42,21 @@ async def versions_endpoint(parts: V1Parts, scope: Any, receive: Any, send: Any,
     _, _, skill_id, _ = segments(scope, 4)
     name = parse_skill_name(skill_id)
     if scope["method"] == "POST":
-        asked = Asked(parts, await parts.gate.admit(scope, headers, "publish", "create_skill"), headers)
+        request = Asked(parts, await parts.gate.admit(scope, headers, "publish", "create_skill"), headers)
         query_of(scope, "beta")
         # The current clients of Anthropic promise that each upload has the name of the skill.
         keeps_name = is_anthropic(headers) and not is_first_beta(headers)
         # Raises SkillNotFound, so that an upload cannot create a skill or reveal a hidden one.
-        await versions_of(asked, name, 1, "")
-        report, fields = await published(asked, receive, ImportOptions(into=name, keeps_name=keeps_name))
+        await versions_of(request, name, 1, "")
+        report, fields = await published(request, receive, ImportOptions(into=name, keeps_name=keeps_name))
         spec = parse_version_spec(report.version)
         if fields.is_default and report.status in RESOLVABLE:
-            await make_default(asked, name, spec)
-        await send_answer(send, await _version(asked, name, spec))
+            await make_default(request, name, spec)
+        await send_answer(send, await _version(request, name, spec))
         return
-    asked = Asked(parts, await parts.gate.admit(scope, headers, "read", "list_versions"), headers)
+    request = Asked(parts, await parts.gate.admit(scope, headers, "read", "list_versions"), headers)
     query = query_of(scope, "beta", "limit", "after", "page", "order")
-    await send_answer(send, await _listed_versions(asked, name, query))
+    await send_answer(send, await _listed_versions(request, name, query))
 
 
 async def version_endpoint(parts: V1Parts, scope: Any, _receive: Any, send: Any, headers: Headers) -> None:
@@ -67,49 +67,49 @@ async def version_endpoint(parts: V1Parts, scope: Any, _receive: Any, send: Any,
     query_of(scope, "beta")
     name = parse_skill_name(skill_id)
     if scope["method"] == "DELETE":
-        asked = Asked(parts, await parts.gate.admit(scope, headers, "publish", "yank_version"), headers)
+        request = Asked(parts, await parts.gate.admit(scope, headers, "publish", "yank_version"), headers)
         version = Version.parse(version_number(name, text))
-        yank = partial(_delete_one, asked, name, version)
-        await yanked(asked, f"{name}@{version}", yank)
+        yank = partial(_delete_one, request, name, version)
+        await yanked(request, f"{name}@{version}", yank)
         ident = str(version) if is_first_beta(headers) else f"{name}@{version}"
         kinds = ("skill.version.deleted", "skill_version_deleted")
         await send_answer(send, Deleted(ident, *kinds, deleted=True, version=str(version)))
         return
-    asked = Asked(parts, await parts.gate.admit(scope, headers, "read", "describe_skill"), headers)
-    await send_answer(send, await _version(asked, name, parse_version_spec(version_number(name, text))))
+    request = Asked(parts, await parts.gate.admit(scope, headers, "read", "describe_skill"), headers)
+    await send_answer(send, await _version(request, name, parse_version_spec(version_number(name, text))))
 
 
-def _delete_one(asked: Asked, name: str, version: Version, connection: Any) -> None:
-    yank(connection, asked.identity, name, version, REASON)
+def _delete_one(request: Asked, name: str, version: Version, connection: Any) -> None:
+    yank(connection, request.identity, name, version, REASON)
 
 
-async def _version(asked: Asked, name: str, spec: VersionSpec) -> SkillVersion:
-    described = await describe(asked, name, spec)
-    work = partial(find_version, identity=asked.identity, name=name, version=described["version"])
-    row = await asked.registry.read_page(work)
-    return version_of(row, described["manifest"]["description"], asked.headers)
+async def _version(request: Asked, name: str, spec: VersionSpec) -> SkillVersion:
+    described = await describe(request, name, spec)
+    work = partial(find_version, identity=request.identity, name=name, version=described["version"])
+    row = await request.registry.read_page(work)
+    return version_of(row, described["manifest"]["description"], request.headers)
 
 
-async def _listed_versions(asked: Asked, name: str, query: dict[str, str]) -> SkillVersions:
-    work = partial(_listed_versions_now, asked=asked, name=name, query=query)
-    return await asked.registry.read_page(work)
+async def _listed_versions(request: Asked, name: str, query: dict[str, str]) -> SkillVersions:
+    work = partial(_listed_versions_now, request=request, name=name, query=query)
+    return await request.registry.read_page(work)
 
 
-def _listed_versions_now(connection: Any, *, asked: Asked, name: str, query: dict[str, str]) -> SkillVersions:
+def _listed_versions_now(connection: Any, *, request: Asked, name: str, query: dict[str, str]) -> SkillVersions:
     cursor, order = query.get("page", ""), order_of(query) or "desc"
     if query.get("after"):
         cursor = cursor_after_version(
             connection,
-            identity=asked.identity,
-            key=asked.key,
+            identity=request.identity,
+            key=request.key,
             name=name,
             version=version_number(name, query["after"]),
             oldest_first=order == "asc",
         )
-    page = versions_page(asked, name, limit_of(query), cursor, order, connection)
+    page = versions_page(request, name, limit_of(query), cursor, order, connection)
     versions = [row.version for row in page.versions]
     descriptions = descriptions_of(connection, name=name, versions=versions)
-    data = [version_of(row, descriptions.get(row.version, ""), asked.headers) for row in page.versions]
+    data = [version_of(row, descriptions.get(row.version, ""), request.headers) for row in page.versions]
     first, last = (data[0].id, data[-1].id) if data else (None, None)
     more = page.next_cursor
     return SkillVersions("list", data, first, last, has_more=more is not None, next_page=more)

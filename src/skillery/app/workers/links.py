@@ -135,9 +135,9 @@ class WorkerLink:
             self._answering.add(task)
             task.add_done_callback(self._answering.discard)
         elif message.kind == "answers" and message.number in self._asked:
-            asked = self._asked[message.number]
-            if not asked.done():
-                asked.set_result(message.value)
+            request = self._asked[message.number]
+            if not request.done():
+                request.set_result(message.value)
 
     async def _answer(self, message: Message) -> None:
         try:
@@ -164,10 +164,10 @@ Delivery = tuple[int, Message]
 
 
 class _Gathering:
-    def __init__(self, asker: int, number: int, asked: Sequence[int]) -> None:
+    def __init__(self, asker: int, number: int, request: Sequence[int]) -> None:
         self.asker = asker
         self.number = number
-        self.open = set(asked)
+        self.open = set(request)
         self.answers: list[Any] = []
         self.deadline = time.monotonic() + ANSWER_SECONDS
 
@@ -184,10 +184,10 @@ class Gatherings:
         self._numbers = itertools.count(1)
         self._open: dict[int, _Gathering] = {}
 
-    def begin(self, asker: int, message: Message, asked: Sequence[int]) -> Message:
-        """Keep the question of a worker for the workers `asked`, and return the message for each of them."""
+    def begin(self, asker: int, message: Message, request: Sequence[int]) -> Message:
+        """Keep the question of a worker for the workers in `request`, and return the message for each of them."""
         number = next(self._numbers)
-        self._open[number] = _Gathering(asker, message.number, asked)
+        self._open[number] = _Gathering(asker, message.number, request)
         return Message("question", number, message.question)
 
     def add(self, pid: int, message: Message) -> Iterator[Delivery]:

@@ -209,9 +209,9 @@ class Supervisor:
         """Return the present settings. Raise StartupError if they are not valid or need a restart of the server."""
         settings = self._load()
         for name in ("home", "host", "port", "workers", "database", "plugins_folder"):
-            now, asked = getattr(self._settings, name), getattr(settings, name)
-            if now != asked:
-                raise StartupError(f"{name} stays {now!r} until the server is restarted; then it becomes {asked!r}")
+            now, request = getattr(self._settings, name), getattr(settings, name)
+            if now != request:
+                raise StartupError(f"{name} stays {now!r} until the server is restarted; then it becomes {request!r}")
         check_workers(settings)
         if self._starting or self._stopping or len(self._workers) > settings.workers:
             raise StartupError("earlier workers have not ended yet; send SIGHUP again later")

@@ -88,8 +88,8 @@ def _merged(path: Path, found: Any, addition: Mapping[str, Any]) -> dict[str, An
     return merged
 
 
-def _unreadable(path: Path, addition: Mapping[str, Any], what: str) -> StartupError:
-    return StartupError(f"'{path}' {what}; add this by hand:\n{json_text(addition)}")
+def _unreadable(path: Path, addition: Mapping[str, Any], subject: str) -> StartupError:
+    return StartupError(f"'{path}' {subject}; add this by hand:\n{json_text(addition)}")
 
 
 def json_text(value: Mapping[str, Any]) -> str:

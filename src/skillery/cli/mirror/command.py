@@ -76,9 +76,9 @@ def list_(as_json: bool) -> None:
     """List the mirrors with the result of their last refresh."""
     from skillery.cli.mirror.records import list_mirrors
 
-    found = list_mirrors()
+    mirrors = list_mirrors()
     if as_json:
-        print_json({"mirrors": [_facts(one) for one in found]})
+        print_json({"mirrors": [_facts(one) for one in mirrors]})
         return
     rows = [
         (
@@ -90,7 +90,7 @@ def list_(as_json: bool) -> None:
             one.tried_at.isoformat(timespec="seconds") if one.tried_at else "-",
             one.result or "-",
         )
-        for one in found
+        for one in mirrors
     ]
     print_rows(COLUMNS, rows, none="No mirrors.")
 

@@ -98,14 +98,14 @@ def _environment() -> dict[str, str]:
 
 def _git(*words: str) -> str:
     # Files, because a server can make git say gigabytes.
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as text:
         try:
             running = subprocess.Popen(
                 _command(*words),
                 env=_environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=out,
-                stderr=said,
+                stderr=text,
                 start_new_session=True,
             )
         except OSError:
@@ -118,8 +118,8 @@ def _git(*words: str) -> str:
             if running.poll() is None:
                 _kill(running)
         if code != 0:
-            said.seek(max(0, said.tell() - 4 * MOST_SAID))
-            raise Unavailable(f"git cannot read the repository: {_text(said.read())[-MOST_SAID:]}")
+            text.seek(max(0, text.tell() - 4 * MOST_SAID))
+            raise Unavailable(f"git cannot read the repository: {_text(text.read())[-MOST_SAID:]}")
         out.seek(0)
         return _text(out.read(MOST_OUT))
 

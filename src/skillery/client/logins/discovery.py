@@ -113,8 +113,8 @@ class Provider(NamedTuple):
 
     def parameters(self) -> dict[str, str]:
         """Return the parameters that every request for a login has."""
-        given = {"client_id": self.client_id, "resource": self.resource}
-        return given | ({"scope": " ".join(self.scopes)} if self.scopes else {})
+        values = {"client_id": self.client_id, "resource": self.resource}
+        return values | ({"scope": " ".join(self.scopes)} if self.scopes else {})
 
 
 def find_provider(server: str, client_id: str | None) -> Provider | None:
@@ -148,13 +148,14 @@ def _resource_metadata(server: str) -> ResourceMetadata | None:
     answer = request("GET", address)
     if 400 <= answer.status < 500:
         return None
-    found = _decoded(answer.status, answer.body, address, ResourceMetadata)
+    metadata = _decoded(answer.status, answer.body, address, ResourceMetadata)
     # Otherwise another server could get a token that is meant for this one (RFC 9728 §3.3).
-    if server_of(found.resource) != server:
+    if server_of(metadata.resource) != server:
         raise LoginError(
-            f"the server at {server} calls itself '{found.resource}'", hint="Log in at that address: use it as --url."
+            f"the server at {server} calls itself '{metadata.resource}'",
+            hint="Log in at that address: use it as --url.",
         )
-    return found
+    return metadata
 
 
 def _provider_metadata(issuer: str) -> ProviderMetadata:
@@ -162,10 +163,10 @@ def _provider_metadata(issuer: str) -> ProviderMetadata:
     for address in _addresses(issuer):
         answer = request("GET", address)
         if answer.status == 200:
-            found = _decoded(200, answer.body, address, ProviderMetadata)
-            if found.issuer != issuer:
-                raise LoginError(f"the identity provider '{issuer}' calls itself '{found.issuer}' at {address}")
-            return found
+            metadata = _decoded(200, answer.body, address, ProviderMetadata)
+            if metadata.issuer != issuer:
+                raise LoginError(f"the identity provider '{issuer}' calls itself '{metadata.issuer}' at {address}")
+            return metadata
         answers.append(f"{address} answered HTTP {answer.status}")
     raise LoginError(f"the identity provider '{issuer}' publishes no metadata: {', '.join(answers)}")
 

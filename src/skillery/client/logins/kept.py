@@ -49,12 +49,12 @@ def store(server: str, secret: str) -> bool:
 def find(server: str) -> str | None:
     """Return the text in the keyring. Raise UnusableLogin if the keyring cannot be read."""
     try:
-        found = _package().get_password(SERVICE, server)
+        password = _package().get_password(SERVICE, server)
     except Exception as error:  # noqa: BLE001 - each keyring raises its own exceptions
         hint = "Unlock the keyring, or log in again. The package `keyring` must be installed."
         message = f"the login for {server} is in the keyring, which cannot be read ({type(error).__name__})"
         raise UnusableLogin(message, hint=hint) from None
-    return str(found) if found is not None else None
+    return str(password) if password is not None else None
 
 
 def remove(server: str) -> None:

@@ -96,10 +96,10 @@ def normal(name: str) -> str:
 
 
 def tags_of(file: str) -> list[str]:
-    found = WHEEL.fullmatch(file)
-    if found is None:
+    match = WHEEL.fullmatch(file)
+    if match is None:
         return []
-    kinds = (part.split(".") for part in found.groups()[2:])
+    kinds = (part.split(".") for part in match.groups()[2:])
     pythons, abis, platforms = kinds
     return [f"{python}-{other}-{third}" for python in pythons for other in abis for third in platforms]
 

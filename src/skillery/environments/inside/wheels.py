@@ -29,8 +29,8 @@ class Stream:
         self._parts: list[bytes] = []
         self._size = 0
 
-    def begin(self, what: str, name: str, size: int, *, executable: bool = False) -> None:
-        self.add(json.dumps([what, name, size, executable]).encode() + b"\n")
+    def begin(self, subject: str, name: str, size: int, *, executable: bool = False) -> None:
+        self.add(json.dumps([subject, name, size, executable]).encode() + b"\n")
 
     def add(self, data: bytes) -> None:
         self._parts.append(data)

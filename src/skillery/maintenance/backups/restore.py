@@ -135,10 +135,10 @@ def _tables(connection: Connection) -> list[Table]:
 
     The tables are read from the database, because it may have an older revision than `skillery.database.tables`.
     """
-    found = MetaData()
+    data = MetaData()
     # The tables of the search index are left out: triggers fill them.
-    found.reflect(connection, only=lambda name, _: name != "alembic_version" and not name.startswith(SEARCH_INDEX))
-    return list(reversed(found.sorted_tables))
+    data.reflect(connection, only=lambda name, _: name != "alembic_version" and not name.startswith(SEARCH_INDEX))
+    return list(reversed(data.sorted_tables))
 
 
 def _load_table(connection: Connection, table: Table | None, name: str, stream: BinaryIO) -> int:

@@ -61,12 +61,12 @@ def said(error: BaseException) -> str:
 
 
 def chain_of(error: BaseException) -> list[BaseException]:
-    found: list[BaseException] = []
+    exceptions: list[BaseException] = []
     current: BaseException | None = error
-    while current is not None and len(found) < MOST_CHAIN:
-        found.append(current)
+    while current is not None and len(exceptions) < MOST_CHAIN:
+        exceptions.append(current)
         current = current.__cause__ or current.__context__
-    return found
+    return exceptions
 
 
 def place_of(error: BaseException, root: str) -> tuple[str, int]:
@@ -120,8 +120,8 @@ def uncallable(function: Any, export: str, root: str) -> dict[str, Any]:
         code = getattr(inspect.unwrap(function), "__code__", None)
         is_own = isinstance(code, CodeType) and code.co_filename.startswith(root)
         place = {"file": code.co_filename.removeprefix(root), "line": code.co_firstlineno} if is_own and code else {}
-        said = "takes no argument" if "too many" in str(error) else error
-        return {"signature": f"{export}{signature} {said}"[:MOST_TEXT], **place}
+        text = "takes no argument" if "too many" in str(error) else error
+        return {"signature": f"{export}{signature} {text}"[:MOST_TEXT], **place}
     return {}
 
 

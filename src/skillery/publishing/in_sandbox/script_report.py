@@ -20,5 +20,5 @@ def syntax(root: str, file: str) -> dict[str, Any] | None:
     checked = subprocess.run(["bash", "-n", root + file], capture_output=True, text=True, errors="replace", check=False)
     if checked.returncode == 0:
         return None
-    found = FAULT.search(checked.stderr)
-    return {"file": file, "line": int(found[1]) if found else 1, "message": found[2] if found else "not a shell script"}
+    match = FAULT.search(checked.stderr)
+    return {"file": file, "line": int(match[1]) if match else 1, "message": match[2] if match else "not a shell script"}

@@ -123,17 +123,17 @@ def _of_webhook(webhook: Webhook) -> Problem | None:
 
 
 async def _of_quotas(request: PageRequest) -> list[Problem]:
-    found = []
+    problems = []
     for use in await uses_of(request):
         if use.part >= NEAR:
             is_full = use.part >= 1
             text = f"{use.of} {'has used up' if is_full else 'has almost used up'} its quota of {use.words}."
-            found.append(
+            problems.append(
                 Problem(
                     FAILING if is_full else LOOK, text, "Delete unneeded data, or raise the quota.", "/admin/quotas"
                 )
             )
-    return found
+    return problems
 
 
 async def _of_reviews(request: PageRequest) -> list[Problem]:

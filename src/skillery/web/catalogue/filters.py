@@ -203,26 +203,26 @@ class Branch(NamedTuple):
 
 def branches_of(filters: Filters, counts: list[FacetValue]) -> list[Branch]:
     """Return the namespaces above the current one, the current one, and those one level below, by name."""
-    found = [Branch("All", None, filters.address(ns=""), 0, is_current=not filters.ns)]
+    branches = [Branch("All", None, filters.address(ns=""), 0, is_current=not filters.ns)]
     parts = filters.ns.split(".") if filters.ns else []
     for depth in range(1, len(parts) + 1):
         name = ".".join(parts[:depth])
-        found.append(Branch(name, None, filters.address(ns=name), min(depth, 2), is_current=depth == len(parts)))
+        branches.append(Branch(name, None, filters.address(ns=name), min(depth, 2), is_current=depth == len(parts)))
     below = sorted((str(facet.value), facet.count) for facet in counts)
     depth = min(len(parts) + 1, 3)
-    found += [Branch(name, count, filters.address(ns=name), depth, is_current=False) for name, count in below]
-    return found
+    branches += [Branch(name, count, filters.address(ns=name), depth, is_current=False) for name, count in below]
+    return branches
 
 
 def tags_of(filters: Filters, counts: list[FacetValue], most: int = 16) -> list[Choice]:
     """Return the tags: those that are set, then the most frequent others."""
     numbers = {str(facet.value): facet.count for facet in counts}
     chosen = {tag.lower() for tag in filters.tags}
-    found = []
+    choices = []
     for tag in filters.tags:
         left = tuple(one for one in filters.tags if one != tag)
-        found.append(Choice(tag, numbers.get(tag.lower()), filters.address(tags=left), is_set=True))
+        choices.append(Choice(tag, numbers.get(tag.lower()), filters.address(tags=left), is_set=True))
     for tag, count in numbers.items():
-        if tag not in chosen and len(found) < most and len(filters.tags) < MOST_TAGS:
-            found.append(Choice(tag, count, filters.address(tags=(*filters.tags, tag)), is_set=False))
-    return found
+        if tag not in chosen and len(choices) < most and len(filters.tags) < MOST_TAGS:
+            choices.append(Choice(tag, count, filters.address(tags=(*filters.tags, tag)), is_set=False))
+    return choices

@@ -63,37 +63,37 @@ async def receive(request: PageRequest) -> Bundle:
 
     Raise the errors of `read_multipart`. Raise InvalidArchive or ArchiveTooLarge if the archive cannot be read.
     """
-    found: list[Entry] = []
+    entries: list[Entry] = []
     with request.site.bodies.hold() as held:
 
         async def keep(file: UploadedFile, content: AsyncIterator[bytes]) -> str:
-            if len(found) >= MOST_FILES:
+            if len(entries) >= MOST_FILES:
                 raise InvalidArchive(f"the folder has more than {MOST_FILES} files", hint="Leave some out.")
             gathered = bytearray()
             async for chunk in content:
                 held.grow(len(chunk))
                 gathered += chunk
-            found.append(Entry(file.name.replace("\\", "/"), bytes(gathered)))
+            entries.append(Entry(file.name.replace("\\", "/"), bytes(gathered)))
             return file.name
 
         await read_multipart(request, keep, MOST_BYTES)
-        if len(found) == 1 and found[0].path.lower().endswith(_ARCHIVES):
+        if len(entries) == 1 and entries[0].path.lower().endswith(_ARCHIVES):
             importer = request.site.core.importer
             with importer.temporary_file() as file:
-                await IMPORTS.run(file.write, found[0].content)
+                await IMPORTS.run(file.write, entries[0].content)
                 async with importer.opened(file, _LIMITS) as archive:
                     held.grow(sum(entry.size for entry in archive.entries))
-                    found = await IMPORTS.run(_unpacked, archive)
-        return await asyncio.to_thread(_bundle_of, found)
+                    entries = await IMPORTS.run(_unpacked, archive)
+        return await asyncio.to_thread(_bundle_of, entries)
 
 
-def _bundle_of(found: list[Entry]) -> Bundle:
-    kept = [one for one in found if _is_kept(one.path)]
+def _bundle_of(entries: list[Entry]) -> Bundle:
+    kept = [one for one in entries if _is_kept(one.path)]
     paths = [one.path for one in kept]
     root = paths[0].partition("/")[0] if paths else ""
     if root and all(path.startswith(f"{root}/") for path in paths):
         kept = [Entry(one.path[len(root) + 1 :], one.content) for one in kept]
-    return Bundle(kept, len(found) - len(kept))
+    return Bundle(kept, len(entries) - len(kept))
 
 
 def _is_kept(path: str) -> bool:

@@ -104,7 +104,7 @@ def _unchanged(manifest: Mapping[str, Any], rights: Sequence[Right]) -> list[Rig
 
 def _limits(new: Mapping[str, Any], old: Mapping[str, Any], defaults: Limits) -> list[Right]:
     """Return the limits of `new` that are above the defaults of this server, and those that `new` no longer raises."""
-    found = []
+    rights = []
     now, before = (((one.get("runtime") or {}).get("limits") or {}) for one in (new, old))
     for key, (words, unit) in LIMIT_WORDS.items():
         usual = getattr(defaults, key)
@@ -115,8 +115,8 @@ def _limits(new: Mapping[str, Any], old: Mapping[str, Any], defaults: Limits) ->
         note = f"The default of this server is {_amount(usual, unit)}."
         if kind != "same":
             note += f" The earlier version has {_amount(earlier, unit)}." if old else ""
-        found.append(Right("May use", f"{_amount(value, unit)} {words}", kind=kind, note=note))
-    return found
+        rights.append(Right("May use", f"{_amount(value, unit)} {words}", kind=kind, note=note))
+    return rights
 
 
 def _amount(value: float, unit: str) -> str:

@@ -92,10 +92,10 @@ def _python_of(server: str, run: RunRecord, args: str | None) -> str:
     params = _call_of(run, args)
     if params is None:
         return ""
-    given = ", ".join(f"{key}={value!a}" for key, value in params.items() if key != "name")
+    values = ", ".join(f"{key}={value!a}" for key, value in params.items() if key != "name")
     return (
         f"from skillery.client import Client\n\nclient = Client({server!r})  # reads SKILLERY_TOKEN\n"
-        f"run = client.{run.method}({params['name']!r}, {given})"
+        f"run = client.{run.method}({params['name']!r}, {values})"
     )
 
 

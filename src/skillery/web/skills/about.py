@@ -156,6 +156,6 @@ def _limits(limits: Mapping[str, float], language: Language) -> str:
     return ", ".join(shown(limits[name]) for name, shown in words.items() if name in limits)
 
 
-def _counted(value: float, one: str, many: str, language: Language) -> str:
+def _counted(value: float, text: str, many: str, language: Language) -> str:
     digits = 0 if value == int(value) else 1
-    return f"{number(value, language, digits)} {one if value == 1 else many}"
+    return f"{number(value, language, digits)} {text if value == 1 else many}"

@@ -63,19 +63,19 @@ def _page(request: PageRequest, opened: Opened, rows: list[FileRow], path: str, 
     return page_of(request, opened, "files", "skill_files.html", part=path or "Files", **more, **values)
 
 
-async def _viewed(request: PageRequest, opened: Opened, found: FoundFile) -> dict[str, Any]:
+async def _viewed(request: PageRequest, opened: Opened, file: FoundFile) -> dict[str, Any]:
     """Return the values of the viewer for one file."""
-    size = found.size_bytes
+    size = file.size_bytes
     wanted = MOST_SHOWN if size <= MOST_SHOWN else FIRST_BYTES
-    head = await asyncio.to_thread(_head, request, found, wanted)
-    kind = kind_of(found.path, head, size)
+    head = await asyncio.to_thread(_head, request, file, wanted)
+    kind = kind_of(file.path, head, size)
     at = f"{opened.name}@{opened.version}"
     values: dict[str, Any] = {
-        "path": found.path,
+        "path": file.path,
         "size": size,
-        "sha256": found.sha256,
+        "sha256": file.sha256,
         "kind": kind,
-        "raw": path_of("s", at, "raw", found.path),
+        "raw": path_of("s", at, "raw", file.path),
         "lines": 0,
     }
     if kind.group == "image" and kind.words != "SVG image":
@@ -84,7 +84,7 @@ async def _viewed(request: PageRequest, opened: Opened, found: FoundFile) -> dic
     if text is None or kind.group == "binary":
         return {**values, "kind": kind if kind.group != "text" else kind._replace(group="binary", words="binary file")}
     # The key of the cache has the digest of the file, so that unchanged files of other versions are found too.
-    shown = await request.site.texts.code(found.sha256, found.path, text)
+    shown = await request.site.texts.code(file.sha256, file.path, text)
     return {
         **values,
         "text": _numbered(shown.lines[:MOST_LINES]),
@@ -92,7 +92,7 @@ async def _viewed(request: PageRequest, opened: Opened, found: FoundFile) -> dic
         "lines_total": len(shown.lines),
         "is_cut": len(head) < size,
         "is_long": len(shown.lines) > MOST_LINES,
-        "is_plain": shown.is_plain and has_lexer(found.path),
+        "is_plain": shown.is_plain and has_lexer(file.path),
         "is_large": len(text) > MOST_HIGHLIGHTED,
         "has_crlf": "\r\n" in text,
     }
@@ -109,8 +109,8 @@ def _numbered(lines: Sequence[Markup]) -> Markup:
     return Markup("".join(parts))  # noqa: S704 - the lines are HTML already
 
 
-def _head(request: PageRequest, found: FoundFile, most: int) -> bytes:
-    with found.open(request.site.core.registry.storage) as stream:
+def _head(request: PageRequest, file: FoundFile, most: int) -> bytes:
+    with file.open(request.site.core.registry.storage) as stream:
         parts = bytearray()
         while len(parts) < most and (chunk := stream.read(most - len(parts))):
             parts += chunk

@@ -61,10 +61,10 @@ async def open_version(request: PageRequest, detail: Literal["summary", "full"] 
     """Return the version of the address. Raise SkillNotFound, VersionNotFound or LabelNotFound if the caller sees no
     such version.
     """
-    name, asked, spec = reference_of(request)
+    name, wanted, spec = reference_of(request)
     identity = reader_of(request)
     facts = await request.read(lambda connection: facts_for_page(connection, identity, name, spec))
-    return Opened(await describe(request, name, facts.version, detail), facts, asked)
+    return Opened(await describe(request, name, facts.version, detail), facts, wanted)
 
 
 async def describe(

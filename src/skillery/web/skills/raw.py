@@ -52,23 +52,23 @@ async def _find(request: PageRequest) -> FoundFile:
     return await request.read(partial(find_file, identity=identity, name=name, spec=exactly(row.version), path=path))
 
 
-async def send_raw(request: PageRequest, found: RawFile, send: Any) -> None:
+async def send_raw(request: PageRequest, file: RawFile, send: Any) -> None:
     """Send a file, or its headers for HEAD. Only texts and images are shown; other files are downloads."""
     storage = request.site.core.registry.storage
-    tag = f'"{found.sha256}"'
+    tag = f'"{file.sha256}"'
     fixed = [*RAW_HEADERS, ("etag", tag), ("cache-control", "private, no-cache"), ("vary", "Cookie")]
     if tag in request.headers.get("if-none-match", ""):
         await send({"type": "http.response.start", "status": 304, "headers": _raw(fixed)})
         await send({"type": "http.response.body", "body": b""})
         return
-    stream = await asyncio.to_thread(found.open, storage)
+    stream = await asyncio.to_thread(file.open, storage)
     try:
-        head = await asyncio.to_thread(stream.read, min(HEAD_BYTES, found.size_bytes))
-        kind = kind_of(found.path, head, found.size_bytes)
+        head = await asyncio.to_thread(stream.read, min(HEAD_BYTES, file.size_bytes))
+        kind = kind_of(file.path, head, file.size_bytes)
         headers = [
             ("content-type", kind.media_type),
-            ("content-length", str(found.size_bytes)),
-            ("content-disposition", disposition(found.path, kind)),
+            ("content-length", str(file.size_bytes)),
+            ("content-disposition", disposition(file.path, kind)),
             *fixed,
         ]
         if request.method == "HEAD":
@@ -76,8 +76,8 @@ async def send_raw(request: PageRequest, found: RawFile, send: Any) -> None:
             await send({"type": "http.response.body", "body": b""})
             return
         with request.site.answers.hold() as held:
-            held.take(min(CHUNK_BYTES, found.size_bytes))
-            await send_stream(send, 200, _raw(headers), _Joined(head, stream), found.size_bytes)
+            held.take(min(CHUNK_BYTES, file.size_bytes))
+            await send_stream(send, 200, _raw(headers), _Joined(head, stream), file.size_bytes)
     finally:
         await asyncio.to_thread(stream.close)
 

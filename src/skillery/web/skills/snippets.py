@@ -125,10 +125,10 @@ def _call(manifest: dict[str, Any], tools: Sequence[Tool]) -> _Call | None:
 
 def _sample(one: Input) -> Any:
     """Return a value of an input: its default, its first allowed value, or a placeholder of its type."""
-    given = one.default or (one.choices[0] if one.choices else None)
-    if given is not None:
+    values = one.default or (one.choices[0] if one.choices else None)
+    if values is not None:
         with contextlib.suppress(ValueError):  # a long value is cut
-            return json.loads(given)
+            return json.loads(values)
     return {"number": 1, "integer": 1, "boolean": True, "array": [], "object": {}}.get(one.type, one.name.upper())
 
 
@@ -183,8 +183,8 @@ def _python(server: str, name: str, version: str, call: _Call | None) -> str:
         return "\n".join([*lines, "print(file['content'])"])
     args = [f"{key!a}: {value!a}" for key, value in call.args.items()]
     if call.tool:
-        given = f"skill={name!r}, version={version!r}, args={{{', '.join(args)}}}"
-        lines.append(f"answer = client.call_tool({call.tool!r}, {given})")
+        values = f"skill={name!r}, version={version!r}, args={{{', '.join(args)}}}"
+        lines.append(f"answer = client.call_tool({call.tool!r}, {values})")
         return "\n".join([*lines, "print(answer['result'])"])
     if call.blobs:
         lines.insert(0, "from pathlib import Path")

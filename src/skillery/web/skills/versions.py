@@ -29,8 +29,10 @@ async def show_versions(request: PageRequest) -> Page:
         }
     else:
         tables = {shown: await read(shown, AT_ONCE, request.query.get("cursor", ""))}
-    found = [version.version for table in tables.values() for version in table.versions if version.status != "purged"]
-    values = {"tables": tables, "shown": shown or "", "comparable": found if len(found) > 1 else []}
+    versions = [
+        version.version for table in tables.values() for version in table.versions if version.status != "purged"
+    ]
+    values = {"tables": tables, "shown": shown or "", "comparable": versions if len(versions) > 1 else []}
     return page_of(request, opened, "versions", "skill_versions.html", part="Versions", **values)
 
 

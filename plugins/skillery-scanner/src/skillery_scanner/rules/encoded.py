@@ -39,12 +39,12 @@ def encoded_text(path: str, text: str) -> Iterator[Match]:
 
 
 def _decoded(line: str) -> Iterator[str]:
-    for found in _BASE64.finditer(line):
-        text = _readable(_from_base64(found[0]))
+    for match in _BASE64.finditer(line):
+        text = _readable(_from_base64(match[0]))
         if text:
             yield text
-    for found in _HEX.finditer(line):
-        text = _readable(bytes.fromhex(found[0].replace("\\x", "")[:MOST_DECODED]))
+    for match in _HEX.finditer(line):
+        text = _readable(bytes.fromhex(match[0].replace("\\x", "")[:MOST_DECODED]))
         if text:
             yield text
 

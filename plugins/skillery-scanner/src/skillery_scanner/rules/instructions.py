@@ -30,7 +30,7 @@ def _phrases(paragraph: Piece) -> Iterator[tuple[str, str, int]]:
     for rule, (hints, patterns) in PHRASES.items():
         if not any(hint in paragraph.text for hint in hints):
             continue
-        found = next((one for pattern in patterns if (one := pattern.search(paragraph.text))), None)
+        found = next((match for pattern in patterns if (match := pattern.search(paragraph.text))), None)
         if found:
             yield rule, excerpt(paragraph.text, found.start(), found.end()), paragraph.line_at(found.start())
 
@@ -42,7 +42,7 @@ def _stealing(path: str, paragraph: Piece) -> Match | None:
     """
     text = paragraph.text
     places = [found.start() for found in PLACE.finditer(text)]
-    sends = [found.start() for found in SEND.finditer(text)] if places else []
+    sends = [match.start() for match in SEND.finditer(text)] if places else []
     if not sends:
         return None
     for data in PRIVATE.finditer(text):

@@ -68,8 +68,8 @@ class Uses:
                 self._add_hosts(line[:2_000], path, number)
 
     def _add_hosts(self, text: str, path: str, line: int) -> None:
-        for found in _URL.finditer(text):
-            host = found[1].lower().strip(".")
+        for match in _URL.finditer(text):
+            host = match[1].lower().strip(".")
             if host not in _NO_HOSTS and not host.endswith(_NO_DOMAINS) and "." in host:
                 self.hosts.setdefault(host, Use(host, path, line))
 

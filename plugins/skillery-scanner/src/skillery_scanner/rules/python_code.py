@@ -69,11 +69,11 @@ _NO_NODES = (ast.expr_context, ast.operator, ast.unaryop, ast.cmpop, ast.boolop)
 
 def _nodes_of(tree: ast.AST) -> list[ast.AST]:
     """Return the nodes in the order of the source, at most MOST_NODES. Faster than `ast.walk`."""
-    found: list[ast.AST] = []
+    asts: list[ast.AST] = []
     waiting = [tree]
-    while waiting and len(found) < MOST_NODES:
+    while waiting and len(asts) < MOST_NODES:
         node = waiting.pop()
-        found.append(node)
+        asts.append(node)
         children: list[ast.AST] = []
         for name in node._fields:
             value = getattr(node, name, None)
@@ -82,7 +82,7 @@ def _nodes_of(tree: ast.AST) -> list[ast.AST]:
             elif isinstance(value, ast.AST) and not isinstance(value, _NO_NODES):
                 children.append(value)
         waiting += reversed(children)
-    return found
+    return asts
 
 
 class PythonCode:
@@ -173,9 +173,9 @@ class PythonCode:
         if isinstance(node, ast.Attribute | ast.Name) and self.names.dotted(node) == "os.environ":
             return "private"
         for child in ast.iter_child_nodes(node):
-            found = self.taint(child, depth + 1)
-            if found is not None:
-                return found
+            taint = self.taint(child, depth + 1)
+            if taint is not None:
+                return taint
         return None
 
     def _is_one_variable(self, node: ast.AST) -> bool:

@@ -50,22 +50,22 @@ def secrets(path: str, text: str) -> Iterator[Match]:
     """Yield the secrets in a text. Excerpts contain only the start of a secret, because every reader sees findings."""
     lowered = text.lower()
     if "private key" in lowered:
-        for found in _KEY.finditer(text):
-            yield Match("secret-key", path, _line(text, found), "-----BEGIN … PRIVATE KEY-----")
+        for match in _KEY.finditer(text):
+            yield Match("secret-key", path, _line(text, match), "-----BEGIN … PRIVATE KEY-----")
     for hint, pattern in _TOKENS:
         if hint in text:
-            for found in pattern.finditer(text):
-                if _is_random(found[0]):
-                    yield Match("secret-token", path, _line(text, found), f"{found[0][:8]}…")
+            for match in pattern.finditer(text):
+                if _is_random(match[0]):
+                    yield Match("secret-token", path, _line(text, match), f"{match[0][:8]}…")
     if any(hint in lowered for hint in _VALUE_HINTS):
-        for found in _VALUE.finditer(text):
-            if _is_random(found[1]) and re.search(r"[0-9]", found[1]):
-                name = excerpt(text, found.start(), found.start(1))
-                yield Match("secret-value", path, _line(text, found), f"{name}…")
+        for match in _VALUE.finditer(text):
+            if _is_random(match[1]) and re.search(r"[0-9]", match[1]):
+                name = excerpt(text, match.start(), match.start(1))
+                yield Match("secret-value", path, _line(text, match), f"{name}…")
 
 
-def _line(text: str, found: re.Match[str]) -> int:
-    return text.count("\n", 0, found.start()) + 1
+def _line(text: str, match: re.Match[str]) -> int:
+    return text.count("\n", 0, match.start()) + 1
 
 
 def _is_random(value: str) -> bool:

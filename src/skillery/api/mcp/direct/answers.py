@@ -92,8 +92,8 @@ class DirectAnswers:
             messages.append(sent)
 
         kept = [(name, value.strip()) for name, value in scope["headers"] if name != b"content-length"]
-        asked = {**scope, "headers": kept, SCOPE_KEY: asking}
-        await self._manager.handle_request(asked, _once(sample.message(message)), keep)
+        request = {**scope, "headers": kept, SCOPE_KEY: asking}
+        await self._manager.handle_request(request, _once(sample.message(message)), keep)
         return form_of(sample, message.kind, messages)
 
 

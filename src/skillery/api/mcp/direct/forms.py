@@ -37,8 +37,8 @@ class Sample(NamedTuple):
         params: dict[str, Any] = {"name": message.tool, "arguments": {}} if message.tool else {}
         if message.kind.meta:
             params["_meta"] = msgspec.Raw(message.kind.meta)
-        said = {"jsonrpc": "2.0", "id": self.id, "method": message.kind.method, "params": params}
-        return msgspec.json.encode(said)
+        text = {"jsonrpc": "2.0", "id": self.id, "method": message.kind.method, "params": params}
+        return msgspec.json.encode(text)
 
 
 def new_sample() -> Sample:

@@ -20,28 +20,28 @@ class UpdateParams(TaskParams):
     input_responses: dict[str, Any]
 
 
-async def get_task(context: Context, asked: TaskParams) -> dict[str, Any]:
+async def get_task(context: Context, params: TaskParams) -> dict[str, Any]:
     """Return the state of a task, with the result of the tool call if the task is completed."""
-    _check(context, asked)
+    _check(context, params)
     visit = visit_of(context)
-    state = decoded_state(await answer_of(visit, "tasks/get", task_id=asked.task_id))
+    state = decoded_state(await answer_of(visit, "tasks/get", task_id=params.task_id))
     return await detailed_task(visit, state) | COMPLETE
 
 
-async def update_task(context: Context, asked: UpdateParams) -> dict[str, Any]:
+async def update_task(context: Context, params: UpdateParams) -> dict[str, Any]:
     """Acknowledge responses to requests for input. The responses are ignored, because no tool requests input."""
-    _check(context, asked)
-    await answer_of(visit_of(context), "tasks/get", task_id=asked.task_id)
+    _check(context, params)
+    await answer_of(visit_of(context), "tasks/get", task_id=params.task_id)
     return dict(COMPLETE)
 
 
-async def cancel_task(context: Context, asked: TaskParams) -> dict[str, Any]:
+async def cancel_task(context: Context, params: TaskParams) -> dict[str, Any]:
     """Cancel the run of a task. If the run has ended, do nothing."""
-    _check(context, asked)
-    await answer_of(visit_of(context), "tasks/cancel", task_id=asked.task_id)
+    _check(context, params)
+    await answer_of(visit_of(context), "tasks/cancel", task_id=params.task_id)
     return dict(COMPLETE)
 
 
-def _check(context: Context, asked: TaskParams) -> None:
+def _check(context: Context, params: TaskParams) -> None:
     require_tasks(context)
-    check_name_header(context, asked.task_id)
+    check_name_header(context, params.task_id)
