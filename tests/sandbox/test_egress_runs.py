@@ -481,7 +481,7 @@ def test_a_skill_gets_what_its_manifest_lists_and_it_is_recorded(
     assert use["bytes_out"] > 0
     assert denied["status"] == "failed"
     assert "'net.denied' lists no host" in denied["error"]["message"]
-        assert "permissions.network" in said
+    assert "permissions.network" in denied["error"]["message"]
     assert mounted["output"] == "GET /skill HTTP/1.1"  # in a separate sandbox
     code = f"import socket\ndef main(args): socket.create_connection(('127.0.0.1', {plain.port}))"
     assert "run_code has no network" in server.rpc("run_code", language="python", code=code)["error"]["message"]
