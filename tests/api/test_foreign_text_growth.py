@@ -30,7 +30,7 @@ from skillery.git.requests import MalformedRequest
 from skillery.methods.table import METHODS
 from skillery.runs import hints
 from skillery.web import differences, display
-from skillery.web.runs import ansi, outputs
+from skillery.web.runs import events, outputs
 from tests.conftest import Server, manifest
 from tests.support.archives import skill_md, tarred
 from tests.support.growth import check_growth, spent, spent_here
@@ -146,7 +146,7 @@ def frontmatter(text: str) -> bytes:
 
 
 PARSERS: dict[str, Callable[[str], object]] = {
-    "ansi": ansi.parts_of,
+    "ansi": events.parts_of,
     "csv preview": lambda text: outputs.table_of(text[: outputs.TEXT_BYTES], is_cut=False),
     "diff": lambda text: text_diffs.unified_diff(f"{text}\n" * 2, f"x{text}\n" * 2),
     "diff page": lambda text: page_of(f"a\n{text}", f"b\n{text} x"),

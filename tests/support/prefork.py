@@ -233,7 +233,7 @@ def running_prefork() -> Iterator[str]:
 def serve(listener: socket.socket, owner: socket.socket) -> None:
     for name in IMPORTED:
         importlib.import_module(name)
-    importlib.import_module("skillery.web.rendering").compiled_templates()  # 0.4 s of a server's start
+    importlib.import_module("skillery.web.site").compiled_templates()  # 0.4 s of a server's start
     gc.freeze()
     children = 0
     while owner not in select.select([listener, owner], [], [])[0]:

@@ -90,7 +90,7 @@ class Folder:
 
     def examples(self, key: str) -> list[Mapping[str, Any]]:
         values = self.manifest.get(key)
-        return [one for one in values if isinstance(one, Mapping)] if isinstance(values, list) else []
+        return [value for value in values if isinstance(value, Mapping)] if isinstance(values, list) else []
 
     def place(self, path: str) -> str:
         """Return the place of a key of skill.toml."""

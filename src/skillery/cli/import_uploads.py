@@ -90,13 +90,13 @@ async def _import(
     skills: list[Mapping[str, Any]] = []
     sections = Sections()
     left_out = _left_out(folder)
-    with progress(as_json) as told:
+    with progress(as_json) as message:
         try:
             async for key, event in client.import_archive(chunks, **options):
                 full = {**event, **left_out(event)} if key == "skill" else add_overridden(event, not_sent)
                 for one in [full, *(not_sent if key == "begun" else ())]:
                     is_skill = key == "skill" or one is not full
-                    told("skill" if is_skill else key, one)
+                    message("skill" if is_skill else key, one)
                     if is_skill:
                         sections.add(one)
                         skills += [one] if as_json else []

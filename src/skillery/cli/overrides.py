@@ -89,11 +89,11 @@ def _discovered(folder: Folder) -> dict[str, int]:
     return ranks if any(ranks.values()) else {}
 
 
-def _is_same(one: LocatedSkill, other: LocatedSkill) -> bool:
+def _is_same(skill: LocatedSkill, other: LocatedSkill) -> bool:
     """Return whether two skills have the same files with the same content."""
-    if one.files.keys() != other.files.keys():
+    if skill.files.keys() != other.files.keys():
         return False
-    pairs = [(entry, other.files[path]) for path, entry in one.files.items()]
+    pairs = [(entry, other.files[path]) for path, entry in skill.files.items()]
     if any((entry.size, entry.executable) != (twin.size, twin.executable) for entry, twin in pairs):
         return False
     return all(entry.place == twin.place or _bytes(entry.place) == _bytes(twin.place) for entry, twin in pairs)

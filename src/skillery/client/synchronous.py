@@ -110,8 +110,8 @@ class Client(Transfers):
         """Call a method by its name and return its result. This also works for methods that this client does not
         know.
         """
-        given = self._with_uploads(params or {})
-        call = make_call(method, given, idempotency_key, may_repeat=self._retries.has_retries)
+        values = self._with_uploads(params or {})
+        call = make_call(method, values, idempotency_key, may_repeat=self._retries.has_retries)
         patience = self._patience(repeatable=call.is_repeatable)
         return self._exchange(patience, result_of, "POST", "/rpc", content=call.body(), headers=call.headers())
 
@@ -162,17 +162,17 @@ class Client(Transfers):
         of the server. Raise ConnectionFailed or StrangeAnswer if the server does not answer. Raise NotAuthenticated if
         the token is not valid. Raise TypeError if `tool_call` is not a tool call.
         """
-        asked = read_tool_call(tool_call)
+        tool = read_tool_call(tool_call)
         try:
-            asked.check_name(self._offered)
-            result = self.call(asked.name, FOR_MODELS.get(asked.name, {}) | asked.params())
-            return asked.answered(result, self._pictures(result) if images and asked.shows_images else ())
+            tool.check_name(self._offered)
+            result = self.call(tool.name, FOR_MODELS.get(tool.name, {}) | tool.params())
+            return tool.answered(result, self._pictures(result) if images and tool.shows_images else ())
         except ModelMistake as mistake:
-            return asked.refused(mistake.error)
+            return tool.refused(mistake.error)
         except NotAuthenticated:
             raise
         except AnsweredError as error:
-            return asked.refused(error.object)
+            return tool.refused(error.object)
 
     def _pictures(self, result: Any) -> list[tuple[str, str]]:
         """Return media type and base64 content of small pictures among the files of a run."""

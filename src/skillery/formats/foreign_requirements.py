@@ -189,9 +189,9 @@ def _of_script(path: str, content: bytes, pythons: list[str], repairs: Repairs) 
         message = "dependencies of '# /// script' are not a list; they are left out"
         repairs.note(LEFT_OUT, message, line_of("dependencies"), path)
         return
-    for one in values:
-        if isinstance(one, str):
-            yield _Found(path, line_of(one), one.strip())
+    for value in values:
+        if isinstance(value, str):
+            yield _Found(path, line_of(value), value.strip())
         else:
             message = "an entry of dependencies is not a string; it is left out"
             repairs.note(LEFT_OUT, message, line_of("dependencies"), path)

@@ -244,7 +244,7 @@ def with_toml(problems: Iterable[Problem], skill_toml: str | None) -> list[Probl
     """
     values = list(problems)
     has_lines = skill_toml is not None and len(skill_toml) <= MOST_CHARACTERS
-    paths = {one.path or "" for one in values}
+    paths = {value.path or "" for value in values}
     lines = lines_of(skill_toml, ancestors(paths)) if has_lines and skill_toml else None
     return [_completed(one, lines, skill_toml is not None) for one in values]
 

@@ -174,11 +174,11 @@ def forget_session_tools(connection: Connection, *, limit: int) -> int:
     old = select(session_tools.c.identity, session_tools.c.session, session_tools.c.name)
     old = old.where(session_tools.c.expires_at <= datetime.now(UTC)).order_by(session_tools.c.expires_at).limit(limit)
     rows = connection.execute(old).all()
-    for one in rows:
+    for row in rows:
         is_it = and_(
-            session_tools.c.identity == one.identity,
-            session_tools.c.session == one.session,
-            session_tools.c.name == one.name,
+            session_tools.c.identity == row.identity,
+            session_tools.c.session == row.session,
+            session_tools.c.name == row.name,
         )
         connection.execute(delete(session_tools).where(is_it))
     return len(rows)

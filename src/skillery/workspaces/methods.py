@@ -253,7 +253,10 @@ def read_workspace(
 ) -> tuple[rows.WorkspaceRow, list[Snapshot]]:
     row = rows.find_workspace(connection, identity, workspace_id)
     snapshots = rows.list_snapshots(connection, row.id)
-    return row, [Snapshot(one.digest, one.size_bytes, one.files, one.run_id, one.created_at) for one in snapshots]
+    return row, [
+        Snapshot(snapshot.digest, snapshot.size_bytes, snapshot.files, snapshot.run_id, snapshot.created_at)
+        for snapshot in snapshots
+    ]
 
 
 # -- read_workspace_file -----------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from skillery.environments.methods import ListEnvironments, list_environments
 from skillery.registry.audit_trail import ListAudit, list_audit
 from skillery.versions.versions import ListVersions, list_versions
 from skillery.web.admin.layout import admin_page
-from skillery.web.admin.quotas import uses_of
+from skillery.web.admin.upkeep import uses_of
 from skillery.web.display import size
 from skillery.web.frame import Page, PageRequest
 from skillery.webhooks.targets import ListWebhooks, Webhook, list_webhooks

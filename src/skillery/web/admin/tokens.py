@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+from functools import partial
 from typing import Any, cast
+from urllib.parse import urlencode
 
-from skillery.errors import SkilleryError
+from skillery.audit import Head
+from skillery.errors import InvalidParams, SkilleryError
+from skillery.formats.secret_names import parse_grantee, parse_secret_name
+from skillery.identity import secret_grants
 from skillery.identity.offboarding import RevokeToken, revoke_token
 from skillery.identity.tokens import CreateToken, ListTokens, create_token, list_tokens
+from skillery.registry.audit_trail import AuditPage, ListAudit, list_audit
 from skillery.web.admin.layout import admin_page, asks_again
 from skillery.web.frame import Done, Form, Page, PageRequest, SeeOther, message_of
 
@@ -55,3 +62,89 @@ def _params(form: Form) -> CreateToken:
         kind=cast("Any", form.get("kind") or "person"),  # the call refuses other kinds
         expires=form.get("expires").strip(),
     )
+
+
+# -- `/admin/secrets`: secrets are granted to skills. Values are never shown, and set in a shell only ------------------
+
+
+async def show_secrets(request: PageRequest) -> Page:
+    return await _secrets(request)
+
+
+async def _secrets(request: PageRequest, **values: Any) -> Page:
+    grants = await request.read(secret_grants.list_grants)
+    with_value = await asyncio.to_thread(request.site.state.secrets)
+    granted = {grant.secret for grant in grants}
+    shared = {"with_value": with_value, "ungranted": sorted(set(with_value) - granted), "typed": {}}
+    return admin_page("secrets", grants=grants, **{**shared, **values})
+
+
+async def change_secrets(request: PageRequest) -> Page | SeeOther:
+    form = await request.form()
+    again = asks_again(request, form)
+    if again is not None:
+        return again
+    secret, grantee = form.get("secret").strip(), form.get("grantee").strip()
+    actor, registry = request.identity, request.site.core.registry
+    if form.get("action") == "revoke":
+        await registry.write(partial(secret_grants.revoke, actor=actor, secret=secret, grantee=grantee))
+        return SeeOther("/admin/secrets", Done(f"{secret} is no longer granted to {grantee}."))
+    problems = _problems(secret, grantee)
+    if problems:
+        return await _secrets(request, problems=problems, typed=dict(form.pairs))
+    values = partial(secret_grants.grant, actor=actor, secret=secret, grantee=grantee, granted_by=actor.name)
+    words = "is granted" if await registry.write(values) else "was already granted"
+    return SeeOther("/admin/secrets", Done(f"{secret} {words} to {grantee}."))
+
+
+def _problems(secret: str, grantee: str) -> dict[str, str]:
+    problems = {}
+    for field, parse, text in (("secret", parse_secret_name, secret), ("grantee", parse_grantee, grantee)):
+        try:
+            parse(text)
+        except SkilleryError as error:
+            problems[field] = message_of(error)
+    return problems
+
+
+# -- `/admin/audit`: the audit trail with filters, and a check of its chain --------------------------------------------
+
+
+FILTERS = ("identity", "action", "subject", "outcome", "since", "until")
+
+
+async def show_audit(request: PageRequest) -> Page:
+    return await _entries(request)
+
+
+async def verify_audit(request: PageRequest) -> Page:
+    """Check that every entry is unchanged. The check reads the whole trail, and changes nothing."""
+    form = await request.form()
+    typed = form.get("head").strip()
+    head = _head(typed)
+    if typed and head is None:
+        problem = "A head is a number and a hash, as `skillery audit head` prints it: 123:4f5e…"
+        return await _entries(request, problems={"head": problem}, typed=typed)
+    verified = await asyncio.to_thread(request.site.state.verify_audit, head)
+    return await _entries(request, verified=verified, typed=typed)
+
+
+async def _entries(request: PageRequest, **values: Any) -> Page:
+    filters: dict[str, Any] = {name: request.query.get(name, "").strip() for name in FILTERS}
+    page = AuditPage((), None)
+    problems: dict[str, str] = {}
+    try:
+        page = await request.do(list_audit, ListAudit(**filters, cursor=request.query.get("cursor", "")))
+    except InvalidParams as error:
+        field = str(error.data.get("param", ""))
+        problems = {field if field in FILTERS else "": message_of(error)}
+    kept = {name: value for name, value in filters.items() if value}
+    following = f"/admin/audit?{urlencode({**kept, 'cursor': page.next_cursor})}" if page.next_cursor else None
+    shared = {"entries": page.entries, "filters": filters, "next": following, "verified": None, "typed": ""}
+    return admin_page("audit", **{**shared, "problems": problems, **values})
+
+
+def _head(text: str) -> Head | None:
+    seq, _, digest = text.partition(":")
+    is_head = seq.isdecimal() and len(seq) < 19 and len(digest) == 64
+    return Head(int(seq), digest.lower()) if is_head else None

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
+from collections.abc import Coroutine
 from datetime import datetime
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from markupsafe import Markup
 
+from skillery.edge.exchanges import ClientGone
+from skillery.edge.http import disconnected
 from skillery.errors import InvalidParams, SkilleryError
 from skillery.identity import access
 from skillery.method import or_none
@@ -18,7 +22,6 @@ from skillery.skills.descriptions import DescribeSkill, describe_skill
 from skillery.skills.listings import ListSkills, list_skills
 from skillery.skills.results import SkillPage, SkillRow
 from skillery.skills.search import FoundSkill, FoundSkillPage, SearchSkills, search_skills
-from skillery.web.abandoned import while_connected
 from skillery.web.catalogue.filters import (
     LANGUAGES,
     SORTS,
@@ -33,6 +36,30 @@ from skillery.web.catalogue.filters import (
 from skillery.web.cookies import cookie_of
 from skillery.web.display import foreign, visible
 from skillery.web.frame import Page, PageRequest, SeeOther
+
+# -- Requests whose browser does not wait for the answer any more, such as searches while the user types ---------------
+
+
+T = TypeVar("T")
+
+
+async def while_connected(receive: Any, work: Coroutine[Any, Any, T]) -> T:
+    """Return the result of `work`. If the client disconnects first, cancel `work` and raise ClientGone.
+
+    A statement that the database executes already is not interrupted. Later statements and the rendering are left out.
+    Call this function only for requests without a body.
+    """
+    working = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(disconnected(receive))
+    try:
+        await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientGone
+        return working.result()
+    finally:
+        working.cancel()
+        gone.cancel()
+
 
 STEPS_COOKIE = "skillery-steps"
 _YEAR = 365 * 24 * 3600

@@ -88,7 +88,7 @@ async def receive(request: PageRequest) -> Bundle:
 
 
 def _bundle_of(entries: list[Entry]) -> Bundle:
-    kept = [one for one in entries if _is_kept(one.path)]
+    kept = [entry for entry in entries if _is_kept(entry.path)]
     paths = [one.path for one in kept]
     root = paths[0].partition("/")[0] if paths else ""
     if root and all(path.startswith(f"{root}/") for path in paths):

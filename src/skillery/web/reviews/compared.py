@@ -16,7 +16,7 @@ from skillery.formats.version_spec import parse_version_spec
 from skillery.versions.version_diffs import DiffVersions, diff_versions, digests_of
 from skillery.web.differences import FileDiff, WordBudget, file_diff, size_of
 from skillery.web.frame import PageRequest
-from skillery.web.kept import RENDERER, Key
+from skillery.web.rendered_texts import RENDERER, Key
 from skillery.web.skills.opened import reader_of
 
 _MODEL_READS = ("description", "inputs", "tools", "tags")

@@ -5,10 +5,8 @@ from __future__ import annotations
 from skillery.edge.operations import Route
 from skillery.web.frame import Handler
 from skillery.web.page_routes import page_route
-from skillery.web.reviews.actions import decide
-from skillery.web.reviews.decision import show_review
-from skillery.web.reviews.diff import show_diff
-from skillery.web.reviews.queue import change_waivers, show_queue, show_waivers
+from skillery.web.reviews.decision import decide, show_review
+from skillery.web.reviews.queue import change_waivers, show_diff, show_queue, show_waivers
 from skillery.web.site import Site
 
 WAIVERS: dict[str, Handler] = {"GET": show_waivers, "POST": change_waivers}

@@ -6,19 +6,18 @@ import json
 import shlex
 from functools import partial
 from typing import Any, BinaryIO, NamedTuple
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from skillery.backends import Storage
 from skillery.contents.blob_rows import BlobRow
-from skillery.errors import BlobNotFound, SkilleryError
+from skillery.errors import BlobNotFound, InvalidParams, NotFound, SkilleryError
 from skillery.method import or_none
 from skillery.runs import args_of
-from skillery.runs.reading import CancelRun, GetRun, ReadRunLog, cancel_run, get_run, read_run_log
-from skillery.runs.results import RunRecord
+from skillery.runs.reading import CancelRun, GetRun, ListRuns, ReadRunLog, cancel_run, get_run, list_runs, read_run_log
+from skillery.runs.results import RunPage, RunRecord
 from skillery.web.frame import Direct, Done, Page, PageRequest, SeeOther, path_of
-from skillery.web.runs.ansi import parts_of
-from skillery.web.runs.figures import WEAKER, WIDTH, limits_of, stages_of
-from skillery.web.runs.outputs import names_of, output_of, previews_of
+from skillery.web.runs.events import parts_of
+from skillery.web.runs.outputs import WEAKER, WIDTH, limits_of, names_of, output_of, previews_of, stages_of
 from skillery.web.skills.raw import send_raw
 
 _LOG_BYTES = 64 * 1024
@@ -140,3 +139,42 @@ async def send_blob(request: PageRequest) -> Direct:
         await send_raw(request, _RunFile(blob, name, request.site.core), send)
 
     return Direct(send)
+
+
+# -- `/runs`: the runs of the caller, newest first. Admins see the runs of all identities ------------------------------
+
+
+ROWS = 30
+STATUSES = {"": "all", "started": "running", "queued": "queued", "completed": "completed", "failed": "failed"}
+AGES = {"": "any time", "1h": "last hour", "24h": "last 24 hours", "168h": "last 7 days", "720h": "last 30 days"}
+
+
+async def show_runs(request: PageRequest) -> Page:
+    query = request.query
+    filters: dict[str, Any] = {
+        "skill": query.get("skill", "").strip(),
+        "status": query.get("status", "") if query.get("status") in STATUSES else "",
+        "since": query.get("since", "") if query.get("since") in AGES else "",
+        "identity": query.get("identity", "").strip(),
+    }
+    kept = {name: value for name, value in filters.items() if value}
+    problem: SkilleryError | None = None
+    page = RunPage((), None)
+    try:
+        page = await request.do(list_runs, ListRuns(**kept, limit=ROWS, cursor=query.get("cursor", "")))
+    except (InvalidParams, NotFound) as error:
+        problem = error
+    following = f"/runs?{urlencode({**kept, 'cursor': page.next_cursor})}" if page.next_cursor else None
+    values = {
+        "runs": page.runs,
+        "next": following,
+        "is_first": not query.get("cursor"),
+        "filters": filters,
+        "kept": kept,
+        "first": f"/runs?{urlencode(kept)}" if kept else "/runs",
+        "statuses": STATUSES,
+        "ages": AGES,
+        "problem": problem,
+        "is_admin": request.may("admin"),
+    }
+    return Page("runs_list.html", "Runs", values, "runs")

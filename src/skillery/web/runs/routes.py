@@ -5,8 +5,7 @@ from __future__ import annotations
 from skillery.edge.operations import Route
 from skillery.web.page_routes import page_route
 from skillery.web.runs.events import Events
-from skillery.web.runs.listing import show_runs
-from skillery.web.runs.one import change_run, send_blob, show_run
+from skillery.web.runs.one import change_run, send_blob, show_run, show_runs
 from skillery.web.runs.trying import show_try, start_run
 from skillery.web.site import Site
 

@@ -12,7 +12,7 @@ from skillery.edge.http import CHUNK_BYTES, send_stream
 from skillery.skills.files import FoundFile, find_file
 from skillery.versions.version_tables import resolve_for_page
 from skillery.web.frame import Direct, PageRequest
-from skillery.web.headers import RAW_HEADERS
+from skillery.web.sending import RAW_HEADERS
 from skillery.web.skills.contents import HEAD_BYTES, disposition, kind_of
 from skillery.web.skills.opened import exactly, file_path_of, reader_of, reference_of
 

@@ -6,10 +6,9 @@ from skillery.edge.operations import Route
 from skillery.web.page_routes import page_route
 from skillery.web.site import Site
 from skillery.web.skills.about import show_about
-from skillery.web.skills.changes import change
+from skillery.web.skills.changes import change, show_versions
 from skillery.web.skills.files import show_file, show_files
 from skillery.web.skills.raw import show_raw
-from skillery.web.skills.versions import show_versions
 
 
 def routes(site: Site) -> list[Route]:
