@@ -392,7 +392,7 @@ class ListsContents(Protocol):
     Without this Protocol, files that a killed server left in the storage are never removed.
     """
 
-    def stored_before(self, instant: datetime) -> Iterator[tuple[str, int]]:
+    def stored_before(self, moment: datetime) -> Iterator[tuple[str, int]]:
         """Yield the digest and the size in bytes of every content that was stored before `moment`, in any order.
 
         Contents that are stored or deleted during the call may be included or not.

@@ -58,8 +58,8 @@ class DirectoryStorage:
         with _speaking():
             self.path_of(digest).unlink(missing_ok=True)
 
-    def stored_before(self, instant: datetime) -> Iterator[tuple[str, int]]:
-        until = instant.timestamp()
+    def stored_before(self, moment: datetime) -> Iterator[tuple[str, int]]:
+        until = moment.timestamp()
         for path in self.folder.glob("[0-9a-f][0-9a-f]/*"):
             with suppress(FileNotFoundError, ContentMissing):  # deleted since, or a foreign file
                 stat = self.path_of(path.name).stat()

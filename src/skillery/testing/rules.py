@@ -25,5 +25,5 @@ def rule_of(case: object) -> str:
     module, name = getattr(case, "__module__", ""), getattr(case, "__name__", "")
     if not module.startswith(PACKAGE):
         return ""
-    text = inspect.getdoc(case) or f"{name.removeprefix('test_').replace('_', ' ').capitalize()}."
-    return f"The contract of skillery.testing says: {' '.join(text.split())}"
+    said = inspect.getdoc(case) or f"{name.removeprefix('test_').replace('_', ' ').capitalize()}."
+    return f"The contract of skillery.testing says: {' '.join(said.split())}"

@@ -51,12 +51,12 @@ class S3Storage:
         with speaking("a check"):
             self._read_mark(quick=True)
 
-    def stored_before(self, instant: datetime) -> Iterator[tuple[str, int]]:
+    def stored_before(self, moment: datetime) -> Iterator[tuple[str, int]]:
         with speaking("a list of contents"):
             for page in obstore.list(self._bucket.store):
                 for found in page:
                     digest = digest_in(found["path"])
-                    if digest and found["last_modified"] < instant:
+                    if digest and found["last_modified"] < moment:
                         yield digest, found["size"]
 
     def remove_unfinished(self, begun_before: datetime, dry_run: bool) -> int:

@@ -28,59 +28,59 @@ IN_BASH = "cat in/a.txt; ./tool.sh; echo more >> in/a.txt; mkdir out; mv in/a.tx
 
 class FileCases(SandboxCases):
     async def test_input_files_are_the_runs_own(self, trial: Trial) -> None:
-        values = (
+        given = (
             trial.file("a b.txt", b"one"),
             trial.file("in/deep/\u00fc.txt", b""),
             trial.file("t", b"x", executable=True),
         )
-        assert value_of(await trial.code(TREE, files=values)) == {
+        assert value_of(await trial.code(TREE, files=given)) == {
             "a b.txt": ["one", True, "0o644"],
             "in/deep/\u00fc.txt": ["", True, "0o644"],
             "t": ["x", True, "0o755"],
         }
-        assert values[0].source.read_bytes() == b"one"
+        assert given[0].source.read_bytes() == b"one"
 
     async def test_programs_find_their_input_files(self, trial: Trial) -> None:
-        values = (
+        given = (
             trial.file("in/a.txt", b"content\n"),
             trial.file("tool.sh", b"#!/usr/bin/env bash\necho ran", executable=True),
         )
         skill = trial.skill("acme.files", {"s.sh": IN_BASH}, entrypoint=None)
         for call in (CodeCall(IN_BASH, "main", "bash"), HandlerCall("acme.files", "s.sh")):
-            outcome = await trial.call(call, skills=(skill,), files=values)
+            outcome = await trial.call(call, skills=(skill,), files=given)
             assert value_of(outcome) == "content\nran"
             assert trial.host.blobs[trial.host.paths["b.txt"]] == b"content\nmore\n"
-        found = value_of(await trial.call(ScriptCall("acme.files", "s.sh"), skills=(skill,), files=values))
+        found = value_of(await trial.call(ScriptCall("acme.files", "s.sh"), skills=(skill,), files=given))
         assert (found["stdout"], [file["path"] for file in found["files"]]) == ("content\nran\n", ["b.txt"])
 
     async def test_an_input_file_below_out_is_changed_in_place(self, trial: Trial) -> None:
-        values = (trial.file("out/report.txt", b"draft"),)
+        given = (trial.file("out/report.txt", b"draft"),)
         skill = trial.skill("acme.files", {"s.sh": "printf ' final' >> $1"}, entrypoint=None)
         call = ScriptCall("acme.files", "s.sh", ("out/report.txt",))
-        found = value_of(await trial.call(call, skills=(skill,), files=values))
+        found = value_of(await trial.call(call, skills=(skill,), files=given))
         assert found["exit_code"] == 0
         assert trial.host.blobs[found["files"][0]["blob_id"]] == b"draft final"
 
     async def test_large_and_many_input_files_come_whole(self, trial: Trial) -> None:
         content = bytes(range(256)) * (100 << 10)
-        values = (trial.file("large", content), *(trial.file(f"small/{number}", b"x") for number in range(300)))
+        given = (trial.file("large", content), *(trial.file(f"small/{number}", b"x") for number in range(300)))
         code = """
         import hashlib, os
         def main(args):
             return [hashlib.sha256(open('large', 'rb').read()).hexdigest(), len(os.listdir('small'))]
         """
-        assert value_of(await trial.code(code, files=values)) == [hashlib.sha256(content).hexdigest(), 300]
+        assert value_of(await trial.code(code, files=given)) == [hashlib.sha256(content).hexdigest(), 300]
 
     async def test_an_input_file_whose_content_is_gone_fails_the_run_by_name(self, trial: Trial) -> None:
-        values = (trial.file("first", b"x"), trial.file("in/gone.txt", b"content"))
-        shorter = (values[0], msgspec.structs.replace(values[1], size_bytes=8))
-        values[1].source.write_bytes(b"cont")
-        for files in (shorter, values):
+        given = (trial.file("first", b"x"), trial.file("in/gone.txt", b"content"))
+        shorter = (given[0], msgspec.structs.replace(given[1], size_bytes=8))
+        given[1].source.write_bytes(b"cont")
+        for files in (shorter, given):
             outcome = await trial.code("print('ran')\ndef main(args): return 1", files=files)
             assert (failure_type(outcome), log_of(outcome)) == ("SandboxError", "")
             assert outcome.failure is not None
             assert "'in/gone.txt' is no longer there" in outcome.failure.message
-            values[1].source.unlink(missing_ok=True)
+            given[1].source.unlink(missing_ok=True)
 
 
 class FileLimitCases(SandboxCases):

@@ -91,8 +91,8 @@ class JavaScriptCases(SandboxCases):
 
     @with_node
     @pytest.mark.parametrize("way", THROWN)
-    async def test_what_javascript_throws_is_the_failure(self, trial: Trial, text: str) -> None:
-        code, type_, words = THROWN[text]
+    async def test_what_javascript_throws_is_the_failure(self, trial: Trial, way: str) -> None:
+        code, type_, words = THROWN[way]
         outcome = await javascript(trial, f"export function main() {{ {code} }}")
         assert failure_type(outcome) == type_
         assert outcome.failure is not None
@@ -108,8 +108,8 @@ class JavaScriptCases(SandboxCases):
 
     @with_node
     @pytest.mark.parametrize("what", NOT_JSON)
-    async def test_what_is_not_json_is_an_invalid_output_of_javascript(self, trial: Trial, text: str) -> None:
-        outcome = await javascript(trial, f"export const main = () => {NOT_JSON[text]}")
+    async def test_what_is_not_json_is_an_invalid_output_of_javascript(self, trial: Trial, what: str) -> None:
+        outcome = await javascript(trial, f"export const main = () => {NOT_JSON[what]}")
         assert failure_type(outcome) == "InvalidOutput"
 
     @with_node

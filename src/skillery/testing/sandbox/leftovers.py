@@ -42,7 +42,7 @@ def descendants(pid: int, others: frozenset[int] = frozenset()) -> set[int]:
     found: set[int] = set()
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
         try:
-            for child in {int(part) for part in path.read_text().split()} - others:
+            for child in {int(one) for one in path.read_text().split()} - others:
                 found |= {child, *descendants(child, others)}
         except OSError:
             continue  # the process has ended
@@ -135,7 +135,7 @@ def surplus_when_closed(before: Traces, now: Traces) -> list[str]:
     """Return the leftovers after a backend was closed, which must keep no prepared processes."""
     named = (("process", before.processes, now.processes), ("cgroup", before.groups, now.groups))
     found = [f"{kind} {one}" for kind, old, new in named for one in sorted(map(str, new - old))]
-    return found + [surplu for surplu in surplus(before, now) if not surplu.startswith("processes")]
+    return found + [one for one in surplus(before, now) if not one.startswith("processes")]
 
 
 def is_dying(pid: int) -> bool:

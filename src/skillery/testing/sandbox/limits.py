@@ -31,8 +31,8 @@ NEVER_ENDING = {
 
 class TimeCases(SandboxCases):
     @pytest.mark.parametrize("way", NEVER_ENDING)
-    async def test_whatever_the_code_does_its_time_ends(self, trial: Trial, text: str) -> None:
-        code = f"import os, signal, sys, time\ndef main(args):\n    {NEVER_ENDING[text]}"
+    async def test_whatever_the_code_does_its_time_ends(self, trial: Trial, way: str) -> None:
+        code = f"import os, signal, sys, time\ndef main(args):\n    {NEVER_ENDING[way]}"
         outcome = await asyncio.wait_for(trial.code(code, limits=SHORT), timeout=300)
         assert failure_type(outcome) == "TimeoutError"
         assert outcome.duration_ms >= 400
@@ -114,11 +114,11 @@ class MemoryCases(SandboxCases):
         assert failure_type(outcome) == "MemoryLimitExceeded"
 
     @pytest.mark.parametrize("way", ["os.memfd_create('x')", "os.open('/dev/shm/x', os.O_RDWR | os.O_CREAT)"])
-    async def test_memory_that_is_a_file_is_held_too(self, trial: Trial, text: str) -> None:
+    async def test_memory_that_is_a_file_is_held_too(self, trial: Trial, way: str) -> None:
         code = f"""
         import os
         def main(args):
-            file = {text}
+            file = {way}
             for _ in range(512): os.write(file, b'x' * (1 << 20))
             return 'all of it'
         """

@@ -137,10 +137,10 @@ def main(args):
 
     @pytest.mark.parametrize("way", INSIDE)
     async def test_a_name_that_leads_inside_is_refused(
-        self, open_with: OpenWith | None, plain: Upstream, text: str, tmp_path: Path
+        self, open_with: OpenWith | None, plain: Upstream, way: str, tmp_path: Path
     ) -> None:
         """One private address among several is enough to refuse a name, unless the operator allows it."""
-        async with opened(open_with, {"api.test": INSIDE[text]}, (), tmp_path) as trial:
+        async with opened(open_with, {"api.test": INSIDE[way]}, (), tmp_path) as trial:
             code = f"""{TALK}
 def main(args):
     try: return urllib.request.urlopen('http://api.test:{plain.port}/', timeout=20).read().decode()

@@ -140,11 +140,11 @@ class OutputCases(SandboxCases):
             ("__import__('datetime').date(2026, 1, 1)", ".isoformat()"),
         ],
     )
-    async def test_what_is_not_json_names_the_remedy(self, trial: Trial, value: str, text: str) -> None:
+    async def test_what_is_not_json_names_the_remedy(self, trial: Trial, value: str, way: str) -> None:
         outcome = await trial.code(f"def main(args): return {{'a': [{value}]}}")
         assert failure_type(outcome) == "InvalidOutput"
         assert outcome.failure is not None
-        assert text in outcome.failure.message
+        assert way in outcome.failure.message
 
 
 ENDS = {

@@ -84,8 +84,8 @@ class HandlerCases(SandboxCases):
 
     async def test_the_host_sets_the_working_folder(self, trial: Trial) -> None:
         code = "import os\ndef handler(args): return [args['__workDir'], os.getcwd()]"
-        message, real = value_of(await self.handled(trial, "scripts/t.py", code, {"__workDir": "/etc"}))
-        assert message == real != "/etc"
+        told, real = value_of(await self.handled(trial, "scripts/t.py", code, {"__workDir": "/etc"}))
+        assert told == real != "/etc"
 
     async def test_a_handler_that_exits_with_a_status_is_a_failure(self, trial: Trial) -> None:
         outcome = await self.handled(trial, "scripts/t.sh", "echo why >&2; exit 2")

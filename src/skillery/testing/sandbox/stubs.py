@@ -129,8 +129,8 @@ class StubCases(SandboxCases):
         assert await trial.value(code, skills=(pure, trial.skill("mail", STUB, stub=True))) == ["from the host", True]
 
     async def test_an_argument_that_is_not_json_is_a_type_error_that_names_it(self, trial: Trial) -> None:
-        request = []
-        trial.host.callable["mail", "f"] = lambda *args, **kwargs: request.append((args, kwargs))
+        asked = []
+        trial.host.callable["mail", "f"] = lambda *args, **kwargs: asked.append((args, kwargs))
         code = "from skills.mail import f\ndef main(args): f(1, key={1, 2})"
         outcome = await trial.code(code, skills=(trial.skill("mail", STUB, stub=True),))
         assert outcome.failure is not None
@@ -138,7 +138,7 @@ class StubCases(SandboxCases):
             "TypeError",
             True,
         )
-        assert request == []
+        assert asked == []
 
     @pytest.mark.parametrize(
         "kind", ["ValueError", "KeyError", "TimeoutError", "Own", "SystemExit", "UnicodeDecodeError"]

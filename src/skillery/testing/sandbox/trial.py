@@ -106,8 +106,8 @@ class MemoryHost:
         found = self.callable.get((skill, function))
         if found is None:
             raise NotAllowed(f"{function} of {skill} must not be called")
-        values = json.loads(args)
-        result = found(*values["args"], **values["kwargs"])
+        given = json.loads(args)
+        result = found(*given["args"], **given["kwargs"])
         if inspect.isawaitable(result):
             result = await result
         return json.dumps(result).encode()

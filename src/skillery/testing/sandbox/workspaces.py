@@ -162,9 +162,9 @@ class WorkspaceCases(SandboxCases):
 
     async def test_given_files_replace_kept_ones(self, trial: Trial) -> None:
         await trial.code("def main(args): open('a', 'w').write('old')", workspace=trial.host.workspace())
-        values = (trial.file("a", b"new"),)
+        given = (trial.file("a", b"new"),)
         assert (
-            await trial.value("def main(args): return open('a').read()", files=values, workspace=trial.host.workspace())
+            await trial.value("def main(args): return open('a').read()", files=given, workspace=trial.host.workspace())
             == "new"
         )
 
