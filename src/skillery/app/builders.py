@@ -1,4 +1,4 @@
-"""Build the named environments from the settings."""
+"""Parts of a server that the settings alone decide: limits, quotas, webhooks, trust, thin plugins, environments."""
 
 from __future__ import annotations
 

@@ -251,6 +251,3 @@ def _scope(request: httpx.Request) -> dict[str, Any]:
         "client": None,
         "root_path": "",
     }
-
-
-# -- Requests of commands to addresses that answer one JSON object -----------------------------------------------------

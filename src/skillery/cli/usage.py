@@ -1,4 +1,4 @@
-"""`skillery usage`: how often skills were read and run."""
+"""`skillery usage` and `skillery quota`: how often skills were read and run, and the use of each quota."""
 
 from __future__ import annotations
 

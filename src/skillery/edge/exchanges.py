@@ -138,6 +138,3 @@ def log_request(endpoint: str, verb: str, exchange: Exchange, seconds: float) ->
             }
         },
     )
-
-
-# -- Response bodies that a worker thread makes, piece by piece --------------------------------------------------------

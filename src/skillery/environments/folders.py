@@ -123,6 +123,3 @@ class Shelf:
 def _number(folder: Path) -> int:
     number = folder.name.partition(".")[2]
     return int(number) if number.isdecimal() else 0
-
-
-# -- The folder of an environment: links to the files of all its trees -------------------------------------------------

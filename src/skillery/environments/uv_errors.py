@@ -14,9 +14,6 @@ from skillery.formats.problems import Problem, raise_problems
 from skillery.formats.requirements import DEPENDENCIES, package_of
 from skillery.formats.wording import nearest, printable, quoted
 
-# -- Errors of builds --------------------------------------------------------------------------------------------------
-
-
 log = logging.getLogger(__name__)
 MOST = 600
 MISSPELT = 0.8

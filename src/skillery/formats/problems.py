@@ -60,6 +60,3 @@ def problems_of(error: InvalidParams) -> list[Problem]:
     if not listed:
         return [Problem(error.message.rstrip("."))]
     return [msgspec.convert(each, Problem) for each in listed]
-
-
-# -- Checked reading of tables from foreign input. All problems of a table are collected -------------------------------

@@ -11,8 +11,6 @@ from skillery.errors import QuotaExceeded
 from skillery.events.outbox import note_if_near
 from skillery.identity.quotas import IdentityQuota, Quotas
 
-# -- The event `quota_near`: a quota is almost used up -----------------------------------------------------------------
-
 
 def check_workspaces(
     connection: Connection, quotas: Quotas, identity: str, *, more: int = 0, more_bytes: int = 0

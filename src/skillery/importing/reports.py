@@ -16,9 +16,6 @@ from skillery.importing.entries import LeftOut, shown
 from skillery.importing.finder import LocatedSkill
 from skillery.importing.preparation import PreparedSkill
 
-# -- Files that an import omits, with the reasons ----------------------------------------------------------------------
-
-
 # -- Nested skills in reports: SKILL.md files in folders below another skill's SKILL.md --------------------------------
 
 

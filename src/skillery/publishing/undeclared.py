@@ -26,9 +26,6 @@ from skillery.publishing.undeclared_findings import (
     is_provided,
 )
 
-# -- Findings about undeclared packages --------------------------------------------------------------------------------
-
-
 MOST_MODULES = 50
 """Limit of the modules that are reported, and of the packages that are inferred."""
 MOST_TRIES = 8

@@ -1,4 +1,4 @@
-"""The number of versions that wait for a review, for the navigation of the pages."""
+"""Figures for pages: waiting reviews, skills that reach a host, the most used skills, first skills."""
 
 from __future__ import annotations
 

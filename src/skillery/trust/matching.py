@@ -18,9 +18,6 @@ from skillery.identity.access import grant_covers
 from skillery.trust.providers import BY_START, PROVIDERS, WRITTEN_REFS, Provider, service_of
 from skillery.trust.rules import TrustRule
 
-# -- The providers of CI jobs: their issuers, and the names of their claims --------------------------------------------
-
-
 FRESH = timedelta(hours=1)
 """The greatest age of a token. GitLab makes the token when the job starts, and a job may work before it publishes."""
 SKEW = timedelta(seconds=60)

@@ -17,9 +17,6 @@ from skillery.database import Database
 from skillery.workspaces.manifests import EMPTY, Manifest, read_manifest
 from skillery.workspaces.rows import find_snapshot
 
-# -- The manifest of a snapshot: the list of its files, and its digest -------------------------------------------------
-
-
 FILES_AT_ONCE = 400
 PIECE = 1 << 20
 

@@ -13,9 +13,6 @@ from skillery.app.workers.worker import Common, LoopFactory, become_worker
 from skillery.plugins import Plugins
 from skillery.settings import Settings
 
-# -- Settings that several worker processes need -----------------------------------------------------------------------
-
-
 BACKLOG = 2048
 """Connections that wait in the kernel until a worker accepts them, as with one process."""
 

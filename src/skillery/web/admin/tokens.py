@@ -1,4 +1,4 @@
-"""`/admin/tokens`: tokens are made, shown once, and revoked."""
+"""`/admin/tokens`, `/admin/secrets` and `/admin/audit`: who may do what, and who did what."""
 
 from __future__ import annotations
 

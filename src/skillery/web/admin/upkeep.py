@@ -1,4 +1,4 @@
-"""Pages of environments, webhooks and garbage."""
+"""Pages of environments, webhooks, garbage, plugins, storage and quotas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`/review`: the versions that wait for a review, oldest first. `/review/waivers`: accepted findings."""
+"""`/review`, `/review/waivers` and `/s/{b}/diff/{a}`: waiting versions, accepted findings, changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`/runs/{id}`: what a run does or has done. The page follows an active run."""
+"""`/runs/{id}` and `/runs`: one run, which the page follows while it is active, and the list of runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`POST /s/{ref}`: authors submit, yank, deprecate, label and hide skills. Each change has an undo."""
+"""`/s/{ref}/versions` and `POST /s/{ref}`: the versions of a skill, and changes of its author, each with an undo."""
 
 from __future__ import annotations
 
