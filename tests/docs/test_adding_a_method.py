@@ -1,4 +1,4 @@
-"""The section "Adding a method" of docs/design/architecture.md works in a copy of the source tree."""
+"""The section "Adding a method" of docs/design/changes.md works in a copy of the source tree."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 from tests.conftest import Server
 
 ROOT = Path(__file__).parents[2]
-ARCHITECTURE = ROOT / "docs" / "design" / "architecture.md"
+CHANGES = ROOT / "docs" / "design" / "changes.md"
 USES_CLIENT = """
 import sys
 from skillery.client import Client
@@ -42,7 +42,7 @@ def copy(tmp_path: Path) -> Path:
 
 
 def recipe() -> str:
-    return ARCHITECTURE.read_text("utf-8").partition("\n## Adding a method\n")[2]
+    return CHANGES.read_text("utf-8").partition("\n## Adding a method\n")[2]
 
 
 @pytest.mark.full

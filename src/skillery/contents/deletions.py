@@ -11,7 +11,7 @@ started earlier cannot delete the file that the upload stores.
 
 If a server dies, its tombstones stay. The same server completes these deletions at its next start, or any other server
 does so after `take_over_at`. The storage then deletes the file again, which has no effect if the file is gone.
-docs/design/architecture.md lists the results of a crash at each step.
+docs/design/internals.md lists the results of a crash at each step.
 """
 
 from __future__ import annotations
