@@ -15,10 +15,10 @@ from skillery.app.bundled import bundled_folders
 from skillery.database import Database
 from skillery.database.tables import catalogue, skill_versions, skills
 from skillery.formats.bundle import Bundle
-from skillery.formats.unfinished_bundle import make_bundle
 from skillery.publishing import read_skill_folder
 from tests.conftest import Rpc, Server, manifest
 from tests.support.archives import zipped
+from tests.support.bundles import make_bundle
 from tests.support.people import Caller, Who
 
 FOLDERS = bundled_folders()

@@ -18,9 +18,9 @@ from skillery.backends import Identity
 from skillery.database import Database, migrate, parse_database_url
 from skillery.database.tables import index_names, metadata, skills
 from skillery.errors import StartupError
-from skillery.formats.unfinished_bundle import make_bundle
 from skillery.identity.quotas import Quotas
 from skillery.versions.new_versions import insert_version
+from tests.support.bundles import make_bundle
 
 
 @pytest.fixture

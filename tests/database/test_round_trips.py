@@ -18,12 +18,12 @@ from skillery.database import Change, Database, Statement
 from skillery.database.tables import registry as registry_values
 from skillery.errors import Unavailable
 from skillery.formats.bundle import Bundle, BundleFile
-from skillery.formats.unfinished_bundle import make_bundle
 from skillery.formats.version_spec import Latest
 from skillery.identity.quotas import UNLIMITED
 from skillery.skills.descriptions import read_description
 from skillery.skills.listings import read_skills
 from skillery.versions.new_versions import insert_version, state_of
+from tests.support.bundles import make_bundle
 from tests.support.counting_proxy import CountingProxy
 
 KEY_NAMES = ("first", "twice", "a", "b", "c", "d")

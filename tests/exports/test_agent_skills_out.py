@@ -24,10 +24,10 @@ from skillery.exports.facts import MAKER
 from skillery.exports.skill_exports import ROWS_AT_ONCE
 from skillery.formats.agent_skill import agent_skill_problems, index_name
 from skillery.formats.bundle import BundleFile
-from skillery.formats.unfinished_bundle import make_bundle
 from skillery.identity.quotas import Quotas
 from skillery.versions.new_versions import insert_version
 from tests.conftest import Rpc, Server, manifest, skill_files
+from tests.support.bundles import make_bundle
 from tests.support.people import Caller, Who, people_settings
 from tests.support.processes import eventually
 

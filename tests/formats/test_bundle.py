@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from skillery.errors import BundleTooLarge, InvalidBundle, InvalidManifest, InvalidParams, InvalidPath
 from skillery.formats.bundle import Bundle, BundleFile, BundleLimits, digest_of
 from skillery.formats.manifest import manifest_toml
-from skillery.formats.unfinished_bundle import make_bundle
+from tests.support.bundles import make_bundle
 
 MANIFEST: dict[str, Any] = {
     "name": "team.greet", "version": "1.0.0", "description": "Greet.", "runtime": {"entrypoint": "code/main.py"},

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skillery.errors import InvalidBundle
-from skillery.formats.python_source import MAX_BYTES, check_entrypoint, check_syntax
+from skillery.formats.python_source import MAX_BYTES, check_entrypoint, source_problem
 
 PATH = "code/main.py"
 
@@ -140,9 +140,10 @@ def test_encodings_line_ends_and_odd_code_are_accepted(source: bytes) -> None:
 
 
 def test_other_files_need_no_entrypoint() -> None:
-    check_syntax("code/util.py", b"x = 1")
-    with pytest.raises(InvalidBundle, match=r"code/util\.py"):
-        check_syntax("code/util.py", b"x =")
+    assert source_problem("code/util.py", b"x = 1", None) is None
+    problem = source_problem("code/util.py", b"x =", None)
+    assert problem is not None
+    assert (problem.path, problem.line) == ("code/util.py", 1)
 
 
 HOSTILE = {

@@ -17,7 +17,7 @@ from sqlalchemy import func, insert, select
 from skillery.builtin.directory_storage import DirectoryStorage
 from skillery.contents import deletions as steps
 from skillery.contents import uploads
-from skillery.contents.deletions import drop_file, finish_abandoned_deletions, finish_own_deletions
+from skillery.contents.deletions import drop_files, finish_abandoned_deletions, finish_own_deletions
 from skillery.contents.uploads import Uploading
 from skillery.database import Database
 from skillery.database.tables import deletions
@@ -153,7 +153,7 @@ def test_a_deletion_of_a_dead_server_is_left_to_it_for_a_time_and_then_taken_ove
 
     with pytest.raises(Busy, match=f"sha256:{SHA256} is being deleted"):
         Uploading(database, storage, [SHA256])
-    assert drop_file(database, storage, SHA256) is False
+    assert not drop_files(database, storage, [SHA256])
     finish_abandoned_deletions(database, storage)
     assert in_storage(storage, SHA256)
 
@@ -193,7 +193,7 @@ def test_a_deletion_that_the_storage_refuses_is_tried_again_later(
     storage = Away(tmp_path / "contents")
     bring(storage, SHA256)
     with pytest.raises(Unavailable, match="away"):
-        drop_file(database, storage, SHA256)
+        drop_files(database, storage, [SHA256])
     # The storage may still execute the deletion, so uploads of this content are refused until then.
     with pytest.raises(Busy):
         Uploading(database, storage, [SHA256])
@@ -236,7 +236,7 @@ def test_uploads_and_deletions_of_one_content_race_and_every_settled_upload_has_
 
     def deleting() -> None:
         while not over.is_set():
-            drop_file(database, slow, SHA256)
+            drop_files(database, slow, [SHA256])
 
     with ThreadPoolExecutor(2) as threads:
         running = [threads.submit(deleting) for _ in range(2)]

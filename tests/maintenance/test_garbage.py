@@ -20,7 +20,7 @@ from sqlalchemy import Connection, delete, insert, select
 from skillery.backends import Identity
 from skillery.builtin.directory_storage import DirectoryStorage
 from skillery.contents.blobs import Blobs, Lifetimes
-from skillery.contents.deletions import drop_file
+from skillery.contents.deletions import drop_files
 from skillery.contents.store import record
 from skillery.contents.uploads import Uploading, forget_uploads
 from skillery.database import Database
@@ -363,17 +363,17 @@ def test_a_file_with_a_pending_reference_is_not_dropped(database: Database, stor
     upload = Uploading(database, storage, [SHA256])
     bring(storage, SHA256)
 
-    assert drop_file(database, storage, SHA256) is False
+    assert not drop_files(database, storage, [SHA256])
 
     def work(connection: Connection) -> None:
         upload.settle(connection)
         record(connection, [(SHA256, LARGE, None)])
 
     database.write_now(work)
-    assert drop_file(database, storage, SHA256) is False
+    assert not drop_files(database, storage, [SHA256])
     assert in_storage(storage, SHA256)
     database.write_now(lambda connection: connection.execute(delete(objects)))
-    assert drop_file(database, storage, SHA256) is True
+    assert drop_files(database, storage, [SHA256])
     assert not in_storage(storage, SHA256)
 
 
@@ -394,7 +394,7 @@ def test_an_upload_that_was_forgotten_notices_and_stores_nothing(database: Datab
     bring(storage, SHA256)
     later = datetime.now(UTC) + timedelta(minutes=1)
     assert database.write_now(lambda connection: forget_uploads(connection, later)) == 1
-    assert drop_file(database, storage, SHA256) is True
+    assert drop_files(database, storage, [SHA256])
 
     with pytest.raises(Unavailable, match="too long"):
         database.write_now(upload.settle)

@@ -17,10 +17,9 @@ from sqlalchemy import Connection, insert, select
 from skillery.backends import Identity
 from skillery.database import Database
 from skillery.database.tables import catalogue, skill_files, skill_versions, skills, usage_days
-from skillery.errors import SkillNotFound
 from skillery.formats.languages import LANGUAGES, language_of
 from skillery.formats.semver import Version
-from skillery.registry.usage import count_day, roll_up_usage, usage_by_day
+from skillery.registry.usage import count_day, days_of, roll_up_usage
 from skillery.skills.catalogue_counts import CountsCache
 from skillery.skills.catalogue_filters import Facts, filter_of
 from skillery.skills.catalogue_listings import list_catalogue
@@ -526,7 +525,6 @@ def test_the_language_is_that_of_the_entrypoint_or_of_most_scripts(
 
 def test_runs_are_counted_by_day_and_added_up(database: Database) -> None:
     database.write_now(lambda connection: list(_add_skill(connection, random.Random(3), 1)))
-    [name] = database.read_now(lambda connection: connection.scalars(select(skills.c.name)).all())
     database.write_now(lambda connection: connection.execute(usage_days.delete()))
 
     def count(connection: Connection) -> None:
@@ -534,7 +532,7 @@ def test_runs_are_counted_by_day_and_added_up(database: Database) -> None:
             count_day(connection, 1, outcome, datetime.now(UTC) - timedelta(days=days))  # type: ignore[arg-type]
 
     database.write_now(count)
-    days = database.read_now(lambda connection: usage_by_day(connection, ADMIN, name))
+    days = database.read_now(lambda connection: days_of(connection, 1))
 
     assert [(one.day - days[0].day).days for one in days] == list(range(30))
     assert days[-1].day == datetime.now(UTC).date()
@@ -549,13 +547,6 @@ def test_runs_are_counted_by_day_and_added_up(database: Database) -> None:
     # The second call has nothing to do, and days before the last 30 are gone.
     assert database.write_now(roll_up_usage) == 0
     assert len(database.read_now(lambda connection: connection.execute(select(usage_days)).all())) == 2
-
-
-def test_the_usage_of_an_invisible_skill_is_not_found(database: Database) -> None:
-    database.write_now(lambda connection: list(_add_skill(connection, random.Random(3), 1)))
-
-    with pytest.raises(SkillNotFound):
-        database.read_now(lambda connection: usage_by_day(connection, ADMIN, "no.skill"))
 
 
 def test_a_run_is_counted_on_its_day(rpc: Rpc, publish: Publish, server: Any, new_name: str) -> None:

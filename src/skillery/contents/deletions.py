@@ -105,11 +105,6 @@ def drop_files(database: Database, storage: Storage, digests: Iterable[str]) -> 
     return carry_out(database, storage, claimed)
 
 
-def drop_file(database: Database, storage: Storage, sha256: str) -> bool:
-    """Delete one file, like `drop_files`. Return whether the file was deleted. Blocking."""
-    return sha256 in drop_files(database, storage, [sha256])
-
-
 def finish_own_deletions(database: Database, storage: Storage) -> None:
     """Complete the deletions that this server had not completed when it died. A starting server calls this. Blocking.
 

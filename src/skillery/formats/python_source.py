@@ -59,11 +59,6 @@ def check_entrypoint(path: str, source: bytes, export: str) -> None:
     _raise(source_problem(path, source, export))
 
 
-def check_syntax(path: str, source: bytes) -> None:
-    """Raise InvalidBundle, with file and line, if `source` is too large, does not decode or does not compile."""
-    _raise(source_problem(path, source, None))
-
-
 def source_problem(path: str, source: bytes, export: str | None) -> Problem | None:
     """Return the problem of a file that is too large, or does not decode, compile or define `export`, else None.
 

@@ -27,7 +27,6 @@ from skillery.formats.json_values import difference
 from skillery.formats.manifest import Manifest, parse_manifest, parse_partly
 from skillery.formats.paths import PATH_HINT, check_paths, path_problem
 from skillery.formats.problems import AGAIN, Problem, problems_of, raise_problems
-from skillery.formats.python_source import source_problem
 from skillery.formats.skill_md import SkillMd, parse_skill_md
 from skillery.formats.skill_toml import MAX_BYTES as MAX_TOML_BYTES
 from skillery.formats.skill_toml import manifest_toml, toml_manifest
@@ -44,23 +43,6 @@ MAX_CHECKED_BYTES = 2 * 1024 * 1024
 """The maximum number of bytes of Python files next to the entrypoint that are compiled. Further files are stored
 with a warning.
 """
-
-
-def make_bundle(
-    manifest: Mapping[str, object],
-    skill_md: str | SkillMd,
-    files: Sequence[BundleFile],
-    limits: BundleLimits = BundleLimits(),  # noqa: B008 - frozen
-    *,
-    skip_broken_tools: bool = False,
-) -> Bundle:
-    """Check a bundle and compile its Python files in this process. Use this function only for trusted files.
-
-    Raise the errors of `begin_bundle` and `UnfinishedBundle.finish`.
-    """
-    begun = begin_bundle(manifest, skill_md, files, limits, skip_broken_tools=skip_broken_tools)
-    found = {source.path: source_problem(source.path, source.content, source.export) for source in begun.sources}
-    return begun.finish({path: problem for path, problem in found.items() if problem})
 
 
 def begin_bundle(

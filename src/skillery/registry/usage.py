@@ -16,10 +16,8 @@ import msgspec
 from sqlalchemy import Connection, Text, bindparam, cast, delete, func, literal_column, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from skillery.backends import Identity
 from skillery.database import Change, Statement, in_utc
 from skillery.database.tables import catalogue, usage_days, version_usage
-from skillery.registry.resolution import find_skill, skill_not_found
 
 Outcome = Literal["completed", "failed", "cancelled"]
 SHORTEST_MS = 0.01
@@ -263,14 +261,3 @@ def first_day() -> date:
 
 
 # -- The usage of one skill by day -------------------------------------------------------------------------------------
-
-
-def usage_by_day(connection: Connection, identity: Identity, name: str) -> list[UsageDay]:
-    """Return the ended runs of a skill on each of the last 30 days, oldest day first. The last day is today (UTC).
-
-    Raise SkillNotFound if the identity sees no such skill.
-    """
-    skill_id = find_skill(connection, identity, name)
-    if skill_id is None:
-        raise skill_not_found(connection, identity, name)
-    return days_of(connection, skill_id)

@@ -151,11 +151,6 @@ def boxed(char: str) -> Markup:
     return Markup('<span class="hidden-char" title="{}">U+{:04X}</span>').format(name, ord(char))
 
 
-def has_hidden(text: str) -> bool:
-    """Return whether `visible` shows a box."""
-    return not all(map(_is_needed, _HIDDEN.finditer(text)))
-
-
 def _is_needed(match: re.Match[str]) -> bool:
     text, position = match.string, match.start()
     return (match[0] in _JOINERS and _joins(text, position)) or styles_emoji(text, position)

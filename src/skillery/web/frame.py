@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
-from urllib.parse import parse_qsl, quote, urlencode
+from urllib.parse import parse_qsl, quote
 
 import msgspec
 
@@ -188,12 +188,6 @@ class PageRequest:
     def form_token(self) -> str:
         """Return the value of the hidden field `form_token` for a form of this page."""
         return self.site.visits.form_token(self.visit)
-
-    def with_query(self, **changes: str | None) -> str:
-        """Return the address of this page with changed fields of the query. None removes a field."""
-        pairs = [(name, value) for name, value in self.query.items() if name not in changes]
-        pairs += [(name, value) for name, value in changes.items() if value]
-        return f"{self.path}?{urlencode(pairs)}" if pairs else self.path
 
 
 Handler = Callable[[PageRequest], Awaitable[Answer]]
