@@ -1,4 +1,4 @@
-"""Calls that must not get foreign text in the server process, found in the source (docs/design/why.md)."""
+"""Calls that must not get foreign text in the server process, found in the source (docs/design/decisions/pages.md)."""
 
 from __future__ import annotations
 
