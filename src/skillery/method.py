@@ -50,10 +50,8 @@ Sentence = Annotated[str, Meta(min_length=1, max_length=2000)]
 """A text for people: a reason, a note or a message."""
 
 
-class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Base of all params. Params are passed by name, and unknown names are refused."""
-
-    # Defaults are omitted, because a default such as "" may be outside the bounds of values that callers send.
 
 
 def annotated_params(params: type[msgspec.Struct]) -> list[tuple[msgspec.structs.FieldInfo, Any]]:

@@ -5,7 +5,7 @@ A stub has the signature and the docstring of a method of the server, and return
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
@@ -49,6 +49,8 @@ def batched(stub: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any,
         params: Any = stub(self, *args, **kwargs)
         if params.pop(KEY, None) is not None:
             raise TypeError("a call in a batch takes no idempotency_key: the server supports none in a batch")
+        if isinstance(params.get("files"), Mapping):
+            raise TypeError("a call in a batch uploads no files: pass blobs, which create_blob returns")
         pending: Pending[R] = self.call(stub.__name__, params)
         return pending
 

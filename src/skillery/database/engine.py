@@ -8,7 +8,7 @@ which thread a function runs, because the two databases differ:
   with a timeout. Each write begins with `BEGIN IMMEDIATE`, so that no write fails in the middle because it cannot get
   the lock.
 - Postgres is reached over the network. Writes run in threads, with a connection from a pool. Reads run on the event
-  loop, with connections that stay open, and do not block it (`loop_waits`).
+  loop, with connections that stay open, and do not block it (`kept_readers`).
 """
 
 from __future__ import annotations

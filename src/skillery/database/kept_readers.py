@@ -2,7 +2,7 @@
 
 A connection from the pool of SQLAlchemy is tested, configured and reset for each use, which takes longer than most
 reads. A kept connection commits automatically, so a read of one statement is one round trip. The read runs on the
-thread of the event loop, and does not block it (`loop_waits`).
+thread of the event loop, and does not block it.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class Purger:
     def purge_version(self, identity: Identity, name: str, version: Version, reason: str) -> PurgedVersion:
         """Remove the files of a version from the database, the storage and the cache of this machine. Blocking.
 
-        The caches of other servers lose the files in their next sweep. Raise the errors of `registry.purges.purge`.
+        The caches of other servers lose the files in their next sweep. Raise the errors of `versions.purges.purge`.
         """
 
         def work(connection: Connection) -> tuple[Purged, DeletedContents]:

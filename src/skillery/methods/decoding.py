@@ -13,7 +13,7 @@ from skillery.context.threads import without_collecting
 from skillery.errors import InvalidParams
 from skillery.formats.json_pieces import is_exactly
 from skillery.formats.wording import nearest
-from skillery.method import Method, Params
+from skillery.method import Method, Params, annotated_params
 from skillery.methods.errors import encode
 from skillery.runs.limits import ASKABLE
 
@@ -36,13 +36,27 @@ def known_params(params: type[Params]) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(msgspec.defstruct(f"Known{params.__name__}", fields, forbid_unknown_fields=True))
 
 
+def changed(params: Params) -> dict[str, Any]:
+    """Return the params that differ from their defaults: a default such as "" may be outside the bounds of a param."""
+    defaults = _defaults(type(params))
+    return {name: value for name in defaults if (value := getattr(params, name)) != defaults[name]}
+
+
+@cache
+def _defaults(params: type[Params]) -> dict[str, Any]:
+    return {
+        field.name: field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
+        for field in msgspec.structs.fields(params)
+    }
+
+
 def explain(error: Exception, params: type[Params], text: msgspec.Raw) -> InvalidParams:
     """Return the error for params that the decoder refused with `error`.
 
     The error names the parameter, its type, and its value if the value is short. For an unknown parameter, the error
     suggests the most similar known parameter.
     """
-    known = [field.encode_name for field in msgspec.structs.fields(params)]
+    known = [field.encode_name for field, _ in annotated_params(params)]
     try:
         values = msgspec.structs.asdict(known_params(params).decode(text))
     except msgspec.ValidationError as refused:

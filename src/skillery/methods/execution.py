@@ -23,7 +23,7 @@ from skillery.identity import access
 from skillery.identity.idempotency import canonical, digest_of
 from skillery.method import Handler, Json, Method, Params
 from skillery.methods.core import Core
-from skillery.methods.decoding import RawParams, _decoder, decode_params
+from skillery.methods.decoding import RawParams, _decoder, changed, decode_params
 from skillery.methods.errors import (
     METHOD_NOT_FOUND,
     codes_of,
@@ -76,7 +76,7 @@ async def execute(core: Core, identity: Caller, call: Handler, params: Params, k
     name = call.__name__
     with _recorded(name):
         # msgspec checks the bounds of params only while it decodes them.
-        result = await _call_method(core, identity, name, msgspec.Raw(encode(params)), key, METHODS)
+        result = await _call_method(core, identity, name, msgspec.Raw(encode(changed(params))), key, METHODS)
         if isinstance(result, Json):
             return _decoder(METHODS[name].result).decode(b"".join(_kept(result)))
         return result

@@ -261,7 +261,7 @@ class Publisher:
     ) -> NewVersion:
         """Approve a version, and call the `after_publish` hooks. Run the examples that wait for the approval first.
 
-        `digest` is the digest that the reviewer approves, or None. Raise the errors of `registry.approve_version`, and
+        `digest` is the digest that the reviewer approves, or None. Raise the errors of `lifecycle.approve`, and
         Refused if an example fails.
         """
         rules = self._rules.approval

@@ -115,8 +115,8 @@ def read_stored_file(
     """Return `content` and `encoding` of a file as JSON: `utf-8` for UTF-8 text, else `base64`.
 
     A file over 64 KiB is read from the storage. The answer is counted in the memory budget before the file is read, and
-    as it grows. Raise SkillNotFound, VersionNotFound or LabelNotFound if the identity
-    sees no such version. Raise FileNotInSkill if the version has no such file.
+    as it grows. Raise SkillNotFound, VersionNotFound or LabelNotFound if the identity sees no such version. Raise
+    FileNotInSkill if the version has no such file.
     """
     row = resolve(connection, identity, name, spec)
     found = _find(connection, row, path)

@@ -1,6 +1,6 @@
 """search_skills: skills by words, best first. SQLite and Postgres find and rank the same skills.
 
-`search_terms` finds the stored words for each word of a query, `search_ranking` ranks the skills, and this module
+`search_terms` finds the stored words for each word of a query, `search_statements` ranks the skills, and this module
 builds the answer. A cursor contains the stored words of the first page. All pages of a query therefore use the same
 words, even if skills are published in between.
 """

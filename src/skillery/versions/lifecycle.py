@@ -82,7 +82,7 @@ def approve(
     results.
 
     Raise NotAllowed if the identity may not review the skill, or if `rules` refuse the approval. Raise
-    DigestDiffers if `digest` is given and is not the version's digest. Raise the other errors of `submit_version`.
+    DigestDiffers if `digest` is given and is not the version's digest. Raise the other errors of `submit`.
     """
     access.require_namespace(identity, "review", name)
     approved = step_one(connection, identity, name, version, "approve", note=note, digest=digest, rules=rules)

@@ -95,7 +95,7 @@ def find_workspace(connection: Connection, identity: Identity, workspace_id: str
 def lock_workspace(connection: Connection, identity: Identity, workspace_id: str) -> WorkspaceRow:
     """Lock the row of a workspace until the transaction ends. Return the workspace, as `find_workspace` does.
 
-    While the row is locked, no run can take the lock of the workspace (`locks.take`).
+    While the row is locked, no run can take the lock of the workspace (`usage.take`).
     """
     # SQLite has one writer at a time and no FOR UPDATE.
     wanted = workspaces.c.id == workspace_id.replace("\0", "")

@@ -104,7 +104,7 @@ async def yanked(request: Asked, subject: str, work: Callable[[Any], None]) -> N
 
 
 async def make_default(request: Asked, name: str, spec: VersionSpec) -> None:
-    """Point the label `default` to the version that `spec` selects. Raise the errors of `registry.set_label`."""
+    """Point the label `default` to the version that `spec` selects. Raise the errors of `point_label`."""
     work = partial(point_label, identity=request.identity, name=name, label=DEFAULT, spec=spec)
     await _written(request, "set_label", f"{name}@{DEFAULT}", work)
 
