@@ -582,7 +582,7 @@ async def test_a_home_without_a_server_is_spoken_to_over_stdio(tmp_path: Path) -
 
 @pytest.mark.full
 async def test_a_home_is_left_to_others_when_nothing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("skillery.cli.mcp.LINGER_SECONDS", 0.05)
+    monkeypatch.setattr("skillery.cli.registry_access.LINGER_SECONDS", 0.05)
     target = Target(home=str(tmp_path / "home"))
     first, second = RegistryAccess(target), RegistryAccess(target)
 

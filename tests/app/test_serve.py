@@ -18,7 +18,7 @@ import httpx
 import msgspec
 import pytest
 
-from skillery.app.builders import limit_rules
+from skillery.app.limits import limit_rules
 from skillery.errors import StartupError
 from skillery.settings import MaxLimits, RunLimits, load_settings
 from tests.cli.test_cli import skillery

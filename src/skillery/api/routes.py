@@ -20,11 +20,10 @@ from skillery.api.rpc import endpoint as rpc
 from skillery.api.v1.endpoints import V1_ENDPOINTS
 from skillery.api.v1.requests import V1Parts
 from skillery.context.tracing import starting
-from skillery.edge import operations as resource_metadata
 from skillery.edge.exchanges import ClientGone, Exchange, log_request
 from skillery.edge.gate import FORBIDDEN
 from skillery.edge.http import HttpRefusal, headers_of, refusal_of, send_refusal
-from skillery.edge.operations import Route
+from skillery.edge.operations import METADATA_OPERATIONS, ResourceMetadata, Route
 from skillery.errors import SkilleryError
 from skillery.formats.file_schemas import FILES
 from skillery.methods.core import Core
@@ -102,8 +101,8 @@ def _plugin_routes(edge: Edge) -> list[Route]:
 def _metadata_routes(edge: Edge) -> list[Route]:
     if edge.resource is None:
         return []
-    metadata = resource_metadata.ResourceMetadata(edge.resource)
-    of_server, of_mcp = resource_metadata.OPERATIONS
+    metadata = ResourceMetadata(edge.resource)
+    of_server, of_mcp = METADATA_OPERATIONS
     return [
         Route(of_server.path, metadata.send_of_server, (of_server,)),
         Route(of_mcp.path, metadata.send_of_mcp, (of_mcp,)),

@@ -1,4 +1,4 @@
-"""Parts of a server that the settings alone decide: limits, quotas, webhooks, trust, thin plugins, environments."""
+"""Parts of a server that the settings alone decide: quotas, webhooks, trust, thin plugins, environments."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from skillery.backends import (
     Events,
     Finding,
     FinishedRun,
-    Limits,
     Publication,
     Sandbox,
 )
@@ -33,35 +32,14 @@ from skillery.environments.queries import EnvironmentQueries
 from skillery.errors import InvalidName, InvalidParams, StartupError
 from skillery.exports import FactsPreparation
 from skillery.exports.thin_plugins import ThinPlugins
-from skillery.formats.bundle import BundleLimits
 from skillery.formats.names import parse_namespace
 from skillery.formats.tokens import parse_grants
 from skillery.formats.wording import quoted
 from skillery.identity.quotas import IdentityQuota, Quotas
-from skillery.runs.limits import LimitRules
 from skillery.settings import IdentityQuotas, Settings
 from skillery.trust.documents import Documents
 from skillery.webhooks.queue import RetryRules
 from skillery.webhooks.sending import Sender
-
-# -- The limits of runs and of bundles, built from the settings --------------------------------------------------------
-
-
-def limit_rules(settings: Settings) -> LimitRules:
-    """Return the default and the highest limits. Raise StartupError if a default is above its maximum."""
-    defaults = Limits(**msgspec.structs.asdict(settings.limits))
-    maximum = msgspec.structs.asdict(settings.max_limits)
-    for name, most in maximum.items():
-        if getattr(defaults, name) > most:
-            raise StartupError(
-                f"setting 'limits.{name}' is {getattr(defaults, name)}, above max_limits.{name} ({most}); lower it"
-            )
-    return LimitRules(defaults, maximum)
-
-
-def bundle_limits(settings: Settings) -> BundleLimits:
-    return BundleLimits(max_bytes=settings.bundle_max_mb * 1024 * 1024, max_files=settings.bundle_max_files)
-
 
 # -- Build the quotas from the settings --------------------------------------------------------------------------------
 

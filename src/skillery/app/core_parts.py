@@ -16,8 +16,6 @@ from skillery.app.background_jobs import BackgroundJobs, sweep_steps
 from skillery.app.builders import (
     PackageServices,
     PreparingEvents,
-    bundle_limits,
-    limit_rules,
     named_of,
     packages_of,
     quotas_of,
@@ -28,6 +26,7 @@ from skillery.app.builders import (
 from skillery.app.bundled import packaged_guide, publish_bundled
 from skillery.app.counts import Counts
 from skillery.app.home import Home
+from skillery.app.limits import bundle_limits, limit_rules
 from skillery.audit import Refusals
 from skillery.backends import Authenticator, Capability, Events, Sandbox, Secrets, Storage, Verifier
 from skillery.contents.blobs import Blobs, Lifetimes

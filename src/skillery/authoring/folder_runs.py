@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 import msgspec
 
-from skillery.app.builders import bundle_limits, limit_rules
+from skillery.app.limits import bundle_limits, limit_rules
 from skillery.backends import ALL_SCOPES, Failure, FailureType, Identity, Job, Outcome, Progress, PublishedFile, Sandbox
 from skillery.environments.definitions import Defined, Named
 from skillery.errors import BlobNotFound, NotAllowed, SkilleryError, TooLarge

@@ -91,7 +91,7 @@ async def _results(
         return [_failed(error)]
     results = example_results(bundle.examples, tested, timeout_ms)
     if update and any(result.status == "failed" for result in results):
-        from skillery.authoring.results import update_expectations
+        from skillery.authoring.updates import update_expectations
 
         results = update_expectations(folder / "skill.toml", bundle.examples.read, results, tested.outcomes)
     return [*results, *tests]

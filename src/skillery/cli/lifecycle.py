@@ -1,7 +1,4 @@
-"""`skillery submit`, `approve`, `reject`, `yank`, `unyank`, `purge`, `deprecate`, `undeprecate` and `visibility`.
-
-The commands change the status of versions and the visibility of skills.
-"""
+"""Commands for the status of a version or skill (`submit`, `approve`, `yank` and others), and `skillery versions`."""
 
 from __future__ import annotations
 

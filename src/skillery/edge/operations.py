@@ -1,4 +1,7 @@
-"""Descriptions of endpoints for OpenAPI. Each module with an endpoint declares its operations."""
+"""Endpoints: their addresses, their descriptions for OpenAPI, and the metadata about tokens.
+
+Each module with an endpoint declares its operations.
+"""
 
 from __future__ import annotations
 
@@ -187,7 +190,7 @@ class Route(NamedTuple):
 METADATA = "/.well-known/oauth-protected-resource"
 MCP = "/mcp"
 NAME = "Skillery"
-OPERATIONS = tuple(
+METADATA_OPERATIONS = tuple(
     Operation(
         "GET",
         address,

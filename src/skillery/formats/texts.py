@@ -1,4 +1,4 @@
-"""Short texts of callers: sentences, ids, and contents in base64."""
+"""Short texts of callers (sentences, ids, contents in base64), and random ids."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The JSON-RPC code and the HTTP status of each kind of error. Only this module assigns them."""
+"""The JSON-RPC code and the HTTP status of each kind of error. Only this module assigns them, and says which errors the
+audit trail records as refusals."""
 
 from __future__ import annotations
 
@@ -22,7 +23,6 @@ from skillery.errors import (
     Unavailable,
 )
 from skillery.formats.tokens import PREFIX
-from skillery.webhooks.sending import origin_of
 
 log = logging.getLogger(__name__)
 
@@ -136,6 +136,8 @@ def _subject(params: bytes | msgspec.Raw, named_by: str) -> str:
     except (msgspec.DecodeError, RecursionError):
         return ""
     if named_by == "url":
+        from skillery.webhooks.sending import origin_of  # imports httpx
+
         return origin_of(_text_of(values, named_by))
     found, version = _text_of(values, named_by), _text_of(values, "version")
     return f"{found}@{version}" if version else found

@@ -77,9 +77,8 @@ async def execute(core: Core, identity: Caller, call: Handler, params: Params, k
     with _recorded(name):
         # msgspec checks the bounds of params only while it decodes them.
         result = await _call_method(core, identity, name, msgspec.Raw(encode(changed(params))), key, METHODS)
-        if isinstance(result, Json):
-            return _decoder(METHODS[name].result).decode(b"".join(_kept(result)))
-        return result
+        text = _kept(result)
+        return _decoder(METHODS[name].result).decode(b"".join(text)) if isinstance(result, Json) else result
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -16,12 +17,14 @@ from skillery.database import Database
 from skillery.environments import check_python
 from skillery.environments.dependency_locks import lock_of_version
 from skillery.errors import Refused
-from skillery.formats.bundle import Bundle, BundleFile
+from skillery.formats.agent_skill import agent_skill, index_name
+from skillery.formats.bundle import SKILL_MD, SKILL_TOML, Bundle, BundleFile
 from skillery.formats.check_results import CheckedExample, CheckFinding
 from skillery.formats.examples import read_examples
 from skillery.formats.manifest import parse_manifest
 from skillery.formats.permissions import PermissionsDiff
 from skillery.formats.problems import AGAIN
+from skillery.formats.requirements import LOCK
 from skillery.formats.semver import Version
 from skillery.formats.skill_md import SkillMd
 from skillery.formats.tools import FILE as TOOLS_JSON
@@ -194,3 +197,26 @@ def _audit_permitted_examples(connection: Connection, identity: Identity, bundle
     network = [pattern.text for pattern in manifest.permissions.network]
     after = {"digest": bundle.digest, "network": network, "secrets": list(manifest.permissions.secrets)}
     audit.record(connection, identity, "run_examples", f"{manifest.name}@{manifest.version}", after=after)
+
+
+def holds(connection: Connection, storage: Storage, row: VersionRow, files: Sequence[BundleFile]) -> bool:
+    """Return whether the given files are the files of a version.
+
+    File modes do not matter, because clients that install a skill lose them. skill.toml and requirements.lock may be
+    missing, because the server adds them. SKILL.md may be the stored file, or the file that an export contains.
+    """
+    stored = {file.path: file.sha256 for file in files_of(connection, row.version_id)}
+    values = {file.path: file.sha256 for file in files}
+    for added in (SKILL_TOML, LOCK):
+        if added not in values:
+            stored.pop(added, None)
+    skill_md, stored_md = values.pop(SKILL_MD, ""), stored.pop(SKILL_MD, None)
+    return values == stored and (skill_md == stored_md or skill_md == _exported(connection, storage, row))
+
+
+def _exported(connection: Connection, storage: Storage, row: VersionRow) -> str:
+    """Return the SHA-256 of the SKILL.md that an export of the version contains."""
+    description: str = msgspec.json.decode(row.manifest_json)["description"]
+    content = read_file(connection, storage, row, SKILL_MD)
+    made = agent_skill(content, name=index_name(row.name), description=description)
+    return hashlib.sha256(made.content).hexdigest()

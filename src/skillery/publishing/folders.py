@@ -3,30 +3,21 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 from codecs import BOM_UTF8
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import msgspec
-from sqlalchemy import Connection
-
-from skillery.backends import Storage
 from skillery.errors import BundleTooLarge, InvalidBundle, InvalidManifest
-from skillery.formats.agent_skill import agent_skill, index_name
 from skillery.formats.bundle import SKILL_MD, SKILL_TOML, BundleFile
 from skillery.formats.foreign_skill import read_foreign_skill, registry_name
 from skillery.formats.lenient_skill_md import read_skill_md
 from skillery.formats.manifest import misspelt_keys, toml_manifest
 from skillery.formats.problems import raise_problems
 from skillery.formats.repairs import Repairs
-from skillery.formats.requirements import LOCK
 from skillery.formats.semver import Version
 from skillery.formats.skill_md import SkillMd, text_of
 from skillery.formats.toml_lines import span_of, with_toml
-from skillery.registry.version_rows import VersionRow
-from skillery.skills.files import files_of, read_file
 
 # Folders that interpreters create and that are never meant to be published. Names that begin with a dot are skipped
 # too, because a published .env cannot be withdrawn.
@@ -175,29 +166,3 @@ def _walk(folder: Path, skipped: list[str]) -> Iterator[Path]:
             yield from _walk(path, skipped)
         else:
             yield path
-
-
-# -- Comparison of files with the files of a version: the stored files, or the files of its export ---------------------
-
-
-def holds(connection: Connection, storage: Storage, row: VersionRow, files: Sequence[BundleFile]) -> bool:
-    """Return whether the given files are the files of a version.
-
-    File modes do not matter, because clients that install a skill lose them. skill.toml and requirements.lock may be
-    missing, because the server adds them. SKILL.md may be the stored file, or the file that an export contains.
-    """
-    stored = {file.path: file.sha256 for file in files_of(connection, row.version_id)}
-    values = {file.path: file.sha256 for file in files}
-    for added in (SKILL_TOML, LOCK):
-        if added not in values:
-            stored.pop(added, None)
-    skill_md, stored_md = values.pop(SKILL_MD, ""), stored.pop(SKILL_MD, None)
-    return values == stored and (skill_md == stored_md or skill_md == _exported(connection, storage, row))
-
-
-def _exported(connection: Connection, storage: Storage, row: VersionRow) -> str:
-    """Return the SHA-256 of the SKILL.md that an export of the version contains."""
-    description: str = msgspec.json.decode(row.manifest_json)["description"]
-    content = read_file(connection, storage, row, SKILL_MD)
-    made = agent_skill(content, name=index_name(row.name), description=description)
-    return hashlib.sha256(made.content).hexdigest()

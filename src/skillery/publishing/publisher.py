@@ -27,8 +27,7 @@ from skillery.formats.skill_md import SkillMd
 from skillery.formats.version_spec import Exact, Latest
 from skillery.identity.access import ApprovalRules
 from skillery.identity.quotas import Quotas
-from skillery.publishing.bundle_checks import MOST_FINDINGS, BundleChecks, refuse
-from skillery.publishing.folders import holds
+from skillery.publishing.bundle_checks import MOST_FINDINGS, BundleChecks, holds, refuse
 from skillery.publishing.gate import PublishingRules, as_found, publication_of
 from skillery.publishing.package_locks import lock_of
 from skillery.publishing.undeclared_findings import ImportScan

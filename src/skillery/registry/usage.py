@@ -258,6 +258,3 @@ def _today() -> date:
 def first_day() -> date:
     """Return the first of the last 30 days, in UTC."""
     return _today() - timedelta(days=DAYS - 1)
-
-
-# -- The usage of one skill by day -------------------------------------------------------------------------------------

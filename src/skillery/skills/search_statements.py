@@ -324,6 +324,3 @@ def most_points(meanings: Sequence[Meaning]) -> int:
     """Return the highest possible points: those of a skill that matches every word of the query in its name."""
     total = sum(meaning.weight for meaning in meanings)
     return total * total * EXACT * MOST_IMPACT
-
-
-# -- the statement -----------------------------------------------------------------------------------------------

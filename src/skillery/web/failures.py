@@ -1,4 +1,4 @@
-"""The pages of failed requests, and the way to the login."""
+"""The pages of failed requests with their words, and the way to the login."""
 
 from __future__ import annotations
 

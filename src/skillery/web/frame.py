@@ -172,10 +172,15 @@ class PageRequest:
             return result
 
     def read(self, work: Callable[[Any], T]) -> Awaitable[T]:
-        """Return the result of a function that takes a connection and reads. Raise Unavailable if the database fails.
+        """Return the result of a function that takes a connection and reads a few rows. Raise Unavailable if the
+        database fails.
 
         An error of the function is passed on.
         """
+        return self.site.core.registry.read(work)
+
+    def read_page(self, work: Callable[[Any], T]) -> Awaitable[T]:
+        """Return the result of a function that may read many rows, in a separate thread. Raise the errors of `read`."""
         return self.site.core.registry.read_page(work)
 
     async def form(self, most_bytes: int = MOST_FORM_BYTES, most_fields: int = 20) -> Form:

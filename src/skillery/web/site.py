@@ -1,4 +1,4 @@
-"""The parts of the server that pages use."""
+"""The parts of the server that pages use, and the templates."""
 
 from __future__ import annotations
 

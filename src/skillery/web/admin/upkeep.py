@@ -81,7 +81,7 @@ def _health(row: dict[str, Any], checks: dict[str, bool]) -> str:
 async def show_storage(request: PageRequest) -> Page:
     state = request.site.state
     checks = await state.checks()
-    sizes = await request.read(measure) if checks.get("database") else None
+    sizes = await request.read_page(measure) if checks.get("database") else None
     return admin_page("storage", sizes=sizes, checks=checks, disk=state.disk(), storage=state.storage)
 
 
@@ -106,7 +106,7 @@ async def show_quotas(request: PageRequest) -> Page:
 async def uses_of(request: PageRequest) -> list[Use]:
     """Return the uses of the identities and namespaces that keep most, the fullest first."""
     quotas = request.site.core.usage.quotas
-    identities = await request.read(partial(list_uses, quotas=quotas, most=MOST))
-    namespaces = await request.read(partial(list_namespace_uses, quotas=quotas, most=MOST))
+    identities = await request.read_page(partial(list_uses, quotas=quotas, most=MOST))
+    namespaces = await request.read_page(partial(list_namespace_uses, quotas=quotas, most=MOST))
     uses = [*chain.from_iterable(map(uses_of_identity, identities)), *map(use_of_namespace, namespaces)]
     return sorted(uses, key=lambda use: (use.part, use.used or 0), reverse=True)

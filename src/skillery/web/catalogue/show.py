@@ -188,7 +188,7 @@ async def _others(request: PageRequest, filters: Filters) -> list[Choice]:
     if filters.q or not (request.may("publish") or request.may("review")):
         return []
     identity, selection, counts = request.identity, filters.of_versions(), request.site.core.catalogue.counts
-    facets = await request.read(lambda connection: count_unlisted(connection, identity, selection, counts))
+    facets = await request.read_page(lambda connection: count_unlisted(connection, identity, selection, counts))
     statuses = [(str(facet.value), facet.count) for facet in facets if facet.value != filters.status]
     return [Choice(STATUSES[status], count, filters.address(status=status), is_set=False) for status, count in statuses]
 

@@ -79,7 +79,7 @@ async def _with_uses(request: PageRequest, name: str, rights: Sequence[Right]) -
     if not hosts:
         return list(rights)
     identity = reader_of(request)
-    uses = await request.read(lambda connection: count_host_uses(connection, identity, name, hosts))
+    uses = await request.read_page(lambda connection: count_host_uses(connection, identity, name, hosts))
     where = "of this server" if view_of(identity) is None else "that you see"
     return [
         right._replace(note=_said(uses[right.value], where)) if right.is_more and right.value in uses else right

@@ -1,4 +1,4 @@
-"""Outputs of runs: a JSON value as a tree, and previews of files."""
+"""Outputs and figures of runs: a JSON value as a tree, previews of files, phases and limits."""
 
 from __future__ import annotations
 

@@ -195,4 +195,4 @@ async def _table(request: PageRequest, name: str, group: VersionGroup, limit: in
         limit=limit,
         cursor=cursor,
     )
-    return await request.read(work)
+    return await request.read_page(work)

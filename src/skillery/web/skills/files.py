@@ -49,13 +49,13 @@ async def show_file(request: PageRequest) -> Page:
     if not any(row.path == path for row in rows) and any(row.path.startswith(f"{path}/") for row in rows):
         return _page(request, opened, rows, path, {"file": None})
     identity, spec = reader_of(request), exactly(opened.version)
-    file = await request.read(partial(find_file, identity=identity, name=opened.name, spec=spec, path=path))
+    file = await request.read_page(partial(find_file, identity=identity, name=opened.name, spec=spec, path=path))
     return _page(request, opened, rows, path, {"file": await _viewed(request, opened, file)})
 
 
 async def _rows(request: PageRequest, opened: Opened) -> list[FileRow]:
     identity, spec = reader_of(request), exactly(opened.version)
-    return (await request.read(partial(list_files, identity=identity, name=opened.name, spec=spec)))[1]
+    return (await request.read_page(partial(list_files, identity=identity, name=opened.name, spec=spec)))[1]
 
 
 def _page(request: PageRequest, opened: Opened, rows: list[FileRow], path: str, values: dict[str, Any]) -> Page:

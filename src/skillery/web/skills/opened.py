@@ -63,7 +63,7 @@ async def open_version(request: PageRequest, detail: Literal["summary", "full"] 
     """
     name, wanted, spec = reference_of(request)
     identity = reader_of(request)
-    facts = await request.read(lambda connection: facts_for_page(connection, identity, name, spec))
+    facts = await request.read_page(lambda connection: facts_for_page(connection, identity, name, spec))
     return Opened(await describe(request, name, facts.version, detail), facts, wanted)
 
 

@@ -47,9 +47,11 @@ async def _find(request: PageRequest) -> FoundFile:
     """
     name, _, spec = reference_of(request)
     identity = reader_of(request)
-    row = await request.read(partial(resolve_for_page, identity=identity, name=name, spec=spec))
+    row = await request.read_page(partial(resolve_for_page, identity=identity, name=name, spec=spec))
     path = file_path_of(request, f"{name} {row.version}")
-    return await request.read(partial(find_file, identity=identity, name=name, spec=exactly(row.version), path=path))
+    return await request.read_page(
+        partial(find_file, identity=identity, name=name, spec=exactly(row.version), path=path)
+    )
 
 
 async def send_raw(request: PageRequest, file: RawFile, send: Any) -> None:
