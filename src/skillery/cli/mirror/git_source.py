@@ -99,6 +99,9 @@ def _environment() -> dict[str, str]:
 def _git(*words: str) -> str:
     # Files, because a server can make git say gigabytes.
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as text:
+        # A Ctrl-C while Popen waits for the start of git would leave git running.
+        held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if os.name == "posix" else None
+        running = None
         try:
             running = subprocess.Popen(
                 _command(*words),
@@ -108,14 +111,17 @@ def _git(*words: str) -> str:
                 stderr=text,
                 start_new_session=True,
             )
+            if held is not None:
+                signal.pthread_sigmask(signal.SIG_SETMASK, held)
+            code = running.wait(SECONDS)
         except OSError:
             raise StartupError("this computer has no git: install it, and run the command again") from None
-        try:
-            code = running.wait(SECONDS)
         except subprocess.TimeoutExpired:
             raise Unavailable(f"git did not finish within {SECONDS} seconds") from None
         finally:
-            if running.poll() is None:
+            if held is not None:
+                signal.pthread_sigmask(signal.SIG_SETMASK, held)
+            if running is not None and running.poll() is None:
                 _kill(running)
         if code != 0:
             text.seek(max(0, text.tell() - 4 * MOST_SAID))
