@@ -26,7 +26,7 @@ from skillery.web.site import Site
 from tests.conftest import Rpc, Server, manifest, skill_files
 from tests.support.browser import Browser, token_of
 from tests.support.chromium import OpenPage, problems
-from tests.support.processes import eventually_async
+from tests.support.processes import eventually, eventually_async
 from tests.web.test_publish import files_of, send
 
 HTML = {"accept": "text/html"}
@@ -132,8 +132,12 @@ UNSAFE = [name for name, is_unsafe in all_routes().items() if is_unsafe]
 
 
 def rows_of(server: Server) -> dict[str, str]:
-    """Return the hash of the rows of each table, except the tables that change by themselves."""
+    """Return the hash of the rows of each table, except the tables that change by themselves.
+
+    Wait first for the runs of earlier tests on the server, whose ends change rows.
+    """
     with sqlite3.connect(f"file:{server.home / 'skillery.db'}?mode=ro", uri=True, timeout=300) as database:
+        eventually(lambda: not database.execute("SELECT 1 FROM runs WHERE status = 'started'").fetchall())
         names = [one for (one,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         return {
             name: hash_of(database.execute(f"SELECT * FROM {name}"))
