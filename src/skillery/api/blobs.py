@@ -118,8 +118,8 @@ def _first(
 
     Raise IdempotencyKeyReused if the content, kind or ttl of the first request was different.
     """
-    request = digest_of(b"POST /blobs", kind.encode(), content.sha256.encode(), str(ttl or "").encode())
-    answer = once.at_once(identity, key, connection, request, encode(made))
+    digest = digest_of(b"POST /blobs", kind.encode(), content.sha256.encode(), str(ttl or "").encode())
+    answer = once.at_once(identity, key, connection, digest, encode(made))
     return msgspec.json.decode(answer, type=NewBlob)
 
 

@@ -95,9 +95,9 @@ async def short_guide(core: Core, identity: Identity, included: Collection[str])
 def _line(skill: FirstSkill, room: int) -> str:
     """Return the line of a skill in about `room` characters. A text of an author cannot end the line."""
     inputs = " [instruction]" if skill.kind == "instruction" else f"({_inputs(skill.inputs)})"
-    message = "; ".join([*skill.warnings, skill.description])
+    text = "; ".join([*skill.warnings, skill.description])
     head = f"- {skill.name}{inputs}: "
-    return f"{head}{one_line(message, max(LEAST_OF_TEXT, min(MOST_OF_TEXT, room - len(head))))}\n"
+    return f"{head}{one_line(text, max(LEAST_OF_TEXT, min(MOST_OF_TEXT, room - len(head))))}\n"
 
 
 def _inputs(inputs: msgspec.Raw) -> str:

@@ -275,8 +275,8 @@ class _Locks:
 
     def __init__(self, runs: FolderRuns) -> None:
         self._runs = runs
-        request = runs.settings.environments.items()
-        self.defined = Defined([Named(name, **msgspec.structs.asdict(one)) for name, one in request])
+        environments = runs.settings.environments.items()
+        self.defined = Defined([Named(name, **msgspec.structs.asdict(one)) for name, one in environments])
 
     async def make(self, requirements: Sequence[str], caller: str = "") -> bytes:
         return await (await self._runs.packages()).locks.make(requirements)

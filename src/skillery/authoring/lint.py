@@ -69,8 +69,8 @@ class Folder:
     @cached_property
     def tools(self) -> dict[str, str]:
         """The script of each tool that has one, by name."""
-        values = self.files.get(TOOLS_JSON)
-        tools = read_tools(values.content, frozenset(self.files)) if values else NO_TOOLS
+        file = self.files.get(TOOLS_JSON)
+        tools = read_tools(file.content, frozenset(self.files)) if file else NO_TOOLS
         return {tool.name: tool.script for tool in tools.tools if tool.script}
 
     @cached_property

@@ -59,13 +59,13 @@ def credential(operation: Operation, target: Target) -> None:
 
 def _question() -> dict[str, str]:
     """Return what git writes to stdin: lines `name=value` up to an empty line."""
-    request = {}
+    fields = {}
     for line in sys.stdin.read(MOST_CHARACTERS).split("\n"):
         if not line:
             break
         name, _, value = line.partition("=")
-        request[name] = value
-    return request
+        fields[name] = value
+    return fields
 
 
 def _server_asked(request: Mapping[str, str]) -> str:

@@ -35,8 +35,8 @@ class Named(msgspec.Struct, frozen=True):
     @property
     def key(self) -> str:
         """The key of the lock: a hash of the dependencies, in any order, and of the platform."""
-        request = [normalised(self.dependencies), this_python()]
-        return hashlib.sha256(msgspec.json.encode(request)).hexdigest()
+        state = [normalised(self.dependencies), this_python()]
+        return hashlib.sha256(msgspec.json.encode(state)).hexdigest()
 
 
 class Defined:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, NamedTuple, TypeVar
@@ -15,7 +15,7 @@ from msgspec import Meta
 from sqlalchemy import Connection
 
 from skillery import audit
-from skillery.backends import Failure, Identity, KeepsWarm, Sandbox, Storage
+from skillery.backends import Failure, Identity, KeepsWarm, Sandbox, Storage, Warm
 from skillery.database import Database
 from skillery.environments.definitions import Named
 from skillery.environments.dependency_locks import Locks
@@ -162,19 +162,24 @@ class EnvironmentParts(NamedTuple):
     sandbox: Sandbox
     cursor_key: bytes
 
-    def with_warm(self, environment: E) -> E:
-        """Return the environment with the state of its warm process, if the sandbox has such a process.
+    def warm(self) -> list[Warm]:
+        """Return the warm processes of the sandbox."""
+        return self.sandbox.warm() if isinstance(self.sandbox, KeepsWarm) else []
 
-        Several warm processes may have the packages of the environment. If the environment has `preload`, only a
-        process that has imported exactly these modules counts.
-        """
-        if environment.lock is None or not isinstance(self.sandbox, KeepsWarm):
-            return environment
-        sha256, preload = environment.lock.sha256, tuple(environment.preload)
-        for warm in self.sandbox.warm():
-            if warm.lock == sha256 and warm.preload == (preload or warm.preload):
-                return msgspec.structs.replace(environment, warm=WarmProcess(warm.state, warm.memory_mb, warm.message))
+
+def _with_warm(environment: E, processes: Sequence[Warm]) -> E:
+    """Return the environment with the state of its warm process, if `processes` has such a process.
+
+    Several warm processes may have the packages of the environment. If the environment has `preload`, only a process
+    that has imported exactly these modules counts.
+    """
+    if environment.lock is None:
         return environment
+    sha256, preload = environment.lock.sha256, tuple(environment.preload)
+    for warm in processes:
+        if warm.lock == sha256 and warm.preload == (preload or warm.preload):
+            return msgspec.structs.replace(environment, warm=WarmProcess(warm.state, warm.memory_mb, warm.message))
+    return environment
 
 
 # -- list_environments -------------------------------------------------------------------------------------------------
@@ -195,7 +200,8 @@ async def list_environments(
         page = await environments.queries.installed(identity, environments.cursor_key, params.limit, params.cursor)
     else:
         page = await environments.queries.named()
-    return EnvironmentPage([environments.with_warm(environment) for environment in page.environments], page.next_cursor)
+    warm = environments.warm()
+    return EnvironmentPage([_with_warm(environment, warm) for environment in page.environments], page.next_cursor)
 
 
 # -- describe_environment ----------------------------------------------------------------------------------------------
@@ -210,7 +216,7 @@ class DescribeEnvironment(Params, frozen=True, kw_only=True):
 async def describe_environment(
     environments: EnvironmentParts, identity: Identity, params: DescribeEnvironment
 ) -> DescribedEnvironment:
-    return environments.with_warm(await environments.queries.describe(identity, params.name))
+    return _with_warm(await environments.queries.describe(identity, params.name), environments.warm())
 
 
 # -- rebuild_environment -----------------------------------------------------------------------------------------------
@@ -226,7 +232,7 @@ async def rebuild_environment(
     environments: EnvironmentParts, identity: Identity, params: RebuildEnvironment
 ) -> DescribedEnvironment:
     await environments.rebuilds.begin(identity, params.name)
-    return environments.with_warm(await environments.queries.describe(identity, params.name))
+    return _with_warm(await environments.queries.describe(identity, params.name), environments.warm())
 
 
 METHODS = (

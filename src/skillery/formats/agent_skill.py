@@ -212,8 +212,8 @@ def _conforming(frontmatter: Mapping[str, object], name: str, description: str) 
     for key in ("license", "compatibility", "allowed-tools"):
         if key in frontmatter and _conforms(key, frontmatter[key]):
             made[key] = frontmatter[key]
-    values = frontmatter.get("metadata")
-    metadata = {key: _as_text(value) for key, value in values.items()} if isinstance(values, dict) else {}
+    mapping = frontmatter.get("metadata")
+    metadata = {key: _as_text(value) for key, value in mapping.items()} if isinstance(mapping, dict) else {}
     for key, value in frontmatter.items():
         is_kept = key in made and (made[key] == value or (key == "description" and kept_description == stated.strip()))
         if not is_kept and not (key == "metadata" and isinstance(value, dict)) and value:

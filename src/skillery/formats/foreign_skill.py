@@ -110,10 +110,10 @@ def loose_version(text: str) -> Version | None:
 
 
 def _stated(frontmatter: Mapping[str, object], folder: str, others: frozenset[str], repairs: Repairs) -> str:
-    values = frontmatter.get("name")
-    name = " ".join(_CONTROL.sub(" ", values).split()) if isinstance(values, str) else ""
+    value = frontmatter.get("name")
+    name = " ".join(_CONTROL.sub(" ", value).split()) if isinstance(value, str) else ""
     if not name:
-        what = "is not a string" if values is not None and not isinstance(values, str) else "is missing"
+        what = "is not a string" if value is not None and not isinstance(value, str) else "is missing"
         repairs.note("missing_name", f"the name {what}; the folder's name {quoted(folder)} is used", file=FILE)
         return folder or "skill"
     if len(name) > MAX_NAME or not _NAME.fullmatch(name):
@@ -135,11 +135,11 @@ def _stated(frontmatter: Mapping[str, object], folder: str, others: frozenset[st
 
 
 def _description(skill_md: SkillMd, folder: str, repairs: Repairs) -> str:
-    values = skill_md.frontmatter.get("description")
-    text = _plain(values) if isinstance(values, str) else ""
+    value = skill_md.frontmatter.get("description")
+    text = _plain(value) if isinstance(value, str) else ""
     if not text:
         text = _plain(_first_words(skill_md.body)) or f"The skill {folder or 'without a name'}."
-        what = "is not a string" if values is not None and not isinstance(values, str) else "is missing"
+        what = "is not a string" if value is not None and not isinstance(value, str) else "is missing"
         message = f"the description {what}; the beginning of the page is used: {quoted(text, 60)}"
         repairs.note("missing_description", message, file=FILE)
     if len(text) > MAX_DESCRIPTION:
@@ -172,17 +172,17 @@ def _first_words(body: str) -> str:
 def _version(frontmatter: Mapping[str, object], repairs: Repairs) -> Version | None:
     metadata = frontmatter.get("metadata")
     below = metadata.get("version") if isinstance(metadata, Mapping) else None
-    values = below if below is not None else frontmatter.get("version")
-    if values is None or values == "":
+    value = below if below is not None else frontmatter.get("version")
+    if value is None or value == "":
         return None
-    version = loose_version(values) if isinstance(values, str) else None
+    version = loose_version(value) if isinstance(value, str) else None
     if version is None:
-        shown = quoted(values) if isinstance(values, str) else "not a string"
+        shown = quoted(value) if isinstance(value, str) else "not a string"
         repairs.note(
             "bad_version", f"the version is {shown}, which is not a version; the next free version is used", file=FILE
         )
-    elif str(version) != values:
-        repairs.note("loose_version", f"the version is {quoted(str(values))}; it is read as {version}", file=FILE)
+    elif str(version) != value:
+        repairs.note("loose_version", f"the version is {quoted(str(value))}; it is read as {version}", file=FILE)
     return version
 
 

@@ -312,38 +312,38 @@ class _Reader(Shapes):
     def kind(self) -> Kind:
         table = self.raw.get("runtime")
         has_runtime = "runtime" in self.raw and not (isinstance(table, Mapping) and is_for_scripts(table))
-        values = self.raw.get("kind", "action" if has_runtime or self.has_tools else "instruction")
-        if values not in KINDS:
-            self.problem("kind", f"is {shown(values)}, allowed are 'action' and 'instruction'")
-        if values == "action" and not (has_runtime or self.has_tools):
+        value = self.raw.get("kind", "action" if has_runtime or self.has_tools else "instruction")
+        if value not in KINDS:
+            self.problem("kind", f"is {shown(value)}, allowed are 'action' and 'instruction'")
+        if value == "action" and not (has_runtime or self.has_tools):
             self.problem(
                 "kind",
                 "is 'action', which needs a [runtime] with an entrypoint, or a tool with a script in "
                 "tools.json; or make it 'instruction'",
                 '[runtime]\nentrypoint = "code/main.py"',
             )
-        if values == "instruction" and has_runtime:
+        if value == "instruction" and has_runtime:
             self.warnings.append(
                 "kind is 'instruction', so the skill cannot be executed and its entrypoint is ignored; write "
                 "kind = 'action' to execute it"
             )
-        return cast(Kind, values)
+        return cast(Kind, value)
 
     def namespace(self, name: str) -> str:
-        values = self.text(self.raw, "namespace", "namespace")
-        if values is None:
+        value = self.text(self.raw, "namespace", "namespace")
+        if value is None:
             return namespace_of(name) if isinstance(name, str) else ""
         try:
-            parse_namespace(values)
+            parse_namespace(value)
         except InvalidParams as error:
             self.problem("namespace", f"is not a namespace: {error.message.rstrip('.')}")
-            return values
-        if isinstance(name, str) and not is_within(name, values):
+            return value
+        if isinstance(name, str) and not is_within(name, value):
             self.warnings.append(
-                f"namespace is {quoted(values)}, which is not a dotted prefix of the name {quoted(name)}: the skill is "
+                f"namespace is {quoted(value)}, which is not a dotted prefix of the name {quoted(name)}: the skill is "
                 "listed there, and rights follow the name"
             )
-        return values
+        return value
 
     def import_warnings(self, name: str) -> None:
         for segment in name.replace("-", "_").split("."):
@@ -482,12 +482,12 @@ class _Reader(Shapes):
         return declared
 
     def input_type(self, table: Mapping[str, object], where: str) -> InputType:
-        values = table.get("type")
+        value = table.get("type")
         for known in INPUT_TYPES:
-            if values == known:
+            if value == known:
                 return known
-        is_near = did_you_mean(values, INPUT_TYPES) if isinstance(values, str) else ""
-        what = "has no type" if "type" not in table else f"has the type {shown(values)}{is_near}"
+        is_near = did_you_mean(value, INPUT_TYPES) if isinstance(value, str) else ""
+        what = "has no type" if "type" not in table else f"has the type {shown(value)}{is_near}"
         self.warnings.append(f"{where} {what}, so any value is passed; known types are {', '.join(INPUT_TYPES)}")
         return "any"
 

@@ -137,28 +137,28 @@ class ToolReader(Shapes):
 
     def script(self, table: Mapping[str, object], where: str) -> str | None:
         where = join(where, "script")
-        values = self.text(table, "script", where)
-        if values is None:
+        value = self.text(table, "script", where)
+        if value is None:
             return None
-        path = plain_path(values)
+        path = plain_path(value)
         wrong = path_problem(path)
         if wrong:
-            self.problem(where, f"is {quoted(values)}: the path {wrong}")
+            self.problem(where, f"is {quoted(value)}: the path {wrong}")
         elif path not in self.paths:
             near = did_you_mean(path, self.paths) if len(self.problems) < MAX_SHOWN else ""
-            self.problem(where, f"is {quoted(values)}, which is not in the bundle{near}")
+            self.problem(where, f"is {quoted(value)}, which is not in the bundle{near}")
         elif ending_of(path) not in HANDLER_ENDINGS:
             endings = ", ".join(HANDLER_ENDINGS)
-            self.problem(where, f"is {quoted(values)}, whose ending belongs to no supported language: {endings}")
+            self.problem(where, f"is {quoted(value)}, whose ending belongs to no supported language: {endings}")
         return path
 
     def parameters(self, table: Mapping[str, object], where: str) -> dict[str, Parameter]:
         where = join(where, "parameters")
-        values = table.get("parameters", {})
-        if not isinstance(values, Mapping):
-            self.problem(where, f"is {kind_of(values)}, expected an object of parameters by name")
+        value = table.get("parameters", {})
+        if not isinstance(value, Mapping):
+            self.problem(where, f"is {kind_of(value)}, expected an object of parameters by name")
             return {}
-        return {name: self.parameter(name, each, join(where, name)) for name, each in values.items()}
+        return {name: self.parameter(name, each, join(where, name)) for name, each in value.items()}
 
     def parameter(self, name: str, table: object, where: str) -> Parameter:
         if not isinstance(table, Mapping):
@@ -176,12 +176,12 @@ class ToolReader(Shapes):
         )
 
     def type(self, table: Mapping[str, object], where: str) -> ParameterType:
-        values = self.text(table, "type", where, required=True)
-        if values is not None and values not in PARAMETER_TYPES:
-            instead = " ('number' stands for integers too)" if values == "integer" else ""
+        value = self.text(table, "type", where, required=True)
+        if value is not None and value not in PARAMETER_TYPES:
+            instead = " ('number' stands for integers too)" if value == "integer" else ""
             known = ", ".join(PARAMETER_TYPES)
-            self.problem(where, f"is {quoted(values)}, allowed are: {known}{instead}")
-        return values if values in PARAMETER_TYPES else "string"
+            self.problem(where, f"is {quoted(value)}, allowed are: {known}{instead}")
+        return value if value in PARAMETER_TYPES else "string"
 
     def enum(self, table: Mapping[str, object], type_: ParameterType, where: str) -> tuple[object, ...] | None:
         if "enum" not in table:

@@ -142,14 +142,14 @@ class UnfinishedBundle:
     @cached_property
     def toml_text(self) -> str | None:
         """The text of the given skill.toml, or None if no skill.toml is given or if its text is too large to search."""
-        values = self.by_path.get(SKILL_TOML)
-        return values.content.decode("utf-8", "replace") if values and values.size <= MAX_TOML_BYTES else None
+        file = self.by_path.get(SKILL_TOML)
+        return file.content.decode("utf-8", "replace") if file and file.size <= MAX_TOML_BYTES else None
 
     def tools(self) -> ToolsFile:
-        values = self.by_path.get(TOOLS_JSON)
-        if values is None:
+        file = self.by_path.get(TOOLS_JSON)
+        if file is None:
             return NO_TOOLS
-        tools = read_tools(values.content, frozenset({SKILL_TOML, SKILL_MD, *self.by_path}))
+        tools = read_tools(file.content, frozenset({SKILL_TOML, SKILL_MD, *self.by_path}))
         if tools.problems and not self.skip_broken_tools:
             self.problems.extend(tools.problems)
             self.hints.setdefault(InvalidBundle, TOOLS_HINT)
@@ -170,10 +170,10 @@ class UnfinishedBundle:
         """Return the file skill.toml generated from the manifest, or None if skill.toml is given or the manifest is
         invalid.
         """
-        values = self.by_path.get(SKILL_TOML)
-        if values is None:
+        file = self.by_path.get(SKILL_TOML)
+        if file is None:
             return BundleFile(SKILL_TOML, manifest_toml(manifest.raw)) if manifest else None
-        stated = self.attempt(lambda: toml_manifest(values.content))
+        stated = self.attempt(lambda: toml_manifest(file.content))
         if stated is not None and manifest is not None:
             place = difference(manifest.raw, stated)
             if place is not None:
@@ -182,16 +182,16 @@ class UnfinishedBundle:
 
     def skill_md(self, skill_md: SkillMd | None) -> BundleFile | None:
         """Return SKILL.md as a file, or None if SKILL.md is among the given files or is invalid."""
-        values = self.by_path.get(SKILL_MD)
-        if values is None:
+        file = self.by_path.get(SKILL_MD)
+        if file is None:
             assert self.parsed_md is None, "a parsed SKILL.md is among the files"
             return BundleFile(SKILL_MD, self.text.encode()) if skill_md else None
         if self.parsed_md is not None:
             return None
         try:
-            stated = values.content.decode()
+            stated = file.content.decode()
         except UnicodeDecodeError as error:
-            line = values.content.count(b"\n", 0, error.start) + 1
+            line = file.content.count(b"\n", 0, error.start) + 1
             self.problem(SKILL_MD, f"{SKILL_MD} is not UTF-8 text", line)
             return None
         if _plain(stated) != _plain(self.text):

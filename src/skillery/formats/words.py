@@ -202,11 +202,11 @@ def parse_query(text: str) -> Query:
     is_cut = len(text) > MAX_QUERY
     raw = [word for match in _WORD.finditer(normalized("NFC", text[:MAX_QUERY])) if (word := _plain(match[0]))]
     last = raw[-1] if raw else ""
-    request = [word for word in dict.fromkeys(raw) if word not in FILLERS] or list(dict.fromkeys(raw))
-    is_cut = is_cut or len(request) > MAX_QUERY_WORDS
-    request = request[:MAX_QUERY_WORDS]
-    terms = {stem_of(word): Term(stem_of(word), word, word == last) for word in request}
-    warning = f"The query was cut after its first {len(request)} significant words. Fewer words find more."
+    words = [word for word in dict.fromkeys(raw) if word not in FILLERS] or list(dict.fromkeys(raw))
+    is_cut = is_cut or len(words) > MAX_QUERY_WORDS
+    words = words[:MAX_QUERY_WORDS]
+    terms = {stem_of(word): Term(stem_of(word), word, word == last) for word in words}
+    warning = f"The query was cut after its first {len(words)} significant words. Fewer words find more."
     return Query(tuple(terms.values()), [warning] if is_cut else [])
 
 

@@ -227,8 +227,8 @@ def _repository(name: str, is_skill: bool) -> RepositoryAddress:
 
 def _version(headers: Mapping[str, str]) -> int:
     """Return the version of the protocol that a client asks for with `Git-Protocol`."""
-    request = headers.get("git-protocol", "")[:256].split(":")
-    return 2 if "version=2" in request else 1 if "version=1" in request else 0
+    options = headers.get("git-protocol", "")[:256].split(":")
+    return 2 if "version=2" in options else 1 if "version=1" in options else 0
 
 
 def _nothing_here() -> HttpRefusal:

@@ -244,5 +244,5 @@ def _source_digest(files: tuple[BundleFile, ...], permissions: Mapping[str, Any]
     digest = digest_of(files)
     if not permissions:
         return digest
-    request = msgspec.json.encode(permissions, order="sorted")
-    return f"sha256:{hashlib.sha256(digest.encode() + request).hexdigest()}"
+    encoded = msgspec.json.encode(permissions, order="sorted")
+    return f"sha256:{hashlib.sha256(digest.encode() + encoded).hexdigest()}"

@@ -165,9 +165,9 @@ class SkillPublication:
         runtime = needs.runtime()
         if not runtime:
             return {}, _with_warnings(prepared)
-        values = next((file.content for file in prepared.files if file.path == LOCK), None)
+        content = next((file.content for file in prepared.files if file.path == LOCK), None)
         try:
-            await self._publisher.checks.check_needs(self._identity, needs.dependencies, needs.requires_python, values)
+            await self._publisher.checks.check_needs(self._identity, needs.dependencies, needs.requires_python, content)
         except (InvalidParams, Refused) as error:
             what = ", ".join(
                 [*needs.dependencies[:MOST_NAMED], *(["…"] if len(needs.dependencies) > MOST_NAMED else [])]

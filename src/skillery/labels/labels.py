@@ -165,14 +165,14 @@ def last_move(connection: Connection, skill_id: int, label: str) -> _Move | None
 def _goal(connection: Connection, last: _Move) -> _Goal | None:
     """Return the nearest earlier version that is published or deprecated and differs from the current one, or None."""
     columns = (label_moves.c.id, label_moves.c.version_id, label_moves.c.back_id)
-    method = select(*columns).where(label_moves.c.id == last.back_id).cte("way", recursive=True)
-    method = method.union_all(select(*columns).join(method, label_moves.c.id == method.c.back_id))
+    history = select(*columns).where(label_moves.c.id == last.back_id).cte("way", recursive=True)
+    history = history.union_all(select(*columns).join(history, label_moves.c.id == history.c.back_id))
     of = skill_versions.c
     statement = (
-        select(of.id, of.version, of.status, of.digest, method.c.back_id)
-        .join_from(method, skill_versions, of.id == method.c.version_id)
+        select(of.id, of.version, of.status, of.digest, history.c.back_id)
+        .join_from(history, skill_versions, of.id == history.c.version_id)
         .where(of.status.in_(RESOLVABLE), of.id != (last.version_id or 0))
-        .order_by(method.c.id.desc())
+        .order_by(history.c.id.desc())
         .limit(1)
     )
     row = connection.execute(statement).one_or_none()
@@ -216,9 +216,6 @@ def _move(
     now = {"version_id": version_id, "move_id": move_id}
     place = _DIALECTS[connection.dialect.name].insert(labels).values(skill_id=skill_id, label=label, **now)
     connection.execute(place.on_conflict_do_update(index_elements=["skill_id", "label"], set_=now))
-
-
-# -- looking -------------------------------------------------------------------------------------------------------
 
 
 # -- set_label ---------------------------------------------------------------------------------------------------------

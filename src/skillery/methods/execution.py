@@ -157,8 +157,8 @@ async def _call_method(
         return await _call_once(core, identity, name, method, params, key)
     except SkilleryError as error:
         if is_refusal(error, method.audits):
-            values = b"" if raw is msgspec.UNSET else raw
-            _note_refusal(core, identity, name, subject_of(values, method.audits or ""), error)
+            text = b"" if raw is msgspec.UNSET else raw
+            _note_refusal(core, identity, name, subject_of(text, method.audits or ""), error)
         raise
 
 
@@ -180,8 +180,8 @@ async def _call_once(core: Core, identity: Identity, name: str, method: Method, 
     async def work() -> bytes:
         return b"".join(encoded_parts(await method.call(core.parts[method.part], identity, params)))
 
-    request = await _digest_of(name, params)
-    return Json(msgspec.Raw(await core.once.call(identity, key, request, work)))
+    digest = await _digest_of(name, params)
+    return Json(msgspec.Raw(await core.once.call(identity, key, digest, work)))
 
 
 async def _digest_of(method: str, params: Any) -> str:

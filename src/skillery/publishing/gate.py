@@ -198,10 +198,10 @@ class PublishingRules(NamedTuple):
     def status_for(self, identity: Identity, diff: PermissionsDiff, *, is_unproven: bool = False) -> str:
         """Return the first status of a version. Examples of an unproven version run when a reviewer approves it."""
         own = self.agents if identity.kind == "agent" else self.people
-        request = [own]
+        policies = [own]
         if diff.is_increase:
-            request.append(self.increases if diff.against is not None else self.first_permissions)
-        if not is_unproven and set(request) == {"publish"}:
+            policies.append(self.increases if diff.against is not None else self.first_permissions)
+        if not is_unproven and set(policies) == {"publish"}:
             return "draft" if self.submit is False else "published"
-        submits = "review" in request if self.submit is None else self.submit
+        submits = "review" in policies if self.submit is None else self.submit
         return "in_review" if submits else "draft"

@@ -62,20 +62,20 @@ async def with_lock(
     `Locks.verify` and `infer` if the lock cannot be made or verified.
     """
     check_python(bundle.manifest.runtime.requires_python if bundle.manifest.runtime else "")
-    values = next((file.content for file in bundle.files if file.path == LOCK), None)
-    if values is not None:
-        bundle = _with_inferred(bundle, inferred_in(values))
+    content = next((file.content for file in bundle.files if file.path == LOCK), None)
+    if content is not None:
+        bundle = _with_inferred(bundle, inferred_in(content))
     if not dependencies_of(bundle) and not any(file.path.endswith(".py") for file in bundle.files):
         return bundle, None
     digest, kept = await kept_of(bundle.manifest.name, bundle.manifest.version)
     if digest:
-        same = _with_kept(bundle, kept, limits) if kept is not None and values is None else bundle
-        if same.digest == digest or values is None:
+        same = _with_kept(bundle, kept, limits) if kept is not None and content is None else bundle
+        if same.digest == digest or content is None:
             return same, None  # the stored bundle, or a taken version: neither needs a new lock
-    if values is None:
+    if content is None:
         return await _with_made(locks, limits, bundle, caller, infer)
     if dependencies_of(bundle):
-        await locks.verify(dependencies_of(bundle), values, caller)
+        await locks.verify(dependencies_of(bundle), content, caller)
     return bundle, None
 
 
@@ -115,9 +115,9 @@ def with_toml_lines(files: Sequence[BundleFile]) -> Iterator[None]:
     try:
         yield
     except InvalidManifest as error:
-        values = next((file for file in files if file.path == SKILL_TOML), None)
-        if values is not None:
-            text = values.content.decode("utf-8", "replace")
+        skill_toml = next((file for file in files if file.path == SKILL_TOML), None)
+        if skill_toml is not None:
+            text = skill_toml.content.decode("utf-8", "replace")
             error.data |= _located(error.data.get("problems", []), text)
         raise
 

@@ -166,12 +166,12 @@ class LiveOutput:
 
     def read(self, after: int, size: int) -> LogPart:
         """Return at most `size` bytes of the log from the offset `after`."""
-        request = (after, size, self.end, self.has_ended)
-        if self._latest is None or self._latest[0] != request:
+        state = (after, size, self.end, self.has_ended)
+        if self._latest is None or self._latest[0] != state:
             start, content = self._kept.read(after, size)
             behind = start + len(content)
             is_last = self.has_ended if behind == self.end else behind == self._kept.gap_start
-            self._latest = request, log_part(start, content, may_continue=not is_last)
+            self._latest = state, log_part(start, content, may_continue=not is_last)
         return self._latest[1]
 
     def changed(self) -> asyncio.Future[None]:

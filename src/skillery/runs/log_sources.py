@@ -59,13 +59,13 @@ def mark_followed(connection: Connection, run_ids: Sequence[str]) -> None:
 
 def followed_on(connection: Connection, server: str) -> set[str]:
     """Return the ids of the runs of a server that other servers follow now."""
-    request = select(runs.c.id).where(
+    statement = select(runs.c.id).where(
         runs.c.server == server,
         runs.c.status == _STARTED,
         runs.c.followed_until.is_not(None),
         runs.c.followed_until > datetime.now(UTC),
     )
-    return set(connection.scalars(request))
+    return set(connection.scalars(statement))
 
 
 def write_pieces(

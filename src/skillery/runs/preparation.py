@@ -133,7 +133,7 @@ class Preparer:
     ) -> Prepared:
         args = await checked_arguments(version.name, manifest.inputs, request.args, runtime)
         rows = await self._mounts.find_blobs(identity, [*request.input_blobs, *args.blobs])
-        values = granted(identity, version, manifest, self._approval)
+        rights = granted(identity, version, manifest, self._approval)
         limits = self._limits.for_skill(runtime.limits, request.timeout_ms)
         job = Job(
             run_id=new_run_id(),
@@ -142,11 +142,11 @@ class Preparer:
             skills=await self._mounts.skills([version]),
             blobs=await self._mounts.blobs(rows),
             limits=limits,
-            network=values.network,
-            files=await self._files.find(identity, request.files, limits, values.permissions),
-            outputs=checked_outputs(request.outputs, values.permissions),
+            network=rights.network,
+            files=await self._files.find(identity, request.files, limits, rights.permissions),
+            outputs=checked_outputs(request.outputs, rights.permissions),
         )
-        made = _made("execute_skill", job, version, values, args)
+        made = _made("execute_skill", job, version, rights, args)
         target = await self._workspaces.find(identity, request, manifest)
         made = msgspec.structs.replace(made, workspace=target)
         chosen = chosen_for(self._named.defined, manifest, request.environment)
@@ -160,11 +160,11 @@ class Preparer:
         if manifest.called is not None:
             raise has_entrypoint(version, manifest.called)
         path = await self._script_path(request, version)
-        values = granted(identity, version, manifest, self._approval)
+        rights = granted(identity, version, manifest, self._approval)
         if has_permissions(manifest):
             await self._database.read(partial(check_no_handler, version=version, path=path))
         script = ScriptCall(version.name, path, module=request.module, in_skill=request.in_skill)
-        call, failure = script_call(script, request.args, values.permissions)
+        call, failure = script_call(script, request.args, rights.permissions)
         args = Arguments(b"{}", [], failure)
         limits = self._limits.for_skill(manifest.runtime.limits if manifest.runtime else {}, request.timeout_ms)
         rows = await self._mounts.find_blobs(identity, request.input_blobs)
@@ -175,11 +175,11 @@ class Preparer:
             skills=await self._mounts.skills([version]),
             blobs=await self._mounts.blobs(rows),
             limits=limits,
-            network=values.network,
-            files=await self._files.find(identity, request.files, limits, values.permissions),
-            outputs=checked_outputs(request.outputs, values.permissions),
+            network=rights.network,
+            files=await self._files.find(identity, request.files, limits, rights.permissions),
+            outputs=checked_outputs(request.outputs, rights.permissions),
         )
-        made = _made("execute_skill", job, version, values, args)
+        made = _made("execute_skill", job, version, rights, args)
         target = await self._workspaces.find(identity, request, manifest)
         made = msgspec.structs.replace(made, workspace=target)
         chosen = chosen_for(self._named.defined, manifest, request.environment, path)
@@ -199,7 +199,7 @@ class Preparer:
         version = tool.version
         manifest = await self._declarations.manifest(version) if version else None
         own_limits = manifest.runtime.limits if manifest and manifest.runtime else {}
-        values = granted(identity, version, manifest, self._approval) if version and manifest else Granted()
+        rights = granted(identity, version, manifest, self._approval) if version and manifest else Granted()
         limits = self._limits.for_skill(own_limits, request.timeout_ms)
         job = Job(
             run_id=new_run_id(),
@@ -208,11 +208,11 @@ class Preparer:
             skills=(await self._mounts.tool(tool),),
             blobs=await self._mounts.blobs(rows),
             limits=limits,
-            network=values.network,
-            files=await self._files.find(identity, request.files, limits, values.permissions),
-            outputs=checked_outputs(request.outputs, values.permissions),
+            network=rights.network,
+            files=await self._files.find(identity, request.files, limits, rights.permissions),
+            outputs=checked_outputs(request.outputs, rights.permissions),
         )
-        made = msgspec.structs.replace(_made("call_tool", job, version, values, args), tool=tool.name)
+        made = msgspec.structs.replace(_made("call_tool", job, version, rights, args), tool=tool.name)
         target = await self._workspaces.find(identity, request, manifest)
         made = msgspec.structs.replace(made, workspace=target)
         needing = [Needing(version.name, manifest, job.skills[0].folder)] if version and manifest else []
@@ -281,9 +281,9 @@ class Preparer:
         manifest = await self._declarations.manifest(version)
         limits = self._limits.for_skill(manifest.runtime.limits if manifest.runtime else {}, None)
         limits = msgspec.structs.replace(limits, timeout_ms=min(limits.timeout_ms, left_ms))
-        values = granted(identity, version, manifest, self._approval)
-        job = called_job(caller, version, values.network, function, args, limits)
-        made = msgspec.structs.replace(_made("execute_skill", job, version, values), parent_run_id=caller.run_id)
+        rights = granted(identity, version, manifest, self._approval)
+        job = called_job(caller, version, rights.network, function, args, limits)
+        made = msgspec.structs.replace(_made("execute_skill", job, version, rights), parent_run_id=caller.run_id)
         needing = [Needing(skill.name, manifest, skill.folder) for skill in job.skills]
         return await self._with_packages(made, needing, chosen_for(self._named.defined, manifest))
 

@@ -84,7 +84,7 @@ def complete_path(connection: Connection, identity: Identity, skill: str, versio
 
 @lru_cache(256)
 def _names(view: View | None) -> Statement:
-    request = (
+    statement = (
         select(skills.c.name)
         .where(
             skills.c.latest_version_id.is_not(None),
@@ -94,7 +94,7 @@ def _names(view: View | None) -> Statement:
         .order_by(skills.c.name)
         .limit(literal_column(str(MOST_VALUES + 1)))
     )
-    return Statement(request if view is None else request.where(sees_each(view, skills, skills.c.id)))
+    return Statement(statement if view is None else statement.where(sees_each(view, skills, skills.c.id)))
 
 
 def _begun(values: Iterable[str], text: str) -> Completions:

@@ -130,8 +130,8 @@ def _statement(view: View | None, names: int) -> Statement:
 
     To build and compile it takes ten times as long as to execute it.
     """
-    request = select(catalogue.c.name).where(*_IN_REVIEW).limit(bindparam("most"))
+    statement = select(catalogue.c.name).where(*_IN_REVIEW).limit(bindparam("most"))
     if view is not None and not view.grants_all:
         named = [catalogue.c.name == bindparam(f"name_{place}") for place in range(names)]
-        request = request.where(or_(false(), *named, *in_grants(view, catalogue)))
-    return Statement(request)
+        statement = statement.where(or_(false(), *named, *in_grants(view, catalogue)))
+    return Statement(statement)

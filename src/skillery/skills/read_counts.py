@@ -102,8 +102,8 @@ def add_reads(connection: Connection, counts: Mapping[Key, Mapping[str, int]]) -
     names = sorted({skill for skill, _, _ in counts})
     ids: dict[str, int] = {}
     for at in range(0, len(names), _AT_ONCE):
-        request = select(skills.c.name, skills.c.id).where(skills.c.name.in_(names[at : at + _AT_ONCE]))
-        ids |= {row.name: row.id for row in connection.execute(request)}
+        statement = select(skills.c.name, skills.c.id).where(skills.c.name.in_(names[at : at + _AT_ONCE]))
+        ids |= {row.name: row.id for row in connection.execute(statement)}
     # In one order on all servers, so that two transactions cannot wait for each other.
     rows = sorted((ids[skill], day, client) for skill, day, client in counts if skill in ids)
     names_of = {skill_id: name for name, skill_id in ids.items()}

@@ -73,8 +73,8 @@ class Meaning(msgspec.Struct, frozen=True, array_like=True):
 def meanings_of(connection: Connection, visible: VisibleSkills, terms: Sequence[Term]) -> list[Meaning]:
     """Return the stored words for each word of the query. Words that no visible skill has are omitted."""
     joined = _joined(terms)
-    request = [*(term.word for term in terms), *(word for words in joined.values() for word in words)]
-    counts = count_postings(connection, visible, request)
+    stems = [*(term.word for term in terms), *(word for words in joined.values() for word in words)]
+    counts = count_postings(connection, visible, stems)
     looked_up = [_look_up(connection, visible, term, counts, joined[term.spelt]) for term in terms]
     in_texts = _count_texts(connection, visible, looked_up)
     meanings = [_meaning(connection, visible, one, in_texts.get(one.term.word, 0)) for one in looked_up]
@@ -136,13 +136,13 @@ def _joined(terms: Sequence[Term]) -> dict[str, list[str]]:
 
 def count_postings(connection: Connection, visible: VisibleSkills, words: Sequence[str]) -> dict[str, int]:
     """Return the number of postings of each word in visible skills, counted up to MOST_COUNTED."""
-    request = list(dict.fromkeys(words))
-    if not request:
+    distinct = list(dict.fromkeys(words))
+    if not distinct:
         return {}
-    values = {f"word_{place}": word for place, word in enumerate(request)}
-    statement = _counting(len(request), visible.visibility_shape)
+    values = {f"word_{place}": word for place, word in enumerate(distinct)}
+    statement = _counting(len(distinct), visible.visibility_shape)
     (row,) = statement.rows(connection, **values, **visible.parameters)
-    return dict(zip(request, row, strict=True))
+    return dict(zip(distinct, row, strict=True))
 
 
 @lru_cache(_KEPT)

@@ -79,18 +79,18 @@ def read_skill_usage(
 def _names(view: View | None, is_of_namespace: bool, never_run: bool, rows: int) -> Statement:
     is_read = exists().where(read_days.c.skill_id == skills.c.id, read_days.c.day >= bindparam("first"))
     is_run = exists().where(usage_days.c.skill_id == skills.c.id, usage_days.c.day >= bindparam("first"))
-    request = (
+    statement = (
         select(skills.c.id, skills.c.name)
         .where(skills.c.name > bindparam("after"))
         .order_by(skills.c.name)
         .limit(literal_column(str(rows)))
     )
-    request = request.where(is_read, ~is_run) if never_run else request.where(or_(is_read, is_run))
+    statement = statement.where(is_read, ~is_run) if never_run else statement.where(or_(is_read, is_run))
     if is_of_namespace:
-        request = request.where(skills.c.name >= bindparam("below"), skills.c.name < bindparam("past"))
+        statement = statement.where(skills.c.name >= bindparam("below"), skills.c.name < bindparam("past"))
     if view is not None:
-        request = request.where(sees_each(view, skills, skills.c.id))
-    return Statement(request)
+        statement = statement.where(sees_each(view, skills, skills.c.id))
+    return Statement(statement)
 
 
 def _usage(connection: Connection, page: list[tuple[int, str]], first: str) -> list[SkillUsage]:

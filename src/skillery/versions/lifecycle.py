@@ -163,9 +163,6 @@ def change_visibility(connection: Connection, identity: Identity, name: str, vis
     return latest_version(connection, identity, name, skill_id)
 
 
-# -- how a step is taken ---------------------------------------------------------------------------------------------
-
-
 # -- submit_version ----------------------------------------------------------------------------------------------------
 
 

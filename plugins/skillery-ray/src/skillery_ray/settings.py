@@ -74,8 +74,8 @@ class RaySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def key_of(settings: NodeSettings) -> str:
     """Return a short text that is the same for all servers that can share an engine."""
-    message = msgspec.json.encode([msgspec.to_builtins(settings), versions()], order="sorted")
-    return hashlib.sha256(message).hexdigest()[:12]
+    state = msgspec.json.encode([msgspec.to_builtins(settings), versions()], order="sorted")
+    return hashlib.sha256(state).hexdigest()[:12]
 
 
 def has_labels(labels: Mapping[str, str], wanted: Mapping[str, str]) -> bool:

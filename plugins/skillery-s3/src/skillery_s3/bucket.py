@@ -66,8 +66,8 @@ class Bucket:
 
 def _address(settings: S3Settings, environment: Environment, region: str) -> str:
     """Return the address of the bucket, without a slash at the end."""
-    values = settings.endpoint or environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL")
-    endpoint = urlsplit(values or f"https://s3.{region}.amazonaws.com")
+    address = settings.endpoint or environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL")
+    endpoint = urlsplit(address or f"https://s3.{region}.amazonaws.com")
     host = endpoint.netloc.removesuffix(_DEFAULT_PORTS.get(endpoint.scheme, ""))
     base = f"{endpoint.scheme}://{settings.bucket + '.' if settings.virtual_host else ''}{host}{endpoint.path}"
     return base.rstrip("/") + ("" if settings.virtual_host else f"/{settings.bucket}")

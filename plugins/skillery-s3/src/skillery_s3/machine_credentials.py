@@ -31,14 +31,14 @@ def from_web_identity(environment: Environment) -> Credentials | None:
         token = Path(path).read_text().strip()
     except OSError as error:
         raise NoCredentials(f"AWS_WEB_IDENTITY_TOKEN_FILE cannot be read: {os.strerror(error.errno or 0)}") from None
-    request = {
+    fields = {
         "Action": "AssumeRoleWithWebIdentity",
         "Version": "2011-06-15",
         "RoleArn": role,
         "RoleSessionName": environment.get("AWS_ROLE_SESSION_NAME") or "skillery",
         "WebIdentityToken": token,
     }
-    return _read_sts(_send("POST", address, "the token service", data=request).content)
+    return _read_sts(_send("POST", address, "the token service", data=fields).content)
 
 
 def from_container(environment: Environment) -> Credentials | None:

@@ -74,7 +74,7 @@ class Visit:
         identity: Identity,
         calls: ActiveCalls,
         headers: Mapping[str, str],
-        request: tuple[str, ...],
+        tools: tuple[str, ...],
         held: HeldAnswer,
         body: HeldBody,
         terms: TaskTerms,
@@ -84,15 +84,15 @@ class Visit:
         self.calls = calls
         self.key = headers.get("idempotency-key")
         self.session = headers.get("mcp-session-id")
-        self.methods = frozenset(request) & frozenset(ON_REQUEST)
+        self.methods = frozenset(tools) & frozenset(ON_REQUEST)
         """Methods that the connection gets as tools, in addition to the eight tools."""
-        self.explains_code = OPT_IN in request
+        self.explains_code = OPT_IN in tools
         """Whether the schemas explain the code contract."""
-        self.included = frozenset(request) & frozenset((*ON_REQUEST, OPT_IN))
+        self.included = frozenset(tools) & frozenset((*ON_REQUEST, OPT_IN))
         """What the connection gets in addition to the eight tools, apart from tools of skills."""
-        self.shows_outputs = OUTPUTS in request
+        self.shows_outputs = OUTPUTS in tools
         """Whether the tools have output schemas."""
-        self.skills = tuple(name for name in request if name not in FURTHER)
+        self.skills = tuple(name for name in tools if name not in FURTHER)
         """Skills that the connection names, to get their tools."""
         self.arguments: msgspec.Raw | None = None
         """Arguments of the called tool, if they are too large for the SDK."""
@@ -126,10 +126,10 @@ def asked_tools(query: bytes) -> tuple[str, ...]:
             hint=f"The only parameter is 'tools': {', '.join(FURTHER)}, and names of skills.",
         )
     names = [name.strip() for part in values.get("tools", []) for name in part.split(",")]
-    request = tuple(dict.fromkeys(name for name in names if name))
-    if len(request) > MOST_SKILLS:
-        raise InvalidParams(f"'tools' names {len(request)} skills", hint=f"At most {MOST_SKILLS}.", param="tools")
-    for name in request:
+    skills = tuple(dict.fromkeys(name for name in names if name))
+    if len(skills) > MOST_SKILLS:
+        raise InvalidParams(f"'tools' names {len(skills)} skills", hint=f"At most {MOST_SKILLS}.", param="tools")
+    for name in skills:
         if name not in FURTHER:
             parse_skill_name(name)
-    return request
+    return skills

@@ -106,8 +106,8 @@ def _too_many(visit: Visit, size: int) -> MCPError:
 
 async def _tools_of(visit: Visit, skill: str) -> bytes:
     """Return the tools of a skill: the JSON result of the method list_tools. Raise MCPError if list_tools fails."""
-    request = msgspec.Raw(encode({"skill": skill, "limit": MOST_TOOLS}))
-    answer, error = await perform(visit.core, visit.identity, "list_tools", request, None)
+    raw = msgspec.Raw(encode({"skill": skill, "limit": MOST_TOOLS}))
+    answer, error = await perform(visit.core, visit.identity, "list_tools", raw, None)
     if answer is None:
         message = f"the tools of '{skill}', which this connection asks for, cannot be listed: {error['message']}"
         raise MCPError(INVALID_PARAMS, message, error["data"])

@@ -92,8 +92,8 @@ async def with_pictures(visit: Visit, result: dict[str, Any]) -> dict[str, Any]:
     """
     pictures = Pictures()
     for file in pictures.candidates(result["structuredContent"]) if may_read(visit.identity) else ():
-        request = msgspec.Raw(encode({"blob_id": file["blob_id"], "mode": "full"}))
-        answer, _ = await perform(visit.core, visit.identity, "read_blob", request, None)
+        raw = msgspec.Raw(encode({"blob_id": file["blob_id"], "mode": "full"}))
+        answer, _ = await perform(visit.core, visit.identity, "read_blob", raw, None)
         pictures.add(file, msgspec.json.decode(b"".join(answer)) if answer is not None else {})
     shown = [{"type": "image", "data": data, "mimeType": kind} for kind, data in pictures.found]
     return result | {"content": [*result["content"], *shown]} if shown else result

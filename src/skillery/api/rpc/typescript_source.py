@@ -54,10 +54,10 @@ def source(document: Mapping[str, Any], lists: Mapping[str, tuple[str, list[str]
 
 def _method(method: Mapping[str, Any]) -> str:
     params, (name, answer) = method["params"], (method["name"], _type(method["result"]["schema"]))
-    values = f"params: {_params_name(method)}" + ("" if any(param["required"] for param in params) else " = {}")
+    call = f"params: {_params_name(method)}" + ("" if any(param["required"] for param in params) else " = {}")
     return (
         f"{_comment(method['summary'], '  ')}"
-        f"  {_camel(name)}({values}, options?: CallOptions): Promise<{answer}> {{\n"
+        f"  {_camel(name)}({call}, options?: CallOptions): Promise<{answer}> {{\n"
         f'    return this.call("{name}", params, options);\n'
         "  }\n"
     )

@@ -135,9 +135,9 @@ class WorkerLink:
             self._answering.add(task)
             task.add_done_callback(self._answering.discard)
         elif message.kind == "answers" and message.number in self._asked:
-            request = self._asked[message.number]
-            if not request.done():
-                request.set_result(message.value)
+            answer = self._asked[message.number]
+            if not answer.done():
+                answer.set_result(message.value)
 
     async def _answer(self, message: Message) -> None:
         try:

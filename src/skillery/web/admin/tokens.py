@@ -92,8 +92,8 @@ async def change_secrets(request: PageRequest) -> Page | SeeOther:
     problems = _problems(secret, grantee)
     if problems:
         return await _secrets(request, problems=problems, typed=dict(form.pairs))
-    values = partial(secret_grants.grant, actor=actor, secret=secret, grantee=grantee, granted_by=actor.name)
-    words = "is granted" if await registry.write(values) else "was already granted"
+    work = partial(secret_grants.grant, actor=actor, secret=secret, grantee=grantee, granted_by=actor.name)
+    words = "is granted" if await registry.write(work) else "was already granted"
     return SeeOther("/admin/secrets", Done(f"{secret} {words} to {grantee}."))
 
 

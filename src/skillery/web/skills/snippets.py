@@ -125,10 +125,10 @@ def _call(manifest: dict[str, Any], tools: Sequence[Tool]) -> _Call | None:
 
 def _sample(one: Input) -> Any:
     """Return a value of an input: its default, its first allowed value, or a placeholder of its type."""
-    values = one.default or (one.choices[0] if one.choices else None)
-    if values is not None:
+    value = one.default or (one.choices[0] if one.choices else None)
+    if value is not None:
         with contextlib.suppress(ValueError):  # a long value is cut
-            return json.loads(values)
+            return json.loads(value)
     return {"number": 1, "integer": 1, "boolean": True, "array": [], "object": {}}.get(one.type, one.name.upper())
 
 

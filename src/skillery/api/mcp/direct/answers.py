@@ -92,8 +92,8 @@ class DirectAnswers:
             messages.append(sent)
 
         kept = [(name, value.strip()) for name, value in scope["headers"] if name != b"content-length"]
-        request = {**scope, "headers": kept, SCOPE_KEY: asking}
-        await self._manager.handle_request(request, _once(sample.message(message)), keep)
+        inner = {**scope, "headers": kept, SCOPE_KEY: asking}
+        await self._manager.handle_request(inner, _once(sample.message(message)), keep)
         return form_of(sample, message.kind, messages)
 
 

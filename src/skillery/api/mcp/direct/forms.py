@@ -37,8 +37,8 @@ class Sample(NamedTuple):
         params: dict[str, Any] = {"name": message.tool, "arguments": {}} if message.tool else {}
         if message.kind.meta:
             params["_meta"] = msgspec.Raw(message.kind.meta)
-        text = {"jsonrpc": "2.0", "id": self.id, "method": message.kind.method, "params": params}
-        return msgspec.json.encode(text)
+        body = {"jsonrpc": "2.0", "id": self.id, "method": message.kind.method, "params": params}
+        return msgspec.json.encode(body)
 
 
 def new_sample() -> Sample:

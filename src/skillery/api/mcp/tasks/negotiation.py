@@ -37,8 +37,8 @@ def require_tasks(context: Context) -> None:
 
 def check_name_header(context: Context, task_id: str) -> None:
     """Raise MCPError if the header `Mcp-Name` is not the id of the task. Load balancers may route by this header."""
-    values = context.request.headers.get(MCP_NAME_HEADER) if context.request is not None else None
-    if decode_header_value(values) != task_id:
+    value = context.request.headers.get(MCP_NAME_HEADER) if context.request is not None else None
+    if decode_header_value(value) != task_id:
         message = f"the header Mcp-Name is not the taskId of {context.method}"
         hint = "Send the taskId as Mcp-Name too."
         raise MCPError(HEADER_MISMATCH, message, {"type": "header_mismatch", "hint": hint})
