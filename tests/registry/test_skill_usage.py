@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -131,6 +133,33 @@ def test_counts_of_the_last_seconds_are_written_at_the_end(start_server: Callabl
             "clients": [{"client": "agent", "loads": 1, "reads": 0}],
         }
     ]
+
+
+@pytest.mark.full
+def test_an_interrupted_write_of_counts_is_not_repeated(
+    start_server: Callable[..., Server],
+) -> None:
+    server = start_server(home="home")
+    with closing(sqlite3.connect(server.home / "skillery.db", timeout=0.2, isolation_level=None)) as database:
+        # The write of the counts takes a second or more, so that the server ends during it. Others are quick.
+        database.execute(
+            "CREATE TRIGGER slow AFTER INSERT ON read_days BEGIN "
+            "UPDATE read_days SET loads = loads WHERE 0 > (WITH RECURSIVE n(i) AS "
+            "(SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 8000000) SELECT max(i) FROM n); END"
+        )
+
+        def is_locked() -> bool:
+            try:
+                database.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError:
+                return True
+            database.execute("ROLLBACK")
+            return False
+
+        as_program(server, "agent")("read_skill_file", name="text.csv.profile", path="SKILL.md")
+        eventually(is_locked)
+        assert server.stop() == 0
+        assert database.execute("SELECT loads FROM read_days").fetchall() == [(1,)]
 
 
 @pytest.mark.full

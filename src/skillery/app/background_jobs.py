@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 
@@ -42,7 +42,7 @@ from skillery.runs.cache import Cache
 from skillery.runs.log_sources import forget_pieces
 from skillery.runs.orphans import DEAD, close_lost, close_of_dead, note_seen
 from skillery.settings import Settings
-from skillery.skills.read_counts import ReadCounts, add_reads, forget_reads
+from skillery.skills.read_counts import Key, ReadCounts, add_reads, forget_reads
 
 log = logging.getLogger(__name__)
 BEAT_SECONDS = 10.0
@@ -60,6 +60,8 @@ class BackgroundJobs:
         self._disks = disks
         self._server = server
         self._task: asyncio.Task[None] | None = None
+        self._writing: asyncio.Task[None] | None = None
+        """The last write of counts."""
         self._healthy_since: float | None = None
         """Start of the present series of heartbeats on time. None if the last heartbeat failed or was late.
 
@@ -73,6 +75,8 @@ class BackgroundJobs:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task})
+        if self._writing is not None:
+            await asyncio.wait({self._writing})
         try:
             await self._write_reads()
         except SkilleryError as error:
@@ -113,9 +117,12 @@ class BackgroundJobs:
                 log.warning("%d runs of dead servers are recorded as failed", dead)
 
     async def _write_reads(self) -> None:
-        counts = self._reads.take()
-        if not counts:
-            return
+        if counts := self._reads.take():
+            # A cancelled caller ends no transaction that has begun, and must not write the same counts again.
+            self._writing = asyncio.create_task(self._write(counts))
+            await asyncio.shield(self._writing)
+
+    async def _write(self, counts: Mapping[Key, Mapping[str, int]]) -> None:
         try:
             await self._database.write(partial(add_reads, counts=counts))
         except BaseException:
