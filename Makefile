@@ -219,9 +219,9 @@ format: install
 	$(BIN)/ruff format .
 
 client: install ## generate parts of the clients; run after changes of methods or of client/async*.py
-	$(BIN)/python -m skillery.api.rpc.client_source
-	$(BIN)/python -m skillery.api.rpc.typescript_source
-	$(BIN)/python -m skillery.api.docs_source
+	$(BIN)/python -m skillery.client_source.python
+	$(BIN)/python -m skillery.client_source.typescript
+	$(BIN)/python -m skillery.client_source.docs
 
 client-js: $(CLIENT_JS_TOOLS) ## build the JavaScript client: dist/skillery-client-VERSION.tgz for npm install
 	rm -rf $(CLIENT_JS)/dist

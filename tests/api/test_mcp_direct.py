@@ -11,11 +11,11 @@ from typing import Any
 import httpx
 import pytest
 
-from skillery.api.mcp.direct.answers import DirectAnswers
-from skillery.api.mcp.requests import ActiveCalls, TaskTerms, Visit
-from skillery.api.mcp.server import make_server
 from skillery.authoring.temporary_home import open_temporary_home
 from skillery.backends import Identity
+from skillery.mcp.direct.answers import DirectAnswers
+from skillery.mcp.requests import ActiveCalls, TaskTerms, Visit
+from skillery.mcp.server import make_server
 from skillery.settings import Settings
 from tests.conftest import Rpc, Server, manifest
 from tests.support.mcp_client import LEGACY, MODERN, PREFIX, Mcp

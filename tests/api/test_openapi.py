@@ -67,7 +67,7 @@ def test_the_document_is_valid_openapi(sqlite_server: Server) -> None:
 
 
 def test_every_endpoint_is_documented(sqlite_rpc: Rpc) -> None:
-    """`route()` in api/routes.py requires operations for each route. This test lists routes that must be in the
+    """`route()` in app/routes.py requires operations for each route. This test lists routes that must be in the
     document.
     """
     document = sqlite_rpc.http.get("/v1/openapi.json").json()

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from referencing import Registry
 from referencing.jsonschema import DRAFT7
 
-from skillery.api.rpc.openrpc import CALLABLE, SYSTEM, document
+from skillery.client_source.openrpc import CALLABLE, SYSTEM, document
 from skillery.methods.errors import encode
 from skillery.methods.table import METHODS
 from tests.conftest import Rpc, Server, manifest, skill_files

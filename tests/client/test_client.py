@@ -23,7 +23,6 @@ import httpx
 import pytest
 
 import skillery.client
-from skillery.api.rpc import client_source
 from skillery.app.server import KEEP_ALIVE_SECONDS
 from skillery.client import (
     AsyncClient,
@@ -44,6 +43,7 @@ from skillery.client import (
 )
 from skillery.client.generated import AsyncMethods, BatchMethods, Methods, SkillFile
 from skillery.client.wire import IDLE_SECONDS, authorization
+from skillery.client_source import python
 from skillery.methods.table import METHODS
 from skillery.settings import load_settings
 from tests.conftest import Server, manifest
@@ -132,7 +132,7 @@ def line(sqlite_server: Server) -> Iterator[Line]:
 
 @pytest.mark.full
 def test_what_is_made_is_up_to_date() -> None:
-    stale = [path.name for path, source in client_source.sources().items() if path.read_text("utf-8") != source]
+    stale = [path.name for path, source in python.sources().items() if path.read_text("utf-8") != source]
 
     assert stale == [], "run `make client`"
 
@@ -143,7 +143,7 @@ def test_every_method_is_there(methods: type[Any]) -> None:
 
     assert own == METHODS.keys()
     for name in own:
-        required = [field for field, _, _, is_required in client_source._fields(METHODS[name].params) if is_required]
+        required = [field for field, _, _, is_required in python._fields(METHODS[name].params) if is_required]
         taken = inspect.signature(getattr(methods, name)).parameters
         assert [one.name for one in taken.values() if one.kind is one.POSITIONAL_OR_KEYWORD] == ["self", *required]
 
@@ -167,7 +167,7 @@ def test_it_is_typed_for_those_who_use_it() -> None:
     assert (Path(skillery.client.__file__).parents[1] / "py.typed").exists()
 
 
-@pytest.mark.parametrize("module", client_source.AWAITED.values())
+@pytest.mark.parametrize("module", python.AWAITED.values())
 def test_nothing_is_awaited_in_the_client_that_does_not_await(module: str) -> None:
     source = ast.parse((Path(skillery.client.__file__).parent / module).read_text("utf-8"))
 

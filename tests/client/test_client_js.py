@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from skillery import __version__, client
-from skillery.api.rpc import typescript_source
 from skillery.client import ClientError, LoginError, errors
+from skillery.client_source import typescript
 from tests.conftest import Server, clean_environment
 from tests.support.browser import token_of
 from tests.support.chromium import OpenPage, without_tool
@@ -40,7 +40,7 @@ def run_node(*arguments: str | Path, **environment: str) -> subprocess.Completed
 
 
 def test_the_methods_are_those_of_the_openrpc_document() -> None:
-    assert typescript_source.TARGET.read_text("utf-8") == typescript_source.made(), "run `make client`"
+    assert typescript.TARGET.read_text("utf-8") == typescript.made(), "run `make client`"
 
 
 def is_error(kind: object) -> bool:

@@ -50,7 +50,7 @@ def test_the_recipe_makes_a_method_that_clients_and_documents_know(
     copy: Path, start_server: Callable[..., Server]
 ) -> None:
     path = {"PYTHONPATH": str(copy / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
-    for module in ("skillery.api.rpc.client_source", "skillery.api.docs_source"):
+    for module in ("skillery.client_source.python", "skillery.client_source.docs"):
         subprocess.run([sys.executable, "-m", module], env=os.environ | path, check=True)
     server = start_server(env=path)
 

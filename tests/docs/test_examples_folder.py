@@ -65,7 +65,7 @@ def run_example(name: str, question: str, **environment: str) -> subprocess.Comp
     )
 
 
-HAS_MCP = find_spec("skillery.api.mcp") is not None
+HAS_MCP = find_spec("skillery.mcp") is not None
 OVER_MCP = pytest.mark.skipif(not HAS_MCP, reason="this server has no POST /mcp")
 
 

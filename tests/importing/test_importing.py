@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skillery.api.imports import is_too_slow
 from skillery.cli.archives import scan_folder, tar_chunks
 from skillery.errors import StartupError, StorageFull
 from skillery.formats.bundle import BundleLimits
@@ -21,6 +20,7 @@ from skillery.formats.names import parse_skill_name
 from skillery.formats.semver import Version
 from skillery.importing import Importer, ImportLimits
 from skillery.importing.skill_names import next_version
+from skillery.rest.imports import is_too_slow
 from tests.cli.test_cli import skillery
 from tests.conftest import Rpc, Server
 from tests.support.archives import skill_md, tarred, tgz, zipped

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from skillery.api.model_tools import CONTRACT
+from skillery.client_source.model_tools import CONTRACT
 from skillery.methods.table import METHODS
 from tests.conftest import Rpc
 from tests.support.mcp_client import Mcp

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from skillery.edge.exchanges import ClientGone
+from skillery.http.exchanges import ClientGone
 from skillery.web.catalogue.show import while_connected
 from tests.conftest import ASKS_FOR_TOKENS, Server
 from tests.support.browser import Browser, token_of

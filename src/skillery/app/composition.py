@@ -17,17 +17,12 @@ from litestar.plugins import PluginProtocol
 from litestar.plugins.core import MsgspecDIPlugin
 
 from skillery import audit
-from skillery.api.health import Readiness
-from skillery.api.mcp.endpoint import McpEndpoint
-from skillery.api.mcp.requests import TaskTerms
-from skillery.api.parts import Edge
-from skillery.api.plugin_routes import PluginParts, PluginRoutes
-from skillery.api.routes import make_routes
-from skillery.api.tracing import Tracing, open_tracing
 from skillery.app.builders import defined_in, documents_of
 from skillery.app.core_parts import MIB, Backends, Base, build_core
 from skillery.app.counts import Counts, counts_of_one_process
+from skillery.app.endpoint_parts import Edge
 from skillery.app.home import Home
+from skillery.app.routes import make_routes
 from skillery.backends import (
     Authenticator,
     DescribesResource,
@@ -48,13 +43,17 @@ from skillery.context.silences import Silences
 from skillery.context.worker_pool import WorkerPool, WorkLimits
 from skillery.database import Database, migrate, without_password
 from skillery.database.read_only import find_read_only, refuse_read_only
-from skillery.edge.exchanges import ID_HEADER, headers_of_all_answers
-from skillery.edge.gate import Gate
-from skillery.edge.http import HttpRefusal, headers_of
-from skillery.edge.operations import Route as EdgeRoute
-from skillery.edge.run_streams import OpenStreams, StreamLimits
-from skillery.edge.server_state import Disk, ServerState
 from skillery.errors import StartupError
+from skillery.http.exchanges import ID_HEADER, headers_of_all_answers
+from skillery.http.gate import Gate
+from skillery.http.health import Readiness
+from skillery.http.operations import Route as EdgeRoute
+from skillery.http.requests import HttpRefusal, headers_of
+from skillery.http.run_streams import OpenStreams, StreamLimits
+from skillery.http.server_state import Disk, ServerState
+from skillery.http.tracing import Tracing, open_tracing
+from skillery.mcp.endpoint import McpEndpoint
+from skillery.mcp.requests import TaskTerms
 from skillery.methods.core import Core
 from skillery.methods.errors import INVALID_REQUEST, NOT_FOUND, plain_error, unexpected
 from skillery.plugins import Plugins
@@ -63,6 +62,7 @@ from skillery.plugins.events import PluginEvents
 from skillery.plugins.facts import Fact, plugins_of_server
 from skillery.plugins.objects import open_objects
 from skillery.plugins.routes import routes_of
+from skillery.rest.plugin_routes import PluginParts, PluginRoutes
 from skillery.routes import Route
 from skillery.runs.orphans import note_seen
 from skillery.runs.records import span_of_count
@@ -72,7 +72,7 @@ from skillery.skills.figures import popular_skills
 DAY_MS = 24 * 60 * 60 * 1000
 
 if TYPE_CHECKING:
-    from skillery.api.metrics import Metrics
+    from skillery.rest.metrics import Metrics
 
 
 class _Additions(NamedTuple):
@@ -245,7 +245,7 @@ def _metrics(
 ) -> Metrics | None:
     if settings.metrics == "off":
         return None
-    from skillery.api.metrics import Measurable, Metrics
+    from skillery.rest.metrics import Measurable, Metrics
 
     measured = Measurable(
         gate,

@@ -15,8 +15,8 @@ from typing import Any
 
 import msgspec
 
-from skillery.api.parts import Edge
 from skillery.app.composition import open_server
+from skillery.app.endpoint_parts import Edge
 from skillery.app.home import Home
 from skillery.authoring.folder_runs import AUTHOR
 from skillery.authoring.packages import FOLDER, wait_for_home

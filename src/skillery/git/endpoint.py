@@ -13,15 +13,15 @@ from urllib.parse import parse_qsl
 from skillery.backends import Identity
 from skillery.context.budget import Answers, Bodies
 from skillery.context.threads import BODIES
-from skillery.edge.gate import ANONYMOUS, Gate
-from skillery.edge.http import HttpRefusal, read_body, segments_of, send_bytes, send_pieces
-from skillery.edge.operations import Route
 from skillery.errors import InvalidName, ReadOnlyRepository
 from skillery.formats.names import parse_namespace, parse_skill_name
 from skillery.git.requests import Fetch, ListRefs, MalformedRequest, parse_v0, parse_v2
 from skillery.git.responses import advertise_v0, advertise_v2, fetch_v0, fetch_v2, list_refs, refuse
 from skillery.git_views import OpenRepository, Repositories, RepositoryAddress
 from skillery.git_views.states import ALL
+from skillery.http.gate import ANONYMOUS, Gate
+from skillery.http.operations import Route
+from skillery.http.requests import HttpRefusal, read_body, segments_of, send_bytes, send_pieces
 from skillery.methods.errors import INVALID_REQUEST, NOT_FOUND, plain_error
 
 # -- Credentials of git: Basic becomes Bearer, and a 401 makes git ask its credential helper ---------------------------

@@ -10,7 +10,7 @@ from hashlib import sha256
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-from skillery.edge.http import HttpRefusal, only, send_bytes
+from skillery.http.requests import HttpRefusal, only, send_bytes
 from skillery.methods.errors import NOT_FOUND, plain_error
 
 STATIC = "/static"

@@ -6,8 +6,8 @@ from typing import Any
 
 from skillery.backends import Credentials, Identity
 from skillery.context.request import current
-from skillery.edge.http import HttpRefusal, address_of
 from skillery.errors import NotAuthenticated, Unavailable
+from skillery.http.requests import HttpRefusal, address_of
 from skillery.web.cookies import Cookies, cookie_of, cookies_of
 from skillery.web.frame import PageRequest
 from skillery.web.site import Site

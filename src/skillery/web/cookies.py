@@ -10,8 +10,8 @@ import ipaddress
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from skillery.edge.gate import without_port
-from skillery.edge.http import HttpRefusal
+from skillery.http.gate import without_port
+from skillery.http.requests import HttpRefusal
 from skillery.methods.errors import INVALID_REQUEST, plain_error
 
 NAME = "skillery"

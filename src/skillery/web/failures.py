@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from skillery.context.request import current_id
-from skillery.edge.gate import FORBIDDEN
-from skillery.edge.http import HttpRefusal, send_bytes, send_refusal
 from skillery.errors import NotAllowed, SkilleryError
+from skillery.http.gate import FORBIDDEN
+from skillery.http.requests import HttpRefusal, send_bytes, send_refusal
 from skillery.web.callers import request_of
 from skillery.web.cookies import Cookies
 from skillery.web.forms import safe_next

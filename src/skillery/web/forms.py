@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qsl
 
-from skillery.edge.gate import FORBIDDEN
-from skillery.edge.http import HttpRefusal
 from skillery.errors import NotAllowed
+from skillery.http.gate import FORBIDDEN
+from skillery.http.requests import HttpRefusal
 from skillery.methods.errors import INVALID_REQUEST, plain_error
 
 FORM = "application/x-www-form-urlencoded"

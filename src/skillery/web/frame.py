@@ -10,9 +10,9 @@ import msgspec
 
 from skillery.backends import Identity, Scope
 from skillery.context.budget import held_answer
-from skillery.edge.gate import ANONYMOUS
-from skillery.edge.http import HttpRefusal
 from skillery.errors import NotAllowed, NotAuthenticated, SkilleryError
+from skillery.http.gate import ANONYMOUS
+from skillery.http.requests import HttpRefusal
 from skillery.identity import access
 from skillery.method import Json, Params
 from skillery.methods.errors import INVALID_REQUEST, plain_error

@@ -9,11 +9,11 @@ from typing import Any
 from litestar.openapi.spec import Schema
 from litestar.openapi.spec.enums import OpenAPIType
 
-from skillery.edge.gate import LOGIN
-from skillery.edge.http import HttpRefusal, only
-from skillery.edge.operations import JSON, Body, Operation, Response, in_query
 from skillery.errors import NotAllowed, NotAuthenticated
 from skillery.formats.tokens import id_of
+from skillery.http.gate import LOGIN
+from skillery.http.operations import JSON, Body, Operation, Response, in_query
+from skillery.http.requests import HttpRefusal, only
 from skillery.identity.web_session_rows import SignedIn
 from skillery.web.cookies import Header
 from skillery.web.forms import (

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from skillery.backends import Scope
-from skillery.edge.http import HttpRefusal
-from skillery.edge.operations import Route
 from skillery.errors import NotAllowed, NotAuthenticated
+from skillery.http.operations import Route
+from skillery.http.requests import HttpRefusal
 from skillery.web.callers import request_of
 from skillery.web.failures import ask_for_login, failing
 from skillery.web.forms import OutdatedForm

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from skillery.edge.operations import Route
+from skillery.http.operations import Route
 from skillery.web import login, provider_login
 from skillery.web.account import routes as account
 from skillery.web.admin import routes as admin

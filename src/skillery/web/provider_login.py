@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 
 from skillery.backends import LoginReturn, LogsInBrowsers
-from skillery.edge.gate import LOGIN
-from skillery.edge.http import HttpRefusal, address_of
-from skillery.edge.operations import Operation, Response
 from skillery.errors import NotAuthenticated
+from skillery.http.gate import LOGIN
+from skillery.http.operations import Operation, Response
+from skillery.http.requests import HttpRefusal, address_of
 from skillery.methods.errors import NOT_FOUND, plain_error
 from skillery.web.cookies import cookie_of
 from skillery.web.forms import fields_of, safe_next

@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from skillery.edge.http import send_bytes
 from skillery.errors import Unavailable
+from skillery.http.requests import send_bytes
 from skillery.skills.figures import count_waiting_reviews
 from skillery.web.assets import accepts_gzip
 from skillery.web.cookies import Header, cookie_of

@@ -13,9 +13,9 @@ from jinja2.runtime import Context
 from skillery.backends import Authenticator
 from skillery.context.budget import Answers, Bodies
 from skillery.context.worker_pool import WorkerPool
-from skillery.edge.gate import Gate
-from skillery.edge.run_streams import OpenStreams, RunStreams
-from skillery.edge.server_state import ServerState
+from skillery.http.gate import Gate
+from skillery.http.run_streams import OpenStreams, RunStreams
+from skillery.http.server_state import ServerState
 from skillery.methods.core import Core
 from skillery.web import display
 from skillery.web.assets import Assets
@@ -96,7 +96,7 @@ class Site(NamedTuple):
 
 
 class Shared(Protocol):
-    """The parts that pages share with the endpoints of `api`."""
+    """The parts that pages share with the endpoints of programs."""
 
     @property
     def gate(self) -> Gate: ...

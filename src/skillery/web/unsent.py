@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
-from skillery.edge.http import HttpRefusal, read_body
+from skillery.http.requests import HttpRefusal, read_body
 from skillery.web.forms import (
     FORM_TOKEN,
     MOST_KEPT_BYTES,

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from multipart import MultipartError, MultipartSegment, PushMultipartParser, parse_options_header
 
-from skillery.edge.http import HttpRefusal, chunks_of
+from skillery.http.requests import HttpRefusal, chunks_of
 from skillery.methods.errors import INVALID_REQUEST, plain_error
 from skillery.web.forms import FORM_TOKEN, MOST_KEPT_BYTES, OutdatedForm, Pairs, check_same_origin
 from skillery.web.frame import Form, PageRequest

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 from skillery.context.budget import Bodies
 from skillery.context.request import current
-from skillery.edge.gate import Gate
-from skillery.edge.http import HttpRefusal, read_body
 from skillery.errors import SkilleryError
+from skillery.http.gate import Gate
+from skillery.http.requests import HttpRefusal, read_body
 from skillery.identity.signed_texts import Signer
 from skillery.identity.web_session_rows import WebSession
 from skillery.identity.web_sessions import WebSessions

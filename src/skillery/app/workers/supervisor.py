@@ -31,7 +31,7 @@ HEALTHY_SECONDS = 60.0
 IMPORTED = (
     "skillery.app.workers.worker",
     "skillery.app.server",
-    "skillery.api.metrics",
+    "skillery.rest.metrics",
     "skillery.builtin.linux_sandbox.sandbox",
     "skillery.web.pages_table",
     "alembic.command",

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from skillery.backends import Scope
-from skillery.edge.operations import Route
 from skillery.errors import SkilleryError
+from skillery.http.operations import Route
 from skillery.web.cookies import cookie_of
 from skillery.web.frame import Done, Page, PageRequest, SeeOther
 from skillery.web.page_routes import page_route

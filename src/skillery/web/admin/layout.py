@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from skillery.edge.http import HttpRefusal
-from skillery.edge.operations import Route
+from skillery.http.operations import Route
+from skillery.http.requests import HttpRefusal
 from skillery.methods.errors import NOT_FOUND, plain_error
 from skillery.web.frame import Answer, Form, Handler, Page, PageRequest
 from skillery.web.page_routes import page_route

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from skillery.edge.operations import Route
+from skillery.http.operations import Route
 from skillery.web.admin import problems, tokens, upkeep
 from skillery.web.admin.layout import admin_route
 from skillery.web.frame import Handler

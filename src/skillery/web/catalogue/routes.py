@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from skillery.edge.http import only, send_bytes
-from skillery.edge.operations import Route
+from skillery.http.operations import Route
+from skillery.http.requests import only, send_bytes
 from skillery.web.catalogue.show import hide_steps, show
 from skillery.web.page_routes import page_route
 from skillery.web.sending import VERSION

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from markupsafe import Markup
 
-from skillery.edge.exchanges import ClientGone
-from skillery.edge.http import disconnected
 from skillery.errors import InvalidParams, SkilleryError
+from skillery.http.exchanges import ClientGone
+from skillery.http.requests import disconnected
 from skillery.identity import access
 from skillery.method import or_none
 from skillery.skills.catalogue_counts import Facets, count_unlisted

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from skillery.edge.operations import Route
+from skillery.http.operations import Route
 from skillery.web.frame import Handler
 from skillery.web.page_routes import page_route
 from skillery.web.reviews.decision import decide, show_review

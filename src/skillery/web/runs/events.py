@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from skillery.edge.http import send_bytes
-from skillery.edge.run_streams import OpenStreams, StreamLimits, event, offset_of
+from skillery.http.requests import send_bytes
+from skillery.http.run_streams import OpenStreams, StreamLimits, event, offset_of
 from skillery.runs.live_output import LogPart
 from skillery.runs.reading import GetRun, ReadRunLog, get_run, read_run_log
 from skillery.web.callers import is_still_caller

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from skillery.edge.operations import Route
+from skillery.http.operations import Route
 from skillery.web.page_routes import page_route
 from skillery.web.runs.events import Events
 from skillery.web.runs.one import change_run, send_blob, show_run, show_runs

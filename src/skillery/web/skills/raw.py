@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, BinaryIO, Protocol
 
 from skillery.backends import Storage
-from skillery.edge.http import CHUNK_BYTES, send_stream
+from skillery.http.requests import CHUNK_BYTES, send_stream
 from skillery.skills.files import FoundFile, find_file
 from skillery.versions.version_tables import resolve_for_page
 from skillery.web.frame import Direct, PageRequest

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from skillery.edge.operations import Route
+from skillery.http.operations import Route
 from skillery.web.page_routes import page_route
 from skillery.web.site import Site
 from skillery.web.skills.about import show_about

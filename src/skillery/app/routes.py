@@ -1,0 +1,187 @@
+"""The routes of all endpoints. This module gives each endpoint the parts that it uses."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from litestar import asgi
+from litestar.types import ASGIApp
+
+from skillery.app.endpoint_parts import Edge
+from skillery.client_source import model_tools
+from skillery.context.tracing import starting
+from skillery.errors import SkilleryError
+from skillery.formats.file_schemas import FILES
+from skillery.http import health
+from skillery.http.exchanges import ClientGone, Exchange, log_request
+from skillery.http.gate import FORBIDDEN
+from skillery.http.operations import METADATA_OPERATIONS, ResourceMetadata, Route
+from skillery.http.requests import HttpRefusal, headers_of, refusal_of, send_refusal
+from skillery.mcp import endpoint as mcp
+from skillery.methods.core import Core
+from skillery.methods.errors import unexpected
+from skillery.rest import blobs, documents, imports, run_events, trusted_publishing, workspaces
+from skillery.rest.downloads import DOWNLOADS, routed
+from skillery.rest.exports import DownloadParts
+from skillery.rest.plugin_routes import PREFIX
+from skillery.rest.skill_endpoints import V1_ENDPOINTS
+from skillery.rest.skill_requests import V1Parts
+from skillery.rpc import endpoint as rpc
+
+
+def make_routes(core: Core, edge: Edge, pages: Sequence[Route] = ()) -> list[Any]:
+    """Return all routes of the server as route handlers of Litestar. `pages` are the routes of web pages and of git."""
+    routes = [*_plain_routes(core, edge), *_download_routes(core, edge), *pages]
+    operations = [operation for route in routes for operation in route.operations] + list(documents.OPENAPI)
+    document = documents.openapi_endpoint(edge.gate, operations)
+    return [_for_litestar(edge, route) for route in (*routes, Route("/v1/openapi.json", document, ()))]
+
+
+def _plain_routes(core: Core, edge: Edge) -> list[Route]:
+    gate, bodies, answers = edge.gate, edge.bodies, edge.answers
+    tools = model_tools.ToolsEndpoint(gate, core.environments.named)
+    prompt = model_tools.PromptEndpoint(gate, core)
+    blob_parts = blobs.BlobParts(gate, core.blobs, core.signed, core.once, answers)
+    import_parts = imports.ImportParts(gate, core.importer)
+    events = run_events.RunEvents(gate, core.runner, edge.streams)
+    workspace_parts = workspaces.WorkspaceParts(gate, core.workspaces, answers)
+    rpc_endpoint = rpc.RpcEndpoint(gate, core, bodies, answers, edge.max_body_bytes)
+    trust = trusted_publishing.TrustParts(gate, core.exchange, bodies)
+    metrics = edge.metrics
+    return [
+        *([Route("/metrics", metrics.answer, metrics.operations)] if metrics is not None else []),
+        *_metadata_routes(edge),
+        *_plugin_routes(edge),
+        Route(
+            trusted_publishing.ADDRESS, partial(trusted_publishing.exchange_token, trust), trusted_publishing.OPERATIONS
+        ),
+        Route("/rpc", rpc_endpoint.answer, rpc.OPERATIONS, is_rpc=True),
+        Route("/openrpc.json", partial(documents.send_openrpc, gate), documents.OPENRPC),
+        *(
+            Route(
+                documents.schema_address(name),
+                partial(documents.send_schema, name),
+                documents.schema_operations(name),
+                is_guarded=False,
+            )
+            for name in FILES
+        ),
+        Route("/mcp", edge.mcp.answer, mcp.OPERATIONS, is_rpc=True),
+        Route("/tools", tools.answer, model_tools.TOOLS_OPERATIONS),
+        Route("/prompt", prompt.answer, model_tools.PROMPT_OPERATIONS),
+        Route("/blobs", partial(blobs.blobs_endpoint, blob_parts), blobs.OPERATIONS, is_mount=True),
+        Route("/import", partial(imports.receive_archive, import_parts), imports.OPERATIONS),
+        Route("/v1/runs", events.answer, run_events.OPERATIONS, paths=run_events.PATHS),
+        Route(
+            "/v1/workspaces",
+            partial(workspaces.file_endpoint, workspace_parts),
+            workspaces.FILE_OPERATIONS,
+            workspaces.FILE_PATHS,
+            ("GET", "HEAD", "PUT"),
+        ),
+        Route(
+            "/v1/workspaces",
+            partial(workspaces.archive_endpoint, workspace_parts),
+            workspaces.ARCHIVE_OPERATIONS,
+            workspaces.ARCHIVE_PATHS,
+        ),
+        Route("/healthz", health.healthz, health.HEALTHZ, is_guarded=False),
+        Route("/readyz", partial(health.readyz, edge.readiness), health.READYZ, is_guarded=False),
+    ]
+
+
+def _plugin_routes(edge: Edge) -> list[Route]:
+    plugin_routes = edge.plugin_routes
+    return (
+        [] if plugin_routes is None else [Route(PREFIX, plugin_routes.answer, plugin_routes.operations, is_mount=True)]
+    )
+
+
+def _metadata_routes(edge: Edge) -> list[Route]:
+    if edge.resource is None:
+        return []
+    metadata = ResourceMetadata(edge.resource)
+    of_server, of_mcp = METADATA_OPERATIONS
+    return [
+        Route(of_server.path, metadata.send_of_server, (of_server,)),
+        Route(of_mcp.path, metadata.send_of_mcp, (of_mcp,)),
+    ]
+
+
+def _download_routes(core: Core, edge: Edge) -> list[Route]:
+    parts = DownloadParts(
+        edge.gate,
+        core.exports,
+        core.contents.reads,
+        core.signed,
+        edge.answers,
+        edge.public_downloads,
+        core.marketplaces,
+        edge.git,
+        edge.public_url,
+    )
+    v1_parts = V1Parts(edge.gate, core.registry, core.importer, parts, edge.bodies)
+    downloads = [Route(one.group, partial(one.endpoint, parts), one.operations, one.paths) for one in DOWNLOADS]
+    v1 = [
+        Route("/v1/skills", partial(one.endpoint, v1_parts), one.operations, one.paths, one.methods)
+        for one in V1_ENDPOINTS
+    ]
+    return [*downloads, *v1]
+
+
+def _for_litestar(edge: Edge, route: Route) -> Any:
+    app = _app(edge, route)
+    if route.paths:
+        return routed(route.paths, route.methods, app)
+
+    @asgi(route.name, is_mount=route.is_mount, copy_scope=False)
+    async def handler(scope: Any, receive: Any, send: Any) -> None:
+        await app(scope, receive, send)
+
+    return handler
+
+
+def _app(edge: Edge, route: Route) -> ASGIApp:
+    """Return the ASGI app of a route. The app calls the endpoint, turns exceptions into responses, and counts and
+    logs the request.
+    """
+    refuse = route.fail or partial(_refuse, is_rpc=route.is_rpc)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        headers = headers_of(scope)
+        exchange = Exchange(scope, headers, receive, send, edge.answer_seconds)
+        exchange.request.method = f"{scope['method']} {route.name}"
+        if edge.tracing is not None:
+            starting.set(edge.tracing.start)
+        begun = time.perf_counter()
+        try:
+            if route.is_guarded:
+                edge.gate.check_browser(scope, headers)
+            await route.endpoint(scope, exchange.receive, exchange.send, headers)
+        except HttpRefusal as refusal:
+            if refusal.status == FORBIDDEN:
+                edge.gate.note_knock(refusal.error)
+            await refuse(scope, exchange.send, headers, refusal)
+        except SkilleryError as error:
+            await refuse(scope, exchange.send, headers, refusal_of(error))
+        except ClientGone:
+            return
+        except Exception as error:
+            if exchange.started:
+                # A part of the answer has been sent, so only a broken connection can show the error.
+                raise
+            await refuse(scope, exchange.send, headers, HttpRefusal(500, unexpected(error)))
+        finally:
+            if edge.metrics is not None:
+                edge.metrics.note(route.name, exchange)
+            if edge.log_requests:
+                log_request(route.name, scope["method"], exchange, time.perf_counter() - begun)
+
+    return app
+
+
+async def _refuse(_scope: Any, send: Any, _headers: dict[str, str], refusal: HttpRefusal, *, is_rpc: bool) -> None:
+    await send_refusal(send, refusal, rpc=is_rpc)

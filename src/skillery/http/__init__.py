@@ -1,0 +1,1 @@
+"""HTTP parts that `rpc`, `mcp`, `rest`, `web` and `git` share: authentication, requests, responses, operations."""

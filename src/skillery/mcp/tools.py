@@ -1,0 +1,150 @@
+"""The methods tools/list and tools/call of MCP: the eight tools of the Skills Protocol, and the tools that a
+connection asks for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+from mcp.server.context import ServerRequestContext
+from mcp.shared.exceptions import MCPError
+from mcp_types import INVALID_PARAMS, CallToolRequestParams, PaginatedRequestParams
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+from skillery.client_source.model_tools import explained
+from skillery.client_source.schemas import tool
+from skillery.environments.definitions import shown_properties
+from skillery.mcp.methods import COMPLETE, FRESHNESS, encoded
+from skillery.mcp.progress import progress_sent
+from skillery.mcp.requests import ON_REQUEST, CallKey, Visit, visit_of
+from skillery.mcp.skill_tools import arguments_of, result_of, skill_tools
+from skillery.mcp.tasks.creation import STARTS_RUNS, answered_within, created_task
+from skillery.mcp.tool_results import (
+    error_result,
+    is_large,
+    large_result,
+    output_schema,
+    tool_result,
+    with_pictures,
+)
+from skillery.methods.errors import encode
+from skillery.methods.execution import Parts, perform
+from skillery.methods.table import FOR_MODELS, METHODS, TOOLS
+from skillery.runs.active_run import begun_runs
+from skillery.workspaces.methods import with_workspaces
+
+Context = ServerRequestContext[Any, Any]
+KEY_IN_META = "skillery/idempotency-key"
+IN_META = {"files": "skillery/files", "workspace": "skillery/workspace"}
+"""Keys in `_meta` of the params for the run of a skill's tool. They are in `_meta` because the arguments belong to
+the tool.
+"""
+
+
+async def list_tools(context: Context, _: PaginatedRequestParams) -> dict[str, Any]:
+    visit = visit_of(context)
+    more = with_workspaces(shown_properties(visit.core.environments.named.defined), visit.methods)
+    explain = explained if visit.explains_code else None
+    shown = [tool(name, METHODS[name].params, "mcp", more, explain) for name in _names(visit)]
+    if visit.shows_outputs:
+        shown = [one | {"outputSchema": output_schema(METHODS[one["name"]].result)} for one in shown]
+    offered = await skill_tools(visit)
+    return {"tools": [*shown, *(one.shown() for one in offered.values())], **FRESHNESS}
+
+
+async def call_tool(context: Context, request: CallToolRequestParams) -> dict[str, Any]:
+    """Return the result of a tool call as text and as structured content, or a task if its run takes long.
+
+    Errors of a method are returned as results, so that models see them. Raise MCPError if the tool does not exist.
+    """
+    visit = visit_of(context)
+    if visit.sample is not None:
+        return visit.sample
+    if request.name in _names(visit):
+        answer, error = await _call(context, request, request.name, _arguments(visit, request))
+        if answer is None:
+            return error_result(visit, error) | COMPLETE
+        if is_large(answer):
+            return large_result(visit, answer) | COMPLETE
+        if (task := await created_task(context, request.name, answer)) is not None:
+            return task
+        return await with_pictures(visit, tool_result(b"".join(answer))) | COMPLETE
+    offered = await skill_tools(visit)
+    if request.name not in offered:
+        raise _unknown(request.name, [*_names(visit), *offered])
+    one = offered[request.name]
+    meta: Mapping[str, Any] = request.meta or {}
+    values = {param: meta[key] for param, key in IN_META.items() if meta.get(key) is not None}
+    params = msgspec.Raw(encode(arguments_of(one, _arguments(visit, request), values)))
+    answer, error = await _call(context, request, "call_tool", params)
+    if answer is None:
+        return error_result(visit, error) | COMPLETE
+    if (task := await created_task(context, "call_tool", answer)) is not None:
+        return task
+    return await with_pictures(visit, result_of(msgspec.json.decode(b"".join(answer)))) | COMPLETE
+
+
+def _arguments(visit: Visit, params: CallToolRequestParams) -> msgspec.Raw:
+    if visit.arguments is not None:
+        return visit.arguments
+    return msgspec.Raw(encoded(FOR_MODELS.get(params.name, {}) | (params.arguments or {})))
+
+
+async def _call(
+    context: Context, request: CallToolRequestParams, method: str, params: msgspec.Raw
+) -> tuple[Parts | None, dict[str, Any]]:
+    visit = visit_of(context)
+    values = (request.meta or {}).get(KEY_IN_META)
+    key = values if isinstance(values, str) else visit.key
+    visit.arguments = None
+    runs: list[str] = []
+    # Other methods have runs too: those of the examples of a new version, for instance.
+    followed = runs if method in STARTS_RUNS else []
+    async with _taken_back(context, visit, runs), progress_sent(context, request, followed):
+        with answered_within(context, visit.terms.after_seconds):
+            done = await perform(visit.core, visit.identity, method, params, key)
+    visit.body.give_back()
+    return done
+
+
+def _names(visit: Visit) -> list[str]:
+    return [name for name in METHODS if name in TOOLS or name in visit.methods]
+
+
+def _unknown(name: str, there: list[str]) -> MCPError:
+    way_out = (
+        f"Ask for it: /mcp?tools={name}, or skillery mcp --tools {name}"
+        if name in ON_REQUEST
+        else "Skills are run with execute_skill."
+    )
+    hint = f"There are {', '.join(there)}. {way_out}"
+    return MCPError(INVALID_PARAMS, f"there is no tool {name[:80]!r}", {"type": "tool_not_found", "hint": hint})
+
+
+@asynccontextmanager
+async def _taken_back(context: Context, visit: Visit, runs: list[str]) -> AsyncIterator[None]:
+    """Context manager: if the client cancels the call, cancel the runs that were started in the `with` block. Their ids
+    are added to `runs`.
+
+    Clients of protocol versions since 2026-07-28 cancel by closing the response. Older clients send a notification. If
+    an older client disconnects, nothing is cancelled.
+    """
+    token = begun_runs.set(runs)
+    call: CallKey | None = None
+    if visit.session is not None and context.request_id is not None:
+        call = (visit.identity.name, visit.session, context.request_id)
+        visit.calls.begin(call, runs)
+    try:
+        yield
+    except asyncio.CancelledError:
+        if context.protocol_version in MODERN_PROTOCOL_VERSIONS:
+            visit.calls.take_back(visit.core, visit.identity, runs)
+        raise
+    finally:
+        begun_runs.reset(token)
+        if call is not None:
+            visit.calls.end(call)

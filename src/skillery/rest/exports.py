@@ -1,0 +1,308 @@
+"""Downloads of skills as Agent Skills.
+
+The addresses are `/skills/…` for a skill by name and version, and `/.well-known/…` and `/n/{namespace}/.well-known/…`
+for indexes and the skills in them.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Iterator
+from functools import partial
+from itertools import chain
+from typing import Any, Literal, NamedTuple
+from urllib.parse import quote
+
+import msgspec
+
+from skillery.backends import Identity
+from skillery.contents.kept_contents import MadeContent, SignedDownloads
+from skillery.context.budget import Answers
+from skillery.context.threads import ARCHIVES
+from skillery.errors import InvalidName
+from skillery.exports import KINDS, Export, Exports, Kind
+from skillery.exports.marketplaces import Marketplaces
+from skillery.formats.archives import FORMS, MEDIA_TYPES, Form
+from skillery.formats.names import parse_namespace, parse_skill_name
+from skillery.formats.version_spec import Digest, Exact, VersionSpec, parse_version_spec
+from skillery.http.gate import ANONYMOUS, Gate
+from skillery.http.requests import CHUNK_BYTES, nothing_here, only, segments_of, send_elsewhere, send_pieces
+from skillery.registry.visibility import WAS_PUBLISHED
+from skillery.skills.read_counts import ReadCounts
+
+MOST_TAGS = 4096
+"""Characters of an If-None-Match header that are read."""
+FOR_EVER = "max-age=31536000, immutable"
+ASK_AGAIN = "no-cache"
+MARKDOWN = "text/markdown; charset=utf-8"
+"""Content-Type of SKILL.md. Other files may be web pages with scripts: their headers tell browsers not to display
+them.
+"""
+
+
+class DownloadResponse(NamedTuple):
+    """The response to a download."""
+
+    kind: str
+    size: int
+    sha256: str
+    """SHA-256 of the content in hex."""
+    cache: str
+    headers: list[tuple[str, str]]
+    pieces: Iterable[bytes]
+    memory: int = CHUNK_BYTES
+    """Bytes of memory that the answer takes while it is sent."""
+    is_hashed: bool = True
+    """Whether `sha256` is the SHA-256 of the content. If not, it is only a value for the ETag."""
+    made: MadeContent | None = None
+    """Makes the pieces again, if callers may download the content from the storage."""
+
+
+class DownloadParts(NamedTuple):
+    """The parts of the server that the downloads use."""
+
+    gate: Gate
+    exports: Exports
+    reads: ReadCounts
+    signed: SignedDownloads
+    answers: Answers
+    are_public: bool
+    """Whether public skills can be downloaded without credentials."""
+    marketplaces: Marketplaces
+    has_git: bool
+    """Whether the server has repositories for git."""
+    public_url: str
+    """The setting `public_url`."""
+
+
+async def send_archive(parts: DownloadParts, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:
+    """Answer `/skills/{name}/{version}.tar.gz` and `/skills/{name}/{version}.zip` with an archive of a version."""
+    only(scope, "GET", "HEAD")
+    _, name, file = segments_of(scope, 3)
+    form = next((form for form in FORMS if file.endswith(f".{form}") and len(file) > len(form) + 1), None)
+    if form is None:
+        raise nothing_here("An archive ends with .tar.gz or .zip, a single file is /skills/{name}/{version}/{path}.")
+    identity = await reader_of(parts, scope, headers)
+    spec = parse_version_spec(file[: -len(form) - 1])
+    export = await parts.exports.find(identity, parse_skill_name(name), spec)
+    await answer_export(parts, scope, send, headers, identity, export, spec, form)
+
+
+async def answer_export(
+    parts: DownloadParts,
+    scope: Any,
+    send: Any,
+    headers: dict[str, str],
+    identity: Identity,
+    export: Export,
+    spec: VersionSpec,
+    form: Form | Literal["inline"],
+) -> None:
+    """Send all files of a version that `spec` selected. Endpoints call this function after authentication.
+
+    `form` "inline" is the inline skill of a hosted shell: a JSON object with a zip in base64.
+    """
+    cache = _caching(identity, export, spec)
+    parts.reads.note(export.row.name, "loads")
+    response = _inline(export, cache) if form == "inline" else _archive(export, form, cache)
+    await send_download(parts, scope, send, headers, response)
+
+
+async def send_file(parts: DownloadParts, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:
+    """Answer `/skills/{name}/{version}/{path}` with one file of a version."""
+    only(scope, "GET", "HEAD")
+    _, name, version, *path = segments_of(scope, 4, more=True)
+    identity = await reader_of(parts, scope, headers)
+    spec = parse_version_spec(version)
+    export = await parts.exports.find(identity, parse_skill_name(name), spec)
+    response = _file(export, "/".join(path), _caching(identity, export, spec))
+    parts.reads.note_file(export.row.name, "/".join(path))
+    await send_download(parts, scope, send, headers, response)
+
+
+async def send_index(parts: DownloadParts, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:
+    """Answer `/.well-known/{kind}/index.json` and `/n/{namespace}/.well-known/{kind}/index.json` with an index of
+    skills.
+
+    `kind` is `agent-skills` or `skills`.
+    """
+    only(scope, "GET", "HEAD")
+    namespace, kind, _ = _in_index(scope)
+    identity = await reader_of(parts, scope, headers)
+    index = await parts.exports.index(identity, namespace, kind)
+    cache = whose(identity, ASK_AGAIN)
+    size = len(index.content)
+    # The whole index stays in memory until it is sent.
+    answer = DownloadResponse("application/json", size, index.sha256, cache, [], [index.content], memory=size)
+    await send_download(parts, scope, send, headers, answer)
+
+
+async def send_indexed_file(
+    parts: DownloadParts, scope: Any, _receive: Any, send: Any, headers: dict[str, str]
+) -> None:
+    """Answer `/.well-known/{kind}/{index name}/{path}`, also below `/n/{namespace}`, with a file of a skill's latest
+    version.
+    """
+    only(scope, "GET", "HEAD")
+    namespace, _, (wanted, *path) = _in_index(scope)
+    identity = await reader_of(parts, scope, headers)
+    export = await parts.exports.find_in_index(identity, namespace, wanted)
+    response = _file(export, "/".join(path), whose(identity, ASK_AGAIN))
+    parts.reads.note_file(export.row.name, "/".join(path))
+    await send_download(parts, scope, send, headers, response)
+
+
+# -- addresses -------------------------------------------------------------------------------------------------
+
+
+def _in_index(scope: Any) -> tuple[str, Kind, list[str]]:
+    """Return the namespace of an index, the kind of the index, and the later segments of the address.
+
+    The namespace is "" for the index of all skills. Raise HttpRefusal 404 if the address does not belong to an index.
+    """
+    parts = segments_of(scope, 3, more=True)
+    namespace = ""
+    if parts[0] == "n":
+        namespace, parts = parts[1], parts[2:]
+        try:
+            parse_namespace(namespace)
+        except InvalidName:
+            raise nothing_here() from None
+    kind = next((kind for kind in KINDS if len(parts) > 2 and parts[1] == kind), None)
+    if parts[0] != ".well-known" or kind is None:
+        raise nothing_here()
+    return namespace, kind, parts[2:]
+
+
+async def reader_of(parts: DownloadParts, scope: Any, headers: dict[str, str]) -> Identity:
+    return await parts.gate.admit_reader(scope, headers, or_anonymous=parts.are_public)
+
+
+# -- responses -----------------------------------------------------------------------------------------------------
+
+
+def _archive(export: Export, form: Form, cache: str) -> DownloadResponse:
+    row, facts = export.row, export.facts
+    version = quote(row.version, safe="")
+    file = f"{facts.name}-{row.version}.{form}"
+    headers = [
+        *_about(export),
+        ("content-disposition", f'attachment; filename="{file}"'),
+        ("content-location", f"/skills/{row.name}/{version}.{form}"),
+    ]
+    sha256 = facts.archives[form]
+    made = MadeContent(export.row.version_id, partial(export.archive, form))
+    size = export.archive_size(form)
+    return DownloadResponse(MEDIA_TYPES[form], size, sha256, cache, headers, made.make(), made=made)
+
+
+def _inline(export: Export, cache: str) -> DownloadResponse:
+    facts = export.facts
+    source = {"type": "base64", "media_type": MEDIA_TYPES["zip"], "data": ""}
+    skill = {"type": "inline", "name": facts.name, "description": facts.description, "source": source}
+    start, end = msgspec.json.encode(skill).removesuffix(b'"}}'), b'"}}'
+    size = len(start) + 4 * -(-export.archive_size("zip") // 3) + len(end)
+    pieces = chain([start], _in_base64(export.archive("zip")), [end])
+    # The archive determines all members, and the address differs from that of the archive.
+    sha256 = facts.archives["zip"]
+    return DownloadResponse("application/json", size, sha256, cache, _about(export), pieces, is_hashed=False)
+
+
+def _in_base64(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    left = b""
+    for piece in pieces:
+        whole = left + piece
+        cut = len(whole) - len(whole) % 3
+        left = whole[cut:]
+        yield base64.b64encode(whole[:cut])
+    yield base64.b64encode(left)
+
+
+def _file(export: Export, path: str, cache: str) -> DownloadResponse:
+    file = export.file(path)
+    is_text = path == "SKILL.md"
+    headers = _about(export)
+    if not is_text:
+        headers += [("content-disposition", "attachment"), ("content-security-policy", "sandbox; default-src 'none'")]
+    kind = MARKDOWN if is_text else "application/octet-stream"
+    return DownloadResponse(kind, file.size, file.sha256, cache, headers, file.pieces)
+
+
+def _about(export: Export) -> list[tuple[str, str]]:
+    """Return the headers that name the skill, its version and its digest. The digest is the digest of the stored
+    bundle, as in a lock.
+    """
+    return [
+        ("x-skillery-skill", export.row.name),
+        ("x-skillery-version", export.row.version),
+        ("x-skillery-digest", export.row.digest),
+        ("x-skillery-skill-md", "generated" if export.facts.is_generated else "stored"),
+    ]
+
+
+def _caching(identity: Identity, export: Export, spec: VersionSpec) -> str:
+    """Return the Cache-Control of a version. Clients may keep an exact version that was published, and must ask
+    again for others.
+    """
+    exact = isinstance(spec, Digest) or (isinstance(spec, Exact) and str(spec.version) == export.row.version)
+    is_settled = exact and export.row.status in WAS_PUBLISHED
+    return whose(identity, FOR_EVER if is_settled else ASK_AGAIN)
+
+
+def whose(identity: Identity, cache: str) -> str:
+    """Return `cache` as a Cache-Control. Responses to authenticated callers are `private`: shared caches must not
+    keep them.
+    """
+    return f"{'public' if identity is ANONYMOUS else 'private'}, {cache}"
+
+
+async def send_download(
+    parts: DownloadParts, scope: Any, send: Any, headers: dict[str, str], answer: DownloadResponse
+) -> None:
+    fixed = [
+        ("etag", f'"{answer.sha256}"'),
+        ("cache-control", answer.cache),
+        ("vary", "authorization"),
+        *answer.headers,
+    ]
+    if _is_known(headers.get("if-none-match"), answer.sha256):
+        await send({"type": "http.response.start", "status": 304, "headers": _raw(fixed)})
+        await send({"type": "http.response.body", "body": b""})
+        return
+    elsewhere = await _signed(parts.signed, answer) if scope["method"] == "GET" else None
+    if elsewhere is not None:
+        await send_elsewhere(send, elsewhere, [header for header in fixed if header[0] != "cache-control"])
+        return
+    whole = [("content-type", answer.kind), ("content-length", str(answer.size))]
+    if answer.is_hashed:
+        digest = base64.b64encode(bytes.fromhex(answer.sha256)).decode()
+        whole.append(("repr-digest", f"sha-256=:{digest}:"))
+    head = {"type": "http.response.start", "status": 200, "headers": _raw([*whole, *fixed])}
+    if scope["method"] == "HEAD":
+        await send(head)
+        await send({"type": "http.response.body", "body": b""})
+        return
+    with parts.answers.hold() as held:
+        held.take(min(answer.memory, answer.size))
+        await send(head)
+        await send_pieces(send, answer.pieces)
+
+
+async def _signed(signed: SignedDownloads, answer: DownloadResponse) -> str | None:
+    """Return the address of the content in the storage, or None if this server sends the content."""
+    if answer.made is None or not signed.covers(answer.size):
+        return None
+    shown = {"content-type": answer.kind, "content-disposition": dict(answer.headers)["content-disposition"]}
+    return await ARCHIVES.run(signed.address, answer.sha256, shown, answer.made)
+
+
+def _is_known(header: str | None, sha256: str) -> bool:
+    """Return whether an If-None-Match header contains the digest or `*` (RFC 9110 §13.1.2)."""
+    if header is None:
+        return False
+    tags = {tag.strip().removeprefix("W/").strip('"') for tag in header[:MOST_TAGS].split(",")}
+    return sha256 in tags or "*" in tags
+
+
+def _raw(headers: list[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
+    return [(name.encode(), value.encode()) for name, value in headers]

@@ -1,0 +1,207 @@
+"""`/v1/skills` and `/v1/skills/{skill_id}`. The id of a skill is its name.
+
+DELETE yanks all versions of a skill and deletes nothing, because a version number is never used again.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Literal
+
+import msgspec
+
+from skillery.backends import Identity
+from skillery.errors import InvalidParams, LabelNotFound, SkilleryError, VersionNotFound
+from skillery.exports import Export
+from skillery.formats.names import parse_namespace, parse_skill_name
+from skillery.formats.semver import Version
+from skillery.formats.version_spec import Exact, Label, Latest, VersionSpec, parse_version_spec
+from skillery.http.requests import check_json, only, query_of, read_body
+from skillery.importing import ImportOptions
+from skillery.rest.exports import answer_export
+from skillery.rest.skill_requests import (
+    DEFAULT,
+    REASON,
+    Asked,
+    Headers,
+    V1Parts,
+    describe,
+    limit_of,
+    make_default,
+    order_of,
+    segments,
+    send_answer,
+    version_number,
+    versions_of,
+    with_token,
+    yanked,
+)
+from skillery.rest.skill_shapes import Deleted, Skill, Skills, skill_of
+from skillery.rest.skill_uploads import published
+from skillery.skills.creation_order import Order, cursor_after_creation, labelled_versions, list_by_creation
+from skillery.skills.listings import cursor_after_skill, read_skills
+from skillery.skills.results import SkillPage
+from skillery.versions.lifecycle import yank_skill
+from skillery.versions.versions import ages
+
+WAITING = {"draft", "in_review"}
+LIST_QUERY = ("limit", "after", "page", "order", "source")
+MOST_BYTES = 64 * 1024
+"""The maximum size of the JSON body that sets the default version."""
+
+
+class NewDefault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of a request that sets the default version of a skill."""
+
+    default_version: str
+
+
+async def skills_endpoint(parts: V1Parts, scope: Any, receive: Any, send: Any, headers: Headers) -> None:
+    """Answer `/v1/skills`. GET lists skills, POST publishes a new skill."""
+    only(scope, "GET", "HEAD", "POST")
+    segments(scope, 2)
+    headers = with_token(headers)
+    if scope["method"] == "POST":
+        request = Asked(parts, await parts.gate.admit(scope, headers, "publish", "create_skill"), headers)
+        query = query_of(scope, "beta", "namespace")
+        options = ImportOptions(namespace=parse_namespace(query.get("namespace", "")), is_new=True)
+        report, _ = await published(request, receive, options)
+        await send_answer(send, await _skill(request, report.name, parse_version_spec(report.version)))
+        return
+    request = Asked(parts, await parts.gate.admit(scope, headers, "read", "list_skills"), headers)
+    await send_answer(send, await _listed(request, query_of(scope, "beta", *LIST_QUERY)))
+
+
+async def skill_endpoint(parts: V1Parts, scope: Any, receive: Any, send: Any, headers: Headers) -> None:
+    """Answer `/v1/skills/{skill_id}`. GET describes a skill, POST sets its default version, DELETE yanks all its
+    versions.
+    """
+    only(scope, "GET", "HEAD", "POST", "DELETE")
+    headers = with_token(headers)
+    _, _, skill_id = segments(scope, 3)
+    query_of(scope, "beta")
+    if scope["method"] == "DELETE":
+        request = Asked(parts, await parts.gate.admit(scope, headers, "publish", "yank_version"), headers)
+        await yanked(request, skill_id, partial(yank_skill, identity=request.identity, name=skill_id, reason=REASON))
+        await send_answer(send, Deleted(skill_id, "skill.deleted", "skill_deleted", deleted=True))
+        return
+    if scope["method"] == "POST":
+        check_json(headers)
+        request = Asked(parts, await parts.gate.admit(scope, headers, "publish", "set_label"), headers)
+        with parts.bodies.hold() as held:
+            wanted = _new_default(await read_body(receive, headers, MOST_BYTES, held))
+        name = parse_skill_name(skill_id)
+        await make_default(request, name, parse_version_spec(version_number(name, wanted)))
+        await send_answer(send, await _skill(request, name, Latest()))
+        return
+    request = Asked(parts, await parts.gate.admit(scope, headers, "read", "describe_skill"), headers)
+    await send_answer(send, await _skill(request, parse_skill_name(skill_id), Latest()))
+
+
+async def content_endpoint(parts: V1Parts, scope: Any, _receive: Any, send: Any, headers: Headers) -> None:
+    """Answer `/v1/skills/{skill_id}/content` and `…/versions/{version}/content` with a zip of the files."""
+    await _send_files(parts, scope, send, headers, "zip")
+
+
+async def inline_endpoint(parts: V1Parts, scope: Any, _receive: Any, send: Any, headers: Headers) -> None:
+    """Answer `/v1/skills/{skill_id}/inline` and `…/versions/{version}/inline` with the files in a JSON object."""
+    await _send_files(parts, scope, send, headers, "inline")
+
+
+async def _send_files(parts: V1Parts, scope: Any, send: Any, headers: Headers, form: Literal["zip", "inline"]) -> None:
+    only(scope, "GET", "HEAD")
+    headers = with_token(headers)
+    identity = await parts.gate.admit(scope, headers, "read", "read_skill_file")
+    export, spec = await _exported(parts, scope, identity)
+    await answer_export(parts.downloads, scope, send, headers, identity, export, spec, form)
+
+
+async def _exported(parts: V1Parts, scope: Any, identity: Identity) -> tuple[Export, VersionSpec]:
+    """Return the export of the version in the address, or of the default version, and its version spec."""
+    _, _, skill_id, *rest = segments(scope, 4, 6)
+    query_of(scope, "beta")
+    name, exports = parse_skill_name(skill_id), parts.downloads.exports
+    if rest[1:]:
+        spec = parse_version_spec(version_number(name, rest[1]))
+        return await exports.find(identity, name, spec), spec
+    try:
+        return await exports.find(identity, name, Label(DEFAULT)), Label(DEFAULT)
+    except LabelNotFound:
+        return await exports.find(identity, name, Latest()), Latest()
+
+
+def _new_default(body: bytes) -> str:
+    try:
+        return msgspec.json.decode(body, type=NewDefault).default_version
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidParams(
+            f"the body sets no default version: {error}", hint='Send {"default_version": "1.0.0"}.'
+        ) from None
+
+
+async def _listed(request: Asked, query: dict[str, str]) -> Skills:
+    limit = limit_of(query)
+    cursor, order = query.get("page", ""), order_of(query)
+    if query.get("after"):
+        cursor = await _cursor_after(request, parse_skill_name(query["after"]), order)
+    if query.get("source", "custom") != "custom":
+        return Skills("list", [], None, None, has_more=False, next_page=None)
+    work = partial(_listed_now, request=request, limit=limit, cursor=cursor, order=order)
+    return await request.registry.read_page(work)
+
+
+def _listed_now(connection: Any, *, request: Asked, limit: int, cursor: str, order: Order | None) -> Skills:
+    page = _page(connection, request, limit, cursor, order)
+    rows, more = page.skills, page.next_cursor
+    names = [row.name for row in rows]
+    ages, defaults = _facts(connection, request, names)
+    data = [skill_of(row.name, row.version, row.description, ages, defaults, request.headers) for row in rows]
+    first, last = (data[0].id, data[-1].id) if data else (None, None)
+    return Skills("list", data, first, last, has_more=more is not None, next_page=more)
+
+
+def _page(connection: Any, request: Asked, limit: int, cursor: str, order: Order | None) -> SkillPage:
+    caller, key = request.identity, request.key
+    if order is not None:
+        return list_by_creation(connection, caller, key, order=order, limit=limit, cursor=cursor)
+    listing = read_skills(connection, caller, key, namespace="", detail="names", limit=limit, cursor=cursor)
+    return msgspec.json.decode(listing, type=SkillPage)
+
+
+def _facts(connection: Any, request: Asked, names: list[str]) -> tuple[Any, dict[str, str]]:
+    """Return the ages and the default versions of skills, by name."""
+    labelled = labelled_versions(connection, names=names, label=DEFAULT)
+    return ages(connection, identity=request.identity, names=names), labelled
+
+
+async def _cursor_after(request: Asked, name: str, order: Order | None) -> str:
+    """Return the cursor that continues a list of skills after the skill `name`. Without `order`, the skill need not
+    exist.
+    """
+    if order is not None:
+        after = partial(cursor_after_creation, identity=request.identity, key=request.key, order=order, name=name)
+        return await request.registry.read_page(after)
+    namespace = name.rpartition(".")[0]
+    try:
+        described = await describe(request, name, Latest())
+    except SkilleryError:
+        return cursor_after_skill(request.key, namespace, name)
+    return cursor_after_skill(request.key, described["manifest"].get("namespace", namespace), name)
+
+
+async def _skill(request: Asked, name: str, spec: VersionSpec) -> Skill:
+    """Return a skill in the shape of `/v1/skills`. If no version is published, describe the newest version that the
+    caller sees, if it is a draft or in review.
+
+    Raise SkillNotFound or VersionNotFound if the caller sees no such skill or version.
+    """
+    try:
+        described = await describe(request, name, spec)
+    except VersionNotFound:
+        waiting = [row for row in await versions_of(request, name, 1, "") if row.status in WAITING]
+        if not waiting:
+            raise
+        described = await describe(request, name, Exact(Version.parse(waiting[0].version)))
+    ages, defaults = await request.registry.read_page(partial(_facts, request=request, names=[name]))
+    description = described["manifest"]["description"]
+    return skill_of(name, described["version"], description, ages, defaults, request.headers)
