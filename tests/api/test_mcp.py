@@ -22,7 +22,7 @@ from skillery.cli.mcp_bridge import McpBridge
 from skillery.cli.options import Target
 from skillery.cli.registry_access import RegistryAccess
 from skillery.errors import StartupError
-from skillery.mcp.large_messages import MOST_OF_SDK
+from skillery.mcp.requests import MOST_OF_SDK
 from tests.api.test_access import create_token
 from tests.conftest import Rpc, Server, clean_environment, manifest
 from tests.support.mcp_client import LEGACY, MODERN, Mcp, message_of, messages_of

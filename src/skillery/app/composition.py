@@ -20,9 +20,8 @@ from skillery import audit
 from skillery.app.builders import defined_in, documents_of
 from skillery.app.core_parts import MIB, Backends, Base, build_core
 from skillery.app.counts import Counts, counts_of_one_process
-from skillery.app.endpoint_parts import Edge
 from skillery.app.home import Home
-from skillery.app.routes import make_routes
+from skillery.app.routes import Edge, make_routes
 from skillery.backends import (
     Authenticator,
     DescribesResource,
@@ -46,11 +45,10 @@ from skillery.database.read_only import find_read_only, refuse_read_only
 from skillery.errors import StartupError
 from skillery.http.exchanges import ID_HEADER, headers_of_all_answers
 from skillery.http.gate import Gate
-from skillery.http.health import Readiness
+from skillery.http.health import Disk, Readiness, ServerState
 from skillery.http.operations import Route as EdgeRoute
 from skillery.http.requests import HttpRefusal, headers_of
 from skillery.http.run_streams import OpenStreams, StreamLimits
-from skillery.http.server_state import Disk, ServerState
 from skillery.http.tracing import Tracing, open_tracing
 from skillery.mcp.endpoint import McpEndpoint
 from skillery.mcp.requests import TaskTerms

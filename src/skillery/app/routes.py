@@ -1,35 +1,82 @@
-"""The routes of all endpoints. This module gives each endpoint the parts that it uses."""
+"""The parts that the HTTP endpoints share: authentication, memory budgets, checks of readiness, metrics and tracing."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from litestar import asgi
 from litestar.types import ASGIApp
 
-from skillery.app.endpoint_parts import Edge
+from skillery.backends import Resource
 from skillery.client_source import model_tools
+from skillery.context.budget import Answers, Bodies
+from skillery.context.silences import Silences
 from skillery.context.tracing import starting
+from skillery.context.worker_pool import WorkerPool
 from skillery.errors import SkilleryError
 from skillery.formats.file_schemas import FILES
-from skillery.http import health
+from skillery.http import health, run_streams
 from skillery.http.exchanges import ClientGone, Exchange, log_request
-from skillery.http.gate import FORBIDDEN
+from skillery.http.gate import FORBIDDEN, Gate
+from skillery.http.health import Readiness, ServerState
 from skillery.http.operations import METADATA_OPERATIONS, ResourceMetadata, Route
 from skillery.http.requests import HttpRefusal, headers_of, refusal_of, send_refusal
+from skillery.http.run_streams import OpenStreams
+from skillery.http.tracing import Tracing
 from skillery.mcp import endpoint as mcp
+from skillery.mcp.endpoint import McpEndpoint
 from skillery.methods.core import Core
 from skillery.methods.errors import unexpected
-from skillery.rest import blobs, documents, imports, run_events, trusted_publishing, workspaces
+from skillery.rest import blobs, documents, imports, trusted_publishing, workspaces
 from skillery.rest.downloads import DOWNLOADS, routed
 from skillery.rest.exports import DownloadParts
-from skillery.rest.plugin_routes import PREFIX
+from skillery.rest.plugin_routes import PREFIX, PluginRoutes
 from skillery.rest.skill_endpoints import V1_ENDPOINTS
 from skillery.rest.skill_requests import V1Parts
 from skillery.rpc import endpoint as rpc
+
+if TYPE_CHECKING:
+    from skillery.rest.metrics import Metrics
+
+
+class Edge(NamedTuple):
+    """The parts of the HTTP side. Each endpoint gets only the parts that it needs."""
+
+    gate: Gate
+    bodies: Bodies
+    max_body_bytes: int
+    answers: Answers
+    answer_seconds: float
+    """Seconds that a client may read nothing of its answer."""
+    streams: OpenStreams
+    public_downloads: bool
+    """Whether public skills can be downloaded without credentials."""
+    web: bool
+    """Whether the server has pages for browsers."""
+    git: bool
+    """Whether the server has repositories for git."""
+    public_url: str
+    """The setting `public_url`."""
+    log_requests: bool
+    readiness: Readiness
+    page_workers: WorkerPool
+    """Worker processes that render foreign texts for pages."""
+    silences: Silences
+    mcp: McpEndpoint
+    metrics: Metrics | None
+    """None if the setting `metrics` is off."""
+    tracing: Tracing | None
+    plugin_routes: PluginRoutes | None
+    """None if no plugin has routes."""
+    state: ServerState
+    resource: Resource | None
+    """How clients get a token. None if no authenticator describes it."""
+
+
+# -- The routes of all endpoints. This module gives each endpoint the parts that it uses -------------------------------
 
 
 def make_routes(core: Core, edge: Edge, pages: Sequence[Route] = ()) -> list[Any]:
@@ -46,7 +93,7 @@ def _plain_routes(core: Core, edge: Edge) -> list[Route]:
     prompt = model_tools.PromptEndpoint(gate, core)
     blob_parts = blobs.BlobParts(gate, core.blobs, core.signed, core.once, answers)
     import_parts = imports.ImportParts(gate, core.importer)
-    events = run_events.RunEvents(gate, core.runner, edge.streams)
+    events = run_streams.RunEvents(gate, core.runner, edge.streams)
     workspace_parts = workspaces.WorkspaceParts(gate, core.workspaces, answers)
     rpc_endpoint = rpc.RpcEndpoint(gate, core, bodies, answers, edge.max_body_bytes)
     trust = trusted_publishing.TrustParts(gate, core.exchange, bodies)
@@ -74,7 +121,7 @@ def _plain_routes(core: Core, edge: Edge) -> list[Route]:
         Route("/prompt", prompt.answer, model_tools.PROMPT_OPERATIONS),
         Route("/blobs", partial(blobs.blobs_endpoint, blob_parts), blobs.OPERATIONS, is_mount=True),
         Route("/import", partial(imports.receive_archive, import_parts), imports.OPERATIONS),
-        Route("/v1/runs", events.answer, run_events.OPERATIONS, paths=run_events.PATHS),
+        Route("/v1/runs", events.answer, run_streams.OPERATIONS, paths=run_streams.PATHS),
         Route(
             "/v1/workspaces",
             partial(workspaces.file_endpoint, workspace_parts),

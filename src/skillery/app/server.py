@@ -21,8 +21,8 @@ from skillery.app.background_jobs import sweep_periodically
 from skillery.app.composition import create_app, open_server
 from skillery.app.connections import Bounds, Connection, ConnectionAdmission, ConnectionCount
 from skillery.app.counts import Counts, counts_of_one_process
-from skillery.app.endpoint_parts import Edge
 from skillery.app.home import Home
+from skillery.app.routes import Edge
 from skillery.backends import Authenticator, KeepsTokens, UsesService
 from skillery.database import without_password
 from skillery.errors import StartupError

@@ -16,8 +16,8 @@ from typing import Any
 import msgspec
 
 from skillery.app.composition import open_server
-from skillery.app.endpoint_parts import Edge
 from skillery.app.home import Home
+from skillery.app.routes import Edge
 from skillery.authoring.folder_runs import AUTHOR
 from skillery.authoring.packages import FOLDER, wait_for_home
 from skillery.identity.quotas import UNLIMITED

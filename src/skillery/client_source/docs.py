@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 
 from skillery.backends import FailureType
-from skillery.client_source.client_results import Field, fields_of, parts_of
 from skillery.client_source.openrpc import CALLABLE
+from skillery.client_source.python import Field, fields_of, parts_of
 from skillery.method import Method, annotated_params
 
 DOCS = Path(__file__).parents[3] / "docs"

@@ -11,7 +11,7 @@ from urllib.parse import parse_qs
 import msgspec
 
 from skillery.backends import Identity
-from skillery.client_source.schemas import FORMATS, field_schema, tool
+from skillery.client_source.openrpc import FORMATS, field_schema, tool
 from skillery.environments.definitions import shown_properties
 from skillery.environments.named import NamedEnvironments
 from skillery.formats.inputs import inputs_in, signature_of

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Collection
+from datetime import timedelta
+from typing import Any, NamedTuple
 
+from skillery.audit import Head, Verified
 from skillery.backends import Sandbox, Storage
 from skillery.context.peers import Peers
 from skillery.http.operations import Operation, Response
@@ -125,3 +127,31 @@ async def readyz(readiness: Readiness, scope: Any, _receive: Any, send: Any, _he
     shown = {name: "ok" if works else "failed" for name, works in checks.items()}
     body = {"status": "ready" if ready else "not ready", "checks": shown}
     await send_bytes(send, 200 if ready else 503, encode(body))
+
+
+# -- The state of a running server, for pages of admins and for checks of readiness ------------------------------------
+
+
+class Disk(NamedTuple):
+    """The disk of the home of a server, in bytes."""
+
+    free: int
+    total: int
+
+
+class ServerState(NamedTuple):
+    """Functions that return the state of this server."""
+
+    checks: Callable[[], Awaitable[dict[str, bool]]]
+    """Whether database, storage and sandbox work."""
+    plugins: Callable[[], list[dict[str, Any]]]
+    """The rows of `skillery.plugins.facts.plugins_of_server`."""
+    disk: Callable[[], Disk]
+    span_of_runs: Callable[[], Awaitable[timedelta | None]]
+    """How long runs are kept if `runs.keep_count` shortens `runs.keep_days`, else None."""
+    verify_audit: Callable[[Head | None], Verified]
+    """Verifies the whole audit trail, and compares it with a head that was noted elsewhere. Blocking."""
+    storage: str
+    """The setting `storage`."""
+    secrets: Callable[[], Collection[str]]
+    """The names of all secrets that have a value. Blocking."""

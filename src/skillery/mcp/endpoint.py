@@ -21,8 +21,7 @@ from skillery.errors import InvalidParams
 from skillery.http.gate import Gate
 from skillery.http.operations import Body, Operation, Response, in_query
 from skillery.http.requests import JSON, HttpRefusal, check_json, only, read_body
-from skillery.mcp.large_messages import without_arguments
-from skillery.mcp.requests import SCOPE_KEY, ActiveCalls, TaskTerms, Visit, asked_tools
+from skillery.mcp.requests import SCOPE_KEY, ActiveCalls, TaskTerms, Visit, asked_tools, without_arguments
 from skillery.methods.core import Core
 from skillery.methods.errors import INVALID_PARAMS, plain_error
 

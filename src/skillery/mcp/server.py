@@ -24,8 +24,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from skillery import __version__
 from skillery.mcp.methods import FRESHNESS, answer_of, encoded
 from skillery.mcp.requests import visit_of
-from skillery.mcp.tasks.handlers import TaskParams, UpdateParams, cancel_task, get_task, update_task
-from skillery.mcp.tasks.negotiation import TASKS_EXTENSION
+from skillery.mcp.tasks import TASKS_EXTENSION, TaskParams, UpdateParams, cancel_task, get_task, update_task
 from skillery.mcp.tool_results import is_large
 from skillery.mcp.tools import call_tool, list_tools
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+import re
+from collections import Counter
+from collections.abc import Container, Mapping
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
+from mcp.shared.exceptions import MCPError
+from mcp_types import INVALID_PARAMS
 
 from skillery.backends import Identity
 from skillery.client.tool_calls import Pictures
@@ -13,11 +19,10 @@ from skillery.errors import SkilleryError
 from skillery.formats.hint_words import error_for_tools
 from skillery.formats.json_pieces import is_exactly, string_pieces
 from skillery.http.operations import ErrorAnswer
-from skillery.mcp.large_messages import MOST_OF_SDK
-from skillery.mcp.requests import Visit
+from skillery.mcp.requests import MOST_OF_SDK, Visit
 from skillery.methods.errors import encode, error_object
 from skillery.methods.execution import Caller, Parts, perform
-from skillery.methods.table import TOOLS
+from skillery.methods.table import METHODS, TOOLS
 
 """The eight tools of the Skills Protocol, which every model has."""
 
@@ -115,3 +120,123 @@ def output_schema(result: type[msgspec.Struct]) -> dict[str, Any]:
     """
     alternatives, parts = msgspec.json.schema_components([result, ErrorAnswer], ref_template="#/$defs/{name}")
     return {"type": "object", "anyOf": list(alternatives), "$defs": parts}
+
+
+# -- The tools of skills as tools of MCP, for connections that name the skills in the query: `?tools=text.words` -------
+
+
+MOST_TOOLS = 1000
+"""Limit of the number of tools of one skill."""
+MOST_BYTES = 1024 * 1024
+"""Limit of the JSON bytes of all skill tools of a connection. The SDK validates each value on the event loop."""
+MOST_OF_NAME, MOST_OF_TOOL = 120, 90
+"""Limits of a tool name `skill__tool` in characters, and of the part `tool`. MCP allows 128, and a number may be
+appended.
+"""
+_PROPERTY = ("type", "description", "enum")
+
+
+class SkillTool(NamedTuple):
+    name: str
+    """Name of the tool in this connection."""
+    skill: str
+    tool: str
+    description: str
+    schema: dict[str, Any]
+
+    def shown(self) -> dict[str, Any]:
+        return {"name": self.name, "description": self.description, "inputSchema": self.schema}
+
+
+async def skill_tools(visit: Visit) -> dict[str, SkillTool]:
+    """Return the tools of the skills that the connection names, by their MCP names.
+
+    The MCP name of a tool is its own name. If two skills have a tool of that name, or a method has that name, the skill
+    is put before it: `text_words__count`. So no tool can replace another one. Raise MCPError if a skill does not exist
+    or the tools are too large.
+    """
+    found: list[tuple[str, dict[str, Any]]] = []
+    size = 0
+    for skill in visit.skills:
+        text = await _tools_of(visit, skill)
+        size += len(text)
+        if size > MOST_BYTES:
+            raise _too_many(visit, size)
+        found += [(skill, tool) for tool in msgspec.json.decode(text)["tools"]]
+    often = Counter(tool["name"] for _, tool in found)
+    separate = {_with_skill(skill, tool["name"]) for skill, tool in found}
+    tools: dict[str, SkillTool] = {}
+    for skill, tool in found:
+        bare = tool["name"]
+        is_taken = often[bare] > 1 or bare in METHODS or bare in separate
+        name = _free(_with_skill(skill, bare) if is_taken else bare, tools)
+        tools[name] = SkillTool(name, skill, bare, tool["description"], _schema(tool["parameters"]))
+    return tools
+
+
+def _with_skill(skill: str, bare: str) -> str:
+    above, tool = re.sub(r"[.-]", "_", skill), bare[:MOST_OF_TOOL]
+    return f"{above[-(MOST_OF_NAME - len(tool)) :]}__{tool}"
+
+
+def _free(name: str, taken: Container[str]) -> str:
+    """Return `name`, or `name` with a number if `name` is in `taken`. The skills `a.b` and `a-b` have the same
+    prefix.
+    """
+    numbered = (f"{name}_{number}" for number in itertools.count(2))
+    return next(one for one in itertools.chain([name], numbered) if one not in taken)
+
+
+def arguments_of(tool: SkillTool, arguments: msgspec.Raw, more: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the params with which the method call_tool calls `tool`. `more` has the params for its run."""
+    return {"name": f"{tool.skill}/{tool.tool}", "args": arguments, **more}
+
+
+def result_of(answer: dict[str, Any]) -> dict[str, Any]:
+    """Return the MCP result for the result of the method call_tool.
+
+    The text content is the value that the handler returned, and the ids of output blobs, if there are any. The
+    structured content is the whole result of call_tool.
+    """
+    value = answer["result"]
+    texts = [value if isinstance(value, str) else encode(value).decode()]
+    if answer["output_blobs"]:
+        texts.append(encode({"output_blobs": answer["output_blobs"]}).decode())
+    content = [{"type": "text", "text": text} for text in texts]
+    return {"content": content, "structuredContent": answer, "isError": bool(answer["is_error"])}
+
+
+def _too_many(visit: Visit, size: int) -> MCPError:
+    message = f"the tools of the {len(visit.skills)} skills of this connection have {size} bytes or more"
+    hint = f"At most {MOST_BYTES} are offered. Name fewer skills in ?tools=, or call their tools with call_tool."
+    return MCPError(INVALID_PARAMS, message, {"type": "answer_too_large", "hint": hint})
+
+
+async def _tools_of(visit: Visit, skill: str) -> bytes:
+    """Return the tools of a skill: the JSON result of the method list_tools. Raise MCPError if list_tools fails."""
+    raw = msgspec.Raw(encode({"skill": skill, "limit": MOST_TOOLS}))
+    answer, error = await perform(visit.core, visit.identity, "list_tools", raw, None)
+    if answer is None:
+        message = f"the tools of '{skill}', which this connection asks for, cannot be listed: {error['message']}"
+        raise MCPError(INVALID_PARAMS, message, error["data"])
+    text = b"".join(answer)
+    visit.held.sent(len(text))
+    return text
+
+
+def _schema(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Return the JSON Schema of a tool's parameters. Skill Tools marks optional parameters, JSON Schema marks
+    required ones.
+    """
+    shown = {name: _property(one) for name, one in parameters.items()}
+    required = [name for name, one in parameters.items() if one.get("optional") is not True]
+    return {"type": "object", "properties": shown, **({"required": required} if required else {})}
+
+
+def _property(declared: dict[str, Any]) -> dict[str, Any]:
+    shown = {key: declared[key] for key in _PROPERTY if key in declared}
+    if declared.get("type") == "array":
+        # Skill Tools does not define `items`, but some clients refuse arrays without it.
+        items = declared.get("items")
+        shown["items"] = items if isinstance(items, dict) else {}
+    return shown

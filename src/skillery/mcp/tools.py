@@ -16,18 +16,20 @@ from mcp_types import INVALID_PARAMS, CallToolRequestParams, PaginatedRequestPar
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from skillery.client_source.model_tools import explained
-from skillery.client_source.schemas import tool
+from skillery.client_source.openrpc import tool
 from skillery.environments.definitions import shown_properties
 from skillery.mcp.methods import COMPLETE, FRESHNESS, encoded
 from skillery.mcp.progress import progress_sent
 from skillery.mcp.requests import ON_REQUEST, CallKey, Visit, visit_of
-from skillery.mcp.skill_tools import arguments_of, result_of, skill_tools
-from skillery.mcp.tasks.creation import STARTS_RUNS, answered_within, created_task
+from skillery.mcp.tasks import STARTS_RUNS, answered_within, created_task
 from skillery.mcp.tool_results import (
+    arguments_of,
     error_result,
     is_large,
     large_result,
     output_schema,
+    result_of,
+    skill_tools,
     tool_result,
     with_pictures,
 )

@@ -10,10 +10,26 @@ from litestar.openapi.spec.enums import OpenAPIType
 
 from skillery.backends import Scope
 from skillery.http.operations import BINARY, ELSEWHERE, JSON, Body, Operation, Response, in_query
-from skillery.rest.skill_requests import DEFAULT_LIMIT, MOST_LISTED, Headers, V1Parts
-from skillery.rest.skill_shapes import Deleted, InlineSkill, Skill, Skills, SkillVersion, SkillVersions
-from skillery.rest.skill_versions import version_endpoint, versions_endpoint
-from skillery.rest.skills import content_endpoint, inline_endpoint, skill_endpoint, skills_endpoint
+from skillery.rest.skill_requests import (
+    DEFAULT_LIMIT,
+    MOST_LISTED,
+    Deleted,
+    Headers,
+    InlineSkill,
+    Skill,
+    Skills,
+    SkillVersion,
+    SkillVersions,
+    V1Parts,
+)
+from skillery.rest.skills import (
+    content_endpoint,
+    inline_endpoint,
+    skill_endpoint,
+    skills_endpoint,
+    version_endpoint,
+    versions_endpoint,
+)
 
 _ZIP = Response("A zip with the files of the version at its root.", kinds=("application/zip",))
 _SAME = Response("If-None-Match contains the ETag of the content.", kinds=())

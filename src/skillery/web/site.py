@@ -14,8 +14,8 @@ from skillery.backends import Authenticator
 from skillery.context.budget import Answers, Bodies
 from skillery.context.worker_pool import WorkerPool
 from skillery.http.gate import Gate
+from skillery.http.health import ServerState
 from skillery.http.run_streams import OpenStreams, RunStreams
-from skillery.http.server_state import ServerState
 from skillery.methods.core import Core
 from skillery.web import display
 from skillery.web.assets import Assets
