@@ -21,14 +21,12 @@ from skillery.errors import InvalidParams
 from skillery.http.gate import Gate
 from skillery.http.operations import Body, Operation, Response, in_query
 from skillery.http.requests import JSON, HttpRefusal, check_json, only, read_body
-from skillery.mcp.requests import SCOPE_KEY, ActiveCalls, TaskTerms, Visit, asked_tools, without_arguments
+from skillery.mcp.requests import EVENTS, SCOPE_KEY, ActiveCalls, TaskTerms, Visit, asked_tools, without_arguments
 from skillery.methods.core import Core
 from skillery.methods.errors import INVALID_PARAMS, plain_error
 
 if TYPE_CHECKING:
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
-
-    from skillery.mcp.direct.answers import DirectAnswers
 
 SESSION = b"mcp-session-id"
 INITIALIZE, CANCELLED = "initialize", "notifications/cancelled"
@@ -36,7 +34,6 @@ GREETINGS = {INITIALIZE, "server/discover"}
 """The requests whose results have instructions."""
 
 
-EVENTS = "text/event-stream"
 OPERATIONS = (
     Operation(
         "POST",
@@ -94,7 +91,7 @@ _cancelled = msgspec.json.Decoder(_Cancelled)
 
 
 class McpEndpoint:
-    """Passes messages to the MCP SDK, unless they can be answered directly. The SDK calls the handlers of
+    """Passes messages to the MCP SDK, unless the responder answers them. The SDK calls the handlers of
     `skillery.mcp.server`.
     """
 
@@ -109,7 +106,7 @@ class McpEndpoint:
         self._max_body_bytes = max_body_bytes
         self._terms = terms
         self._calls = ActiveCalls()
-        self._opening: asyncio.Task[tuple[StreamableHTTPSessionManager, DirectAnswers]] | None = None
+        self._opening: asyncio.Task[StreamableHTTPSessionManager] | None = None
         self._open: asyncio.Task[None] | None = None
         self._closing = asyncio.Event()
 
@@ -118,7 +115,9 @@ class McpEndpoint:
         check_json(headers)
         identity = await self._gate.authenticate(scope, headers)
         request = _asked(scope)
-        manager, direct = await self._sdk()
+        manager = await self._sdk()
+        from skillery.mcp.responder import respond
+
         with self._bodies.hold() as held, self._answers.hold() as room:
             visit = Visit(self._core, identity, self._calls, headers, request, room, held, self._terms)
             held_answer.set(room)
@@ -126,7 +125,7 @@ class McpEndpoint:
             body, visit.arguments = await without_arguments(whole)
             del whole
             _note_client(body)
-            if await direct.answer(visit, scope, headers, body, send):
+            if await respond(visit, scope, headers, body, send):
                 return
             message = _peek(body)
             if message.method == CANCELLED:
@@ -142,17 +141,16 @@ class McpEndpoint:
         if self._open is not None:
             await asyncio.wait({self._open})
 
-    async def _sdk(self) -> tuple[StreamableHTTPSessionManager, DirectAnswers]:
+    async def _sdk(self) -> StreamableHTTPSessionManager:
         if self._opening is None:
             self._opening = asyncio.create_task(self._make())
         return self._opening.result() if self._opening.done() else await asyncio.shield(self._opening)
 
-    async def _make(self) -> tuple[StreamableHTTPSessionManager, DirectAnswers]:
+    async def _make(self) -> StreamableHTTPSessionManager:
         # Import in a worker thread, because the import takes half a second.
         await asyncio.to_thread(_import_sdk)
         from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
-        from skillery.mcp.direct.answers import DirectAnswers
         from skillery.mcp.server import make_server
 
         # The SDK does not check hosts and origins, because `Gate.check_browser` has done so.
@@ -162,7 +160,7 @@ class McpEndpoint:
         ready = asyncio.Event()
         self._open = asyncio.create_task(self._hold(manager, ready))
         await ready.wait()
-        return manager, DirectAnswers(manager)
+        return manager
 
     async def _hold(self, manager: StreamableHTTPSessionManager, ready: asyncio.Event) -> None:
         """Keep the manager of the SDK open until `close`. The manager has an anyio task group, which one task must
@@ -187,7 +185,7 @@ class McpEndpoint:
 
 
 def _import_sdk() -> None:
-    import skillery.mcp.direct.answers
+    import skillery.mcp.responder
     import skillery.mcp.server  # noqa: F401
 
 

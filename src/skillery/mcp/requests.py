@@ -10,6 +10,7 @@ from urllib.parse import parse_qs
 
 import msgspec
 
+from skillery import __version__
 from skillery.backends import Identity
 from skillery.client_source.model_tools import OPT_IN
 from skillery.context.budget import HeldAnswer, HeldBody
@@ -188,6 +189,8 @@ def _with_length(start: Any, size: int) -> Any:
 
 
 SCOPE_KEY = "skillery.visit"
+EVENTS = "text/event-stream"
+SERVER = {"name": "skillery", "title": "Skillery", "version": __version__}
 ON_REQUEST = ("create_skill", "search_skills", *WORKSPACE_METHODS)
 """Methods that a connection can ask for as tools, in addition to the eight tools of the Skills Protocol."""
 OUTPUTS = "output_schemas"
@@ -265,8 +268,6 @@ class Visit:
         """Skills that the connection names, to get their tools."""
         self.arguments: msgspec.Raw | None = None
         """Arguments of the called tool, if they are too large for the SDK."""
-        self.sample: dict[str, Any] | None = None
-        """The result of a tool call that only shows the form of the SDK's response. No tool is called."""
         self.held = held
         self.body = body
         self.splices = Splices(held.sent)

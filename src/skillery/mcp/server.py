@@ -21,9 +21,8 @@ from mcp_types import (
 )
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from skillery import __version__
 from skillery.mcp.methods import FRESHNESS, answer_of, encoded
-from skillery.mcp.requests import visit_of
+from skillery.mcp.requests import SERVER, visit_of
 from skillery.mcp.tasks import TASKS_EXTENSION, TaskParams, UpdateParams, cancel_task, get_task, update_task
 from skillery.mcp.tool_results import is_large
 from skillery.mcp.tools import call_tool, list_tools
@@ -76,9 +75,9 @@ class _Server(Server[Any]):
 
 def make_server() -> Server[Any]:
     server = _Server(
-        "skillery",
-        version=__version__,
-        title="Skillery",
+        SERVER["name"],
+        version=SERVER["version"],
+        title=SERVER["title"],
         # No parameter is sent as a header. Without this, the SDK would call tools/list before each call.
         get_tool_input_schema=lambda _: None,
     )

@@ -24,8 +24,6 @@ from skillery.methods.errors import encode, error_object
 from skillery.methods.execution import Caller, Parts, perform
 from skillery.methods.table import METHODS, TOOLS
 
-"""The eight tools of the Skills Protocol, which every model has."""
-
 
 class _WithStatus(msgspec.Struct):
     status: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
@@ -42,13 +40,6 @@ def tool_result(answer: bytes) -> dict[str, Any]:
         # The failure of a run is part of its result.
         "isError": structured.get("status") == "failed",
     }
-
-
-def result_of_method(visit: Visit, answer: Parts | None, error: dict[str, Any]) -> dict[str, Any]:
-    """Return the result of a tool call for the outcome of a method: its answer, or None and its error."""
-    if answer is None:
-        return error_result(visit, error)
-    return large_result(visit, answer) if is_large(answer) else tool_result(b"".join(answer))
 
 
 def is_large(answer: Parts) -> bool:
@@ -68,11 +59,11 @@ def large_result(visit: Visit, answer: Parts) -> dict[str, Any]:
     return {
         "content": [{"type": "text", "text": visit.splices.text(text)}],
         "structuredContent": visit.splices.object(answer),
-        "isError": _is_failed_run(answer),
+        "isError": is_failed_run(answer),
     }
 
 
-def _is_failed_run(answer: Parts) -> bool:
+def is_failed_run(answer: Parts) -> bool:
     # The result of a run has one part. Answers with several parts are contents, and joining them would copy them.
     return len(answer) == 1 and is_exactly(_with_status.decode(answer[0]).status, b'"failed"')
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -17,7 +18,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from skillery.client_source.model_tools import explained
 from skillery.client_source.openrpc import tool
-from skillery.environments.definitions import shown_properties
+from skillery.environments.definitions import Defined, shown_properties
 from skillery.mcp.methods import COMPLETE, FRESHNESS, encoded
 from skillery.mcp.progress import progress_sent
 from skillery.mcp.requests import ON_REQUEST, CallKey, Visit, visit_of
@@ -48,14 +49,27 @@ the tool.
 
 
 async def list_tools(context: Context, _: PaginatedRequestParams) -> dict[str, Any]:
-    visit = visit_of(context)
-    more = with_workspaces(shown_properties(visit.core.environments.named.defined), visit.methods)
-    explain = explained if visit.explains_code else None
-    shown = [tool(name, METHODS[name].params, "mcp", more, explain) for name in _names(visit)]
-    if visit.shows_outputs:
-        shown = [one | {"outputSchema": output_schema(METHODS[one["name"]].result)} for one in shown]
-    offered = await skill_tools(visit)
-    return {"tools": [*shown, *(one.shown() for one in offered.values())], **FRESHNESS}
+    return {"tools": await listed_tools(visit_of(context)), **FRESHNESS}
+
+
+async def listed_tools(visit: Visit) -> list[dict[str, Any]]:
+    """Return the tools of the connection as MCP describes them."""
+    defined = visit.core.environments.named.defined
+    methods = _method_tools(defined, tuple(_names(visit)), visit.explains_code, visit.shows_outputs)
+    return [*methods, *(skill_tool.shown() for skill_tool in (await skill_tools(visit)).values())]
+
+
+# Making the schemas takes ten times as long as the rest of a request, and few combinations are asked for.
+@lru_cache(64)
+def _method_tools(
+    defined: Defined, names: tuple[str, ...], explains_code: bool, shows_outputs: bool
+) -> tuple[dict[str, Any], ...]:
+    more = with_workspaces(shown_properties(defined), names)
+    explain = explained if explains_code else None
+    tools = (tool(name, METHODS[name].params, "mcp", more, explain) for name in names)
+    if shows_outputs:
+        tools = (shown | {"outputSchema": output_schema(METHODS[shown["name"]].result)} for shown in tools)
+    return tuple(tools)
 
 
 async def call_tool(context: Context, request: CallToolRequestParams) -> dict[str, Any]:
@@ -64,8 +78,6 @@ async def call_tool(context: Context, request: CallToolRequestParams) -> dict[st
     Errors of a method are returned as results, so that models see them. Raise MCPError if the tool does not exist.
     """
     visit = visit_of(context)
-    if visit.sample is not None:
-        return visit.sample
     if request.name in _names(visit):
         answer, error = await _call(context, request, request.name, _arguments(visit, request))
         if answer is None:
