@@ -184,8 +184,16 @@ def _read(path: Path) -> str:
     return path.read_text("utf-8")
 
 
+def _run_of_process() -> str:
+    """Return the source of a run in an ordinary process, which a new sandbox begins with."""
+    source = _read(Path(__file__).parents[1] / "builtin" / "unsafe_subprocess.py")
+    run = source[source.index("class PlainRun:") : source.index("\n\n\ndef open_sandbox(")]
+    return run.replace("PlainRun", "__CLASS__Run")
+
+
 def _filled_plugin(text: str, names: _Names, kind: PluginKind, version: str) -> str:
     values = {
+        "RUN": _run_of_process(),
         "NAME": names.name,
         "MODULE": names.module,
         "OFFER": names.offer,

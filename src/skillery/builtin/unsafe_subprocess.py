@@ -92,6 +92,9 @@ class UnsafeSubprocess:
         """Do nothing, because this backend keeps nothing between runs."""
 
 
+# `skillery plugin new` copies everything from here to `open_sandbox` into the package of a new sandbox.
+
+
 class PlainRun:
     """One job in one process and one temporary folder."""
 
@@ -157,6 +160,7 @@ class PlainRun:
         return {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(self._folder / "workspace"), "LANG": "C.UTF-8"}
 
     def _start(self, channel: int, log: LogPipe) -> subprocess.Popen[bytes]:
+        """Start the process of the run. A sandbox isolates it here; this one does not."""
         return subprocess.Popen(
             [sys.executable, "-I", "-S", "-B", "-c", START, str(channel)],
             cwd=RUNNER,
