@@ -177,6 +177,8 @@ async def build_core(base: Base, stack: AsyncExitStack) -> Core:
         blobs=runtime.blobs,
         signed=SignedDownloads(database, backends.storage, base.settings.signed_downloads_seconds),
         runner=runtime.runner,
+        following=runtime.runner.following,
+        cancellation=runtime.runner.cancellation,
         workspaces=Workspaces(registry, database, quotas, WorkspaceFiles(database, backends.storage, quotas)),
         publisher=publisher,
         rechecks=Rechecks(database, publisher.checks, base.events),

@@ -93,7 +93,7 @@ def _plain_routes(core: Core, edge: Edge) -> list[Route]:
     prompt = model_tools.PromptEndpoint(gate, core)
     blob_parts = blobs.BlobParts(gate, core.blobs, core.signed, core.once, answers)
     import_parts = imports.ImportParts(gate, core.importer)
-    events = run_streams.RunEvents(gate, core.runner, edge.streams)
+    events = run_streams.RunEvents(gate, core.following, edge.streams)
     workspace_parts = workspaces.WorkspaceParts(gate, core.workspaces, answers)
     rpc_endpoint = rpc.RpcEndpoint(gate, core, bodies, answers, edge.max_body_bytes)
     trust = trusted_publishing.TrustParts(gate, core.exchange, bodies)

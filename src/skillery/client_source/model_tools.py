@@ -23,7 +23,7 @@ from skillery.identity.access import is_admin
 from skillery.methods.core import Core
 from skillery.methods.errors import INVALID_PARAMS, encode, plain_error
 from skillery.methods.table import METHODS, TOOLS
-from skillery.runs.starting import RunCode
+from skillery.runs.requests import RunCode
 from skillery.skills.listings import FirstSkill, first_skills
 from skillery.workspaces.methods import with_workspaces
 

@@ -22,8 +22,7 @@ from skillery.http.gate import Gate
 from skillery.http.operations import Operation, Response, in_query
 from skillery.http.requests import disconnected, only, send_bytes
 from skillery.methods.errors import encode
-from skillery.runs import Runner
-from skillery.runs.followed_runs import Followed
+from skillery.runs.followed_runs import Followed, Following
 from skillery.runs.live_output import LogPart
 
 EVENTS = "text/event-stream"
@@ -98,8 +97,8 @@ def _subtract(counter: Counter[str], key: str) -> None:
 class RunStreams:
     """Sends the events of runs to clients."""
 
-    def __init__(self, runner: Runner, streams: OpenStreams) -> None:
-        self.runner = runner
+    def __init__(self, following: Following, streams: OpenStreams) -> None:
+        self.following = following
         self._streams = streams
         self._turns = cycle(range(TURNS))
 
@@ -120,7 +119,7 @@ class RunStreams:
 
         Raise Busy if too many streams are open. Raise the errors of `Runner.follow_run`.
         """
-        followed = await self.runner.follow_run(identity, run_id)
+        followed = await self.following.open(identity, run_id)
         try:
             with self._streams.hold(run_id, identity.name):
                 _bound_buffer(receive)
@@ -141,7 +140,7 @@ class RunStreams:
             followed.close()
 
     async def _end_event(self, identity: Identity, run_id: str, after: int) -> bytes:
-        return event("end", await self.runner.get_run(identity, run_id), after)
+        return event("end", await self.following.get_run(identity, run_id), after)
 
     async def _events(
         self,
@@ -266,10 +265,10 @@ OPERATIONS = (
 class RunEvents:
     """The endpoint that sends the events of a run."""
 
-    def __init__(self, gate: Gate, runner: Runner, streams: OpenStreams) -> None:
+    def __init__(self, gate: Gate, following: Following, streams: OpenStreams) -> None:
         self._gate = gate
-        self._runner = runner
-        self._streams = RunStreams(runner, streams)
+        self._following = following
+        self._streams = RunStreams(following, streams)
 
     async def answer(self, scope: Any, receive: Any, send: Any, headers: dict[str, str]) -> None:
         """Answer `GET /v1/runs/{run_id}/events` with events, or with plain text if the client accepts text/plain."""
@@ -278,7 +277,7 @@ class RunEvents:
         run_id = scope["path"].split("/")[3]
         after = offset_of(scope, headers)
         if scope["method"] == "HEAD":
-            (await self._runner.follow_run(identity, run_id)).close()
+            (await self._following.open(identity, run_id)).close()
             await send_bytes(send, 200, b"", EVENTS)
         elif TEXT in headers.get("accept", ""):
             await self._send_log(identity, run_id, send)
@@ -288,7 +287,7 @@ class RunEvents:
 
     async def _send_log(self, identity: Identity, run_id: str, send: Any) -> None:
         """Send the present log of the run as plain text."""
-        followed = await self._runner.follow_run(identity, run_id)
+        followed = await self._following.open(identity, run_id)
         try:
             await begin_text(send, f"{TEXT}; charset=utf-8")
             after = 0

@@ -242,17 +242,17 @@ async def complete(core: Core, identity: Identity, argument: CompleteArgument) -
 
 
 async def get_task(core: Core, identity: Identity, task: OfTask) -> RunState:
-    return await core.runner.run_state(identity, task.task_id)
+    return await core.following.state(identity, task.task_id)
 
 
 async def cancel_task(core: Core, identity: Identity, task: OfTask) -> RunState:
     """Cancel a task, and return its state. A task that has ended does not change."""
-    state = await core.runner.run_state(identity, task.task_id)
+    state = await core.following.state(identity, task.task_id)
     if state.has_ended:
         return state
     with suppress(RunEnded):
-        await core.runner.cancel_run(identity, task.task_id)
-    return await core.runner.run_state(identity, task.task_id)
+        await core.cancellation.cancel_run(identity, task.task_id)
+    return await core.following.state(identity, task.task_id)
 
 
 MCP_METHODS: dict[str, Method] = {

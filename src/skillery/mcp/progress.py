@@ -97,7 +97,7 @@ class _Teller:
         """Start to follow the run as soon as the call has started one."""
         if self._followed is None and self._run_ids:
             try:
-                self._followed = await self._visit.core.runner.follow_run(self._visit.identity, self._run_ids[0])
+                self._followed = await self._visit.core.following.open(self._visit.identity, self._run_ids[0])
             except SkilleryError:  # the run was refused, or its record has been deleted
                 self._run_ids = []
 

@@ -232,7 +232,7 @@ class ActiveCalls:
     def take_back(self, core: Core, identity: Identity, run_ids: list[str]) -> None:
         """Start to cancel the runs, and return at once. A background task cancels each run."""
         for run_id in run_ids:
-            task = asyncio.create_task(core.runner.cancel_abandoned_run(identity, run_id))
+            task = asyncio.create_task(core.cancellation.cancel_abandoned_run(identity, run_id))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 

@@ -25,6 +25,8 @@ from skillery.maintenance.garbage import Collector
 from skillery.maintenance.purges import Purger
 from skillery.publishing import Developer, Publisher, Rechecks, ToolMaker
 from skillery.runs import Runner
+from skillery.runs.cancellation import Cancellation
+from skillery.runs.followed_runs import Following
 from skillery.skills.figures import FirstSkills
 from skillery.skills.files import Guide
 from skillery.skills.listings import CatalogueParts
@@ -48,6 +50,8 @@ class Core:
     blobs: Blobs
     signed: SignedDownloads
     runner: Runner
+    following: Following
+    cancellation: Cancellation
     workspaces: Workspaces
     publisher: Publisher
     rechecks: Rechecks

@@ -9,7 +9,6 @@ from skillery.context.late_imports import late_names
 if TYPE_CHECKING:
     from skillery.runs.input_files import parse_outputs
     from skillery.runs.queries import args_of
-    from skillery.runs.requests import CodeRequest, SkillRequest, ToolRequest
     from skillery.runs.runner import Runner
     from skillery.runs.trials import Trial, TrialResult
     from skillery.runs.unrecorded import UnrecordedRuns
@@ -19,7 +18,6 @@ else:
         {
             "input_files": ("parse_outputs",),
             "queries": ("args_of",),
-            "requests": ("CodeRequest", "SkillRequest", "ToolRequest"),
             "runner": ("Runner",),
             "trials": ("Trial", "TrialResult"),
             "unrecorded": ("UnrecordedRuns",),
@@ -27,10 +25,7 @@ else:
     )
 
 __all__ = [
-    "CodeRequest",
     "Runner",
-    "SkillRequest",
-    "ToolRequest",
     "Trial",
     "TrialResult",
     "UnrecordedRuns",

@@ -14,7 +14,7 @@ from skillery.formats.manifest import Manifest, Permissions, Runtime
 from skillery.identity import access
 from skillery.registry.version_rows import VersionRow
 from skillery.registry.visibility import WAS_PUBLISHED
-from skillery.runs.requests import CodeRequest, SkillRequest, ToolRequest
+from skillery.runs.requests import RunParams
 from skillery.tools.tool_lookup import tool_run_by
 from skillery.workspaces.usage import RunWorkspaces, Target
 
@@ -114,9 +114,7 @@ class WorkspaceTargets:
     def __init__(self, workspaces: RunWorkspaces) -> None:
         self._workspaces = workspaces
 
-    async def find(
-        self, identity: Identity, request: SkillRequest | CodeRequest | ToolRequest, manifest: Manifest | None = None
-    ) -> Target | None:
+    async def find(self, identity: Identity, request: RunParams, manifest: Manifest | None = None) -> Target | None:
         """Return the workspace that the request names, or None if it names none. `manifest` belongs to the skill.
 
         Raise WorkspaceNotFound or SnapshotNotFound if there is no such workspace or snapshot. Raise

@@ -17,6 +17,7 @@ from skillery.formats.manifest import Manifest, Permissions, Runtime
 from skillery.formats.texts import new_run_id
 from skillery.formats.version_spec import parse_version_spec
 from skillery.identity.access import ApprovalRules
+from skillery.method import or_none
 from skillery.registry.resolution import resolve
 from skillery.registry.version_rows import VersionRow, standing_warnings
 from skillery.runs.cache import Cache
@@ -42,7 +43,7 @@ from skillery.runs.permissions import (
     has_permissions,
     not_executable,
 )
-from skillery.runs.requests import CodeRequest, Method, SkillRequest, ToolRequest
+from skillery.runs.requests import CallTool, ExecuteSkill, Method, RunCode
 from skillery.runs.scripts import SESSION_SKILL, script_call, tool_args
 from skillery.runs.skill_calls import called_job
 from skillery.runs.trials import Trial, Unpublished, code_job, trial_job
@@ -117,7 +118,7 @@ class Preparer:
         """The limits of a run whose skill and caller name no other ones."""
         return self._limits.defaults
 
-    async def skill(self, identity: Identity, request: SkillRequest) -> Prepared:
+    async def skill(self, identity: Identity, request: ExecuteSkill) -> Prepared:
         """Prepare a run of the entrypoint of a skill, or of one of its scripts or modules."""
         spec = parse_version_spec(request.version)
         version = await self._database.read(lambda connection: resolve(connection, identity, request.name, spec))
@@ -129,12 +130,12 @@ class Preparer:
         return await self._entrypoint(identity, request, version, manifest, manifest.called)
 
     async def _entrypoint(
-        self, identity: Identity, request: SkillRequest, version: VersionRow, manifest: Manifest, runtime: Runtime
+        self, identity: Identity, request: ExecuteSkill, version: VersionRow, manifest: Manifest, runtime: Runtime
     ) -> Prepared:
         args = await checked_arguments(version.name, manifest.inputs, request.args, runtime)
         rows = await self._mounts.find_blobs(identity, [*request.input_blobs, *args.blobs])
         rights = granted(identity, version, manifest, self._approval)
-        limits = self._limits.for_skill(runtime.limits, request.timeout_ms)
+        limits = self._limits.for_skill(runtime.limits, or_none(request.timeout_ms))
         job = Job(
             run_id=new_run_id(),
             call=SkillCall(version.name, runtime.export),
@@ -149,13 +150,13 @@ class Preparer:
         made = _made("execute_skill", job, version, rights, args)
         target = await self._workspaces.find(identity, request, manifest)
         made = msgspec.structs.replace(made, workspace=target)
-        chosen = chosen_for(self._named.defined, manifest, request.environment)
+        chosen = chosen_for(self._named.defined, manifest, or_none(request.environment))
         return await self._with_packages(
             made, [Needing(version.name, manifest, job.skills[0].folder)], chosen, request.timeout_ms
         )
 
     async def _script(
-        self, identity: Identity, request: SkillRequest, version: VersionRow, manifest: Manifest
+        self, identity: Identity, request: ExecuteSkill, version: VersionRow, manifest: Manifest
     ) -> Prepared:
         if manifest.called is not None:
             raise has_entrypoint(version, manifest.called)
@@ -163,10 +164,11 @@ class Preparer:
         rights = granted(identity, version, manifest, self._approval)
         if has_permissions(manifest):
             await self._database.read(partial(check_no_handler, version=version, path=path))
-        script = ScriptCall(version.name, path, module=request.module, in_skill=request.in_skill)
+        script = ScriptCall(version.name, path, module=request.module, in_skill=request.cwd == "skill")
         call, failure = script_call(script, request.args, rights.permissions)
         args = Arguments(b"{}", [], failure)
-        limits = self._limits.for_skill(manifest.runtime.limits if manifest.runtime else {}, request.timeout_ms)
+        own_limits = manifest.runtime.limits if manifest.runtime else {}
+        limits = self._limits.for_skill(own_limits, or_none(request.timeout_ms))
         rows = await self._mounts.find_blobs(identity, request.input_blobs)
         job = Job(
             run_id=new_run_id(),
@@ -182,17 +184,17 @@ class Preparer:
         made = _made("execute_skill", job, version, rights, args)
         target = await self._workspaces.find(identity, request, manifest)
         made = msgspec.structs.replace(made, workspace=target)
-        chosen = chosen_for(self._named.defined, manifest, request.environment, path)
+        chosen = chosen_for(self._named.defined, manifest, or_none(request.environment), path)
         return await self._with_packages(
             made, [Needing(version.name, manifest, job.skills[0].folder)], chosen, request.timeout_ms
         )
 
-    async def _script_path(self, request: SkillRequest, version: VersionRow) -> str:
+    async def _script_path(self, request: ExecuteSkill, version: VersionRow) -> str:
         if request.module:
             return await self._database.read(partial(find_module, version=version, module=request.module))
         return await self._database.read(partial(stored_path, version=version, path=request.script))
 
-    async def tool(self, identity: Identity, request: ToolRequest, tool: FoundTool, script: str) -> Prepared:
+    async def tool(self, identity: Identity, request: CallTool, tool: FoundTool, script: str) -> Prepared:
         """Prepare a call of the tool's handler, the file `script`."""
         args = await checked_arguments(request.name, await self._declarations.inputs(tool), tool_args(request.args))
         rows = await self._mounts.find_blobs(identity, request.input_blobs)
@@ -200,7 +202,7 @@ class Preparer:
         manifest = await self._declarations.manifest(version) if version else None
         own_limits = manifest.runtime.limits if manifest and manifest.runtime else {}
         rights = granted(identity, version, manifest, self._approval) if version and manifest else Granted()
-        limits = self._limits.for_skill(own_limits, request.timeout_ms)
+        limits = self._limits.for_skill(own_limits, or_none(request.timeout_ms))
         job = Job(
             run_id=new_run_id(),
             call=HandlerCall(version.name if version else SESSION_SKILL, script),
@@ -216,15 +218,16 @@ class Preparer:
         target = await self._workspaces.find(identity, request, manifest)
         made = msgspec.structs.replace(made, workspace=target)
         needing = [Needing(version.name, manifest, job.skills[0].folder)] if version and manifest else []
-        chosen = chosen_for(self._named.defined, manifest, request.environment, script)
+        chosen = chosen_for(self._named.defined, manifest, or_none(request.environment), script)
         return await self._with_packages(made, needing, chosen, request.timeout_ms)
 
-    async def find_tool(self, identity: Identity, request: ToolRequest) -> FoundTool:
+    async def find_tool(self, identity: Identity, request: CallTool) -> FoundTool:
         """Return the tool of the request.
 
         Raise ToolNotFound, SkillNotFound, VersionNotFound or LabelNotFound if the identity sees no such tool.
         """
-        look = partial(find_tool, name=request.name, skill=request.skill, session=request.session)
+        skill = (request.skill, parse_version_spec(request.version)) if request.skill else None
+        look = partial(find_tool, name=request.name, skill=skill, session=request.session)
         return await self._database.read(partial(look, identity=identity))
 
     async def trial(self, trial: Trial, code: str = "") -> Prepared:
@@ -239,10 +242,10 @@ class Preparer:
             made, [needing], chosen_for(self._named.defined, trial.manifest, script=trial.script)
         )
 
-    async def code(self, identity: Identity, request: CodeRequest) -> Prepared:
+    async def code(self, identity: Identity, request: RunCode) -> Prepared:
         """Prepare a run of the code in the request."""
         limits = self._limits.for_code(request.limits)
-        chosen = self._named.defined.chosen(request.environment, request.language)
+        chosen = self._named.defined.chosen(or_none(request.environment), request.language)
         references = parse_mounts(request.mount_skills)
         versions = [
             await self._database.read(partial(resolve, identity=identity, name=reference.name, spec=reference.spec))

@@ -13,7 +13,8 @@ from skillery.database.registry import Registry
 from skillery.errors import InvalidParams
 from skillery.formats.names import parse_skill_name
 from skillery.method import Cursor, Method, PageLimit, Params, about
-from skillery.runs import Runner
+from skillery.runs.cancellation import Cancellation
+from skillery.runs.followed_runs import Following
 from skillery.runs.queries import RunFilter, read_runs
 from skillery.runs.results import RunLog, RunPage, RunRecord
 
@@ -27,8 +28,8 @@ class GetRun(Params, frozen=True, kw_only=True):
     wait_ms: Annotated[int, Meta(ge=0, le=60_000), about("Wait up to this long for the end of the run")] = 0
 
 
-async def get_run(runner: Runner, identity: Identity, params: GetRun) -> RunRecord:
-    return await runner.get_run(identity, params.run_id, params.wait_ms)
+async def get_run(following: Following, identity: Identity, params: GetRun) -> RunRecord:
+    return await following.get_run(identity, params.run_id, params.wait_ms)
 
 
 # -- read_run_log ------------------------------------------------------------------------------------------------------
@@ -43,8 +44,8 @@ class ReadRunLog(Params, frozen=True, kw_only=True):
     wait_ms: Annotated[int, Meta(ge=0, le=60_000), about("Wait up to this long for more text")] = 0
 
 
-async def read_run_log(runner: Runner, identity: Identity, params: ReadRunLog) -> RunLog:
-    return await runner.read_run_log(
+async def read_run_log(following: Following, identity: Identity, params: ReadRunLog) -> RunLog:
+    return await following.read_log(
         identity, params.run_id, after=params.after, max_bytes=params.max_bytes, wait_ms=params.wait_ms
     )
 
@@ -91,8 +92,8 @@ class CancelRun(Params, frozen=True, kw_only=True):
     run_id: Annotated[str, about("The run's id")]
 
 
-async def cancel_run(runner: Runner, identity: Identity, params: CancelRun) -> RunRecord:
-    return await runner.cancel_run(identity, params.run_id)
+async def cancel_run(cancellation: Cancellation, identity: Identity, params: CancelRun) -> RunRecord:
+    return await cancellation.cancel_run(identity, params.run_id)
 
 
 METHODS = (

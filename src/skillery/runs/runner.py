@@ -25,7 +25,7 @@ from skillery.runs.admission import Admission
 from skillery.runs.cancellation import Cancellation, Polling
 from skillery.runs.display import marked
 from skillery.runs.execution import Execution
-from skillery.runs.followed_runs import Followed, Following
+from skillery.runs.followed_runs import Following
 from skillery.runs.preparation import Prepared, Preparer
 from skillery.runs.records import Recorder
 from skillery.runs.relay import Relay
@@ -38,11 +38,10 @@ from skillery.runs.rendering import (
     stub_answer,
     tool_answer,
 )
-from skillery.runs.requests import CodeRequest, SkillRequest, ToolRequest
-from skillery.runs.results import EndStatus, Run, RunLog, RunRecord, ToolResult
+from skillery.runs.requests import CallTool, ExecuteSkill, RunCode
+from skillery.runs.results import EndStatus, Run, ToolResult
 from skillery.runs.run_host import Host
 from skillery.runs.skill_calls import CalledHost, Calls
-from skillery.runs.states import RunState
 from skillery.runs.trials import Trial, TrialResult
 from skillery.workspaces.usage import RunWorkspaces
 
@@ -71,19 +70,19 @@ class Runner:
         self._execution = execution
         self._recorder = recorder
         self._active = ActiveRuns()
-        self._cancellation = Cancellation(database, server, self._active)
+        self.cancellation = Cancellation(database, server, self._active)
         self._relay = Relay(database, server, self._active)
-        self._polling = Polling(self._active, [self._cancellation.stop_cancelled, self._relay.look])
-        self._following = Following(database, blobs, self._active)
+        self._polling = Polling(self._active, [self.cancellation.stop_cancelled, self._relay.look])
+        self.following = Following(database, blobs, self._active)
 
-    async def execute_skill(self, identity: Identity, request: SkillRequest) -> Run:
+    async def execute_skill(self, identity: Identity, request: ExecuteSkill) -> Run:
         """Run a skill and return the answer. A failed run is an answer too.
 
         Raise SkilleryError only if the run could not be started, or if its end could not be recorded.
         """
         return await self._answer(identity, await self._preparer.skill(identity, request), request.background)
 
-    async def call_tool(self, identity: Identity, request: ToolRequest) -> ToolResult:
+    async def call_tool(self, identity: Identity, request: CallTool) -> ToolResult:
         """Run the handler of a tool and return the result for an agent. For a tool without a handler, no run is
         started.
         """
@@ -93,7 +92,7 @@ class Runner:
         prepared = await self._preparer.tool(identity, request, tool, tool.script)
         return tool_answer(await self._answer(identity, prepared, request.background))
 
-    async def run_code(self, identity: Identity, request: CodeRequest) -> Run:
+    async def run_code(self, identity: Identity, request: RunCode) -> Run:
         """Run the code of the request and return the answer, like `execute_skill`."""
         return await self._answer(identity, await self._preparer.code(identity, request), request.background)
 
@@ -103,43 +102,6 @@ class Runner:
         """
         prepared = await self._preparer.trial(trial)
         return TrialResult(prepared.job.run_id, (await self._run(identity, prepared)).outcome)
-
-    async def get_run(self, identity: Identity, run_id: str, wait_ms: int = 0) -> RunRecord:
-        """Return a run when it has ended, or in its present state after `wait_ms`.
-
-        Raise RunNotFound if the identity may not see the run or the run does not exist.
-        """
-        return await self._following.get_run(identity, run_id, wait_ms)
-
-    async def read_run_log(
-        self, identity: Identity, run_id: str, *, after: int, max_bytes: int, wait_ms: int
-    ) -> RunLog:
-        """Return a part of the log of a run. See `Following.read_log`."""
-        return await self._following.read_log(identity, run_id, after=after, max_bytes=max_bytes, wait_ms=wait_ms)
-
-    async def run_state(self, identity: Identity, run_id: str) -> RunState:
-        """Return the state of a run that this identity has started. Raise TaskNotFound if there is no such run."""
-        return await self._following.state(identity, run_id)
-
-    async def follow_run(self, identity: Identity, run_id: str) -> Followed:
-        """Start following a run. The caller must close the result.
-
-        Raise RunNotFound if the identity may not see the run or the run does not exist. Raise BlobNotFound if its log
-        has expired.
-        """
-        return await self._following.open(identity, run_id)
-
-    async def cancel_run(self, identity: Identity, run_id: str) -> RunRecord:
-        """Cancel a run of any server. Return the run when it has ended, or in its present state after 10 s.
-
-        Raise RunNotFound if the identity may not see the run or the run does not exist. Raise RunEnded if the run has
-        ended before.
-        """
-        return await self._cancellation.cancel_run(identity, run_id)
-
-    async def cancel_abandoned_run(self, identity: Identity, run_id: str) -> None:
-        """Cancel a run of this server because its caller no longer waits. Do nothing if the run has ended."""
-        await self._cancellation.cancel_abandoned_run(identity, run_id)
 
     async def has(self, capability: Capability) -> bool:
         """Return whether the sandbox has the capability. Return False if the sandbox cannot be started."""
@@ -171,7 +133,7 @@ class Runner:
 
     async def close(self, grace_seconds: float) -> None:
         """Wait up to `grace_seconds` for the active runs. Then start no more runs, and stop and record the others."""
-        self._following.close()
+        self.following.close()
         await self._active.wait(grace_seconds)
         self._admission.close()
         self._active.stop_all(SERVER_STOPPED)

@@ -133,6 +133,6 @@ def open_site(core: Core, shared: Shared) -> Site:
         assets=Assets(),
         texts=RenderedTexts(shared.page_workers),
         public_pages=shared.public_downloads,
-        streams=RunStreams(core.runner, shared.streams),
+        streams=RunStreams(core.following, shared.streams),
         state=shared.state,
     )
