@@ -15,7 +15,7 @@ import pytest
 from skillery.backends import NetworkUse
 from skillery.sandboxing.egress.log import Event, Uses
 from skillery.sandboxing.egress.policy import Policy
-from skillery.sandboxing.egress.proxy import RunProxy
+from skillery.sandboxing.egress.process import RunProxy
 from skillery.sandboxing.egress.resolver import AddressRules
 from skillery.sandboxing.egress.service import Egress, EgressBroken
 from skillery.sandboxing.egress.streams import Caps

@@ -22,8 +22,8 @@ from skillery.backends import Failure, Limits, Log
 from skillery.errors import Busy
 from skillery.formats.kept_log import KeptLog
 from skillery.sandboxing.linux import groups, hierarchies, plan, processes, seccomp, syscalls, watchdog
-from skillery.sandboxing.linux.uids import Uids
-from skillery.sandboxing.python_runner.process_ends import ended_early
+from skillery.sandboxing.linux.shares import Uids
+from skillery.sandboxing.python_runner.run_session import ended_early
 from skillery.sandboxing.python_runner.wire import HEAD, Channel, ChannelAbused
 
 EPERM, ENOSYS = (seccomp.REFUSE | errno.EPERM), (seccomp.REFUSE | errno.ENOSYS)

@@ -23,7 +23,7 @@ from skillery.testing import SandboxFunctions, SandboxIsolation, SharedSandbox
 from skillery.testing.sandbox import MemoryHost, Trial
 from skillery.testing.sandbox.attacks import EscapeCases, SystemCallCases
 from skillery.testing.sandbox.base import OpenWith
-from skillery.testing.sandbox.layout import LayoutCases
+from skillery.testing.sandbox.files import LayoutCases
 from skillery.testing.sandbox.leftovers import descendants
 from skillery.testing.sandbox.limits import DiskCases, MemoryCases, ProcessCases
 from skillery.testing.sandbox.network import NetworkCases

@@ -38,9 +38,8 @@ from skillery.sandboxing.linux.probes import (
     run_probes,
     watchdog_possible,
 )
-from skillery.sandboxing.linux.processors import Processors
 from skillery.sandboxing.linux.seccomp import program as call_filter
-from skillery.sandboxing.linux.uids import Uids
+from skillery.sandboxing.linux.shares import Processors, Uids
 from skillery.sandboxing.linux.watchdog import exceeds as exceeds_memory
 from skillery.sandboxing.python_runner.collecting import LIMITS as COLLECTING_LIMITS
 from skillery.sandboxing.python_runner.collecting import (

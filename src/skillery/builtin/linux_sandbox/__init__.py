@@ -14,7 +14,7 @@ from skillery.builtin.linux_sandbox.preloaded import Bounds
 from skillery.builtin.linux_sandbox.sandbox import LinuxSandbox
 from skillery.errors import StartupError
 from skillery.sandboxing.egress.service import Egress
-from skillery.sandboxing.linux.uids import Uids
+from skillery.sandboxing.linux.shares import Uids
 
 
 class LinuxSandboxSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

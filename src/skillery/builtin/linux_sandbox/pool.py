@@ -19,8 +19,7 @@ from skillery.builtin.linux_sandbox.zygote_answers import CannotStart, ZygoteLos
 from skillery.builtin.linux_sandbox.zygotes import Zygote
 from skillery.sandboxing.linux.groups import ControlGroup, ControlGroups
 from skillery.sandboxing.linux.plan import shape
-from skillery.sandboxing.linux.processors import Processors
-from skillery.sandboxing.linux.uids import Uids
+from skillery.sandboxing.linux.shares import Processors, Uids
 from skillery.sandboxing.python_runner.setup import BrokenSetup, wait_ready
 
 log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from skillery.builtin.linux_sandbox.preloaded import PROCESSES, Bounds, Crowded,
 from skillery.builtin.linux_sandbox.zygote_answers import CannotStart, ZygoteLost
 from skillery.builtin.linux_sandbox.zygotes import Zygote
 from skillery.sandboxing.linux.groups import ControlGroup, ControlGroups
-from skillery.sandboxing.linux.uids import Uids
+from skillery.sandboxing.linux.shares import Uids
 
 LOST = "the process that had imported it ended"
 

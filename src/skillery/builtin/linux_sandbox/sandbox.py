@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import compileall
 import os
 import platform
 from collections.abc import Callable, Sequence
@@ -10,7 +11,6 @@ from pathlib import Path
 
 import skillery
 from skillery.backends import Capability, Job, Outcome, Place, Probe, RunHost, Warm
-from skillery.builtin.linux_sandbox.bytecode import compile_ahead
 from skillery.builtin.linux_sandbox.engine import HostCapabilities, run_job
 from skillery.builtin.linux_sandbox.pool import Pool, Warmth
 from skillery.builtin.linux_sandbox.preloaded import Bounds, Environment
@@ -22,8 +22,21 @@ from skillery.sandboxing.linux import cell, groups, probes, seccomp
 from skillery.sandboxing.linux.cell import landlock
 from skillery.sandboxing.linux.interpreter import base_python
 from skillery.sandboxing.linux.plan import RUNTIME, make_plan
-from skillery.sandboxing.linux.uids import Uids
+from skillery.sandboxing.linux.shares import Uids
 from skillery.sandboxing.python_runner.dialogue import NoHost
+
+# Compiled Python code of the programs that start with every run. The first start compiles it if the installer has
+# not.
+
+
+def compile_ahead(*folders: Path) -> None:
+    """Compile the modules in the folders.
+
+    Do nothing if the compiled code is up to date, or if a folder is not writable; then runs are slower.
+    """
+    for folder in folders:
+        compileall.compile_dir(folder, maxlevels=0, quiet=2)
+
 
 CAPABILITIES: frozenset[str] = frozenset(
     {

@@ -7,8 +7,8 @@ import os
 import re
 import signal
 import time
-from collections.abc import Awaitable, Callable
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Protocol
 
 import msgspec
 
@@ -16,8 +16,36 @@ from skillery.backends import Failure, FailureType, Limits, Log, NetworkUse, Out
 from skillery.formats.wording import printable
 from skillery.sandboxing.python_runner.dialogue import Dialogue
 from skillery.sandboxing.python_runner.job_header import STACK_SECONDS
-from skillery.sandboxing.python_runner.process_ends import ended_early, finish_whole
 from skillery.sandboxing.python_runner.runtime._failure import STACK
+
+# -- The end of a run's process as a failure, and a clean-up that cancellation cannot interrupt ------------------------
+
+
+def ended_early(status: int) -> Failure:
+    """Return the failure of a process that ended without a result. `status` comes from wait()."""
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        if number == signal.SIGXCPU:
+            return Failure(FailureType.CPU_TIME_EXCEEDED, "the process used more CPU time than the run allows")
+        name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+        return Failure(FailureType.PROCESS_KILLED, f"the process was killed by {name} before it returned a result")
+    code = os.WEXITSTATUS(status)
+    return Failure(FailureType.PROCESS_EXITED, f"the process exited with status {code} before it returned a result")
+
+
+async def finish_whole(ending: Coroutine[Any, Any, Outcome]) -> Outcome:
+    """Await `ending` completely, and only then raise a cancellation. Otherwise, parts of a run could be left behind."""
+    task = asyncio.create_task(ending)
+    cancelled = False
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError:
+            cancelled = True
+    if cancelled:
+        raise asyncio.CancelledError
+    return task.result()
+
 
 GUARD_SECONDS = 0.04
 TIMER_SECONDS = 0.001

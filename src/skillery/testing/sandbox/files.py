@@ -1,4 +1,4 @@
-"""Input files of a run in its workspace."""
+"""Contract of a sandbox: input files, the layout of the mounted skills, and packages."""
 
 from __future__ import annotations
 
@@ -107,3 +107,144 @@ class FileLimitCases(SandboxCases):
         """
         files = (trial.file("given", bytes(3 << 20)),)
         assert value_of(await trial.code(code, files=files, limits=limits)) == "No space left on device"
+
+
+# -- Paths in a sandbox, which are the same for every backend ----------------------------------------------------------
+
+
+INPUT = "blob:3kf9-_aZ"
+
+
+class LayoutCases(SandboxCases):
+    async def test_the_files_of_a_skill_can_be_read(self, trial: Trial) -> None:
+        skill = trial.skill("greet", {"resources/text.txt": "from the bundle"}, entrypoint=None)
+        code = "def main(args): return open('/skills/greet/resources/text.txt').read()"
+        assert await trial.value(code, skills=(skill,)) == "from the bundle"
+
+    async def test_packages_lie_at_one_path_and_cannot_be_changed(self, trial: Trial) -> None:
+        mount = trial.packages({"frames.py": "VERSION = 1"})
+        code = """
+        import errno, frames, os
+        def main(args):
+            errors = []
+            for path in (frames.__file__, f'/packages/{args["lock"]}/new.py', '/packages/new.py'):
+                try:
+                    open(path, 'w')
+                except OSError as error:
+                    errors.append(errno.errorcode[error.errno])
+            return [os.listdir('/packages'), frames.__file__, errors]
+        """
+        found, file, errors = await trial.value(code, {"lock": mount.lock}, packages=(mount,))
+        assert (found, file) == ([mount.lock], f"/packages/{mount.lock}/frames.py")
+        assert set(errors) <= {"EROFS", "EACCES", "EPERM"}
+        assert len(errors) == 3
+
+    async def test_an_instruction_skill_mounts_without_being_importable(self, trial: Trial) -> None:
+        guide = trial.skill("docs.guide", {"SKILL.md": "read me"}, entrypoint=None)
+        code = """
+        def main(args):
+            try:
+                import skills.docs.guide
+            except ModuleNotFoundError:
+                return open('/skills/docs.guide/SKILL.md').read()
+        """
+        assert await trial.value(code, skills=(guide,)) == "read me"
+
+    async def test_input_blobs_are_files_named_by_their_id(self, trial: Trial) -> None:
+        code = "import os\ndef main(args): return [os.listdir('/blobs'), open('/blobs/' + args['id']).read()]"
+        found = await trial.value(code, {"id": INPUT}, blobs=(trial.blob(INPUT, b"content"),))
+        assert found == [[INPUT], "content"]
+
+    async def test_the_workspace_is_home_and_empty_and_gone_afterwards(self, trial: Trial) -> None:
+        code = """
+        import os, tempfile
+        def main(args):
+            seen = [os.getcwd(), os.environ['HOME'], os.listdir('.'), os.listdir('/tmp'), os.path.expanduser('~')]
+            open('left', 'w').write('x'); tempfile.mkstemp()
+            return seen
+        """
+        for _ in range(2):
+            assert value_of(await trial.code(code, limits=QUICK)) == ["/workspace", "/workspace", [], [], "/workspace"]
+
+
+# -- Installed packages: their paths, their import order, and their preloading -----------------------------------------
+
+
+FRAMES = {
+    "frames/__init__.py": "from frames.parts import VERSION",
+    "frames/parts.py": "VERSION = '2.0'",
+    "json.py": "raise ImportError('not the one of the standard library')",
+    "util.py": "NAME = 'package'",
+}
+
+
+class PackageCases(SandboxCases):
+    async def test_packages_are_found_after_the_standard_library_and_before_skills(self, trial: Trial) -> None:
+        mount = trial.packages(FRAMES)
+        skill = trial.skill("greet", {"main.py": "def main(args): pass", "util.py": "NAME = 'skill'"}, "main.py")
+        code = """
+        import frames, json, util
+        def main(args): return [frames.VERSION, json.loads('1'), util.NAME, frames.__file__]
+        """
+        found = await trial.value(code, skills=(skill,), packages=(mount,))
+        assert found[:3] == ["2.0", 1, "package"]
+        assert found[3].endswith(f"/packages/{mount.lock}/frames/__init__.py")
+
+    async def test_several_environments_can_be_mounted_together(self, trial: Trial) -> None:
+        first = trial.packages({"one.py": "X = 1"})
+        second = trial.packages({"two.py": "import one\nX = one.X + 1"})
+        assert await trial.value("import two\ndef main(args): return two.X", packages=(first, second)) == 2
+
+    async def test_preloaded_modules_do_not_change_the_code(self, trial: Trial) -> None:
+        files = FRAMES | {"state.py": "import os, random\nSEEN = []\nrandom.seed(1)\nopen('/tmp/state', 'w').close()"}
+        mount = trial.packages(files)
+        code = """
+        import frames, os, random, state, sys
+        def main(args):
+            state.SEEN.append(args['x'])
+            open('left', 'x').close()
+            folders = [entry for entry in sys.path if entry.startswith('/packages/') or 'packages' in entry]
+            return [frames.VERSION, state.SEEN, sys.argv, os.listdir(), len(folders), sorted(os.environ)]
+        """
+        found = [
+            await trial.value(code, {"x": 0}, packages=(mount,), preload=names)
+            for names in ((), *(("frames", "state"),) * 6)
+        ]
+        assert found[0][:2] == ["2.0", [0]]
+        assert all(one == found[0] for one in found)
+
+    async def test_preloading_what_is_not_there_or_breaks_does_not_break_a_run(self, trial: Trial) -> None:
+        mount = trial.packages(FRAMES | {"broken.py": "raise SystemExit(3)"})
+        code = "import frames\ndef main(args): return frames.VERSION"
+        for names in (("no_such_module",), ("broken", "frames"), ("",), ("../frames",)):
+            for _ in range(3):
+                assert await trial.value(code, packages=(mount,), preload=names) == "2.0"
+
+    async def test_a_run_without_packages_finds_none_of_another(self, trial: Trial) -> None:
+        mount = trial.packages(FRAMES)
+        code = """
+        def main(args):
+            try:
+                import frames
+            except ModuleNotFoundError:
+                return 'none'
+            return frames.VERSION
+        """
+        assert await trial.value(code, packages=(mount,)) == "2.0"
+        assert await trial.value(code) == "none"
+
+    async def test_a_handler_finds_packages_as_a_function_and_as_a_program(self, trial: Trial) -> None:
+        mount = trial.packages(FRAMES)
+        files = {
+            "tools/function.py": "import frames\ndef handler(args): return frames.VERSION",
+            "tools/program.py": """
+                import sys, frames, sibling
+                if __name__ == '__main__':
+                    print(frames.VERSION, sibling.X, sys.argv[1][0], sys.argv[0].endswith('program.py'))
+            """,
+            "tools/sibling.py": "X = 'x'",
+        }
+        skill = trial.skill("tooled", files, entrypoint=None)
+        for path, expected in (("tools/function.py", "2.0"), ("tools/program.py", "2.0 x { True")):
+            outcome = await trial.call(HandlerCall("tooled", path), {}, skills=(skill,), packages=(mount,))
+            assert value_of(outcome) == expected

@@ -1,13 +1,17 @@
-"""Host uids for the runs of a server that is root. No two of its runs have the same uid at the same time."""
+"""Processors and user ids that runs at the same time share."""
 
 from __future__ import annotations
 
+import itertools
+import math
 import os
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from skillery.errors import Busy
+
+# -- Host uids for the runs of a server that is root. No two of its runs have the same uid at the same time ------------
 
 
 class Uids:
@@ -33,3 +37,20 @@ class Uids:
             yield uid
         finally:
             self.give_back(uid)
+
+
+# -- The processors to which a run is bound if no cgroup limits its CPU time -------------------------------------------
+
+
+class Processors:
+    def __init__(self, *, counted: bool) -> None:
+        """`counted` means that cgroups limit the CPU time of runs."""
+        self._counted = counted
+        self._turn = itertools.cycle(sorted(os.sched_getaffinity(0)))
+
+    def some(self, cpus: float) -> list[int]:
+        """Return processors for a run: the next ones in turn. [] means that the run may use all processors."""
+        if self._counted:
+            return []
+        count = math.ceil(cpus)
+        return [] if count >= len(os.sched_getaffinity(0)) else sorted(itertools.islice(self._turn, count))
