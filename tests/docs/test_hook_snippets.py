@@ -26,7 +26,10 @@ from tests.cli.test_cli import skillery
 from tests.conftest import Server, clean_environment, manifest, skill_files
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "hooks.md"
-IMPORTS = "from skillery import hookimpl\nfrom skillery.backends import *\nfrom skillery.backends import Transaction\n"
+IMPORTS = (
+    "from skillery import hookimpl\nfrom skillery.backends import *\n"
+    "from collections.abc import Callable, Collection, Mapping\nfrom datetime import datetime\nfrom typing import Any\n"
+)
 BLOCKS = re.findall(r"^```(python|toml)\n(.*?)^```", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
 PYTHON = [text for kind, text in BLOCKS if kind == "python"]
 TOML = [text for kind, text in BLOCKS if kind == "toml"]

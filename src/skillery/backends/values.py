@@ -1,0 +1,179 @@
+"""Values that all kinds of backends share: identities, the place and the offer of a backend, and what it keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+API_VERSION = 1
+"""The version of the hook API. A release with another version may break plugins for an earlier version. A plugin states
+its version as `api_version` in its module.
+"""
+
+
+Scope = Literal["read", "run", "publish", "review", "admin"]
+
+
+ALL_SCOPES: frozenset[Scope] = frozenset({"read", "run", "publish", "review", "admin"})
+
+
+class Provenance(msgspec.Struct, frozen=True):
+    """The CI job that published a version, from signed claims. A field without a claim is ""."""
+
+    issuer: str
+    subject: str
+    repository: str = ""
+    repository_id: str = ""
+    owner_id: str = ""
+    workflow: str = ""
+    ref: str = ""
+    commit: str = ""
+    environment: str = ""
+    run: str = ""
+    """Id of the run or pipeline."""
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """The name, kind, scopes and namespace grants of a caller.
+
+    The grants are in `namespaces`: `sales.*` covers every skill name that starts with `sales.`, `sales.report` only
+    this skill, and `*` all names. A grant for one skill applies to publishing, not to listings.
+    """
+
+    name: str
+    kind: Literal["person", "agent"] = "person"
+    scopes: frozenset[Scope] = frozenset()
+    namespaces: tuple[str, ...] = ()
+    provenance: Provenance | None = None
+    """The CI job, if the caller is a CI job. Versions that the job publishes record this value."""
+
+
+class Transaction(Protocol):
+    """An open transaction of the registry's database. A backend only passes the transaction to a method of `Values`."""
+
+
+class Values(Protocol):
+    """Small values by key in the registry's database: sessions, keys, cached answers. A backend gets this object as
+    `Place.values`.
+
+    Each backend has its own keys, which all servers of one database share. The methods block: a coroutine calls them
+    with `asyncio.to_thread`. After the time `expires_at`, a value no longer exists. The methods raise ValueError if a
+    key does not have 1 to 255 characters or a value has more than 1 MiB, and Unavailable if the database is
+    unavailable.
+    """
+
+    def get(self, key: str) -> bytes | None: ...
+
+    def keys(self, prefix: str = "") -> list[str]:
+        """Return the keys that begin with `prefix`, sorted by their bytes."""
+        ...
+
+    def set(
+        self, key: str, value: bytes, expires_at: datetime | None = None, within: Transaction | None = None
+    ) -> bool:
+        """Store a value, and replace the present value if there is one. Return whether there was one.
+
+        If `within` is given, the change is a part of this transaction.
+        """
+        ...
+
+    def add(self, key: str, value: bytes, expires_at: datetime | None = None) -> bytes:
+        """Store a value if the key has none. Return the value that the key has afterwards.
+
+        If several servers call this method at the same time, one value is stored, and all servers get this value.
+        """
+        ...
+
+    def take(self, key: str, within: Transaction | None = None) -> bytes | None:
+        """Remove the value and return it, or return None if there is none.
+
+        If several callers call this method at the same time, one gets the value and the others get None.
+        """
+        ...
+
+
+class VerifiedToken(msgspec.Struct, frozen=True):
+    """A token of the registry that has not expired and was not revoked."""
+
+    token_id: str
+    identity: Identity
+    expires_at: datetime | None
+    """None if the token never expires."""
+
+
+class Tokens(Protocol):
+    """The tokens of the registry, which admins create with `create_token`. A backend gets this object as
+    `Place.tokens`.
+    """
+
+    async def verify(self, token: str) -> VerifiedToken:
+        """Return the token with its identity. `token` is the text that the caller sent.
+
+        Raise NotAuthenticated with a message for the caller if the token is not valid. Raise Unavailable if the
+        database is unavailable. Each call reads the database. An authenticator may cache the result for a second, if it
+        has `forget` (`KeepsTokens`) for revocations.
+        """
+        ...
+
+    async def note_use(self, token_id: str) -> None:
+        """Record that the token was used at the present time. At most one record per minute is stored."""
+        ...
+
+    def first_token(self) -> str | None:
+        """Create an admin token and return its text, or return None if there was ever a token. Blocking.
+
+        If several servers start at the same time, only one of them gets the token.
+        """
+        ...
+
+
+class NoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The settings type of a backend without settings."""
+
+
+class Place(msgspec.Struct, frozen=True):
+    """The folder and the services that a server gives to a backend, when the server opens the backend."""
+
+    home: Path
+    """The home of the server. A backend stores its data in a folder with its own name in the home."""
+    allow_degraded: bool = False
+    values: Values | None = None
+    """Values of the backend in the registry's database. None if there is no database, as in some checks of `skillery
+    doctor`.
+
+    Use `values` only after `open` has returned, because the database may not be migrated before.
+    """
+    tokens: Tokens | None = None
+    """The tokens of the registry, for authenticators. None if there is no database."""
+    popular_skills: Callable[[int], Sequence[str]] | None = None
+    """Return the names of the public skills with the most runs, at most the given number. For objects of
+    `skillery_plugin`; None for backends. The function blocks.
+    """
+    fetch: Callable[[str], Awaitable[bytes]] | None = None
+    """Return the document at an http(s) address, at most 512 KiB within 5 seconds, without redirects. For verifiers;
+    None for other backends.
+
+    Private addresses are refused, except for those in the setting `trust.allow_private`. `http` is permitted on
+    loopback only. Raise Unavailable with the reason if the document cannot be read.
+    """
+
+
+class Offer(msgspec.Struct, frozen=True):
+    """A backend that a plugin offers, or the object of `skillery_plugin`. The settings choose a backend by its `name`.
+
+    `open(settings, place)` returns the backend. The argument `settings` is an instance of the type `settings`: a frozen
+    msgspec Struct that forbids unknown fields. Its values come from the section `[backends.<kind>.<name>]` of
+    skillery.toml (`[plugins.<name>]` for an object), and are checked at start.
+    """
+
+    name: str
+    open: Callable[[Any, Place], Any]
+    settings: type[msgspec.Struct] = NoSettings
+    unsafe: bool = False
+    """True: the backend does not isolate runs. The server refuses such a backend unless `allow_unsafe_sandbox` is
+    set.
+    """
