@@ -6,6 +6,9 @@ sandboxes) and `skillery.testing`. All other modules of Skillery are private.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from skillery.backends import authenticator, sandbox, secrets, storage, verifier
 from skillery.backends.authenticator import *
 from skillery.backends.events import *
 from skillery.backends.jobs import *
@@ -16,6 +19,11 @@ from skillery.backends.storage import *
 from skillery.backends.values import *
 from skillery.backends.verifier import *
 from skillery.failure_types import FailureType
+
+KINDS: Mapping[str, Kind] = {
+    module.KIND.name: module.KIND for module in (sandbox, storage, authenticator, secrets, verifier)
+}
+"""All kinds of backends, by name."""
 
 __all__ = [
     "ALL_SCOPES",

@@ -8,7 +8,7 @@ from typing import Literal, Protocol, runtime_checkable
 
 import msgspec
 
-from skillery.backends.values import Identity, Transaction
+from skillery.backends.values import Identity, Kind, Transaction
 
 
 class Credentials(msgspec.Struct, frozen=True):
@@ -227,3 +227,21 @@ class LogsInBrowsers(Protocol):
         The server calls the method for each request of a session, so the method must be fast.
         """
         ...
+
+
+KIND = Kind(
+    "authenticator",
+    Authenticator,
+    (
+        KeepsTokens,
+        RecognizesCredentials,
+        DescribesResource,
+        LimitsFailures,
+        UsesService,
+        ExplainsCredentials,
+        RevokesIdentities,
+        LogsInBrowsers,
+    ),
+    setting="auth",
+    reads=("authenticate", "begin_login", "finish_login", "check_login"),
+)

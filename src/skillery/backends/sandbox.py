@@ -10,6 +10,7 @@ import msgspec
 
 from skillery.backends.jobs import Job
 from skillery.backends.outcomes import Outcome, RunHost
+from skillery.backends.values import Kind
 
 
 class Probe(msgspec.Struct, frozen=True):
@@ -164,3 +165,7 @@ class KeepsWarm(Protocol):
     def warm(self) -> list[Warm]:
         """Return the processes that the sandbox keeps, including processes that failed recently."""
         ...
+
+
+KIND = Kind("sandbox", Sandbox, (Measured, KeepsWarm, LimitsRuns), setting="sandbox")
+"""Without `reads`: each run has its own limits."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
-from skillery.backends.values import Transaction
+from skillery.backends.authenticator import UsesService
+from skillery.backends.values import Kind, Transaction
 
 
 @runtime_checkable
@@ -61,3 +62,6 @@ class SecretValues(dict[str, str]):
         return f"SecretValues({', '.join(self)})"
 
     __str__ = __repr__
+
+
+KIND = Kind("secrets", Secrets, (KeepsSecrets, UsesService), setting="secrets", reads=("get", "names"))

@@ -7,6 +7,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO, Protocol, runtime_checkable
 
+from skillery.backends.values import Kind
+
 
 class Upload(Protocol):
     """A content that is being stored. The content is not visible before `commit`.
@@ -115,3 +117,12 @@ class SignsDownloads(Protocol):
         method does not check whether the content exists.
         """
         ...
+
+
+KIND = Kind(
+    "storage",
+    Storage,
+    (ListsContents, KnowsRegistry, RemovesUnfinished, SignsDownloads),
+    setting="storage",
+    reads=("open", "check"),
+)

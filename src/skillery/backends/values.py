@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
 
@@ -16,8 +16,6 @@ its version as `api_version` in its module.
 
 
 Scope = Literal["read", "run", "publish", "review", "admin"]
-
-
 ALL_SCOPES: frozenset[Scope] = frozenset({"read", "run", "publish", "review", "admin"})
 
 
@@ -177,3 +175,21 @@ class Offer(msgspec.Struct, frozen=True):
     """True: the backend does not isolate runs. The server refuses such a backend unless `allow_unsafe_sandbox` is
     set.
     """
+
+
+class Kind(NamedTuple):
+    """One kind of backends. `skillery.backends.KINDS` has a row for each kind, which the module of the kind defines."""
+
+    name: str
+    protocol: type
+    optional: tuple[type, ...] = ()
+    """Protocols that a backend may implement too. A backend that has all methods of such a Protocol is checked."""
+    setting: str = ""
+    """The setting that chooses the backend. "": every server uses the backend that a plugin offers, if there is one."""
+    reads: tuple[str, ...] = ()
+    """The methods that only read. Their calls have a time limit."""
+
+    @property
+    def hook(self) -> str:
+        """The hook with which a plugin offers a backend."""
+        return f"skillery_{self.name}"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, Protocol, runtime_checkable
 
+from skillery.backends.values import Kind
+
 
 @runtime_checkable
 class Verifier(Protocol):
@@ -25,3 +27,6 @@ class Verifier(Protocol):
         if the keys of the issuer cannot be read.
         """
         ...
+
+
+KIND = Kind("verifier", Verifier, reads=("check_issuer", "verify"))

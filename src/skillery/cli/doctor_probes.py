@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import click
 import msgspec
 
-from skillery.backends import Probe
+from skillery.backends import KINDS, Kind, Probe
 from skillery.cli.database import open_database
 from skillery.cli.output import is_terminal, print_rows
 from skillery.cli.services import service_problem
@@ -70,6 +70,8 @@ def _counts(database: Database) -> WebhookCounts | None:
     return database.read_now(count_webhooks) if migrate.current(database) == migrate.head() else None
 
 
+OWN_PROBES = ("storage", "authenticator", "sandbox")
+"""Kinds of backends with probes of their own."""
 AUTH_ON = "Set auth to 'tokens' before users of other computers call this server."
 PACKAGES_ON = (
     "Set packages.index_urls, for example to https://pypi.org/simple, or packages.wheelhouse. "
@@ -85,7 +87,7 @@ def installation_probes(plugins: Plugins, settings: Settings, sources: Mapping[s
         _database(settings),
         _storage(plugins, settings),
         _authenticator(plugins, settings),
-        _secrets(plugins, settings),
+        *(_service(plugins, settings, kind) for kind in KINDS.values() if kind.setting and kind.name not in OWN_PROBES),
         _packages(settings, sources),
         _runs(settings),
         webhooks_probe(settings),
@@ -152,16 +154,16 @@ def _authenticator(plugins: Plugins, settings: Settings) -> Probe:
     return Probe("authenticator", True, ", ".join(settings.authenticators))
 
 
-def _secrets(plugins: Plugins, settings: Settings) -> Probe:
-    fix = "Check the setting 'secrets' and its section [backends.secrets.<name>]."
+def _service(plugins: Plugins, settings: Settings, kind: Kind) -> Probe:
+    fix = f"Check the setting '{kind.setting}' and its section [backends.{kind.name}.<name>]."
     try:
         with open_database(settings) as database:
-            problem = service_problem([plugins.open("secrets", settings, database)])
+            problem = service_problem([plugins.open(kind.name, settings, database)])
     except (StartupError, SkilleryError) as error:
         problem = str(error)
     if problem is not None:
-        return Probe("secrets", False, problem, fix)
-    return Probe("secrets", True, settings.secrets)
+        return Probe(kind.name, False, problem, fix)
+    return Probe(kind.name, True, ", ".join(plugins.chosen(kind, settings)))
 
 
 def _packages(settings: Settings, sources: Mapping[str, str]) -> Probe:

@@ -64,7 +64,7 @@ def settings_of_offer(plugins: Plugins, settings: Settings, kind: str, name: str
 
 
 def _offer(plugins: Plugins, kind: str, name: str) -> Offer:
-    return plugins.objects[name] if kind == "plugin" else plugins.offers[kind][name]  # type: ignore[index]
+    return plugins.objects[name] if kind == "plugin" else plugins.offers[kind][name]
 
 
 def _fields(offer: Offer, section: str, values: Mapping[str, Any]) -> Iterator[Fact]:
@@ -154,7 +154,8 @@ def _opened(plugins: Plugins, settings: Settings, kind: str, name: str, database
         from skillery.app.builders import documents_of
 
         return plugins.open_verifier(settings, database, documents_of(settings).fetch)
-    return plugins.open("secrets", settings, database)
+    backend: object = plugins.open(kind, settings, database)
+    return backend
 
 
 async def _capabilities(sandbox: Sandbox) -> list[str]:

@@ -9,36 +9,12 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from inspect import isfunction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pluggy
 
-from skillery.backends import (
-    Authenticator,
-    DescribesResource,
-    ExplainsCredentials,
-    KeepsSecrets,
-    KeepsTokens,
-    KeepsWarm,
-    KnowsRegistry,
-    LimitsFailures,
-    LimitsRuns,
-    ListsContents,
-    LogsInBrowsers,
-    Measured,
-    Offer,
-    Place,
-    RecognizesCredentials,
-    RemovesUnfinished,
-    RevokesIdentities,
-    Sandbox,
-    Secrets,
-    SignsDownloads,
-    Storage,
-    UsesService,
-    Verifier,
-)
+from skillery.backends import KINDS, Authenticator, Kind, Offer, Place, Storage, Verifier
 from skillery.errors import StartupError
 from skillery.formats.wording import did_you_mean
 from skillery.identity.authenticator_chain import AuthenticatorChain
@@ -52,34 +28,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-Kind = Literal["sandbox", "storage", "authenticator", "secrets", "verifier"]
-KINDS: tuple[Kind, ...] = ("sandbox", "storage", "authenticator", "secrets", "verifier")
-PROTOCOLS: Mapping[Kind, type] = {
-    "sandbox": Sandbox,
-    "storage": Storage,
-    "authenticator": Authenticator,
-    "secrets": Secrets,
-    "verifier": Verifier,
-}
-OPTIONAL_PROTOCOLS: Mapping[Kind, tuple[type, ...]] = {
-    "sandbox": (Measured, KeepsWarm, LimitsRuns),
-    "storage": (ListsContents, KnowsRegistry, RemovesUnfinished, SignsDownloads),
-    "authenticator": (
-        KeepsTokens,
-        RecognizesCredentials,
-        DescribesResource,
-        LimitsFailures,
-        UsesService,
-        ExplainsCredentials,
-        RevokesIdentities,
-        LogsInBrowsers,
-    ),
-    "secrets": (KeepsSecrets, UsesService),
-    "verifier": (),
-}
-"""Protocols that a backend may implement too. A backend that has all methods of such a Protocol is checked."""
-T = TypeVar("T")
-
 
 class Plugins:
     """All plugins that were found, and the backends that they offer."""
@@ -92,22 +40,22 @@ class Plugins:
         """Failed calls of all plugins, also of backends."""
         self.objects: dict[str, Offer]
         """The offers of `skillery_plugin`, by name."""
-        self.offers: dict[Kind, dict[str, Offer]] = {}
-        self._plugin_of: dict[Kind, dict[str, str]] = {}
-        for kind in KINDS:
-            self.offers[kind], self._plugin_of[kind] = _offers(manager, kind)
-        self.objects, _ = _offers(manager, "plugin")
+        self.offers: dict[str, dict[str, Offer]] = {}
+        """The offers of each kind, by name."""
+        self._plugin_of: dict[str, dict[str, str]] = {}
+        for kind in KINDS.values():
+            self.offers[kind.name], self._plugin_of[kind.name] = _offers(manager, kind.name, kind.hook)
+        self.objects, _ = _offers(manager, "plugin", "skillery_plugin")
 
-    def open(
-        self, kind: Literal["sandbox", "storage", "secrets"], settings: Settings, database: Database | None = None
-    ) -> Any:
+    def open(self, kind: str, settings: Settings, database: Database | None = None) -> Any:
         """Open and return the backend of a kind that the settings choose. `database` is None for a command without a
         database.
 
         Raise StartupError if no plugin offers the backend, it is unsafe and not allowed, its settings are not valid, or
         it does not implement its Protocol.
         """
-        return self._open(kind, getattr(settings, kind), settings, database)
+        (name,) = self.chosen(KINDS[kind], settings)
+        return self._open(kind, name, settings, database)
 
     def open_storage(self, name: str, settings: Settings, database: Database | None = None) -> Storage:
         """Open and return the storage `name`, which may be another one than the setting `storage` names.
@@ -150,12 +98,19 @@ class Plugins:
         verifier: Verifier = self._open("verifier", names[0], settings, database, fetch=fetch)
         return verifier
 
-    def _open(self, kind: Kind, name: str, settings: Settings, database: Database | None, **more: Any) -> Any:
-        setting = "auth" if kind == "authenticator" else kind
+    def chosen(self, kind: Kind, settings: Settings) -> tuple[str, ...]:
+        """Return the names of the backends of a kind that a server with these settings uses."""
+        if not kind.setting:
+            return tuple(sorted(self.offers[kind.name]))
+        return settings.authenticators if kind.setting == "auth" else (getattr(settings, kind.setting),)
+
+    def _open(self, kind: str, name: str, settings: Settings, database: Database | None, **more: Any) -> Any:
         offer = self.offers[kind].get(name)
         if offer is None:
             known = ", ".join(sorted(self.offers[kind]))
-            raise StartupError(f"setting '{setting}' is '{name}', which no plugin offers; the plugins offer: {known}")
+            raise StartupError(
+                f"setting '{KINDS[kind].setting}' is '{name}', which no plugin offers; the plugins offer: {known}"
+            )
         if offer.unsafe and not settings.allow_unsafe_sandbox:
             raise StartupError(
                 f"{kind} '{name}' does not isolate what it runs: choose another, "
@@ -170,14 +125,15 @@ class Plugins:
         backend = offer.open(settings_of(f"backends.{kind}.{name}", offer, values), place)
         self._check_protocols(kind, name, backend)
         # The attributes of a Protocol are not functions of its class.
-        methods = [one for one, value in vars(PROTOCOLS[kind]).items() if isfunction(value) and not one.startswith("_")]
+        members = vars(KINDS[kind].protocol).items()
+        methods = [member for member, value in members if isfunction(value) and not member.startswith("_")]
         seconds = min(settings.hook_seconds, READ_SECONDS)
-        watch_backend(backend, kind, methods, Watch(self._plugin_of[kind][name], self.failures, seconds))
+        watch_backend(backend, KINDS[kind].reads, methods, Watch(self._plugin_of[kind][name], self.failures, seconds))
         return backend
 
-    def _check_protocols(self, kind: Kind, name: str, backend: Any) -> None:
-        optional = [protocol for protocol in OPTIONAL_PROTOCOLS[kind] if isinstance(backend, protocol)]
-        for protocol in (PROTOCOLS[kind], *optional):
+    def _check_protocols(self, kind: str, name: str, backend: Any) -> None:
+        optional = [protocol for protocol in KINDS[kind].optional if isinstance(backend, protocol)]
+        for protocol in (KINDS[kind].protocol, *optional):
             found = "; ".join(f"it {problem}" for problem in problems(backend, protocol))
             if found:
                 raise StartupError(
@@ -228,25 +184,22 @@ def place_of(kind: str, name: str, settings: Settings, database: Database | None
     return Place(settings.home, settings.allow_degraded, values, RegistryTokens(database))
 
 
-def _offers(manager: pluggy.PluginManager, kind: Kind | Literal["plugin"]) -> tuple[dict[str, Offer], dict[str, str]]:
+def _offers(manager: pluggy.PluginManager, kind: str, hook: str) -> tuple[dict[str, Offer], dict[str, str]]:
     """Return the offers of a kind by name, and for each name the plugin that made the offer.
 
     Raise StartupError if a plugin fails or two plugins use one name. Each plugin is called separately, so that the
     error can name the plugin.
     """
-    hook = getattr(manager.hook, f"skillery_{kind}")
     offers: dict[str, Offer] = {}
     origin: dict[str, str] = {}
-    for implementation in hook.get_hookimpls():
+    for implementation in getattr(manager.hook, hook).get_hookimpls():
         plugin = implementation.plugin_name
         try:
             offer = implementation.function()
         except Exception as error:
             raise StartupError(f"plugin '{plugin}' failed to offer a {kind}: {one_line(error)}") from error
         if not isinstance(offer, Offer):
-            raise StartupError(
-                f"plugin '{plugin}' must return an Offer from skillery_{kind}, not {type(offer).__name__}"
-            )
+            raise StartupError(f"plugin '{plugin}' must return an Offer from {hook}, not {type(offer).__name__}")
         if offer.name in offers:
             raise StartupError(
                 f"the plugins '{origin[offer.name]}' and '{plugin}' both offer a {kind} called '{offer.name}': "

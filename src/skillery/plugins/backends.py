@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextvars import copy_context
 from functools import partial, wraps
@@ -20,13 +20,6 @@ from skillery.plugins.calls import MOST_HANGING, Failures
 
 READ_SECONDS = 60.0
 """The longest time for a read. The setting `hook_seconds` may lower it."""
-READS: Mapping[str, Sequence[str]] = {
-    "storage": ("open", "check"),
-    "secrets": ("get", "names"),
-    "authenticator": ("authenticate", "begin_login", "finish_login", "check_login"),
-    "verifier": ("check_issuer", "verify"),
-}
-"""The methods with a time limit, by kind of backend. A sandbox has the limits of each run."""
 BUILT_IN = "skillery.builtin."
 
 
@@ -57,14 +50,14 @@ class Watch(NamedTuple):
         return Unavailable(f"the plugin '{self.plugin}' did not answer in time", hint="Try again later.")
 
 
-def watch_backend(backend: Any, kind: str, methods: Sequence[str], watch: Watch) -> None:
+def watch_backend(backend: Any, reads: Sequence[str], methods: Sequence[str], watch: Watch) -> None:
     """Replace the methods of a backend by methods that count failures, and limit the time of its reads.
 
     `methods` are those of its Protocol. Unexpected exceptions reach the caller as before. A read that takes too long
     raises Unavailable. Do nothing for a backend that does not allow new attributes.
     """
     # A built-in backend works without a service: only the database, which has its own limits, can delay it.
-    limited = () if type(backend).__module__.startswith(BUILT_IN) else READS.get(kind, ())
+    limited = () if type(backend).__module__.startswith(BUILT_IN) else reads
     for name in dict.fromkeys([*methods, *(one for one in limited if hasattr(backend, one))]):
         try:
             setattr(backend, name, _watched(getattr(backend, name), name, watch, name in limited))

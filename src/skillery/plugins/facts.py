@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from skillery.backends import KINDS
 from skillery.plugins import Plugins
 from skillery.plugins.calls import Failures
 from skillery.settings import Settings
@@ -63,14 +64,8 @@ def _kinds(offers: list[Fact], hooks: list[str], commands: list[str]) -> list[st
 
 def _offers(plugins: Plugins, settings: Settings) -> dict[str, list[Fact]]:
     """Return the offers of each plugin."""
-    chosen = {
-        "sandbox": {settings.sandbox},
-        "storage": {settings.storage},
-        "authenticator": set(settings.authenticators),
-        "secrets": {settings.secrets},
-        "verifier": set(plugins.offers["verifier"]),  # an offered verifier is used
-        "plugin": set(settings.plugins),
-    }
+    chosen = {kind.name: set(plugins.chosen(kind, settings)) for kind in KINDS.values()}
+    chosen["plugin"] = set(settings.plugins)
     facts: dict[str, list[Fact]] = {}
     for kind, names in chosen.items():
         for implementation in getattr(plugins.manager.hook, f"skillery_{kind}").get_hookimpls():
