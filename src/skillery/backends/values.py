@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
+from inspect import isfunction
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from types import MethodType
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -175,6 +177,59 @@ class Offer(msgspec.Struct, frozen=True):
     """True: the backend does not isolate runs. The server refuses such a backend unless `allow_unsafe_sandbox` is
     set.
     """
+
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def default(*together: str) -> Callable[[Method], Method]:
+    """Mark a method of a Protocol as optional: a backend without this method gets the method of the Protocol.
+
+    `together` are the names of methods that belong together: a backend that does not have all of them gets all of them
+    from the Protocol.
+    """
+
+    def mark(method: Method) -> Method:
+        method.__together__ = together or (method.__name__,)  # type: ignore[attr-defined]
+        return method
+
+    return mark
+
+
+def methods_of(protocol: type) -> Mapping[str, Callable[..., Any]]:
+    """Return the methods of a Protocol and of its bases, by name."""
+    members: dict[str, Any] = {}
+    for base in reversed(protocol.__mro__):
+        if getattr(base, "_is_protocol", False):
+            members |= vars(base)
+    return {name: member for name, member in members.items() if isfunction(member) and not name.startswith("_")}
+
+
+def is_left_out(backend: object, method: Callable[..., Any]) -> bool:
+    """Return whether a method of a Protocol is optional and the backend does not have it."""
+    return not all(hasattr(backend, name) for name in getattr(method, "__together__", ()))
+
+
+class Completed:
+    """A backend together with the methods of its Protocols: its own, and the defaults for those that it leaves out."""
+
+    def __init__(
+        self,
+        backend: object,
+        protocols: Sequence[type],
+        wrapped: Callable[[str, Callable[..., Any]], Callable[..., Any]] = lambda _, method: method,
+    ) -> None:
+        """`wrapped(name, method)` returns the method that callers get."""
+        self._backend = backend
+        # Attributes of the instance: since Python 3.12, `isinstance` with a Protocol does not use `__getattr__`.
+        for protocol in protocols:
+            for name, method in methods_of(protocol).items():
+                own = MethodType(method, self) if is_left_out(backend, method) else getattr(backend, name, None)
+                if own is not None:
+                    setattr(self, name, wrapped(name, own))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
 
 
 class Kind(NamedTuple):

@@ -107,6 +107,7 @@ class _NoKey(Unavailable):
 
 class DatabaseSecrets:
     read_only = False
+    is_local = True
 
     def __init__(self, values: Values, keys: Keys) -> None:
         self._values = values

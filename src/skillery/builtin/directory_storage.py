@@ -33,6 +33,8 @@ class DirectoryStorage:
     sees the complete file or none, even after a crash.
     """
 
+    is_local = True
+
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         """Watched for free bytes, as an attribute of this name of any storage is."""

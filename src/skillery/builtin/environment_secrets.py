@@ -13,6 +13,7 @@ from skillery.formats.wording import has_surrogate
 
 class EnvironmentSecrets:
     read_only = True
+    is_local = True
 
     def get(self, name: str) -> str | None:
         value = os.environ.get(SECRET_PREFIX + name)

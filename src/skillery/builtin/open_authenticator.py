@@ -12,6 +12,7 @@ LOCAL = Identity("local", "person", ALL_SCOPES, ("*",))
 
 class OpenAuthenticator:
     loopback_only = True
+    is_local = True
 
     async def authenticate(self, credentials: Credentials) -> Identity:
         return LOCAL

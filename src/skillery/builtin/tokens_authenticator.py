@@ -76,6 +76,7 @@ class TokensSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class TokensAuthenticator:
     loopback_only = False
+    is_local = True
 
     def __init__(self, tokens: Tokens, settings: TokensSettings) -> None:
         self._tokens = tokens

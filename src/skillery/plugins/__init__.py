@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from inspect import isfunction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,7 @@ from skillery.backends import KINDS, Authenticator, Kind, Offer, Place, Storage,
 from skillery.errors import StartupError
 from skillery.formats.wording import did_you_mean
 from skillery.identity.authenticator_chain import AuthenticatorChain
-from skillery.plugins.backends import READ_SECONDS, Watch, problems, watch_backend
+from skillery.plugins.backends import READ_SECONDS, Watch, Watched, problems
 from skillery.plugins.calls import Failures
 from skillery.plugins.loading import Source, load, one_line
 from skillery.settings import Settings
@@ -124,12 +123,8 @@ class Plugins:
         place = msgspec.structs.replace(place_of(kind, name, settings, database), **more)
         backend = offer.open(settings_of(f"backends.{kind}.{name}", offer, values), place)
         self._check_protocols(kind, name, backend)
-        # The attributes of a Protocol are not functions of its class.
-        members = vars(KINDS[kind].protocol).items()
-        methods = [member for member, value in members if isfunction(value) and not member.startswith("_")]
         seconds = min(settings.hook_seconds, READ_SECONDS)
-        watch_backend(backend, KINDS[kind].reads, methods, Watch(self._plugin_of[kind][name], self.failures, seconds))
-        return backend
+        return Watched(backend, KINDS[kind], Watch(self._plugin_of[kind][name], self.failures, seconds))
 
     def _check_protocols(self, kind: str, name: str, backend: Any) -> None:
         optional = [protocol for protocol in KINDS[kind].optional if isinstance(backend, protocol)]

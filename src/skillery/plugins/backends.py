@@ -9,18 +9,18 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextvars import copy_context
 from functools import partial, wraps
 from typing import Any, NamedTuple, get_type_hints
 
+from skillery.backends.values import Completed, Kind, is_left_out, methods_of
 from skillery.errors import SkilleryError, Unavailable
 from skillery.plugins.calls import MOST_HANGING, Failures
 
 READ_SECONDS = 60.0
 """The longest time for a read. The setting `hook_seconds` may lower it."""
-BUILT_IN = "skillery.builtin."
 
 
 class Watch(NamedTuple):
@@ -50,19 +50,21 @@ class Watch(NamedTuple):
         return Unavailable(f"the plugin '{self.plugin}' did not answer in time", hint="Try again later.")
 
 
-def watch_backend(backend: Any, reads: Sequence[str], methods: Sequence[str], watch: Watch) -> None:
-    """Replace the methods of a backend by methods that count failures, and limit the time of its reads.
+class Watched(Completed):
+    """A backend whose failures are counted, and whose reads have a time limit. The backend itself does not change.
 
-    `methods` are those of its Protocol. Unexpected exceptions reach the caller as before. A read that takes too long
-    raises Unavailable. Do nothing for a backend that does not allow new attributes.
+    Unexpected exceptions reach the caller as before. A read that takes too long raises Unavailable. A class with the
+    attribute `is_local = True` waits for no service outside of the server, so its reads have no limit.
     """
-    # A built-in backend works without a service: only the database, which has its own limits, can delay it.
-    limited = () if type(backend).__module__.startswith(BUILT_IN) else reads
-    for name in dict.fromkeys([*methods, *(one for one in limited if hasattr(backend, one))]):
-        try:
-            setattr(backend, name, _watched(getattr(backend, name), name, watch, name in limited))
-        except (AttributeError, TypeError):
-            return
+
+    def __init__(self, backend: object, kind: Kind, watch: Watch) -> None:
+        # Not inherited: a subclass may wait for a service.
+        is_local = vars(type(backend)).get("is_local", False)
+
+        def watched(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+            return _watched(method, name, watch, not is_local and name in kind.reads)
+
+        super().__init__(backend, (kind.protocol, *kind.optional), watched)
 
 
 def _watched(method: Callable[..., Any], name: str, watch: Watch, is_limited: bool) -> Callable[..., Any]:
@@ -168,12 +170,11 @@ def problems(backend: object, protocol: type) -> Iterator[str]:
     for name, hint in get_type_hints(protocol).items():
         yield from _attribute_problems(backend, name, hint)
     for name, member in vars(protocol).items():
-        if name.startswith("_"):
-            continue
         if isinstance(member, property):
             yield from _attribute_problems(backend, name, object)
-        elif inspect.isfunction(member):
-            yield from _method_problems(backend, name, member)
+    for name, method in methods_of(protocol).items():
+        if not is_left_out(backend, method):
+            yield from _method_problems(backend, name, method)
 
 
 def _attribute_problems(backend: object, name: str, hint: Any) -> Iterator[str]:
@@ -186,7 +187,8 @@ def _attribute_problems(backend: object, name: str, hint: Any) -> Iterator[str]:
 def _method_problems(backend: object, name: str, wanted: Callable[..., Any]) -> Iterator[str]:
     expected = _shown(name, wanted)
     method = getattr(backend, name, None)
-    if method is None:
+    is_inherited = getattr(type(backend), name, None) is wanted and not hasattr(wanted, "__together__")
+    if method is None or is_inherited:
         yield f"lacks the method '{expected}'"
     elif not callable(method):
         yield f"has '{name}', which must be a method '{expected}'"
