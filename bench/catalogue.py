@@ -34,10 +34,10 @@ _SUMMED = list(accumulate(1 / rank for rank in range(1, TAGS + 1)))
 READER = Identity("reader", "person", frozenset({"read"}), ("team00001.*", "team00007.*"))
 FILTERS = {
     "no filter": CatalogueFilter(),
-    "kind and no network": filter_of("", "action", [], Facts(network=False)),
+    "kind and no network": filter_of("", "action", [], Facts(flags=(("network", False),))),
     "a frequent tag": filter_of("", "", ["tag1"], Facts()),
     "a rare tag": filter_of("", "", ["tag1999"], Facts()),
-    "verified, one of a thousand": filter_of("", "", [], Facts(verified=True)),
+    "verified, one of a thousand": filter_of("", "", [], Facts(flags=(("verified", True),))),
     "a namespace": filter_of("team00001", "", [], Facts()),
     "nothing matches": filter_of("", "", [], Facts(language="javascript", status="deprecated")),
 }

@@ -21,7 +21,7 @@ from skillery.formats.languages import LANGUAGES, language_of
 from skillery.formats.semver import Version
 from skillery.registry.usage import count_day, days_of, roll_up_usage
 from skillery.skills.catalogue_counts import CountsCache
-from skillery.skills.catalogue_filters import Facts, filter_of
+from skillery.skills.catalogue_filters import FLAGS, Facts, filter_of
 from skillery.skills.catalogue_listings import list_catalogue
 from skillery.skills.search import find_skills
 from skillery.versions.new_versions import point_to_latest
@@ -183,7 +183,8 @@ class Asked(NamedTuple):
 
     @property
     def facts(self) -> Facts:
-        return Facts(*self[3:])  # type: ignore[arg-type]
+        flags = tuple((name, value) for name in FLAGS if (value := getattr(self, name)) is not None)
+        return Facts(self.language, self.status, flags)  # type: ignore[arg-type]
 
     def matches(self, row: Row) -> bool:
         exact = ("kind", "language", "verified", "network", "secrets")

@@ -10,7 +10,7 @@ import threading
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 from msgspec import Meta
@@ -21,6 +21,7 @@ from skillery.database import Statement
 from skillery.database.tables import audit_head, catalogue, catalogue_tags
 from skillery.registry.visibility import parameters, view_of
 from skillery.skills.catalogue_filters import (
+    FLAGS,
     CatalogueFilter,
     FilterStatus,
     condition_parameters,
@@ -48,17 +49,37 @@ class FacetValue(msgspec.Struct, frozen=True):
     count: int
 
 
-class Facets(msgspec.Struct, frozen=True):
-    """The numbers of matching rows by value. Each facet has the name of a param. The highest number is first."""
-
+class _FacetsOfTexts(msgspec.Struct, frozen=True):
     namespace: Annotated[list[FacetValue], Meta(description="One level below the param; at most 100")]
     kind: list[FacetValue]
     language: list[FacetValue]
     tags: Annotated[list[FacetValue], Meta(description="In lower case, of the newest 5,000 matching rows; at most 30")]
-    verified: list[FacetValue]
-    network: list[FacetValue]
-    secrets: list[FacetValue]
+
+
+if TYPE_CHECKING:
+    _FacetsOfFlags = _FacetsOfTexts
+else:
+    _FacetsOfFlags = msgspec.defstruct(
+        "_FacetsOfFlags",
+        [(name, list[FacetValue]) for name in FLAGS],
+        bases=(_FacetsOfTexts,),
+        module=__name__,
+        frozen=True,
+    )
+
+
+class Facets(_FacetsOfFlags, frozen=True):
+    """The numbers of matching rows by value. Each facet has the name of a param. The highest number is first."""
+
     status: list[FacetValue]
+
+    def of(self, name: str) -> list[FacetValue]:
+        """Return the facet with this name."""
+        facet: list[FacetValue] = getattr(self, name)
+        return facet
+
+
+NO_FACETS = Facets(*([] for _ in Facets.__struct_fields__))
 
 
 class Counts(msgspec.Struct, frozen=True):
@@ -117,18 +138,18 @@ def count_unlisted(
     """
 
     def count() -> Counts:
-        found = [(status, _number(connection, identity, filters, status)) for status in UNLISTED]
-        values = [FacetValue(status, number) for status, number in found if number]
-        return Counts(0, False, Facets([], [], [], [], [], [], [], values))
+        numbers = {status: _number(connection, identity, filters, status) for status in UNLISTED}
+        values = [FacetValue(status, number) for status, number in numbers.items() if number]
+        return Counts(0, False, msgspec.structs.replace(NO_FACETS, status=values))
 
     return cache.get(connection, ("unlisted", *_key(filters, identity)), count).facets.status
 
 
 def _number(connection: Connection, identity: Identity, filters: CatalogueFilter, status: FilterStatus) -> int:
     of_status = filters._replace(facts=filters.facts._replace(status=status))
-    found = select(catalogue.c.version_id).where(*conditions(of_status, view_of(identity))).limit(MOST_TOTAL)
+    matching = select(catalogue.c.version_id).where(*conditions(of_status, view_of(identity))).limit(MOST_TOTAL)
     values = condition_parameters(of_status, identity)
-    return connection.scalar(select(func.count()).select_from(found.subquery()), values) or 0
+    return connection.scalar(select(func.count()).select_from(matching.subquery()), values) or 0
 
 
 def _key(filters: CatalogueFilter, identity: Identity) -> tuple[Hashable, ...]:
@@ -147,9 +168,7 @@ _GROUPED = (
     catalogue.c.status,
     catalogue.c.kind,
     catalogue.c.language,
-    catalogue.c.verified,
-    catalogue.c.network,
-    catalogue.c.secrets,
+    *(catalogue.c[name] for name in FLAGS),
 )
 
 
@@ -159,7 +178,7 @@ def _count(
     grouped = select(*_GROUPED, func.count().label("rows")).where(*where).group_by(*_GROUPED)
     groups = connection.execute(grouped, values).all()
     if not groups:
-        return Counts(0, False, Facets([], [], [], [], [], [], [], []))
+        return Counts(0, False, NO_FACETS)
     by_namespace = select(catalogue.c.namespace, func.count()).where(*where).group_by(catalogue.c.namespace)
     namespaces: Counter[str | bool] = Counter()
     for name, rows in connection.execute(by_namespace, values):
@@ -183,7 +202,7 @@ def _by(groups: Sequence[Any], place: int) -> Counter[str | bool]:
 
 
 def _values(counted: Counter[str | bool]) -> list[FacetValue]:
-    ordered = sorted(counted.items(), key=lambda one: (-one[1], str(one[0])))
+    ordered = sorted(counted.items(), key=lambda item: (-item[1], str(item[0])))
     return [FacetValue(value, count) for value, count in ordered if value != ""]
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
+import msgspec
 from msgspec import UNSET, UnsetType
 from sqlalchemy import ColumnElement, FromClause, and_, bindparam, literal_column, or_, select
 
@@ -12,18 +14,51 @@ from skillery.backends import Identity
 from skillery.database.tables import catalogue, catalogue_tags
 from skillery.errors import InvalidParams
 from skillery.formats.languages import SkillLanguage
-from skillery.method import HIDDEN, Params, about, or_none
+from skillery.method import HIDDEN, Params, about, annotated_params, or_none
 from skillery.registry.visibility import SEEN_BY_ALL, View, in_grants, parameters, sees_each
-from skillery.skills.catalogue_rows import LISTED, stored_tag
 
 ListedStatus = Literal["published", "deprecated"]
 FilterStatus = Literal["published", "deprecated", "draft", "in_review", "rejected", "yanked"]
 
+LISTED = ("published", "deprecated")
 MOST_TAGS = 16
+_LONG_TAG = 100
+
+
+class _Permissions(msgspec.Struct):
+    network: list[str] = []
+    secrets: list[str] = []
+
+
+class Manifest(msgspec.Struct):
+    """The parts of a manifest that filters use."""
+
+    runtime: dict[str, Any] | None = None
+    permissions: _Permissions = msgspec.field(default_factory=_Permissions)
+    tags: list[str] = []
+
+
+class Checks(msgspec.Struct):
+    """The results of checks that filters use."""
+
+    verified: bool = False
+
+
+class Flag(NamedTuple):
+    """A boolean filter: the value of a version, and the choice on the page of skills."""
+
+    offered: bool
+    """The value that the page offers."""
+    words: str
+    """The words for this value."""
+    of: Callable[[Manifest, Checks], bool]
 
 
 class SkillFilters(Params, frozen=True, kw_only=True):
-    """The filters that list_skills and search_skills have in common."""
+    """The filters that list_skills and search_skills have in common.
+
+    A field with a Flag is also a column of the catalogue (FLAG_COLUMNS), a facet, and a filter of the page of skills.
+    """
 
     kind: Annotated[Literal["action", "instruction"] | UnsetType, HIDDEN, about("Only skills of this kind")] = UNSET
     tags: Annotated[list[str], HIDDEN, about("Only skills with all these tags")] = []
@@ -31,13 +66,22 @@ class SkillFilters(Params, frozen=True, kw_only=True):
         SkillLanguage | UnsetType, HIDDEN, about("Only skills in this language; 'markdown' means without code")
     ] = UNSET
     verified: Annotated[
-        bool | UnsetType, HIDDEN, about("Only skills whose examples all passed (true), or only others (false)")
+        bool | UnsetType,
+        HIDDEN,
+        about("Only skills whose examples all passed (true), or only others (false)"),
+        Flag(offered=True, words="verified", of=lambda _, checks: checks.verified),
     ] = UNSET
     network: Annotated[
-        bool | UnsetType, HIDDEN, about("Only skills without network access (false), or only with it (true)")
+        bool | UnsetType,
+        HIDDEN,
+        about("Only skills without network access (false), or only with it (true)"),
+        Flag(offered=False, words="no network", of=lambda manifest, _: bool(manifest.permissions.network)),
     ] = UNSET
     secrets: Annotated[
-        bool | UnsetType, HIDDEN, about("Only skills without secrets (false), or only with secrets (true)")
+        bool | UnsetType,
+        HIDDEN,
+        about("Only skills without secrets (false), or only with secrets (true)"),
+        Flag(offered=False, words="no secrets", of=lambda manifest, _: bool(manifest.permissions.secrets)),
     ] = UNSET
     counts: Annotated[
         bool, HIDDEN, about("Add the number of matching skills, in all and by value of each filter", default=False)
@@ -45,30 +89,31 @@ class SkillFilters(Params, frozen=True, kw_only=True):
     catalogue: Annotated[bool, HIDDEN, about("Add facts and usage to each skill", default=False)] = False
 
     def facts(self, status: FilterStatus | UnsetType) -> Facts:
-        return Facts(
-            language=or_none(self.language) or "",
-            status=or_none(status) or "",
-            verified=or_none(self.verified),
-            network=or_none(self.network),
-            secrets=or_none(self.secrets),
-        )
+        flags = tuple((name, value) for name in FLAGS if (value := getattr(self, name)) is not UNSET)
+        return Facts(or_none(self.language) or "", or_none(status) or "", flags)
+
+
+FLAGS: Mapping[str, Flag] = {
+    field.name: flag
+    for field, annotation in annotated_params(SkillFilters)
+    for flag in annotation.__metadata__
+    if isinstance(flag, Flag)
+}
 
 
 class Facts(NamedTuple):
-    """Filters by values of a version. An empty text and None mean that the filter is absent."""
+    """Filters by values of a version. An empty text means that the filter is absent."""
 
     language: SkillLanguage | Literal[""] = ""
     status: FilterStatus | Literal[""] = ""
-    verified: bool | None = None
-    network: bool | None = None
-    """False: only skills that ask for no network access."""
-    secrets: bool | None = None
-    """False: only skills that ask for no secrets."""
+    flags: tuple[tuple[str, bool], ...] = ()
+    """The names and values of boolean filters, in the order of FLAGS."""
 
     @property
-    def given(self) -> dict[str, str | bool]:
-        """The filters that are present, by name."""
-        return {name: value for name, value in self._asdict().items() if value not in {"", None}}
+    def values(self) -> dict[str, str | bool]:
+        """The filters that are present, by column."""
+        texts = {name: text for name, text in (("language", self.language), ("status", self.status)) if text}
+        return {**texts, **dict(self.flags)}
 
 
 class CatalogueFilter(NamedTuple):
@@ -87,12 +132,8 @@ class CatalogueFilter(NamedTuple):
     @property
     def shape(self) -> CatalogueFilter:
         """A filter with the same conditions, in which the values that are SQL parameters are replaced."""
-        facts = self.facts._replace(
-            language="python" if self.facts.language else "",
-            verified=None if self.facts.verified is None else True,
-            network=None if self.facts.network is None else True,
-            secrets=None if self.facts.secrets is None else True,
-        )
+        language: SkillLanguage | Literal[""] = "python" if self.facts.language else ""
+        facts = self.facts._replace(language=language, flags=tuple((name, True) for name, _ in self.facts.flags))
         return CatalogueFilter("." if self.namespace else "", "." if self.kind else "", ("",) * len(self.tags), facts)
 
 
@@ -105,7 +146,7 @@ def fact_conditions(names: tuple[str, ...], rows: FromClause = catalogue) -> lis
 
 
 def fact_parameters(facts: Facts) -> dict[str, Any]:
-    return {f"fact_{name}": value for name, value in facts.given.items()}
+    return {f"fact_{name}": value for name, value in facts.values.items()}
 
 
 def is_listed(rows: FromClause = catalogue) -> ColumnElement[bool]:
@@ -118,21 +159,21 @@ def conditions(filters: CatalogueFilter, view: View | None) -> list[ColumnElemen
 
     Filters of the same shape have the same conditions.
     """
-    found = [*_of_status(filters, view), *_in_namespace(filters)]
+    where = [*_of_status(filters, view), *_in_namespace(filters)]
     if filters.kind:
-        found.append(catalogue.c.kind == bindparam("of_kind"))
+        where.append(catalogue.c.kind == bindparam("of_kind"))
     for number in range(len(filters.tags)):
-        tagged = select(catalogue_tags.c.version_id).where(catalogue_tags.c.tag == bindparam(f"asked_tag_{number}"))
-        found.append(catalogue.c.version_id.in_(tagged))
+        tagged = select(catalogue_tags.c.version_id).where(catalogue_tags.c.tag == bindparam(f"filter_tag_{number}"))
+        where.append(catalogue.c.version_id.in_(tagged))
     if view is not None:
-        found.append(sees_each(view, catalogue, catalogue.c.skill_id))
-    return found + fact_conditions(tuple(name for name in filters.facts.given if name != "status"))
+        where.append(sees_each(view, catalogue, catalogue.c.skill_id))
+    return where + fact_conditions(tuple(name for name in filters.facts.values if name != "status"))
 
 
 def condition_parameters(filters: CatalogueFilter, identity: Identity) -> dict[str, Any]:
     """Return the parameters of `conditions`."""
     values = parameters(identity) | fact_parameters(filters.facts._replace(status=""))
-    values |= {f"asked_tag_{number}": tag for number, tag in enumerate(filters.tags)}
+    values |= {f"filter_tag_{number}": tag for number, tag in enumerate(filters.tags)}
     if filters.kind:
         values["of_kind"] = filters.kind
     if filters.namespace:
@@ -161,6 +202,12 @@ def check_tags(tags: Sequence[str]) -> list[str]:
     return sorted({tag.strip().casefold() for tag in tags if tag.strip()})
 
 
+def stored_tag(tag: str) -> str:
+    """Return a tag as the catalogue stores it: in lower case. Long tags are stored as a hash after a line feed."""
+    tag = tag.strip().casefold()
+    return tag if len(tag) <= _LONG_TAG else f"\n{hashlib.blake2b(tag.encode(), digest_size=16).hexdigest()}"
+
+
 def _in_namespace(filters: CatalogueFilter) -> list[ColumnElement[bool]]:
     if not filters.namespace:
         return []
@@ -177,8 +224,8 @@ def _of_status(filters: CatalogueFilter, view: View | None) -> list[ColumnElemen
     is_of: ColumnElement[bool] = catalogue.c.status == literal_column(f"'{status}'")
     if filters.of_listed:
         return [is_listed(), is_of]
-    found = [catalogue.c.status.not_in([literal_column(f"'{one}'") for one in LISTED]), is_of]
+    where = [catalogue.c.status.not_in([literal_column(f"'{listed}'") for listed in LISTED]), is_of]
     if view is not None and status not in SEEN_BY_ALL:
         own: list[ColumnElement[bool]] = [catalogue.c.publisher == bindparam("me")]
-        found.append(or_(*own, *(in_grants(view, catalogue) if view.is_reviewer else [])))
-    return found
+        where.append(or_(*own, *(in_grants(view, catalogue) if view.is_reviewer else [])))
+    return where

@@ -111,15 +111,15 @@ def _entries_statement(count: int) -> Statement:
 
 def show(connection: Connection, version_ids: Sequence[int]) -> list[Shown]:
     """Return the items and entries of these versions, in this order, without versions that have left the catalogue."""
-    found: dict[int, Shown] = {}
+    shown: dict[int, Shown] = {}
     for start in range(0, len(version_ids), _SIZES[-1]):
         wanted = version_ids[start : start + _SIZES[-1]]
         count = next(size for size in _SIZES if size >= len(wanted))
         values = {f"version_{place}": wanted[min(place, len(wanted) - 1)] for place in range(count)}
-        found |= {
+        shown |= {
             row[0]: _shown(*row) for row in _entries_statement(count).rows(connection, **values, **from_first_day())
         }
-    return [found[version_id] for version_id in version_ids if version_id in found]
+    return [shown[version_id] for version_id in version_ids if version_id in shown]
 
 
 def _shown(
@@ -200,22 +200,22 @@ def list_catalogue(
     bound_to = _bound_to(filters, sort, detail)
     after = read_cursor(key, bound_to, cursor, len(order.columns)) if cursor else None
     keys = _keys(connection, identity, filters, sort, after, limit + 1)
-    found = read_until_full(partial(_read, connection, keys), min(limit, len(keys)), partial(_size_of, detail))
-    page = fitting(found, partial(_size_of, detail))
+    rows = read_until_full(partial(_read, connection, keys), min(limit, len(keys)), partial(_size_of, detail))
+    page = fitting(rows, partial(_size_of, detail))
     last = len(page) and next(at for at, row in enumerate(keys, 1) if row[-1] == page[-1].version_id)
     next_cursor = make_cursor(key, bound_to, _position(order, keys[last - 1])) if 0 < last < len(keys) else None
     counted = count_catalogue(connection, identity, filters, counts) if counts is not None else None
-    return _answer([_item(one, detail, entries) for one in page], next_cursor, counted)
+    return _answer([_item(row, detail, entries) for row in page], next_cursor, counted)
 
 
-def in_order(connection: Connection, found: Sequence[Any], sort: Sort) -> list[Any]:
+def in_order(connection: Connection, rows: Sequence[Any], sort: Sort) -> list[Any]:
     """Return rows that begin with the id of a skill in the order of the catalogue, by their latest versions."""
     order = _ORDERS[sort]
     listed = select(catalogue.c.skill_id, *order.columns).where(
         is_listed(), catalogue.c.skill_id.in_(bindparam("skill_ids", expanding=True))
     )
-    by_id = {row[0]: tuple(row[1:]) for row in connection.execute(listed, {"skill_ids": [row[0] for row in found]})}
-    present = [row for row in found if row[0] in by_id]
+    by_id = {row[0]: tuple(row[1:]) for row in connection.execute(listed, {"skill_ids": [row[0] for row in rows]})}
+    present = [row for row in rows if row[0] in by_id]
     return sorted(present, key=lambda row: by_id[row[0]], reverse=order.is_descending)
 
 
@@ -242,7 +242,7 @@ def _keys(
     values = condition_parameters(filters, identity)
     if after is not None:
         columns = _order_of(sort, filters).columns
-        values |= {f"after_{at}": _value(connection, one, after[at]) for at, one in enumerate(columns)}
+        values |= {f"after_{at}": _value(connection, column, after[at]) for at, column in enumerate(columns)}
     return _statement(filters.shape, view_of(identity), sort, after is not None, rows).rows(connection, **values)
 
 
@@ -252,7 +252,7 @@ def _statement(shape: CatalogueFilter, view: View | None, sort: Sort, is_after: 
     order = _order_of(sort, shape)
     statement: Select[Any] = select(*order.columns, catalogue.c.version_id).where(*conditions(shape, view))
     if is_after:
-        start = tuple_(*(bindparam(f"after_{place}", type_=one.type) for place, one in enumerate(order.columns)))
+        start = tuple_(*(bindparam(f"after_{place}", type_=column.type) for place, column in enumerate(order.columns)))
         columns = tuple_(*order.columns)
         statement = statement.where(columns < start if order.is_descending else columns > start)
     statement = statement.order_by(*(column.desc() if order.is_descending else column for column in order.columns))
@@ -268,7 +268,7 @@ def _value(connection: Connection, column: ColumnElement[Any], text: str) -> obj
 
 def _position(order: _Order, row: Any) -> tuple[str, ...]:
     values = zip(order.columns, row, strict=False)
-    return tuple(in_utc(one).isoformat() if column.type is Moment else str(one) for column, one in values)
+    return tuple(in_utc(value).isoformat() if column.type is Moment else str(value) for column, value in values)
 
 
 def _read(connection: Connection, keys: Sequence[Any], wanted: int, last: Shown | None) -> list[Shown]:

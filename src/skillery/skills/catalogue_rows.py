@@ -4,7 +4,6 @@ yanked. The transaction that changes a version also updates its row.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -18,26 +17,10 @@ from skillery.formats.bundle import Bundle
 from skillery.formats.languages import language_of
 from skillery.formats.network import parse_network_pattern
 from skillery.registry.usage import NO_USAGE, recent_usage
+from skillery.skills.catalogue_filters import FLAGS, LISTED, Checks, Manifest, stored_tag
 
-LISTED = ("published", "deprecated")
 OTHERS = ("draft", "in_review", "rejected", "yanked")
 """The statuses of versions that have a row of their own, next to the latest version of the skill."""
-_LONG_TAG = 100
-
-
-class _Permissions(msgspec.Struct):
-    network: list[str] = []
-    secrets: list[str] = []
-
-
-class _Manifest(msgspec.Struct):
-    runtime: dict[str, Any] | None = None
-    permissions: _Permissions = msgspec.field(default_factory=_Permissions)
-    tags: list[str] = []
-
-
-class _Checks(msgspec.Struct):
-    verified: bool = False
 
 
 class _Step(msgspec.Struct):
@@ -63,8 +46,8 @@ class _Version(NamedTuple):
     standing_json: str | None
 
 
-_manifest = msgspec.json.Decoder(_Manifest)
-_checks = msgspec.json.Decoder(_Checks)
+_manifest = msgspec.json.Decoder(Manifest)
+_checks = msgspec.json.Decoder(Checks)
 _standing = msgspec.json.Decoder(_Standing)
 
 _others = skill_versions.c.status.in_([literal_column(f"'{status}'") for status in OTHERS])
@@ -152,14 +135,8 @@ def _add_hosts(connection: Connection, version_id: int, hosts: Sequence[str]) ->
 
 def hosts_of(network: Sequence[str]) -> list[str]:
     """Return the stored hosts of `permissions.network`, each once, without entries that no manifest may contain."""
-    patterns = [parse_network_pattern(one) for one in network]
+    patterns = [parse_network_pattern(entry) for entry in network]
     return sorted({pattern.text for pattern in patterns if not isinstance(pattern, str)})
-
-
-def stored_tag(tag: str) -> str:
-    """Return a tag as the catalogue stores it: in lower case. Long tags are stored as a hash after a line feed."""
-    tag = tag.strip().casefold()
-    return tag if len(tag) <= _LONG_TAG else f"\n{hashlib.blake2b(tag.encode(), digest_size=16).hexdigest()}"
 
 
 def tags_of(tags: Sequence[str]) -> list[str]:
@@ -184,6 +161,7 @@ def _add_row(
 ) -> list[str]:
     """Add the row of a version and its tags. Return its hosts."""
     manifest = _manifest.decode(row.manifest_json)
+    checks = _checks.decode(row.checks_json) if row.checks_json is not None else Checks()
     approval = _standing.decode(row.standing_json).approval if row.standing_json else None
     runs, completed, failed = usage
     _ADD.run_later(
@@ -197,9 +175,7 @@ def _add_row(
         status=row.status,
         kind=row.kind,
         language=language_of(manifest.runtime, paths),
-        verified=row.checks_json is not None and _checks.decode(row.checks_json).verified,
-        network=bool(manifest.permissions.network),
-        secrets=bool(manifest.permissions.secrets),
+        **{name: flag.of(manifest, checks) for name, flag in FLAGS.items()},
         published_at=approval.at if approval else in_utc(row.created_at),
         runs_30d=runs,
         completed_30d=completed,

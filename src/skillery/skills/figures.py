@@ -14,8 +14,7 @@ from skillery.database.tables import catalogue, catalogue_hosts, skill_versions,
 from skillery.formats.network import NetworkPattern, parse_network_pattern
 from skillery.identity import access
 from skillery.registry.visibility import View, in_grants, parameters, sees_each, view_of
-from skillery.skills.catalogue_filters import is_listed
-from skillery.skills.catalogue_rows import LISTED
+from skillery.skills.catalogue_filters import LISTED, is_listed
 
 # -- How many published skills reach a host: what reviewers compare a new permission with ------------------------------
 

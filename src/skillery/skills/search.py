@@ -128,7 +128,7 @@ def find_skills(
     if not page_start.meanings:
         counted = count_found(connection, [], namespace, False) if counts else None
         return _page([], None, warnings, counted)
-    filters = Filters(visible.visibility_shape, bool(kind), bool(namespace), len(asked_tags), tuple(facts.given))
+    filters = Filters(visible.visibility_shape, bool(kind), bool(namespace), len(asked_tags), tuple(facts.values))
     values = visible.parameters | _filtering(kind, asked_tags, namespace) | fact_parameters(facts)
     wanted = limit + 1 if sort == "best" and not counts else MOST_FOUND + 1
     after = page_start.after if sort == "best" and not counts else None
@@ -150,7 +150,7 @@ def _bound_to(
     terms: Sequence[Term], kind: Kind, tags: Sequence[str], namespace: str, facts: Facts, sort: Sort
 ) -> tuple[str, ...]:
     """Return the query that a cursor is valid for."""
-    further = (facts, sort) if facts.given or sort != "best" else ()
+    further = (facts, sort) if facts.values or sort != "best" else ()
     return "search_skills", msgspec.json.encode([terms, kind, tags, namespace, *further]).decode()
 
 

@@ -6,6 +6,9 @@ from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Index, String, T
 
 from skillery.database.tables.base import Key, Moment, Name, metadata
 
+FLAG_COLUMNS = ("verified", "network", "secrets")
+"""The boolean columns that listings filter and count by: the flags of skillery.skills.catalogue_filters."""
+
 catalogue = Table(
     "catalogue",
     metadata,
@@ -20,10 +23,7 @@ catalogue = Table(
     Column("kind", String(16), nullable=False),
     # python, javascript, bash or markdown: skillery.formats.languages.
     Column("language", String(16), nullable=False),
-    Column("verified", Boolean, nullable=False),
-    # Whether the manifest asks for network access, and for secrets.
-    Column("network", Boolean, nullable=False),
-    Column("secrets", Boolean, nullable=False),
+    *(Column(name, Boolean, nullable=False) for name in FLAG_COLUMNS),
     # Time of the approval, or of the publication if there was no review.
     Column("published_at", Moment, nullable=False),
     # Ended runs of the skill in the last 30 days. A background job updates these columns every hour.
@@ -33,14 +33,13 @@ catalogue = Table(
     comment="The latest version of each skill, and each version that is a draft, in review, rejected or yanked.",
 )
 Index("ix_catalogue_skill", catalogue.c.skill_id)
+_FLAGS = tuple(catalogue.c[name] for name in FLAG_COLUMNS)
 _FACTS = (
     catalogue.c.status,
     catalogue.c.visibility,
     catalogue.c.kind,
     catalogue.c.language,
-    catalogue.c.verified,
-    catalogue.c.network,
-    catalogue.c.secrets,
+    *_FLAGS,
     catalogue.c.skill_id,
 )
 _is_listed = text("status IN ('published', 'deprecated')")
@@ -80,9 +79,7 @@ Index(
     catalogue.c.status,
     catalogue.c.kind,
     catalogue.c.language,
-    catalogue.c.verified,
-    catalogue.c.network,
-    catalogue.c.secrets,
+    *_FLAGS,
     catalogue.c.visibility,
     catalogue.c.namespace,
     catalogue.c.name,
@@ -105,7 +102,7 @@ catalogue_tags = Table(
     "catalogue_tags",
     metadata,
     Column("version_id", Key, ForeignKey("catalogue.version_id"), primary_key=True, autoincrement=False),
-    # In lower case: skillery.skills.catalogue_rows.stored_tag.
+    # In lower case: skillery.skills.catalogue_filters.stored_tag.
     Column("tag", Text().with_variant(Text(collation="C"), "postgresql"), primary_key=True),
     comment="The tags of the versions in the catalogue.",
     sqlite_with_rowid=False,

@@ -8,7 +8,7 @@ from urllib.parse import quote_plus
 
 from skillery.formats.languages import SkillLanguage
 from skillery.skills.catalogue_counts import Facets, FacetValue
-from skillery.skills.catalogue_filters import CatalogueFilter, Facts, filter_of
+from skillery.skills.catalogue_filters import FLAGS, CatalogueFilter, Facts, filter_of
 
 ROWS = 20
 KINDS = ("action", "instruction")
@@ -36,12 +36,8 @@ class Filters(NamedTuple):
     kind: str = ""
     lang: str = ""
     status: str = ""
-    verified: str = ""
-    """"1" for verified skills only."""
-    network: str = ""
-    """"no" for skills without network access only."""
-    secrets: str = ""
-    """"no" for skills without secrets only."""
+    flags: tuple[str, ...] = ()
+    """The names of the boolean filters that are set. The page offers one value of each. A field has its name."""
     sort: str = ""
     tags: tuple[str, ...] = ()
 
@@ -66,9 +62,7 @@ class Filters(NamedTuple):
             "language": self.lang or None,
             "tags": list(self.tags) or None,
             "status": self.status or None,
-            "verified": True if self.verified else None,
-            "network": False if self.network else None,
-            "secrets": False if self.secrets else None,
+            **dict(self._values()),
             "sort": self.order,
             "limit": ROWS,
         }
@@ -76,20 +70,24 @@ class Filters(NamedTuple):
 
     def of_versions(self) -> CatalogueFilter:
         """Return the filter of the registry, without the status. Raise InvalidParams if a tag is not valid."""
-        facts = Facts(
-            language=cast(SkillLanguage, self.lang),
-            verified=True if self.verified else None,
-            network=False if self.network else None,
-            secrets=False if self.secrets else None,
-        )
+        facts = Facts(language=cast(SkillLanguage, self.lang), flags=self._values())
         return filter_of(self.ns, self.kind, self.tags, facts)
+
+    def _values(self) -> tuple[tuple[str, bool], ...]:
+        return tuple((name, FLAGS[name].offered) for name in self.flags)
+
+    def fields(self) -> list[tuple[str, str]]:
+        """Return the names and values of the fields of the address."""
+        texts = ("q", self.q), ("ns", self.ns), ("kind", self.kind), ("lang", self.lang), ("status", self.status)
+        flags = [(name, _field(name)) for name in self.flags]
+        return [field for field in (*texts, *flags, ("sort", self.sort)) if field[1]] + [
+            ("tag", tag) for tag in self.tags
+        ]
 
     def address(self, cursor: str = "", **changes: Any) -> str:
         """Return the address of the page with changed fields."""
-        changed = self._replace(**changes)
         # A page has about 200 of these addresses. `urlencode` takes four times as long.
-        fields = [f"{name}={quote_plus(str(value))}" for name, value in zip(_TEXTS, changed, strict=False) if value]
-        fields += [f"tag={quote_plus(tag)}" for tag in changed.tags]
+        fields = [f"{name}={quote_plus(value)}" for name, value in self._replace(**changes).fields()]
         if cursor:
             fields.append(f"cursor={quote_plus(cursor)}")
         return f"/?{'&'.join(fields)}" if fields else "/"
@@ -101,17 +99,19 @@ class Filters(NamedTuple):
             (f"kind {self.kind}", {"kind": ""}),
             (LANGUAGES.get(self.lang, self.lang), {"lang": ""}),
             (STATUSES.get(self.status, self.status), {"status": ""}),
-            ("verified", {"verified": ""}),
-            ("no network", {"network": ""}),
-            ("no secrets", {"secrets": ""}),
         ]
-        found = [(text, self.address(**change)) for text, change in words if getattr(self, next(iter(change)))]
-        for tag in self.tags:
-            found.append((f"tag {tag}", self.address(tags=tuple(one for one in self.tags if one != tag))))
-        return found
+        filters = [(text, self.address(**change)) for text, change in words if getattr(self, next(iter(change)))]
+        filters += [(FLAGS[name].words, self.address(flags=_without(self.flags, name))) for name in self.flags]
+        return filters + [(f"tag {tag}", self.address(tags=_without(self.tags, tag))) for tag in self.tags]
 
 
-_TEXTS = Filters._fields[: Filters._fields.index("tags")]
+def _without(values: tuple[str, ...], left_out: str) -> tuple[str, ...]:
+    return tuple(value for value in values if value != left_out)
+
+
+def _field(flag: str) -> str:
+    """Return the value of the field of a boolean filter."""
+    return "1" if FLAGS[flag].offered else "no"
 
 
 def filters_of(query: Mapping[str, str], tags: list[str]) -> Filters:
@@ -124,9 +124,7 @@ def filters_of(query: Mapping[str, str], tags: list[str]) -> Filters:
         kind=_known(query, "kind", KINDS),
         lang=_known(query, "lang", LANGUAGES),
         status=_known(query, "status", statuses),
-        verified="1" if query.get("verified") == "1" else "",
-        network="no" if query.get("network") == "no" else "",
-        secrets="no" if query.get("secrets") == "no" else "",
+        flags=tuple(name for name in FLAGS if query.get(name) == _field(name)),
         sort=_known(query, "sort", SORTS),
         tags=tuple(dict.fromkeys(tag.strip() for tag in tags if tag.strip()))[:MOST_TAGS],
     )
@@ -153,11 +151,7 @@ class Facet(NamedTuple):
 
 def facets_of(filters: Filters, facets: Facets) -> list[Facet]:
     """Return the filters of the page with their counts. A filter that would not select anything is left out."""
-    trust = [
-        *_choices(filters, facets.verified, "verified", {True: ("1", "verified")}),
-        *_choices(filters, facets.network, "network", {False: ("no", "no network")}),
-        *_choices(filters, facets.secrets, "secrets", {False: ("no", "no secrets")}),
-    ]
+    trust = [choice for name in FLAGS for choice in _flag_choices(filters, facets.of(name), name)]
     groups = [
         Facet("Kind", _choices(filters, facets.kind, "kind", {kind: (kind, kind) for kind in KINDS})),
         Facet("Trust", trust),
@@ -191,6 +185,18 @@ def _choices(
     return choices
 
 
+def _flag_choices(filters: Filters, counts: list[FacetValue], name: str) -> list[Choice]:
+    """Return the choice of a boolean filter, or [] if it is not set and would select nothing."""
+    flag = FLAGS[name]
+    number = next((facet.count for facet in counts if facet.value is flag.offered), None)
+    if name in filters.flags:
+        return [Choice(flag.words, number or 0, filters.address(flags=_without(filters.flags, name)), is_set=True)]
+    if number is None or len(counts) == 1:
+        return []
+    flags = tuple(other for other in FLAGS if other == name or other in filters.flags)
+    return [Choice(flag.words, number, filters.address(flags=flags), is_set=False)]
+
+
 class Branch(NamedTuple):
     """A namespace of the tree. `number` is None for the namespaces above the current one."""
 
@@ -220,8 +226,8 @@ def tags_of(filters: Filters, counts: list[FacetValue], most: int = 16) -> list[
     chosen = {tag.lower() for tag in filters.tags}
     choices = []
     for tag in filters.tags:
-        left = tuple(one for one in filters.tags if one != tag)
-        choices.append(Choice(tag, numbers.get(tag.lower()), filters.address(tags=left), is_set=True))
+        address = filters.address(tags=_without(filters.tags, tag))
+        choices.append(Choice(tag, numbers.get(tag.lower()), address, is_set=True))
     for tag, count in numbers.items():
         if tag not in chosen and len(choices) < most and len(filters.tags) < MOST_TAGS:
             choices.append(Choice(tag, count, filters.address(tags=(*filters.tags, tag)), is_set=False))

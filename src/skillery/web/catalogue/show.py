@@ -16,7 +16,7 @@ from skillery.http.exchanges import ClientGone
 from skillery.http.requests import disconnected
 from skillery.identity import access
 from skillery.method import or_none
-from skillery.skills.catalogue_counts import Facets, count_unlisted
+from skillery.skills.catalogue_counts import NO_FACETS, count_unlisted
 from skillery.skills.catalogue_listings import CatalogueEntry
 from skillery.skills.descriptions import DescribeSkill, describe_skill
 from skillery.skills.listings import ListSkills, list_skills
@@ -108,7 +108,7 @@ async def _page(request: PageRequest) -> Page:
             skills = await request.do(list_skills, ListSkills(**params, cursor=cursor, counts=True, catalogue=True))
     except InvalidParams as error:
         problem = error
-    facets = or_none(skills.facets) or _NO_FACETS
+    facets = or_none(skills.facets) or NO_FACETS
     values: dict[str, Any] = {
         "filters": filters,
         "sorts": {key: words for key, words in SORTS.items() if filters.q or key != "best"},
@@ -130,9 +130,6 @@ async def _page(request: PageRequest) -> Page:
     }
     title = f"Skills for {filters.q}" if filters.q else f"Skills in {filters.ns}" if filters.ns else "Skills"
     return Page("catalogue.html", title, values, "skills")
-
-
-_NO_FACETS = Facets(*([] for _ in Facets.__struct_fields__))
 
 
 def _row(filters: Filters, skill: SkillRow | FoundSkill) -> Row:
