@@ -9,14 +9,15 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, exc, inspect, select, text
 
 from skillery.backends import Identity
-from skillery.database import Database, migrate, parse_database_url
-from skillery.database.tables import index_names, metadata, skills
+from skillery.database import Database, migrate, parse_database_url, select_row
+from skillery.database.tables import index_names, metadata, skill_versions, skills
 from skillery.errors import StartupError
 from skillery.identity.quotas import Quotas
 from skillery.versions.new_versions import insert_version
@@ -63,6 +64,28 @@ def test_down_and_up_again(new_url: str) -> None:
     migrate.upgrade(database)
     assert migrate.differences(database) == []
     database.close()
+
+
+class _SkillRow(NamedTuple):
+    name: str
+    version_id: int
+    digest: str
+    note: str = ""
+
+
+def test_select_row_takes_each_field_from_the_first_table() -> None:
+    statement = select_row(_SkillRow, skills, skill_versions, version_id=skill_versions.c.id)
+
+    assert str(statement).partition(" \n")[0] == (
+        "SELECT skills.name AS name, skill_versions.id AS version_id, skill_versions.digest AS digest"
+    )
+
+
+def test_select_row_refuses_fields_without_a_column() -> None:
+    with pytest.raises(TypeError, match="no table has the field version_id of _SkillRow"):
+        select_row(_SkillRow, skills, skill_versions)
+    with pytest.raises(TypeError, match="_SkillRow has no field labels"):
+        select_row(_SkillRow, skills, version_id=skill_versions.c.id, labels=skills.c.name)
 
 
 def test_an_upgrade_twice_changes_nothing(new_url: str) -> None:

@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 from typing import Literal, NamedTuple
 
 import msgspec
-from sqlalchemy import Connection, bindparam, or_, select, update
+from sqlalchemy import Connection, bindparam, or_, update
 
 from skillery import audit
 from skillery.backends import Identity
-from skillery.database import Statement, in_utc
+from skillery.database import Statement, in_utc, select_row
 from skillery.database.tables import blobs
 from skillery.errors import BlobNotFound, InvalidParams
 
@@ -77,18 +77,8 @@ class OutputFile(msgspec.Struct, frozen=True):
     size_bytes: int
 
 
-_BLOB = Statement(
-    select(
-        blobs.c.id,
-        blobs.c.kind,
-        blobs.c.size_bytes,
-        blobs.c.sha256,
-        blobs.c.is_text,
-        blobs.c.owner,
-        blobs.c.expires_at,
-        blobs.c.path,
-    ).where(blobs.c.id == bindparam("id"))
-)
+_BLOBS = select_row(BlobRow, blobs)
+_BLOB = Statement(_BLOBS.where(blobs.c.id == bindparam("id")))
 
 
 def find_blob(connection: Connection, *, identity: Identity, blob_id: str) -> BlobRow:
@@ -96,11 +86,11 @@ def find_blob(connection: Connection, *, identity: Identity, blob_id: str) -> Bl
         raise InvalidParams("a blob id contains no NUL character", hint="Pass a blob_id that create_blob returned.")
     rows = _BLOB.rows(connection, id=blob_id)
     # Other identities do not see the blob. An expired blob does not exist.
-    if rows and (rows[0][5] == identity.name or "admin" in identity.scopes):
-        blob_id, kind, size, sha256, is_text, owner, expiry, path = rows[0]
-        expires_at = in_utc(expiry) if expiry else None
+    blob = BlobRow(*rows[0]) if rows else None
+    if blob is not None and (blob.owner == identity.name or "admin" in identity.scopes):
+        expires_at = in_utc(blob.expires_at)
         if expires_at is None or expires_at > datetime.now(UTC):
-            return BlobRow(blob_id, kind, size, sha256, bool(is_text), owner, expires_at, path)
+            return blob._replace(is_text=bool(blob.is_text), expires_at=expires_at)
     raise BlobNotFound(f"there is no blob '{blob_id}'", hint="create_blob or POST /blobs stores one.", blob_id=blob_id)
 
 
@@ -124,8 +114,8 @@ def leave_blobs(connection: Connection, run_ids: Sequence[str]) -> None:
 def output_blobs(connection: Connection, run_id: str) -> list[BlobRow]:
     """Return the blobs of a run that have not expired, in the order in which the run wrote them."""
     is_there = or_(blobs.c.expires_at.is_(None), blobs.c.expires_at > datetime.now(UTC))
-    found = select(*(blobs.c[name] for name in BlobRow._fields)).where(blobs.c.run_id == run_id, is_there)
-    return [BlobRow(*row) for row in connection.execute(found.order_by(blobs.c.position))]
+    outputs = _BLOBS.where(blobs.c.run_id == run_id, is_there).order_by(blobs.c.position)
+    return [BlobRow(*row) for row in connection.execute(outputs)]
 
 
 def output_files(written: Sequence[BlobRow]) -> list[OutputFile] | msgspec.UnsetType:

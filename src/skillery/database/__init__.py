@@ -2,7 +2,7 @@
 
 from skillery.database.drivers import parse_database_url, without_password
 from skillery.database.engine import Database, take_turns
-from skillery.database.statements import Change, Statement, as_stored, in_utc
+from skillery.database.statements import Change, Statement, as_stored, in_utc, select_row
 from skillery.database.transactions import before_commit
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "before_commit",
     "in_utc",
     "parse_database_url",
+    "select_row",
     "take_turns",
     "without_password",
 ]

@@ -6,7 +6,18 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, overload
 
-from sqlalchemy import CompoundSelect, Connection, Engine, Insert, Select, Update, event
+from sqlalchemy import (
+    ColumnElement,
+    CompoundSelect,
+    Connection,
+    Engine,
+    FromClause,
+    Insert,
+    Select,
+    Update,
+    event,
+    select,
+)
 
 from skillery.database.drivers import error_for_caller
 
@@ -116,6 +127,25 @@ def _send(raw: Any, waiting: Sequence[_Waiting]) -> None:
 
 
 DIALECTS = ("sqlite", "postgresql")
+
+
+def select_row(row: type[NamedTuple], *tables: FromClause, **columns: ColumnElement[Any]) -> Select[Any]:
+    """Return the SELECT of the fields of `row`, in their order and with their names.
+
+    The column of a field is that of `columns`, or else of the first table with a column of this name. A field with a
+    default that no table has is left out. Raise TypeError if a table lacks another field, or if `columns` has a name
+    that is no field.
+    """
+    if unknown := columns.keys() - set(row._fields):
+        raise TypeError(f"{row.__name__} has no field {', '.join(sorted(unknown))}")
+    selected = []
+    for name in row._fields:
+        sources = [columns[name]] if name in columns else [table.c[name] for table in tables if name in table.c]
+        if sources:
+            selected.append(sources[0].label(name))
+        elif name not in row._field_defaults:
+            raise TypeError(f"no table has the field {name} of {row.__name__}")
+    return select(*selected)
 
 
 class Statement:

@@ -26,7 +26,7 @@ from sqlalchemy import (
 )
 
 from skillery.backends import Identity
-from skillery.database import Change, Statement, take_turns
+from skillery.database import Change, Statement, select_row, take_turns
 from skillery.database.tables import exports, index_names, skill_versions, skills
 from skillery.errors import SkillNotFound
 from skillery.formats.agent_skill import index_name
@@ -176,7 +176,7 @@ def find_in_index(connection: Connection, identity: Identity, namespace: str, wa
     )
 
 
-def _listed(identity: Identity, namespace: str, maker: int) -> Select[tuple[str, str, str, int, str | None]]:
+def _listed(identity: Identity, namespace: str, maker: int) -> Select[Any]:
     return in_index(_latest(maker), identity, namespace)
 
 
@@ -192,16 +192,10 @@ def in_index(statement: Select[Row], identity: Identity, namespace: str) -> Sele
     return statement if view is None else statement.where(or_(*seen_by_name(view), is_own()))
 
 
-def _latest(maker: int) -> Select[tuple[str, str, str, int, str | None]]:
+def _latest(maker: int) -> Select[Any]:
     """Return the statement for the latest version of each skill, with the facts of this `maker` or NULL."""
     return (
-        select(
-            index_names.c.index_name,
-            skills.c.name,
-            skill_versions.c.version,
-            skill_versions.c.id,
-            exports.c.facts_json,
-        )
+        select_row(Listed, index_names, skills, skill_versions, exports, version_id=skill_versions.c.id)
         .join_from(index_names, skills, skills.c.id == index_names.c.skill_id)
         .join(skill_versions, skill_versions.c.id == skills.c.latest_version_id)
         .outerjoin(exports, and_(exports.c.version_id == skill_versions.c.id, exports.c.maker == maker))

@@ -7,36 +7,18 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Select, bindparam, func, literal_column, select, union_all
 
-from skillery.database import Statement
+from skillery.database import Statement, select_row
 from skillery.database.tables import RESOLVABLE, labels, skill_versions, skills
 from skillery.formats.ranges import Segment
 from skillery.formats.version_spec import Digest, Exact, Label, Latest, Range, VersionSpec
+from skillery.registry.version_rows import VersionRow
 
 _shown_labels = labels.alias("shown_labels")
 # A literal, because a Statement supports no parameter of this kind.
 _JOINED = func.aggregate_strings(_shown_labels.c.label, literal_column("','"))  # type: ignore[arg-type]
-COLUMNS = (
-    skill_versions.c.id,
-    skills.c.name,
-    skill_versions.c.version,
-    skill_versions.c.digest,
-    skill_versions.c.kind,
-    skill_versions.c.status,
-    skill_versions.c.manifest_json,
-    skill_versions.c.frontmatter_json,
-    skill_versions.c.warnings_json,
-    skill_versions.c.skill_id,
-    skills.c.visibility,
-    skill_versions.c.publisher,
-    skill_versions.c.publisher_kind,
-    skill_versions.c.standing_json,
-    # A column of each row, because a separate statement would be another round trip to Postgres.
-    select(_JOINED).where(_shown_labels.c.version_id == skill_versions.c.id).scalar_subquery().label("labels_text"),
-    skill_versions.c.checks_json,
-    skill_versions.c.provenance_json,
-)
-
-"""The columns of a VersionRow, in its order."""
+# A column of each row, because a separate statement would be another round trip to Postgres.
+_labels_text = select(_JOINED).where(_shown_labels.c.version_id == skill_versions.c.id).scalar_subquery()
+_VERSION = select_row(VersionRow, skill_versions, skills, version_id=skill_versions.c.id, labels_text=_labels_text)
 
 
 class Lookup:
@@ -46,14 +28,15 @@ class Lookup:
     """
 
     def __init__(self, *further: ColumnElement[Any]) -> None:
-        columns = (*COLUMNS, *further)
-        self._keys = [str(column.key) for column in columns]
-        of_skill = select(*columns).join_from(skill_versions, skills, skills.c.id == skill_versions.c.skill_id)
+        version = _VERSION.add_columns(*further)
+        self._keys = version.selected_columns.keys()
+        self._width = len(_VERSION.selected_columns)
+        of_skill = version.join_from(skill_versions, skills, skills.c.id == skill_versions.c.skill_id)
         self._of_named_skill = of_skill.where(skills.c.name == bindparam("name"))
         self._latest = Statement(
-            select(*columns)
-            .join_from(skills, skill_versions, skill_versions.c.id == skills.c.latest_version_id)
-            .where(skills.c.name == bindparam("name"))
+            version.join_from(skills, skill_versions, skill_versions.c.id == skills.c.latest_version_id).where(
+                skills.c.name == bindparam("name")
+            )
         )
         self._exact = Statement(self._of_named_skill.where(skill_versions.c.precedence == bindparam("precedence")))
         self._by_digest = Statement(
@@ -71,8 +54,15 @@ class Lookup:
         # The cache is small because callers choose the shape, and a compiled statement holds up to a megabyte.
         self._range_statement = lru_cache(64)(self._make_range_statement)
 
-    def rows(self, connection: Connection, name: str, spec: VersionSpec, **further: Any) -> list[Any]:
-        """Return the row of the version, or []. `further` are the parameters of the further columns."""
+    def find(
+        self, connection: Connection, name: str, spec: VersionSpec, **further: Any
+    ) -> tuple[VersionRow, tuple[Any, ...]] | None:
+        """Return the version and the values of the further columns, or None. `further` are their parameters."""
+        for row in self._rows(connection, name, spec, further):
+            return VersionRow(*row[: self._width]), tuple(row[self._width :])
+        return None
+
+    def _rows(self, connection: Connection, name: str, spec: VersionSpec, further: dict[str, Any]) -> list[Any]:
         match spec:
             case Latest():
                 return self._latest.rows(connection, name=name, **further)

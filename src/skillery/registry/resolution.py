@@ -16,7 +16,7 @@ from skillery.formats.skill_uris import skill_uri
 from skillery.formats.version_spec import Digest, Exact, Label, Range, VersionSpec
 from skillery.formats.wording import near_words
 from skillery.registry.development import overlay_of
-from skillery.registry.lookups import COLUMNS, PLAIN, Lookup
+from skillery.registry.lookups import PLAIN, Lookup
 from skillery.registry.version_rows import VersionRow, version_purged
 from skillery.registry.visibility import (
     SEEN_BY_ALL,
@@ -71,12 +71,12 @@ def resolve_with(
     overlay = overlay_of(identity)
     if overlay is not None and (own := overlay.find(name, spec)) is not None:
         return own, None
-    rows = lookup.rows(connection, name, spec, **further)
-    if rows and _sees(connection, identity, row := VersionRow(*rows[0][: len(COLUMNS)])) and _is_asked(row, spec):
+    match = lookup.find(connection, name, spec, **further)
+    if match and _sees(connection, identity, row := match[0]) and _is_asked(row, spec):
         if row.status == "purged":
             raise version_purged(row)
         note_skill(row.name, row.version, skill_uri)
-        return row, tuple(rows[0][len(COLUMNS) :])
+        return match
     raise _not_found(connection, identity, name, spec)
 
 
@@ -91,10 +91,8 @@ def version_if_there(connection: Connection, identity: Identity, name: str, vers
     Unlike `resolve`, this function returns purged versions. It does not search for similar names, and is faster for
     absent versions.
     """
-    rows = PLAIN.rows(connection, name, Exact(version))
-    if rows and _sees(connection, identity, row := VersionRow(*rows[0])):
-        return row
-    return None
+    match = PLAIN.find(connection, name, Exact(version))
+    return match[0] if match and _sees(connection, identity, match[0]) else None
 
 
 def _sees(connection: Connection, identity: Identity, row: VersionRow) -> bool:

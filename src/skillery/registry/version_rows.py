@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -11,10 +12,13 @@ from sqlalchemy import Connection
 
 from skillery import events
 from skillery.backends import EventType, Identity
+from skillery.contents.store import is_inline
 from skillery.errors import VersionPurged
 from skillery.formats.bundle import Bundle, BundleFile
 from skillery.formats.check_results import CheckFinding
 from skillery.formats.names import namespace_of
+from skillery.formats.search_fields import MAX_BODY
+from skillery.formats.skill_md import FILE as SKILL_MD
 from skillery.formats.wording import one_line
 
 Object = dict[str, Any]
@@ -138,6 +142,69 @@ def item_texts(bundle: Bundle) -> tuple[str, str]:
 
 def text_of(value: object) -> str:
     return msgspec.json.encode(value).decode()
+
+
+# -- The columns of a new version --------------------------------------------------------------------------------------
+
+
+class VersionValues(NamedTuple):
+    """The values of a version that are stored when it is created: the columns of `skill_versions`."""
+
+    skill_id: int
+    version: str
+    precedence: bytes
+    is_release: bool
+    status: str
+    kind: str
+    namespace: str
+    digest: str
+    size_bytes: int
+    manifest_json: str
+    frontmatter_json: str
+    warnings_json: str
+    names_json: str
+    summary_json: str
+    publisher: str
+    publisher_kind: str
+    created_at: datetime
+    skill_md_start: str | None
+    """The start of SKILL.md that is searched, or None if SKILL.md is small enough for the database.
+
+    The start of a large file is stored in the database, because no transaction waits for the storage.
+    """
+    checks_json: str | None
+    made_by: str | None
+    provenance_json: str | None
+
+
+def values_of(
+    bundle: Bundle, identity: Identity, skill_id: int, status: str, checks_json: str | None, made_by: str | None
+) -> VersionValues:
+    manifest, (names, summary) = bundle.manifest, item_texts(bundle)
+    skill_md_size = next(file.size for file in bundle.files if file.path == SKILL_MD)
+    return VersionValues(
+        skill_id=skill_id,
+        version=str(manifest.version),
+        precedence=manifest.version.precedence,
+        is_release=manifest.version.is_release,
+        status=status,
+        kind=manifest.kind,
+        namespace=manifest.namespace,
+        digest=bundle.digest,
+        size_bytes=bundle.size_bytes,
+        manifest_json=text_of(manifest.raw),
+        frontmatter_json=text_of(bundle.skill_md.typed),
+        warnings_json=text_of(bundle.warnings),
+        names_json=names,
+        summary_json=summary,
+        publisher=identity.name,
+        publisher_kind=identity.kind,
+        created_at=datetime.now(UTC),
+        skill_md_start=None if is_inline(skill_md_size) else bundle.skill_md.body[:MAX_BODY],
+        checks_json=checks_json,
+        made_by=made_by,
+        provenance_json=text_of(identity.provenance) if identity.provenance else None,
+    )
 
 
 # -- The events of versions: each is recorded in the transaction that changes the version ------------------------------

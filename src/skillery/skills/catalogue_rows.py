@@ -4,19 +4,20 @@ yanked. The transaction that changes a version also updates its row.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
 import msgspec
 from sqlalchemy import Connection, bindparam, delete, insert, literal_column, or_, select, update
 
-from skillery.database import Change, Statement, in_utc
+from skillery.database import Change, Statement, in_utc, select_row
 from skillery.database.tables import catalogue, catalogue_hosts, catalogue_tags, skill_files, skill_versions, skills
 from skillery.formats.bundle import Bundle
 from skillery.formats.languages import language_of
 from skillery.formats.network import parse_network_pattern
 from skillery.registry.usage import NO_USAGE, recent_usage
+from skillery.registry.version_rows import VersionValues
 from skillery.skills.catalogue_filters import FLAGS, LISTED, Checks, Manifest, stored_tag
 
 OTHERS = ("draft", "in_review", "rejected", "yanked")
@@ -32,7 +33,7 @@ class _Standing(msgspec.Struct):
 
 
 class _Version(NamedTuple):
-    """The columns of _VERSION."""
+    """The values of a version that its row in the catalogue follows from."""
 
     name: str
     visibility: str
@@ -60,18 +61,7 @@ _PRESENT = Statement(
     select(catalogue.c.version_id, catalogue.c.status).where(catalogue.c.skill_id == bindparam("of_skill"))
 )
 _VERSION = Statement(
-    select(
-        skills.c.name,
-        skills.c.visibility,
-        skill_versions.c.namespace,
-        skill_versions.c.publisher,
-        skill_versions.c.status,
-        skill_versions.c.kind,
-        skill_versions.c.created_at,
-        skill_versions.c.manifest_json,
-        skill_versions.c.checks_json,
-        skill_versions.c.standing_json,
-    )
+    select_row(_Version, skill_versions, skills)
     .join_from(skill_versions, skills, skills.c.id == skill_versions.c.skill_id)
     .where(skill_versions.c.id == bindparam("of_version"))
 )
@@ -95,16 +85,13 @@ def update_catalogue(connection: Connection, skill_id: int) -> None:
         _add_hosts(connection, version_id, _add(connection, skill_id, version_id, usage))
 
 
-def add_first(
-    connection: Connection, bundle: Bundle, values: Mapping[str, Any], version_id: int, visibility: str
-) -> None:
-    """Add the row of the first version of a skill. `values` are the columns of the version."""
-    columns = ("namespace", "publisher", "status", "kind", "created_at", "manifest_json", "checks_json")
-    further: dict[str, Any] = {column: values[column] for column in columns}
-    row = _Version(name=bundle.manifest.name, visibility=visibility, standing_json=None, **further)
+def add_first(connection: Connection, bundle: Bundle, values: VersionValues, version_id: int, visibility: str) -> None:
+    """Add the row of the first version of a skill."""
+    stored: dict[str, Any] = {name: value for name, value in values._asdict().items() if name in _Version._fields}
+    row = _Version(**stored, name=bundle.manifest.name, visibility=visibility, standing_json=None)
     if row.status in (*LISTED, *OTHERS):
         paths = [file.path for file in bundle.files]
-        _add_hosts(connection, version_id, _add_row(connection, values["skill_id"], version_id, row, paths, NO_USAGE))
+        _add_hosts(connection, version_id, _add_row(connection, values.skill_id, version_id, row, paths, NO_USAGE))
 
 
 def update_visibility(connection: Connection, skill_id: int, visibility: str) -> None:

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, bindparam, select
 
 from skillery.backends import Identity, Storage
 from skillery.context.budget import expect_result
-from skillery.database import Statement
+from skillery.database import Statement, select_row
 from skillery.database.tables import objects, skill_files
 from skillery.errors import FileNotInSkill
 from skillery.formats.json_pieces import JsonPieces, content_pieces
@@ -56,7 +56,7 @@ class FoundFile(NamedTuple):
 
 
 _FILES = Statement(
-    select(skill_files.c.path, skill_files.c.sha256, skill_files.c.size_bytes, skill_files.c.executable)
+    select_row(FileRow, skill_files)
     .where(skill_files.c.version_id == bindparam("version_id"))
     .order_by(skill_files.c.path)
 )

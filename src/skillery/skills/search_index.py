@@ -45,6 +45,7 @@ from skillery.formats.bundle import Bundle
 from skillery.formats.search_fields import MAX_BODY, MOST_IMPACT, WHOLE, Fields, search_fields, stored_pieces
 from skillery.formats.skill_md import body_of, text_of
 from skillery.formats.words import words_of
+from skillery.registry.version_rows import VersionValues
 from skillery.registry.visibility import View, is_own, parameters, seen_by_name, sees_each, view_of
 
 SKILL_MD = "SKILL.md"
@@ -106,15 +107,15 @@ def index_latest(connection: Connection, skill_id: int, version_id: int | None) 
 
 
 def index_first(
-    connection: Connection, bundle: Bundle, values: Mapping[str, Any], version_id: int, visibility: str
+    connection: Connection, bundle: Bundle, values: VersionValues, version_id: int, visibility: str
 ) -> None:
-    """Index the words of the first version of a skill. `values` are the columns of the version."""
+    """Index the words of the first version of a skill."""
     skill_md = next(file.content for file in bundle.files if file.path == SKILL_MD)
-    body = body_in(values["skill_md_start"], skill_md)
+    body = body_in(values.skill_md_start, skill_md)
     files = sorted((file.path, file.sha256) for file in bundle.files if file.path not in _NAMED_INSIDE)
-    summary: dict[str, Any] = msgspec.json.decode(values["summary_json"])
+    summary: dict[str, Any] = msgspec.json.decode(values.summary_json)
     row = indexed(bundle.manifest.name, summary["description"], summary["tags"], body, files)
-    add_rows(connection, values["skill_id"], version_id, bundle.manifest.name, visibility, row)
+    add_rows(connection, values.skill_id, version_id, bundle.manifest.name, visibility, row)
 
 
 def index_visibility(connection: Connection, skill_id: int, visibility: str) -> None:

@@ -11,6 +11,7 @@ from sqlalchemy import Connection, insert, select, update
 
 from skillery import audit
 from skillery.backends import Identity
+from skillery.database import select_row
 from skillery.database.tables import skill_versions, skills, version_steps
 from skillery.errors import DigestDiffers, IllegalStep, NotAllowed
 from skillery.formats.semver import Version
@@ -54,7 +55,7 @@ STEPS: dict[StepName, Step] = {
 """Every legal step. `check_step` and `step_all` raise IllegalStep for any other step."""
 
 
-class _Found(NamedTuple):
+class _Version(NamedTuple):
     version_id: int
     version: str
     digest: str
@@ -63,14 +64,7 @@ class _Found(NamedTuple):
     standing_json: str | None
 
 
-_FOUND = select(
-    skill_versions.c.id,
-    skill_versions.c.version,
-    skill_versions.c.digest,
-    skill_versions.c.status,
-    skill_versions.c.publisher,
-    skill_versions.c.standing_json,
-)
+_VERSION = select_row(_Version, skill_versions, version_id=skill_versions.c.id)
 
 
 def step_one(
@@ -115,7 +109,7 @@ def step_all(
 ) -> NewVersion:
     access.require_namespace(identity, "publish", name)
     skill_id = lock_skill(connection, identity, name)
-    versions = [_Found(*row) for row in connection.execute(_FOUND.where(skill_versions.c.skill_id == skill_id))]
+    versions = [_Version(*row) for row in connection.execute(_VERSION.where(skill_versions.c.skill_id == skill_id))]
     ready = [version for version in versions if version.status in STEPS[step].starts]
     if not ready:
         seen = {
@@ -140,7 +134,7 @@ def step_all(
 def _apply_step(
     connection: Connection,
     identity: Identity,
-    found: _Found,
+    found: _Version,
     step: StepName,
     note: str,
     deprecated: dict[str, Any] | None = None,
@@ -190,12 +184,12 @@ def _apply_step(
     return status
 
 
-def found_version(row: VersionRow) -> _Found:
-    return _Found(row.version_id, row.version, row.digest, row.status, row.publisher, row.standing_json)
+def found_version(row: VersionRow) -> _Version:
+    return _Version(row.version_id, row.version, row.digest, row.status, row.publisher, row.standing_json)
 
 
 def check_step(
-    identity: Identity, name: str, found: _Found, step: StepName, digest: str | None, rules: ApprovalRules = STRICT
+    identity: Identity, name: str, found: _Version, step: StepName, digest: str | None, rules: ApprovalRules = STRICT
 ) -> None:
     if found.status not in STEPS[step].starts:
         raise _illegal(name, found.version, [found.status], step)
@@ -203,7 +197,7 @@ def check_step(
         _check_approval(identity, name, found, digest, rules)
 
 
-def _check_approval(identity: Identity, name: str, found: _Found, digest: str | None, rules: ApprovalRules) -> None:
+def _check_approval(identity: Identity, name: str, found: _Version, digest: str | None, rules: ApprovalRules) -> None:
     if digest is not None and digest.strip().lower() != found.digest:
         raise DigestDiffers(
             f"'{name}' {found.version} has the digest {found.digest}, not {digest[:80]}",
@@ -238,10 +232,12 @@ def latest_version(connection: Connection, identity: Identity, name: str, skill_
     """
     latest_id = connection.scalar(select(skills.c.latest_version_id).where(skills.c.id == skill_id))
     if latest_id is not None:
-        found = _Found(*connection.execute(_FOUND.where(skill_versions.c.id == latest_id)).one())
+        found = _Version(*connection.execute(_VERSION.where(skill_versions.c.id == latest_id)).one())
     else:
-        highest_first = _FOUND.where(skill_versions.c.skill_id == skill_id).order_by(skill_versions.c.precedence.desc())
-        versions = (_Found(*row) for row in connection.execute(highest_first))
+        highest_first = _VERSION.where(skill_versions.c.skill_id == skill_id).order_by(
+            skill_versions.c.precedence.desc()
+        )
+        versions = (_Version(*row) for row in connection.execute(highest_first))
         found = next(version for version in versions if sees_version(identity, name, version.status, version.publisher))
     return NewVersion(name, found.version, found.digest, found.status)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any
 
 import msgspec
 from sqlalchemy import Connection, bindparam, exists, insert, select, update
@@ -12,21 +11,20 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from skillery import audit
 from skillery.backends import Identity
-from skillery.contents.store import is_inline, record
+from skillery.contents.store import record
 from skillery.database import Change, Statement
 from skillery.database.tables import RESOLVABLE, skill_files, skill_versions, skills
 from skillery.errors import NameTaken, VersionExists
 from skillery.formats.bundle import Bundle, BundleFile
 from skillery.formats.permissions import PermissionsDiff
-from skillery.formats.search_fields import MAX_BODY
 from skillery.formats.semver import Version
 from skillery.identity.quotas import Quotas, check_bundle
 from skillery.registry.index_names import claim_first, claim_index_name
 from skillery.registry.tool_rows import add_tools, offer_latest
-from skillery.registry.version_rows import item_texts, record_new_version, text_of
+from skillery.registry.version_rows import VersionValues, record_new_version, values_of
 from skillery.registry.visibility import Visibility, sees_skill, sees_version
 from skillery.skills.catalogue_rows import add_first, update_catalogue
-from skillery.skills.search_index import SKILL_MD, index_first, index_latest
+from skillery.skills.search_index import index_first, index_latest
 from skillery.versions.checks import (
     NOTHING,
     Checks,
@@ -64,8 +62,7 @@ _ADD_SKILL = Change(
     ("name", "created_at", "visibility"),
 )
 _LOCK_SKILL = Statement(select(skills.c.id).where(skills.c.name == bindparam("name")).with_for_update())
-_VERSION_COLUMNS = tuple(column.name for column in skill_versions.c if column.name not in {"id", "standing_json"})
-_ADD_VERSION = Change(insert(skill_versions).returning(skill_versions.c.id), _VERSION_COLUMNS)
+_ADD_VERSION = Change(insert(skill_versions).returning(skill_versions.c.id), VersionValues._fields)
 _ADD_FILES = Change(insert(skill_files), ("version_id", "path", "sha256", "size_bytes", "executable"))
 _NEWEST = (
     select(skill_versions.c.id, skill_versions.c.namespace)
@@ -171,10 +168,8 @@ def insert_version(
     status = landing(diff)
     if diff.is_change:
         checks = msgspec.structs.replace(checks, permissions_diff=diff)
-    values = _version_values(bundle, identity, skill_id, status, datetime.now(UTC))
-    values["checks_json"] = checks_json(checks)
-    values["made_by"] = made_by
-    version_id = int(_ADD_VERSION.returned(connection, **values)[0])
+    values = values_of(bundle, identity, skill_id, status, checks_json(checks), made_by)
+    version_id = int(_ADD_VERSION.returned(connection, **values._asdict())[0])
     record(connection, [(file.sha256, file.size, inline.get(file.sha256)) for file in bundle.files])
     _ADD_FILES.run_many(connection, [_file_values(version_id, file) for file in bundle.files])
     add_tools(connection, version_id, skill_id, bundle)
@@ -218,15 +213,15 @@ def _point_to(connection: Connection, skill_id: int, version_id: int, namespace:
 
 
 def _add_derived_rows(
-    connection: Connection, bundle: Bundle, values: Mapping[str, Any], version_id: int, visibility: Visibility
+    connection: Connection, bundle: Bundle, values: VersionValues, version_id: int, visibility: Visibility
 ) -> None:
     """Add the rows that are derived from the first version of a skill: those of the search, the tools, the index and
-    the catalogue. `values` are the columns of the version.
+    the catalogue.
 
     No row of the skill is read: there is none yet, and each read would be another round trip to Postgres.
     """
-    skill_id, name = values["skill_id"], bundle.manifest.name
-    if values["status"] in RESOLVABLE:
+    skill_id, name = values.skill_id, bundle.manifest.name
+    if values.status in RESOLVABLE:
         _POINT.run_later(connection, skill_id=skill_id, latest=version_id, in_namespace=bundle.manifest.namespace)
         claim_first(connection, skill_id, name)
         index_first(connection, bundle, values, version_id, visibility)
@@ -256,40 +251,6 @@ def _file_values(version_id: int, file: BundleFile) -> dict[str, object]:
         "size_bytes": file.size,
         "executable": file.executable,
     }
-
-
-def _version_values(bundle: Bundle, identity: Identity, skill_id: int, status: str, now: datetime) -> dict[str, object]:
-    manifest, (names, summary) = bundle.manifest, item_texts(bundle)
-    return {
-        "skill_id": skill_id,
-        "version": str(manifest.version),
-        "precedence": manifest.version.precedence,
-        "is_release": manifest.version.is_release,
-        "status": status,
-        "kind": manifest.kind,
-        "namespace": manifest.namespace,
-        "digest": bundle.digest,
-        "size_bytes": bundle.size_bytes,
-        "manifest_json": text_of(manifest.raw),
-        "frontmatter_json": text_of(bundle.skill_md.typed),
-        "warnings_json": text_of(bundle.warnings),
-        "names_json": names,
-        "summary_json": summary,
-        "publisher": identity.name,
-        "publisher_kind": identity.kind,
-        "created_at": now,
-        "skill_md_start": _start_of_large(bundle),
-        "provenance_json": text_of(identity.provenance) if identity.provenance else None,
-    }
-
-
-def _start_of_large(bundle: Bundle) -> str | None:
-    """Return the start of SKILL.md that is searched, or None if SKILL.md is small enough for the database.
-
-    The start of a large file is stored in the database, because no transaction waits for the storage.
-    """
-    size = next(file.size for file in bundle.files if file.path == SKILL_MD)
-    return None if is_inline(size) else bundle.skill_md.body[:MAX_BODY]
 
 
 def _next_free(connection: Connection, skill_id: int, version: Version) -> str:

@@ -13,7 +13,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from skillery import audit
 from skillery.backends import Identity
 from skillery.contents.store import record
-from skillery.database import Change, in_utc, take_turns
+from skillery.database import Change, in_utc, select_row, take_turns
 from skillery.database.tables import (
     workspace_contents,
     workspace_families,
@@ -66,8 +66,8 @@ class SnapshotRow(NamedTuple):
     created_at: datetime
 
 
-_COLUMNS = [workspaces.c[name] for name in WorkspaceRow._fields]
-_SNAPSHOT = [workspace_snapshots.c[name] for name in SnapshotRow._fields]
+_WORKSPACE = select_row(WorkspaceRow, workspaces)
+_SNAPSHOT = select_row(SnapshotRow, workspace_snapshots)
 
 
 def _row(found: Any) -> WorkspaceRow:
@@ -77,7 +77,7 @@ def _row(found: Any) -> WorkspaceRow:
 
 def find_workspace(connection: Connection, identity: Identity, workspace_id: str) -> WorkspaceRow:
     """Return a workspace of the identity. Raise WorkspaceNotFound, also if it has expired."""
-    found = select(*_COLUMNS).where(
+    found = _WORKSPACE.where(
         workspaces.c.id == workspace_id.replace("\0", ""),
         workspaces.c.identity == identity.name,
         workspaces.c.expires_at > datetime.now(UTC),
@@ -106,8 +106,7 @@ def lock_workspace(connection: Connection, identity: Identity, workspace_id: str
 def list_rows(connection: Connection, identity: Identity, after: str, limit: int) -> list[WorkspaceRow]:
     """Return workspaces of the identity in the order of their ids."""
     found = (
-        select(*_COLUMNS)
-        .where(
+        _WORKSPACE.where(
             workspaces.c.identity == identity.name,
             workspaces.c.id > after,
             workspaces.c.expires_at > datetime.now(UTC),
@@ -119,7 +118,7 @@ def list_rows(connection: Connection, identity: Identity, after: str, limit: int
 
 
 def find_snapshot(connection: Connection, snapshot_id: int) -> SnapshotRow:
-    return SnapshotRow(*connection.execute(select(*_SNAPSHOT).where(workspace_snapshots.c.id == snapshot_id)).one())
+    return SnapshotRow(*connection.execute(_SNAPSHOT.where(workspace_snapshots.c.id == snapshot_id)).one())
 
 
 def find_snapshot_by_digest(
@@ -130,8 +129,7 @@ def find_snapshot_by_digest(
     Raise SnapshotNotFound if there is no such snapshot.
     """
     found = (
-        select(*_SNAPSHOT)
-        .join(workspaces, workspaces.c.id == workspace_snapshots.c.workspace_id)
+        _SNAPSHOT.join(workspaces, workspaces.c.id == workspace_snapshots.c.workspace_id)
         .where(
             workspaces.c.identity == identity.name,
             workspaces.c.expires_at > datetime.now(UTC),
@@ -154,7 +152,7 @@ def find_snapshot_by_digest(
 
 def list_snapshots(connection: Connection, workspace_id: str) -> list[SnapshotRow]:
     """Return the kept snapshots of a workspace, newest first."""
-    found = select(*_SNAPSHOT).where(workspace_snapshots.c.workspace_id == workspace_id)
+    found = _SNAPSHOT.where(workspace_snapshots.c.workspace_id == workspace_id)
     return [SnapshotRow(*row) for row in connection.execute(found.order_by(workspace_snapshots.c.id.desc()))]
 
 
