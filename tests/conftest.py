@@ -26,6 +26,7 @@ from tests.support.durations import shared_work
 from tests.support.package_index import PackageIndex
 from tests.support.parallel import postgres_url
 from tests.support.prefork import Forked, prefork
+from tests.support.results import check_result
 from tests.support.templates import postgres_template, prepare_home, sqlite_template
 
 DATABASES = ("sqlite", "postgres")
@@ -59,7 +60,7 @@ class RpcError(Exception):
 
 class Rpc:
     """A JSON-RPC client: `rpc("list_skills", limit=5)` returns the result, `rpc.error(…)` the error of a call that
-    fails.
+    fails. Each result is compared with its types.
     """
 
     tls = ssl.create_default_context()  # unused; without it, httpx reads all certificates for each client
@@ -91,6 +92,8 @@ class Rpc:
         reply: dict[str, Any] = response.json()
         assert reply["jsonrpc"] == "2.0"
         assert reply["id"] == number
+        if "result" in reply:
+            check_result(method, reply["result"])
         return reply
 
     def raw(self, body: bytes | str, **headers: str) -> httpx.Response:

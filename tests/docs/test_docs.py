@@ -4,6 +4,7 @@ things.
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from skillery.client_source.openrpc import CALLABLE
 from skillery.errors import SkilleryError
 from skillery.formats.system_programs import USUAL
 from skillery.methods.errors import CODES
+from skillery.methods.table import METHODS
 from skillery.settings import load_settings
 from tests.support.attack_map import ATTACKS
 
@@ -44,6 +46,24 @@ def test_every_method_is_in_methods_md() -> None:
             wrong[name] = (method.needs, missing, row)
 
     assert wrong == {}
+
+
+def test_every_method_is_called_in_a_test() -> None:
+    """`Rpc` of tests/conftest.py compares the results with their types. Calls of `rpc.error` have none."""
+    missing = set(METHODS)
+    for path in (*(ROOT / "tests").rglob("test_*.py"), *ROOT.glob("plugins/*/tests/test_*.py")):
+        text = path.read_text("utf-8")
+        if any(f'"{method}"' in text for method in missing):
+            missing -= {text for node in ast.walk(ast.parse(text)) for text in first_texts(node)}
+
+    assert missing == set()
+
+
+def first_texts(node: ast.AST) -> list[object]:
+    """Return the first argument of a call, if it is a constant and the function is not `error`."""
+    if not isinstance(node, ast.Call) or (isinstance(node.func, ast.Attribute) and node.func.attr == "error"):
+        return []
+    return [argument.value for argument in node.args[:1] if isinstance(argument, ast.Constant)]
 
 
 def test_every_setting_is_in_settings_md_with_its_default() -> None:

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from tests.api.test_openrpc import check_answer
 from tests.cli.test_cli import skillery
 from tests.conftest import Rpc, Server, manifest
 from tests.importing.test_importing import sent
@@ -41,7 +40,6 @@ def test_a_script_has_the_environment_that_it_names(named_rpc: Rpc, scripts: str
     assert (default["environment"]["name"], old["environment"]["name"]) == ("data", "old")
     assert "environment" not in without
     assert named_rpc("get_run", run_id=old["run_id"])["environment"]["name"] == "old"
-    check_answer("execute_skill", old)
 
 
 def test_an_entrypoint_has_the_default_and_may_import_it(named_rpc: Rpc, new_name: str) -> None:
@@ -63,7 +61,6 @@ def test_a_tool_has_the_environment_that_it_names(named_rpc: Rpc, new_name: str)
 
     assert [(one["is_error"], one["result"]) for one in answers] == [(False, "1.5"), (False, "1.0")]
     assert answers[1]["environment"]["name"] == "old"
-    check_answer("call_tool", answers[1])
     without = named_rpc("call_tool", name=found["name"], skill=new_name, environment="")
     assert without["is_error"]
     assert "three ways to have it" in without["result"]["error"]
