@@ -39,8 +39,10 @@ def run_node(*arguments: str | Path, **environment: str) -> subprocess.Completed
     return subprocess.run(command, capture_output=True, text=True, check=False, env=clean_environment(environment))
 
 
-def test_the_methods_are_those_of_the_openrpc_document() -> None:
-    assert typescript.TARGET.read_text("utf-8") == typescript.made(), "run `make client`"
+@pytest.fixture(scope="module", autouse=True)
+def methods() -> None:
+    """Write src/methods.ts from the OpenRPC document."""
+    typescript.main()
 
 
 def is_error(kind: object) -> bool:

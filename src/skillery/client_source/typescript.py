@@ -1,8 +1,12 @@
-"""Write the methods and types of the JavaScript client from the OpenRPC document. `make client` runs this module."""
+"""Write the methods and types of the JavaScript client from the OpenRPC document. `make client-js` runs this module.
+
+Git ignores the written file.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import textwrap
 from collections.abc import Iterable, Mapping
@@ -17,7 +21,7 @@ TARGET = Path(__file__).parents[3] / "packages" / "skillery-client-js" / "src" /
 UPLOADED = "RunFile[]"
 """A param type. Callers may also pass an object from paths to contents, which are uploaded."""
 HEAD = """\
-// Made by `make client` from the OpenRPC document: do not edit.
+// Made by `make client-js` from the OpenRPC document: do not edit.
 import type { CallOptions } from "./connection.ts";
 import type { Content } from "./blobs.ts";
 """
@@ -131,13 +135,10 @@ def _comment(text: str, indent: str = "") -> str:
     return "".join([f"{indent}/**\n", *(f"{indent} * {line}\n" for line in lines), f"{indent} */\n"])
 
 
-def made() -> str:
-    """Return the text that TARGET should have."""
-    return source(document_of(METHODS), tables())
-
-
 def main() -> None:
-    TARGET.write_text(made(), "utf-8")
+    new = TARGET.with_suffix(f".{os.getpid()}")
+    new.write_text(source(document_of(METHODS), tables()), "utf-8")
+    new.replace(TARGET)  # in one step: processes of the tests read the file
 
 
 if __name__ == "__main__":
