@@ -174,7 +174,7 @@ pictures: install $(CHROMIUM) ## docs/guide/pictures, from a new server and a re
 	$(UV) pip sync --quiet --require-hashes --python $(@D)/bin/python requirements-docs.lock
 	touch $@
 
-docs: .tools/docs/.installed ## the site, into .docs; a broken link or anchor fails
+docs: .tools/docs/.installed $(or $(wildcard .venv/.installed),.venv/.server) ## the site, into .docs; a broken link or anchor fails
 	NO_MKDOCS_2_WARNING=1 .tools/docs/bin/mkdocs build --quiet --strict --clean
 
 quality: install ## docs/design/quality.md: sizes, cycles, types and language of this tree and of an earlier one

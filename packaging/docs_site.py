@@ -1,14 +1,18 @@
-"""A hook of MkDocs: the README is the first page, and links to files outside docs/ become plain text."""
+"""A hook of MkDocs: the README is the first page, results.md gets its sections, and links to files outside docs/ become
+plain text.
+"""
 
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
 from mkdocs.structure.files import File
 
 ROOT = Path(__file__).parents[1]
+RESULTS = "<!-- table: results -->"
 LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)\s#]+)(#[^)\s]*)?\)")
 
 
@@ -20,7 +24,13 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """Replace links to files that the site does not have, such as ../../packaging/nginx.conf, by their text."""
+    """Add the results. Replace links to files that the site does not have, such as ../../packaging/nginx.conf, by their
+    text.
+    """
+    if RESULTS in markdown:
+        command = [ROOT / ".venv" / "bin" / "python", "-m", "skillery.api.docs_source", "results"]
+        made = subprocess.run(command, capture_output=True, text=True, check=True)  # MkDocs has its own environment
+        markdown = markdown.replace(RESULTS, made.stdout)
     folder = Path(page.file.src_uri).parent
     known = {file.src_uri for file in files}
 

@@ -20,29 +20,38 @@ CHANGES = ROOT / "docs" / "design" / "changes.md"
 USES_CLIENT = """
 import sys
 from skillery.client import Client
-from skillery.client.results import Greeting
+from skillery.client.results import OldestDeadLetter
 with Client(sys.argv[1]) as client:
-    print(client.greet_caller(greeting="Good day")["text"], *Greeting.__required_keys__)
+    print(client.find_oldest_dead_letter(sys.argv[2])["died_at"], *OldestDeadLetter.__required_keys__)
 """
 
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
     """Return a copy of the source tree with the method of the page."""
+    tree = tmp_path / "tree"
     # Copies keep their modification times, so the compiled code of unchanged modules stays valid.
     for folder in ("src", "migrations", "skills", "docs"):
-        shutil.copytree(ROOT / folder, tmp_path / "tree" / folder)
-    [(path, source)] = re.findall(r"`(src/[\w/.]+)`[^`]*?:\n\n +```python\n(.*?)\n +```\n", recipe(), re.DOTALL)
-    (tmp_path / "tree" / path).write_text(textwrap.dedent(source) + "\n", "utf-8")
-    assert "add `*greetings.METHODS,` to `METHODS`" in recipe()
-    table = tmp_path / "tree" / "src/skillery/methods/table.py"
-    row = "from skillery.registry import greetings\n\nMETHODS = rows(\n    *greetings.METHODS,\n"
-    table.write_text(table.read_text("utf-8").replace("METHODS = rows(\n", row), "utf-8")
-    return tmp_path / "tree"
+        shutil.copytree(ROOT / folder, tree / folder)
+    shutil.copy(ROOT / "pyproject.toml", tree)  # has the format of generated code
+    recipe = CHANGES.read_text("utf-8").partition("\n## Adding a method\n")[2]
+    code, paragraph = (textwrap.dedent(block) for block in re.findall(r"\n +```\w+\n(.*?)\n +```\n", recipe, re.DOTALL))
+    [module] = re.findall(r"before `METHODS` in `(.*)`", recipe)
+    [row] = re.findall(r"Add `(Method\(.*\))` to `METHODS`", recipe)
+    replace(tree / module, "METHODS = (", f"{code}\n\n\nMETHODS = ({row}, ")
+    replace(tree / "docs/reference/methods.md", "### add_trust_rule\n", f"{paragraph}\n\n### add_trust_rule\n")
+    return tree
 
 
-def recipe() -> str:
-    return CHANGES.read_text("utf-8").partition("\n## Adding a method\n")[2]
+def replace(path: Path, old: str, new: str) -> None:
+    text = path.read_text("utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new), "utf-8")
+
+
+def contents(tree: Path) -> set[tuple[str, bytes]]:
+    files = (path for path in tree.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    return {(path.relative_to(tree).as_posix(), path.read_bytes()) for path in files}
 
 
 @pytest.mark.full
@@ -50,17 +59,22 @@ def test_the_recipe_makes_a_method_that_clients_and_documents_know(
     copy: Path, start_server: Callable[..., Server]
 ) -> None:
     path = {"PYTHONPATH": str(copy / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+    before = contents(copy)
     for module in ("skillery.client_source.python", "skillery.client_source.docs"):
         subprocess.run([sys.executable, "-m", module], env=os.environ | path, check=True)
+    assert {name for name, _ in contents(copy) - before} == {
+        "src/skillery/client/generated.py",
+        "docs/reference/methods.md",
+    }
     server = start_server(env=path)
+    webhook_id = server.rpc("add_webhook", url="http://localhost:9/")["id"]
 
-    assert server.rpc("greet_caller", greeting="Hi")["text"].startswith("Hi, ")
+    assert server.rpc("find_oldest_dead_letter", id=webhook_id) == {"died_at": None}
     described = server.rpc.http.get("/openrpc.json").json()
-    [method] = [one for one in described["methods"] if one["name"] == "greet_caller"]
-    assert method["result"]["schema"] == {"$ref": "#/components/schemas/Greeting"}
-    assert described["components"]["schemas"]["Greeting"]["required"] == ["text"]
-    command = [sys.executable, "-c", USES_CLIENT, server.url]
+    [method] = [row for row in described["methods"] if row["name"] == "find_oldest_dead_letter"]
+    assert method["result"]["schema"] == {"$ref": "#/components/schemas/OldestDeadLetter"}
+    assert described["components"]["schemas"]["OldestDeadLetter"]["required"] == ["died_at"]
+    command = [sys.executable, "-c", USES_CLIENT, server.url, webhook_id]
     used = subprocess.run(command, env=os.environ | path, capture_output=True, text=True, check=True).stdout.split()
-    assert (used[:2], used[-1]) == (["Good", "day,"], "text")
-    assert "| `greet_caller` | read |" in (copy / "docs" / "reference" / "methods.md").read_text("utf-8")
-    assert "## Greeting\n" in (copy / "docs" / "reference" / "results.md").read_text("utf-8")
+    assert used == ["None", "died_at"]
+    assert "| `find_oldest_dead_letter` | admin |" in (copy / "docs" / "reference" / "methods.md").read_text("utf-8")

@@ -1,9 +1,13 @@
-"""Write the generated blocks of docs/: methods, results and failure types. `make client` runs this module."""
+"""Write the tables of docs/ that come from code.
+
+`make client` writes the tables of methods and failures into their pages. `make docs` writes the results into the site.
+"""
 
 from __future__ import annotations
 
 import inspect
 import re
+import sys
 from pathlib import Path
 
 import msgspec
@@ -23,7 +27,6 @@ def sources() -> dict[Path, str]:
     """Return the new text of each page of docs/ that has generated blocks, by path."""
     blocks = {
         DOCS / "reference" / "methods.md": {"methods": _methods()},
-        DOCS / "reference" / "results.md": {"results": _results()},
         DOCS / "reference" / "errors.md": {"failure types": _failure_types()},
         DOCS / "operate" / "troubleshooting.md": {"failure remedies": _failure_remedies()},
     }
@@ -31,6 +34,9 @@ def sources() -> dict[Path, str]:
 
 
 def main() -> None:
+    if sys.argv[1:] == ["results"]:
+        sys.stdout.write(results())
+        return
     for path, text in sources().items():
         path.write_text(text, "utf-8")
 
@@ -65,7 +71,8 @@ def _result(result: type[msgspec.Struct]) -> str:
     return link if len(names) > MOST_FIELDS else f"{link}: `{', '.join(names)}`"
 
 
-def _results() -> str:
+def results() -> str:
+    """Return the sections of results.md: one for each struct of a result, with its fields."""
     parts = sorted(parts_of([method.result for method in CALLABLE.values()]), key=lambda one: one.__name__)
     return "\n".join(_struct(part) for part in parts)
 
