@@ -10,7 +10,6 @@ from pathlib import Path
 
 from skillery import hookspecs
 from skillery.backends import Capability
-from skillery.client_source.openrpc import CALLABLE
 from skillery.errors import SkilleryError
 from skillery.formats.system_programs import USUAL
 from skillery.methods.errors import CODES

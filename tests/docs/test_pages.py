@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from skillery.api import docs_source
 from skillery.backends import Capability
+from skillery.client_source import docs
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "src" / "skillery"
@@ -41,7 +41,7 @@ def lines_of(page: Path) -> list[tuple[bool, str]]:
     found, in_code = [], False
     text = page.read_text("utf-8")
     if RESULTS in text:
-        text = text.replace(RESULTS, docs_source.results())
+        text = text.replace(RESULTS, docs.results())
     for line in text.splitlines():
         fence = line.lstrip().startswith("```")
         found.append((in_code or fence, line))

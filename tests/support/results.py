@@ -60,7 +60,7 @@ def _validator(method: str) -> jsonschema.Draft7Validator:
 @cache
 def _strict() -> dict[str, Any]:
     """Return the document with `additionalProperties: false` in every schema with properties."""
-    from skillery.api.rpc.openrpc import document
+    from skillery.client_source.openrpc import document
 
     strict = copy.deepcopy(document())
     for schema in strict["components"]["schemas"].values():

@@ -58,8 +58,8 @@ from skillery.plugins import Plugins
 from skillery.plugins.calls import Failures as PluginFailures
 from skillery.plugins.events import PluginEvents
 from skillery.plugins.facts import Fact, plugins_of_server
-from skillery.rest.plugin_routes import PluginParts, PluginRoutes
 from skillery.plugins.hooks import open_objects, routes_of
+from skillery.rest.plugin_routes import PluginParts, PluginRoutes
 from skillery.routes import Route
 from skillery.runs.orphans import note_seen
 from skillery.runs.records import span_of_count
