@@ -1,11 +1,13 @@
 """Python client of a Skillery server: `Client`, and `AsyncClient` with the same methods as coroutines.
 
 The client needs only httpx and msgspec. It imports no module of the server.
+Errors are imported at once. All other names are imported when they are first used, so that a command that calls no
+server does not import httpx.
 """
 
-from skillery.client.async_transfers import AsyncOpenBlob
-from skillery.client.asynchronous import AsyncBatch, AsyncClient
-from skillery.client.batches import Pending
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from skillery.client.errors import (
     AnsweredError,
     Busy,
@@ -25,11 +27,40 @@ from skillery.client.errors import (
     StrangeAnswer,
     TooLarge,
 )
-from skillery.client.imports import ImportOptions
-from skillery.client.logins import LoginEnded, LoginError, UnusableLogin, kept_token
-from skillery.client.retrying import Retries
-from skillery.client.synchronous import Batch, Client
-from skillery.client.transfers import OpenBlob
+
+if TYPE_CHECKING:
+    from skillery.client.async_transfers import AsyncOpenBlob
+    from skillery.client.asynchronous import AsyncBatch, AsyncClient
+    from skillery.client.batches import Pending
+    from skillery.client.imports import ImportOptions
+    from skillery.client.logins import LoginEnded, LoginError, UnusableLogin, kept_token
+    from skillery.client.retrying import Retries
+    from skillery.client.synchronous import Batch, Client
+    from skillery.client.transfers import OpenBlob
+else:
+    _MODULES = {
+        "AsyncBatch": "asynchronous",
+        "AsyncClient": "asynchronous",
+        "AsyncOpenBlob": "async_transfers",
+        "Batch": "synchronous",
+        "Client": "synchronous",
+        "ImportOptions": "imports",
+        "LoginEnded": "logins",
+        "LoginError": "logins",
+        "OpenBlob": "transfers",
+        "Pending": "batches",
+        "Retries": "retrying",
+        "UnusableLogin": "logins",
+        "kept_token": "logins",
+    }
+
+    def __getattr__(name: str) -> Any:
+        if name not in _MODULES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+        globals()[name] = value
+        return value
+
 
 __all__ = [
     "AnsweredError",
