@@ -18,9 +18,8 @@ import pytest
 
 from skillery.app.home import Home
 from skillery.cli.connection import client_of
-from skillery.cli.mcp_bridge import McpBridge
+from skillery.cli.mcp_bridge import McpBridge, RegistryAccess
 from skillery.cli.options import Target
-from skillery.cli.registry_access import RegistryAccess
 from skillery.errors import StartupError
 from skillery.mcp.requests import MOST_OF_SDK
 from tests.api.test_access import create_token
@@ -582,7 +581,7 @@ async def test_a_home_without_a_server_is_spoken_to_over_stdio(tmp_path: Path) -
 
 @pytest.mark.full
 async def test_a_home_is_left_to_others_when_nothing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("skillery.cli.registry_access.LINGER_SECONDS", 0.05)
+    monkeypatch.setattr("skillery.cli.mcp_bridge.LINGER_SECONDS", 0.05)
     target = Target(home=str(tmp_path / "home"))
     first, second = RegistryAccess(target), RegistryAccess(target)
 

@@ -16,7 +16,7 @@ from alembic.script import ScriptDirectory
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from skillery.cli.sources import default_source, normal_remote
+from skillery.cli.import_uploads import default_source, normal_remote
 from skillery.database import Database, migrate
 from skillery.formats.skill_toml import renamed_toml, toml_manifest
 from tests.cli.test_cli import skillery

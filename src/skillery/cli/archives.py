@@ -10,14 +10,19 @@ import io
 import os
 import stat
 import tarfile
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from skillery.cli.folder_walk import Policy, walk
-from skillery.errors import StartupError
+from skillery.errors import SkilleryError, StartupError
+from skillery.formats.foreign_skill import alias_key, read_foreign_skill
+from skillery.formats.lenient_skill_md import read_skill_md
+from skillery.formats.repairs import Repairs
+from skillery.formats.skill_toml import toml_manifest
 from skillery.importing.entries import Entry, LeftOut
-from skillery.importing.finder import SKILL_MD, Finder, FoundSkills, LocatedSkill
+from skillery.importing.finder import SKILL_MD, SKILL_TOML, Finder, FoundSkills, LocatedSkill
 
 CHUNK_BYTES = 1024 * 1024
 
@@ -152,3 +157,143 @@ def _opened(path: Path) -> io.BufferedReader:
         file.close()
         raise StartupError(f"cannot read '{path}': it is no longer a regular file")
     return file
+
+
+# -- Overrides in one import: a skill of a later folder overrides the skill of the same name in an earlier folder ------
+# The folders are those of the command, and the discovery folders in a project folder (Skill Tools 1.0.0 §7).
+
+
+DISCOVERY = ("skills/", ".opencode/skills/", ".claude/skills/", ".agents/skills/")
+"""Discovery folders of agents. A skill in a later folder overrides a skill of the same name in an earlier one."""
+_MAX_BYTES = 1024 * 1024
+"""Limit of the bytes that are read from a file that states the name of a skill."""
+
+
+class _Skill(NamedTuple):
+    path: str
+    """Path of the skill, for reports."""
+    found: LocatedSkill
+
+
+def override(folders: Sequence[Folder | None], names: Sequence[str], *, discover: bool) -> list[Folder | None]:
+    """Return each folder without the skills that a skill of a later folder overrides. With `discover`, the discovery
+    folders in a folder count as folders.
+
+    `names` are the names of the folders. A skill at the root of a folder has the name of the folder if it states no
+    name. None in `folders` stands for an archive, which is not scanned.
+    """
+    ranks = [_discovered(folder) if discover and folder is not None else {} for folder in folders]
+    if len(folders) == 1 and not ranks[0]:
+        return list(folders)
+    later: dict[str, _Skill] = {}
+    kept: list[Folder | None] = []
+    for folder, name, own in list(zip(folders, names, ranks, strict=True))[::-1]:
+        kept.append(_without(folder, name, later, own) if folder is not None else None)
+    return kept[::-1]
+
+
+def _without(folder: Folder, name: str, later: dict[str, _Skill], ranks: Mapping[str, int]) -> Folder:
+    """Return the folder without the skills that a skill in `later`, or in a discovery folder with a higher rank,
+    overrides. Add the other skills to `later`.
+    """
+    overridden: dict[str, Override] = {}
+    own: dict[str, _Skill] = {}
+    chosen: dict[str, tuple[int, _Skill]] = {}
+    for root, stated in sorted(_stated_names(folder, name).items(), key=lambda one: -ranks.get(one[0], -1)):
+        skill, key, rank = (
+            _Skill(str(folder.path / root), folder.finder.skill(root)),
+            alias_key(stated),
+            ranks.get(root),
+        )
+        by = later.get(key)
+        if by is None and rank is not None and key in chosen and chosen[key][0] > rank:
+            by = chosen[key][1]
+        if by is not None:
+            overridden[root] = Override(stated, by.path, _is_same(skill.found, by.found))
+            continue
+        own.setdefault(key, skill)
+        if rank is not None:
+            chosen.setdefault(key, (rank, skill))
+    later |= own
+    return folder.without(overridden)
+
+
+def _discovered(folder: Folder) -> dict[str, int]:
+    """Return the rank of the discovery folder of each skill, by the path of the skill. Other skills are omitted.
+
+    If a link leads to a skill, the later folder counts. Return no ranks if the folder is not the project folder of an
+    agent: all skills are in `skills/`, or none is in a discovery folder.
+    """
+    paths = [(root, root) for root in folder.found.roots]
+    paths += [(link.by, link.path) for link in folder.found.merged if link.by in folder.found.roots]
+    ranks: dict[str, int] = {}
+    for root, path in paths:
+        for rank, prefix in enumerate(DISCOVERY):
+            if path.startswith(prefix):
+                ranks[root] = max(rank, ranks.get(root, 0))
+    return ranks if any(ranks.values()) else {}
+
+
+def _is_same(skill: LocatedSkill, other: LocatedSkill) -> bool:
+    """Return whether two skills have the same files with the same content."""
+    if skill.files.keys() != other.files.keys():
+        return False
+    pairs = [(entry, other.files[path]) for path, entry in skill.files.items()]
+    if any((entry.size, entry.executable) != (twin.size, twin.executable) for entry, twin in pairs):
+        return False
+    return all(entry.place == twin.place or _bytes(entry.place) == _bytes(twin.place) for entry, twin in pairs)
+
+
+def overridden_skills(folder: Folder | None) -> list[dict[str, Any]]:
+    """Return reports for the skills of a folder that are not sent, in the form of the reports of a server."""
+    if folder is None:
+        return []
+    reports = [
+        {"path": root, "outcome": "merged" if one.is_same else "overridden", "stated": one.stated, "by": one.by}
+        for root, one in folder.overridden.items()
+    ]
+    return reports + [{"path": link.path, "outcome": "merged", "by": link.by or "."} for link in folder.found.merged]
+
+
+def add_overridden(report: Mapping[str, Any], unsent: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Return the report of a server with the skills that were not sent included in its counts."""
+    if "total" in report:
+        return {**report, "total": report["total"] + len(unsent)}
+    if "counts" in report and unsent:
+        counts = Counter(report["counts"]) + Counter(one["outcome"] for one in unsent)
+        return {**report, "counts": dict(counts)}
+    return report
+
+
+def _stated_names(folder: Folder, name: str) -> dict[str, str]:
+    """Return the name that each skill states, by the path of the skill. Skills without a readable name are omitted."""
+    roots = folder.found.roots
+    folders = frozenset(root.rpartition("/")[2] for root in roots)
+    stated = {root: _name(folder.finder.skill(root), name, folders) for root in roots}
+    return {root: one for root, one in stated.items() if one is not None}
+
+
+def _name(skill: LocatedSkill, archive_name: str, folders: frozenset[str]) -> str | None:
+    try:
+        if SKILL_TOML in skill.files:
+            name = toml_manifest(_content(skill, SKILL_TOML)).get("name")
+            return name if isinstance(name, str) else None
+        if SKILL_MD not in skill.files:
+            return None
+        read = read_skill_md(_content(skill, SKILL_MD))
+        return read_foreign_skill(read.skill_md, skill.folder or archive_name, folders, Repairs()).stated
+    except SkilleryError:
+        # The server reports the fault.
+        return None
+
+
+def _content(skill: LocatedSkill, path: str) -> bytes:
+    return _bytes(skill.files[path].place, _MAX_BYTES)
+
+
+def _bytes(place: Path, most: int = -1) -> bytes:
+    try:
+        with place.open("rb") as file:
+            return file.read(most)
+    except OSError as error:
+        raise StartupError(f"cannot read '{place}': {error.strerror}") from None

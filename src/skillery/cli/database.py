@@ -1,12 +1,12 @@
-"""`skillery db`: migrate and check the configured database."""
+"""`skillery db`: migrate and check the configured database. The backends of a home: check and close them."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
@@ -225,3 +225,44 @@ def migrated(database: Database, settings: Settings) -> Database:
     finally:
         home.close()
     return database
+
+
+# -- Backends that use a service over the network: check them, and close them after a command --------------------------
+
+
+T = TypeVar("T")
+
+
+def service_problem(backends: Iterable[object]) -> str | None:
+    """Start and close the backends that use a service. Return the message of the first one that fails."""
+    import asyncio
+
+    from skillery.backends import UsesService
+
+    async def started() -> None:
+        for backend in backends:
+            if isinstance(backend, UsesService):
+                try:
+                    await backend.start()
+                finally:
+                    await backend.close()
+
+    try:
+        asyncio.run(started())
+    except StartupError as error:
+        return str(error)
+    return None
+
+
+@contextlib.contextmanager
+def closing_service(backend: T) -> Iterator[T]:
+    """Context manager: yield the backend, and close it at the end if it uses a service."""
+    import asyncio
+
+    from skillery.backends import UsesService
+
+    try:
+        yield backend
+    finally:
+        if isinstance(backend, UsesService):
+            asyncio.run(backend.close())

@@ -18,8 +18,9 @@ import msgspec
 
 from skillery.backends import KINDS, Kind, Probe
 from skillery.cli.database import open_database
+from skillery.backends import Probe
+from skillery.cli.database import open_database, service_problem
 from skillery.cli.output import is_terminal, print_rows
-from skillery.cli.services import service_problem
 from skillery.errors import PackagesNotOffered, SkilleryError, StartupError
 from skillery.formats.system_programs import USUAL
 from skillery.settings import PIP

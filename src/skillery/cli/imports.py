@@ -12,10 +12,9 @@ import click
 import msgspec
 
 from skillery.cli.failures import ANSWERED_ERROR, CHECK_FAILED
-from skillery.cli.import_uploads import ImportPaths, OptionsOf, import_all
+from skillery.cli.import_uploads import ImportPaths, OptionsOf, default_source, import_all, name_of
 from skillery.cli.options import Target, json_option, target_options
 from skillery.cli.output import clean
-from skillery.cli.sources import default_source, name_of
 from skillery.errors import StartupError
 
 if TYPE_CHECKING:

@@ -28,8 +28,7 @@ def mcp(tools: Sequence[str], work_dir: Path | None, target: Target) -> None:
     """
     import asyncio
 
-    from skillery.cli.mcp_bridge import McpBridge
-    from skillery.cli.registry_access import RegistryAccess
+    from skillery.cli.mcp_bridge import McpBridge, RegistryAccess
 
     async def speak() -> None:
         access = RegistryAccess(target)

@@ -14,7 +14,7 @@ import re
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -23,9 +23,11 @@ from urllib.parse import quote
 import httpx
 import msgspec
 
+from skillery.cli.connection import connect
 from skillery.cli.failures import CheckFailed
+from skillery.cli.options import Target
 from skillery.cli.work_dir import Mapped, WorkDir, lines_of_report
-from skillery.client import AsyncClient, ClientError
+from skillery.client import AsyncClient, ClientError, ConnectionFailed
 from skillery.client.async_transfers import lines_of
 from skillery.errors import StartupError
 
@@ -253,3 +255,88 @@ def _header_value(value: str) -> str:
     if _PLAIN.fullmatch(value) and not value.startswith(_IN_BASE64):
         return value
     return f"{_IN_BASE64}{base64.b64encode(value.encode()).decode()}?="
+
+
+# Access to the registry for a command that runs for a long time: the command holds the home only during requests and
+# for a few seconds afterwards.
+
+
+LINGER_SECONDS = 5.0
+"""Seconds without a request after which the home is released.
+
+Opening a home takes most of a second, so the home is not released at once. Other commands wait longer than this for the
+home (`connection.WAIT_SECONDS`).
+"""
+
+
+class RegistryAccess:
+    """Gives clients of the target. If the target is a home without a server, this process holds the home during
+    requests, and for LINGER_SECONDS after the last one.
+
+    Call `close` at the end.
+    """
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._requests = 0
+        self._release_timer: asyncio.TimerHandle | None = None
+        self._holder: asyncio.Task[None] | None = None
+        self._client: asyncio.Future[AsyncClient] | None = None
+        self._release = asyncio.Event()
+
+    @asynccontextmanager
+    async def client(self) -> AsyncIterator[AsyncClient]:
+        """Context manager: yield a client. Raise StartupError if the home cannot be opened.
+
+        After StartupError or ConnectionFailed in the `with` block, the next call connects again, because the server may
+        have ended.
+        """
+        self._requests += 1
+        if self._release_timer is not None:
+            self._release_timer.cancel()
+        try:
+            if self._client is None:
+                self._open()
+            assert self._client is not None
+            yield await asyncio.shield(self._client)
+        except (StartupError, ConnectionFailed):
+            # The server may have ended: the next request connects again.
+            self._release_client()
+            raise
+        finally:
+            self._requests -= 1
+            if not self._requests:
+                self._release_timer = asyncio.get_running_loop().call_later(LINGER_SECONDS, self._release_client)
+
+    async def close(self) -> None:
+        self._release_client()
+        if self._holder is not None:
+            await asyncio.wait({self._holder})
+
+    def _open(self) -> None:
+        client, self._release = asyncio.get_running_loop().create_future(), asyncio.Event()
+        self._client = client
+        self._holder = asyncio.create_task(self._hold(client, self._release, self._holder))
+
+    def _release_client(self) -> None:
+        self._client = None
+        self._release.set()
+
+    async def _hold(
+        self, client: asyncio.Future[AsyncClient], release: asyncio.Event, before: asyncio.Task[None] | None
+    ) -> None:
+        """Open a client, and close it when `release` is set. One task does both, because async context managers
+        require this.
+        """
+        if before is not None:
+            await asyncio.wait({before})
+        try:
+            async with connect(self._target, sandbox=True) as found:
+                client.set_result(found)
+                await release.wait()
+        except Exception as error:
+            if client.done():
+                raise
+            client.set_exception(error)
+            if self._client is client:
+                self._client = None

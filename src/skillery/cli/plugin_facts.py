@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from skillery.cli.database import open_database
-from skillery.cli.services import service_problem
+from skillery.cli.database import open_database, service_problem
 from skillery.errors import SkilleryError, StartupError
 
 if TYPE_CHECKING:

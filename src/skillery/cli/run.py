@@ -11,8 +11,7 @@ import click
 import msgspec
 
 from skillery.backends import Language
-from skillery.cli.files import file_options, read_files, upload_files
-from skillery.cli.folder_skills import reference_of, with_skills
+from skillery.cli.files import file_options, read_files, reference_of, upload_files, with_skills
 from skillery.cli.options import Target, json_option, name_and_version, target_options
 from skillery.cli.run_output import RunOptions, UsedCommand, arg_value, background_options, end_of_run, report
 

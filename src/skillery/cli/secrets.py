@@ -183,9 +183,8 @@ def _opened(settings: Settings) -> Iterator[tuple[Database, Secrets]]:
     """Context manager: yield the database, migrated to the revision of this release, and the secrets backend of the
     settings.
     """
-    from skillery.cli.database import migrated
+    from skillery.cli.database import closing_service, migrated
     from skillery.cli.output import show_log
-    from skillery.cli.services import closing_service
     from skillery.database import Database
     from skillery.plugins import load_plugins
 

@@ -115,7 +115,7 @@ async def _publish(
 ) -> dict[str, Any]:
     """Publish a folder. If `reads` is false, the token may only publish, and the answer has no details."""
     from skillery.authoring.lint import lint, placed
-    from skillery.cli.bump import Stepped, stepped, stored_digest, with_bump, write_bump
+    from skillery.cli.diff import Stepped, stepped, stored_digest, with_bump, write_bump
     from skillery.publishing.folders import params_of
 
     made = Stepped(read(folder))
@@ -142,7 +142,7 @@ async def _publish(
 
 async def _check(client: AsyncClient, folder: Path, read: Read, bump: Part | Literal["auto"] | None) -> dict[str, Any]:
     from skillery.authoring.lint import lint, placed
-    from skillery.cli.bump import stepped, stored_digest
+    from skillery.cli.diff import stepped, stored_digest
     from skillery.publishing.folders import params_of
 
     skill, step, warnings = await stepped(client, read(folder), bump)

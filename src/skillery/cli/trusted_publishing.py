@@ -8,7 +8,7 @@ from urllib.parse import urlencode, urlsplit
 
 import click
 
-from skillery.cli.json_requests import json_answer
+from skillery.cli.connection import json_answer
 from skillery.cli.options import Target
 from skillery.errors import NotAuthenticated, Unavailable
 

@@ -108,7 +108,7 @@ def _choose(path: Path, own: str, name: str | None) -> tuple[Folder, list[str]]:
     the folder. Raise UsageError if the folder does not have the skill.
     """
     from skillery.cli.archives import scan_folder
-    from skillery.cli.sources import printable
+    from skillery.cli.import_uploads import printable
 
     folder = scan_folder(path)
     names = {printable(root.rpartition("/")[2] or own): root for root in reversed(folder.found.roots)}
@@ -134,7 +134,7 @@ async def _try(settings: Settings, folder: Folder, own: str, script_call: _Scrip
     import msgspec
 
     from skillery.cli.archives import tar_chunks
-    from skillery.cli.folder_skills import temporary_client
+    from skillery.cli.files import temporary_client
     from skillery.client import AnsweredError
     from skillery.settings import Publishing
 

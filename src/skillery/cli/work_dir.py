@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from skillery.cli.failures import CheckFailed
-from skillery.cli.sources import printable
+from skillery.cli.import_uploads import printable
 from skillery.cli.work_dir_files import (
     NO_FILE,
     State,

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from skillery.cli.sources import printable
+from skillery.cli.import_uploads import printable
 from skillery.client.blobs import is_plain
 from skillery.errors import StartupError
 from skillery.importing.entries import junk

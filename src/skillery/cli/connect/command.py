@@ -53,7 +53,7 @@ def connect(client: str, namespace: str, write: bool, target: Target, as_json: b
 
 def _name(url: str, namespace: str, token: str | None) -> str:
     """Return the name of the server's marketplace. The request also shows whether the login works."""
-    from skillery.cli.json_requests import json_answer
+    from skillery.cli.connection import json_answer
     from skillery.client.logins.tokens import kept_token
 
     known = kept_token(url)() if token is None else token
