@@ -331,8 +331,7 @@ def test_a_call_with_a_key_is_made_once(sqlite_rpc: Rpc, new_name: str, era: str
 @pytest.mark.full
 def test_the_sdk_is_imported_only_for_mcp() -> None:
     code = (
-        "import sys, skillery.app.composition, skillery.cli.mcp, skillery.cli.mcp_bridge; "
-        "import skillery.cli.mcp; "
+        "import sys, skillery.app.composition, skillery.cli.connect, skillery.cli.mcp_bridge; "
         "print([name for name in ('mcp', 'pydantic', 'httpx2') if name in sys.modules])"
     )
 

@@ -1,4 +1,4 @@
-"""`skillery test`: the examples and tests of a folder, without a registry."""
+"""`skillery new`, `schema`, `test` and `dev`: make, test and serve the folder of a skill."""
 
 from __future__ import annotations
 
@@ -6,19 +6,114 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import click
 import msgspec
 
 from skillery.cli.failures import CHECK_FAILED, signals_interrupt
-from skillery.cli.options import Target, allow_unknown_option, folders_argument, home_options, json_option
+from skillery.cli.options import (
+    Target,
+    allow_unknown_option,
+    folders_argument,
+    home_options,
+    json_option,
+    target_options,
+)
 from skillery.cli.output import clean, print_json, show_log
 
 if TYPE_CHECKING:
     from skillery.authoring.folder_runs import Allowed, FolderRuns
     from skillery.authoring.results import Report, Result
+    from skillery.authoring.scaffold import Kind
     from skillery.settings import Settings
+
+
+# -- `skillery new` and `skillery schema`: the folder of a new skill, and the schemas of its files ---------------------
+
+
+@click.command()
+@click.argument("name", metavar="FILE", type=click.Choice(["skill.toml", "frontmatter", "tools.json"]))
+def schema(name: str) -> None:
+    """Print the JSON Schema of a file of a skill.
+
+    The files are skill.toml, the frontmatter of SKILL.md, and tools.json. Editors complete and check files with a
+    schema. A server has the schemas at /schemas/FILE.json.
+    """
+    from skillery.formats.file_schemas import schema_of_file
+
+    print_json(schema_of_file(name))
+
+
+@click.command()
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
+@click.option(
+    "--kind",
+    type=click.Choice(["action", "instruction", "tools"]),
+    help="action: code that runs; instruction: a text to read; tools: functions that agents call by name.  "
+    "[default: action; asked for on a terminal]",
+)
+@click.option("--name", help="The name of the skill.  [default: the name of DIR; asked for on a terminal]")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def new(folder: Path, kind: Kind | None, name: str | None, as_json: bool) -> None:
+    """Make a skill in DIR, with an example and tests that pass.
+
+    No file is overwritten. On a terminal and without --json, the command asks for a missing kind and name.
+    """
+    from skillery.authoring.scaffold import FilesExist, make_skill
+
+    if not as_json and _is_interactive():
+        kind, name = kind or _asked_kind(), name or _asked_name(folder)
+    chosen, named = kind or "action", _checked(folder, name)
+    try:
+        paths = make_skill(folder, chosen, named)
+    except FilesExist as error:
+        raise click.UsageError(str(error)) from None
+    except OSError as error:
+        raise click.UsageError(f"'{folder}' cannot be written: {error.strerror}") from None
+    if as_json:
+        print_json({"folder": str(folder), "name": named, "kind": chosen, "files": paths})
+        return
+    _print_made(folder, named, paths)
+
+
+def _is_interactive() -> bool:
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def _asked_kind() -> Kind:
+    from skillery.authoring.scaffold import Kind
+
+    kinds = click.Choice(get_args(Kind))
+    kind: Kind = click.prompt("Kind of the skill", type=kinds, default="action")
+    return kind
+
+
+def _asked_name(folder: Path) -> str:
+    name: str = click.prompt("Name of the skill", default=folder.resolve().name)
+    return name
+
+
+def _checked(folder: Path, name: str | None) -> str:
+    """Return the name of the skill. Raise UsageError with the remedy."""
+    from skillery.authoring.scaffold import checked_name, name_for
+    from skillery.errors import InvalidName
+
+    try:
+        return checked_name(name) if name else name_for(folder)
+    except InvalidName as error:
+        raise click.UsageError(f"{error.message} {error.hint}") from None
+
+
+def _print_made(folder: Path, name: str, paths: list[str]) -> None:
+    click.echo(f"{name} in {clean(folder)}:")
+    for path in paths:
+        click.echo(f"  {path}")
+    click.echo(clean(f"next: skillery test {folder}, then skillery publish {folder}"), err=True)
+
+
+# -- `skillery test`: the examples and tests of a folder, without a registry -------------------------------------------
+
 
 TIMEOUT_MS = 10_000
 COLOURS = {"passed": "green", "failed": "red", "skipped": "yellow", "updated": "yellow"}
@@ -176,3 +271,26 @@ def _print_result(result: Result) -> None:
     click.echo(f"  {status}  {clean(f'{where}{result.subject} {name}{took}{shown}')}")
     for line in result.message.splitlines()[0 if is_diff else 1 :]:
         click.echo(f"           {click.style(clean(line), fg=DIFF_COLOURS.get(line[:1] if is_diff else ''))}")
+
+
+# -- `skillery dev`: serve folders during development ------------------------------------------------------------------
+
+
+@click.command(short_help="Serve the skill in each DIR to you alone, and update it after each change.")
+@folders_argument
+@click.option("--host", metavar="HOST", help="The address to listen on, if no server uses the home.")
+@click.option("--port", type=click.IntRange(0, 65535), metavar="PORT", help="0 chooses a free port.")
+@target_options
+@json_option
+def dev(folders: Sequence[Path], host: str | None, port: int | None, target: Target, as_json: bool) -> None:
+    """Serve the skill in each DIR to you alone as version X.Y.Z-dev.N, and update it after each change.
+
+    Agents and MCP clients with the same token find the skill by its name at once. Nothing is published, and the
+    versions disappear when the command ends. If no server uses the home, the command starts one. With --json, each save
+    prints one line of JSON.
+    """
+    import asyncio
+
+    from skillery.cli.dev_session import serve_folders
+
+    asyncio.run(serve_folders(folders, target, {"host": host, "port": port}, as_json))
