@@ -17,8 +17,6 @@ import click
 import msgspec
 
 from skillery.backends import KINDS, Kind, Probe
-from skillery.cli.database import open_database
-from skillery.backends import Probe
 from skillery.cli.database import open_database, service_problem
 from skillery.cli.output import is_terminal, print_rows
 from skillery.errors import PackagesNotOffered, SkilleryError, StartupError
