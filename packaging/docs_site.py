@@ -28,7 +28,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     text.
     """
     if RESULTS in markdown:
-        command = [ROOT / ".venv" / "bin" / "python", "-m", "skillery.api.docs_source", "results"]
+        command = [ROOT / ".venv" / "bin" / "python", "-m", "skillery.client_source.docs", "results"]
         made = subprocess.run(command, capture_output=True, text=True, check=True)  # MkDocs has its own environment
         markdown = markdown.replace(RESULTS, made.stdout)
     folder = Path(page.file.src_uri).parent

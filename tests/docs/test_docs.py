@@ -11,7 +11,7 @@ from pathlib import Path
 from skillery import hookspecs
 from skillery.backends import Capability
 from skillery.errors import SkilleryError
-from skillery.formats.system_programs import USUAL
+from skillery.formats.import_names import USUAL
 from skillery.methods.errors import CODES
 from skillery.methods.table import METHODS
 from skillery.settings import load_settings

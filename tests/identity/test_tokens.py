@@ -28,7 +28,7 @@ from skillery.backends import Credentials
 from skillery.builtin.tokens_authenticator import MOST_ADDRESSES, FailedLogins, TokensAuthenticator, TokensSettings
 from skillery.database import Database, parse_database_url, tables
 from skillery.errors import Conflict, NotAuthenticated, TooManyFailedLogins
-from skillery.identity.token_checks import RegistryTokens
+from skillery.identity.authenticator_chain import RegistryTokens
 from skillery.identity.tokens import Kind, end_token, insert_token, read_tokens
 from skillery.testing import AuthenticatorContract
 from tests.cli.test_cli import Ended, skillery

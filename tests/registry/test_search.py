@@ -19,8 +19,7 @@ from skillery.builtin.open_authenticator import LOCAL
 from skillery.database import Database, migrate
 from skillery.errors import InvalidParams
 from skillery.formats.foreign_skill import registry_name
-from skillery.formats.search_fields import search_fields
-from skillery.formats.snippets import snippet_of
+from skillery.formats.search_fields import search_fields, snippet_of
 from skillery.formats.words import Term, find_words, normalized, parse_query, stem_of, words_of
 from skillery.skills.search import find_skills
 from skillery.skills.search_index import add_rows, indexed

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skillery.formats.system_programs import RARE, USUAL, package_of
+from skillery.formats.import_names import RARE, USUAL, package_of
 from skillery.runs.hints import hint_on, missing_program
 from tests.cli.test_cli import skillery
 from tests.conftest import Rpc

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skillery.client.blobs import is_plain, places_below
-from skillery.runs.input_files import changes_what_runs
+from skillery.runs.mounts import changes_what_runs
 from tests.cli.test_cli import skillery
 from tests.conftest import Rpc, Server
 from tests.support.mcp_client import Mcp

@@ -21,6 +21,7 @@ from skillery.app.builders import defined_in, documents_of
 from skillery.app.core_parts import MIB, Backends, Base, build_core
 from skillery.app.counts import Counts, counts_of_one_process
 from skillery.app.home import Home
+from skillery.app.logs import Tracing, open_tracing
 from skillery.app.routes import Edge, make_routes
 from skillery.backends import (
     Authenticator,
@@ -49,7 +50,6 @@ from skillery.http.health import Disk, Readiness, ServerState
 from skillery.http.operations import Route as EdgeRoute
 from skillery.http.requests import HttpRefusal, headers_of
 from skillery.http.run_streams import OpenStreams, StreamLimits
-from skillery.http.tracing import Tracing, open_tracing
 from skillery.mcp.endpoint import McpEndpoint
 from skillery.mcp.requests import TaskTerms
 from skillery.methods.core import Core

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from litestar import asgi
 from litestar.types import ASGIApp
 
+from skillery.app.logs import Tracing
 from skillery.backends import Resource
 from skillery.client_source import model_tools
 from skillery.context.budget import Answers, Bodies
@@ -25,7 +26,6 @@ from skillery.http.health import Readiness, ServerState
 from skillery.http.operations import METADATA_OPERATIONS, ResourceMetadata, Route
 from skillery.http.requests import HttpRefusal, headers_of, refusal_of, send_refusal
 from skillery.http.run_streams import OpenStreams
-from skillery.http.tracing import Tracing
 from skillery.mcp import endpoint as mcp
 from skillery.mcp.endpoint import McpEndpoint
 from skillery.methods.core import Core

@@ -20,7 +20,7 @@ from skillery.backends import KINDS, Kind, Probe
 from skillery.cli.database import open_database, service_problem
 from skillery.cli.output import is_terminal, print_rows
 from skillery.errors import PackagesNotOffered, SkilleryError, StartupError
-from skillery.formats.system_programs import USUAL
+from skillery.formats.import_names import USUAL
 from skillery.settings import PIP
 
 if TYPE_CHECKING:

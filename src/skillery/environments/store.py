@@ -24,9 +24,8 @@ from skillery.database import Database
 from skillery.database.tables import environments, named_locks, skill_files
 from skillery.environments.builder import Builder, Built
 from skillery.environments.downloads import BuildProgress
-from skillery.environments.folders import Installed, Shelf
+from skillery.environments.folders import Installed, PackageMounts, Shelf
 from skillery.environments.jobs import BuildFailed
-from skillery.environments.package_mounts import PackageMounts
 from skillery.environments.trees import remove
 from skillery.errors import SkilleryError
 from skillery.formats.requirements import LOCK

@@ -16,7 +16,7 @@ from skillery.database import Statement, in_utc, take_turns
 from skillery.database.tables import tokens, web_sessions
 from skillery.errors import NotAllowed
 from skillery.formats.tokens import id_of
-from skillery.identity.token_checks import verify_token
+from skillery.identity.authenticator_chain import verify_token
 
 IDLE = timedelta(hours=12)
 """Time without a request after which a session ends."""

@@ -173,7 +173,7 @@ def place_of(kind: str, name: str, settings: Settings, database: Database | None
         return Place(settings.home, settings.allow_degraded)
     # A sandbox opens without a database, and without the import of one.
     from skillery.database.backend_values import BackendValues
-    from skillery.identity.token_checks import RegistryTokens
+    from skillery.identity.authenticator_chain import RegistryTokens
 
     values = BackendValues(database, f"{kind}.{name}")
     return Place(settings.home, settings.allow_degraded, values, RegistryTokens(database))

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from skillery.publishing.folders import SkillFolder, read_skill_folder
     from skillery.publishing.gate import Gate, PublishingRules, Trials
     from skillery.publishing.import_check import ImportCheck
+    from skillery.publishing.package_locks import ImportScan, Mode
     from skillery.publishing.publisher import CheckedSkill, CreatedSkill, Published, Publisher
     from skillery.publishing.rechecks import RecheckedVersion, Rechecks
     from skillery.publishing.script_check import ScriptCheck
     from skillery.publishing.tool_maker import DefinedTool, ToolMaker
     from skillery.publishing.undeclared import Undeclared
-    from skillery.publishing.undeclared_findings import ImportScan, Mode
 else:
     __getattr__ = late_names(
         __name__,
@@ -32,12 +32,12 @@ else:
             "folders": ("SkillFolder", "read_skill_folder"),
             "gate": ("Gate", "PublishingRules", "Trials"),
             "import_check": ("ImportCheck",),
+            "package_locks": ("ImportScan", "Mode"),
             "publisher": ("CheckedSkill", "CreatedSkill", "Published", "Publisher"),
             "rechecks": ("RecheckedVersion", "Rechecks"),
             "script_check": ("ScriptCheck",),
             "tool_maker": ("DefinedTool", "ToolMaker"),
             "undeclared": ("Undeclared",),
-            "undeclared_findings": ("ImportScan", "Mode"),
         },
     )
 

@@ -33,7 +33,7 @@ from skillery.formats.version_spec import Exact
 from skillery.identity import access
 from skillery.publishing.example_runs import Subject, Tested
 from skillery.publishing.gate import Gate, as_found, published_files
-from skillery.publishing.undeclared_findings import ImportScan
+from skillery.publishing.package_locks import ImportScan
 from skillery.registry.resolution import resolve
 from skillery.registry.version_rows import VersionRow
 from skillery.skills.files import files_of, read_file

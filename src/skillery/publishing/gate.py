@@ -22,10 +22,17 @@ from skillery.formats.unfinished_bundle import UnfinishedBundle, begin_bundle
 from skillery.identity.access import ApprovalRules
 from skillery.publishing.example_runs import ExampleRuns
 from skillery.publishing.import_check import ImportCheck
-from skillery.publishing.package_locks import Kept, dependencies_of, lock_of, with_lock, with_toml_lines
+from skillery.publishing.package_locks import (
+    UNDECLARED,
+    ImportScan,
+    Kept,
+    dependencies_of,
+    lock_of,
+    with_lock,
+    with_toml_lines,
+)
 from skillery.publishing.script_check import ScriptCheck
 from skillery.publishing.undeclared import Undeclared
-from skillery.publishing.undeclared_findings import UNDECLARED, ImportScan
 from skillery.registry.visibility import Visibility
 
 if TYPE_CHECKING:

@@ -29,8 +29,7 @@ from skillery.identity.access import ApprovalRules
 from skillery.identity.quotas import Quotas
 from skillery.publishing.bundle_checks import MOST_FINDINGS, BundleChecks, holds, refuse
 from skillery.publishing.gate import PublishingRules, as_found, publication_of
-from skillery.publishing.package_locks import lock_of
-from skillery.publishing.undeclared_findings import ImportScan
+from skillery.publishing.package_locks import ImportScan, lock_of
 from skillery.registry.index_names import index_name_warning
 from skillery.registry.resolution import resolve, version_if_there
 from skillery.registry.version_rows import VersionRow

@@ -17,11 +17,11 @@ from skillery.formats.imports import Import, own_modules
 from skillery.formats.requirements import package_of, read_lock
 from skillery.formats.unfinished_bundle import MAX_CHECKED_BYTES
 from skillery.publishing.compile_pool import Compilers
-from skillery.publishing.package_locks import PackageLocks
-from skillery.publishing.undeclared_findings import (
+from skillery.publishing.package_locks import (
     ImportScan,
     Missing,
     Mode,
+    PackageLocks,
     findings_of,
     is_provided,
 )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from skillery.context.late_imports import late_names
 
 if TYPE_CHECKING:
-    from skillery.runs.input_files import parse_outputs
+    from skillery.runs.mounts import parse_outputs
     from skillery.runs.queries import args_of
     from skillery.runs.runner import Runner
     from skillery.runs.trials import Trial, TrialResult
@@ -16,7 +16,7 @@ else:
     __getattr__ = late_names(
         __name__,
         {
-            "input_files": ("parse_outputs",),
+            "mounts": ("parse_outputs",),
             "queries": ("args_of",),
             "runner": ("Runner",),
             "trials": ("Trial", "TrialResult"),

@@ -7,9 +7,8 @@ import re
 import msgspec
 
 from skillery.backends import CodeCall, Failure, HandlerCall, Job, Outcome, ScriptCall
-from skillery.formats.import_names import own_module, providers_of
+from skillery.formats.import_names import own_module, package_of, providers_of
 from skillery.formats.requirements import DEPENDENCIES
-from skillery.formats.system_programs import package_of
 from skillery.runs.code_hints import PLACE, code_hint
 from skillery.runs.display import with_line
 from skillery.runs.scripts import SESSION_SKILL, script_answer

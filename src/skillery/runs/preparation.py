@@ -22,9 +22,8 @@ from skillery.registry.resolution import resolve
 from skillery.registry.version_rows import VersionRow, standing_warnings
 from skillery.runs.cache import Cache
 from skillery.runs.declarations import NO_ARGUMENTS, Arguments, Declarations, checked_arguments
-from skillery.runs.input_files import InputFiles, checked_outputs
 from skillery.runs.limits import LimitRules, reduced
-from skillery.runs.mounts import Mounts, check_mounts, parse_mounts
+from skillery.runs.mounts import InputFiles, Mounts, check_mounts, checked_outputs, parse_mounts
 from skillery.runs.packages import (
     NO_PACKAGES,
     GivenEnvironment,

@@ -15,7 +15,7 @@ from skillery.formats.wording import quoted
 from skillery.method import Method
 from skillery.registry.tool_rows import parse_session
 from skillery.runs import Runner
-from skillery.runs.input_files import parse_outputs
+from skillery.runs.mounts import parse_outputs
 from skillery.runs.requests import CallTool, ExecuteSkill, RunCode, RunParams
 from skillery.runs.results import Run, ToolResult
 from skillery.tools.tool_lookup import parse_address

@@ -20,7 +20,7 @@ from skillery.database.registry import Registry
 from skillery.database.tables import objects, search_words, skill_files, skill_versions
 from skillery.formats.inputs import compact_inputs, inputs_in
 from skillery.formats.names import parse_namespace
-from skillery.formats.snippets import snippet_of
+from skillery.formats.search_fields import snippet_of
 from skillery.formats.words import Term, parse_query
 from skillery.method import HIDDEN, Method, about, or_none
 from skillery.registry.cursors import NextCursor, fitting, make_cursor, read_cursor, read_until_full, text_bytes

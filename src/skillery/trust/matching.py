@@ -15,7 +15,7 @@ from skillery.errors import ExchangeRefused
 from skillery.formats.tokens import CI_PREFIX
 from skillery.formats.wording import quoted
 from skillery.identity.access import grant_covers
-from skillery.trust.providers import BY_START, PROVIDERS, WRITTEN_REFS, Provider, service_of
+from skillery.trust.documents import BY_START, PROVIDERS, WRITTEN_REFS, Provider, service_of
 from skillery.trust.rules import TrustRule
 
 FRESH = timedelta(hours=1)

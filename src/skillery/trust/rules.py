@@ -26,7 +26,7 @@ from skillery.formats.wording import quoted
 from skillery.identity import access
 from skillery.identity.tokens import revoke_tokens_of_rule
 from skillery.method import Given, Method, Params, about
-from skillery.trust.providers import BY_START, PROVIDERS, Name
+from skillery.trust.documents import BY_START, PROVIDERS, Name
 
 MOST_RULES = 1000
 MOST_CLAIMS = 20

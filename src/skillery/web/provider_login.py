@@ -14,11 +14,11 @@ from skillery.http.operations import Operation, Response
 from skillery.http.requests import HttpRefusal, address_of
 from skillery.methods.errors import NOT_FOUND, plain_error
 from skillery.web.cookies import cookie_of
+from skillery.web.failures import Problem, failed_page
 from skillery.web.forms import fields_of, safe_next
 from skillery.web.frame import SeeOther
 from skillery.web.login import HOME, NEXT, REFUSED, SEE_OTHER, cookie_of_login, login_request
 from skillery.web.sending import send_answer, send_page
-from skillery.web.sign_in_page import Problem, failed_page
 from skillery.web.site import Site
 from skillery.web.visits import Visit
 

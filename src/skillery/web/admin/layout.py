@@ -9,9 +9,9 @@ from typing import Any
 from skillery.http.operations import Route
 from skillery.http.requests import HttpRefusal
 from skillery.methods.errors import NOT_FOUND, plain_error
+from skillery.web.failures import too_old_page
 from skillery.web.frame import Answer, Form, Handler, Page, PageRequest
 from skillery.web.page_routes import page_route
-from skillery.web.sign_in_page import too_old_page
 from skillery.web.site import Site
 from skillery.web.unsent import Unsent
 

@@ -10,7 +10,7 @@ from skillery.environments.methods import ListEnvironments, RebuildEnvironment, 
 from skillery.errors import SkilleryError
 from skillery.identity.usage import list_namespace_uses, list_uses
 from skillery.maintenance.garbage.collector import CollectGarbage, Swept, collect_garbage
-from skillery.maintenance.sizes import measure
+from skillery.maintenance.integrity import measure
 from skillery.web.admin.layout import admin_page, asks_again
 from skillery.web.frame import Done, Page, PageRequest, SeeOther, message_of
 from skillery.web.quota_uses import Use, use_of_namespace, uses_of_caller, uses_of_identity

@@ -9,11 +9,13 @@ from collections.abc import Coroutine
 from datetime import datetime
 from typing import Any, NamedTuple, TypeVar, cast
 
+import msgspec
 from markupsafe import Markup
 
 from skillery.errors import InvalidParams, SkilleryError
 from skillery.http.exchanges import ClientGone
-from skillery.http.requests import disconnected
+from skillery.http.operations import Route
+from skillery.http.requests import disconnected, only, send_bytes
 from skillery.identity import access
 from skillery.method import or_none
 from skillery.skills.catalogue_counts import NO_FACETS, count_unlisted
@@ -36,6 +38,9 @@ from skillery.web.catalogue.filters import (
 from skillery.web.cookies import cookie_of
 from skillery.web.display import foreign, visible
 from skillery.web.frame import Page, PageRequest, SeeOther
+from skillery.web.page_routes import page_route
+from skillery.web.sending import VERSION
+from skillery.web.site import Site
 
 # -- Requests whose browser does not wait for the answer any more, such as searches while the user types ---------------
 
@@ -62,6 +67,9 @@ async def while_connected(receive: Any, work: Coroutine[Any, Any, T]) -> T:
 
 
 STEPS_COOKIE = "skillery-steps"
+_JSON = "application/json"
+_HEADERS = (("vary", "Accept"),)
+_LINKS = {"rpc": "/rpc", "mcp": "/mcp", "tools": "/tools", "openapi": "/v1/openapi.json", "openrpc": "/openrpc.json"}
 _YEAR = 365 * 24 * 3600
 _MARKED = re.compile("«([^«»]*)»")
 _LONGEST_SNIPPET = 400
@@ -226,3 +234,18 @@ async def hide_steps(request: PageRequest) -> SeeOther:
     """Hide the first steps in this browser."""
     await request.form()
     return SeeOther("/", None, (request.visit.cookies.setting(STEPS_COOKIE, "off", _YEAR),))
+
+
+def route(site: Site) -> Route:
+    """Return the route of the catalogue. `GET /` answers programs with JSON."""
+    page = page_route(site, "/", (), {"GET": show, "POST": hide_steps}, for_visitors=True)
+
+    async def answer(scope: Any, receive: Any, send: Any, headers: dict[str, str]) -> None:
+        only(scope, "GET", "POST")
+        if scope["method"] != "POST" and "text/html" not in headers.get("accept", ""):
+            body = msgspec.json.encode({"name": "skillery", "version": VERSION, "links": _LINKS})
+            await send_bytes(send, 200, body, _JSON, _HEADERS)
+        else:
+            await page.endpoint(scope, receive, send, headers)
+
+    return page._replace(endpoint=answer)

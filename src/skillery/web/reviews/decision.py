@@ -23,7 +23,7 @@ from skillery.web.frame import Done, Form, Page, PageRequest, SeeOther, message_
 from skillery.web.markdown import Place, split_frontmatter
 from skillery.web.reviews.compared import Compared, compare, first_version
 from skillery.web.reviews.dangers import Dangers, dangers_of
-from skillery.web.skills.examples import examples_of
+from skillery.web.skills.inputs import examples_of
 from skillery.web.skills.opened import Opened, describe, open_version, page_of
 
 MOST_MARKDOWN = 262_144

@@ -13,8 +13,8 @@ from skillery.skills.files import FileRow, FoundFile, find_file, list_files
 from skillery.web.frame import Page, PageRequest, path_of
 from skillery.web.highlighting import has_lexer
 from skillery.web.rendered_texts import MOST_HIGHLIGHTED
-from skillery.web.skills.contents import kind_of
 from skillery.web.skills.opened import Opened, exactly, file_path_of, open_version, page_of, reader_of
+from skillery.web.skills.raw import kind_of
 
 MOST_SHOWN = 1024 * 1024
 """Bytes of a text that is shown as a whole."""

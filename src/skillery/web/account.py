@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from skillery.backends import Scope
 from skillery.errors import SkilleryError
-from skillery.http.operations import Route
 from skillery.web.cookies import cookie_of
 from skillery.web.frame import Done, Page, PageRequest, SeeOther
-from skillery.web.page_routes import page_route
 from skillery.web.quota_uses import Use, uses_of_caller
 from skillery.web.sending import KEYS_COOKIE, THEME_COOKIE, THEMES
-from skillery.web.site import Site
 
 SCOPES: dict[Scope, str] = {
     "read": "find and read skills, and see your runs",
@@ -61,7 +58,3 @@ async def change_account(request: PageRequest) -> SeeOther:
     if form.get("keys") in {"on", "off"}:
         cookies.append(request.visit.cookies.setting(KEYS_COOKIE, form.get("keys"), _YEAR))
     return SeeOther("/account", Done("The settings of this browser are saved."), tuple(cookies))
-
-
-def routes(site: Site) -> list[Route]:
-    return [page_route(site, "/account", ("/account",), {"GET": show_account, "POST": change_account})]

@@ -1,1 +1,0 @@
-"""Pages: the identity and the settings of the user."""
