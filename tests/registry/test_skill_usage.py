@@ -86,7 +86,8 @@ def test_an_mcp_client_is_known_by_its_client_info(rpc: Rpc, publish: Publish, n
     assert counted(rpc, name, 1, 1)["clients"] == [{"client": "my-agent", "loads": 1, "reads": 1}]
 
 
-@pytest.mark.full
+@pytest.mark.smoke
+@pytest.mark.full(after=1)
 def test_skills_that_are_read_and_never_run(server: Server, rpc: Rpc, publish: Publish, new_name: str) -> None:
     for name in ("read", "run", "read_and_run", "unused"):
         publish(f"{new_name}.{name}")
