@@ -16,7 +16,7 @@ from functools import partial, wraps
 from typing import Any, NamedTuple, get_type_hints
 
 from skillery.backends.values import Completed, Kind, is_left_out, methods_of
-from skillery.errors import SkilleryError, Unavailable
+from skillery.errors import SkilleryError, StartupError, Unavailable
 from skillery.plugins.calls import MOST_HANGING, Failures
 
 READ_SECONDS = 60.0
@@ -31,8 +31,8 @@ class Watch(NamedTuple):
     seconds: float
 
     def note(self, method: str, error: Exception) -> None:
-        # A SkilleryError is an answer. The caller logs the traceback of any other exception.
-        if not isinstance(error, SkilleryError):
+        # These errors are answers. The caller logs the traceback of any other exception.
+        if not isinstance(error, (SkilleryError, StartupError)):
             self.failures.note(self.plugin, method, "raised", type(error).__name__)
 
     def late(self, method: str) -> Unavailable:
