@@ -393,6 +393,7 @@ MISSHAPEN = """
                 "it has an attribute 'loopback_only' that is not a bool, but None",
                 "it has 'def authenticate(credentials)' in place of "
                 "'async def authenticate(self, credentials: Credentials) -> Identity'",
+                "it has 'def start()' in place of 'async def start(self) -> None'",
             ],
         ),
         (
@@ -402,6 +403,7 @@ MISSHAPEN = """
                 "it has an attribute 'read_only' that is not a bool, but None",
                 "it has 'def get(name, version)' in place of 'def get(self, name: str) -> str | None'",
                 "it lacks the method 'def remove(self, name: str) -> bool'",
+                "it has 'def start()' in place of 'async def start(self) -> None'",
             ],
         ),
         ("sandbox", "Sandbox", ["it has 'def start()' in place of 'async def start(self) -> None'"]),

@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import Connection, delete, insert, update
 
 from skillery.audit import local_actor
+from skillery.backends import KINDS, Storage
 from skillery.builtin.directory_storage import DirectoryStorage
 from skillery.contents.deletions import claim
 from skillery.contents.storage_copies import StorageCopy, find_copy, mark_storage
@@ -53,13 +54,18 @@ class Unmarked:
         self.delete, self.check = storage.delete, storage.check
 
 
+def unmarked(storage: DirectoryStorage) -> Storage:
+    storage_of_plugin: Storage = KINDS["storage"].completed(Unmarked(storage))
+    return storage_of_plugin
+
+
 def test_a_storage_without_marks_is_refused(database: Database, tmp_path: Path) -> None:
     # After the copy, no server would notice that it still uses the previous storage.
     setup = Setup(database, tmp_path)
     actor = local_actor("tester")
     for source, target, name in (
-        (Unmarked(setup.source), setup.target, "first"),
-        (setup.source, Unmarked(setup.target), "second"),
+        (unmarked(setup.source), setup.target, "first"),
+        (setup.source, unmarked(setup.target), "second"),
     ):
         with pytest.raises(StartupError, match=f"the storage '{name}' has no marks"):
             begin(database, source, target, NAMES, actor)

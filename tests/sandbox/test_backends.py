@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from sqlalchemy import select, update
 
-from skillery.backends import Credentials
+from skillery.backends import (
+    KINDS,
+    Credentials,
+    FollowsLog,
+    ListsContents,
+    Progress,
+    Secrets,
+    Storage,
+    Upload,
+)
+from skillery.backends.outcomes import completed_host
 from skillery.builtin.database_secrets import DatabaseSecrets, Keys
 from skillery.builtin.directory_storage import DirectoryStorage
 from skillery.builtin.environment_secrets import EnvironmentSecrets
@@ -17,6 +31,7 @@ from skillery.builtin.open_authenticator import OpenAuthenticator
 from skillery.database import Database, tables
 from skillery.database.backend_values import BackendValues
 from skillery.errors import Unavailable
+from skillery.plugins.backends import problems
 from skillery.testing import AuthenticatorContract, SecretsContract, StorageContract
 from skillery.testing.storage import digest_of, put
 
@@ -42,6 +57,66 @@ class TestDirectoryStorage(StorageContract):
         assert path is not None
         assert path.stat().st_mode & 0o777 == 0o444
         assert path.name == digest_of(b"x")
+
+
+class TestIncomplete(StorageContract):
+    """A storage with the required methods alone, as a server gets it from a plugin."""
+
+    @pytest.fixture
+    def storage(self, tmp_path: Path) -> Storage:
+        complete, incomplete = DirectoryStorage(tmp_path / "contents"), SimpleNamespace()
+        for name in ("begin", "open", "local_path", "delete", "check"):
+            setattr(incomplete, name, getattr(complete, name))
+        storage: Storage = KINDS["storage"].completed(incomplete)
+        return storage
+
+    def test_it_has_the_defaults_of_optional_methods(self, storage: Storage) -> None:
+        assert storage.mark("first") == storage.find_mark() == ""
+        assert storage.remove_unfinished(datetime.now(UTC), False) == 0
+        assert not isinstance(storage, ListsContents)
+
+
+def test_a_former_protocol_is_deprecated(tmp_path: Path) -> None:
+    with pytest.deprecated_call(match="is a part of Storage now"):
+        from skillery.backends import KnowsRegistry  # type: ignore[attr-defined]
+
+    assert isinstance(DirectoryStorage(tmp_path), KnowsRegistry)
+    assert not isinstance(OpenAuthenticator(), KnowsRegistry)
+
+
+def test_methods_that_belong_together_are_replaced_together() -> None:
+    """A backend of an earlier release may have a method `close` with another meaning."""
+
+    class Vault:
+        def close(self) -> None:
+            raise AssertionError
+
+    secrets: Secrets = KINDS["secrets"].completed(Vault())
+
+    asyncio.run(secrets.close())
+
+
+def test_a_subclass_of_a_protocol_must_have_the_required_methods() -> None:
+    class Half(Storage):
+        def begin(self) -> Upload:
+            raise AssertionError
+
+    assert len(list(problems(Half(), Storage))) == 4  # type: ignore[abstract]
+
+
+def test_a_host_without_optional_methods_gets_the_defaults() -> None:
+    class Reader:
+        async def read_blob(self, blob_id: str) -> bytes:
+            return blob_id.encode()
+
+    async def content() -> bytes:
+        host: Any = completed_host(Reader())  # type: ignore[arg-type]
+        host.progressed(Progress(1))
+        size, pieces = await host.blob_pieces("b")
+        assert (size, isinstance(host, FollowsLog)) == (1, False)
+        return b"".join([piece async for piece in pieces])
+
+    assert asyncio.run(content()) == b"b"
 
 
 class TestOpenAuthenticator(AuthenticatorContract):

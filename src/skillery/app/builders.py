@@ -13,7 +13,6 @@ from skillery import __version__
 from skillery.app.home import Home
 from skillery.backends import (
     Authenticator,
-    DescribesResource,
     Event,
     Events,
     Finding,
@@ -145,7 +144,7 @@ def thin_plugins_of(settings: Settings, authenticator: Authenticator) -> ThinPlu
             "setting 'thin_plugins' needs 'public_url': the plugins have the address of this server, for example "
             'public_url = "https://skills.example.org"'
         )
-    can_log_in = isinstance(authenticator, DescribesResource) and authenticator.resource() is not None
+    can_log_in = authenticator.resource() is not None
     address = settings.public_url.rstrip("/")
     return ThinPlugins(tuple(sorted(set(settings.thin_plugins))), settings.marketplace_name, address, can_log_in)
 

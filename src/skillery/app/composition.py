@@ -25,13 +25,10 @@ from skillery.app.logs import Tracing, open_tracing
 from skillery.app.routes import Edge, make_routes
 from skillery.backends import (
     Authenticator,
-    DescribesResource,
     Identity,
-    Resource,
     Sandbox,
     Secrets,
     Storage,
-    UsesService,
 )
 from skillery.contents.deletions import finish_own_deletions
 from skillery.contents.mirrors import MirroredStorage
@@ -127,8 +124,7 @@ async def _open_backends(settings: Settings, plugins: Plugins, database: Databas
     """Open the backends and migrate the database. Raise StartupError if a backend or the database cannot be used."""
     # No connection is opened before the settings are checked.
     authenticator = plugins.open_authenticator(settings, database)
-    if isinstance(authenticator, UsesService):
-        stack.push_async_callback(authenticator.close)
+    stack.push_async_callback(authenticator.close)
     _check_address(settings, authenticator)
     migrate.upgrade(database)
     refuse_read_only(database, without_password(settings.database_url))
@@ -141,9 +137,8 @@ async def _open_backends(settings: Settings, plugins: Plugins, database: Databas
     sandbox: Sandbox = plugins.open("sandbox", settings, database)
     stack.push_async_callback(sandbox.close)
     secrets: Secrets = plugins.open("secrets", settings, database)
-    if isinstance(secrets, UsesService):
-        stack.push_async_callback(secrets.close)
-        await secrets.start()
+    stack.push_async_callback(secrets.close)
+    await secrets.start()
     verifier = plugins.open_verifier(settings, database, documents_of(settings).fetch)
     return Backends(authenticator, storage, sandbox, secrets, verifier)
 
@@ -159,7 +154,7 @@ def _edge(
 ) -> Edge:
     hosts = frozenset(name.lower() for name in (*settings.allowed_hosts, settings.host))
     origins = frozenset(origin.lower() for origin in settings.allowed_origins)
-    resource = _resource(core.identities.authenticator)
+    resource = core.identities.authenticator.resource()
     gate = Gate(core.identities.authenticator, core.refusals, hosts, origins, resource)
     counts = additions.counts
     bodies = Bodies(settings.bodies_mb * MIB, counts.bodies)
@@ -231,10 +226,6 @@ def _plugin_routes(parts: PluginParts, additions: _Additions) -> PluginRoutes | 
 
 async def _record(database: Database, identity: Identity, action: str, subject: str) -> None:
     await database.write(partial(audit.record, actor=identity, action=action, subject=subject))
-
-
-def _resource(authenticator: Authenticator) -> Resource | None:
-    return authenticator.resource() if isinstance(authenticator, DescribesResource) else None
 
 
 def _metrics(

@@ -24,6 +24,7 @@ from skillery.app.counts import Counts, counts_of_one_process
 from skillery.app.home import Home
 from skillery.app.routes import Edge
 from skillery.backends import Authenticator, KeepsTokens, UsesService
+from skillery.backends import Authenticator, KeepsTokens
 from skillery.database import without_password
 from skillery.errors import StartupError
 from skillery.methods.core import Core
@@ -224,7 +225,7 @@ async def _opened(process: Process) -> AsyncIterator[tuple[Core, Edge]]:
     """Context manager: open the server and start its parts."""
     settings, plugins, home, counts, is_first, _ = process
     async with open_server(settings, plugins, home, bundled=is_first, counts=counts) as (core, edge):
-        await _start_authenticator(core.identities.authenticator)
+        await core.identities.authenticator.start()
         await core.sandbox.start()
         core.environments.named.start()
         await core.deliveries.start()
@@ -248,11 +249,6 @@ def _stop_at_signals(server: _Server, core: Core, settings: Settings, following:
         loop.add_signal_handler(number, stop)
     if following is not None:
         following.add_done_callback(lambda task: None if task.cancelled() else stop())
-
-
-async def _start_authenticator(authenticator: Authenticator) -> None:
-    if isinstance(authenticator, UsesService):
-        await authenticator.start()
 
 
 async def _first_token(authenticator: Authenticator) -> str | None:

@@ -16,7 +16,18 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 import msgspec
 
 from skillery.app.limits import bundle_limits, limit_rules
-from skillery.backends import ALL_SCOPES, Failure, FailureType, Identity, Job, Outcome, Progress, PublishedFile, Sandbox
+from skillery.backends import (
+    ALL_SCOPES,
+    Failure,
+    FailureType,
+    Identity,
+    Job,
+    Outcome,
+    Progress,
+    PublishedFile,
+    RunHost,
+    Sandbox,
+)
 from skillery.environments.definitions import Defined, Named
 from skillery.errors import BlobNotFound, NotAllowed, SkilleryError, TooLarge
 from skillery.formats.bundle import BundleFile, SourceFile
@@ -52,7 +63,7 @@ if TYPE_CHECKING:
 MEBIBYTE = 1024 * 1024
 
 
-class FolderHost:
+class FolderHost(RunHost):
     """The RunHost of one run."""
 
     def __init__(self, folder: Path, job: Job, on_progress: Callable[[Progress], None] | None = None) -> None:

@@ -6,7 +6,10 @@ sandboxes) and `skillery.testing`. All other modules of Skillery are private.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
+from types import new_class
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from skillery.backends import authenticator, sandbox, secrets, storage, verifier
 from skillery.backends.authenticator import *
@@ -19,6 +22,20 @@ from skillery.backends.storage import *
 from skillery.backends.values import *
 from skillery.backends.verifier import *
 from skillery.failure_types import FailureType
+
+FORMER: Mapping[str, tuple[type, str]] = {
+    "Measured": (Sandbox, "figures"),
+    "KnowsRegistry": (Storage, "mark find_mark"),
+    "RemovesUnfinished": (Storage, "remove_unfinished"),
+    "RecognizesCredentials": (Authenticator, "recognizes"),
+    "DescribesResource": (Authenticator, "resource"),
+    "LimitsFailures": (Authenticator, "note_failure"),
+    "ExplainsCredentials": (Authenticator, "explain"),
+    "StreamsBlobs": (RunHost, "blob_pieces"),
+    "FollowsProgress": (RunHost, "progressed"),
+    "KeepsWorkspace": (RunHost, "list_workspace keep_contents"),
+}
+"""Former optional Protocols, with the Protocol that has their methods now."""
 
 KINDS: Mapping[str, Kind] = {
     module.KIND.name: module.KIND for module in (sandbox, storage, authenticator, secrets, verifier)
@@ -36,19 +53,16 @@ __all__ = [
     "Capability",
     "CodeCall",
     "Credentials",
-    "DescribesResource",
     "Event",
     "EventType",
     "Events",
     "ExplainedCheck",
-    "ExplainsCredentials",
     "Explanation",
     "Failure",
     "FailureType",
     "Finding",
     "FinishedRun",
     "FollowsLog",
-    "FollowsProgress",
     "HandlerCall",
     "Identity",
     "InputFile",
@@ -56,12 +70,9 @@ __all__ = [
     "KeepsSecrets",
     "KeepsTokens",
     "KeepsWarm",
-    "KeepsWorkspace",
     "KeptFile",
-    "KnowsRegistry",
     "Language",
     "Limits",
-    "LimitsFailures",
     "LimitsRuns",
     "ListsContents",
     "Log",
@@ -69,7 +80,6 @@ __all__ = [
     "LoginReturn",
     "LoginStart",
     "LogsInBrowsers",
-    "Measured",
     "NetworkUse",
     "NoSettings",
     "Offer",
@@ -82,8 +92,6 @@ __all__ = [
     "Provenance",
     "Publication",
     "PublishedFile",
-    "RecognizesCredentials",
-    "RemovesUnfinished",
     "Resource",
     "RevokesIdentities",
     "RunHost",
@@ -96,7 +104,6 @@ __all__ = [
     "SkillCall",
     "SkillMount",
     "Storage",
-    "StreamsBlobs",
     "Tokens",
     "Transaction",
     "Upload",
@@ -108,3 +115,19 @@ __all__ = [
     "Warm",
     "Workspace",
 ]
+
+
+if not TYPE_CHECKING:  # a type checker reports the former names
+
+    def __getattr__(name: str) -> type:
+        """Return a former optional Protocol, for plugins of earlier releases."""
+        if name not in FORMER:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        protocol, methods = FORMER[name]
+        warnings.warn(
+            f"skillery.backends.{name} is a part of {protocol.__name__} now", DeprecationWarning, stacklevel=2
+        )
+        members = {method: vars(protocol)[method] for method in methods.split()}
+        former = runtime_checkable(new_class(name, (Protocol,), {}, lambda body: body.update(members)))
+        globals()[name] = former
+        return former

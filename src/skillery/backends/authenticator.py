@@ -8,7 +8,8 @@ from typing import Literal, Protocol, runtime_checkable
 
 import msgspec
 
-from skillery.backends.values import Identity, Kind, Transaction
+from skillery.backends.values import Identity, Kind, Transaction, UsesService, default
+from skillery.errors import NotAuthenticated
 
 
 class Credentials(msgspec.Struct, frozen=True):
@@ -16,58 +17,6 @@ class Credentials(msgspec.Struct, frozen=True):
 
     headers: Mapping[str, str]
     address: str
-
-
-@runtime_checkable
-class Authenticator(Protocol):
-    loopback_only: bool
-    """True: the server must listen on loopback addresses only, because this backend accepts any client that can
-    connect.
-    """
-
-    async def authenticate(self, credentials: Credentials) -> Identity:
-        """Return the identity of the caller. Raise NotAuthenticated if the credentials are missing or not valid."""
-        ...
-
-
-@runtime_checkable
-class RecognizesCredentials(Protocol):
-    """An Authenticator that says which credentials are its own, so that it can be combined with others."""
-
-    def recognizes(self, credentials: Credentials) -> bool:
-        """Return whether the credentials are meant for this backend, whether they are valid or not. Do not block.
-
-        If the result is False, the server asks the next authenticator of the setting `auth`. If it is True, this
-        backend decides alone.
-        """
-        ...
-
-
-@runtime_checkable
-class KeepsTokens(Protocol):
-    """An Authenticator that accepts tokens of the registry. An authenticator may implement this Protocol too."""
-
-    def forget(self) -> None:
-        """Drop all cached tokens, because a token was revoked."""
-        ...
-
-    def first_token(self) -> str | None:
-        """Return the text of a new admin token, or None if there was ever a token or the settings do not ask for
-        one. Blocking.
-        """
-        ...
-
-
-@runtime_checkable
-class LimitsFailures(Protocol):
-    """An Authenticator that limits the failed logins of an address."""
-
-    def note_failure(self, address: str) -> float | None:
-        """Count a failed login that another part of the server noticed. Do not block.
-
-        Return None if it is within the limit, else the seconds to wait before the next attempt.
-        """
-        ...
 
 
 class Resource(msgspec.Struct, frozen=True):
@@ -81,36 +30,6 @@ class Resource(msgspec.Struct, frozen=True):
     """The scopes that a client requests from the issuer. Empty: clients request none."""
     cli_client_id: str = ""
     """The public client of `skillery login` at the first issuer. Empty: users name a client with --client-id."""
-
-
-@runtime_checkable
-class DescribesResource(Protocol):
-    """An Authenticator that tells clients where they get a token.
-
-    The server publishes the result below `/.well-known/oauth-protected-resource`, and refers to it in responses with
-    status 401. The server calls `resource` once, before it accepts requests.
-    """
-
-    def resource(self) -> Resource | None:
-        """Return the description, or None if clients cannot get a token by themselves. Do not block."""
-        ...
-
-
-@runtime_checkable
-class UsesService(Protocol):
-    """An Authenticator or Secrets that uses a service over the network, for example an identity provider.
-
-    A server calls `start` before it accepts requests, and `close` at its end. `skillery doctor` and `skillery plugins
-    show` call both. Commands that open a home without a server call both for a Secrets, and only `close` for an
-    Authenticator. `skillery secret` calls only `close`. Without `start`, a backend connects when a method needs the
-    service.
-    """
-
-    async def start(self) -> None:
-        """Connect to the service. Raise StartupError with a message that names the wrong setting."""
-        ...
-
-    async def close(self) -> None: ...
 
 
 class ExplainedCheck(msgspec.Struct, frozen=True):
@@ -130,11 +49,70 @@ class Explanation(msgspec.Struct, frozen=True):
 
 
 @runtime_checkable
-class ExplainsCredentials(Protocol):
-    """An Authenticator that explains its decision, for `skillery auth explain`."""
+class Authenticator(UsesService, Protocol):
+    """Returns the identity of a caller. Methods with a default are optional."""
 
+    loopback_only: bool
+    """True: the server must listen on loopback addresses only, because this backend accepts any client that can
+    connect.
+    """
+
+    async def authenticate(self, credentials: Credentials) -> Identity:
+        """Return the identity of the caller. Raise NotAuthenticated if the credentials are missing or not valid."""
+        ...
+
+    @default()
+    def recognizes(self, credentials: Credentials) -> bool:
+        """Return whether the credentials are meant for this backend, whether they are valid or not. Do not block.
+
+        If the result is False, the server asks the next authenticator of the setting `auth`. If it is True, this
+        backend decides alone. A backend that recognizes a request without credentials takes all credentials, so it must
+        be the last. Default: True.
+        """
+        return True
+
+    @default()
+    def note_failure(self, address: str) -> float | None:
+        """Count a failed login that another part of the server noticed. Do not block.
+
+        Return None if it is within the limit of the address, else the seconds to wait before the next attempt. Default:
+        there is no limit.
+        """
+        return None
+
+    @default()
+    def resource(self) -> Resource | None:
+        """Return how clients get a token, or None if clients cannot get a token by themselves. Do not block.
+
+        The server publishes the result below `/.well-known/oauth-protected-resource`, and refers to it in responses
+        with status 401. The server calls `resource` once, before it accepts requests. Default: None.
+        """
+        return None
+
+    @default()
     async def explain(self, credentials: Credentials) -> Explanation:
-        """Return the checks in their order. Raise Unavailable if a service is unavailable."""
+        """Return the checks of the credentials in their order, for `skillery auth explain`. Raise Unavailable if a
+        service is unavailable. Default: one check, with the result of `authenticate`.
+        """
+        try:
+            identity = await self.authenticate(credentials)
+        except NotAuthenticated as error:
+            return Explanation((ExplainedCheck("token", "failed", error.message),), None)
+        return Explanation((ExplainedCheck("token", "ok", "it is valid"),), identity)
+
+
+@runtime_checkable
+class KeepsTokens(Protocol):
+    """An Authenticator that accepts tokens of the registry. An authenticator may implement this Protocol too."""
+
+    def forget(self) -> None:
+        """Drop all cached tokens, because a token was revoked."""
+        ...
+
+    def first_token(self) -> str | None:
+        """Return the text of a new admin token, or None if there was ever a token or the settings do not ask for
+        one. Blocking.
+        """
         ...
 
 
@@ -234,11 +212,6 @@ KIND = Kind(
     Authenticator,
     (
         KeepsTokens,
-        RecognizesCredentials,
-        DescribesResource,
-        LimitsFailures,
-        UsesService,
-        ExplainsCredentials,
         RevokesIdentities,
         LogsInBrowsers,
     ),

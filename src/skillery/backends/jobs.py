@@ -117,7 +117,7 @@ class Workspace(msgspec.Struct, frozen=True):
     contents: Callable[[], AsyncIterator[bytes]]
     """Yields the contents of the regular files in `files`, one after the other, in pieces of any size."""
     saves: bool = True
-    """Whether a host that keeps workspaces (`KeepsWorkspace`) gets the files at the end, however the run ends."""
+    """Whether the host gets the files at the end (`RunHost.list_workspace`), however the run ends."""
     opened: OpenContents | None = None
     """The same contents as `contents` yields, if the server has them in memory. A backend may ignore this."""
 

@@ -8,6 +8,7 @@ from typing import Protocol, runtime_checkable
 import msgspec
 
 from skillery.backends.jobs import KeptFile
+from skillery.backends.values import Completed, default
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -100,6 +101,7 @@ class BlobWriter(Protocol):
     async def abort(self) -> None: ...
 
 
+@runtime_checkable
 class RunHost(Protocol):
     """Answers requests of the code in a sandbox. The core implements this Protocol, and the sandbox calls it.
 
@@ -127,19 +129,48 @@ class RunHost(Protocol):
         """
         ...
 
-
-@runtime_checkable
-class StreamsBlobs(Protocol):
-    """A RunHost that reads blobs in pieces.
-
-    With other hosts, code that requests a blob but does not read it occupies memory of the server.
-    """
-
+    @default()
     async def blob_pieces(self, blob_id: str) -> tuple[int, AsyncIterator[bytes]]:
         """Return the size in bytes of a blob that this run wrote, and its content in pieces. Raise BlobNotFound for
         any other id.
+
+        Default: one piece. Code that requests a blob but does not read it then occupies memory of the server.
         """
-        ...
+        content = await self.read_blob(blob_id)
+        return len(content), _piece(content)
+
+    @default()
+    def progressed(self, progress: Progress) -> None:
+        """Take the newest progress of the code. Must return at once and never raise. Default: ignore it."""
+        return
+
+    @default("list_workspace", "keep_contents")
+    async def list_workspace(self, files: Sequence[KeptFile], left_out: Sequence[str]) -> Sequence[int]:
+        """Take the files of the workspace, and in `left_out` the paths of entries that cannot be saved. Return the
+        positions in `files` of the contents that the host needs.
+
+        The files come from a process in which no code of the run has ever been, after the run has ended. Default: the
+        host saves no workspace, and needs no contents.
+        """
+        return ()
+
+    @default("list_workspace", "keep_contents")
+    async def keep_contents(self, pieces: AsyncIterator[bytes]) -> None:
+        """Take the contents that `list_workspace` requested, one after the other. The workspace is then complete."""
+        async for _ in pieces:
+            pass
+
+
+async def _piece(content: bytes) -> AsyncIterator[bytes]:
+    yield content
+
+
+def completed_host(host: RunHost) -> RunHost:
+    """Return the host, with the defaults of the methods that it does not have."""
+    if isinstance(host, RunHost):
+        return host
+    completed: RunHost = Completed(host, (RunHost, FollowsLog))
+    return completed
 
 
 @runtime_checkable
@@ -152,31 +183,4 @@ class FollowsLog(Protocol):
 
     def printed(self, piece: bytes) -> None:
         """Take the next bytes of the log: stdout, stderr or `log` lines. Must return at once and never raise."""
-        ...
-
-
-@runtime_checkable
-class KeepsWorkspace(Protocol):
-    """A RunHost that saves the workspace of its run.
-
-    The files come from a process in which no code of the run has ever been, after the run has ended.
-    """
-
-    async def list_workspace(self, files: Sequence[KeptFile], left_out: Sequence[str]) -> Sequence[int]:
-        """Take the files of the workspace, and in `left_out` the paths of entries that cannot be saved. Return the
-        positions in `files` of the contents that the host needs.
-        """
-        ...
-
-    async def keep_contents(self, pieces: AsyncIterator[bytes]) -> None:
-        """Take the contents that `list_workspace` requested, one after the other. The workspace is then complete."""
-        ...
-
-
-@runtime_checkable
-class FollowsProgress(Protocol):
-    """A RunHost that gets the progress of the code."""
-
-    def progressed(self, progress: Progress) -> None:
-        """Take the newest progress. Must return at once and never raise."""
         ...

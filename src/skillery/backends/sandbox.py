@@ -10,7 +10,7 @@ import msgspec
 
 from skillery.backends.jobs import Job
 from skillery.backends.outcomes import Outcome, RunHost
-from skillery.backends.values import Kind
+from skillery.backends.values import Kind, default
 
 
 class Probe(msgspec.Struct, frozen=True):
@@ -121,14 +121,10 @@ class Sandbox(Protocol):
 
     async def close(self) -> None: ...
 
-
-@runtime_checkable
-class Measured(Protocol):
-    """A Sandbox that reports values for `/metrics`."""
-
+    @default()
     def figures(self) -> Mapping[str, float]:
-        """Return a few values, by name in snake_case. The names must always be the same."""
-        ...
+        """Return a few values for `/metrics`, by name in snake_case. The names must always be the same. Default: {}."""
+        return {}
 
 
 @runtime_checkable
@@ -167,5 +163,5 @@ class KeepsWarm(Protocol):
         ...
 
 
-KIND = Kind("sandbox", Sandbox, (Measured, KeepsWarm, LimitsRuns), setting="sandbox")
+KIND = Kind("sandbox", Sandbox, (KeepsWarm, LimitsRuns), setting="sandbox")
 """Without `reads`: each run has its own limits."""

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
-from skillery.backends.authenticator import UsesService
-from skillery.backends.values import Kind, Transaction
+from skillery.backends.values import Kind, Transaction, UsesService
 
 
 @runtime_checkable
-class Secrets(Protocol):
+class Secrets(UsesService, Protocol):
     """Stores the values of secrets by name. Blocking: several worker threads call the methods at the same time.
 
     A backend must not put a value into an exception or the log. A backend that cannot be reached raises Unavailable.
@@ -64,4 +63,4 @@ class SecretValues(dict[str, str]):
     __str__ = __repr__
 
 
-KIND = Kind("secrets", Secrets, (KeepsSecrets, UsesService), setting="secrets", reads=("get", "names"))
+KIND = Kind("secrets", Secrets, (KeepsSecrets,), setting="secrets", reads=("get", "names"))

@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO, Protocol, runtime_checkable
 
-from skillery.backends.values import Kind
+from skillery.backends.values import Kind, default
 
 
 class Upload(Protocol):
@@ -56,6 +56,31 @@ class Storage(Protocol):
         """Raise an exception if the storage does not work at present."""
         ...
 
+    @default("mark", "find_mark")
+    def mark(self, made: str) -> str:
+        """Return the mark of the storage: an id that ties the storage to one database. If there is no mark, store
+        `made` and return it.
+
+        By the mark, a server notices that its storage belongs to another database. If several servers call this method
+        at the same time, only the mark of one of them is stored. Default: the storage has no marks.
+        """
+        return ""
+
+    @default("mark", "find_mark")
+    def find_mark(self) -> str | None:
+        """Return the mark, None if none is stored yet, or "" if the storage has no marks."""
+        return ""
+
+    @default()
+    def remove_unfinished(self, begun_before: datetime, dry_run: bool) -> int:
+        """Remove the parts of all uploads that began before `begun_before` and have not ended. Return the number of
+        uploads. If `dry_run` is true, only count them.
+
+        For a storage that keeps the parts of an upload outside of this machine: sweeps call the method, so that killed
+        servers leave no parts forever. Active uploads of any server begin later than `begun_before`. Default: 0.
+        """
+        return 0
+
 
 @runtime_checkable
 class ListsContents(Protocol):
@@ -68,39 +93,6 @@ class ListsContents(Protocol):
         """Yield the digest and the size in bytes of every content that was stored before `moment`, in any order.
 
         Contents that are stored or deleted during the call may be included or not.
-        """
-        ...
-
-
-@runtime_checkable
-class KnowsRegistry(Protocol):
-    """A Storage that stores a mark: an id that ties the storage to one database.
-
-    By the mark, a server notices that its storage belongs to another database.
-    """
-
-    def mark(self, made: str) -> str:
-        """Return the mark of the storage. If there is no mark, store `made` and return it.
-
-        If several servers call this method at the same time, only the mark of one of them is stored.
-        """
-        ...
-
-    def find_mark(self) -> str | None: ...
-
-
-@runtime_checkable
-class RemovesUnfinished(Protocol):
-    """A Storage that keeps the parts of an upload outside of this machine until the upload ends.
-
-    Sweeps call the method, so that killed servers leave no parts forever.
-    """
-
-    def remove_unfinished(self, begun_before: datetime, dry_run: bool) -> int:
-        """Remove the parts of all uploads that began before `begun_before` and have not ended. Return the number of
-        uploads.
-
-        If `dry_run` is true, only count them. Active uploads of any server begin later than `begun_before`.
         """
         ...
 
@@ -122,7 +114,7 @@ class SignsDownloads(Protocol):
 KIND = Kind(
     "storage",
     Storage,
-    (ListsContents, KnowsRegistry, RemovesUnfinished, SignsDownloads),
+    (ListsContents, SignsDownloads),
     setting="storage",
     reads=("open", "check"),
 )

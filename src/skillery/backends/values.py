@@ -7,7 +7,7 @@ from datetime import datetime
 from inspect import isfunction
 from pathlib import Path
 from types import MethodType
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
@@ -199,15 +199,35 @@ def default(*together: str) -> Callable[[Method], Method]:
 def methods_of(protocol: type) -> Mapping[str, Callable[..., Any]]:
     """Return the methods of a Protocol and of its bases, by name."""
     members: dict[str, Any] = {}
-    for base in reversed(protocol.__mro__):
+    for base in protocol.__mro__:
         if getattr(base, "_is_protocol", False):
-            members |= vars(base)
+            members |= {name: member for name, member in vars(base).items() if name not in members}
     return {name: member for name, member in members.items() if isfunction(member) and not name.startswith("_")}
 
 
 def is_left_out(backend: object, method: Callable[..., Any]) -> bool:
     """Return whether a method of a Protocol is optional and the backend does not have it."""
     return not all(hasattr(backend, name) for name in getattr(method, "__together__", ()))
+
+
+@runtime_checkable
+class UsesService(Protocol):
+    """A backend that may use a service over the network, for example an identity provider.
+
+    A server calls `start` before it accepts requests, and `close` at its end. `skillery doctor` and `skillery plugins
+    show` call both. Commands that open a home without a server call both for a Secrets, and only `close` for an
+    Authenticator. `skillery secret` calls only `close`. Without `start`, a backend connects when a method needs the
+    service. Default of both: do nothing.
+    """
+
+    @default("start", "close")
+    async def start(self) -> None:
+        """Connect to the service. Raise StartupError with a message that names the wrong setting."""
+        return
+
+    @default("start", "close")
+    async def close(self) -> None:
+        return
 
 
 class Completed:
@@ -248,3 +268,7 @@ class Kind(NamedTuple):
     def hook(self) -> str:
         """The hook with which a plugin offers a backend."""
         return f"skillery_{self.name}"
+
+    def completed(self, backend: object) -> Any:
+        """Return the backend with the defaults of the methods that it leaves out."""
+        return Completed(backend, (self.protocol, *self.optional))

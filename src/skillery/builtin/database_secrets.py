@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from skillery import hookimpl
-from skillery.backends import Offer, Place, Transaction, Values
+from skillery.backends import Offer, Place, Secrets, Transaction, Values
 from skillery.errors import Conflict, StartupError, Unavailable
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class _NoKey(Unavailable):
     """Raised if the key file does not exist."""
 
 
-class DatabaseSecrets:
+class DatabaseSecrets(Secrets):
     read_only = False
     is_local = True
 

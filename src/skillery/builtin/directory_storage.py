@@ -14,7 +14,7 @@ from typing import BinaryIO
 import msgspec
 
 from skillery import hookimpl
-from skillery.backends import Offer, Place
+from skillery.backends import Offer, Place, Storage
 from skillery.errors import ContentMissing, StorageFull, Unavailable, is_disk_full
 
 MARK = "registry"
@@ -26,7 +26,7 @@ class DirectorySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     """The folder of the files. Empty means `contents` in the home."""
 
 
-class DirectoryStorage:
+class DirectoryStorage(Storage):
     """Stores contents as files.
 
     A file is written under a temporary name, flushed to the disk and renamed, then its folder is flushed: a reader

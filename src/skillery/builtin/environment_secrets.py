@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 
 from skillery import hookimpl
-from skillery.backends import NoSettings, Offer, Place
+from skillery.backends import NoSettings, Offer, Place, Secrets
 from skillery.errors import NotAllowed, Unavailable
 from skillery.formats.secret_names import SECRET_PREFIX, secret_name_problem
 from skillery.formats.wording import has_surrogate
 
 
-class EnvironmentSecrets:
+class EnvironmentSecrets(Secrets):
     read_only = True
     is_local = True
 

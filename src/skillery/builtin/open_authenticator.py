@@ -5,12 +5,12 @@ loopback.
 from __future__ import annotations
 
 from skillery import hookimpl
-from skillery.backends import ALL_SCOPES, Credentials, Identity, NoSettings, Offer, Place
+from skillery.backends import ALL_SCOPES, Authenticator, Credentials, Identity, NoSettings, Offer, Place
 
 LOCAL = Identity("local", "person", ALL_SCOPES, ("*",))
 
 
-class OpenAuthenticator:
+class OpenAuthenticator(Authenticator):
     loopback_only = True
     is_local = True
 

@@ -17,7 +17,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 
 from skillery import hookimpl
-from skillery.backends import Credentials, Identity, Offer, Place, Tokens, VerifiedToken
+from skillery.backends import Authenticator, Credentials, Identity, Offer, Place, Tokens, VerifiedToken
 from skillery.errors import NotAuthenticated, SkilleryError, StartupError, TooManyFailedLogins
 from skillery.formats.network import network_of
 from skillery.formats.tokens import PREFIX, REMEMBERED_SECONDS
@@ -74,7 +74,7 @@ class TokensSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Whether the first start prints an admin token."""
 
 
-class TokensAuthenticator:
+class TokensAuthenticator(Authenticator):
     loopback_only = False
     is_local = True
 

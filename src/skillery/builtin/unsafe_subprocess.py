@@ -23,7 +23,7 @@ from pathlib import Path
 import msgspec
 
 from skillery import hookimpl
-from skillery.backends import Capability, Failure, FailureType, Job, Offer, Outcome, Place, Probe, RunHost
+from skillery.backends import Capability, Failure, FailureType, Job, Offer, Outcome, Place, Probe, RunHost, Sandbox
 from skillery.sandboxing import python_runner
 from skillery.sandboxing.python_runner import languages
 from skillery.sandboxing.python_runner.collecting import (
@@ -47,7 +47,7 @@ LOG_SECONDS = 0.5
 DEGRADED = ("isolation", "memory_tree", "processes", "cpus", "disk", "disk_files", "network")
 
 
-class UnsafeSubprocess:
+class UnsafeSubprocess(Sandbox):
     """See `skillery.backends.Sandbox`. Every outcome lists the missing limits in `degraded`."""
 
     capabilities: frozenset[str] = frozenset(

@@ -13,7 +13,7 @@ from skillery.cli.failures import CHECK_FAILED
 from skillery.cli.options import Target, home_options, json_option, print_change, target_options, user_of_this_machine
 from skillery.cli.output import clean, print_json, print_rows
 from skillery.cli.tokens import open_home_database
-from skillery.errors import InvalidParams, NotAuthenticated
+from skillery.errors import InvalidParams
 
 if TYPE_CHECKING:
     from skillery.backends import Authenticator, Credentials, Explanation, RevokesIdentities
@@ -78,7 +78,7 @@ def _opened(target: Target, database: Database) -> dict[str, Authenticator]:
 
 async def _explained(opened: dict[str, Authenticator], credentials: Credentials) -> tuple[str, Explanation]:
     """Return the explanation of the authenticator that decides about the credentials, and its name."""
-    from skillery.backends import ExplainedCheck, ExplainsCredentials, Explanation, UsesService
+    from skillery.backends import ExplainedCheck, Explanation
     from skillery.identity.authenticator_chain import responsible
 
     name = responsible(opened, credentials)
@@ -88,28 +88,11 @@ async def _explained(opened: dict[str, Authenticator], credentials: Credentials)
         for other in takewhile(lambda other: other != name, opened)
     ]
     try:
-        if isinstance(decides, UsesService):
-            await decides.start()
-        found = (
-            await decides.explain(credentials)
-            if isinstance(decides, ExplainsCredentials)
-            else await _outcome(decides, credentials)
-        )
+        await decides.start()
+        explanation = await decides.explain(credentials)
     finally:
-        if isinstance(decides, UsesService):
-            await decides.close()
-    return name, Explanation((*before, *found.checks), found.identity)
-
-
-async def _outcome(authenticator: Authenticator, credentials: Credentials) -> Explanation:
-    """Return the decision of an authenticator that does not explain it."""
-    from skillery.backends import ExplainedCheck, Explanation
-
-    try:
-        identity = await authenticator.authenticate(credentials)
-    except NotAuthenticated as error:
-        return Explanation((ExplainedCheck("token", "failed", error.message),), None)
-    return Explanation((ExplainedCheck("token", "ok", "it is valid"),), identity)
+        await decides.close()
+    return name, Explanation((*before, *explanation.checks), explanation.identity)
 
 
 def _print_explanation(name: str, explanation: Explanation) -> None:

@@ -10,12 +10,13 @@ import hashlib
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from sqlalchemy import Connection
 
-from skillery.backends import KnowsRegistry, Storage, Upload
+from skillery.backends import Storage, Upload
 from skillery.contents.storage_copies import StorageCopy, find_copy, find_mark, former_marks
 from skillery.contents.store import CHUNK_BYTES
 from skillery.database import Database
@@ -45,7 +46,7 @@ class MirroredStorage:
         self.folder: Path | None = getattr(own, "folder", None)
         """The folder of a storage on this machine."""
         self._open_storage = open_storage
-        self._mark = own.find_mark() if isinstance(own, KnowsRegistry) else None
+        self._mark = own.find_mark()
         self._second: Second | None = None
         self._opening = threading.Lock()
         # The methods of optional Protocols, such as ListsContents, are those of the own storage.
@@ -78,6 +79,15 @@ class MirroredStorage:
 
     def check(self) -> None:
         self._own.check()
+
+    def mark(self, made: str) -> str:
+        return self._own.mark(made)
+
+    def find_mark(self) -> str | None:
+        return self._own.find_mark()
+
+    def remove_unfinished(self, begun_before: datetime, dry_run: bool) -> int:
+        return self._own.remove_unfinished(begun_before, dry_run)
 
     def second(self) -> Second | None:
         """Return the second storage, or None if no copy is under way.
@@ -115,7 +125,7 @@ class MirroredStorage:
                 "this server and restart it. skillery storage status shows the copy.",
             ) from error
         mark = copy.target_mark if name == copy.target else self._database.read_now(find_mark)
-        if isinstance(opened, KnowsRegistry) and opened.find_mark() != mark:
+        if opened.find_mark() not in {"", mark}:
             raise Unavailable(
                 f"the storage '{name}' of this server has other settings than the copy that is under way",
                 hint=f"Nothing was stored. An admin has to set the same [backends.storage.{name}] for this server and "

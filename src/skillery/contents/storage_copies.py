@@ -15,7 +15,7 @@ from typing import Literal
 import msgspec
 from sqlalchemy import Connection, delete, insert
 
-from skillery.backends import KnowsRegistry, Storage
+from skillery.backends import Storage
 from skillery.database import Database, take_turns
 from skillery.database.backend_values import find_value, forget_value, keep_value
 from skillery.database.tables import registry
@@ -36,7 +36,7 @@ def mark_storage(database: Database, storage: Storage, name: str) -> None:
     `name` is the name of the storage backend. A storage that does not support marks is accepted. Raise StartupError if
     the marks differ: the database belongs to another storage.
     """
-    if not isinstance(storage, KnowsRegistry):
+    if storage.find_mark() == "":
         return
     known = database.read_now(find_mark)
     if known is None:
@@ -114,7 +114,7 @@ def check_storage(database: Database, storage: Storage, name: str) -> None:
             f"the storage '{name}' is not complete yet: start with storage = \"{copy.source}\" until skillery storage "
             f"status shows 'copied'. If the copy was interrupted, skillery storage copy --to {name} continues it"
         )
-    if isinstance(storage, KnowsRegistry) and storage.find_mark() != copy.target_mark:
+    if storage.find_mark() not in {"", copy.target_mark}:
         raise StartupError(
             f"the storage '{name}' is not the target of the finished copy: check [backends.storage.{name}]"
         )
@@ -192,9 +192,7 @@ def is_marked(connection: Connection, storage: Storage) -> bool:
     Return True if the database has no mark, or if the storage does not support marks.
     """
     known, copy = find_mark(connection), find_copy(connection)
-    if known is None or not isinstance(storage, KnowsRegistry):
-        return True
-    return storage.find_mark() in {known, copy.target_mark if copy is not None else known}
+    return known is None or storage.find_mark() in {"", known, copy.target_mark if copy is not None else known}
 
 
 def _put(connection: Connection, key: str, value: bytes) -> None:

@@ -23,6 +23,7 @@ from skillery.backends import (
     Limits,
     NetworkUse,
     PackageMount,
+    RunHost,
     Sandbox,
 )
 from skillery.environments.sources import PackageSources
@@ -160,7 +161,7 @@ class Jobs:
             )
 
 
-class _Host:
+class _Host(RunHost):
     """The RunHost of a job. The job can only send output."""
 
     def __init__(self, receiver: Receiver) -> None:

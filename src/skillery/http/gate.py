@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from skillery.audit import Refusals
-from skillery.backends import Authenticator, Credentials, Identity, LimitsFailures, Resource, Scope
+from skillery.backends import Authenticator, Credentials, Identity, Resource, Scope
 from skillery.context.request import current
 from skillery.errors import NotAllowed, NotAuthenticated, SkilleryError, TooManyFailedLogins, Unavailable
 from skillery.http.operations import challenge
@@ -161,8 +161,7 @@ class Gate:
 
         The failure counts towards the limit of its address. The audit trail records `reason` and the name of `actor`.
         """
-        limits = self._authenticator
-        wait = limits.note_failure(address_of(scope)) if isinstance(limits, LimitsFailures) else None
+        wait = self._authenticator.note_failure(address_of(scope))
         code = codes_of(error)[0]
         self._refusals.note(actor, action, "", code=code, error_type=error.type, reason=reason)
         if wait is not None:

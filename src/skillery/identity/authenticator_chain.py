@@ -13,16 +13,12 @@ from sqlalchemy import Connection, bindparam, or_, select, update
 from skillery.backends import (
     Authenticator,
     Credentials,
-    DescribesResource,
     Identity,
     KeepsTokens,
-    LimitsFailures,
     Provenance,
-    RecognizesCredentials,
     Resource,
     RevokesIdentities,
     Scope,
-    UsesService,
     VerifiedToken,
 )
 from skillery.database import Database, Statement, in_utc
@@ -35,7 +31,7 @@ from skillery.identity.tokens import digest_of, first_token
 def responsible(authenticators: Mapping[str, Authenticator], credentials: Credentials) -> str:
     """Return the name of the authenticator that decides about the credentials."""
     for name, one in authenticators.items():
-        if not isinstance(one, RecognizesCredentials) or one.recognizes(credentials):
+        if one.recognizes(credentials):
             return name
     return next(iter(authenticators))
 
@@ -57,23 +53,24 @@ def keeps_tokens(authenticator: Authenticator) -> bool:
     return isinstance(authenticator, KeepsTokens)
 
 
-class AuthenticatorChain:
+class AuthenticatorChain(Authenticator):
     """An Authenticator of other authenticators, in the order of the setting `auth`.
 
-    An authenticator without `recognizes` is the last one, and gets the credentials that no other one recognizes. If all
-    have `recognizes` and none recognizes the credentials, the first one refuses them with its own message.
+    An authenticator that recognizes all credentials is the last one, and gets those that no other one recognizes. If no
+    authenticator recognizes the credentials, the first one refuses them with its own message.
     """
 
     def __init__(self, authenticators: Mapping[str, Authenticator]) -> None:
         """`authenticators` are in the stated order, by name.
 
-        Raise StartupError if `open` is one of them, or if an authenticator without `recognizes` is not the last.
+        Raise StartupError if `open` is one of them, or if an authenticator that recognizes all credentials is not the
+        last.
         """
         if "open" in authenticators:
             raise StartupError("auth 'open' accepts every caller: it cannot be combined with other authenticators")
         *before, _ = authenticators.items()
         for name, one in before:
-            if not isinstance(one, RecognizesCredentials):
+            if one.recognizes(Credentials({}, "")):
                 raise StartupError(
                     f"auth '{name}' takes all credentials, so '{name}' must be the last in the setting 'auth'"
                 )
@@ -92,9 +89,9 @@ class AuthenticatorChain:
                 one.forget()
 
     def note_failure(self, address: str) -> float | None:
-        """Count a failed login with the first authenticator that limits them."""
-        limits = (one for one in self.by_name.values() if isinstance(one, LimitsFailures))
-        return next((limit.note_failure(address) for limit in limits), None)
+        """Count a failed login with all authenticators, and return the longest time to wait."""
+        waits = [authenticator.note_failure(address) for authenticator in self.by_name.values()]
+        return max((wait for wait in waits if wait is not None), default=None)
 
     def first_token(self) -> str | None:
         keepers = (one for one in self.by_name.values() if isinstance(one, KeepsTokens))
@@ -105,11 +102,8 @@ class AuthenticatorChain:
 
         `cli_client_id` is a client at the first issuer, so it is the one of the first description.
         """
-        resources = [
-            resource
-            for one in self.by_name.values()
-            if isinstance(one, DescribesResource) and (resource := one.resource()) is not None
-        ]
+        answers = [authenticator.resource() for authenticator in self.by_name.values()]
+        resources = [resource for resource in answers if resource is not None]
         if not resources:
             return None
         issuers = dict.fromkeys(issuer for resource in resources for issuer in resource.authorization_servers)
@@ -117,14 +111,12 @@ class AuthenticatorChain:
         return Resource(resources[0].address, tuple(issuers), tuple(scopes), resources[0].cli_client_id)
 
     async def start(self) -> None:
-        for one in self.by_name.values():
-            if isinstance(one, UsesService):
-                await one.start()
+        for authenticator in self.by_name.values():
+            await authenticator.start()
 
     async def close(self) -> None:
-        for one in self.by_name.values():
-            if isinstance(one, UsesService):
-                await one.close()
+        for authenticator in self.by_name.values():
+            await authenticator.close()
 
 
 # -- Verification of the registry's tokens, and the record of their last use -------------------------------------------

@@ -23,7 +23,7 @@ import msgspec
 from sqlalchemy import Connection, func, select
 
 from skillery import audit
-from skillery.backends import KnowsRegistry, Storage
+from skillery.backends import Storage
 from skillery.contents.deletions import drop_files, wait_until_deleted
 from skillery.contents.mirrors import DamagedContent, MirroredStorage, copy_content
 from skillery.contents.storage_copies import StorageCopy, begin_copy, end_copy, find_copy, former_marks, save_copy
@@ -83,7 +83,7 @@ def begin(
     target.check()
     source.check()
     for storage, name in ((source, names[0]), (target, names[1])):
-        if not isinstance(storage, KnowsRegistry):
+        if storage.find_mark() == "":
             raise StartupError(
                 f"the storage '{name}' has no marks: use a release of its plugin with the methods mark and find_mark. "
                 "Without marks, a server with the previous setting writes to the wrong storage after the copy"
@@ -105,7 +105,7 @@ def begin(
             f"a copy from '{copy.source}' to '{copy.target}' is under way: complete it, or give it up with "
             "skillery storage finish --abandon"
         )
-    if isinstance(target, KnowsRegistry) and target.mark(copy.target_mark or "") != copy.target_mark:
+    if target.mark(copy.target_mark or "") != copy.target_mark:
         raise _foreign(copy.target)
     if not copy.is_target_marked:
         copy = msgspec.structs.replace(copy, is_target_marked=True)
@@ -113,10 +113,8 @@ def begin(
     return copy
 
 
-def _new_mark(database: Database, target: Storage, name: str) -> str | None:
+def _new_mark(database: Database, target: Storage, name: str) -> str:
     """Return the mark of the target if the database knows it, or a new mark. Raise StartupError for another mark."""
-    if not isinstance(target, KnowsRegistry):
-        return None
     mark = target.find_mark()
     copy = database.read_now(find_copy)
     if copy is not None and copy.target == name and copy.is_target_marked and mark != copy.target_mark:

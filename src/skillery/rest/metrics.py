@@ -18,7 +18,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
-from skillery.backends import LIMITS, Measured, Sandbox, Scope
+from skillery.backends import LIMITS, Sandbox, Scope
 from skillery.context.disks import Disks
 from skillery.context.peers import Peers
 from skillery.context.silences import Silences
@@ -233,7 +233,7 @@ class _Now(Collector):
         for limit in sorted(LIMITS):
             degraded.add_metric([str(limit)], float(limit not in sandbox.capabilities))
         yield degraded
-        for name, value in sorted(sandbox.figures().items()) if isinstance(sandbox, Measured) else ():
+        for name, value in sorted(sandbox.figures().items()):
             yield GaugeMetricFamily(f"skillery_sandbox_{name}", "Value reported by the sandbox.", value=value)
         states = Counter(self._measured.named.states.values())
         environments = GaugeMetricFamily(

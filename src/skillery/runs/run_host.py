@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import Protocol
 
-from skillery.backends import Identity, Job, KeptFile, Progress
+from skillery.backends import Identity, Job, KeptFile, Progress, RunHost
 from skillery.contents.blob_rows import BlobRow, Output, parse_kind
 from skillery.contents.blobs import Blobs
 from skillery.contents.store import Incoming
@@ -36,7 +36,7 @@ class SkillCalls(Protocol):
     async def call_skill(self, skill: str, function: str, args: bytes) -> bytes: ...
 
 
-class Host:
+class Host(RunHost):
     """The `RunHost` of one run.
 
     Each blob is stored and recorded as soon as it is complete, so that no sweep removes it. Each blob counts towards

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import msgspec
 
-from skillery.backends import Job, Limits, Outcome, Progress, SkillCall
+from skillery.backends import Job, Limits, Outcome, Progress, RunHost, SkillCall
 from skillery.contents.blob_rows import BlobRow
 from skillery.context.threads import BIG_TEXT, JSON
 from skillery.errors import InvalidParams, NotAllowed, SkillFailed, TooLarge
@@ -42,7 +42,7 @@ def called_job(
     )
 
 
-class CalledHost:
+class CalledHost(RunHost):
     """The `RunHost` of a called run. It uses the blobs of the calling run, and cannot call skills."""
 
     def __init__(self, caller: Host, job: Job) -> None:

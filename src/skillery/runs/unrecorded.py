@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from skillery.backends import Identity, Outcome
+from skillery.backends import Identity, Outcome, RunHost
 from skillery.context.queue import Queue
 from skillery.errors import BlobNotFound, NotAllowed
 from skillery.formats.texts import new_blob_id
@@ -39,7 +39,7 @@ class UnrecordedRuns:
             slot.leave()
 
 
-class DroppingHost:
+class DroppingHost(RunHost):
     """A host that accepts blobs and stores nothing: imported code may write some."""
 
     async def begin_blob(self, kind: str, path: str | None = None) -> DroppedBlob:

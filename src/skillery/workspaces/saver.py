@@ -43,7 +43,7 @@ class Saver:
         self.is_complete = False
 
     async def list_workspace(self, files: Sequence[KeptFile], left_out: Sequence[str]) -> Sequence[int]:
-        """Implement `KeepsWorkspace.list_workspace`."""
+        """Implement `RunHost.list_workspace`."""
         self.manifest = await JSON.run(make_manifest, files)
         self.left_out = left_out
         known = set(self.known)
@@ -58,7 +58,7 @@ class Saver:
         return positions
 
     async def keep_contents(self, pieces: AsyncIterator[bytes]) -> None:
-        """Implement `KeepsWorkspace.keep_contents`. Raise ContentMissing if a content does not match the listed
+        """Implement `RunHost.keep_contents`. Raise ContentMissing if a content does not match the listed
         digest.
         """
         rest = b""

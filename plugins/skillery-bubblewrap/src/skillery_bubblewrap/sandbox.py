@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import skillery
-from skillery.backends import Capability, CodeCall, Job, Limits, Outcome, Place, Probe, RunHost
+from skillery.backends import Capability, CodeCall, Job, Limits, Outcome, Place, Probe, RunHost, Sandbox
 from skillery.errors import SandboxUnavailable
 from skillery.sandboxing import (
     Egress,
@@ -65,7 +65,7 @@ NO_OP = Job(
 )
 
 
-class BubblewrapSandbox:
+class BubblewrapSandbox(Sandbox):
     """See `skillery.backends.Sandbox`."""
 
     def __init__(self, program: str, uids: Uids, egress: Egress, place: Place) -> None:

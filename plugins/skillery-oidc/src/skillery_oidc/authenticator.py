@@ -6,6 +6,7 @@ import hashlib
 from typing import Any
 
 from skillery.backends import (
+    Authenticator,
     Credentials,
     ExplainedCheck,
     Explanation,
@@ -35,7 +36,7 @@ REFUSED_SECONDS = 10.0
 Checks = list[ExplainedCheck]
 
 
-class OidcAuthenticator:
+class OidcAuthenticator(Authenticator):
     """Accepts access tokens of one provider."""
 
     loopback_only = False

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from skillery.backends import Secrets
 from skillery.errors import Conflict, InvalidParams, NotAllowed, StartupError, Unavailable
 from skillery_openbao.entries import Entries
 from skillery_openbao.failures import ServiceFailed
@@ -24,7 +25,7 @@ TRIES = 5
 AT_ONCE = 8
 
 
-class OpenBaoSecrets:
+class OpenBaoSecrets(Secrets):
     """Values of secrets in OpenBao. No value is kept after a method has returned."""
 
     def __init__(self, settings: OpenBaoSettings) -> None:

@@ -14,19 +14,16 @@ import msgspec
 from skillery.backends import (
     BlobWriter,
     FollowsLog,
-    FollowsProgress,
     Job,
-    KeepsWorkspace,
     KeptFile,
     Outcome,
     Progress,
     RunHost,
-    StreamsBlobs,
 )
 from skillery.errors import BlobNotFound, ContentMissing, SkilleryError, SkillFailed
 from skillery_ray.jobs import Packed
 from skillery_ray.trees import Tree
-from skillery_ray.wire import PIECE, Frame, Wire
+from skillery_ray.wire import Frame, Wire
 
 logger = logging.getLogger(__name__)
 
@@ -85,8 +82,7 @@ class Conversation:
             await self._end_tasks()
 
     def _header(self) -> dict[str, Any]:
-        features = {"log": FollowsLog, "progress": FollowsProgress, "workspace": KeepsWorkspace}
-        skills = [name for name, protocol in features.items() if isinstance(self._host, protocol)]
+        skills = [*(["log"] if isinstance(self._host, FollowsLog) else []), "progress", "workspace"]
         return {"op": "run", "job": msgspec.to_builtins(self._packed.job), "host": skills}
 
     async def _listen(self) -> tuple[Outcome, dict[str, Any]]:
@@ -97,7 +93,7 @@ class Conversation:
                     return _outcome(frame), frame.header
                 case "log" if isinstance(self._host, FollowsLog):
                     self._host.printed(frame.payload)
-                case "progress" if isinstance(self._host, FollowsProgress):
+                case "progress":
                     self._host.progressed(msgspec.convert(frame.header["progress"], Progress))
                 case "drop":
                     self._drop(frame.header["n"])
@@ -169,11 +165,7 @@ class Conversation:
 
     async def _open_blob(self, frame: Frame) -> Answer:
         blob_id = frame.header["blob_id"]
-        if isinstance(self._host, StreamsBlobs):
-            size, pieces = await self._host.blob_pieces(blob_id)
-        else:
-            content = await self._host.read_blob(blob_id)
-            size, pieces = len(content), _in_pieces(content)
+        size, pieces = await self._host.blob_pieces(blob_id)
         return {"size": size, "stream": self._stream(pieces)}, b""
 
     async def _open_tree(self, frame: Frame) -> Answer:
@@ -206,13 +198,10 @@ class Conversation:
 
     async def _list_workspace(self, frame: Frame) -> Answer:
         listed = msgspec.json.decode(frame.payload, type=_Listed)
-        if not isinstance(self._host, KeepsWorkspace):
-            return {"needed": []}, b""
         return {"needed": list(await self._host.list_workspace(listed.files, listed.left_out))}, b""
 
     async def _begin_contents(self, frame: Frame) -> Answer:
-        if isinstance(self._host, KeepsWorkspace):
-            self._keeping = asyncio.ensure_future(self._host.keep_contents(self._kept_pieces()))
+        self._keeping = asyncio.ensure_future(self._host.keep_contents(self._kept_pieces()))
         return {}, b""
 
     async def _kept_pieces(self) -> AsyncIterator[bytes]:
@@ -248,11 +237,6 @@ def _told(error: SkilleryError) -> dict[str, Any]:
 def _outcome(frame: Frame) -> Outcome:
     outcome = msgspec.convert(frame.header["outcome"], Outcome)
     return msgspec.structs.replace(outcome, result=frame.payload) if frame.header["has_result"] else outcome
-
-
-async def _in_pieces(content: bytes) -> AsyncIterator[bytes]:
-    for start in range(0, len(content), PIECE):
-        yield content[start : start + PIECE]
 
 
 async def _read(tree: Tree) -> AsyncIterator[bytes]:

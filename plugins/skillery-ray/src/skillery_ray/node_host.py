@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from skillery import errors
-from skillery.backends import KeptFile, Progress
+from skillery.backends import KeptFile, Progress, RunHost
 from skillery.errors import SkilleryError, SkillFailed
 from skillery_ray.trees import Entry
 from skillery_ray.wire import Broken, Frame, Wire
@@ -94,7 +94,7 @@ class NodeBlob:
         await self._requests.ask("abort_blob", blob=self._number)
 
 
-class NodeHost:
+class NodeHost(RunHost):
     """The host of one run. It follows the log and saves the workspace only if the host on the server does."""
 
     def __init__(self, wire: Wire, requests: Requests, skills: Sequence[str], most_log: int) -> None:
@@ -103,14 +103,9 @@ class NodeHost:
         self._most_log = most_log
         self._held = bytearray()
         self._lost = 0
-        # A host has a feature if it has its methods, so the methods are attributes that may be missing.
+        # A host that follows the log has this method.
         if "log" in skills:
             self.printed = self._printed
-        if "progress" in skills:
-            self.progressed = self._progressed
-        if "workspace" in skills:
-            self.list_workspace = self._list_workspace
-            self.keep_contents = self._keep_contents
 
     async def begin_blob(self, kind: str, path: str | None = None) -> NodeBlob:
         answer = await self._requests.ask("begin_blob", kind=kind, path=path)
@@ -146,18 +141,18 @@ class NodeHost:
         while piece := await self.piece(number):
             yield piece
 
-    async def _list_workspace(self, files: Sequence[KeptFile], left_out: Sequence[str]) -> Sequence[int]:
+    async def list_workspace(self, files: Sequence[KeptFile], left_out: Sequence[str]) -> Sequence[int]:
         listed = msgspec.json.encode({"files": files, "left_out": left_out})
         answer = await self._requests.ask("list_workspace", listed)
         return [int(number) for number in answer.header["needed"]]
 
-    async def _keep_contents(self, pieces: AsyncIterator[bytes]) -> None:
+    async def keep_contents(self, pieces: AsyncIterator[bytes]) -> None:
         await self._requests.ask("begin_contents")
         async for piece in pieces:
             await self._requests.ask("kept_piece", bytes(piece))
         await self._requests.ask("end_contents")
 
-    def _progressed(self, progress: Progress) -> None:
+    def progressed(self, progress: Progress) -> None:
         if self._wire.is_open and self._wire.unsent < MOST_UNSENT:
             self._wire.put({"op": "progress", "progress": msgspec.to_builtins(progress)})
 

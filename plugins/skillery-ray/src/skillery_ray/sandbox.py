@@ -8,7 +8,7 @@ from functools import partial, reduce
 
 import msgspec
 
-from skillery.backends import Job, Outcome, Place, Probe, RunHost
+from skillery.backends import Job, Outcome, Place, Probe, RunHost, Sandbox
 from skillery.errors import Busy, SandboxUnavailable, Unavailable
 from skillery_ray.cluster import Cluster, ReportedNode
 from skillery_ray.jobs import FileGone, failed, pack
@@ -25,7 +25,7 @@ LOCAL_PROBE = Probe(
 )
 
 
-class RaySandbox:
+class RaySandbox(Sandbox):
     """See `skillery.backends.Sandbox`."""
 
     def __init__(self, settings: RaySettings, place: Place) -> None:
@@ -166,7 +166,7 @@ class RaySandbox:
         return [Probe("ray", True, f"{self._settings.address}: {len(self._members())} nodes ({names})"), *refused]
 
     def figures(self) -> dict[str, float]:
-        """See `skillery.backends.Measured`."""
+        """See `skillery.backends.Sandbox`."""
         members = self._members()
         return {
             "ray_nodes_ready": sum(member.is_ready for member in members),

@@ -12,6 +12,7 @@ from typing import BinaryIO, cast
 import obstore
 from obstore.exceptions import AlreadyExistsError
 
+from skillery.backends import Storage
 from skillery.errors import ContentMissing
 from skillery_s3.bucket import Bucket
 from skillery_s3.download import S3Download
@@ -24,7 +25,7 @@ BUFFER_BYTES = 64 * 1024
 """The buffer of a download. Larger reads are not copied into it."""
 
 
-class S3Storage:
+class S3Storage(Storage):
     """Stores contents as objects. An object becomes visible when it is complete."""
 
     def __init__(self, bucket: Bucket, folder: Path) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import skillery
-from skillery.backends import Capability, Job, Outcome, Place, Probe, RunHost, Warm
+from skillery.backends import Capability, Job, Outcome, Place, Probe, RunHost, Sandbox, Warm
 from skillery.builtin.linux_sandbox.engine import HostCapabilities, run_job
 from skillery.builtin.linux_sandbox.pool import Pool, Warmth
 from skillery.builtin.linux_sandbox.preloaded import Bounds, Environment
@@ -61,7 +61,7 @@ CAPABILITIES: frozenset[str] = frozenset(
 COLD = Warmth(prepared=0, recycle_runs=1, recycle_seconds=60.0)
 
 
-class LinuxSandbox:
+class LinuxSandbox(Sandbox):
     """See `skillery.backends.Sandbox`."""
 
     def __init__(self, uids: Uids, warmth: Warmth, egress: Egress, place: Place, bounds: Bounds | None = None) -> None:
@@ -172,7 +172,7 @@ class LinuxSandbox:
         return await run_job(self._capabilities, job, host)
 
     def figures(self) -> dict[str, float]:
-        """See `skillery.backends.Measured`."""
+        """See `skillery.backends.Sandbox`."""
         if self._capabilities is None:
             return {}
         environments = self._capabilities.environments

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, and_, delete, exists, func, not_, or_, select
 
-from skillery.backends import ListsContents, RemovesUnfinished, Storage
+from skillery.backends import ListsContents, Storage
 from skillery.contents.deletions import TombstoneClaim, carry_out, claim, drop_files, finish_abandoned_deletions
 from skillery.contents.uploads import forget_uploads
 from skillery.database import Database
@@ -215,9 +215,7 @@ def leftovers(database: Database, storage: Storage, grace: timedelta, sweep: Swe
 
     Such files remain if a process dies before it writes the row, or before it deletes the files of a failed upload.
     """
-    swept = Swept()
-    if isinstance(storage, RemovesUnfinished):
-        swept += Swept(storage.remove_unfinished(datetime.now(UTC) - UPLOAD, sweep.dry_run))
+    swept = Swept(storage.remove_unfinished(datetime.now(UTC) - UPLOAD, sweep.dry_run))
     if not isinstance(storage, ListsContents):
         return swept
     for some in _batches(storage.stored_before(datetime.now(UTC) - grace), FILES_AT_ONCE):

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -16,21 +16,19 @@ from skillery.backends import (
     BlobWriter,
     Failure,
     FailureType,
-    FollowsProgress,
     Job,
-    KeepsWorkspace,
     KeptFile,
     Progress,
     RunHost,
-    StreamsBlobs,
 )
+from skillery.backends.outcomes import completed_host
 from skillery.context.threads import BIG_TEXT, JSON
 from skillery.errors import BlobNotFound, NotAllowed, SkilleryError, SkillFailed, TooLarge
 from skillery.formats.json_values import slow_numbers
 from skillery.formats.media_types import kind_of_output
 from skillery.sandboxing.python_runner.job_header import MEBIBYTE
 from skillery.sandboxing.python_runner.setup import send_files, send_workspace, wait_ready
-from skillery.sandboxing.python_runner.wire import Channel, ChannelAbused, Message, one_piece
+from skillery.sandboxing.python_runner.wire import Channel, ChannelAbused, Message
 
 logger = logging.getLogger(__name__)
 BURST = 16
@@ -46,7 +44,7 @@ class _Listed(msgspec.Struct):
     left_out: list[str]
 
 
-class NoHost:
+class NoHost(RunHost):
     """A host for a run that makes no requests."""
 
     async def begin_blob(self, kind: str, path: str | None = None) -> BlobWriter:
@@ -97,7 +95,7 @@ class Dialogue:
         self._channel = channel
         self._files = job.files
         self._limits = job.limits
-        self._host = host
+        self._host = completed_host(host)
         self._blobs = 0
         self._blob_bytes = 0
         self._calls = 0
@@ -173,8 +171,7 @@ class Dialogue:
             case "summary":
                 self.summary = message.text[:2000]
             case "progress":
-                if isinstance(self._host, FollowsProgress):
-                    self._host.progressed(Progress(message.done, message.total, message.text[:2000]))
+                self._host.progressed(Progress(message.done, message.total, message.text[:2000]))
             case "blob_write":
                 await self._write_blob(message)
             case "blob_read":
@@ -183,7 +180,7 @@ class Dialogue:
                 await self._call_skill(message)
             case "workspace" if self._collects:
                 await self._list_workspace(message.body)
-            case "workspace_contents" if self._collects and isinstance(self._host, KeepsWorkspace):
+            case "workspace_contents" if self._collects:
                 await self._host.keep_contents(self._channel.pieces(message.body))
                 await self._channel.send({})
             case _:
@@ -241,17 +238,11 @@ class Dialogue:
 
     async def _read_blob(self, blob_id: str) -> None:
         try:
-            size, pieces = await self._blob(blob_id)
+            size, pieces = await self._host.blob_pieces(blob_id)
         except Exception as error:  # noqa: BLE001 - any error is the answer
             await self._refuse(error)
             return
         await self._channel.send_pieces({}, size, pieces)
-
-    async def _blob(self, blob_id: str) -> tuple[int, AsyncIterator[bytes]]:
-        if isinstance(self._host, StreamsBlobs):
-            return await self._host.blob_pieces(blob_id)
-        content = await self._host.read_blob(blob_id)
-        return len(content), one_piece(content)
 
     async def _call_skill(self, message: Message) -> None:
         try:
@@ -291,9 +282,7 @@ class Dialogue:
         if size > MOST_LISTED:
             raise ChannelAbused(f"a list of files with {size} bytes")
         listed = await JSON.run(partial(msgspec.json.decode, type=_Listed), await self._channel.body(size))
-        needed: Sequence[int] = ()
-        if isinstance(self._host, KeepsWorkspace):
-            needed = await self._host.list_workspace(listed.files, listed.left_out)
+        needed = await self._host.list_workspace(listed.files, listed.left_out)
         await self._channel.send({}, msgspec.json.encode(list(needed)))
 
     async def _discard(self, size: int) -> None:

@@ -21,6 +21,7 @@ from skillery.backends import (
     Limits,
     Outcome,
     PackageMount,
+    RunHost,
     Sandbox,
     SkillCall,
     SkillMount,
@@ -53,7 +54,7 @@ class MemoryBlobWriter:
         self._host.aborted += 1
 
 
-class MemoryHost:
+class MemoryHost(RunHost):
     """A RunHost that stores the blobs of a run."""
 
     def __init__(self) -> None:

@@ -21,7 +21,7 @@ class __CLASS__Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
 
 class __CLASS__Authenticator:
-    """See `skillery.backends.Authenticator` and `RecognizesCredentials`."""
+    """See `skillery.backends.Authenticator`."""
 
     loopback_only = False
 
