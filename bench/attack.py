@@ -34,7 +34,7 @@ from bench.crowd import LOCKED_OUT
 from bench.report import Report
 from bench.victim import MIB, Victim, mib, post
 from bench.watching import Memory, Prober, Silence, settled
-from skillery.settings import Settings
+from skillery.settings.load import Settings
 from tests.conftest import Rpc, Server, clean_environment, manifest, skill_files
 
 ATTACK_SECONDS = 90

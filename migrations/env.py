@@ -7,7 +7,7 @@ from alembic import context
 from skillery.database import Database
 from skillery.database.migrate import is_in_tables
 from skillery.database.tables import metadata
-from skillery.settings import load_settings
+from skillery.settings.load import load_settings
 
 
 def run(connection: object) -> None:

@@ -18,9 +18,10 @@ import httpx
 import msgspec
 import pytest
 
-from skillery.app.limits import limit_rules
+from skillery.app.builders import limit_rules
 from skillery.errors import StartupError
-from skillery.settings import MaxLimits, RunLimits, load_settings
+from skillery.settings.groups import MaxLimits, RunLimits
+from skillery.settings.load import load_settings
 from tests.cli.test_cli import skillery
 from tests.conftest import Rpc, Server, clean_environment
 from tests.support.processes import eventually

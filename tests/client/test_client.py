@@ -43,7 +43,7 @@ from skillery.client.generated import AsyncMethods, BatchMethods, Methods, Skill
 from skillery.client.wire import IDLE_SECONDS, authorization
 from skillery.client_source import python
 from skillery.methods.table import METHODS
-from skillery.settings import load_settings
+from skillery.settings.load import load_settings
 from tests.conftest import Server, manifest
 from tests.support.broken_line import Line, hanging_up, line_to
 

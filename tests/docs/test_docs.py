@@ -15,6 +15,7 @@ from skillery.formats.import_names import USUAL
 from skillery.methods.errors import CODES
 from skillery.methods.table import METHODS
 from skillery.settings import load_settings
+from skillery.settings.load import load_settings
 from tests.support.attack_map import ATTACKS
 
 ROOT = Path(__file__).parents[2]

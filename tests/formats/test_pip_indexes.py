@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from skillery.formats.pip_indexes import configured_indexes
-from skillery.settings import load_settings
+from skillery.settings.load import load_settings
 
 OURS, MORE, PYPI = (
     "https://ann:pass@pypi.example.org/simple",

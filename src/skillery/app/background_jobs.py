@@ -41,7 +41,7 @@ from skillery.runs import Runner
 from skillery.runs.cache import Cache
 from skillery.runs.log_sources import forget_pieces
 from skillery.runs.orphans import DEAD, close_lost, close_of_dead, note_seen
-from skillery.settings import Settings
+from skillery.settings.load import Settings
 from skillery.skills.read_counts import Key, ReadCounts, add_reads, forget_reads
 
 log = logging.getLogger(__name__)

@@ -11,15 +11,7 @@ from packaging.utils import canonicalize_name
 
 from skillery import __version__
 from skillery.app.home import Home
-from skillery.backends import (
-    Authenticator,
-    Event,
-    Events,
-    Finding,
-    FinishedRun,
-    Publication,
-    Sandbox,
-)
+from skillery.backends import Authenticator, Event, Events, Finding, FinishedRun, Limits, Publication, Sandbox
 from skillery.context.queue import Queue
 from skillery.database import Database
 from skillery.database.registry import Registry
@@ -31,11 +23,14 @@ from skillery.environments.queries import EnvironmentQueries
 from skillery.errors import InvalidName, InvalidParams, StartupError
 from skillery.exports import FactsPreparation
 from skillery.exports.thin_plugins import ThinPlugins
+from skillery.formats.bundle import BundleLimits
 from skillery.formats.names import parse_namespace
 from skillery.formats.tokens import parse_grants
 from skillery.formats.wording import quoted
 from skillery.identity.quotas import IdentityQuota, Quotas
-from skillery.settings import IdentityQuotas, Settings
+from skillery.runs.limits import LimitRules
+from skillery.settings.groups import IdentityQuotas
+from skillery.settings.load import Settings
 from skillery.trust.documents import Documents
 from skillery.webhooks.queue import RetryRules
 from skillery.webhooks.sending import Sender
@@ -273,3 +268,22 @@ def named_of(
     queries = EnvironmentQueries(database, registry.storage, environments, named, server)
     rebuilds = Rebuilds(database, registry.storage, locks, environments, named, server)
     return EnvironmentParts(named, queries, rebuilds, sandbox, registry.cursor_key)
+
+
+# -- The limits of runs and of bundles, built from the settings --------------------------------------------------------
+
+
+def limit_rules(settings: Settings) -> LimitRules:
+    """Return the default and the highest limits. Raise StartupError if a default is above its maximum."""
+    defaults = Limits(**msgspec.structs.asdict(settings.limits))
+    maximum = msgspec.structs.asdict(settings.max_limits)
+    for name, most in maximum.items():
+        if getattr(defaults, name) > most:
+            raise StartupError(
+                f"setting 'limits.{name}' is {getattr(defaults, name)}, above max_limits.{name} ({most}); lower it"
+            )
+    return LimitRules(defaults, maximum)
+
+
+def bundle_limits(settings: Settings) -> BundleLimits:
+    return BundleLimits(max_bytes=settings.bundle_max_mb * 1024 * 1024, max_files=settings.bundle_max_files)

@@ -60,7 +60,7 @@ from skillery.rest.plugin_routes import PluginParts, PluginRoutes
 from skillery.routes import Route
 from skillery.runs.orphans import note_seen
 from skillery.runs.records import span_of_count
-from skillery.settings import Settings, is_loopback
+from skillery.settings.load import Settings, is_loopback
 from skillery.skills.figures import popular_skills
 
 DAY_MS = 24 * 60 * 60 * 1000

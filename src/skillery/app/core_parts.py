@@ -16,6 +16,8 @@ from skillery.app.background_jobs import BackgroundJobs, sweep_steps
 from skillery.app.builders import (
     PackageServices,
     PreparingEvents,
+    bundle_limits,
+    limit_rules,
     named_of,
     packages_of,
     quotas_of,
@@ -26,7 +28,6 @@ from skillery.app.builders import (
 from skillery.app.bundled import packaged_guide, publish_bundled
 from skillery.app.counts import Counts
 from skillery.app.home import Home
-from skillery.app.limits import bundle_limits, limit_rules
 from skillery.audit import Refusals
 from skillery.backends import Authenticator, Capability, Events, Sandbox, Secrets, Storage, Verifier
 from skillery.contents.blobs import Blobs, Lifetimes
@@ -78,7 +79,7 @@ from skillery.runs.orphans import close_left_over
 from skillery.runs.packages import GrantedSecrets
 from skillery.runs.preparation import Preparer
 from skillery.runs.records import Recorder
-from skillery.settings import Settings
+from skillery.settings.load import Settings
 from skillery.skills.catalogue_counts import CountsCache
 from skillery.skills.figures import FirstSkills
 from skillery.skills.files import Guide

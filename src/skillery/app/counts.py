@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from skillery.app.connections import ConnectionCount, OwnConnections
-from skillery.context.peers import Peers
 from skillery.context.queue import OwnSlots, Slots
-from skillery.context.tallies import OwnTally, Tally
-from skillery.settings import Settings
+from skillery.context.tallies import OwnTally, Peers, Tally
+from skillery.settings.load import Settings
 
 
 class Counts(NamedTuple):

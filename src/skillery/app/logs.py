@@ -14,6 +14,7 @@ import msgspec
 from skillery.context import request
 from skillery.errors import StartupError
 from skillery.settings import Settings
+from skillery.settings.load import Settings
 
 if TYPE_CHECKING:
     from litestar.plugins import InitPlugin

@@ -29,7 +29,7 @@ from skillery.database import without_password
 from skillery.errors import StartupError
 from skillery.methods.core import Core
 from skillery.plugins import Plugins
-from skillery.settings import Settings
+from skillery.settings.load import Settings
 
 # -- Limit of the open files of the server process, and the number of connections that this limit allows ---------------
 

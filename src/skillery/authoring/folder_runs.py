@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 import msgspec
 
-from skillery.app.limits import bundle_limits, limit_rules
+from skillery.app.builders import bundle_limits, limit_rules
 from skillery.backends import (
     ALL_SCOPES,
     Failure,
@@ -48,7 +48,7 @@ from skillery.runs.hints import name_missing_program, with_hint
 from skillery.runs.limits import needs_of, why_refused
 from skillery.runs.redaction import Redaction
 from skillery.runs.trials import Trial, TrialResult, code_job, trial_job
-from skillery.settings import Settings
+from skillery.settings.load import Settings
 
 if TYPE_CHECKING:
     from skillery.authoring.packages import FolderPackages

@@ -24,7 +24,7 @@ from skillery.formats.requirements import Pin, read_lock
 from skillery.publishing.package_locks import lock_of
 from skillery.runs.packages import Needing, chosen_for, packages_in, packages_of_skills
 from skillery.runs.trials import Trial
-from skillery.settings import Settings
+from skillery.settings.load import Settings
 
 FOLDER = "authoring"
 WAIT_SECONDS = 60.0

@@ -24,7 +24,8 @@ from skillery.identity.quotas import UNLIMITED
 from skillery.methods.core import Core
 from skillery.plugins import load_plugins
 from skillery.publishing import PublishingRules, SkillFolder
-from skillery.settings import Quotas, Settings
+from skillery.settings.groups import Quotas
+from skillery.settings.load import Settings
 
 # `skillery test` runs the examples.
 RULES = PublishingRules(trials=False)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from skillery.authoring.results import Report, Result
     from skillery.authoring.scaffold import Kind
     from skillery.settings import Settings
+    from skillery.settings.load import Settings
 
 
 # -- `skillery new` and `skillery schema`: the folder of a new skill, and the schemas of its files ---------------------

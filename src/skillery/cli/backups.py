@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from skillery.client import AsyncClient
     from skillery.client.results import Locked
     from skillery.database import Database
-    from skillery.settings import Settings
+    from skillery.settings.load import Settings
 
 
 KEY_FILE = "secrets.key"

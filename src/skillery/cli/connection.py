@@ -24,7 +24,7 @@ from skillery.errors import NotAuthenticated, SkilleryError, StartupError, Unava
 
 if TYPE_CHECKING:
     from skillery.app.home import Holder, Home
-    from skillery.settings import Settings
+    from skillery.settings.load import Settings
 
 
 T = TypeVar("T")

@@ -17,7 +17,7 @@ from skillery.errors import StartupError
 
 if TYPE_CHECKING:
     from skillery.database import Database
-    from skillery.settings import Settings
+    from skillery.settings.load import Settings
 
 
 @click.group()

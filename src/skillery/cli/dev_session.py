@@ -22,7 +22,7 @@ from skillery.errors import SkilleryError
 if TYPE_CHECKING:
     from skillery.authoring.development import Saved
     from skillery.client import AsyncClient
-    from skillery.settings import Settings
+    from skillery.settings.load import Settings
 
 WAIT_SECONDS = 30.0
 

@@ -22,12 +22,13 @@ from skillery.cli.output import is_terminal, print_rows
 from skillery.errors import PackagesNotOffered, SkilleryError, StartupError
 from skillery.formats.import_names import USUAL
 from skillery.settings import PIP
+from skillery.settings.load import PIP
 
 if TYPE_CHECKING:
     from skillery.backends import Sandbox
     from skillery.database import Database
     from skillery.plugins import Plugins
-    from skillery.settings import Settings
+    from skillery.settings.load import Settings
     from skillery.webhooks.targets import WebhookCounts
 
 

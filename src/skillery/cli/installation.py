@@ -23,7 +23,7 @@ from skillery.errors import SkilleryError, StartupError
 if TYPE_CHECKING:
     from skillery.backends import Sandbox
     from skillery.plugins import Plugins
-    from skillery.settings import Settings
+    from skillery.settings.load import Settings
 
 
 @click.command()

@@ -18,7 +18,7 @@ from click.core import ParameterSource
 from skillery.cli.output import clean
 
 if TYPE_CHECKING:
-    from skillery.settings import LoadedSettings
+    from skillery.settings.load import LoadedSettings
 
 F = TypeVar("F", bound=Callable[..., Any])
 URL_VARIABLE = "SKILLERY_URL"
@@ -69,7 +69,7 @@ class Target(NamedTuple):
         """Return the settings of this computer. `flags` are settings from the command line. Raise StartupError if a
         setting is not valid.
         """
-        from skillery.settings import load_settings
+        from skillery.settings.load import load_settings
 
         return load_settings({"home": self.home, **flags}, config=self.config)
 

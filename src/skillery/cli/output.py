@@ -15,7 +15,7 @@ import msgspec
 from skillery.formats.wording import HIDDEN, styles_emoji
 
 if TYPE_CHECKING:
-    from skillery.settings import Settings
+    from skillery.settings.load import Settings
 
 
 _HIDDEN = re.compile(HIDDEN)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from skillery.database import Database
     from skillery.plugins import Plugins
     from skillery.plugins.facts import Fact
-    from skillery.settings import Settings
+    from skillery.settings.load import Settings
 
 HIDDEN = "***"
 _SECRET = re.compile(r"(password|secret|token|key)(?!.*_file$)", re.IGNORECASE)

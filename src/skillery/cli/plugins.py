@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from skillery.authoring.scaffold import PluginKind
     from skillery.plugins import Plugins
     from skillery.plugins.facts import Fact
-    from skillery.settings import Settings
+    from skillery.settings.load import Settings
 
 
 class _ListByDefault(click.Group):
@@ -155,7 +155,7 @@ def load_commands(arguments: Sequence[str], built_in: Mapping[str, click.Command
     Raise StartupError if the settings or a plugin are not valid, or if a name is taken.
     """
     from skillery.plugins import load_plugins
-    from skillery.settings import load_settings
+    from skillery.settings.load import load_settings
 
     home, config = _value_of("--home", arguments), _value_of("--config", arguments)
     settings = load_settings({"home": home}, config=config).settings

@@ -20,7 +20,7 @@ from skillery.errors import InvalidParams, NotFound
 if TYPE_CHECKING:
     from skillery.backends import Secrets
     from skillery.database import Database
-    from skillery.settings import Settings
+    from skillery.settings.load import Settings
 
 MAX_BYTES = 64 * 1024
 

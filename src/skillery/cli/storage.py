@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from skillery.maintenance.integrity import Damage
     from skillery.maintenance.storage_copying import Progress
     from skillery.plugins import Plugins
-    from skillery.settings import Settings
+    from skillery.settings.load import Settings
 
 REPORT_SECONDS = 2.0
 

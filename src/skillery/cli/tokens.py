@@ -18,7 +18,7 @@ from skillery.cli.output import clean, is_terminal, print_json, print_rows
 
 if TYPE_CHECKING:
     from skillery.database import Database
-    from skillery.settings import Settings
+    from skillery.settings.load import Settings
 
 
 COLUMNS = ("id", "name", "kind", "scopes", "namespaces", "status", "expires", "last used")

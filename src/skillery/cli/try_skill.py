@@ -20,7 +20,7 @@ from skillery.cli.output import clean, print_fields, print_json
 if TYPE_CHECKING:
     from skillery.cli.archives import Folder
     from skillery.client import AsyncClient
-    from skillery.settings import Settings
+    from skillery.settings.load import Settings
 
 MOST_NAMES, MOST_LINES, MOST_CHARACTERS, TIMEOUT_MS = 20, 12, 1200, 60_000
 _REMOTE = re.compile(r"(?:https?://|ssh://|[\w.-]+@[\w.-]+:).+")
@@ -136,7 +136,7 @@ async def _try(settings: Settings, folder: Folder, own: str, script_call: _Scrip
     from skillery.cli.archives import tar_chunks
     from skillery.cli.files import temporary_client
     from skillery.client import AnsweredError
-    from skillery.settings import Publishing
+    from skillery.settings.groups import Publishing
 
     [located] = folder.skills()
     # No environments of the settings: they are stored in the home of the user.

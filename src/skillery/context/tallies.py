@@ -8,7 +8,8 @@ worker that was killed can be set to 0.
 from __future__ import annotations
 
 import mmap
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Protocol
 
 WORD = 8
 """Bytes of one part. Processors read and write 8 aligned bytes at once, so no reader sees half of a number."""
@@ -82,3 +83,18 @@ class SharedTally:
 
     def add(self, amount: int) -> None:
         self._parts[self._part] += amount
+
+
+# -- The other worker processes of a server, for answers about the whole server ----------------------------------------
+
+
+class Peers(Protocol):
+    """All worker processes of a server, this one included."""
+
+    def offer(self, question: str, answer: Callable[[], Awaitable[Any]]) -> None:
+        """Answer `question` of any worker with the result of `answer`, a value that JSON can contain."""
+        ...
+
+    async def ask(self, question: str) -> Sequence[Any]:
+        """Return one answer for each worker. The answer of a worker that does not answer in time is None."""
+        ...

@@ -14,7 +14,7 @@ from skillery.http.operations import challenge
 from skillery.http.requests import HttpRefusal, address_of, retry_after
 from skillery.identity import access
 from skillery.methods.errors import INVALID_REQUEST, codes_of, error_object, plain_error
-from skillery.settings import is_loopback
+from skillery.settings.load import is_loopback
 
 FORBIDDEN = 403
 """The status of HttpRefusal for a Host or an Origin that is not allowed. No other HttpRefusal has this status."""

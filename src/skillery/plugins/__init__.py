@@ -20,7 +20,7 @@ from skillery.identity.authenticator_chain import AuthenticatorChain
 from skillery.plugins.backends import READ_SECONDS, Watch, Watched, problems
 from skillery.plugins.calls import Failures
 from skillery.plugins.loading import Source, load, one_line
-from skillery.settings import Settings
+from skillery.settings.load import Settings
 
 if TYPE_CHECKING:
     from skillery.database import Database

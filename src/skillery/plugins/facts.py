@@ -8,7 +8,7 @@ from typing import Any
 from skillery.backends import KINDS
 from skillery.plugins import Plugins
 from skillery.plugins.calls import Failures
-from skillery.settings import Settings
+from skillery.settings.load import Settings
 
 EVENTS = ("before_publish", "after_publish", "run_finished", "events")
 Fact = dict[str, Any]

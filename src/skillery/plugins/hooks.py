@@ -21,7 +21,7 @@ from skillery.plugins import Plugins, place_of, settings_of
 from skillery.plugins.events import OBJECT_SUFFIX
 from skillery.plugins.loading import one_line
 from skillery.routes import Route
-from skillery.settings import Settings
+from skillery.settings.load import Settings
 
 # -- The objects that plugins offer with `skillery_plugin`: the settings choose them, and their methods are hooks ------
 

@@ -11,7 +11,7 @@ from skillery.app.workers.shared_counts import SharedCounts
 from skillery.app.workers.supervisor import Supervisor, check_workers, import_all
 from skillery.app.workers.worker import Common, LoopFactory, become_worker
 from skillery.plugins import Plugins
-from skillery.settings import Settings
+from skillery.settings.load import Settings
 
 BACKLOG = 2048
 """Connections that wait in the kernel until a worker accepts them, as with one process."""

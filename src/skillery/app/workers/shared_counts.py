@@ -7,9 +7,8 @@ import os
 from pathlib import Path
 
 from skillery.app.counts import Counts
-from skillery.context.peers import Peers
 from skillery.context.shared_slots import SharedSlots
-from skillery.context.tallies import SharedNumbers, SharedTally, Tally
+from skillery.context.tallies import Peers, SharedNumbers, SharedTally, Tally
 
 COLUMNS = ("bodies", "answers", "waiting", "waiting_bytes", "connections")
 BUCKETS = 65_536

@@ -21,7 +21,7 @@ from typing import NoReturn
 from skillery.app.workers.links import Gatherings, Message, SupervisorLink
 from skillery.app.workers.shared_counts import SharedCounts
 from skillery.errors import StartupError
-from skillery.settings import Settings
+from skillery.settings.load import Settings
 
 log = logging.getLogger(__name__)
 FIRST_PAUSE_SECONDS = 0.5

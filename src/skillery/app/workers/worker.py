@@ -18,7 +18,7 @@ from skillery.app.workers.links import WorkerLink
 from skillery.app.workers.shared_counts import SharedCounts
 from skillery.errors import StartupError
 from skillery.plugins import Plugins
-from skillery.settings import Settings
+from skillery.settings.load import Settings
 
 # -- Accepts connections so that all workers get about equally many ----------------------------------------------------
 # The kernel wakes all workers for a new connection. If each accepted all that wait, the worker that wakes first would

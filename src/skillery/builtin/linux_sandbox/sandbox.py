@@ -20,8 +20,7 @@ from skillery.errors import SandboxUnavailable
 from skillery.sandboxing.egress.service import Egress
 from skillery.sandboxing.linux import cell, groups, probes, seccomp
 from skillery.sandboxing.linux.cell import landlock
-from skillery.sandboxing.linux.interpreter import base_python
-from skillery.sandboxing.linux.plan import RUNTIME, make_plan
+from skillery.sandboxing.linux.plan import RUNTIME, base_python, make_plan
 from skillery.sandboxing.linux.shares import Uids
 from skillery.sandboxing.python_runner.dialogue import NoHost
 

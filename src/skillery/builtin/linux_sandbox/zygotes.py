@@ -16,7 +16,7 @@ from skillery.builtin.linux_sandbox.cells import Cell, Demand, Ends
 from skillery.builtin.linux_sandbox.links import Received
 from skillery.builtin.linux_sandbox.unmounting import Unmounting
 from skillery.builtin.linux_sandbox.zygote_answers import CannotMount, ZygoteAnswers
-from skillery.sandboxing.linux import interpreter
+from skillery.sandboxing.linux import plan as interpreter
 from skillery.sandboxing.linux.cell.link import CROWDED, NUMBER, ORDER, PID, SLOTS_FROM, id_map
 from skillery.sandboxing.linux.groups import ControlGroup
 from skillery.sandboxing.linux.plan import tree_limits

@@ -145,3 +145,15 @@ def look(path: str) -> tuple[str, bool]:
 
 seen = lru_cache(maxsize=4096)(look)
 """A cached `look`, for folders of skills, which never change."""
+
+
+# -- The interpreter that runs the programs of `cell`, and the folder in which it starts -------------------------------
+
+
+HERE = Path(__file__).parent
+"""The working directory of the programs in `cell`, from which they import the package `cell`."""
+
+
+def base_python() -> str:
+    """Return the interpreter outside all virtual environments, without symbolic links."""
+    return os.path.realpath(getattr(sys, "_base_executable", sys.executable))

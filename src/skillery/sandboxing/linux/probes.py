@@ -15,8 +15,7 @@ from skillery.backends import CodeCall, Job, Limits, Outcome, Probe
 from skillery.sandboxing.linux import groups, seccomp
 from skillery.sandboxing.linux.cell import host_tests
 from skillery.sandboxing.linux.hierarchies import CONTROLLERS
-from skillery.sandboxing.linux.interpreter import HERE, base_python
-from skillery.sandboxing.linux.plan import Filters, is_beneath, make_plan, prefixes, tree_limits
+from skillery.sandboxing.linux.plan import HERE, Filters, base_python, is_beneath, make_plan, prefixes, tree_limits
 from skillery.sandboxing.python_runner import languages
 
 TRY = "import sys; sys.path.append('.'); from cell import host_tests; host_tests.main(sys.argv[1])"
