@@ -19,7 +19,7 @@ from sqlalchemy import Connection, delete, insert, select
 
 from skillery.backends import Identity
 from skillery.builtin.directory_storage import DirectoryStorage
-from skillery.contents.blobs import Blobs, Lifetimes
+from skillery.contents.blobs import Blobs
 from skillery.contents.deletions import drop_files
 from skillery.contents.store import record
 from skillery.contents.uploads import Uploading, forget_uploads
@@ -29,6 +29,7 @@ from skillery.errors import Busy, ContentMissing, Unavailable
 from skillery.identity.quotas import UNLIMITED
 from skillery.maintenance.garbage import Collector, Sweep, SweepStep, Swept
 from skillery.maintenance.garbage.steps import expired_blobs
+from skillery.settings.groups import BlobLifetimes
 from tests.cli.test_cli import skillery
 from tests.conftest import Rpc, Server, manifest, skill_files
 from tests.support.forms import rounds
@@ -534,7 +535,7 @@ def _sweep_until_gone(url: str) -> None:
 def test_a_blob_without_a_lifetime_stays(database: Database, storage: DirectoryStorage) -> None:
     import asyncio
 
-    kept = Blobs(database, storage, Lifetimes(), UNLIMITED)
+    kept = Blobs(database, storage, BlobLifetimes(0, 0), UNLIMITED)
     made = asyncio.run(kept.create_blob(Identity("ada"), b"x", "a/b"))
     swept = expired_blobs(database, timedelta(), Sweep(dry_run=False, stopped=lambda: False))
 

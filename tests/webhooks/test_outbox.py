@@ -16,6 +16,7 @@ from skillery.audit import SERVER
 from skillery.database import Database
 from skillery.database.tables import dead_letters, event_readers, webhooks
 from skillery.database.tables import events as outbox
+from skillery.settings.groups import Webhooks
 from skillery.webhooks.dead_letters import DeadLetter, read_dead_letters
 from skillery.webhooks.leases import Lease, claim, release, release_own, renew
 from skillery.webhooks.queue import (
@@ -24,7 +25,6 @@ from skillery.webhooks.queue import (
     KEEP_UNREAD,
     MOST_DEAD_LETTERS,
     Queued,
-    RetryRules,
     forget_events,
     move,
     next_events,
@@ -136,7 +136,7 @@ def test_one_server_at_a_time_has_a_lease_until_it_ends(database: Database, webh
 def test_an_event_is_given_up_when_its_target_has_failed_for_as_long_as_the_setting_says(
     database: Database, webhook_id: str
 ) -> None:
-    rules = RetryRules(timedelta(seconds=1), HOUR, 24 * HOUR)
+    rules = Webhooks(retry_seconds=1, retry_max_seconds=3600, give_up_hours=24)
     for number in range(2):
         database.write_now(partial(_record, number=number))
     age = update(outbox).values(created_at=datetime.now(UTC) - 30 * HOUR)
@@ -165,7 +165,7 @@ def test_an_event_is_given_up_when_its_target_has_failed_for_as_long_as_the_sett
 
 
 def test_all_events_that_have_waited_long_enough_are_given_up_together(database: Database, webhook_id: str) -> None:
-    rules = RetryRules(timedelta(seconds=1), HOUR, 24 * HOUR)
+    rules = Webhooks(retry_seconds=1, retry_max_seconds=3600, give_up_hours=24)
     database.write_now(_record_many(BURY_BATCH + 20))
     _execute(database, update(outbox).values(created_at=datetime.now(UTC) - 30 * HOUR))
     database.write_now(_record_many(3))
@@ -188,7 +188,7 @@ def test_a_webhook_keeps_its_newest_dead_letters(database: Database, webhook_id:
     other = database.write_now(
         partial(insert_webhook, actor=SERVER, url="https://b.test/", kinds=["yanked"], skills=())
     ).id
-    rules = RetryRules(timedelta(seconds=1), HOUR, 24 * HOUR)
+    rules = Webhooks(retry_seconds=1, retry_max_seconds=3600, give_up_hours=24)
     letter = {
         "type": "yanked",
         "event_at": datetime.now(UTC),
@@ -218,7 +218,7 @@ def test_a_webhook_keeps_its_newest_dead_letters(database: Database, webhook_id:
 
 
 def test_pauses_are_a_quarter_of_the_outage_within_bounds(database: Database, webhook_id: str) -> None:
-    rules = RetryRules(timedelta(seconds=8), timedelta(seconds=60), 24 * HOUR)
+    rules = Webhooks(retry_seconds=8, retry_max_seconds=60, give_up_hours=24)
     database.write_now(_record)
     lease = _claim(database, webhook_id)
     [queued] = database.read_now(partial(next_events, lease=lease)).events

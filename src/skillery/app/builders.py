@@ -32,7 +32,6 @@ from skillery.runs.limits import LimitRules
 from skillery.settings.groups import IdentityQuotas
 from skillery.settings.load import Settings
 from skillery.trust.documents import Documents
-from skillery.webhooks.queue import RetryRules
 from skillery.webhooks.sending import Sender
 
 # -- Build the quotas from the settings --------------------------------------------------------------------------------
@@ -102,12 +101,6 @@ def sender_of(settings: Settings) -> Sender:
         return Sender(webhooks.allow_private, webhooks.timeout_seconds, settings.public_url, f"Skillery/{__version__}")
     except ValueError as error:
         raise StartupError(f"setting 'webhooks.allow_private': {error}") from None
-
-
-def retry_rules(settings: Settings) -> RetryRules:
-    webhooks = settings.webhooks
-    first, longest = timedelta(seconds=webhooks.retry_seconds), timedelta(seconds=webhooks.retry_max_seconds)
-    return RetryRules(first, longest, timedelta(hours=webhooks.give_up_hours))
 
 
 # -- Build the parts of trusted publishing from the settings -----------------------------------------------------------
@@ -274,15 +267,8 @@ def named_of(
 
 
 def limit_rules(settings: Settings) -> LimitRules:
-    """Return the default and the highest limits. Raise StartupError if a default is above its maximum."""
     defaults = Limits(**msgspec.structs.asdict(settings.limits))
-    maximum = msgspec.structs.asdict(settings.max_limits)
-    for name, most in maximum.items():
-        if getattr(defaults, name) > most:
-            raise StartupError(
-                f"setting 'limits.{name}' is {getattr(defaults, name)}, above max_limits.{name} ({most}); lower it"
-            )
-    return LimitRules(defaults, maximum)
+    return LimitRules(defaults, msgspec.structs.asdict(settings.max_limits))
 
 
 def bundle_limits(settings: Settings) -> BundleLimits:

@@ -21,7 +21,6 @@ from skillery.app.builders import (
     named_of,
     packages_of,
     quotas_of,
-    retry_rules,
     sender_of,
     thin_plugins_of,
 )
@@ -30,7 +29,7 @@ from skillery.app.counts import Counts
 from skillery.app.home import Home
 from skillery.audit import Refusals
 from skillery.backends import Authenticator, Capability, Events, Sandbox, Secrets, Storage, Verifier
-from skillery.contents.blobs import Blobs, Lifetimes
+from skillery.contents.blobs import Blobs
 from skillery.contents.kept_contents import SignedDownloads
 from skillery.context.disks import Disks
 from skillery.context.queue import Queue
@@ -165,7 +164,7 @@ async def build_core(base: Base, stack: AsyncExitStack) -> Core:
     stack.push_async_callback(preparation.close)
     preparation.start()
     sender = sender_of(base.settings)
-    deliveries = Deliveries(database, home.server_id, sender, retry_rules(base.settings), base.events)
+    deliveries = Deliveries(database, home.server_id, sender, base.settings.webhooks, base.events)
     stack.push_async_callback(deliveries.close)
     trust = Trust(registry, backends.verifier, backends.authenticator)
     sessions = WebSessions(database, by_name(backends.authenticator, base.settings.authenticators))
@@ -248,7 +247,7 @@ async def _start(
 
 def _runtime(base: Base, quotas: Quotas, registry: Registry) -> _Runtime:
     settings, home, database, backends, events = base[:5]
-    blobs = Blobs(database, backends.storage, _lifetimes(settings), quotas)
+    blobs = Blobs(database, backends.storage, settings.blobs, quotas)
     cache = Cache(home.path / "cache", database, backends.storage, blobs)
     packages = packages_of(settings, home, database, backends.sandbox)
     environments = named_of(settings, home, database, registry, packages, backends.sandbox)
@@ -323,11 +322,6 @@ def _run_queue(settings: Settings, counts: Counts) -> Queue:
     )
     queue.watch()
     return queue
-
-
-def _lifetimes(settings: Settings) -> Lifetimes:
-    hours = settings.blobs
-    return Lifetimes(timedelta(hours=hours.input_hours) or None, timedelta(hours=hours.output_hours) or None)
 
 
 def _import_limits(settings: Settings) -> ImportLimits:

@@ -33,6 +33,7 @@ from skillery.errors import BlobTooLarge
 from skillery.formats.texts import decode_content, new_blob_id
 from skillery.identity.quotas import Quotas, admit_blob, past_room, room_for_blob
 from skillery.method import HIDDEN, Method, Params, about, or_none
+from skillery.settings.groups import BlobLifetimes
 
 Mode = Literal["sample_head", "sample_tail", "full"]
 MAX_READ_BYTES = 1024 * 1024
@@ -40,15 +41,6 @@ SAMPLE_BYTES = 2000
 MOST_TTL = 315_360_000
 """Longest lifetime of a blob: ten years, in seconds."""
 Ttl = Annotated[int, Meta(ge=1, le=MOST_TTL)]
-
-
-class Lifetimes(msgspec.Struct, frozen=True):
-    """Default lifetimes of blobs. None means that a blob does not expire."""
-
-    inputs: timedelta | None = None
-    """The lifetime of blobs that callers upload."""
-    outputs: timedelta | None = None
-    """The lifetime of blobs that runs write."""
 
 
 First = Callable[[Connection, Content, NewBlob], NewBlob]
@@ -60,10 +52,12 @@ _ADD = insert(blobs)
 class Blobs:
     """Stores, finds and reads blobs."""
 
-    def __init__(self, database: Database, storage: Storage, lifetimes: Lifetimes, quotas: Quotas) -> None:
+    def __init__(self, database: Database, storage: Storage, lifetimes: BlobLifetimes, quotas: Quotas) -> None:
         self._database = database
         self._storage = storage
-        self._lifetimes = lifetimes
+        # None: a blob does not expire.
+        self._input_life = timedelta(hours=lifetimes.input_hours) or None
+        self._output_life = timedelta(hours=lifetimes.output_hours) or None
         self._quotas = quotas
 
     # -- in ------------------------------------------------------------------------------------------------------
@@ -113,7 +107,7 @@ class Blobs:
 
         Raise QuotaExceeded if the identity has no room for the blob.
         """
-        return self._commit(incoming, identity, kind, self._lifetimes.outputs, output)
+        return self._commit(incoming, identity, kind, self._output_life, output)
 
     async def keep_beside(self, identity: Identity, content: bytes, kind: str) -> BlobRow:
         """Store a content that the server made about a run, such as its log. The blob is not an output of the run.
@@ -125,7 +119,7 @@ class Blobs:
             incoming = self.incoming()
             try:
                 incoming.write(content)
-                return self._commit(incoming, identity, kind, self._lifetimes.outputs)
+                return self._commit(incoming, identity, kind, self._output_life)
             except BaseException:
                 incoming.abort()
                 raise
@@ -162,7 +156,7 @@ class Blobs:
             answered.append(first(connection, content, made) if first else made)
             return answered[-1].blob_id == row.id
 
-        self._commit(incoming, identity, kind, ttl or self._lifetimes.inputs, is_new=is_new)
+        self._commit(incoming, identity, kind, ttl or self._input_life, is_new=is_new)
         return answered[-1]
 
     def _commit(

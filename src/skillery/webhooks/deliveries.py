@@ -17,9 +17,10 @@ from skillery.backends import Events
 from skillery.database import Database
 from skillery.database.tables import event_readers, webhooks
 from skillery.errors import SkilleryError, WebhookNotFound
+from skillery.settings.groups import Webhooks
 from skillery.webhooks import queue
 from skillery.webhooks.leases import Lease, claim, release, release_own
-from skillery.webhooks.queue import Queued, RetryRules
+from skillery.webhooks.queue import Queued
 from skillery.webhooks.sending import Sender, Sent
 from skillery.webhooks.targets import WebhookCounts, count_webhooks, find_webhook
 
@@ -97,7 +98,7 @@ FORGET_BATCH = 500
 class Deliveries:
     """Serves each webhook in a task of its own, so that a slow target delays no other target."""
 
-    def __init__(self, database: Database, server: str, sender: Sender, rules: RetryRules, events: Events) -> None:
+    def __init__(self, database: Database, server: str, sender: Sender, rules: Webhooks, events: Events) -> None:
         self._database = database
         self._server = server
         self._sender = sender

@@ -14,6 +14,7 @@ from sqlalchemy import ColumnElement, Connection, and_, delete, func, insert, or
 from skillery.backends import Event
 from skillery.database import in_utc
 from skillery.database.tables import dead_letters, event_readers, events, webhooks
+from skillery.settings.groups import Webhooks
 from skillery.webhooks.leases import Lease, database_now, renew
 
 BATCH = 50
@@ -27,14 +28,6 @@ KEEP = timedelta(hours=1)
 KEEP_UNREAD = timedelta(days=7)
 """Age at which an event is deleted even if the hook of plugins has not got it."""
 _texts = msgspec.json.Decoder(tuple[str, ...])
-
-
-class RetryRules(NamedTuple):
-    first_pause: timedelta
-    """The shortest pause after a failed attempt."""
-    longest_pause: timedelta
-    give_up: timedelta
-    """The time after which an event becomes a dead letter."""
 
 
 class Queued(NamedTuple):
@@ -138,14 +131,14 @@ def note_gone(connection: Connection, lease: Lease, error: str) -> bool:
     return renew(connection, lease, now, gone_at=now, last_error=error)
 
 
-def note_failed(connection: Connection, lease: Lease, queued: Queued, error: str, rules: RetryRules) -> bool:
+def note_failed(connection: Connection, lease: Lease, queued: Queued, error: str, rules: Webhooks) -> bool:
     """Record a failed attempt: the event is sent again after a pause, or becomes a dead letter.
 
-    An event is given up when it has waited for `rules.give_up` while its target failed. The next events that have
+    An event is given up when it has waited for `rules.give_up_hours` while its target failed. The next events that have
     waited for longer than this are given up with it, at most BURY_BATCH, without an attempt. Return False if the lease
     is lost.
     """
-    now = database_now(connection)
+    now, give_up = database_now(connection), timedelta(hours=rules.give_up_hours)
     row = connection.execute(select(webhooks).where(webhooks.c.id == lease.id)).one_or_none()
     if row is None:
         return False
@@ -153,9 +146,9 @@ def note_failed(connection: Connection, lease: Lease, queued: Queued, error: str
     values: dict[str, Any] = {"failing_since": since, "last_error": error, "attempts": attempts}
     values["next_at"] = now + _pause(now - since, rules)
     dead: list[Queued] = []
-    if now - max(since, queued.event.at) >= rules.give_up:
-        dead = [queued, *_dead_after(connection, row, queued.seq, now - rules.give_up, since)]
-        values |= {"position": dead[-1].seq, "attempts": 0, "next_at": now + rules.first_pause}
+    if now - max(since, queued.event.at) >= give_up:
+        dead = [queued, *_dead_after(connection, row, queued.seq, now - give_up, since)]
+        values |= {"position": dead[-1].seq, "attempts": 0, "next_at": now + timedelta(seconds=rules.retry_seconds)}
     held = renew(connection, lease, now, **values)
     if held and dead:
         _bury(connection, lease.id, dead, attempts, error, now)
@@ -172,14 +165,14 @@ def _dead_after(
     return list(takewhile(lambda queued: queued.event.at < given_up_before, waiting))
 
 
-def _pause(failing_for: timedelta, rules: RetryRules) -> timedelta:
+def _pause(failing_for: timedelta, rules: Webhooks) -> timedelta:
     """Return the pause after a failed attempt: a part of the outage up to now.
 
     So the pauses grow by this part, and after an outage of any length, its events wait for at most this part of it.
     """
-    growing = min(failing_for / PART_OF_OUTAGE, rules.longest_pause)
+    growing = min(failing_for / PART_OF_OUTAGE, timedelta(seconds=rules.retry_max_seconds))
     # Random, so that several webhooks with one host are not all sent to it at the same moment.
-    return max(growing, rules.first_pause) * random.uniform(0.8, 1.0)
+    return max(growing, timedelta(seconds=rules.retry_seconds)) * random.uniform(0.8, 1.0)
 
 
 def _bury(
