@@ -9,8 +9,6 @@ import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects.postgresql import TSVECTOR
 
-from skillery.skills.search_index import index_latest
-
 revision = "0021"
 down_revision = "0020"
 branch_labels = None
@@ -37,6 +35,10 @@ OLD_FTS5 = (
     "INSERT INTO search_index (search_index, rowid, name, tags, description, words) "
     "VALUES ('delete', old.skill_id, old.name, old.tags, old.description, old.words); END",
 )
+REBUILD = sa.text(
+    "INSERT INTO registry (key, value) SELECT 'rebuild', :value WHERE EXISTS (SELECT 1 FROM skills) "
+    "ON CONFLICT (key) DO NOTHING"
+)
 
 
 def upgrade() -> None:
@@ -45,7 +47,8 @@ def upgrade() -> None:
     op.create_index("ix_search_words_copy_key", "search_words", ["copy_key"])
     _create_postings()
     _create_spellings()
-    _index_all()
+    # The server computes the rows when it starts.
+    op.get_bind().execute(REBUILD, {"value": b""})
 
 
 def downgrade() -> None:
@@ -117,13 +120,3 @@ def _create_spellings() -> None:
         comment="Every word that a posting was made of, by its pieces. Words stay when their skills go.",
         sqlite_with_rowid=False,
     )
-
-
-def _index_all() -> None:
-    """About 2 ms for each skill. A SKILL.md over 64 KiB is read as far as its version's row holds it."""
-    connection = op.get_bind()
-    every = connection.execute(
-        sa.text("SELECT id, latest_version_id FROM skills WHERE latest_version_id IS NOT NULL ORDER BY id")
-    )
-    for skill_id, latest in every.all():
-        index_latest(connection, skill_id, latest)

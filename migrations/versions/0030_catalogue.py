@@ -8,8 +8,6 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-from skillery.skills.catalogue_rows import fill_catalogue
-
 revision = "0030"
 down_revision = "0029"
 branch_labels = None
@@ -29,6 +27,10 @@ INDEXES = {
     "ix_catalogue_facets": ([*COUNTED, "visibility", "namespace", "name", "skill_id", "version_id"], LISTED),
     "ix_catalogue_other": (["status", "version_id"], OTHER),
 }
+REBUILD = sa.text(
+    "INSERT INTO registry (key, value) SELECT 'rebuild', :value WHERE EXISTS (SELECT 1 FROM skills) "
+    "ON CONFLICT (key) DO NOTHING"
+)
 COUNT_DAYS = {
     "sqlite": """
         INSERT INTO usage_days (skill_id, day, runs, completed, failed)
@@ -103,7 +105,8 @@ def upgrade() -> None:
     op.create_index("ix_usage_days_day", "usage_days", ["day"])
     # The records of runs do not tell cancelled runs from failed runs, so a cancelled run counts as failed here.
     op.execute(COUNT_DAYS[op.get_bind().dialect.name])
-    fill_catalogue(op.get_bind())
+    # The server computes the rows when it starts.
+    op.get_bind().execute(REBUILD, {"value": b""})
 
 
 def downgrade() -> None:

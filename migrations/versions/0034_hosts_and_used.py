@@ -8,14 +8,16 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-from skillery.skills.catalogue_rows import fill_hosts
-
 revision = "0034"
 down_revision = "0031"
 branch_labels = None
 depends_on = None
 
 HOST = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
+REBUILD = sa.text(
+    "INSERT INTO registry (key, value) SELECT 'rebuild', :value WHERE EXISTS (SELECT 1 FROM skills) "
+    "ON CONFLICT (key) DO NOTHING"
+)
 
 
 def upgrade() -> None:
@@ -32,7 +34,8 @@ def upgrade() -> None:
     )
     op.create_index("ix_catalogue_hosts_host", "catalogue_hosts", ["host", "version_id"])
     op.add_column("runs", sa.Column("used_json", sa.Text(), nullable=True))
-    fill_hosts(op.get_bind())
+    # The server computes the rows when it starts.
+    op.get_bind().execute(REBUILD, {"value": b""})
 
 
 def downgrade() -> None:

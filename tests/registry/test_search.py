@@ -23,6 +23,7 @@ from skillery.formats.search_fields import search_fields, snippet_of
 from skillery.formats.words import Term, find_words, normalized, parse_query, stem_of, words_of
 from skillery.skills.search import find_skills
 from skillery.skills.search_index import add_rows, indexed
+from skillery.versions.new_versions import rebuild_derived_rows
 from tests.cli.test_cli import skillery
 from tests.conftest import Rpc, Server, manifest
 from tests.support.people import Caller, Who
@@ -623,6 +624,7 @@ def test_the_migration_finds_what_was_there_already(before: Database, new_word: 
         file = {"version_id": 1, "path": "SKILL.md", "sha256": "x", "size_bytes": 14, "executable": False}
         insert(connection, "skill_files", file)
     migrate.upgrade(before)
+    rebuild_derived_rows(before)
 
     def found(query: str) -> int:
         asked: Any = {"kind": "", "tags": ["t"], "namespace": "", "limit": 10, "cursor": ""}

@@ -22,6 +22,7 @@ from skillery.identity.quotas import UNLIMITED
 from skillery.registry.tool_rows import define_session_tool, forget_session_tools
 from skillery.testing.sandbox.languages import with_node
 from skillery.tools.tool_lookup import find_tool
+from skillery.versions.new_versions import rebuild_derived_rows
 from tests.cli.test_cli import skillery
 from tests.conftest import Rpc, Server, manifest
 from tests.identity.test_idempotency import send
@@ -864,6 +865,7 @@ def test_versions_from_before_offer_their_tools(database: Database) -> None:
     database.write_now(publish)
     migrate.downgrade(database, "0012")
     migrate.upgrade(database)
+    rebuild_derived_rows(database)
 
     with database.engine.connect() as connection:
         (found,) = connection.execute(select(tools)).all()

@@ -62,6 +62,7 @@ from skillery.runs.orphans import note_seen
 from skillery.runs.records import span_of_count
 from skillery.settings.load import Settings, is_loopback
 from skillery.skills.figures import popular_skills
+from skillery.versions.new_versions import rebuild_derived_rows
 
 DAY_MS = 24 * 60 * 60 * 1000
 
@@ -128,6 +129,7 @@ async def _open_backends(settings: Settings, plugins: Plugins, database: Databas
     _check_address(settings, authenticator)
     migrate.upgrade(database)
     refuse_read_only(database, without_password(settings.database_url))
+    rebuild_derived_rows(database)
     storage: Storage = plugins.open("storage", settings, database)
     check_storage(database, storage, settings.storage)
     storage = MirroredStorage(

@@ -23,7 +23,6 @@ from skillery.app.connections import Bounds, Connection, ConnectionAdmission, Co
 from skillery.app.counts import Counts, counts_of_one_process
 from skillery.app.home import Home
 from skillery.app.routes import Edge
-from skillery.backends import Authenticator, KeepsTokens, UsesService
 from skillery.backends import Authenticator, KeepsTokens
 from skillery.database import without_password
 from skillery.errors import StartupError

@@ -42,7 +42,7 @@ def upgrade(target: Target, as_json: bool) -> None:
             stack.callback(Home(settings.home).close)
         database = stack.enter_context(open_database(settings))
         before = revision_of(database)
-        migrate.upgrade(database)
+        _upgrade(database)
         after = migrate.current(database)
     if as_json:
         print_json({"before": before, "revision": after})
@@ -217,14 +217,22 @@ def migrated(database: Database, settings: Settings) -> Database:
     if revision_of(database) == migrate.head():
         return database
     if settings.database:
-        migrate.upgrade(database)
+        _upgrade(database)
         return database
     home = Home(settings.home)
     try:
-        migrate.upgrade(database)
+        _upgrade(database)
     finally:
         home.close()
     return database
+
+
+def _upgrade(database: Database) -> None:
+    from skillery.database import migrate
+    from skillery.versions.new_versions import rebuild_derived_rows
+
+    migrate.upgrade(database)
+    rebuild_derived_rows(database)
 
 
 # -- Backends that use a service over the network: check them, and close them after a command --------------------------

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 from skillery.audit import Head, Verified
 from skillery.backends import Sandbox, Storage
+from skillery.context.tallies import Peers
 from skillery.http.operations import Operation, Response
 from skillery.http.requests import only, send_bytes
-from skillery.context.tallies import Peers
 from skillery.methods.errors import encode
 
 # -- The checks of `/readyz`: whether database, storage, cache folders and sandbox work, and can be written ------------

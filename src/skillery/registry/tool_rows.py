@@ -3,26 +3,56 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
-from sqlalchemy import ColumnElement, Connection, and_, bindparam, delete, func, insert, literal_column, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    and_,
+    bindparam,
+    delete,
+    exists,
+    func,
+    insert,
+    literal_column,
+    select,
+    update,
+)
 
 from skillery import audit
 from skillery.backends import Identity
 from skillery.database import Statement, as_stored
-from skillery.database.tables import session_tools, skill_versions, skills, tools, version_steps
+from skillery.database.tables import objects, session_tools, skill_files, skill_versions, skills, tools, version_steps
 from skillery.errors import InvalidParams
 from skillery.formats.bundle import Bundle
-from skillery.formats.tools import Tool
+from skillery.formats.tools import FILE, Tool, read_tools
 from skillery.identity.quotas import Quotas, check_session_tool
 from skillery.method import about
 from skillery.registry.version_rows import VersionRow
 from skillery.registry.visibility import View, sees_each
 
 _ADD = insert(tools)
+_WITHOUT_TOOLS = (
+    select(
+        skill_versions.c.id,
+        skill_versions.c.skill_id,
+        skills.c.name,
+        skill_versions.c.version,
+        skill_versions.c.summary_json,
+        objects.c.data,
+    )
+    .join_from(skill_versions, skills, skills.c.id == skill_versions.c.skill_id)
+    .join(skill_files, and_(skill_files.c.version_id == skill_versions.c.id, skill_files.c.path == FILE))
+    .join(objects, objects.c.sha256 == skill_files.c.sha256)
+    .where(objects.c.data.is_not(None), skill_versions.c.id > bindparam("last"))
+    .where(~exists().where(tools.c.version_id == skill_versions.c.id))
+    .order_by(skill_versions.c.id)
+    .limit(200)
+)
 _ANY = Statement(select(tools.c.version_id).where(tools.c.skill_id == bindparam("of_skill")).limit(literal_column("1")))
 _WITHDRAW = update(tools).where(tools.c.skill_id == bindparam("of_skill"), tools.c.offered_since.is_not(None))
 _approved_at = (
@@ -62,7 +92,28 @@ def tool_item(tool: Tool, skill: str | None, version: str | None) -> str:
 
 
 def add_tools(connection: Connection, version_id: int, skill_id: int, bundle: Bundle) -> None:
-    name, version = bundle.manifest.name, str(bundle.manifest.version)
+    _add(connection, version_id, skill_id, bundle.manifest.name, str(bundle.manifest.version), bundle.tools)
+
+
+def add_missing_tools(connection: Connection) -> None:
+    """Add the tools of versions that were published before tools.json had a meaning, also to their summaries.
+
+    A tool that breaks a rule is left out. A tools.json over 64 KiB is in the storage, and is not read.
+    """
+    last = 0
+    while rows := connection.execute(_WITHOUT_TOOLS, {"last": last}).all():
+        for last, skill_id, name, version, summary_json, data in rows:
+            paths = connection.scalars(select(skill_files.c.path).where(skill_files.c.version_id == last))
+            if declared := read_tools(bytes(data), frozenset(paths)).tools:
+                _add(connection, last, skill_id, name, version, declared)
+                summary = msgspec.json.decode(summary_json) | {"tools": [tool.name for tool in declared]}
+                values = {"summary_json": msgspec.json.encode(summary).decode()}
+                connection.execute(update(skill_versions).where(skill_versions.c.id == last).values(values))
+
+
+def _add(
+    connection: Connection, version_id: int, skill_id: int, name: str, version: str, declared: Sequence[Tool]
+) -> None:
     rows = [
         {
             "version_id": version_id,
@@ -72,7 +123,7 @@ def add_tools(connection: Connection, version_id: int, skill_id: int, bundle: Bu
             "script": tool.script,
             "item_json": tool_item(tool, name, version),
         }
-        for tool in bundle.tools
+        for tool in declared
     ]
     if rows:
         connection.execute(_ADD, rows)

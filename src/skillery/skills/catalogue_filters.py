@@ -44,6 +44,15 @@ class Checks(msgspec.Struct):
     verified: bool = False
 
 
+class VersionParts(NamedTuple):
+    """The parts of a version that a Flag computes its value from."""
+
+    manifest: Manifest
+    checks: Checks
+    paths: Sequence[str]
+    """The paths of the files."""
+
+
 class Flag(NamedTuple):
     """A boolean filter: the value of a version, and the choice on the page of skills."""
 
@@ -51,7 +60,7 @@ class Flag(NamedTuple):
     """The value that the page offers."""
     words: str
     """The words for this value."""
-    of: Callable[[Manifest, Checks], bool]
+    of: Callable[[VersionParts], bool]
 
 
 class SkillFilters(Params, frozen=True, kw_only=True):
@@ -69,19 +78,19 @@ class SkillFilters(Params, frozen=True, kw_only=True):
         bool | UnsetType,
         HIDDEN,
         about("Only skills whose examples all passed (true), or only others (false)"),
-        Flag(offered=True, words="verified", of=lambda _, checks: checks.verified),
+        Flag(offered=True, words="verified", of=lambda version: version.checks.verified),
     ] = UNSET
     network: Annotated[
         bool | UnsetType,
         HIDDEN,
         about("Only skills without network access (false), or only with it (true)"),
-        Flag(offered=False, words="no network", of=lambda manifest, _: bool(manifest.permissions.network)),
+        Flag(offered=False, words="no network", of=lambda version: bool(version.manifest.permissions.network)),
     ] = UNSET
     secrets: Annotated[
         bool | UnsetType,
         HIDDEN,
         about("Only skills without secrets (false), or only with secrets (true)"),
-        Flag(offered=False, words="no secrets", of=lambda manifest, _: bool(manifest.permissions.secrets)),
+        Flag(offered=False, words="no secrets", of=lambda version: bool(version.manifest.permissions.secrets)),
     ] = UNSET
     counts: Annotated[
         bool, HIDDEN, about("Add the number of matching skills, in all and by value of each filter", default=False)

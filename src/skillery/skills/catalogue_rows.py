@@ -18,7 +18,7 @@ from skillery.formats.languages import language_of
 from skillery.formats.network import parse_network_pattern
 from skillery.registry.usage import NO_USAGE, recent_usage
 from skillery.registry.version_rows import VersionValues
-from skillery.skills.catalogue_filters import FLAGS, LISTED, Checks, Manifest, stored_tag
+from skillery.skills.catalogue_filters import FLAGS, LISTED, Checks, Manifest, VersionParts, stored_tag
 
 OTHERS = ("draft", "in_review", "rejected", "yanked")
 """The statuses of versions that have a row of their own, next to the latest version of the skill."""
@@ -71,16 +71,19 @@ _ADD_TAGS = Change(insert(catalogue_tags), ("version_id", "tag"))
 _ADD_HOSTS = Change(insert(catalogue_hosts), ("version_id", "host"))
 
 
-def update_catalogue(connection: Connection, skill_id: int) -> None:
-    """Make the rows of a skill those of its present versions. Call this after a change of a version or a status."""
+def update_catalogue(connection: Connection, skill_id: int, *, rebuild: bool = False) -> None:
+    """Make the rows of a skill those of its present versions. Call this after a change of a version or a status.
+
+    With `rebuild`, compute all its rows again.
+    """
     wanted = {row[0]: row[1] for row in _WANTED.rows(connection, of_skill=skill_id)}
     present = {row[0]: row[1] for row in _PRESENT.rows(connection, of_skill=skill_id)}
-    outdated = [version_id for version_id, status in present.items() if wanted.get(version_id) != status]
+    outdated = [version_id for version_id, status in present.items() if rebuild or wanted.get(version_id) != status]
     if outdated:
         for table in (catalogue_hosts, catalogue_tags, catalogue):
             connection.execute(delete(table).where(table.c.version_id.in_(outdated)))
-    added = [version_id for version_id, status in wanted.items() if present.get(version_id) != status]
-    usage = recent_usage(connection, skill_id) if added and present else NO_USAGE
+    added = [version_id for version_id, status in wanted.items() if rebuild or present.get(version_id) != status]
+    usage = recent_usage(connection, skill_id) if added and (rebuild or present) else NO_USAGE
     for version_id in added:
         _add_hosts(connection, version_id, _add(connection, skill_id, version_id, usage))
 
@@ -97,23 +100,6 @@ def add_first(connection: Connection, bundle: Bundle, values: VersionValues, ver
 def update_visibility(connection: Connection, skill_id: int, visibility: str) -> None:
     """Store the skill's visibility in its rows."""
     connection.execute(update(catalogue).where(catalogue.c.skill_id == skill_id).values(visibility=visibility))
-
-
-def fill_catalogue(connection: Connection) -> None:
-    """Add the rows of all skills, without hosts. The migration that adds the table calls this function."""
-    for (skill_id,) in connection.execute(select(skills.c.id).order_by(skills.c.id)).all():
-        usage = recent_usage(connection, skill_id)
-        for version_id, _ in _WANTED.rows(connection, of_skill=skill_id):
-            _add(connection, skill_id, version_id, usage)
-
-
-def fill_hosts(connection: Connection) -> None:
-    """Add the hosts of all versions in the catalogue. The migration that adds the table calls this function."""
-    asking = select(skill_versions.c.id, skill_versions.c.manifest_json).join_from(
-        catalogue, skill_versions, skill_versions.c.id == catalogue.c.version_id
-    )
-    for version_id, manifest_json in connection.execute(asking.where(catalogue.c.network)).all():
-        _add_hosts(connection, version_id, hosts_of(_manifest.decode(manifest_json).permissions.network))
 
 
 def _add_hosts(connection: Connection, version_id: int, hosts: Sequence[str]) -> None:
@@ -149,6 +135,7 @@ def _add_row(
     """Add the row of a version and its tags. Return its hosts."""
     manifest = _manifest.decode(row.manifest_json)
     checks = _checks.decode(row.checks_json) if row.checks_json is not None else Checks()
+    parts = VersionParts(manifest, checks, paths)
     approval = _standing.decode(row.standing_json).approval if row.standing_json else None
     runs, completed, failed = usage
     _ADD.run_later(
@@ -162,7 +149,7 @@ def _add_row(
         status=row.status,
         kind=row.kind,
         language=language_of(manifest.runtime, paths),
-        **{name: flag.of(manifest, checks) for name, flag in FLAGS.items()},
+        **{name: flag.of(parts) for name, flag in FLAGS.items()},
         published_at=approval.at if approval else in_utc(row.created_at),
         runs_30d=runs,
         completed_30d=completed,
