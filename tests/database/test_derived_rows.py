@@ -159,7 +159,8 @@ def test_an_upgrade_from_each_revision_derives_the_rows_of_publication(database:
     publish(database, instruction("a.tools", "1.0.0", ("Counts.", "Text", "T"), ["https://a.example"], ["tools.json"]))
     published = derived(database)
 
-    for revision in reversed(migrate.revisions()[:-1]):
+    revisions = migrate.revisions()[:-1]
+    for revision in reversed(revisions if database.is_sqlite else revisions[::8]):
         migrate.downgrade(database, revision)
         migrate.upgrade(database)
         rebuild_derived_rows(database)

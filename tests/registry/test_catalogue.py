@@ -183,7 +183,7 @@ class Asked(NamedTuple):
 
     @property
     def facts(self) -> Facts:
-        flags = tuple((name, value) for name in FLAGS if (value := getattr(self, name)) is not None)
+        flags = tuple((name, value) for name, value in self._asdict().items() if name in FLAGS and value is not None)
         return Facts(self.language, self.status, flags)  # type: ignore[arg-type]
 
     def matches(self, row: Row) -> bool:

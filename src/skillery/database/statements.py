@@ -133,8 +133,8 @@ def select_row(row: type[NamedTuple], *tables: FromClause, **columns: ColumnElem
     """Return the SELECT of the fields of `row`, in their order and with their names.
 
     The column of a field is that of `columns`, or else of the first table with a column of this name. A field with a
-    default that no table has is left out. Raise TypeError if a table lacks another field, or if `columns` has a name
-    that is no field.
+    default that no table has is left out, and must be the last field. Raise TypeError if no table has another field, or
+    if `columns` has a name that is no field.
     """
     if unknown := columns.keys() - set(row._fields):
         raise TypeError(f"{row.__name__} has no field {', '.join(sorted(unknown))}")
