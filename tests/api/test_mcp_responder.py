@@ -15,7 +15,6 @@ from skillery.authoring.temporary_home import open_temporary_home
 from skillery.backends import Identity
 from skillery.mcp.requests import ActiveCalls, TaskTerms, Visit
 from skillery.mcp.responder import respond
-from skillery.settings import Settings
 from skillery.settings.load import Settings
 from tests.conftest import Rpc, Server, manifest
 from tests.support.mcp_client import LEGACY, MODERN, PREFIX, Mcp

@@ -14,7 +14,6 @@ from skillery.errors import SkilleryError
 from skillery.formats.import_names import USUAL
 from skillery.methods.errors import CODES
 from skillery.methods.table import METHODS
-from skillery.settings import load_settings
 from skillery.settings.load import load_settings
 from tests.support.attack_map import ATTACKS
 

@@ -13,7 +13,6 @@ import msgspec
 
 from skillery.context import request
 from skillery.errors import StartupError
-from skillery.settings import Settings
 from skillery.settings.load import Settings
 
 if TYPE_CHECKING:

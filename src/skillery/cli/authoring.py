@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from skillery.authoring.folder_runs import Allowed, FolderRuns
     from skillery.authoring.results import Report, Result
     from skillery.authoring.scaffold import Kind
-    from skillery.settings import Settings
     from skillery.settings.load import Settings
 
 

@@ -21,7 +21,6 @@ from skillery.cli.database import open_database, service_problem
 from skillery.cli.output import is_terminal, print_rows
 from skillery.errors import PackagesNotOffered, SkilleryError, StartupError
 from skillery.formats.import_names import USUAL
-from skillery.settings import PIP
 from skillery.settings.load import PIP
 
 if TYPE_CHECKING:

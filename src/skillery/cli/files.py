@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from skillery.client import AsyncClient
     from skillery.client.generated import RunFile
     from skillery.publishing import SkillFolder
-    from skillery.settings import Settings
+    from skillery.settings.load import Settings
 
 
 BLOB_ID = "blob:"
