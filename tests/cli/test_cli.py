@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import itertools
 import json
 import os
@@ -25,6 +26,7 @@ import pytest
 
 from skillery.app.home import Home
 from skillery.cli import commands
+from skillery.cli.verbs import Verb
 from tests.conftest import Server, clean_environment
 from tests.support.durations import shared_work
 from tests.support.forms import ROOT, rounds
@@ -122,12 +124,14 @@ def test_the_version_is_shown_without_importing_what_is_slow() -> None:
     code = (
         "import sys\nfrom skillery.cli import commands\n"
         "commands.main(['--version'], standalone_mode=False)\n"
+        "commands.main(['yank', '--help'], standalone_mode=False)\n"
         f"print([name for name in {HEAVY!r} if name in sys.modules])"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert ended.stdout.splitlines()[0].startswith("skillery 0.")
-    assert ended.stdout.splitlines()[1] == "[]"
+    assert "  Withdraw a published version. " in ended.stdout
+    assert ended.stdout.splitlines()[-1] == "[]"
 
 
 @pytest.mark.full
@@ -827,6 +831,28 @@ def test_a_run_in_the_background_is_followed_and_waited_for(
 
 
 # -- hints -------------------------------------------------------------------------------------------------------------
+
+
+def _verbs(group: click.Group) -> Iterator[Verb]:
+    for command in group.commands.values():
+        if isinstance(command, click.Group):
+            yield from _verbs(command)
+        elif isinstance(command, Verb):
+            yield command
+
+
+def test_verbs_have_the_params_of_their_methods() -> None:
+    """A param that a method no longer has would become an option without an effect."""
+    common = {"home", "config", "url", "token", "as_json", "yes", "everything", "_click_default_help"}
+    more: dict[str, set[str]] = {}
+    for verb in _verbs(commands):
+        params = {param.name for param in verb.get_params(click.Context(verb))} - common
+        assert verb.help
+        assert verb.fixed.keys() <= inspect.signature(verb.stub).parameters.keys()
+        if extra := {str(name).rstrip("_") for name in params} - inspect.signature(verb.stub).parameters.keys():
+            more[verb.method] = extra
+
+    assert more == {"list_labels": {"history"}}
 
 
 def test_hints_name_existing_commands_instead_of_methods() -> None:

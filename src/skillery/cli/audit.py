@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from skillery.cli.failures import CHECK_FAILED
-from skillery.cli.options import Target, home_options, json_option, target_options
-from skillery.cli.output import clean, print_json, print_rows
+from skillery.cli.options import Target, home_options, json_option
+from skillery.cli.output import clean, print_json
+from skillery.cli.verbs import Table, Verb, option
 
 if TYPE_CHECKING:
     from skillery.audit import Head
-
-COLUMNS = ("seq", "at", "who", "address", "action", "subject", "outcome", "change")
 
 
 @click.group()
@@ -25,36 +24,6 @@ def audit() -> None:
     home, unless the setting auth is "open". `head` and `verify` read the database of the home, even while a server is
     running.
     """
-
-
-@audit.command("list")
-@click.option("--identity", default="", metavar="NAME", help="Only entries of this identity.")
-@click.option("--action", default="", metavar="METHOD", help="Only this action, e.g. create_skill.")
-@click.option("--subject", default="", help="Only entries about this subject: a skill, NAME@VERSION, a token id.")
-@click.option("--outcome", type=click.Choice(["done", "refused"]), help="Only completed or only refused actions.")
-@click.option(
-    "--since",
-    default="",
-    metavar="TIME",
-    help="Only entries at or after this time: 2026-11-22 or 2026-11-22T09:30:00Z.",
-)
-@click.option("--until", default="", metavar="TIME", help="Only entries before this time.")
-@click.option("--limit", default=50, metavar="N", type=click.IntRange(1, 1000), show_default=True)
-@click.option("--cursor", default="", help="Continue after the page that returned this next_cursor.")
-@target_options
-@json_option
-def list_(target: Target, as_json: bool, **filters: Any) -> None:
-    """List the entries of the audit trail, newest first."""
-    from skillery.cli.connection import with_client
-
-    filters["outcome"] = filters["outcome"] or ""
-    found = with_client(target, lambda client: client.list_audit(**filters), bundled=False)
-    if as_json:
-        print_json(found)
-        return
-    print_rows(COLUMNS, [_row(entry) for entry in found["entries"]], none="No entries.")
-    if found["next_cursor"]:
-        click.echo(f"More entries: --cursor {found['next_cursor']}", err=True)
 
 
 @audit.command("head")
@@ -114,20 +83,14 @@ def _head(text: str) -> Head:
     return Head(int(seq), digest.lower())
 
 
-def _row(entry: Mapping[str, Any]) -> tuple[object, ...]:
+def _caller(entry: Mapping[str, Any]) -> str:
     caller = entry["identity"]
+    return f"{caller['name']} ({caller['kind']})" if caller else "unknown"
+
+
+def _outcome(entry: Mapping[str, Any]) -> str:
     times = f" ×{entry['count']}" if entry["count"] > 1 else ""
-    outcome = "done" if entry["outcome"] == "done" else f"{entry['type'] or 'refused'}{times}"
-    return (
-        entry["seq"],
-        entry["at"][:19] + "Z",
-        f"{caller['name']} ({caller['kind']})" if caller else "unknown",
-        entry["address"] or "local",
-        entry["action"],
-        entry["subject"] or "-",
-        outcome,
-        _change(entry["before"], entry["after"]),
-    )
+    return "done" if entry["outcome"] == "done" else f"{entry['type'] or 'refused'}{times}"
 
 
 def _change(before: dict[str, Any] | None, after: dict[str, Any] | None) -> str:
@@ -144,3 +107,32 @@ def _short(value: Any) -> str:
 
     text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
     return text if len(text) <= 40 else f"{text[:39]}…"
+
+
+audit.add_command(
+    Verb(
+        "list",
+        "list_audit",
+        Table(
+            "entries",
+            "seq at who address action subject outcome change",
+            at=lambda entry: entry["at"][:19] + "Z",
+            who=_caller,
+            address=lambda entry: entry["address"] or "local",
+            outcome=_outcome,
+            change=lambda entry: _change(entry["before"], entry["after"]),
+        ),
+        option("--identity", metavar="NAME"),
+        option("--action", metavar="METHOD", help="Only this action, e.g. create_skill."),
+        option("--subject", help="Only entries about this subject: a skill, NAME@VERSION, a token id."),
+        option("--outcome", type=click.Choice(["done", "refused"])),
+        option(
+            "--since",
+            metavar="TIME",
+            help="Only entries at or after this time: 2026-11-22 or 2026-11-22T09:30:00Z.",
+        ),
+        option("--until", metavar="TIME"),
+        bundled=False,
+        help="List the entries of the audit trail, newest first.",
+    )
+)

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from skillery.cli.failures import CHECK_FAILED
-from skillery.cli.garbage import print_sweep
+from skillery.cli.garbage import sweep_verb
 from skillery.cli.options import Target, json_option, print_change, target_options
-from skillery.cli.output import clean, print_fields, print_json, print_rows
+from skillery.cli.output import clean, print_fields, print_json
+from skillery.cli.verbs import Table, Verb, option
 
 if TYPE_CHECKING:
     from skillery.client import AsyncClient
@@ -26,41 +27,6 @@ MIB = 1024 * 1024
 @click.group()
 def env() -> None:
     """List, show and rebuild environments of packages."""
-
-
-@env.command("list")
-@click.option("--installed", is_flag=True, help="All installed locks, including those of skills (admins only).")
-@click.option("--limit", type=click.IntRange(1, 1000), help="Maximum number of entries.  [default: 50]")
-@click.option("--cursor", help="Continue after the page that returned this next_cursor.")
-@target_options
-@json_option
-def list_(installed: bool, limit: int | None, cursor: str | None, target: Target, as_json: bool) -> None:
-    """List the named environments."""
-    from skillery.cli.connection import with_client
-
-    answer = with_client(
-        target, lambda client: client.list_environments(installed=installed or None, limit=limit, cursor=cursor)
-    )
-    if as_json:
-        print_json(answer)
-        return
-    print_rows(
-        ["name", "state", "lock", "MiB", "warm", "dependencies"],
-        [
-            (
-                f"{one['name'] or '-'}{' (default)' if one['default'] else ''}",
-                one["state"],
-                one["lock"]["sha256"] if one["lock"] else "-",
-                "-" if one["size_bytes"] is None else _mib(one["size_bytes"]),
-                _warm(one),
-                ", ".join(one["dependencies"]) or "-",
-            )
-            for one in answer["environments"]
-        ],
-        none="No environments.",
-    )
-    if answer["next_cursor"]:
-        click.echo(f"More entries: --cursor {clean(answer['next_cursor'])}", err=True)
 
 
 @env.command("show")
@@ -115,21 +81,6 @@ def rebuild(name: str, wait: bool, target: Target, as_json: bool) -> None:
         print_change("rebuild requested", err=True)
     if answer["rebuild"] and answer["rebuild"]["state"] == "failed":
         raise click.exceptions.Exit(CHECK_FAILED)
-
-
-@env.command("gc")
-@click.option("--dry-run", is_flag=True, help="Print what would be removed; change nothing.")
-@target_options
-@json_option
-def gc(dry_run: bool, target: Target, as_json: bool) -> None:
-    """Remove unneeded packages.
-
-    A package is unneeded if no skill and no environment needs it, or if no run has used it for gc.cache_days.
-    """
-    from skillery.cli.connection import with_client
-
-    answer = with_client(target, lambda client: client.collect_garbage(dry_run=dry_run, steps=STEPS))
-    print_sweep(answer, dry_run, as_json)
 
 
 async def _describe_later(client: AsyncClient, name: str) -> DescribedEnvironment:
@@ -197,3 +148,30 @@ def _warm(one: Mapping[str, Any]) -> str:
 
 def _mib(size_bytes: int) -> int:
     return round(size_bytes / MIB)
+
+
+env.add_command(
+    Verb(
+        "list",
+        "list_environments",
+        Table(
+            "environments",
+            "name state lock MiB warm dependencies",
+            name=lambda row: f"{row['name'] or '-'}{' (default)' if row['default'] else ''}",
+            lock=lambda row: row["lock"]["sha256"] if row["lock"] else None,
+            MiB=lambda row: None if row["size_bytes"] is None else _mib(row["size_bytes"]),
+            warm=_warm,
+        ),
+        option("--installed", is_flag=True, help="All installed locks, including those of skills (admins only)."),
+        help="List the named environments.",
+    )
+)
+env.add_command(
+    sweep_verb(
+        STEPS,
+        """Remove unneeded packages.
+
+        A package is unneeded if no skill and no environment needs it, or if no run has used it for gc.cache_days.
+        """,
+    )
+)

@@ -7,32 +7,30 @@ from typing import Any
 
 import click
 
-from skillery.cli.options import Target, json_option, print_change, target_options
-from skillery.cli.output import clean, print_json
+from skillery.cli.options import print_change
+from skillery.cli.output import clean
+from skillery.cli.verbs import Verb, option
 
 
-@click.command()
-@click.option("--dry-run", is_flag=True, help="Print what would be removed; change nothing.")
-@target_options
-@json_option
-def gc(dry_run: bool, target: Target, as_json: bool) -> None:
+def print_sweep(answer: Mapping[str, Any]) -> None:
+    done = "would be removed" if answer["dry_run"] else "removed"
+    for step, swept in answer["removed"].items():
+        click.echo(clean(f"{step.replace('_', ' ')}: {swept['count']} {done}, {swept['bytes']} bytes"))
+    if not answer["dry_run"]:
+        print_change("swept", err=True)
+
+
+def sweep_verb(steps: list[str] | None, help: str) -> Verb:
+    """Return the command `gc` for these steps of a sweep, or for all."""
+    dry_run = option("--dry-run", is_flag=True, help="Print what would be removed; change nothing.")
+    return Verb("gc", "collect_garbage", print_sweep, dry_run, fixed={"steps": steps}, help=help)
+
+
+gc = sweep_verb(
+    None,
     """Remove expired and unreferenced data.
 
     The command removes expired blobs, unreferenced contents and unused local copies. A server does this automatically
     every gc.interval_minutes.
-    """
-    from skillery.cli.connection import with_client
-
-    answer = with_client(target, lambda client: client.collect_garbage(dry_run=dry_run))
-    print_sweep(answer, dry_run, as_json)
-
-
-def print_sweep(answer: Mapping[str, Any], dry_run: bool, as_json: bool) -> None:
-    if as_json:
-        print_json(answer)
-        return
-    done = "would be removed" if dry_run else "removed"
-    for step, one in answer["removed"].items():
-        click.echo(clean(f"{step.replace('_', ' ')}: {one['count']} {done}, {one['bytes']} bytes"))
-    if not dry_run:
-        print_change("swept", err=True)
+    """,
+)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
 from skillery.cli.options import Target, json_option, print_change, target_options
-from skillery.cli.output import clean, print_fields, print_json, print_rows
+from skillery.cli.output import clean, print_fields
+from skillery.cli.verbs import Table, Verb, argument, option
 
 if TYPE_CHECKING:
     from skillery.client import AsyncClient
@@ -17,82 +18,12 @@ if TYPE_CHECKING:
 LOG_BYTES = 1 << 20
 
 
-@click.group()
-def runs() -> None:
-    """List, show and cancel runs."""
+def _print_run(run: Mapping[str, Any]) -> None:
+    print_fields([(name, value) for name, value in run.items() if value not in (None, [], "")])
 
 
-@runs.command("list")
-@click.option("--skill", metavar="NAME", help="Only runs of this skill.")
-@click.option("--status", type=click.Choice(["queued", "started", "completed", "failed"]))
-@click.option(
-    "--since", metavar="WHEN", help="Only runs since this time: 2026-11-22T10:00:00Z, 2026-11-22, or 90m, 24h, 7d."
-)
-@click.option(
-    "--identity", metavar="NAME", help="Only runs of this identity; only admins see runs of other identities."
-)
-@click.option("--limit", type=click.IntRange(1, 1000), help="Maximum number of runs.  [default: 50]")
-@click.option("--cursor", help="Continue after the page that returned this next_cursor.")
-@target_options
-@json_option
-def list_(target: Target, as_json: bool, **filters: Any) -> None:
-    """List runs, newest first."""
-    from skillery.cli.connection import with_client
-
-    answer = with_client(target, lambda client: client.list_runs(**filters))
-    if as_json:
-        print_json(answer)
-        return
-    _print_runs(answer["runs"])
-    if answer["next_cursor"]:
-        click.echo(f"More runs: --cursor {clean(answer['next_cursor'])}", err=True)
-
-
-def _print_runs(rows: Sequence[Mapping[str, Any]]) -> None:
-    print_rows(
-        ["run", "status", "what", "started", "ms", "summary"],
-        [
-            (
-                row["run_id"],
-                row["status"],
-                f"{row['skill']['name']}@{row['skill']['version']}" if row["skill"] else row["method"],
-                row["started_at"] or "-",
-                "-" if row["duration_ms"] is None else f"{row['duration_ms']:.0f}",
-                row["summary"],
-            )
-            for row in rows
-        ],
-        none="No runs.",
-    )
-
-
-@runs.command()
-@click.argument("run_id", metavar="ID")
-@target_options
-@json_option
-def show(run_id: str, target: Target, as_json: bool) -> None:
-    """Show the stored record of a run and its result."""
-    from skillery.cli.connection import with_client
-
-    run = with_client(target, lambda client: client.get_run(run_id))
-    if as_json:
-        print_json(run)
-    else:
-        print_fields([(name, value) for name, value in run.items() if value not in (None, [], "")])
-
-
-@runs.command()
-@click.argument("run_id", metavar="ID")
-@target_options
-@json_option
-def cancel(run_id: str, target: Target, as_json: bool) -> None:
-    """Cancel a queued or active run."""
-    from skillery.cli.connection import with_client
-
-    run = with_client(target, lambda client: client.cancel_run(run_id))
-    if as_json:
-        print_json(run)
-    elif run["finished_at"] and run["status"] == "failed":
+def _print_cancelled(run: Mapping[str, Any]) -> None:
+    if run["finished_at"] and run["status"] == "failed":
         print_change(end_of_cancelled(run))
     else:
         click.echo(clean(end_of_cancelled(run)))
@@ -105,6 +36,51 @@ def end_of_cancelled(run: Mapping[str, Any]) -> str:
     if run["status"] == "completed":
         return f"{run['run_id']} has completed before it was cancelled"
     return f"cancelled {run['run_id']}"
+
+
+def _ran(row: Mapping[str, Any]) -> str:
+    return f"{row['skill']['name']}@{row['skill']['version']}" if row["skill"] else str(row["method"])
+
+
+runs = click.Group(
+    "runs",
+    help="List, show and cancel runs.",
+    commands=[
+        Verb(
+            "list",
+            "list_runs",
+            Table(
+                "runs",
+                "run=run_id status what started=started_at ms summary",
+                what=_ran,
+                ms=lambda row: None if row["duration_ms"] is None else f"{row['duration_ms']:.0f}",
+                summary=lambda row: row["summary"],
+            ),
+            option("--skill", metavar="NAME"),
+            option(
+                "--since",
+                metavar="WHEN",
+                help="Only runs since this time: 2026-11-22T10:00:00Z, 2026-11-22, or 90m, 24h, 7d.",
+            ),
+            option("--identity", metavar="NAME"),
+        ),
+        Verb(
+            "show",
+            "get_run",
+            _print_run,
+            argument("run_id", "ID"),
+            fixed={"wait_ms": None},
+            help="Show the stored record of a run and its result.",
+        ),
+        Verb(
+            "cancel",
+            "cancel_run",
+            _print_cancelled,
+            argument("run_id", "ID"),
+            help="Cancel a queued or started run.",
+        ),
+    ],
+)
 
 
 @runs.command()

@@ -14,14 +14,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from skillery.cli.options import Target, filled, json_option, print_change, target_options, user_of_this_machine
-from skillery.cli.output import clean, is_terminal, print_json, print_rows
+from skillery.cli.output import clean, is_terminal, print_json
+from skillery.cli.verbs import Table, Verb, changed
 
 if TYPE_CHECKING:
     from skillery.database import Database
     from skillery.settings.load import Settings
-
-
-COLUMNS = ("id", "name", "kind", "scopes", "namespaces", "status", "expires", "last used")
 
 
 @click.group()
@@ -74,7 +72,12 @@ def create(
         "kind": "agent" if agent else "person",
         "expires": expires,
     }
-    created = _call_server(target, "create_token", params) if target.url else _create_in_home(target, params)
+    if target.url:
+        from skillery.cli.connection import with_client
+
+        created = with_client(target, lambda client: client.call("create_token", params))
+    else:
+        created = _create_in_home(target, params)
     if not target.url:
         _warn_about_server(target)
     if as_json:
@@ -94,7 +97,6 @@ def create(
 
 
 def _warn_about_server(target: Target) -> None:
-
     problem = problem_of_server(target.load().settings)
     if problem is not None:
         click.echo(f"warning: {problem}", err=True)
@@ -103,57 +105,6 @@ def _warn_about_server(target: Target) -> None:
 def _split_values(values: tuple[str, ...]) -> list[str]:
     """Return the values of a repeated option. A value with commas is split into several values."""
     return [part.strip() for text in values for part in text.split(",")]
-
-
-@token.command("list")
-@target_options
-@json_option
-def list_(target: Target, as_json: bool) -> None:
-    """List all tokens, including expired and revoked tokens. The secret parts of tokens are not shown."""
-    found = _call_server(target, "list_tokens", {}) if target.url else _list_in_home(target)
-    if as_json:
-        print_json(found)
-        return
-    print_rows(
-        COLUMNS,
-        [
-            (
-                one["id"],
-                one["name"],
-                one["kind"],
-                (", " if is_terminal() else ",").join(one["scopes"]),
-                " ".join(one["namespaces"]) or "-",
-                one["status"],
-                one["expires_at"] or "never",
-                one["last_used_at"] or "never",
-            )
-            for one in found["tokens"]
-        ],
-        none="No tokens.",
-    )
-
-
-@token.command("revoke")
-@click.argument("token_id", metavar="ID")
-@target_options
-@json_option
-def revoke(token_id: str, target: Target, as_json: bool) -> None:
-    """Revoke a token permanently. The runs and blobs of the token's identity stay."""
-    if target.url:
-        revoked = _call_server(target, "revoke_token", {"id": token_id})
-    else:
-        revoked = _revoke_in_home(target, token_id)
-    if as_json:
-        print_json(revoked)
-    else:
-        print_change(f"{revoked['id']} ({revoked['name']}) is revoked")
-
-
-def _call_server(target: Target, method: str, params: dict[str, Any]) -> dict[str, Any]:
-    from skillery.cli.connection import with_client
-
-    answer: dict[str, Any] = with_client(target, lambda client: client.call(method, params))
-    return answer
 
 
 def _create_in_home(target: Target, params: dict[str, Any]) -> dict[str, Any]:
@@ -165,24 +116,51 @@ def _create_in_home(target: Target, params: dict[str, Any]) -> dict[str, Any]:
         return _plain(database.write_now(lambda connection: insert_token(connection, actor, **params)))
 
 
-def _list_in_home(target: Target) -> dict[str, Any]:
+def _list_in_home(target: Target, _params: dict[str, Any]) -> dict[str, Any]:
     from skillery.identity.tokens import read_tokens
 
     with open_home_database(target) as database:
         return _plain(database.read_now(read_tokens))
 
 
-def _revoke_in_home(target: Target, token_id: str) -> dict[str, Any]:
+def _revoke_in_home(target: Target, params: dict[str, Any]) -> dict[str, Any]:
     from skillery.audit import local_actor
     from skillery.formats.tokens import REMEMBERED_SECONDS
     from skillery.identity.tokens import end_token
 
     with open_home_database(target) as database:
         actor = local_actor(user_of_this_machine())
-        revoked = database.write_now(lambda connection: end_token(connection, actor, token_id))
+        revoked = database.write_now(lambda connection: end_token(connection, actor, params["id"]))
     # Servers cache valid tokens for REMEMBERED_SECONDS. Afterwards, no server accepts the token.
     time.sleep(REMEMBERED_SECONDS)
     return _plain(revoked)
+
+
+token.add_command(
+    Verb(
+        "list",
+        "list_tokens",
+        Table(
+            "tokens",
+            "id name kind scopes namespaces status expires last_used",
+            scopes=lambda row: (", " if is_terminal() else ",").join(row["scopes"]),
+            namespaces=lambda row: " ".join(row["namespaces"]) or "-",
+            expires=lambda row: row["expires_at"] or "never",
+            last_used=lambda row: row["last_used_at"] or "never",
+        ),
+        at_home=_list_in_home,
+        help="List all tokens, including expired and revoked tokens. The secret parts of tokens are not shown.",
+    )
+)
+token.add_command(
+    Verb(
+        "revoke",
+        "revoke_token",
+        changed("{id} ({name}) is revoked"),
+        at_home=_revoke_in_home,
+        help="Revoke a token permanently. The runs and blobs of the token's identity stay.",
+    )
+)
 
 
 def _plain(answer: Any) -> dict[str, Any]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from skillery.cli.options import Target, filled, json_option, print_change, target_options
-from skillery.cli.output import clean, print_json, print_rows
+from skillery.cli.output import clean, print_json
+from skillery.cli.verbs import Table, Verb, changed
 
 
 @click.group()
@@ -52,6 +51,8 @@ def add(
     **named: str | None,
 ) -> None:
     """Let CI jobs publish a skill ('sales.report') or a namespace ('sales.*')."""
+    from skillery.cli.connection import with_client
+
     if github and gitlab:
         raise click.UsageError("--github and --gitlab exclude each other: add two rules")
     params = {
@@ -62,7 +63,7 @@ def add(
         "kind": "person" if person else "agent",
         **named,
     }
-    added = _call(target, "add_trust_rule", params)
+    added = with_client(target, lambda client: client.call("add_trust_rule", params))
     if as_json:
         print_json(added)
         return
@@ -80,48 +81,24 @@ def _claim(text: str) -> tuple[str, str]:
     return name, value
 
 
-@trust.command("list")
-@target_options
-@json_option
-def list_(target: Target, as_json: bool) -> None:
-    """List the rules for your namespaces. Admins get all rules."""
-    found = _call(target, "list_trust_rules", {})
-    if as_json:
-        print_json(found)
-        return
-    print_rows(
-        ("id", "publishes", "issuer", "claims", "kind", "by", "last used"),
-        [
-            (
-                one["id"],
-                one["target"],
-                one["issuer"],
-                " ".join(f"{name}={value}" for name, value in one["claims"].items()),
-                one["kind"],
-                one["created_by"],
-                one["last_used_at"] or "-",
-            )
-            for one in found["rules"]
-        ],
-        none="No trust rules.",
+trust.add_command(
+    Verb(
+        "list",
+        "list_trust_rules",
+        Table(
+            "rules",
+            "id publishes=target issuer claims kind by=created_by last_used=last_used_at",
+            noun="trust rules",
+            claims=lambda rule: " ".join(f"{name}={value}" for name, value in rule["claims"].items()),
+        ),
+        help="List the rules for your namespaces. Admins get all rules.",
     )
-
-
-@trust.command("rm")
-@click.argument("rule_id", metavar="ID")
-@target_options
-@json_option
-def rm(rule_id: str, target: Target, as_json: bool) -> None:
-    """Remove a rule. Tokens that jobs got with this rule end at once."""
-    removed = _call(target, "remove_trust_rule", {"id": rule_id})
-    if as_json:
-        print_json(removed)
-    else:
-        print_change(f"{removed['id']} ({removed['target']}) is removed, and {removed['ended']} tokens ended,")
-
-
-def _call(target: Target, method: str, params: dict[str, Any]) -> dict[str, Any]:
-    from skillery.cli.connection import with_client
-
-    answer: dict[str, Any] = with_client(target, lambda client: client.call(method, params))
-    return answer
+)
+trust.add_command(
+    Verb(
+        "rm",
+        "remove_trust_rule",
+        changed("{id} ({target}) is removed, and {ended} tokens ended,"),
+        help="Remove a rule. Tokens that jobs got with this rule end at once.",
+    )
+)
