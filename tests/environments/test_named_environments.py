@@ -589,6 +589,7 @@ def test_the_commands_of_a_running_server(named: Server, new_name: str) -> None:
     assert shown.code == 0
     assert "frames 1.5" in shown.out
     assert on("show", "broken", "--wait").code == 1
+    assert on("show", "old", "--wait").code == 0
     assert "old\tready" in on("list").out
     assert on("list", "--installed", "--json").json["environments"] != []
     rebuilt = on("rebuild", "old", "--wait", "--json")

@@ -79,9 +79,9 @@ def commands() -> None:
 commands.sections = {
     "Find and use skills": (
         search.search,
-        skills.list_,
-        skills.describe,
-        skills.read,
+        search.list_,
+        search.describe,
+        search.read,
         try_skill.try_,
         install.install,
     ),

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from skillery.cli.failures import CHECK_FAILED
-from skillery.cli.options import Target, home_options, json_option, print_change, target_options, user_of_this_machine
+from skillery.cli.options import Target, home_options, json_option, print_change, user_of_this_machine
 from skillery.cli.output import clean, print_json, print_rows
 from skillery.cli.tokens import open_home_database
 from skillery.errors import InvalidParams
+from skillery.cli.verbs import Verb, argument
+from skillery.errors import InvalidParams, NotAuthenticated
 
 if TYPE_CHECKING:
     from skillery.backends import Authenticator, Credentials, Explanation, RevokesIdentities
@@ -144,26 +146,8 @@ def revoked(target: Target, as_json: bool) -> None:
         print_rows(["identity"], [(clean(name),) for name in names], none="No identity is revoked.")
 
 
-@click.command("offboard")
-@click.argument("name", metavar="IDENTITY")
-@target_options
-@json_option
-def offboard(name: str, target: Target, as_json: bool) -> None:
-    """End an identity, and list its remaining data.
-
-    Its tokens, sessions of browsers and running runs end within a second on every server of the database. Its versions,
-    blobs, workspaces, trust rules and webhooks stay.
-    """
-    if target.url:
-        from skillery.cli.connection import with_client
-
-        report = with_client(target, lambda client: client.call("revoke_identity", {"name": name}))
-    else:
-        report, _ = _offboard_in_home(target, name)
-    if as_json:
-        print_json(report)
-        return
-    print_change(f"{name} is revoked")
+def _print_offboarded(report: dict[str, Any]) -> None:
+    print_change(f"{click.get_current_context().params['name']} is revoked")
     _print_ended(report)
     for subject, names in report["left"].items():
         if names:
@@ -192,6 +176,20 @@ def _offboard_in_home(target: Target, name: str) -> tuple[dict[str, Any], bool]:
         time.sleep(SETTLED_SECONDS)
         report = database.write_now(lambda connection: end_late(connection, actor, report))
     return msgspec.to_builtins(report), changed
+
+
+offboard = Verb(
+    "offboard",
+    "revoke_identity",
+    _print_offboarded,
+    argument("name", "IDENTITY"),
+    at_home=lambda target, params: _offboard_in_home(target, params["name"])[0],
+    help="""End an identity, and list its remaining data.
+
+    Its tokens, sessions of browsers and running runs end within a second on every server of the database. Its versions,
+    blobs, workspaces, trust rules and webhooks stay.
+    """,
+)
 
 
 def _restore_in_home(target: Target, name: str) -> bool:

@@ -13,6 +13,7 @@ import click
 
 from skillery.cli.options import Target, json_option, print_change, target_options
 from skillery.cli.output import clean, is_terminal, print_json
+from skillery.cli.verbs import Verb, argument, changed
 
 if TYPE_CHECKING:
     from skillery.client import AsyncClient, AsyncOpenBlob
@@ -89,19 +90,15 @@ def get(blob_id: str, output: str | None, target: Target, as_json: bool) -> None
         print_json({**answer, "path": output})
 
 
-@blob.command("rm")
-@click.argument("blob_id", metavar="ID")
-@target_options
-@json_option
-def rm(blob_id: str, target: Target, as_json: bool) -> None:
-    """Delete a blob. The blob is unavailable at once; later sweeps remove its content."""
-    from skillery.cli.connection import with_client
-
-    answer = with_client(target, lambda client: client.delete_blob(blob_id))
-    if as_json:
-        print_json(answer)
-    else:
-        print_change(f"deleted {answer['blob_id']}")
+blob.add_command(
+    Verb(
+        "rm",
+        "delete_blob",
+        changed("deleted {blob_id}"),
+        argument("blob_id", "ID"),
+        help="Delete a blob. The blob is unavailable at once; later sweeps remove its content.",
+    )
+)
 
 
 def seconds_of(ttl: str) -> int:

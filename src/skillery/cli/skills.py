@@ -1,12 +1,7 @@
-"""`skillery publish`, `list`, `describe` and `read`.
-
-The commands call the methods create_skill, check_skill, list_skills, describe_skill and read_skill_file.
-"""
+"""`skillery publish`: the methods create_skill and check_skill."""
 
 from __future__ import annotations
 
-import base64
-import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -20,21 +15,17 @@ from skillery.cli.options import (
     allow_unknown_option,
     folders_argument,
     json_option,
-    name_and_version,
     print_change,
     target_options,
 )
-from skillery.cli.output import clean, is_terminal, print_json, print_rows, print_warnings
-from skillery.cli.skill_page import print_skill
+from skillery.cli.output import clean, print_json
 from skillery.errors import SkilleryError
 
 if TYPE_CHECKING:
     from skillery.client import AsyncClient
-    from skillery.client.results import SkillPage
     from skillery.formats.version_diffs import Part, Step
     from skillery.publishing import SkillFolder
 
-MAX_PAGE = 1000
 SEARCHED = 20
 """Hits of the search that shows whether a description is found."""
 PRINTED_FIELDS = ("warnings", "verified", "examples", "findings", "permissions_diff")
@@ -261,101 +252,3 @@ def _permission_lines(answer: Mapping[str, Any]) -> Iterator[str]:
         since = f"added since {diff['against']}" if diff["against"] else "in the first version"
         review = "; a reviewer must approve this" if answer["status"] in {"draft", "in_review"} else ""
         yield f"permissions {since}: {', '.join(added)}{review}"
-
-
-@click.command("list")
-@click.option("--namespace", help="Only skills in this namespace and the namespaces below it.")
-@click.option("--detail", type=click.Choice(["names", "summary"]), default="names", show_default=True)
-@click.option("--limit", type=click.IntRange(1, MAX_PAGE), help="Maximum number of skills.  [default: 50]")
-@click.option("--cursor", help="Continue after the page that returned this next_cursor.")
-@click.option("--all", "everything", is_flag=True, help="List all pages.")
-@target_options
-@json_option
-def list_(
-    namespace: str | None,
-    detail: Literal["names", "summary"],
-    limit: int | None,
-    cursor: str | None,
-    everything: bool,
-    target: Target,
-    as_json: bool,
-) -> None:
-    """List the latest version of each skill, one row each."""
-    from skillery.cli.connection import with_client
-
-    if everything and limit is not None:
-        raise click.UsageError("--all and --limit exclude each other: use only one of them")
-
-    async def pages(client: AsyncClient) -> SkillPage:
-        size = MAX_PAGE if everything else limit
-        page = await client.list_skills(namespace=namespace, detail=detail, limit=size, cursor=cursor)
-        rows = page["skills"]
-        while everything and page["next_cursor"]:
-            page = await client.list_skills(namespace=namespace, detail=detail, limit=size, cursor=page["next_cursor"])
-            rows += page["skills"]
-        return {**page, "skills": rows}
-
-    answer = with_client(target, pages)
-    if as_json:
-        print_json(answer)
-        return
-    _print_skills(answer["skills"], detail)
-    if answer["next_cursor"]:
-        click.echo(f"More skills: --all, or --cursor {clean(answer['next_cursor'])}", err=True)
-
-
-def _print_skills(skills: Sequence[Mapping[str, Any]], detail: str) -> None:
-    columns = ["name", "version", "kind", "description"]
-    rows = [[skill[column] for column in columns] for skill in skills]
-    if detail == "summary":
-        columns += ["tags", "inputs", "tools"]
-        for row, skill in zip(rows, skills, strict=True):
-            row += [", ".join(skill.get(column) or ()) for column in columns[-3:]]
-    print_rows(columns, rows, none="No skills.")
-    print_warnings(skills)
-
-
-@click.command()
-@click.argument("name", metavar="NAME[@VERSION]")
-@click.option("--version", help="Version, range or digest.  [default: the latest release]")
-@click.option("--detail", type=click.Choice(["manifest", "summary", "full"]), default="summary", show_default=True)
-@target_options
-@json_option
-def describe(
-    name: str, version: str | None, detail: Literal["manifest", "summary", "full"], target: Target, as_json: bool
-) -> None:
-    """Show what a skill does, its inputs and its state. --detail full adds all examples, the files and SKILL.md."""
-    from skillery.cli.connection import with_client
-
-    name, version = name_and_version(name, version)
-    answer = with_client(target, lambda client: client.describe_skill(name=name, version=version, detail=detail))
-    if as_json:
-        print_json(answer)
-        return
-    print_skill(answer["skill"])
-
-
-@click.command()
-@click.argument("name", metavar="NAME[@VERSION]")
-@click.argument("path", metavar="PATH")
-@click.option("--version", help="Version, range or digest.  [default: the latest release]")
-@target_options
-@json_option
-def read(name: str, path: str, version: str | None, target: Target, as_json: bool) -> None:
-    """Write one file of a skill to stdout.
-
-    A pipe or a file gets the unchanged bytes. On a terminal, control characters are escaped.
-    """
-    from skillery.cli.connection import with_client
-
-    name, version = name_and_version(name, version)
-    answer = with_client(target, lambda client: client.read_skill_file(name=name, version=version, path=path))
-    if as_json:
-        print_json(answer)
-        return
-    content: str = answer["content"]
-    raw = base64.b64decode(content) if answer.get("encoding") == "base64" else content.encode()
-    if is_terminal():
-        click.echo(clean(raw.decode("utf-8", "backslashreplace")), nl=False)
-        return
-    sys.stdout.buffer.write(raw)

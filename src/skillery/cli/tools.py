@@ -14,7 +14,7 @@ from skillery.cli.failures import RUN_FAILED
 from skillery.cli.files import file_options, read_files, upload_files
 from skillery.cli.options import Target, json_option, name_and_version, print_change, target_options, work_dir_option
 from skillery.cli.output import as_json as as_json_text
-from skillery.cli.output import clean, print_fields, print_json, print_rows
+from skillery.cli.output import clean, print_fields, print_json
 from skillery.cli.run import ENDINGS, input_options, read_inputs, text_in, text_of, upload_inputs
 from skillery.cli.run_output import (
     RunOptions,
@@ -26,70 +26,60 @@ from skillery.cli.run_output import (
     print_warnings,
     with_command,
 )
+from skillery.cli.verbs import Table, Verb, argument, option
 
 if TYPE_CHECKING:
     from skillery.client import AsyncClient
-    from skillery.client.results import DefinedTool, ToolPage
+    from skillery.client.results import DefinedTool
 
-MAX_PAGE = 1000
-session_option = click.option(
-    "--session", metavar="TEXT", help="The session of the tools.  [default: the unnamed session]"
-)
-
-
-@click.group()
-def tool() -> None:
-    """List, call and define tools (functions of skills)."""
+SESSION: Mapping[str, Any] = {
+    "metavar": "TEXT",
+    "help": "The session of the tools.  [default: the unnamed session]",
+}
+session_option = click.option("--session", **SESSION)
 
 
-@tool.command("list")
-@click.argument("skill", metavar="[SKILL[@VERSION]]", required=False)
-@session_option
-@click.option("--limit", type=click.IntRange(1, MAX_PAGE), help="Maximum number of tools.  [default: 50]")
-@click.option("--cursor", help="Continue after the page that returned this next_cursor.")
-@click.option("--all", "everything", is_flag=True, help="List all pages.")
-@target_options
-@json_option
-def list_(
-    skill: str | None,
-    session: str | None,
-    limit: int | None,
-    cursor: str | None,
-    everything: bool,
-    target: Target,
-    as_json: bool,
-) -> None:
-    """List the tools of all skills, or of SKILL."""
-    from skillery.cli.connection import with_client
-
-    if everything and limit is not None:
-        raise click.UsageError("--all and --limit exclude each other: use only one of them")
-    size = MAX_PAGE if everything else limit
-
-    async def pages(client: AsyncClient) -> ToolPage:
-        page = await client.list_tools(skill=skill, session=session, limit=size, cursor=cursor)
-        rows = page["tools"]
-        while everything and page["next_cursor"]:
-            page = await client.list_tools(skill=skill, session=session, limit=size, cursor=page["next_cursor"])
-            rows += page["tools"]
-        return {**page, "tools": rows}
-
-    answer = with_client(target, pages)
-    if as_json:
-        print_json(answer)
-        return
-    columns = ["name", "skill", "version", "parameters", "description"]
-    print_rows(columns, [_row(one) for one in answer["tools"]], none="No tools.")
-    if answer["next_cursor"]:
-        click.echo(f"More tools: --all, or --cursor {clean(answer['next_cursor'])}", err=True)
-
-
-def _row(one: Mapping[str, Any]) -> list[str]:
-    parameters = [
+def _parameters(tool: Mapping[str, Any]) -> str:
+    return ", ".join(
         name + ("?" if isinstance(declared, dict) and declared.get("optional") else "")
-        for name, declared in one["parameters"].items()
-    ]
-    return [one["name"], one["skill"] or "(session)", one["version"] or "", ", ".join(parameters), one["description"]]
+        for name, declared in tool["parameters"].items()
+    )
+
+
+def _print_defined(answer: Mapping[str, Any]) -> None:
+    print_fields([(field, value) for field, value in answer.items() if value is not None])
+    print_change("changed", err=True)
+
+
+tool = click.Group(
+    "tool",
+    help="List, call and define tools (functions of skills).",
+    commands=[
+        Verb(
+            "list",
+            "list_tools",
+            Table(
+                "tools",
+                "name skill version parameters description",
+                skill=lambda tool: tool["skill"] or "(session)",
+                version=lambda tool: tool["version"] or "",
+                parameters=_parameters,
+            ),
+            argument("skill", "[SKILL[@VERSION]]", required=False),
+            option("--session", **SESSION),
+            pages="choice",
+            help="List the tools of all skills, or of SKILL.",
+        ),
+        Verb(
+            "remove",
+            "remove_tool",
+            _print_defined,
+            argument("name", "[SKILL/]TOOL"),
+            option("--session", **SESSION),
+            help="Remove a defined tool.",
+        ),
+    ],
+)
 
 
 @tool.command("call")
@@ -259,24 +249,8 @@ def define(
             session=session,
         )
 
-    _print_defined(with_client(target, define_tool, sandbox=True), as_json)
-
-
-@tool.command("remove")
-@click.argument("name", metavar="[SKILL/]TOOL")
-@session_option
-@target_options
-@json_option
-def remove(name: str, session: str | None, target: Target, as_json: bool) -> None:
-    """Remove a defined tool."""
-    from skillery.cli.connection import with_client
-
-    _print_defined(with_client(target, lambda client: client.remove_tool(name, session=session)), as_json)
-
-
-def _print_defined(answer: Mapping[str, Any], as_json: bool) -> None:
+    answer = with_client(target, define_tool, sandbox=True)
     if as_json:
         print_json(answer)
-        return
-    print_fields([(field, value) for field, value in answer.items() if value is not None])
-    print_change("changed", err=True)
+    else:
+        _print_defined(answer)

@@ -10,26 +10,103 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from skillery.cli.files import BLOB_ID, GivenFile, read_files
-from skillery.cli.options import Target, json_option, print_change, target_options
-from skillery.cli.output import clean, is_terminal, print_fields, print_json, print_rows
+from skillery.cli.options import Target, json_option, target_options
+from skillery.cli.output import is_terminal, print_fields, print_json
+from skillery.cli.verbs import Table, Verb, argument, changed, option, printed
 
 if TYPE_CHECKING:
     from skillery.client import AsyncClient
     from skillery.client.results import WorkspaceInfo
 
 
-@click.group(short_help="Keep files from run to run.")
-def workspace() -> None:
-    """Create, list and change workspaces: files that stay from run to run."""
+def _seconds(_ctx: click.Context, _option: click.Parameter, ttl: str | None) -> int | None:
+    from skillery.cli.blobs import seconds_of
+
+    return seconds_of(ttl) if ttl else None
 
 
-def _ttl_option(command: Any) -> Any:
-    return click.option("--ttl", metavar="TIME", help="Lifetime after the last use: 12h, 90d.  [default: 7d]")(command)
+def _print_workspace(workspace: Mapping[str, Any]) -> None:
+    print_fields(_fields(workspace))
+
+
+def _fields(workspace: Mapping[str, Any]) -> Iterable[tuple[str, object]]:
+    for key, value in workspace.items():
+        if key != "snapshots" and value not in (None, ""):
+            yield key, value
+    lines = [
+        f"{snapshot['snapshot']} {snapshot['created_at']} {snapshot['run_id'] or ''}".rstrip()
+        for snapshot in workspace["snapshots"]
+    ]
+    if lines:
+        yield "snapshots", "\n".join(lines)
+
+
+ID = argument("workspace", "ID")
+TTL: Mapping[str, Any] = {
+    "metavar": "TIME",
+    "callback": _seconds,
+    "help": "Lifetime after the last use: 12h, 90d.  [default: 7d]",
+}
+_print_id = printed("id", "created")
+_print_snapshot = printed("snapshot", "saved")
+workspace = click.Group(
+    "workspace",
+    short_help="Keep files from run to run.",
+    help="Create, list and change workspaces: files that stay from run to run.",
+    commands=[
+        Verb(
+            "fork",
+            "create_workspace",
+            _print_id,
+            argument("origin", "ID|SNAPSHOT|RUN"),
+            option("--ttl", **TTL),
+            fixed={"files": None},
+            help="Create a workspace with the files of a workspace, a snapshot or a run, and print its id.",
+        ),
+        Verb(
+            "list",
+            "list_workspaces",
+            Table("workspaces", "id name files bytes=size_bytes expires=expires_at held_by=run_id"),
+        ),
+        Verb(
+            "show",
+            "describe_workspace",
+            _print_workspace,
+            ID,
+            fixed={"path": None, "limit": 1, "cursor": None},
+            takes=lambda answer: {**answer["workspace"], "snapshots": answer["snapshots"]},
+            help="Show a workspace and its snapshots, newest first.",
+        ),
+        Verb(
+            "files",
+            "describe_workspace",
+            Table(
+                "entries",
+                "path kind bytes=size_bytes sha256",
+                noun="files",
+                kind=lambda entry: "program" if entry["executable"] else entry["kind"],
+            ),
+            ID,
+            argument("path", required=False),
+            option("--limit", type=click.IntRange(1, 1000), help="Maximum number of files.  [default: 200]"),
+            takes=lambda answer: {"entries": answer["entries"], "next_cursor": answer["next_cursor"]},
+            help="List the files of a workspace, or those at or below PATH.",
+        ),
+        Verb("reset", "reset_workspace", _print_snapshot, ID, help="Make an earlier snapshot the current one."),
+        Verb(
+            "delete",
+            "delete_workspace",
+            changed("deleted {id}"),
+            ID,
+            help="Delete a workspace with its snapshots. Its forks keep their files.",
+        ),
+    ],
+)
 
 
 @workspace.command("create")
 @click.option("--name", help="Any text, shown in lists.")
-@_ttl_option
+@click.option("--ttl", **TTL)
 @click.option(
     "--file",
     "files",
@@ -39,7 +116,7 @@ def _ttl_option(command: Any) -> Any:
 )
 @target_options
 @json_option
-def create(name: str | None, ttl: str | None, files: Sequence[str], target: Target, as_json: bool) -> None:
+def create(name: str | None, ttl: int | None, files: Sequence[str], target: Target, as_json: bool) -> None:
     """Create a workspace and print its id."""
     from skillery.cli.connection import with_client
     from skillery.cli.files import upload_files
@@ -47,90 +124,13 @@ def create(name: str | None, ttl: str | None, files: Sequence[str], target: Targ
     values = read_files(files)
 
     async def created(client: AsyncClient) -> WorkspaceInfo:
-        sent = await upload_files(client, values)
-        return await client.create_workspace(name=name, ttl=_seconds(ttl), files=sent)
+        return await client.create_workspace(name=name, ttl=ttl, files=await upload_files(client, values))
 
-    _print_id(with_client(target, created), as_json)
-
-
-@workspace.command("fork")
-@click.argument("origin", metavar="ID|SNAPSHOT|RUN")
-@click.option("--name", help="Any text, shown in lists.")
-@_ttl_option
-@target_options
-@json_option
-def fork(origin: str, name: str | None, ttl: str | None, target: Target, as_json: bool) -> None:
-    """Create a workspace with the files of a workspace, a snapshot or a run, and print its id."""
-    from skillery.cli.connection import with_client
-
-    answer = with_client(target, lambda client: client.create_workspace(origin=origin, name=name, ttl=_seconds(ttl)))
-    _print_id(answer, as_json)
-
-
-@workspace.command("list")
-@click.option("--limit", type=click.IntRange(1, 1000), help="Maximum number of entries.  [default: 50]")
-@click.option("--cursor", help="Continue after the page that returned this next_cursor.")
-@target_options
-@json_option
-def list_(limit: int | None, cursor: str | None, target: Target, as_json: bool) -> None:
-    """List your workspaces."""
-    from skillery.cli.connection import with_client
-
-    answer = with_client(target, lambda client: client.list_workspaces(limit=limit, cursor=cursor))
+    answer = with_client(target, created)
     if as_json:
         print_json(answer)
-        return
-    print_rows(
-        ["id", "name", "files", "bytes", "expires", "held by"],
-        [
-            (one["id"], one["name"] or "-", one["files"], one["size_bytes"], one["expires_at"], one["run_id"] or "-")
-            for one in answer["workspaces"]
-        ],
-        none="No workspaces.",
-    )
-    _print_cursor(answer)
-
-
-@workspace.command("show")
-@click.argument("id_", metavar="ID")
-@target_options
-@json_option
-def show(id_: str, target: Target, as_json: bool) -> None:
-    """Show a workspace and its snapshots, newest first."""
-    from skillery.cli.connection import with_client
-
-    answer = with_client(target, lambda client: client.describe_workspace(id_, limit=1))
-    about = {**answer["workspace"], "snapshots": answer["snapshots"]}
-    if as_json:
-        print_json(about)
-        return
-    print_fields(_fields(about))
-
-
-@workspace.command("files")
-@click.argument("id_", metavar="ID")
-@click.argument("path", required=False)
-@click.option("--limit", type=click.IntRange(1, 1000), help="Maximum number of entries.")
-@click.option("--cursor", help="Continue after the page that returned this next_cursor.")
-@target_options
-@json_option
-def files(id_: str, path: str | None, limit: int | None, cursor: str | None, target: Target, as_json: bool) -> None:
-    """List the files of a workspace, or those at or below PATH."""
-    from skillery.cli.connection import with_client
-
-    answer = with_client(target, lambda client: client.describe_workspace(id_, path=path, limit=limit, cursor=cursor))
-    if as_json:
-        print_json({"entries": answer["entries"], "next_cursor": answer["next_cursor"]})
-        return
-    print_rows(
-        ["path", "kind", "bytes", "sha256"],
-        [
-            (one["path"], "program" if one["executable"] else one["kind"], one["size_bytes"], one["sha256"])
-            for one in answer["entries"]
-        ],
-        none="No files.",
-    )
-    _print_cursor(answer)
+    else:
+        _print_id(answer)
 
 
 @workspace.command("get")
@@ -164,7 +164,6 @@ def get(id_: str, path: str | None, output: str | None, target: Target) -> None:
 def put(id_: str, values: Sequence[str], target: Target, as_json: bool) -> None:
     """Add or replace files of a workspace. PATH is the name of FILE by default."""
     from skillery.cli.connection import with_client
-    from skillery.cli.files import read_files
 
     local = read_files(values, "FILE")
     for file in local:
@@ -178,67 +177,8 @@ def put(id_: str, values: Sequence[str], target: Target, as_json: bool) -> None:
     async def sent(client: AsyncClient) -> WorkspaceInfo:
         return [await send(client, file) for file in local][-1]
 
-    _print_snapshot(with_client(target, sent), as_json)
-
-
-@workspace.command("reset")
-@click.argument("id_", metavar="ID")
-@click.argument("snapshot")
-@target_options
-@json_option
-def reset(id_: str, snapshot: str, target: Target, as_json: bool) -> None:
-    """Make an earlier snapshot the current one."""
-    from skillery.cli.connection import with_client
-
-    _print_snapshot(with_client(target, lambda client: client.reset_workspace(id_, snapshot)), as_json)
-
-
-@workspace.command("delete")
-@click.argument("id_", metavar="ID")
-@target_options
-@json_option
-def delete(id_: str, target: Target, as_json: bool) -> None:
-    """Delete a workspace with its snapshots. Its forks keep their files."""
-    from skillery.cli.connection import with_client
-
-    answer = with_client(target, lambda client: client.delete_workspace(id_))
+    answer = with_client(target, sent)
     if as_json:
         print_json(answer)
     else:
-        print_change(f"deleted {answer['id']}")
-
-
-def _seconds(ttl: str | None) -> int | None:
-    from skillery.cli.blobs import seconds_of
-
-    return seconds_of(ttl) if ttl else None
-
-
-def _print_id(answer: Mapping[str, Any], as_json: bool) -> None:
-    if as_json:
-        print_json(answer)
-    else:
-        click.echo(clean(answer["id"]))
-        print_change("created", err=True)
-
-
-def _print_snapshot(answer: Mapping[str, Any], as_json: bool) -> None:
-    if as_json:
-        print_json(answer)
-    else:
-        click.echo(clean(answer["snapshot"]))
-        print_change("saved", err=True)
-
-
-def _print_cursor(answer: Mapping[str, Any]) -> None:
-    if answer["next_cursor"]:
-        click.echo(f"More entries: --cursor {clean(answer['next_cursor'])}", err=True)
-
-
-def _fields(about: Mapping[str, Any]) -> Iterable[tuple[str, object]]:
-    for key, value in about.items():
-        if key != "snapshots" and value not in (None, ""):
-            yield key, value
-    lines = [f"{one['snapshot']} {one['created_at']} {one['run_id'] or ''}".rstrip() for one in about["snapshots"]]
-    if lines:
-        yield "snapshots", "\n".join(lines)
+        _print_snapshot(answer)
