@@ -138,7 +138,7 @@ def _print_saved(as_json: bool, saved: Saved) -> None:
 
 
 def _print_answer(saved: Saved) -> None:
-    from skillery.cli.skills import finding_lines
+    from skillery.cli.publish import finding_lines
 
     answer = saved.answer
     click.echo(clean(f"{answer['name']} {answer['version']} {answer['digest']}  {saved.took_ms:.0f} ms"))

@@ -1,4 +1,4 @@
-"""`skillery env`: environments of packages for runs, by name or by the SHA-256 of a lock."""
+"""`skillery env`, `usage`, `quota` and `gc`: packages, counts and space of a server."""
 
 from __future__ import annotations
 
@@ -9,14 +9,109 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from skillery.cli.failures import CHECK_FAILED
-from skillery.cli.garbage import sweep_verb
 from skillery.cli.options import Target, json_option, print_change, target_options
-from skillery.cli.output import clean, print_fields, print_json
+from skillery.cli.output import clean, print_fields, print_json, print_rows
 from skillery.cli.verbs import Table, Verb, option
 
 if TYPE_CHECKING:
     from skillery.client import AsyncClient
     from skillery.client.results import DescribedEnvironment
+
+
+# -- `skillery usage` and `skillery quota`: how often skills were read and run, and the use of each quota --------------
+
+
+OF_IDENTITY = (
+    "blobs",
+    "blob_bytes",
+    "runs_per_minute",
+    "concurrent_runs",
+    "session_tools",
+    "workspaces",
+    "workspace_bytes",
+)
+
+
+def _clients(skill: Mapping[str, Any]) -> str:
+    return ", ".join(f"{client['client']} {client['loads'] + client['reads']}" for client in skill["clients"])
+
+
+def _print_quotas(answer: Mapping[str, Any]) -> None:
+    print_rows(["of", "quota", "used", "limit"], _quotas(answer), headed=True)
+
+
+def _quotas(answer: Mapping[str, Any]) -> Iterator[tuple[str, str, int, object]]:
+    for name in OF_IDENTITY:
+        yield answer["identity"], name, answer[name]["used"], _limit(answer[name])
+    for namespace in answer["namespaces"]:
+        used = namespace["bundle_bytes"]
+        yield namespace["namespace"], "bundle_bytes", used["used"], _limit(used)
+
+
+def _limit(used: Mapping[str, Any]) -> object:
+    return "none" if used["limit"] is None else used["limit"]
+
+
+usage = Verb(
+    "usage",
+    "list_skill_usage",
+    Table(
+        "skills",
+        "skill=name loads reads runs read_by",
+        none="No skill was read or run in the last 30 days.",
+        headed=True,
+        read_by=_clients,
+    ),
+    pages="all",
+    help="""Show how often skills were read and run in the last 30 days.
+
+    `loads` are reads of SKILL.md and of whole versions, `reads` are reads of other files. Only programs that name
+    themselves are counted, not browsers. New counts appear after at most ten seconds.
+    """,
+)
+quota = Verb(
+    "quota",
+    "get_usage",
+    _print_quotas,
+    option(
+        "--identity",
+        metavar="NAME",
+        help="The identity. Other identities than your own require the scope admin.  [default: your own]",
+    ),
+    option("--namespace", metavar="NAMESPACE", help="The namespace.  [default: the namespaces of your grants]"),
+    help="Show the used amount and the limit of each quota.",
+)
+
+
+# -- `skillery gc`: remove unreferenced and expired data ---------------------------------------------------------------
+
+
+def print_sweep(answer: Mapping[str, Any]) -> None:
+    done = "would be removed" if answer["dry_run"] else "removed"
+    for step, swept in answer["removed"].items():
+        click.echo(clean(f"{step.replace('_', ' ')}: {swept['count']} {done}, {swept['bytes']} bytes"))
+    if not answer["dry_run"]:
+        print_change("swept", err=True)
+
+
+def sweep_verb(steps: list[str] | None, help: str) -> Verb:
+    """Return the command `gc` for these steps of a sweep, or for all."""
+    dry_run = option("--dry-run", is_flag=True, help="Print what would be removed; change nothing.")
+    return Verb("gc", "collect_garbage", print_sweep, dry_run, fixed={"steps": steps}, help=help)
+
+
+gc = sweep_verb(
+    None,
+    """Remove expired and unreferenced data.
+
+    The command removes expired blobs, unreferenced contents and unused local copies. A server does this automatically
+    every gc.interval_minutes.
+    """,
+)
+
+
+# -- `skillery env`: environments of packages for runs, by name or by the SHA-256 of a lock ----------------------------
+
 
 STEPS = ["old_locks", "environments"]
 """The steps of a sweep that remove packages."""

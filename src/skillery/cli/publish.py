@@ -65,7 +65,7 @@ def publish(
     from skillery.cli.connection import with_client
 
     if trusted:
-        from skillery.cli.trusted_publishing import trusted_target
+        from skillery.cli.trust import trusted_target
 
         target = trusted_target(target, _read(folders[0], allow_unknown).manifest["name"] if len(folders) == 1 else "")
     read = partial(_read, allow_unknown=allow_unknown)
