@@ -34,7 +34,7 @@ from tests.support.parallel import is_first
 from tests.support.prefork import FORKED, prefork
 from tests.support.processes import eventually
 
-HEAVY = ("litestar", "sqlalchemy", "alembic", "httpx", "rich", "asyncio", "uvicorn", "psycopg")
+HEAVY = ("litestar", "sqlalchemy", "alembic", "httpx", "rich", "asyncio", "uvicorn", "psycopg", "yaml", "packaging")
 ADDER = "def main(args):\n    print('adding')\n    return args['a'] + args['b']\n"
 BINARY = bytes(range(256)) * 900
 

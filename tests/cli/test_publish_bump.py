@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from skillery.cli.diff import next_version
+from skillery.cli.publish_options import next_version
 from skillery.formats.semver import Version
 from tests.cli.test_cli import skillery
 from tests.conftest import Rpc, Server

@@ -1,26 +1,24 @@
-"""`skillery diff`, and `skillery publish --bump`: the changes between two versions, and the next version."""
+"""`skillery diff`: compare two versions of a skill, two skills, or folders.
+
+The method diff_versions compares two versions of one skill. This process makes all other comparisons.
+"""
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from skillery.cli.files import folders_in, is_folder
 from skillery.cli.options import Target, json_option, name_and_version, target_options
 from skillery.cli.output import clean, print_json
-from skillery.errors import InvalidVersion
-from skillery.formats.semver import Version
-from skillery.formats.version_diffs import PARTS, Facts, Part, Step, derived_step, step_between
 
 if TYPE_CHECKING:
     from skillery.client import AsyncClient
     from skillery.formats.version_diffs import Compared
-    from skillery.publishing import SkillFolder
-
 
 HERE = "."
 _COLOURS = {"+": "green", "-": "red", "@": "cyan"}
@@ -175,113 +173,3 @@ def _file_lines(change: Mapping[str, Any]) -> Iterator[str]:
     yield f"  {change['change']} {change['path']} ({facts['size_bytes']} bytes{mode}){note}"
     for line in change["diff"].splitlines():
         yield f"    {line}"
-
-
-# -- `skillery publish --bump`: the next version, written into skill.toml ----------------------------------------------
-
-
-SKILL_TOML, TOOLS_JSON = "skill.toml", "tools.json"
-NOT_FOUND, INVALID_PARAMS = -32003, -32602
-
-
-class Stepped(NamedTuple):
-    """A skill with its next version, the step that its changes need (None without an earlier version), and warnings."""
-
-    skill: SkillFolder
-    step: Step | None = None
-    warnings: tuple[str, ...] = ()
-
-
-async def stepped(client: AsyncClient, skill: SkillFolder, bump: Part | Literal["auto"] | None) -> Stepped:
-    """Return the skill with the version that `bump` makes. Without `bump`, the version stays.
-
-    `auto` takes the step that the changes since the latest version need. Without an earlier version, `auto` keeps the
-    version. If the step is smaller than the changes need, there is a warning.
-    """
-    latest = await _latest(client, str(skill.manifest.get("name", "")))
-    step = derived_step(latest[1], _facts(skill)) if latest else None
-    part = (step.part if step else None) if bump == "auto" else bump
-    made = with_bump(skill, part) if part else skill
-    try:
-        version = Version.parse(str(made.manifest.get("version", "")))
-    except InvalidVersion:
-        return Stepped(made, step)  # the server reports it with all other problems
-    if latest is None or step is None or not version.precedence > latest[0].precedence:
-        return Stepped(made, step)
-    taken = step_between(latest[0], version)
-    if PARTS.index(taken) >= PARTS.index(step.part):
-        return Stepped(made, step)
-    text = f"{version} is a {taken} step after {latest[0]}, but the changes need {step.part}: {step.reasons[0]}"
-    return Stepped(made, step, (f"{text}; publish --bump auto takes this step",))
-
-
-async def _latest(client: AsyncClient, name: str) -> tuple[Version, Facts] | None:
-    """Return the latest version of a skill and its facts, or None if the caller sees none."""
-    from skillery.client import AnsweredError
-
-    try:
-        described: Any = (await client.describe_skill(name, detail="full"))["skill"]
-        paths = frozenset(file["path"] for file in described["files"])
-        tools = b""
-        if TOOLS_JSON in paths:
-            answer = await client.read_skill_file(name, path=TOOLS_JSON, version=described["version"])
-            content = answer["content"]
-            tools = base64.b64decode(content) if answer["encoding"] == "base64" else content.encode()
-    except AnsweredError as error:
-        if error.object.get("code") in {NOT_FOUND, INVALID_PARAMS}:
-            return None
-        raise
-    return Version.parse(described["version"]), Facts(described["manifest"], _tools(tools, paths), paths)
-
-
-async def stored_digest(client: AsyncClient, skill: SkillFolder) -> str:
-    """Return the digest of the stored version with the number of the skill, or "" if the caller sees none."""
-    from skillery.client import InvalidParams, NotFound
-
-    name, version = (str(skill.manifest.get(key, "")) for key in ("name", "version"))
-    try:
-        return (await client.describe_skill(name, version=version, detail="manifest"))["skill"]["digest"]
-    except (NotFound, InvalidParams):  # the server reports an invalid manifest with all other problems
-        return ""
-
-
-def _facts(skill: SkillFolder) -> Facts:
-    paths = frozenset(file.path for file in skill.files)
-    tools = next((file.content for file in skill.files if file.path == TOOLS_JSON), b"")
-    return Facts(skill.manifest, _tools(tools, paths), paths)
-
-
-def _tools(content: bytes, paths: frozenset[str]) -> dict[str, dict[str, Any]]:
-    """Return the declared parameters of each tool, by name."""
-    from skillery.formats.tools import read_tools
-
-    return {tool.name: tool.declared for tool in read_tools(content, paths).tools} if content else {}
-
-
-def with_bump(skill: SkillFolder, part: Part) -> SkillFolder:
-    """Return the skill with its next version in the manifest and in skill.toml. Raise InvalidManifest, InvalidVersion.
-
-    The rest of skill.toml stays as it is, byte for byte.
-    """
-    from skillery.publishing.folders import with_version
-
-    return with_version(skill, next_version(Version.parse(str(skill.manifest.get("version", ""))), part))
-
-
-def write_bump(folder: Path, skill: SkillFolder) -> None:
-    """Write the skill.toml of a skill that `with_bump` returned."""
-    (folder / SKILL_TOML).write_bytes(next(file.content for file in skill.files if file.path == SKILL_TOML))
-
-
-def next_version(version: Version, part: Part) -> Version:
-    """Return the next version by the rules of npm.
-
-    If the version is a pre-release of the wanted release, return this release: 1.3.0 after 1.3.0-rc.1 with `minor`.
-    """
-    has_release = bool(version.prerelease)
-    release = Version(version.major, version.minor, version.patch)
-    if part == "patch":
-        return version.next_patch()
-    if part == "minor":
-        return release if has_release and not version.patch else version.next_minor()
-    return release if has_release and not (version.patch or version.minor) else version.next_major()

@@ -65,7 +65,7 @@ def publish(
     from skillery.cli.connection import with_client
 
     if trusted:
-        from skillery.cli.trust import trusted_target
+        from skillery.cli.publish_options import trusted_target
 
         target = trusted_target(target, _read(folders[0], allow_unknown).manifest["name"] if len(folders) == 1 else "")
     read = partial(_read, allow_unknown=allow_unknown)
@@ -106,7 +106,7 @@ async def _publish(
 ) -> dict[str, Any]:
     """Publish a folder. If `reads` is false, the token may only publish, and the answer has no details."""
     from skillery.authoring.lint import lint, placed
-    from skillery.cli.diff import Stepped, stepped, stored_digest, with_bump, write_bump
+    from skillery.cli.publish_options import Stepped, stepped, stored_digest, with_bump, write_bump
     from skillery.publishing.folders import params_of
 
     made = Stepped(read(folder))
@@ -133,7 +133,7 @@ async def _publish(
 
 async def _check(client: AsyncClient, folder: Path, read: Read, bump: Part | Literal["auto"] | None) -> dict[str, Any]:
     from skillery.authoring.lint import lint, placed
-    from skillery.cli.diff import stepped, stored_digest
+    from skillery.cli.publish_options import stepped, stored_digest
     from skillery.publishing.folders import params_of
 
     skill, step, warnings = await stepped(client, read(folder), bump)

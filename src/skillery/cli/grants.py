@@ -1,7 +1,7 @@
-"""`skillery secret`: set secrets, and grant them to skills.
+"""`skillery secret` and `skillery trust`: secrets for skills, and CI jobs that publish without a stored token.
 
-These commands open the database directly, even while a server uses it. So the value of a secret is never sent over
-HTTP.
+The commands for secrets open the database directly, even while a server uses it. So the value of a secret is never sent
+over HTTP.
 """
 
 from __future__ import annotations
@@ -13,14 +13,29 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from skillery.cli.options import Target, home_options, json_option, print_change, user_of_this_machine
+from skillery.cli.options import (
+    Target,
+    filled,
+    home_options,
+    json_option,
+    print_change,
+    target_options,
+    user_of_this_machine,
+)
 from skillery.cli.output import clean, print_json, print_rows
+from skillery.cli.verbs import Table, Verb, changed
 from skillery.errors import InvalidParams, NotFound
 
 if TYPE_CHECKING:
     from skillery.backends import Secrets
     from skillery.database import Database
     from skillery.settings.load import Settings
+
+
+# -- `skillery secret`: set secrets, and grant them to skills ----------------------------------------------------------
+# These commands open the database directly, even while a server uses it. So the value of a secret is never sent over
+# HTTP.
+
 
 MAX_BYTES = 64 * 1024
 
@@ -197,3 +212,101 @@ def _opened(settings: Settings) -> Iterator[tuple[Database, Secrets]]:
             yield database, secrets
     finally:
         database.close()
+
+
+# -- `skillery trust`: manage the rules that let CI jobs publish without a stored token --------------------------------
+
+
+@click.group()
+def trust() -> None:
+    """Let CI jobs publish skills without a stored token.
+
+    A job runs skillery publish --trusted. The server checks the signed token of the CI service, and gives the job a
+    token for 15 minutes.
+    """
+
+
+@trust.command("add")
+@click.argument("publishes", metavar="SKILL|NAMESPACE.*")
+@click.option("--github", callback=filled, metavar="OWNER/REPO", help="Jobs of this repository on GitHub.")
+@click.option("--gitlab", callback=filled, metavar="GROUP/PROJECT", help="Jobs of this project on GitLab.")
+@click.option("--repository-id", callback=filled, metavar="ID", help="Number of the repository or project.")
+@click.option("--owner-id", callback=filled, metavar="ID", help="Number of the owner (GitHub) or group (GitLab).")
+@click.option(
+    "--workflow", callback=filled, metavar="FILE", help="File of the workflow.  [default for GitLab: .gitlab-ci.yml]"
+)
+@click.option(
+    "--ref", callback=filled, metavar="REF", help="Branch or tag: refs/heads/main, refs/tags/*.  [default: all]"
+)
+@click.option("--environment", callback=filled, metavar="NAME", help="Environment of the job.  [default: all]")
+@click.option(
+    "--issuer", callback=filled, metavar="URL", help="Issuer of the tokens.  [default: github.com or gitlab.com]"
+)
+@click.option("--claim", "claims", multiple=True, metavar="NAME=VALUE", help="A further claim that a token must have.")
+@click.option(
+    "--person", is_flag=True, help="Apply the publishing rules for people to the jobs, instead of those for agents."
+)
+@target_options
+@json_option
+def add(
+    publishes: str,
+    github: str | None,
+    gitlab: str | None,
+    claims: tuple[str, ...],
+    person: bool,
+    target: Target,
+    as_json: bool,
+    **named: str | None,
+) -> None:
+    """Let CI jobs publish a skill ('sales.report') or a namespace ('sales.*')."""
+    from skillery.cli.connection import with_client
+
+    if github and gitlab:
+        raise click.UsageError("--github and --gitlab exclude each other: add two rules")
+    params = {
+        "target": publishes,
+        "provider": "github" if github else "gitlab" if gitlab else "oidc",
+        "repository": github or gitlab,
+        "claims": dict(_claim(text) for text in claims),
+        "kind": "person" if person else "agent",
+        **named,
+    }
+    added = with_client(target, lambda client: client.call("add_trust_rule", params))
+    if as_json:
+        print_json(added)
+        return
+    click.echo(clean(added["id"]))
+    click.echo(clean(f"jobs of {added['issuer']} may publish {added['target']} if their tokens have:"), err=True)
+    for name, value in added["claims"].items():
+        click.echo(clean(f"  {name} = {value}"), err=True)
+    print_change("added", err=True)
+
+
+def _claim(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name and equals and value):
+        raise click.BadParameter(f"'{text}' is not NAME=VALUE", param_hint="--claim")
+    return name, value
+
+
+trust.add_command(
+    Verb(
+        "list",
+        "list_trust_rules",
+        Table(
+            "rules",
+            "id publishes=target issuer claims kind by=created_by last_used=last_used_at",
+            noun="trust rules",
+            claims=lambda rule: " ".join(f"{name}={value}" for name, value in rule["claims"].items()),
+        ),
+        help="List the rules for your namespaces. Admins get all rules.",
+    )
+)
+trust.add_command(
+    Verb(
+        "rm",
+        "remove_trust_rule",
+        changed("{id} ({target}) is removed, and {ended} tokens ended,"),
+        help="Remove a rule. Tokens that jobs got with this rule end at once.",
+    )
+)
