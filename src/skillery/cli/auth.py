@@ -13,9 +13,8 @@ from skillery.cli.failures import CHECK_FAILED
 from skillery.cli.options import Target, home_options, json_option, print_change, user_of_this_machine
 from skillery.cli.output import clean, print_json, print_rows
 from skillery.cli.tokens import open_home_database
-from skillery.errors import InvalidParams
 from skillery.cli.verbs import Verb, argument
-from skillery.errors import InvalidParams, NotAuthenticated
+from skillery.errors import InvalidParams
 
 if TYPE_CHECKING:
     from skillery.backends import Authenticator, Credentials, Explanation, RevokesIdentities
