@@ -15,7 +15,7 @@ from skillery.app.bundled import bundled_folders
 from skillery.database import Database
 from skillery.database.tables import catalogue, skill_versions, skills
 from skillery.formats.bundle import Bundle
-from skillery.publishing import read_skill_folder
+from skillery.publishing.folders import read_skill_folder
 from tests.conftest import Rpc, Server, manifest
 from tests.support.archives import zipped
 from tests.support.bundles import make_bundle

@@ -33,7 +33,7 @@ from skillery.database.tables import (
 )
 from skillery.formats.bundle import Bundle, BundleFile
 from skillery.identity.quotas import Quotas
-from skillery.publishing import read_skill_folder
+from skillery.publishing.folders import read_skill_folder
 from skillery.versions.new_versions import REBUILD, insert_version, rebuild_derived_rows
 from tests.conftest import Server
 from tests.support.bundles import make_bundle

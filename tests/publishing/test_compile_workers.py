@@ -21,7 +21,7 @@ import pytest
 
 from skillery.errors import Unavailable
 from skillery.formats.bundle import SourceFile
-from skillery.publishing import CompileLimits, CompilePool
+from skillery.publishing.compile_pool import CompileLimits, CompilePool
 from tests.conftest import Rpc, Server, manifest, skill_files
 from tests.support.people import Caller, Who, people_settings
 from tests.support.processes import (

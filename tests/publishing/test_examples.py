@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from skillery.app.bundled import bundled_folders
 from skillery.formats.examples import MOST_SHOWN, differences
 from skillery.formats.json_values import same
-from skillery.publishing import read_skill_folder
+from skillery.publishing.folders import read_skill_folder
 from tests.cli.test_cli import skillery
 from tests.conftest import Rpc, Server, manifest, skill_files
 from tests.support.people import Caller, Who

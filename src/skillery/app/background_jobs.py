@@ -18,7 +18,7 @@ from sqlalchemy import Connection
 from skillery.backends import Storage
 from skillery.context.disks import Disks
 from skillery.database import Database
-from skillery.environments import Environments
+from skillery.environments.store import Environments
 from skillery.errors import Busy, SkilleryError
 from skillery.identity.idempotency import forget_keys
 from skillery.maintenance.garbage import (
@@ -37,10 +37,10 @@ from skillery.maintenance.garbage import (
 )
 from skillery.registry.tool_rows import forget_session_tools
 from skillery.registry.usage import roll_up_usage
-from skillery.runs import Runner
 from skillery.runs.cache import Cache
 from skillery.runs.log_sources import forget_pieces
 from skillery.runs.orphans import DEAD, close_lost, close_of_dead, note_seen
+from skillery.runs.runner import Runner
 from skillery.settings.load import Settings
 from skillery.skills.read_counts import Key, ReadCounts, add_reads, forget_reads
 

@@ -15,11 +15,15 @@ from skillery.backends import Authenticator, Event, Events, Finding, FinishedRun
 from skillery.context.queue import Queue
 from skillery.database import Database
 from skillery.database.registry import Registry
-from skillery.environments import Builder, Environments, Jobs, Locks, PackageSources, address_problem, has_login
+from skillery.environments.builder import Builder
 from skillery.environments.definitions import Defined, Named
+from skillery.environments.dependency_locks import Locks
+from skillery.environments.jobs import Jobs
 from skillery.environments.methods import EnvironmentParts, Rebuilds
 from skillery.environments.named import NamedEnvironments
 from skillery.environments.queries import EnvironmentQueries
+from skillery.environments.sources import PackageSources, address_problem, has_login
+from skillery.environments.store import Environments
 from skillery.errors import InvalidName, InvalidParams, StartupError
 from skillery.exports import FactsPreparation
 from skillery.exports.thin_plugins import ThinPlugins

@@ -22,7 +22,9 @@ from skillery.formats.semver import Version
 from skillery.formats.version_spec import Exact
 from skillery.identity.access import BUNDLER
 from skillery.identity.quotas import UNLIMITED
-from skillery.publishing import Publisher, PublishingRules, SkillFolder, read_skill_folder
+from skillery.publishing.folders import SkillFolder, read_skill_folder
+from skillery.publishing.gate import PublishingRules
+from skillery.publishing.publisher import Publisher
 from skillery.registry.resolution import resolve
 from skillery.versions.lifecycle import change_visibility, undeprecate, unyank, yank
 

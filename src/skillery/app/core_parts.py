@@ -53,24 +53,19 @@ from skillery.maintenance.garbage import Collector
 from skillery.maintenance.purges import Purger
 from skillery.methods.core import Core
 from skillery.methods.table import METHODS
-from skillery.publishing import (
-    BundleChecks,
-    CompilePool,
-    Developer,
-    ExampleRuns,
-    Gate,
-    ImportCheck,
-    Publisher,
-    PublishingRules,
-    Rechecks,
-    ScriptCheck,
-    ToolMaker,
-    Trials,
-    Undeclared,
-)
+from skillery.publishing.bundle_checks import BundleChecks
+from skillery.publishing.compile_pool import CompilePool
+from skillery.publishing.developer import Developer
+from skillery.publishing.example_runs import ExampleRuns
+from skillery.publishing.gate import Gate, PublishingRules, Trials
+from skillery.publishing.import_check import ImportCheck
+from skillery.publishing.publisher import Publisher
+from skillery.publishing.rechecks import Rechecks
+from skillery.publishing.script_check import ScriptCheck
+from skillery.publishing.tool_maker import ToolMaker
+from skillery.publishing.undeclared import Undeclared
 from skillery.registry.cursors import cursor_key
 from skillery.registry.development import Overlays
-from skillery.runs import Runner, UnrecordedRuns
 from skillery.runs.admission import Admission
 from skillery.runs.cache import Cache
 from skillery.runs.execution import Execution
@@ -78,6 +73,8 @@ from skillery.runs.orphans import close_left_over
 from skillery.runs.packages import GrantedSecrets
 from skillery.runs.preparation import Preparer
 from skillery.runs.records import Recorder
+from skillery.runs.runner import Runner
+from skillery.runs.unrecorded import UnrecordedRuns
 from skillery.settings.load import Settings
 from skillery.skills.catalogue_counts import CountsCache
 from skillery.skills.figures import FirstSkills

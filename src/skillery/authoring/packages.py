@@ -16,8 +16,9 @@ from skillery.app.builders import defined_in, packages_of
 from skillery.app.home import Home
 from skillery.backends import Failure, Job, PackageMount, Sandbox
 from skillery.database import Database, migrate
-from skillery.environments import Environments, Locks
+from skillery.environments.dependency_locks import Locks
 from skillery.environments.named import NamedEnvironments
+from skillery.environments.store import Environments
 from skillery.errors import PackagesNotOffered, StartupError, Unavailable
 from skillery.formats.bundle import Bundle
 from skillery.formats.requirements import Pin, read_lock

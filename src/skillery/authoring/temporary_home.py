@@ -23,7 +23,8 @@ from skillery.authoring.packages import FOLDER, wait_for_home
 from skillery.identity.quotas import UNLIMITED
 from skillery.methods.core import Core
 from skillery.plugins import load_plugins
-from skillery.publishing import PublishingRules, SkillFolder
+from skillery.publishing.folders import SkillFolder
+from skillery.publishing.gate import PublishingRules
 from skillery.settings.groups import Quotas
 from skillery.settings.load import Settings
 

@@ -49,7 +49,7 @@ def diff(old: str | None, new: str | None, target: Target, as_json: bool) -> Non
 
 def _sides(old: str | None, new: str | None) -> tuple[str, str]:
     """Return both sides. A single folder, or else the folder `.`, is compared with the published skill of its name."""
-    from skillery.publishing import read_skill_folder
+    from skillery.publishing.folders import read_skill_folder
 
     if new is not None and old is not None:
         return old, new
@@ -93,7 +93,7 @@ async def _side(client: AsyncClient, text: str) -> _Side:
 
 def _folder_side(folder: Path) -> _Side:
     from skillery.formats.version_diffs import Compared, DiffSide, FileFacts
-    from skillery.publishing import read_skill_folder
+    from skillery.publishing.folders import read_skill_folder
 
     skill = read_skill_folder(folder)
     side = DiffSide(str(skill.manifest.get("name", "")), str(skill.manifest.get("version", "")), "")

@@ -18,7 +18,7 @@ from skillery.cli.output import clean
 if TYPE_CHECKING:
     from skillery.client import AsyncClient
     from skillery.client.generated import RunFile
-    from skillery.publishing import SkillFolder
+    from skillery.publishing.folders import SkillFolder
     from skillery.settings.load import Settings
 
 
@@ -200,7 +200,7 @@ def with_skills(
 async def _read(target: Target, skills: Sequence[str], folders: Set[str]) -> list[SkillFolder]:
     """Return the skills in their order: folders from the disk, others from the registry."""
     from skillery.cli.connection import connect
-    from skillery.publishing import read_skill_folder
+    from skillery.publishing.folders import read_skill_folder
 
     read = {text: read_skill_folder(Path(text)) for text in folders}
     if len(read) < len(set(skills)):
@@ -214,7 +214,7 @@ async def _published(client: AsyncClient, reference: str) -> SkillFolder:
     import base64
 
     from skillery.formats.bundle import BundleFile
-    from skillery.publishing import SkillFolder
+    from skillery.publishing.folders import SkillFolder
 
     name, version = name_and_version(reference, None)
     described: Any = (await client.describe_skill(name=name, version=version, detail="full"))["skill"]

@@ -12,7 +12,6 @@ import click
 import msgspec
 
 from skillery.backends import Probe
-from skillery.cli.doctor_probes import SeenProgram, installation_probes, print_programs, seen_programs
 from skillery.cli.failures import CHECK_FAILED
 from skillery.cli.options import Target, home_options, json_option
 from skillery.cli.output import as_json as as_json_text
@@ -22,6 +21,7 @@ from skillery.errors import SkilleryError, StartupError
 
 if TYPE_CHECKING:
     from skillery.backends import Sandbox
+    from skillery.cli.doctor_probes import SeenProgram
     from skillery.plugins import Plugins
     from skillery.settings.load import Settings
 
@@ -35,6 +35,7 @@ def doctor(target: Target, as_json: bool) -> None:
     Each line begins with ok, off, degraded or FAILED. The last column says how to turn on a part that is off, or how to
     fix a part that does not work.
     """
+    from skillery.cli.doctor_probes import installation_probes, print_programs
     from skillery.plugins import load_plugins
 
     settings, sources = target.load()
@@ -88,6 +89,8 @@ def _capabilities(plugins: Plugins, settings: Settings) -> tuple[list[str], Prob
     has the error, and both lists are empty.
     """
     import asyncio
+
+    from skillery.cli.doctor_probes import seen_programs
 
     async def started() -> tuple[list[str], list[SeenProgram]]:
         sandbox: Sandbox = plugins.open("sandbox", settings)

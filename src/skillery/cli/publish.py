@@ -24,7 +24,7 @@ from skillery.errors import SkilleryError
 if TYPE_CHECKING:
     from skillery.client import AsyncClient
     from skillery.formats.version_diffs import Part, Step
-    from skillery.publishing import SkillFolder
+    from skillery.publishing.folders import SkillFolder
 
 SEARCHED = 20
 """Hits of the search that shows whether a description is found."""

@@ -19,7 +19,7 @@ from skillery.formats.version_diffs import PARTS, Facts, Part, Step, derived_ste
 
 if TYPE_CHECKING:
     from skillery.client import AsyncClient
-    from skillery.publishing import SkillFolder
+    from skillery.publishing.folders import SkillFolder
 
 SKILL_TOML, TOOLS_JSON = "skill.toml", "tools.json"
 NOT_FOUND, INVALID_PARAMS = -32003, -32602

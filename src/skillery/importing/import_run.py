@@ -29,7 +29,7 @@ from skillery.importing.preparation import PreparedSkill, SkillReader
 from skillery.importing.publication import SkillPublication
 from skillery.importing.reports import SkillReport, Summary, refusal_of, report_of
 from skillery.importing.skill_names import NamedSkill, Naming
-from skillery.publishing import Publisher
+from skillery.publishing.publisher import Publisher
 
 AT_ONCE = 12
 """The maximum number of skills that are published at the same time."""

@@ -30,7 +30,7 @@ from skillery.importing.import_run import ImportRun
 from skillery.importing.options import ImportOptions
 from skillery.importing.preparation import SkillReader
 from skillery.importing.reports import Begun, SkillReport, Summary
-from skillery.publishing import Publisher
+from skillery.publishing.publisher import Publisher
 
 RETRY_MS = 10_000
 

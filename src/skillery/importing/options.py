@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from skillery.publishing import Mode
+from skillery.publishing.package_locks import Mode
 
 
 class ImportOptions(NamedTuple):

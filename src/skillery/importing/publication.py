@@ -27,7 +27,8 @@ from skillery.importing.options import ImportOptions
 from skillery.importing.preparation import PreparedSkill, same_files, with_packages
 from skillery.importing.reports import SkillReport, report_of
 from skillery.importing.skill_names import NamedSkill, Naming, next_version
-from skillery.publishing import ImportScan, Mode, Publisher
+from skillery.publishing.package_locks import ImportScan, Mode
+from skillery.publishing.publisher import Publisher
 from skillery.registry.index_names import skills_with_index_name
 from skillery.versions.new_versions import NewVersion
 

@@ -23,10 +23,13 @@ from skillery.identity.usage import UsageParts
 from skillery.importing import Importer
 from skillery.maintenance.garbage import Collector
 from skillery.maintenance.purges import Purger
-from skillery.publishing import Developer, Publisher, Rechecks, ToolMaker
-from skillery.runs import Runner
+from skillery.publishing.developer import Developer
+from skillery.publishing.publisher import Publisher
+from skillery.publishing.rechecks import Rechecks
+from skillery.publishing.tool_maker import ToolMaker
 from skillery.runs.cancellation import Cancellation
 from skillery.runs.followed_runs import Following
+from skillery.runs.runner import Runner
 from skillery.skills.figures import FirstSkills
 from skillery.skills.files import Guide
 from skillery.skills.listings import CatalogueParts

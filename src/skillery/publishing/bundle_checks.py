@@ -14,8 +14,8 @@ from sqlalchemy import Connection
 from skillery import audit
 from skillery.backends import Finding, Identity, Publication, PublishedFile, Storage
 from skillery.database import Database
-from skillery.environments import check_python
 from skillery.environments.dependency_locks import lock_of_version
+from skillery.environments.sources import check_python
 from skillery.errors import Refused
 from skillery.formats.agent_skill import agent_skill, index_name
 from skillery.formats.bundle import SKILL_MD, SKILL_TOML, Bundle, BundleFile

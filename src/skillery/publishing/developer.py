@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import msgspec
 
 from skillery.backends import Identity
-from skillery.environments import Environments
+from skillery.environments.store import Environments
 from skillery.errors import InvalidVersion
 from skillery.formats.bundle import BundleFile
 from skillery.formats.check_results import CheckFinding

@@ -12,8 +12,8 @@ import msgspec
 from packaging.utils import canonicalize_name
 
 from skillery.backends import Finding
-from skillery.environments import check_python
 from skillery.environments.dependency_locks import Choice
+from skillery.environments.sources import check_python
 from skillery.errors import InvalidManifest
 from skillery.formats.bundle import SKILL_TOML, Bundle, BundleFile, BundleLimits, with_file
 from skillery.formats.import_names import Providers, is_known_package

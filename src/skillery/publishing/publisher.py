@@ -17,7 +17,7 @@ from skillery.backends import Events, Identity, Storage
 from skillery.contents.store import is_inline, put_large
 from skillery.contents.uploads import Uploading
 from skillery.database import Database
-from skillery.environments import Environments
+from skillery.environments.store import Environments
 from skillery.errors import NotFound, SkilleryError
 from skillery.formats.bundle import Bundle, BundleFile
 from skillery.formats.check_results import CheckedExample, CheckFinding

@@ -24,7 +24,7 @@ from skillery.http.operations import BINARY, JSON, Body, Operation, Response, in
 from skillery.http.requests import BODY_SILENCE_SECONDS, HttpRefusal, chunks_of, disconnected, only, send_bytes
 from skillery.importing import Begun, Importer, ImportOptions, SkillReport, Summary
 from skillery.methods.errors import INVALID_REQUEST, encode, error_object, is_refusal, plain_error, unexpected
-from skillery.publishing import Mode
+from skillery.publishing.package_locks import Mode
 
 # -- The query of `POST /import`: the parameters that become the options of an import ----------------------------------
 

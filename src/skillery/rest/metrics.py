@@ -27,7 +27,7 @@ from skillery.http.gate import Gate
 from skillery.http.operations import Operation, Response
 from skillery.http.requests import only, send_bytes
 from skillery.plugins.calls import Failures
-from skillery.runs import Runner
+from skillery.runs.runner import Runner
 from skillery.webhooks.deliveries import Deliveries
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ import msgspec
 from skillery.backends import CodeCall, Failure, HandlerCall, Identity, Job, Limits, ScriptCall, SkillCall
 from skillery.context.threads import JSON
 from skillery.database import Database
-from skillery.environments import Environments
 from skillery.environments.definitions import Named
 from skillery.environments.named import NamedEnvironments
+from skillery.environments.store import Environments
 from skillery.formats.manifest import Manifest, Permissions, Runtime
 from skillery.formats.texts import new_run_id
 from skillery.formats.version_spec import parse_version_spec

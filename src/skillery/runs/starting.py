@@ -14,10 +14,10 @@ from skillery.formats.version_spec import parse_version_spec
 from skillery.formats.wording import quoted
 from skillery.method import Method
 from skillery.registry.tool_rows import parse_session
-from skillery.runs import Runner
 from skillery.runs.mounts import parse_outputs
 from skillery.runs.requests import CallTool, ExecuteSkill, RunCode, RunParams
 from skillery.runs.results import Run, ToolResult
+from skillery.runs.runner import Runner
 from skillery.tools.tool_lookup import parse_address
 from skillery.workspaces.run_files import parse_files
 

@@ -19,8 +19,8 @@ from skillery.contents.deletions import TombstoneClaim, carry_out, claim, drop_f
 from skillery.contents.uploads import forget_uploads
 from skillery.database import Database
 from skillery.database.tables import blobs, objects, skill_files, workspace_contents, workspace_snapshots
-from skillery.environments import Environments
 from skillery.environments.dependency_locks import count_old_locks, forget_locks
+from skillery.environments.store import Environments
 from skillery.identity.web_session_rows import count_ended, forget_ended
 from skillery.maintenance.garbage.collector import Sweep, Swept
 from skillery.runs.cache import Cache

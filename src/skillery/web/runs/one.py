@@ -12,7 +12,7 @@ from skillery.backends import Storage
 from skillery.contents.blob_rows import BlobRow
 from skillery.errors import BlobNotFound, InvalidParams, NotFound, SkilleryError
 from skillery.method import or_none
-from skillery.runs import args_of
+from skillery.runs.queries import args_of
 from skillery.runs.reading import CancelRun, GetRun, ListRuns, ReadRunLog, cancel_run, get_run, list_runs, read_run_log
 from skillery.runs.results import RunPage, RunRecord
 from skillery.web.frame import Direct, Done, Page, PageRequest, SeeOther, path_of

@@ -12,7 +12,7 @@ from typing import Any
 from skillery.contents.blobs import CreateBlob, create_blob
 from skillery.errors import Conflict, InvalidParams, NotFound, Refused, SkilleryError
 from skillery.formats.inputs import inputs_in
-from skillery.runs import args_of
+from skillery.runs.queries import args_of
 from skillery.runs.requests import CallTool, ExecuteSkill
 from skillery.runs.starting import call_tool, execute_skill
 from skillery.skills.files import ReadSkillFile, read_skill_file
