@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Connection, delete, insert, select
 
@@ -114,7 +114,13 @@ _numbers = itertools.count()
 
 
 @pytest.mark.full
-@settings(max_examples=rounds(8, long=200), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=rounds(8, long=200),
+    deadline=None,
+    # Each example adds to one database, so a smaller example proves nothing.
+    phases=[Phase.generate],
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(texts=TEXTS, tags=TAGS, hosts=HOSTS, files=FILES, statuses=STATUSES)
 def test_rebuilt_rows_of_generated_skills_are_those_of_publication(
     database: Database, texts: tuple[str, str], tags: list[str], hosts: list[str], files: list[str], statuses: list[str]
@@ -130,6 +136,7 @@ def test_rebuilt_rows_of_generated_skills_are_those_of_publication(
     assert derived(database) == published
 
 
+@pytest.mark.full(after=1)
 def test_rebuilt_rows_of_bundled_skills_are_those_of_publication(database: Database) -> None:
     for skill in BUNDLED:
         publish(database, make_bundle(skill.manifest, skill.skill_md, skill.files))
