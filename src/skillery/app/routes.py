@@ -1,4 +1,4 @@
-"""The parts that the HTTP endpoints share: authentication, memory budgets, checks of readiness, metrics and tracing."""
+"""The routes of all endpoints with the parts that they share, and the Litestar app that serves them."""
 
 from __future__ import annotations
 
@@ -7,20 +7,25 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from litestar import asgi
+from litestar import Litestar, Response, asgi
+from litestar.config.app import AppConfig
+from litestar.exceptions import HTTPException
+from litestar.plugins import PluginProtocol
+from litestar.plugins.core import MsgspecDIPlugin
 from litestar.types import ASGIApp
 
 from skillery.app.logs import Tracing
 from skillery.backends import Resource
 from skillery.client_source import model_tools
 from skillery.context.budget import Answers, Bodies
+from skillery.context.request import begin, current
 from skillery.context.silences import Silences
 from skillery.context.tracing import starting
 from skillery.context.worker_pool import WorkerPool
 from skillery.errors import SkilleryError
 from skillery.formats.file_schemas import FILES
 from skillery.http import health, run_streams
-from skillery.http.exchanges import ClientGone, Exchange, log_request
+from skillery.http.exchanges import ID_HEADER, ClientGone, Exchange, headers_of_all_answers, log_request
 from skillery.http.gate import FORBIDDEN, Gate
 from skillery.http.health import Readiness, ServerState
 from skillery.http.operations import METADATA_OPERATIONS, ResourceMetadata, Route
@@ -29,7 +34,7 @@ from skillery.http.run_streams import OpenStreams
 from skillery.mcp import endpoint as mcp
 from skillery.mcp.endpoint import McpEndpoint
 from skillery.methods.core import Core
-from skillery.methods.errors import unexpected
+from skillery.methods.errors import INVALID_REQUEST, NOT_FOUND, plain_error, unexpected
 from skillery.rest import blobs, documents, imports, trusted_publishing, workspaces
 from skillery.rest.downloads import DOWNLOADS, routed
 from skillery.rest.exports import DownloadParts
@@ -232,3 +237,95 @@ def _app(edge: Edge, route: Route) -> ASGIApp:
 
 async def _refuse(_scope: Any, send: Any, _headers: dict[str, str], refusal: HttpRefusal, *, is_rpc: bool) -> None:
     await send_refusal(send, refusal, rpc=is_rpc)
+
+
+class LeanApp(Litestar):
+    """Litestar without its automatic plugins for pydantic, attrs and OpenTelemetry.
+
+    No endpoint needs these plugins, and their imports take 0.4 s at each start. Both methods are private in Litestar.
+    If a release of Litestar renames the methods, starts become slower again, and nothing else changes.
+    """
+
+    @staticmethod
+    def _get_default_plugins(plugins: list[PluginProtocol]) -> list[PluginProtocol]:
+        return [*plugins, MsgspecDIPlugin()]
+
+    @staticmethod
+    def _patch_opentelemetry_middleware(config: AppConfig) -> AppConfig:
+        return config
+
+
+def create_app(core: Core, edge: Edge, *, for_browsers: bool = True) -> Litestar:
+    """Return the Litestar app of an open server. Without `for_browsers`, the app has no pages: templates take time to
+    load, and commands in the process of a home open none.
+    """
+    pages: list[Route] = []
+    fail = None
+    if for_browsers:
+        from skillery.web.failures import send_failure
+        from skillery.web.pages_table import login_routes, make_pages
+        from skillery.web.site import open_site
+
+        site = open_site(core, edge)
+        pages = make_pages(site) if edge.web else login_routes(site)
+        fail = partial(send_failure, site) if edge.web else None
+    if edge.git:
+        from skillery.git.endpoint import GitParts, git_routes
+
+        pages = [*pages, *git_routes(GitParts(edge.gate, core.repositories, edge.bodies, edge.answers))]
+    app = Litestar if edge.tracing is not None else LeanApp
+    return app(
+        make_routes(core, edge, pages),
+        openapi_config=None,
+        plugins=[edge.tracing.plugin()] if edge.tracing is not None else [],
+        logging_config=None,
+        exception_handlers={HTTPException: partial(_http_error, fail), Exception: _unexpected},
+    )
+
+
+def _http_error(fail: Any, request: Any, error: HTTPException) -> Any:
+    status = error.status_code
+    kind = "not_found" if status == 404 else "method_not_allowed" if status == 405 else "http_error"
+    if status == 404:
+        body = plain_error(NOT_FOUND, "this path does not exist", kind, "JSON-RPC is at POST /rpc.")
+    else:
+        body = plain_error(INVALID_REQUEST, error.detail, kind)
+    fixed = _fixed_headers(request)
+    headers = headers_of(request.scope)
+    if fail is not None and "text/html" in headers.get("accept", ""):
+        return _FailurePage(partial(fail, request.scope, headers=headers, refusal=HttpRefusal(status, body)), fixed)
+    return Response({"error": body}, status_code=status, headers=dict(error.headers or {}) | fixed)
+
+
+class _FailurePage(Response[Any]):
+    """The answer to a browser that opens an address without an endpoint."""
+
+    def __init__(self, send_page: Any, fixed: dict[str, str]) -> None:
+        super().__init__(None)
+        self._send_page = send_page
+        self._fixed = [(name.encode(), value.encode()) for name, value in fixed.items()]
+
+    def to_asgi_response(self, *_: Any, **__: Any) -> Any:
+        async def answer(scope: Any, receive: Any, send: Any) -> None:
+            async def with_fixed(message: Any) -> None:
+                if message["type"] == "http.response.start":
+                    message["headers"] = [*message["headers"], *self._fixed]
+                await send(message)
+
+            await self._send_page(with_fixed)
+
+        return answer
+
+
+def _unexpected(request: Any, error: Exception) -> Response[Any]:
+    # The request id is set first, so that the logged error has the id of the answer.
+    headers = _fixed_headers(request)
+    return Response({"error": unexpected(error)}, status_code=500, headers=headers)
+
+
+def _fixed_headers(request: Any) -> dict[str, str]:
+    """Return the headers of all answers. A request that no endpoint handled gets its id here."""
+    begun = current.get() or begin(
+        headers_of(request.scope).get(ID_HEADER), request.client.host if request.client else ""
+    )
+    return headers_of_all_answers(begun.id)

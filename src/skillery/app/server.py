@@ -18,11 +18,11 @@ from litestar import Litestar
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from skillery.app.background_jobs import sweep_periodically
-from skillery.app.composition import create_app, open_server
+from skillery.app.composition import open_server
 from skillery.app.connections import Bounds, Connection, ConnectionAdmission, ConnectionCount
 from skillery.app.counts import Counts, counts_of_one_process
 from skillery.app.home import Home
-from skillery.app.routes import Edge
+from skillery.app.routes import Edge, create_app
 from skillery.backends import Authenticator, KeepsTokens
 from skillery.database import without_password
 from skillery.errors import StartupError

@@ -114,7 +114,8 @@ async def _in_process(
 ) -> AsyncIterator[AsyncClient]:
     import msgspec
 
-    from skillery.app.composition import create_app, open_server
+    from skillery.app.composition import open_server
+    from skillery.app.routes import create_app
     from skillery.plugins import load_plugins
 
     # A command that is interrupted ends immediately, without a grace period.
