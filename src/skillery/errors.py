@@ -1,7 +1,8 @@
 """Errors that callers get. There are a few kinds, and subclasses of these kinds.
 
-The core raises these errors. Only `api` knows their JSON-RPC codes and HTTP statuses. The message names the thing and
-the value, `hint` is the remedy. Callers see both, so they must not contain a path of the host, SQL or a traceback.
+The core raises these errors. Only `methods.errors` and the endpoints know their JSON-RPC codes and HTTP statuses. The
+message names the thing and the value, `hint` is the remedy. Callers see both, so they must not contain a path of the
+host, SQL or a traceback.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The interface between Skillery and its backends and plugins: Protocols, and the frozen values that they exchange.
 
-Plugin packages may import this module, `skillery.errors`, `skillery.hookimpl`, `skillery.sandboxing` (parts of
-sandboxes) and `skillery.testing`. All other modules of Skillery are private.
+Plugin packages may import this package, `skillery.hookimpl`, `skillery.errors`, `skillery.sandboxing` (parts of
+sandboxes), `skillery.testing`, `skillery.commands` and `skillery.routes`. All other modules of Skillery are private.
 """
 
 from __future__ import annotations

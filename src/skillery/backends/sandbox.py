@@ -164,4 +164,4 @@ class KeepsWarm(Protocol):
 
 
 KIND = Kind("sandbox", Sandbox, (KeepsWarm, LimitsRuns), setting="sandbox")
-"""Without `reads`: each run has its own limits."""
+"""Without `reads`, because the limits of each run end its calls."""

@@ -95,7 +95,7 @@ def _one_line(text: object) -> str:
 
 
 def _lock(lock: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
-    states = ", ".join(one["state"] for one in lock["environments"])
+    states = ", ".join(environment["state"] for environment in lock["environments"])
     yield "lock", f"{lock['sha256']}{f' ({states})' if states else ''}"
     if lock["packages"]:
         yield "packages", ", ".join(f"{pin['name']} {pin['version']}" for pin in lock["packages"])

@@ -1,7 +1,7 @@
-"""Verbs that call one method of the server and print its answer: one row for each.
+"""Commands that call one method and print its answer. Each is a row: a `Verb`.
 
-The stub of the method in the generated client has the params, their types and their docs. Required params are
-arguments, all others are options. A row gives only what differs: a help text, a shorter name, the columns of a table.
+The generated client has the params of the method, their types and their docs. Required params are arguments, all others
+are options. A row has only the differences: a help text, a shorter name, the columns of a table.
 """
 
 from __future__ import annotations
@@ -78,12 +78,12 @@ def print_cursor(answer: Mapping[str, Any], noun: str = "entries") -> None:
 
 
 def changed(text: str) -> Callable[[Any], None]:
-    """Print a change with the fields of the answer, and where it took place."""
+    """Return a function that prints a change with the fields of the answer, and where it took place."""
     return lambda answer: print_change(text.format_map(answer))
 
 
 def printed(key: str, done: str) -> Callable[[Any], None]:
-    """Print a field of the answer to stdout, and the change to stderr."""
+    """Return a function that prints the field `key` of the answer to stdout, and the change to stderr."""
 
     def prints(answer: Mapping[str, Any]) -> None:
         click.echo(clean(answer[key]))
@@ -123,9 +123,10 @@ class Verb(click.Command):
     replaced: the parameters that differ from the derived ones of the same names.
     fixed: the params that are no options, with their values.
     pages: "all" if the command reads all pages, "choice" if it has the option --all.
-    takes: changes the answer before it is printed.
-    at_home: answers without a client if there is no server.
-    fails: whether the command fails after its output.
+    takes: returns the part of the answer that is printed.
+    at_home: answers from the home, without a client, if the command has no URL.
+    fails: returns whether the exit code is 1, after the output.
+    bundled: whether a home gets the bundled skills before the call.
     asks: the question before the call, unless there is --yes.
     """
 

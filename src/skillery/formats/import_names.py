@@ -1,5 +1,5 @@
 """The distributions that provide a module: for example, pyyaml provides `yaml`. import_names.toml contains the
-table. Also the packages of Debian that provide a program.
+table. The module also names the Debian packages that provide a program.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The most frequent messages of MCP, answered without the MCP SDK: the tools of a connection, and calls that only read.
 
-The SDK builds a transport, a task group and several models for each message, which takes 1 to 3 ms. Messages with
-anything unusual go to the SDK, which knows every rule of the protocol.
+The SDK builds a transport, a task group and several models for each message, which takes 1.3 to 3.5 ms. A message with
+an unusual field or header goes to the SDK, which knows every rule of the protocol.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The methods: params, results, calls and their execution. The endpoints of `api` and the pages of `web` call them."""
+"""The methods: params, results, calls and their execution. Endpoints and pages call them."""

@@ -1,5 +1,5 @@
 """The lock of packages of a bundle with dependencies. A lock in the bundle is verified. A missing lock is made, or
-taken from the stored version. Also the findings about undeclared packages.
+taken from the stored version. The module also makes the findings about undeclared packages.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Processors and user ids that runs at the same time share."""
+"""Uids and processors of the host for runs at the same time: each run has its own uid, and takes processors in turn."""
 
 from __future__ import annotations
 
