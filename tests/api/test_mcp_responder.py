@@ -22,6 +22,7 @@ from tests.support.mcp_client import LEGACY, MODERN, PREFIX, Mcp
 # The server passes every message with a header of MCP that it does not know to the SDK. The SDK ignores this header.
 BY_SDK = {"mcp-param-unused": "1"}
 VERSIONS = (MODERN, LEGACY, "2025-03-26", "2024-11-05", "", "1999-01-01")
+TOOLS = "?tools=search_skills,code_contract,output_schemas"
 IDS = (
     "1",
     "0",
@@ -146,7 +147,7 @@ def ordinary(name: str) -> Iterator[Request]:
         ("tools/call", {"name": "search_skills", "arguments": {"query": name}}),
         ("ping", {}),
     ]
-    for version, (method, params), query in product(VERSIONS, calls, ("", "?tools=search_skills,code_contract")):
+    for version, (method, params), query in product(VERSIONS, calls, ("", TOOLS)):
         yield *request(method, params, version), f"/mcp{query}"
 
 
@@ -188,6 +189,10 @@ def with_meta() -> Iterator[Request]:
         {f"{PREFIX}/clientInfo": client},
         {f"{PREFIX}/clientInfo": "no object"},
         {f"{PREFIX}/clientCapabilities": "no object"},
+        {f"{PREFIX}/clientCapabilities": {"extensions": {"x": True}}},
+        {f"{PREFIX}/clientCapabilities": {"experimental": {"x": 1}}},
+        {f"{PREFIX}/clientCapabilities": {"elicitation": {"form": True}, "roots": {"listChanged": True}}},
+        {f"{PREFIX}/clientCapabilities": {"elicitation": {"form": {}}, "extensions": {"x": {"y": 1}}}},
         {"traceparent": "00-1-2-03"},
         {"progressToken": 7},
         {f"{PREFIX}/logLevel": "info"},

@@ -271,8 +271,12 @@ def named_of(
 
 
 def limit_rules(settings: Settings) -> LimitRules:
-    defaults = Limits(**msgspec.structs.asdict(settings.limits))
-    return LimitRules(defaults, msgspec.structs.asdict(settings.max_limits))
+    """Return the rules for limits of runs. Raise StartupError if a default is above its maximum."""
+    defaults, maximum = msgspec.structs.asdict(settings.limits), msgspec.structs.asdict(settings.max_limits)
+    for name, most in maximum.items():
+        if (value := defaults[name]) > most:
+            raise StartupError(f"setting 'limits.{name}' is {value}, above max_limits.{name} ({most}); lower it")
+    return LimitRules(Limits(**defaults), maximum)
 
 
 def bundle_limits(settings: Settings) -> BundleLimits:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 MAX_PAGE = 1000
 EMPTY: Sequence[object] = (None, "", [])
+TEXTS = ("description", "error")
+"""Fields that stay empty if they are empty. Other empty fields are shown as -."""
 KEY = "idempotency_key"
 
 
@@ -67,6 +69,8 @@ class Table:
             value = self._cells[heading](row)
             return "-" if value is None else value
         value = row[field or heading]
+        if (field or heading) in TEXTS:
+            return value
         return "-" if value in EMPTY else ", ".join(value) if isinstance(value, list) else value
 
 

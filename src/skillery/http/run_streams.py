@@ -117,7 +117,7 @@ class RunStreams:
         """Send the events of a run until the run has ended, the client disconnects, the caller loses access, or the
         server stops. `after` is an offset in the log.
 
-        Raise Busy if too many streams are open. Raise the errors of `Runner.follow_run`.
+        Raise Busy if too many streams are open. Raise the errors of `Following.open`.
         """
         followed = await self.following.open(identity, run_id)
         try:

@@ -63,7 +63,7 @@ class _Client(msgspec.Struct, forbid_unknown_fields=True):
 
 class _Meta(msgspec.Struct, forbid_unknown_fields=True):
     version: str = msgspec.field(name=PROTOCOL_VERSION_META_KEY)
-    capabilities: dict[str, dict[str, Any]] = msgspec.field(name=CLIENT_CAPABILITIES_META_KEY)
+    capabilities: dict[str, dict[str, dict[str, Any]]] = msgspec.field(name=CLIENT_CAPABILITIES_META_KEY)
     client: _Client | msgspec.UnsetType = msgspec.field(name=CLIENT_INFO_META_KEY, default=msgspec.UNSET)
 
 

@@ -1,1 +1,1 @@
-"""Endpoints for programs without JSON-RPC: files, blobs, archives, runs, documents, metrics and `/v1/skills`."""
+"""Endpoints for programs without JSON-RPC: files, blobs, archives, documents, metrics and `/v1/skills`."""

@@ -98,7 +98,8 @@ async def call_tool(runner: Runner, identity: Identity, params: CallTool) -> Too
             hint="Name the skill of this version: in 'skill', or with 'skill/tool' in 'name'.",
             param="version",
         )
-    parse_version_spec(version)
+    if skill:
+        parse_version_spec(version)
     parse_session(params.session)
     return await runner.call_tool(identity, _parsed(params, name=name, skill=skill or "", version=version))
 

@@ -116,12 +116,6 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     plugins: dict[str, dict[str, Any]] = {}
     backends: dict[str, dict[str, dict[str, Any]]] = {}
 
-    def __post_init__(self) -> None:
-        """Raise StartupError if a default limit is above its maximum."""
-        for name, most in msgspec.structs.asdict(self.max_limits).items():
-            if (value := getattr(self.limits, name)) > most:
-                raise StartupError(f"setting 'limits.{name}' is {value}, above max_limits.{name} ({most}); lower it")
-
     @property
     def database_url(self) -> str:
         """The URL of the configured database, or of the SQLite database in the home if no database is configured."""

@@ -14,7 +14,7 @@ from skillery.backends import Identity
 from skillery.contents.store import record
 from skillery.database import Change, Database, Statement, take_turns
 from skillery.database.tables import RESOLVABLE, registry, skill_files, skill_versions, skills
-from skillery.errors import NameTaken, VersionExists
+from skillery.errors import NameTaken, SkilleryError, StartupError, VersionExists
 from skillery.formats.bundle import Bundle, BundleFile
 from skillery.formats.permissions import PermissionsDiff
 from skillery.formats.semver import Version
@@ -214,11 +214,14 @@ def rebuild_derived_rows(database: Database) -> None:
     """Compute the rows that are derived from versions again, if a migration has asked for it. Takes about 3 ms a skill.
 
     A migration that adds or changes such rows inserts REBUILD into the table `registry`. It does not call this code,
-    which writes the columns of the newest revision.
+    which writes the columns of the newest revision. Raise StartupError if the database fails.
     """
     is_requested = select(registry.c.key).where(registry.c.key == REBUILD)
-    if database.read_now(lambda connection: connection.scalar(is_requested)) is not None:
-        database.write_now(_rebuild)
+    try:
+        if database.read_now(lambda connection: connection.scalar(is_requested)) is not None:
+            database.write_now(_rebuild)
+    except SkilleryError as error:
+        raise StartupError(f"the rows that are derived from versions cannot be computed: {error.message}") from None
 
 
 def _rebuild(connection: Connection) -> None:

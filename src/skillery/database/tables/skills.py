@@ -20,6 +20,7 @@ from sqlalchemy import (
 
 from skillery.database.tables.base import Key, Moment, Name, metadata
 
+# Also the marks "read only" and "rebuild".
 registry = Table(
     "registry",
     metadata,
