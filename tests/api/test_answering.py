@@ -39,7 +39,7 @@ def test_a_large_result_is_measured_not_looked_into(result: bytes, said: str) ->
 @pytest.mark.parametrize("unit", [b"x", b"\0", b"\xff", "é".encode(), "😀".encode(), "\x85".encode()])
 @pytest.mark.parametrize("dropped", [0, 7_000_000])
 @pytest.mark.parametrize("tail", [0, 100, 300_000])
-def test_a_log_is_cut_before_it_is_shown_and_what_is_left_out_is_counted(unit: bytes, dropped: int, tail: int) -> None:
+def test_a_log_preview_is_cut_and_counts_the_omitted_bytes(unit: bytes, dropped: int, tail: int) -> None:
     log = Log(b"first" + unit * 300_000, unit * tail + b"last" if tail else b"", dropped)
 
     preview = logs_preview(log)

@@ -89,7 +89,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.mark.full
-def test_calls_of_a_batch_past_the_budget_are_busy_and_the_others_are_answered(start_server: StartServer) -> None:
+def test_batch_calls_past_the_answer_budget_are_busy_and_others_succeed(start_server: StartServer) -> None:
     server = start_server(env={"SKILLERY_ANSWERS_MB": "64"})
     publish(server.rpc, "big.one", "x" * 12 * MIB)
     read = call("read_skill_file", name="big.one", path="large.txt")
@@ -155,7 +155,7 @@ def test_a_large_text_is_read_as_it_was_written(sqlite_rpc: Rpc, new_name: str, 
         assert mcp("resources/read", uri=uri)["contents"][0]["text"] == content
 
 
-def test_a_change_is_made_and_answered_while_there_is_no_room_for_large_answers(small: Server) -> None:
+def test_changes_succeed_while_the_answer_budget_is_exhausted(small: Server) -> None:
     read = [call("read_skill_file", name="sized.fits", path="large.txt")] * 8
     with closing(ask(small, "POST /rpc", json.dumps(read).encode())):
         full = small.rpc.send("read_skill_file", {"name": "sized.fits", "path": "large.txt"})
@@ -169,7 +169,7 @@ def test_a_change_is_made_and_answered_while_there_is_no_room_for_large_answers(
 
 
 @pytest.mark.full
-def test_those_who_do_not_read_their_answers_are_cut_off_and_give_their_room_back(start_server: StartServer) -> None:
+def test_unread_answers_are_cut_off_and_release_their_memory(start_server: StartServer) -> None:
     server = start_server(env={"SKILLERY_ANSWERS_MB": "64", "SKILLERY_ANSWER_SECONDS": "1"})
     publish(server.rpc, "big.one", "x" * 12 * MIB)
     read = [call("read_skill_file", name="big.one", path="large.txt")] * 5
@@ -198,7 +198,7 @@ def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @pytest.mark.parametrize("kind", ["blob", "file", "archive", "rpc", "mcp", "index", "git"])
 @pytest.mark.parametrize("reads", [False, True])
 @pytest.mark.full(after=1)
-def test_every_answer_ends_for_those_who_do_not_read_it(impatient: Server, kind: str, reads: bool) -> None:
+def test_every_kind_of_answer_ends_if_the_client_reads_too_little(impatient: Server, kind: str, reads: bool) -> None:
     asked = {"name": "unread.one", "path": "large.txt"}
     body, content_type = b"", "application/json"
     match kind:
@@ -232,7 +232,7 @@ def test_every_answer_ends_for_those_who_do_not_read_it(impatient: Server, kind:
     assert "Traceback" not in impatient.log.read_text()
 
 
-def test_who_reads_on_gets_all_of_a_large_answer(impatient: Server) -> None:
+def test_slow_readers_get_all_of_a_large_answer(impatient: Server) -> None:
     with impatient.rpc.http.stream("GET", "/skills/unread.one/1.0.0/large.txt") as response:
         size = 0
         for number, piece in enumerate(response.iter_bytes(1024 * 1024)):

@@ -149,7 +149,7 @@ def test_neither_the_token_nor_the_cookie_is_stored(
     assert str(browser.cookie()) not in str(row)
 
 
-def test_pages_have_a_strict_policy_and_one_script(browser: Browser) -> None:
+def test_pages_have_a_strict_policy_and_a_single_script(browser: Browser) -> None:
     page = browser.get("/login")
     policy = dict(part.strip().partition(" ")[::2] for part in page.headers["content-security-policy"].split(";"))
 
@@ -290,7 +290,7 @@ def test_only_pages_accept_the_cookie(browser: Browser, token: Callable[..., str
         assert browser.get(path).status_code == 401, path
 
 
-def test_two_cookies_of_one_name_do_not_count(
+def test_duplicate_session_cookies_are_ignored(
     tokens_server: Server, browser: Browser, token: Callable[..., str]
 ) -> None:
     browser.sign_in(token("ann"))
@@ -572,7 +572,7 @@ def test_an_open_server_has_no_login(sqlite_server: Server) -> None:
         assert "auth = 'open'" in answer.json()["error"]["data"]["hint"]
 
 
-def test_a_login_that_no_authenticator_offers_is_not_found(browser: Browser) -> None:
+def test_unknown_logins_answer_404(browser: Browser) -> None:
     for path in ("/login/oidc", "/login/tokens", "/login/oidc/callback?code=1&state=2"):
         assert browser.get(path).status_code == 404
     assert "no login 'oidc'" in browser.get("/login/oidc").json()["error"]["message"]

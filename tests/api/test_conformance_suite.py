@@ -48,7 +48,7 @@ def documented() -> dict[str, str]:
 
 
 @pytest.mark.smoke
-def test_skillery_conforms_and_documents_what_is_open(sqlite_server: Server, conform: Conform) -> None:
+def test_skillery_conforms_and_documents_open_points(sqlite_server: Server, conform: Conform) -> None:
     report = conform(sqlite_server)
 
     assert report["profile"] == "skill-tools"

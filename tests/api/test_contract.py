@@ -32,7 +32,7 @@ from tests.support.mcp_client import Mcp
         ("create_skill", {"manifest": {}, "skill_md": "", "files": [{"path": "a", "content": "", "mode": 1}]}, "path"),
     ],
 )
-def test_every_refused_param_comes_with_a_hint_that_says_what_it_takes(
+def test_refused_params_return_a_hint_with_the_accepted_values(
     sqlite_rpc: Rpc, method: str, params: dict[str, Any], named: str
 ) -> None:
     error = sqlite_rpc.error(method, **params)
@@ -123,7 +123,7 @@ def test_a_limit_of_null_is_a_limit_left_out(sqlite_rpc: Rpc) -> None:
     assert "'timeout_ms'" in error["data"]["hint"]
 
 
-def test_an_address_that_is_not_there_is_not_found(sqlite_rpc: Rpc) -> None:
+def test_unknown_addresses_fail_with_a_hint_to_rpc(sqlite_rpc: Rpc) -> None:
     error = sqlite_rpc.http.get("/nothing").json()["error"]
 
     assert error["code"] == -32003

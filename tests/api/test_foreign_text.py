@@ -60,7 +60,7 @@ def main(args):
     assert ">b<" in pages[0]
 
 
-def test_repeated_names_of_deepen_not_cost_one_walk(sqlite_server: Server) -> None:
+def test_repeated_deepen_not_names_cost_a_single_walk(sqlite_server: Server) -> None:
     name = f"deepen{os.getpid()}"
     for number in range(20):
         made = manifest(f"{name}.one", f"1.0.{number}", kind="instruction")

@@ -93,7 +93,7 @@ PAD = b"x" * 2 * MIB
     ],
 )
 @pytest.mark.full(after=6)
-def test_a_large_body_gets_the_error_that_a_small_one_gets(sqlite_rpc: Rpc, content: bytes, code: int) -> None:
+def test_large_bodies_get_the_same_errors_as_small_bodies(sqlite_rpc: Rpc, content: bytes, code: int) -> None:
     reply = sqlite_rpc.raw(content).json()
     error = (reply[0] if isinstance(reply, list) else reply)["error"]
 

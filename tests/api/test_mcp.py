@@ -147,7 +147,7 @@ def test_an_error_is_a_result_that_a_model_can_act_on(sqlite_rpc: Rpc, era: str)
     assert "limit" in expected["data"]["hint"]
 
 
-def test_a_run_that_failed_is_an_error_with_all_there_is_to_say_of_it(mcp: Mcp) -> None:
+def test_a_failed_run_is_a_tool_error_with_structured_content(mcp: Mcp) -> None:
     answer = mcp.tool("run_code", language="python", code="def main(args): return 1 / 0")
 
     assert answer["isError"] is True
@@ -263,7 +263,7 @@ def test_skill_tools_of_named_skills_are_tools_of_their_own(rpc: Rpc, new_name: 
     assert "text" in wrong["content"][0]["text"]
 
 
-def test_lists_that_a_tool_takes_say_of_what_where_it_does(sqlite_rpc: Rpc, new_name: str) -> None:
+def test_array_params_of_skill_tools_have_an_item_schema(sqlite_rpc: Rpc, new_name: str) -> None:
     lists = {
         "ids": {"type": "array", "description": "Which", "items": {"type": "integer"}},
         "any": {"type": "array", "description": "What", "optional": True},
@@ -276,7 +276,7 @@ def test_lists_that_a_tool_takes_say_of_what_where_it_does(sqlite_rpc: Rpc, new_
     assert (properties["ids"]["items"], properties["any"]["items"]) == ({"type": "integer"}, {})
 
 
-def test_tools_of_one_name_are_distinguished_by_their_skills(sqlite_rpc: Rpc, new_name: str) -> None:
+def test_tools_with_the_same_name_are_prefixed_with_their_skill(sqlite_rpc: Rpc, new_name: str) -> None:
     publish_tools(sqlite_rpc, f"{new_name}.a", COUNT)
     publish_tools(sqlite_rpc, f"{new_name}.b-c", COUNT, COUNT | {"name": "run_code"})
     mcp = Mcp(sqlite_rpc, tools=f"{new_name}.a,{new_name}.b-c")
@@ -350,7 +350,7 @@ def test_only_post_is_answered(sqlite_rpc: Rpc) -> None:
         assert response.headers["allow"] == "POST"
 
 
-def test_a_browser_is_no_way_in(mcp: Mcp) -> None:
+def test_foreign_hosts_origins_and_content_types_are_refused(mcp: Mcp) -> None:
     refused = {
         "host": mcp.send("tools/list", {}, host="evil.example"),
         "origin": mcp.send("tools/list", {}, origin="http://evil.example"),
@@ -362,7 +362,7 @@ def test_a_browser_is_no_way_in(mcp: Mcp) -> None:
     assert all("x-request-id" in one.headers for one in refused.values())
 
 
-def test_requests_without_a_token_are_asked_for_one(tokens_server: Server) -> None:
+def test_requests_without_a_token_get_a_bearer_challenge(tokens_server: Server) -> None:
     response = Mcp(tokens_server.rpc).send("tools/list", {})
 
     assert response.status_code == 401
@@ -411,7 +411,7 @@ def test_calls_are_counted_as_those_of_rpc_are(sqlite_rpc: Rpc, mcp: Mcp) -> Non
     assert answered.headers["x-request-id"] == "mine"
 
 
-def test_nothing_depends_on_a_handshake_or_on_who_gave_a_session(sqlite_rpc: Rpc) -> None:
+def test_calls_need_no_handshake_and_accept_any_session_id(sqlite_rpc: Rpc) -> None:
     mcp = Mcp(sqlite_rpc, LEGACY)
 
     response = mcp.send(
@@ -424,7 +424,7 @@ def test_nothing_depends_on_a_handshake_or_on_who_gave_a_session(sqlite_rpc: Rpc
 @pytest.mark.parametrize(
     "body", [b"", b"{", b"[]", b"[[[[", b'{"jsonrpc":"2.0"}', b'"x"', b"\xff", b'{"id":1}', b"[" * 100_000]
 )
-def test_what_is_no_message_is_refused(sqlite_rpc: Rpc, era: str, body: bytes) -> None:
+def test_malformed_messages_are_refused(sqlite_rpc: Rpc, era: str, body: bytes) -> None:
     _, headers = Mcp(sqlite_rpc, era).request("tools/list", {})
 
     response = sqlite_rpc.http.post("/mcp", content=body, headers=headers)
@@ -579,7 +579,7 @@ async def test_a_home_without_a_server_is_spoken_to_over_stdio(tmp_path: Path) -
 
 
 @pytest.mark.full
-async def test_a_home_is_left_to_others_when_nothing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_idle_bridge_releases_the_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("skillery.cli.mcp_bridge.LINGER_SECONDS", 0.05)
     target = Target(home=str(tmp_path / "home"))
     first, second = RegistryAccess(target), RegistryAccess(target)
@@ -670,7 +670,7 @@ async def test_no_line_breaks_a_bridge(sqlite_server: Server) -> None:
     assert "result" in answers["last"]
 
 
-async def test_a_bridge_hands_on_whatever_is_said(sqlite_server: Server, new_name: str) -> None:
+async def test_a_bridge_forwards_unicode_in_requests_and_errors(sqlite_server: Server, new_name: str) -> None:
     meta = {"io.modelcontextprotocol/protocolVersion": MODERN, "io.modelcontextprotocol/clientCapabilities": {}}
     asked = {"name": "nø such\u2028tool", "arguments": {}, "_meta": meta}
     line = json.dumps({"jsonrpc": "2.0", "id": "é", "method": "tools/call", "params": asked}) + "\n"

@@ -78,7 +78,7 @@ def test_the_extension_is_declared(sqlite_rpc: Rpc) -> None:
 
 
 @pytest.mark.full(after=1)
-def test_every_skill_that_is_listed_proves_what_its_entry_says(mcp: Mcp) -> None:
+def test_list_entries_of_skills_match_their_files(mcp: Mcp) -> None:
     bundled = {"data/json/validate", "skills/protocol/guide", "text/csv/profile"}
 
     entries = {one["uri"].removeprefix("skill://"): one for one in mcp.all("skills/list", "skills")}
@@ -123,7 +123,7 @@ def test_a_skill_md_that_conforms_is_served_as_it_is(mcp: Mcp, rpc: Rpc, new_nam
     ],
 )
 @pytest.mark.full(after=6)
-def test_one_that_does_not_is_served_as_one_that_does(
+def test_a_nonconforming_skill_md_is_made_conforming(
     mcp: Mcp, rpc: Rpc, new_name: str, last: str, skill_md: str, folder: str
 ) -> None:
     name = f"{new_name}.{last}"
@@ -151,9 +151,7 @@ def test_look_alikes_have_addresses_of_their_own(mcp: Mcp, rpc: Rpc, new_name: s
     assert [text.splitlines()[-1] for text in texts] == ["# b-c", "# b_c"]
 
 
-def test_a_skill_in_another_ones_folder_is_its_own_and_counts_as_the_other_ones_too(
-    mcp: Mcp, rpc: Rpc, new_name: str
-) -> None:
+def test_a_nested_skill_is_served_separately_and_within_its_parent(mcp: Mcp, rpc: Rpc, new_name: str) -> None:
     publish(rpc, new_name, **{"b/SKILL.md": "shadowed", "b/x.txt": "shadowed", "c/x.txt": "own"})
     publish(rpc, f"{new_name}.b", "# Inner\n")
     outer, inner = f"skill://{new_name}", f"skill://{new_name}/b"
@@ -182,7 +180,7 @@ def test_a_page_of_resources_has_500_skills_and_the_next_goes_on(sqlite_rpc: Rpc
     assert all(name.endswith("/SKILL.md") for name in names)
 
 
-def test_a_skill_past_the_limits_is_not_served_as_one(mcp: Mcp, rpc: Rpc, new_name: str) -> None:
+def test_a_skill_past_the_file_limit_is_served_only_as_resources(mcp: Mcp, rpc: Rpc, new_name: str) -> None:
     many = {f"f{number}.txt": "x" for number in range(300)}
     publish(rpc, new_name, **many)
     publish(rpc, f"{new_name}.b", **many)
@@ -205,7 +203,7 @@ def test_a_skill_past_the_limits_is_not_served_as_one(mcp: Mcp, rpc: Rpc, new_na
     assert {one["uri"].rpartition("/")[2] for one in children} == {"SKILL.md", "skill.toml", *many}
 
 
-def test_what_is_there_can_be_cached_by_one_identity(sqlite_rpc: Rpc) -> None:
+def test_responses_have_a_private_cache_scope(sqlite_rpc: Rpc) -> None:
     mcp = Mcp(sqlite_rpc)
 
     answers = [
@@ -326,7 +324,7 @@ def test_a_folder_of_many_skills_comes_in_pages(mcp: Mcp, rpc: Rpc, new_name: st
 
 
 @pytest.mark.full(after=1)
-def test_what_one_may_not_see_is_not_there(org: Server, new_name: str) -> None:
+def test_invisible_skills_look_like_absent_skills(org: Server, new_name: str) -> None:
     author = Caller(org.url, Who("author", "read run publish", "*"))
     name = f"{new_name}.hidden"
     publish(author, name, **{"x.txt": "x"})
@@ -371,7 +369,7 @@ paths = st.lists(st.text(st.characters(exclude_characters="/\\\0", exclude_categ
 
 
 @given(names, paths.filter(lambda parts: not {".", ".."} & set(parts)))
-def test_an_address_means_the_file_that_it_was_made_for(name: str, path: list[str]) -> None:
+def test_an_address_resolves_to_its_file(name: str, path: list[str]) -> None:
     uri = uri_of(folder_of(name), "/".join(path))
 
     segments = segments_of(uri)
@@ -382,7 +380,7 @@ def test_an_address_means_the_file_that_it_was_made_for(name: str, path: list[st
 
 
 @given(names, names)
-def test_no_two_skills_have_one_folder(one: str, other: str) -> None:
+def test_different_skills_have_different_folders(one: str, other: str) -> None:
     assert (folder_of(one) == folder_of(other)) == (one == other)
 
 

@@ -58,7 +58,7 @@ def has_ended(task: dict[str, Any]) -> bool:
 
 
 @pytest.mark.full
-def test_a_run_in_the_background_is_a_task_with_its_last_line_and_then_its_result(rpc: Rpc) -> None:
+def test_a_background_run_is_a_task_with_last_line_and_result(rpc: Rpc) -> None:
     mcp = with_tasks(rpc)
 
     task = mcp.tool("run_code", **code(STEPS, 1, background=True))
@@ -183,7 +183,7 @@ async def test_a_bridge_names_the_task_in_the_header(sqlite_server: Server) -> N
 
 
 @pytest.mark.parametrize("declared", [[], [TASKS]])
-def test_progress_has_what_the_code_reports_and_the_last_line(sqlite_rpc: Rpc, declared: list[str]) -> None:
+def test_progress_contains_reported_steps_and_the_last_log_line(sqlite_rpc: Rpc, declared: list[str]) -> None:
     call = {"name": "run_code", "arguments": code(STEPS, 0.3), "_meta": {"progressToken": "p"}}
 
     *told, answer = messages_of(Mcp(sqlite_rpc, declared=declared).send("tools/call", call))
@@ -195,7 +195,7 @@ def test_progress_has_what_the_code_reports_and_the_last_line(sqlite_rpc: Rpc, d
     assert answer["result"]["structuredContent"]["output"] == "done"
 
 
-def test_a_run_that_reports_no_progress_sends_the_last_line_of_its_log(sqlite_rpc: Rpc) -> None:
+def test_progress_contains_the_last_log_line_if_the_run_reports_none(sqlite_rpc: Rpc) -> None:
     text = "import time\ndef main(args):\n    print('reading', flush=True)\n    time.sleep(args['s'])\n"
     call = {"name": "run_code", "arguments": code(text, 1.4), "_meta": {"progressToken": "p"}}
 

@@ -24,7 +24,7 @@ def figures(http: httpx.Client) -> dict[str, float]:
     return found
 
 
-def test_it_counts_calls_runs_bytes_and_what_waits(start_server: Callable[..., Server]) -> None:
+def test_metrics_count_calls_runs_bytes_and_queues(start_server: Callable[..., Server]) -> None:
     server = start_server()
     rpc = server.rpc
     rpc("create_skill", manifest=manifest("a.b"), skill_md="# A\n", files=skill_files())

@@ -40,7 +40,7 @@ def test_long_names_that_differ_only_at_the_end_are_distinguished() -> None:
     assert near_words(paths[1].replace("util", "utli"), paths)[0] == paths[1]
 
 
-def test_the_typo_is_found_among_more_candidates_than_are_compared() -> None:
+def test_a_typo_is_matched_among_more_candidates_than_are_compared() -> None:
     names = [f"report_{number * 7919 % 10007:05d}_of_sales" for number in range(20 * MOST_COMPARED)]
     wanted = [*names[:300], "convert_currency", *names[300:]]
     assert near_words("xonvert_curency", wanted) == ["convert_currency"]

@@ -45,7 +45,7 @@ def meta_validator() -> jsonschema.Draft7Validator:
 
 
 @pytest.mark.full
-def test_it_is_valid_by_the_meta_schema_and_the_same_by_both_ways(sqlite_rpc: Rpc) -> None:
+def test_the_document_is_valid_and_equal_over_rpc_and_http(sqlite_rpc: Rpc) -> None:
     discovered = sqlite_rpc("rpc.discover")
     fetched = sqlite_rpc.http.get("/openrpc.json").json()
 
@@ -55,7 +55,7 @@ def test_it_is_valid_by_the_meta_schema_and_the_same_by_both_ways(sqlite_rpc: Rp
     assert fetched == discovered == json.loads(encode(document()))
 
 
-def test_the_meta_schema_is_one_that_refuses() -> None:
+def test_the_meta_schema_rejects_an_invalid_document() -> None:
     broken = document() | {"methods": [{"name": "x", "params": [{"name": "y"}]}]}
 
     assert not meta_validator().is_valid(broken)
@@ -85,7 +85,7 @@ def test_every_method_is_documented_with_its_params_its_result_and_its_scope() -
     assert shown == expected
 
 
-def test_every_reference_leads_somewhere_and_every_schema_is_one() -> None:
+def test_every_reference_resolves_and_every_schema_is_valid() -> None:
     text = json.dumps(document())
     components = document()["components"]
     for name in text.split('"#/components/schemas/')[1:]:
@@ -96,7 +96,7 @@ def test_every_reference_leads_somewhere_and_every_schema_is_one() -> None:
         jsonschema.Draft7Validator.check_schema(schema)
 
 
-def test_params_are_documented_as_they_are_decoded_and_not_as_tools_print_them() -> None:
+def test_params_are_documented_as_decoded_not_as_tools_print_them() -> None:
     def param(method: str, name: str) -> Any:
         one = next(one for one in document()["methods"] if one["name"] == method)
         return next(param["schema"] for param in one["params"] if param["name"] == name)
@@ -178,7 +178,7 @@ def calls_of(one: dict[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
 
 @pytest.mark.parametrize("scope", sorted({method.needs or "" for method in CALLABLE.values()}))
 @pytest.mark.full(after=1)
-def test_params_of_the_document_are_answered_with_a_result_or_a_known_error(scope: str, fuzzed_server: Server) -> None:
+def test_documented_params_return_a_result_or_a_known_error(scope: str, fuzzed_server: Server) -> None:
     wrong = {}
     for method in document()["methods"]:
         name = method["name"]

@@ -44,7 +44,7 @@ def paths(answer: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.long
-def test_a_figure_that_is_left_open_is_a_picture_and_nothing_is_said_in_the_log(drawing: Rpc) -> None:
+def test_open_figures_become_pictures_and_log_nothing(drawing: Rpc) -> None:
     answer = drawing("execute_skill", name=NAME)
 
     [file] = answer["files"]
@@ -70,7 +70,7 @@ def test_figures_that_were_closed_are_none(drawing: Rpc) -> None:
     assert "files" not in run(drawing, FIGURE + code)
 
 
-def test_a_figure_in_the_output_is_a_reference_and_one_picture(drawing: Rpc) -> None:
+def test_a_repeated_figure_in_the_output_references_a_single_picture(drawing: Rpc) -> None:
     code = "def main(args):\n    figure = plt.figure()\n    return {'chart': figure, 'again': [figure], 'n': 1}\n"
 
     answer = run(drawing, FIGURE + code)
@@ -80,7 +80,7 @@ def test_a_figure_in_the_output_is_a_reference_and_one_picture(drawing: Rpc) -> 
     assert answer["output"] == {"chart": reference, "again": [reference], "n": 1}
 
 
-def test_a_figure_without_pyplot_is_one_too(drawing: Rpc) -> None:
+def test_a_figure_without_pyplot_is_a_picture(drawing: Rpc) -> None:
     answer = run(drawing, "from matplotlib.figure import Figure\ndef main(args): return Figure()\n")
 
     assert (answer["output"]["kind"], paths(answer)) == ("image/png", ["figure-1.png"])
@@ -104,7 +104,7 @@ def test_an_image_that_was_opened_as_jpeg_stays_that(drawing: Rpc) -> None:
     assert read(drawing, answer["output"]["blob_id"]).startswith(JPEG)
 
 
-def test_an_image_that_no_png_can_be_is_a_failure_that_says_why(drawing: Rpc) -> None:
+def test_an_image_that_png_cannot_store_fails_with_the_reason(drawing: Rpc) -> None:
     answer = run(drawing, IMAGE + "def main(args): return image.convert('F')\n")
 
     assert (answer["status"], answer["error"]["type"]) == ("failed", "InvalidOutput")
@@ -127,7 +127,7 @@ def test_more_figures_than_are_kept_are_reported(drawing: Rpc) -> None:
     assert "3 more" in answer["logs_preview"]
 
 
-def test_figures_of_code_that_fails_are_not_drawn_and_its_files_are_kept(drawing: Rpc) -> None:
+def test_failed_code_draws_no_figures_and_keeps_its_files(drawing: Rpc) -> None:
     code = "import os\ndef main(args):\n    os.mkdir('out')\n    plt.savefig('out/half.png')\n    raise KeyError(1)\n"
 
     answer = run(drawing, FIGURE + code)
@@ -139,7 +139,7 @@ def test_figures_of_code_that_fails_are_not_drawn_and_its_files_are_kept(drawing
     ("value", "way"),
     [("numpy.arange(3)", ".tolist()"), ("numpy.int64(1)", ".item()"), ("plt.gca()", "return its figure")],
 )
-def test_what_is_no_picture_and_not_json_says_the_way_out(drawing: Rpc, value: str, way: str) -> None:
+def test_unsupported_output_types_are_refused_with_a_remedy(drawing: Rpc, value: str, way: str) -> None:
     answer = run(drawing, f"import numpy\n{FIGURE}def main(args): return {value}\n")
 
     assert answer["error"]["type"] == "InvalidOutput"

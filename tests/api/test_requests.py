@@ -33,7 +33,7 @@ def test_a_well_formed_id_is_taken_and_another_is_not(sqlite_rpc: Rpc) -> None:
 
 
 @pytest.mark.full
-def test_a_json_log_has_one_line_a_request_and_never_what_came_with_it(start_server: Callable[..., Server]) -> None:
+def test_a_json_log_has_a_line_per_request_without_its_data(start_server: Callable[..., Server]) -> None:
     server = start_server(
         env={"SKILLERY_LOG_FORMAT": "json", "SKILLERY_LOG_REQUESTS": "yes", "SKILLERY_AUTH": "tokens"}
     )

@@ -46,7 +46,7 @@ def one(rpc: Rpc, body: bytes | str) -> dict[str, object]:
         (b'{"jsonrpc":"2.0","id":1,"method":"run_code","params":' + b'{"args":' * 5000, -32700),
     ],
 )
-def test_what_is_not_a_good_call_gets_its_own_error(sqlite_rpc: Rpc, body: bytes, code: int) -> None:
+def test_each_invalid_call_gets_its_error_code(sqlite_rpc: Rpc, body: bytes, code: int) -> None:
     reply = one(sqlite_rpc, body)
 
     assert reply["jsonrpc"] == "2.0"

@@ -69,7 +69,7 @@ def collector() -> Iterator[Collector]:
 
 @pytest.mark.full
 @pytest.mark.parametrize("way", ["address", "variables"])
-def test_requests_calls_database_and_runs_are_spans_of_one_trace(
+def test_requests_calls_database_and_runs_are_spans_of_the_same_trace(
     collector: Collector, start_server: Callable[..., Server], way: str
 ) -> None:
     variables = {"SKILLERY_TRACES": "otlp", "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url, "OTEL_SERVICE_NAME": "mine"}
@@ -138,7 +138,7 @@ def test_an_unreachable_collector_stops_no_request(start_server: Callable[..., S
 
 @pytest.mark.full
 @pytest.mark.parametrize(("value", "says"), [("jaeger", "write off, otlp"), ("otlp", "pip install 'skillery[otel]'")])
-def test_what_cannot_be_traced_to_is_refused_in_one_line(tmp_path: Path, value: str, says: str) -> None:
+def test_unusable_trace_settings_are_refused_in_a_single_line(tmp_path: Path, value: str, says: str) -> None:
     (tmp_path / "opentelemetry").mkdir()
     (tmp_path / "opentelemetry" / "__init__.py").write_text("raise ImportError(name='opentelemetry')\n")
     ended = subprocess.run(

@@ -265,7 +265,7 @@ def test_the_current_anthropic_may_ask_for_the_first_interface(
     assert skills.create(files=folder(f"{new_name}b"), betas=betas[:1]).source.type == "custom"
 
 
-def test_versions_of_other_skills_are_not_found(tokens_server: Server, token: str, new_name: str) -> None:
+def test_versions_of_other_skills_answer_404(tokens_server: Server, token: str, new_name: str) -> None:
     skills = CURRENT.anthropic(tokens_server.url, token).skills
     other = f"{new_name}b"
     for name in (new_name, other):

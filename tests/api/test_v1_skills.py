@@ -65,7 +65,7 @@ def as_(org: Server) -> As:
 # -- semantics -----------------------------------------------------------------
 
 
-def test_a_skill_that_is_there_is_not_made_again_unless_it_is_the_same(http: httpx.Client, new_name: str) -> None:
+def test_creating_a_skill_again_succeeds_only_if_it_is_identical(http: httpx.Client, new_name: str) -> None:
     first = sent(http, "/v1/skills", folder(new_name))
     again = sent(http, "/v1/skills", folder(new_name))
     other = error_of(sent(http, "/v1/skills", folder(new_name, "Otherwise.")), 409)
@@ -89,7 +89,7 @@ def test_a_skill_goes_below_a_namespace(http: httpx.Client, new_name: str) -> No
     assert version["version"] == "1.0.1"
 
 
-def test_a_version_that_is_sent_again_is_the_one_that_is_there(http: httpx.Client, new_name: str) -> None:
+def test_sending_a_version_again_returns_the_same_version(http: httpx.Client, new_name: str) -> None:
     sent(http, "/v1/skills", folder(new_name))
     versions = [sent(http, f"/v1/skills/{new_name}/versions", folder(new_name, "Two.")).json() for _ in range(2)]
 
@@ -106,7 +106,7 @@ def test_the_id_of_a_version_selects_no_version_of_another_skill(http: httpx.Cli
     assert error_of(http.get(f"{versions}/{second}"), 404)["data"]["type"] == "version_not_found"
 
 
-def test_a_skill_toml_of_another_name_is_no_version_of_this_one(http: httpx.Client, new_name: str) -> None:
+def test_a_skill_toml_of_another_name_is_refused(http: httpx.Client, new_name: str) -> None:
     toml = f'name = "{new_name}.other"\nversion = "1.0.0"\ndescription = "x"\n'.encode()
     sent(http, "/v1/skills", folder(new_name))
     error = error_of(
@@ -117,7 +117,7 @@ def test_a_skill_toml_of_another_name_is_no_version_of_this_one(http: httpx.Clie
     assert f"{new_name}.other" in error["message"]
 
 
-def test_an_invisible_skill_is_reported_as_not_found(as_: As, new_name: str) -> None:
+def test_an_invisible_skill_answers_404_like_an_absent_skill(as_: As, new_name: str) -> None:
     author, outsider = as_(AUTHOR), as_(OUTSIDER)
     assert sent(author.http, "/v1/skills", folder(new_name)).status_code == 200
     author("set_visibility", name=new_name, visibility="private")
@@ -135,7 +135,7 @@ def test_an_invisible_skill_is_reported_as_not_found(as_: As, new_name: str) -> 
     assert sent(other.http, f"/v1/skills/{new_name}/versions", folder(new_name, "Mine.")).status_code == 404
 
 
-def test_an_agents_skill_waits_and_is_there_for_who_made_it(as_: As, new_name: str) -> None:
+def test_an_agents_skill_is_a_draft_visible_only_to_its_author(as_: As, new_name: str) -> None:
     agent = as_(Who("robot", "read publish", "*", "agent"))
     made = sent(agent.http, "/v1/skills", folder(new_name)).json()
 
@@ -259,7 +259,7 @@ def test_bad_files_are_refused_by_name(http: httpx.Client, files: list[tuple[str
         ("multipart/form-data; boundary=" + "x" * 4000, b"--x--", 400),
     ],
 )
-def test_what_is_no_form_of_files_is_refused(http: httpx.Client, kind: str, body: bytes, status: int) -> None:
+def test_malformed_file_forms_are_refused(http: httpx.Client, kind: str, body: bytes, status: int) -> None:
     error_of(http.post("/v1/skills", content=body, headers={"content-type": kind}), status)
 
 

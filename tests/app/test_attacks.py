@@ -50,7 +50,7 @@ def everybody_else_is_answered(server: Server) -> Iterator[None]:
 
 
 @pytest.mark.full
-def test_a_source_that_is_slow_to_compile_is_refused_and_blocks_no_caller(sqlite_server: Server, new_name: str) -> None:
+def test_a_slow_compiling_source_is_refused_and_blocks_no_caller(sqlite_server: Server, new_name: str) -> None:
     """If the interpreter is fast enough to compile the source within the limits, the skill is published."""
     line = "class A:a\n"
     code = "def main(args): pass\n" + line * (500_000 // len(line))
@@ -67,7 +67,7 @@ def test_a_source_that_is_slow_to_compile_is_refused_and_blocks_no_caller(sqlite
     assert "too long" in error["message"] or "memory" in error["message"]
 
 
-def test_a_large_source_is_checked_as_a_small_one_is(sqlite_rpc: Rpc, new_name: str) -> None:
+def test_large_sources_are_checked_like_small_sources(sqlite_rpc: Rpc, new_name: str) -> None:
     padding = "# a comment that makes it large\n" * 2_000
     good, bad = padding + "def main(args): return 1\n", padding + "def main(args) return 1\n"
     made = manifest(f"{new_name}.large")
@@ -86,7 +86,7 @@ def test_a_large_source_is_checked_as_a_small_one_is(sqlite_rpc: Rpc, new_name: 
     ],
     ids=["quotes without an end", "headers by the thousand"],
 )
-def test_a_skill_toml_whose_lines_are_hard_to_find_blocks_no_caller(
+def test_a_skill_toml_with_slow_line_lookup_blocks_no_caller(
     sqlite_server: Server, new_name: str, dependencies: list[str], skill_toml: str
 ) -> None:
     """With an algorithm of quadratic time, these requests would take hours."""
@@ -99,7 +99,7 @@ def test_a_skill_toml_whose_lines_are_hard_to_find_blocks_no_caller(
 
 
 @pytest.mark.full
-def test_many_marks_on_one_letter_block_no_caller(sqlite_server: Server, new_name: str) -> None:
+def test_many_combining_marks_on_a_letter_block_no_caller(sqlite_server: Server, new_name: str) -> None:
     """Unicode sorts the marks. With an algorithm of quadratic time, each search took a minute."""
     body = "a" + "\u0315\u0300" * 16_000
     for number in range(20):
@@ -154,7 +154,7 @@ def test_a_range_of_thousands_of_digits_is_no_fault_of_the_server(sqlite_rpc: Rp
 
 
 @pytest.mark.parametrize("name", ["host", "origin", "content-type"])
-def test_a_header_that_comes_twice_does_not_hide_a_foreign_one(sqlite_server: Server, name: str) -> None:
+def test_a_duplicate_header_does_not_hide_a_foreign_value(sqlite_server: Server, name: str) -> None:
     own = {
         "host": sqlite_server.url.removeprefix("http://"),
         "origin": sqlite_server.url,
@@ -209,7 +209,7 @@ def test_a_head_without_an_end_is_cut_off(sqlite_server: Server) -> None:
             connection.sendall(b"a" * 50_000_000)
 
 
-def test_a_large_body_that_comes_with_its_head_is_not_taken_for_one(sqlite_rpc: Rpc) -> None:
+def test_a_body_sent_with_its_head_does_not_count_as_head(sqlite_rpc: Rpc) -> None:
     for _ in range(2):
         body = '{"jsonrpc":"2.0","id":1,"method":"list_skills"}' + " " * 300_000
         assert sqlite_rpc.raw(body, **{"x-long": "a" * 20_000}).status_code == 200

@@ -114,7 +114,7 @@ def test_a_bundled_skill_is_accepted_without_warnings(folder: Path) -> None:
     assert bundle.manifest.warnings == ()
 
 
-def test_the_guide_is_the_one_of_the_protocol(rpc: Rpc) -> None:
+def test_the_guide_matches_the_text_of_the_protocol(rpc: Rpc) -> None:
     skill = rpc("describe_skill", name=GUIDE, version="0.1.0", detail="full")["skill"]
 
     # The text of the Skills Protocol v0.1, section "Canonical Instruction Skill".
@@ -285,7 +285,7 @@ def test_a_csv_is_profiled(rpc: Rpc, orders: str) -> None:
     assert execute(rpc, "text.csv.profile", sample=True)["rows"] == 4993
 
 
-def test_the_example_of_the_profile_is_what_it_answers(rpc: Rpc) -> None:
+def test_the_documented_profile_example_matches_the_output(rpc: Rpc) -> None:
     folder = next(folder for folder in ACTIONS if folder.name == "text.csv.profile")
     expected = json.loads(blocks(folder, "json")[1])
     output = execute(rpc, "text.csv.profile", csv_blob=upload(rpc, "city,degrees\nOslo,17\nRome,21\nOslo,\n"))
@@ -303,7 +303,7 @@ def test_a_very_wide_csv_has_a_small_answer(rpc: Rpc) -> None:
     assert execute(rpc, "text.report.markdown", title="ü" * 1000, data_blob=blob)["rows_shown"] == 1
 
 
-def test_a_csv_that_cannot_be_profiled_fails_with_the_way_out(rpc: Rpc) -> None:
+def test_a_failed_csv_profile_names_the_remedy(rpc: Rpc) -> None:
     assert "csv_blob" in failure(rpc, "text.csv.profile")["message"]
     empty = failure(rpc, "text.csv.profile", csv_blob=upload(rpc, " "), top=101)
     assert (empty["type"], empty["message"]) == ("ValueError", "top is 101: give 0 to 100")
@@ -385,7 +385,7 @@ def test_json_is_validated_as_the_document_says(rpc: Rpc) -> None:
     assert output | {"report_blob": "blob:…"} == expected
 
 
-def test_json_lines_are_validated_one_by_one(rpc: Rpc) -> None:
+def test_json_lines_are_validated_separately(rpc: Rpc) -> None:
     blob = upload(rpc, '{"n": 1}\n\n{"n": "x"}\nnot json\n{"n": NaN}\n', "application/jsonl")
     schema = {"properties": {"n": {"type": "integer"}}}
     output = execute(rpc, "data.json.validate", json_blob=blob, schema=schema, lines=True)
@@ -394,7 +394,7 @@ def test_json_lines_are_validated_one_by_one(rpc: Rpc) -> None:
     assert [(each["line"], each["keyword"]) for each in output["first"]] == [(3, "type"), (4, "json"), (5, "json")]
 
 
-def test_a_wrong_schema_or_no_json_fails_with_the_way_out(rpc: Rpc) -> None:
+def test_a_wrong_schema_or_invalid_json_fails_with_a_hint(rpc: Rpc) -> None:
     blob = upload(rpc, "{", "application/json")
 
     wrong = failure(rpc, "data.json.validate", json_blob=blob, schema={"type": "strnig"})

@@ -251,7 +251,9 @@ def test_each_call_is_a_run_of_its_own(server: Server, database_url: str, new_na
         ("ExceptionGroup('many', [ValueError()])", ["SkillError", "ExceptionGroup", "many"]),
     ],
 )
-def test_an_exception_inside_is_one_outside(composed: Composed, raised: str, seen: list[str | None]) -> None:
+def test_an_exception_of_a_called_skill_reaches_the_caller(
+    composed: Composed, raised: str, seen: list[str | None]
+) -> None:
     skill = composed.impure("bad", f"class Mine(Exception): pass\ndef f(): raise {raised}\n")
     code = """
     from runtime import SkillError
@@ -297,7 +299,7 @@ def test_other_ends_are_failures_too(composed: Composed, code: str, type_: str) 
     assert composed.output(outer, skill) == type_
 
 
-def test_the_log_of_a_called_skill_is_part_of_the_log_of_the_caller(composed: Composed) -> None:
+def test_the_log_of_a_caller_contains_the_logs_of_called_skills(composed: Composed) -> None:
     code = "import os\ndef send(to): print('to', to, os.environ['KEY_ONE'], flush=True)\ndef main(args): pass\n"
     name = composed.publish("loud", code, secrets=["KEY_ONE"])
     composed.grant("KEY_ONE", name)
@@ -532,7 +534,7 @@ def main(args):
     assert b"/outer" not in plain.received
 
 
-def test_a_skill_without_permissions_that_imports_one_with_meets_the_same_stub(composed: Composed) -> None:
+def test_a_pure_skill_calls_an_impure_skill_through_the_same_stub(composed: Composed) -> None:
     skill = composed.publish("mail", SHOW + "def main(args): return f()\n", secrets=["KEY_ONE"])
     composed.grant("KEY_ONE", skill)
     inside = f"""
@@ -627,7 +629,7 @@ def test_a_run_that_mounts_no_stub_can_call_nothing_not_even_itself(composed: Co
     assert composed.output(forging, args={"skill": skill}) == "NotAllowed"
 
 
-def test_a_forged_call_cannot_use_what_the_skill_imports_or_hides(composed: Composed) -> None:
+def test_a_forged_call_cannot_use_imported_or_hidden_names(composed: Composed) -> None:
     """Otherwise, any caller could use `check_output` of the skill as a shell with the secret of the skill."""
     inside = """
     import os
@@ -741,7 +743,7 @@ def main(args):
         "@Own\ndef f(x): return x",
     ],
 )
-def test_a_function_stays_one_behind_conditions_and_decorators(composed: Composed, source: str) -> None:
+def test_conditional_imported_and_decorated_functions_are_callable(composed: Composed, source: str) -> None:
     skill = composed.impure("kept", source + MAIN, more={"code/beside.py": "def f(x): return x\n"})
 
     assert composed.output("from skills.NS.kept import f\ndef main(args): return f(7)", skill) == 7
@@ -764,9 +766,7 @@ def test_a_function_stays_one_behind_conditions_and_decorators(composed: Compose
         ("f", b'{"args":[NaN],"kwargs":{}}'),
     ],
 )
-def test_a_forged_call_that_is_none_is_refused_and_the_run_goes_on(
-    composed: Composed, function: str, body: bytes
-) -> None:
+def test_a_malformed_call_is_refused_and_the_run_continues(composed: Composed, function: str, body: bytes) -> None:
     skill = composed.impure("one", "def f(): return 'ok'\n")
     code = (
         OPEN_CHANNEL
@@ -795,7 +795,7 @@ def test_a_forged_call_that_is_none_is_refused_and_the_run_goes_on(
         ("import skills.NS.one as one; one.VALUE", "AttributeError"),
     ],
 )
-def test_what_a_stub_has_not_is_explained(composed: Composed, line: str, kind: str) -> None:
+def test_names_missing_from_a_stub_are_explained(composed: Composed, line: str, kind: str) -> None:
     code = "VALUE = 1\nclass Thing: pass\ndef f(): pass\nasync def g(): pass\ndef main(args): return f()\n"
     skill = composed.publish("one", code, network=[PORT_OF_NOBODY], more={"code/beside.py": "def g(): pass"})
 
@@ -1046,7 +1046,7 @@ def test_a_hook_hears_of_calls(start_server: Callable[..., Server], tmp_path: Pa
     assert (called[:2], called[3]) == (["execute_skill", skill], answer["run_id"])
 
 
-def test_threads_call_one_after_the_other(composed: Composed) -> None:
+def test_concurrent_calls_from_threads_get_their_results(composed: Composed) -> None:
     skill = composed.impure("one", "def f(n): return n\n")
     code = """
     import threading

@@ -78,7 +78,7 @@ def test_a_connection_is_refused_if_all_others_have_requests(start_server: Start
     assert "all with active requests" in server.log.read_text()
 
 
-def test_one_address_has_its_own_bound(start_server: StartServer, connect: Connect) -> None:
+def test_connections_are_limited_per_address(start_server: StartServer, connect: Connect) -> None:
     server = start_server(env={"SKILLERY_MAX_CONNECTIONS_PER_ADDRESS": "2"})
     working = [busy(connect(server, "127.0.0.2")) for _ in range(2)]
     idle = [connect(server, "127.0.0.3") for _ in range(2)]
@@ -112,7 +112,7 @@ def test_proxies_count_for_the_bound_of_all(start_server: StartServer, connect: 
     assert is_refused(connect(server, "127.0.0.8"))
 
 
-def test_a_flood_of_refusals_is_one_line_for_each_address(start_server: StartServer, connect: Connect) -> None:
+def test_a_flood_of_refusals_logs_a_single_line_per_address(start_server: StartServer, connect: Connect) -> None:
     server = start_server(env={"SKILLERY_MAX_CONNECTIONS": "2"})
     _working = [busy(connect(server)) for _ in range(2)]
 

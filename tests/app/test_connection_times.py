@@ -240,7 +240,7 @@ def test_a_client_that_does_not_read_the_last_answer_is_closed(edge: Edge, conne
     assert edge.is_empty()
 
 
-def test_a_client_that_does_not_read_its_answers_and_asks_on_is_closed(edge: Edge, connection: RawConnection) -> None:
+def test_a_pipelining_client_that_does_not_read_answers_is_closed(edge: Edge, connection: RawConnection) -> None:
     connection.send(connection.head("GET /large") * 10)
     assert edge.is_empty()
 
@@ -288,7 +288,7 @@ def test_a_client_that_sends_nothing_more_after_its_request_is_answered(edge: Ed
     assert edge.is_empty()
 
 
-def test_a_request_before_a_pipelined_one_learns_that_its_client_is_gone(edge: Edge) -> None:
+def test_a_client_disconnect_ends_the_request_before_a_pipelined_request(edge: Edge) -> None:
     with connected(edge.url) as connection:
         connection.send(connection.head("GET /stream"), connection.head("GET /"))
         assert read_some(connection, 100_000) == 100_000

@@ -61,7 +61,7 @@ def is_cut_off(connection: RawConnection, piece: bytes, most: int = 64 * MIB) ->
     ],
     ids=["one trailer", "many trailers", "a name", "a chunk extension", "a first size", "a second size"],
 )
-def test_what_follows_a_body_without_an_end_is_cut_off(sqlite_server: Server, start: bytes, piece: bytes) -> None:
+def test_endless_trailers_and_chunk_headers_are_cut_off(sqlite_server: Server, start: bytes, piece: bytes) -> None:
     with (
         connected(sqlite_server.url) as connection,
         everybody_else_is_answered(sqlite_server),
@@ -144,7 +144,7 @@ def test_the_head_of_a_later_request_is_bounded_too(sqlite_server: Server) -> No
         assert is_cut_off(connection, b"a" * 65_536)
 
 
-def test_a_head_that_comes_in_one_piece_is_bounded(sqlite_server: Server) -> None:
+def test_a_large_head_in_a_single_piece_is_refused(sqlite_server: Server) -> None:
     with connected(sqlite_server.url) as connection:
         connection.send(connection.head("GET /healthz", x_long="a" * 100_000))
         assert connection.reply().status == 400
@@ -174,7 +174,7 @@ def test_a_request_has_a_bounded_number_of_headers(sqlite_server: Server) -> Non
     ],
     ids=["connect", "length", "two lengths", "nul in a value", "nul in a url", "nul in a name", "http/2", "tls"],
 )
-def test_what_is_no_request_is_400_and_closed(sqlite_server: Server, head: str) -> None:
+def test_malformed_requests_get_400_and_are_closed(sqlite_server: Server, head: str) -> None:
     with connected(sqlite_server.url) as connection:
         connection.send(head)
         assert connection.reply().status == 400
@@ -345,7 +345,7 @@ def test_a_body_that_was_read_keeps_its_connection(tokens_sqlite: Server) -> Non
 
 
 @pytest.mark.parametrize("hosts", ["", "Host: localhost\r\nHost: example.org\r\n", "Host: a\r\nHost: a\r\n"])
-def test_requests_without_one_host_are_refused(sqlite_server: Server, hosts: str) -> None:
+def test_requests_without_a_single_host_header_are_refused(sqlite_server: Server, hosts: str) -> None:
     with connected(sqlite_server.url) as connection:
         connection.send(f"GET /healthz HTTP/1.1\r\n{hosts}\r\n")
         assert connection.reply().status == 400

@@ -103,7 +103,7 @@ def hanging(tmp_path: Path, start_server: Callable[..., Server]) -> Iterator[Ser
     Path(plugins, "go on").touch()
 
 
-def test_a_plugin_that_hangs_meets_its_time_limit_and_is_not_called_too_often(hanging: Server, tmp_path: Path) -> None:
+def test_a_hanging_plugin_times_out_and_is_not_called_too_often(hanging: Server, tmp_path: Path) -> None:
     refused = [publish(hanging, f"bad.{number}") for number in "abcdef"]
 
     assert {reply["error"]["code"] for reply in refused} == {-32007}  # type: ignore[index]
@@ -144,7 +144,7 @@ SLOW = """
 """
 
 
-def test_slow_checks_of_one_publisher_leave_room_for_another(
+def test_slow_checks_of_a_publisher_do_not_block_another_publisher(
     tmp_path: Path, start_server: Callable[..., Server]
 ) -> None:
     plugins = Path(folder(tmp_path, mine=SLOW))

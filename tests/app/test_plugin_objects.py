@@ -158,7 +158,7 @@ COMMANDS = """
 
 
 @pytest.mark.full
-def test_a_plugin_adds_a_command_with_the_usual_options_errors_and_exit_codes(
+def test_a_plugin_command_has_the_usual_options_errors_and_exit_codes(
     tmp_path: Path, start_server: Callable[..., Server]
 ) -> None:
     env = {"SKILLERY_PLUGINS_FOLDER": folder(tmp_path, mine=COMMANDS)}
@@ -174,7 +174,7 @@ def test_a_plugin_adds_a_command_with_the_usual_options_errors_and_exit_codes(
     assert skillery("shout", "x").code == 2
 
 
-def test_the_home_on_the_command_line_says_which_plugins_there_are(tmp_path: Path) -> None:
+def test_the_home_option_selects_the_plugin_commands(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
     (home / "skillery.toml").write_text(f'plugins_folder = "{folder(tmp_path, mine=COMMANDS)}"\n')

@@ -254,7 +254,7 @@ def test_a_route_that_hangs_meets_its_time_limit(own_server: Server, plugins: Pa
 
 
 @pytest.mark.full
-def test_one_caller_does_not_occupy_a_plugin(own_server: Server, plugins: Path) -> None:
+def test_a_single_caller_cannot_occupy_a_plugin(own_server: Server, plugins: Path) -> None:
     ann = Client(own_server, "ann")
     with ThreadPoolExecutor(24) as pool:
         waiting = [pool.submit(Client(own_server), "GET", "/wait/long") for _ in range(24)]

@@ -45,7 +45,7 @@ def test_an_unknown_backend_is_refused_with_the_known_ones(tmp_path: Path, kind:
     assert {"SANDBOX": "linux", "STORAGE": "directory", "AUTH": "open"}[kind] in line
 
 
-def test_two_offers_of_one_name_are_refused(tmp_path: Path) -> None:
+def test_two_offers_of_the_same_name_are_refused(tmp_path: Path) -> None:
     source = """
         @hookimpl
         def skillery_storage() -> Offer:
@@ -128,7 +128,7 @@ def test_a_setting_of_a_backend_is_checked_at_start(tmp_path: Path) -> None:
     assert "s3" in refusal(tmp_path)
 
 
-def test_a_backend_of_a_plugin_is_chosen_by_one_setting(tmp_path: Path, start_server: Callable[..., Server]) -> None:
+def test_a_setting_selects_a_backend_of_a_plugin(tmp_path: Path, start_server: Callable[..., Server]) -> None:
     source = """
         from pathlib import Path
         from skillery.builtin.directory_storage import DirectoryStorage
@@ -260,7 +260,7 @@ def test_a_wrapper_of_a_check_counts_as_no_check(tmp_path: Path, start_server: C
     assert created["status"] == "published"
 
 
-def test_a_plugin_package_is_found_by_its_entry_point(tmp_path: Path) -> None:
+def test_a_plugin_package_is_discovered_by_its_entry_point(tmp_path: Path) -> None:
     site = tmp_path / "site"
     (site / "greeter-1.0.dist-info").mkdir(parents=True)
     (site / "greeter-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: greeter\nVersion: 1.0\n")
@@ -301,7 +301,7 @@ UNABLE = """
     ("permissions", "lacking"),
     [({"network": ["https://api.example.com"]}, "network"), ({"secrets": ["API_KEY"]}, "secrets")],
 )
-def test_a_run_that_needs_what_the_sandbox_lacks_is_refused_by_name_and_recorded(
+def test_a_run_with_unsupported_permissions_is_refused_and_recorded(
     tmp_path: Path, start_server: Callable[..., Server], permissions: dict[str, list[str]], lacking: str
 ) -> None:
     plugins = folder(tmp_path, unable=UNABLE)
@@ -322,7 +322,7 @@ def test_a_run_that_needs_what_the_sandbox_lacks_is_refused_by_name_and_recorded
         ]
 
 
-def test_what_the_sandbox_does_not_claim_to_hold_is_degraded(
+def test_a_run_lists_unclaimed_sandbox_capabilities_as_degraded(
     tmp_path: Path, start_server: Callable[..., Server]
 ) -> None:
     env = {"SKILLERY_PLUGINS_FOLDER": folder(tmp_path, unable=UNABLE), "SKILLERY_SANDBOX": "unable"}
@@ -333,7 +333,7 @@ def test_what_the_sandbox_does_not_claim_to_hold_is_degraded(
     assert len(ran["degraded"]) == len(set(ran["degraded"]))
 
 
-def test_a_sandbox_that_does_not_say_what_it_can_do_is_refused(tmp_path: Path) -> None:
+def test_a_sandbox_without_capabilities_is_refused(tmp_path: Path) -> None:
     source = """
         class Silent:
             def probe(self): return []
@@ -456,7 +456,7 @@ SESSIONS = """
 
 
 @pytest.mark.full
-def test_an_authenticator_of_a_plugin_keeps_sessions_and_accepts_tokens_of_the_registry(
+def test_a_plugin_authenticator_keeps_sessions_and_accepts_registry_tokens(
     tmp_path: Path, start_server: Callable[..., Server]
 ) -> None:
     env = {"SKILLERY_PLUGINS_FOLDER": folder(tmp_path, mine=SESSIONS), "SKILLERY_AUTH": "sessions"}

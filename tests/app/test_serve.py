@@ -70,7 +70,7 @@ def wait_for_started_run(home: Path) -> None:
 
 
 @pytest.mark.full
-def test_it_prints_one_line_with_the_port_that_it_took(start_server: Callable[..., Server]) -> None:
+def test_serve_prints_a_single_line_with_its_chosen_port(start_server: Callable[..., Server]) -> None:
     server = start_server()
 
     assert not server.url.endswith(":0")
@@ -101,7 +101,7 @@ def test_its_line_can_be_json(tmp_path: Path) -> None:
     assert process.returncode == 0
 
 
-def test_a_second_server_on_one_home_is_refused_and_names_the_first(start_server: Callable[..., Server]) -> None:
+def test_a_second_server_on_a_home_is_refused_naming_the_first(start_server: Callable[..., Server]) -> None:
     first = start_server()
 
     said = refused(first.home)
@@ -151,7 +151,7 @@ def test_every_limit_has_a_ceiling() -> None:
     assert {name: ceilings[name] for name in defaults if ceilings[name] < defaults[name]} == {}
 
 
-def test_open_auth_is_refused_off_loopback_with_the_way_out(tmp_path: Path) -> None:
+def test_open_auth_off_loopback_is_refused_with_remedies(tmp_path: Path) -> None:
     said = refused(tmp_path, "--host", "0.0.0.0")
 
     assert "0.0.0.0" in said
@@ -226,7 +226,7 @@ def test_sigterm_kills_a_run_after_the_grace_period_and_says_so(start_server: Ca
     assert [status for status, _ in runs_of(server.home)] == ["failed"]
 
 
-def test_after_kill_9_it_serves_again_and_closes_what_was_left_over(start_server: Callable[..., Server]) -> None:
+def test_a_server_restarted_after_kill_9_closes_open_runs(start_server: Callable[..., Server]) -> None:
     server = start_server()
     listed = server.rpc("list_skills")
     call = Background(server.rpc, "run_code", language="python", code=SLEEPER, args={"seconds": 600})

@@ -76,7 +76,7 @@ def created(trio: list[Server], *command: str) -> str:
     return value
 
 
-def test_what_is_written_on_one_is_there_at_once_on_the_others(trio: list[Server], token: str) -> None:
+def test_writes_on_a_server_are_visible_on_the_others_at_once(trio: list[Server], token: str) -> None:
     first, *others = [Rpc(server.url, token) for server in trio]
     for number in range(5):
         version = f"1.0.{number}"
@@ -90,14 +90,14 @@ def test_what_is_written_on_one_is_there_at_once_on_the_others(trio: list[Server
     assert all(other("execute_skill", name="at.once", args={"a": 1})["output"] == {"got": {"a": 1}} for other in others)
 
 
-def test_a_tool_that_was_defined_on_one_is_called_on_the_others(trio: list[Server], token: str) -> None:
+def test_a_tool_defined_on_a_server_is_called_on_the_others(trio: list[Server], token: str) -> None:
     first, *others = [Rpc(server.url, token) for server in trio]
     for number in range(2):
         first("define_tool", name="own", description="x", language="bash", code=f"echo {number}", session="s")
         assert [other("call_tool", name="own", session="s")["result"] for other in others] == [number] * len(others)
 
 
-def test_a_cursor_of_one_is_good_for_the_others(trio: list[Server], token: str) -> None:
+def test_a_cursor_of_a_server_is_valid_on_the_others(trio: list[Server], token: str) -> None:
     rpc = RoundRobin(trio, token)
     for number in range(7):
         rpc("create_skill", manifest=manifest(f"paged.n{number}"), skill_md="# A\n", files=skill_files())
@@ -132,7 +132,9 @@ def test_a_conversation_of_mcp_goes_on_on_any_of_them(trio: list[Server], token:
 
 
 @pytest.mark.smoke
-def test_writes_on_all_of_them_agree_on_one_winner_and_one_latest(trio: list[Server], token: str) -> None:
+def test_concurrent_writes_on_several_servers_agree_on_winner_and_latest_version(
+    trio: list[Server], token: str
+) -> None:
     rpc = RoundRobin(trio, token)
 
     def publish(number: int) -> str:
@@ -153,7 +155,7 @@ def test_writes_on_all_of_them_agree_on_one_winner_and_one_latest(trio: list[Ser
     assert {rpc("describe_skill", name="counted")["skill"]["version"] for _ in range(3)} == {"1.59.0"}
 
 
-def test_a_token_revoked_on_one_is_refused_on_the_others_within_its_second(trio: list[Server], token: str) -> None:
+def test_a_revoked_token_is_refused_on_other_servers_within_a_second(trio: list[Server], token: str) -> None:
     admin = Rpc(trio[0].url, token)
     made = admin("create_token", name="short", scopes=["read"])
     short = [Rpc(server.url, made["token"]) for server in trio]
@@ -185,7 +187,7 @@ def test_a_server_with_a_folder_of_its_own_is_refused(trio: list[Server], tmp_pa
 
 
 @pytest.mark.full
-def test_postgres_restarted_under_load_is_an_error_in_band_and_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
+def test_postgres_restarts_under_load_answer_unavailable_and_lose_no_acknowledged_write(tmp_path: Path) -> None:
     with a_postgres() as postgres:
         server = Server(tmp_path / "home", env={"SKILLERY_DATABASE": postgres.url})
         stop = threading.Event()
@@ -235,7 +237,7 @@ def test_postgres_restarted_under_load_is_an_error_in_band_and_nothing_acknowled
 
 
 @pytest.mark.full
-def test_a_run_that_ends_while_postgres_is_away_is_answered_and_recorded_as_it_ended(tmp_path: Path) -> None:
+def test_a_run_ending_during_a_postgres_outage_is_answered_and_recorded(tmp_path: Path) -> None:
     with a_postgres() as postgres:
         server = Server(tmp_path / "home", env={"SKILLERY_DATABASE": postgres.url})
         code = "import time\ndef main(args):\n    time.sleep(1.5)\n    return 'ended'\n"
@@ -268,7 +270,7 @@ def test_kill_nine_again_and_again_leaves_nothing_for_check_to_find(
 
 
 @pytest.mark.full
-def test_a_thousand_publishers_of_one_version_have_one_winner(server: Server, new_name: str) -> None:
+def test_a_thousand_publishers_of_a_version_have_a_single_winner(server: Server, new_name: str) -> None:
     made: dict[str, Any] = {"jsonrpc": "2.0", "id": 1, "method": "create_skill"}
 
     def publish(number: int) -> Any:

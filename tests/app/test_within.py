@@ -45,7 +45,7 @@ async def test_work_that_takes_too_long_is_cancelled_at_its_place() -> None:
     assert seen == ["cancelled"]
 
 
-async def test_a_cancellation_reaches_the_work_and_stays_one() -> None:
+async def test_a_cancellation_reaches_the_work_and_raises_cancelled_error() -> None:
     seen: list[str] = []
     task = asyncio.create_task(within(LONG, waits(10**9, seen)))
     await asyncio.sleep(0.01)

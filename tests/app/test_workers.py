@@ -50,7 +50,7 @@ def metric(server: Server, name: str) -> float:
     return float(values[0])
 
 
-def test_workers_share_one_address_and_one_database(pair: Server) -> None:
+def test_workers_share_an_address_and_a_database(pair: Server) -> None:
     assert len(workers_of(pair)) == WORKERS
     Rpc(pair.url)("create_skill", manifest=manifest("shared.one"), skill_md="# A\n", files=skill_files())
     for _ in range(20):  # each new connection may reach another worker
@@ -229,7 +229,9 @@ def _is_alive(pid: int) -> bool:
         ({"SKILLERY_DATABASE": "postgresql://127.0.0.1:1/none"}, ["127.0.0.1"]),
     ],
 )
-def test_a_server_whose_workers_cannot_start_says_why(tmp_path: Path, env: dict[str, str], words: list[str]) -> None:
+def test_a_server_names_the_reason_if_workers_cannot_start(
+    tmp_path: Path, env: dict[str, str], words: list[str]
+) -> None:
     command = ["serve", "--home", str(tmp_path / "home"), "--port", "0", "--workers", "2", "--json"]
     ended = prefork().run(command, clean_environment(env), b"")
 

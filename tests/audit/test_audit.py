@@ -318,7 +318,7 @@ CHANGES: dict[str, Callable[[Trail], str]] = {
 }
 
 
-def test_every_method_says_what_it_changes() -> None:
+def test_every_method_declares_its_audit_subject() -> None:
     silent = [name for name, method in METHODS.items() if method.audits is None]
     wrong = {
         name: method.audits
@@ -356,7 +356,7 @@ def test_every_change_leaves_an_entry(method: str, trail: Trail) -> None:
 
 
 @pytest.mark.full
-def test_a_sweep_leaves_one_entry_with_what_it_removed(start_server: Callable[..., Server]) -> None:
+def test_a_sweep_records_its_removals_in_a_single_entry(start_server: Callable[..., Server]) -> None:
     rpc = start_server(env={"SKILLERY_GC_GRACE_MINUTES": "0", "SKILLERY_GC_INTERVAL_MINUTES": "0"}).rpc
     rpc("delete_blob", blob_id=rpc("create_blob", content="nobody's", kind="text/plain")["blob_id"])
 
@@ -495,7 +495,7 @@ def test_a_version_that_exists_is_a_refused_attempt(trail: Trail) -> None:
     assert entry["type"] == "version_exists"
 
 
-def test_what_changes_nothing_leaves_nothing(trail: Trail) -> None:
+def test_calls_without_a_change_leave_no_entry(trail: Trail) -> None:
     which = published(trail)
     trail.ann.create(which["name"])
     trail.ann("set_visibility", name=which["name"], visibility="public")
@@ -537,7 +537,7 @@ def _token(server: Server, name: str, *options: str) -> Any:
 # -- before and after ----------------------------------------------------------------------------------------------
 
 
-def test_an_entry_says_what_was_before_and_after(trail: Trail) -> None:
+def test_an_entry_contains_the_state_before_and_after(trail: Trail) -> None:
     which = in_review(trail)
     trail.rita("approve_version", **which, note="read all of it")
     trail.bot("deprecate_skill", name=which["name"], message="old", successor=f"{trail.name}.y")
@@ -563,7 +563,7 @@ def test_an_entry_says_what_was_before_and_after(trail: Trail) -> None:
     assert (visibility["before"], visibility["after"]) == ({"visibility": "public"}, {"visibility": "namespace"})
 
 
-def test_calls_of_one_batch_have_one_request_id(trail: Trail) -> None:
+def test_calls_of_a_batch_share_a_request_id(trail: Trail) -> None:
     calls = [
         {"jsonrpc": "2.0", "id": one, "method": "create_token", "params": {"name": trail.name, "scopes": ["read"]}}
         for one in range(2)
@@ -614,7 +614,7 @@ def test_a_cursor_is_good_for_its_own_filters_only(trail: Trail) -> None:
         assert (error["code"], error["data"]["type"]) == (-32602, "invalid_cursor")
 
 
-def test_filters_take_what_they_say_and_no_more(trail: Trail) -> None:
+def test_filters_select_exactly_the_matching_entries(trail: Trail) -> None:
     look_alike = Caller(trail.admin.url, Who(f"{trail.name}-ann", "read publish", "*"))
     which = published(trail)
     look_alike.create(f"{which['name']}a")
@@ -638,7 +638,7 @@ def test_filters_take_what_they_say_and_no_more(trail: Trail) -> None:
 
 
 @pytest.mark.parametrize("asked", [{"since": "yesterday"}, {"until": "2026-13-01"}, {"identity": "a\0b"}, {"limit": 0}])
-def test_a_filter_that_means_nothing_is_refused_by_name(asked: dict[str, Any], trail: Trail) -> None:
+def test_an_invalid_filter_is_refused_by_name(asked: dict[str, Any], trail: Trail) -> None:
     error = trail.admin.error("list_audit", **asked)
 
     assert error["code"] == -32602

@@ -139,7 +139,7 @@ def test_an_entry_knows_the_request_that_it_belongs_to(database: Database) -> No
 # -- the chain -----------------------------------------------------------------------------------------------------
 
 
-def test_the_hash_is_what_the_documentation_says(database: Database) -> None:
+def test_the_hash_matches_the_documented_formula(database: Database) -> None:
     write(database, 2)
     names = "at, identity, identity_kind, address, request_id, action, subject, outcome, code, error_type, count"
 
@@ -232,7 +232,7 @@ def test_an_entry_that_is_slipped_in_is_noticed(seq: int, database: Database) ->
     assert fault(database) is not None
 
 
-def test_an_end_that_goes_missing_together_with_its_head_is_noticed_by_a_head_that_was_noted(
+def test_a_noted_head_detects_a_truncated_trail_with_an_adjusted_head(
     database: Database,
 ) -> None:
     write(database, 2)
@@ -258,7 +258,7 @@ def test_an_end_that_goes_missing_together_with_its_head_is_noticed_by_a_head_th
     assert found[0] == 4
 
 
-def test_more_entries_than_one_page_are_read_to_the_last(database: Database) -> None:
+def test_verification_reads_trails_longer_than_a_page_to_the_end(database: Database) -> None:
     def hundred(connection: Connection) -> None:
         for _ in range(100):
             record(connection, ANN, "yank_version", "a@1")
@@ -299,7 +299,7 @@ def test_the_databases_refuse_to_change_an_entry(statement: str, database: Datab
 @pytest.mark.smoke
 @pytest.mark.postgres
 @pytest.mark.full(after=1)
-def test_fifty_writers_of_two_servers_keep_one_chain(database: Database) -> None:
+def test_fifty_writers_of_two_servers_keep_a_single_chain(database: Database) -> None:
     second = Database(database.url.render_as_string(hide_password=False))
     failures: list[Exception] = []
 
@@ -391,7 +391,7 @@ def attempts(database: Database, *noted: tuple[Identity | None, str, str, str]) 
     return rows(database)
 
 
-def test_what_was_refused_is_there_when_a_server_has_stopped(database: Database) -> None:
+def test_refused_attempts_are_recorded_when_the_server_stops(database: Database) -> None:
     found = attempts(database, (ANN, "10.0.0.1", "yank_version", "a@1"), (None, "10.0.0.2", "login", ""))
 
     assert [(row.identity, row.address, row.request_id, row.action, row.subject, row.count) for row in found] == [
@@ -401,7 +401,7 @@ def test_what_was_refused_is_there_when_a_server_has_stopped(database: Database)
     assert {(row.outcome, row.code, row.error_type) for row in found} == {("refused", -32002, "not_allowed")}
 
 
-def test_many_of_one_kind_are_counted(database: Database) -> None:
+def test_further_refused_attempts_share_a_counted_entry(database: Database) -> None:
     known = [(ANN, "10.0.0.1", "yank_version", f"a@{number}") for number in range(1000)]
     unknown = [(None, f"2001:db8::{number:x}", "login", "") for number in range(1, 1001)]
     found = attempts(database, *known, *unknown)

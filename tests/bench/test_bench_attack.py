@@ -27,7 +27,9 @@ def server(prepared: tuple[Path, Victim]) -> Iterator[Server]:
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", ["trailer-value", "connections", "lists", "words", "array"])
-def test_an_attack_reports_what_it_saw(server: Server, prepared: tuple[Path, Victim], name: str) -> None:
+def test_an_attack_reports_its_outcome_and_measurements(
+    server: Server, prepared: tuple[Path, Victim], name: str
+) -> None:
     seen = attacked(server, prepared[1], name, ATTACKS[name], tight())
 
     assert "the attacker failed" not in seen.outcome, seen.outcome

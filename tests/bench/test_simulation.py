@@ -40,7 +40,7 @@ def test_nodes_with_a_bundle_are_preferred() -> None:
     assert hits["cached first"] > hits["least loaded"]
 
 
-def test_one_node_is_limited_by_its_processors() -> None:
+def test_a_single_node_is_limited_by_its_processors() -> None:
     cluster = Cluster(nodes=1, processors=2, run_ms=5.0, code_ms=0.0, dispatch_ms=0.0)
 
     assert closed_loop(cluster, callers=1, runs=100) == pytest.approx(200)

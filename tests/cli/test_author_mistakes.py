@@ -421,7 +421,7 @@ REFUSED = frozenset({one.name for one in MISTAKES} - {"type", "network without a
     tags=st.lists(st.sampled_from(["words", "text"]), max_size=2, unique=True),
     note=st.text("abc äö\n", max_size=20),
 )
-def test_publish_accepts_exactly_what_test_passes(
+def test_publish_accepts_exactly_the_folders_that_test_passes(
     run: Callable[..., Ended],
     tmp_path_factory: pytest.TempPathFactory,
     mistakes: list[Mistake],

@@ -120,7 +120,7 @@ def skill_folder(tmp_path: Path, new_name: str) -> Path:
 # -- the command line ------------------------------------------------------------------------------------------------
 
 
-def test_the_version_is_shown_without_importing_what_is_slow() -> None:
+def test_version_and_help_import_no_heavy_modules() -> None:
     code = (
         "import sys\nfrom skillery.cli import commands\n"
         "commands.main(['--version'], standalone_mode=False)\n"
@@ -135,7 +135,7 @@ def test_the_version_is_shown_without_importing_what_is_slow() -> None:
 
 
 @pytest.mark.full
-def test_a_command_that_is_forked_does_as_one_that_is_started(home: str, tmp_path: Path) -> None:
+def test_forked_and_started_commands_behave_the_same(home: str, tmp_path: Path) -> None:
     """The other tests of this module use forked commands, so forked and started commands must behave the same."""
     environment = clean_environment({"SKILLERY_HOME": home, "NO_COLOR": "1"})
     for arguments, stdin in (
@@ -188,7 +188,7 @@ def test_the_help_lists_25_verbs_and_its_groups_all_others() -> None:
 
 
 @pytest.mark.full
-def test_a_home_is_opened_without_importing_what_no_endpoint_uses(home: str) -> None:
+def test_opening_a_home_imports_no_unused_modules(home: str) -> None:
     unused = ("pydantic", "attrs", "opentelemetry", "jinja2", "psycopg", "greenlet")
     code = (
         "import sys\nfrom skillery.cli import commands\n"
@@ -225,7 +225,7 @@ def test_wrong_usage_exits_2(arguments: tuple[str, ...]) -> None:
     assert ended.out == ""
 
 
-def test_wrong_usage_is_json_where_json_is_asked_for() -> None:
+def test_wrong_usage_is_json_with_the_json_option() -> None:
     ended = skillery("list", "--nope", "--json")
 
     assert ended.code == 2
@@ -295,7 +295,7 @@ def test_ctrl_c_exits_130_and_leaves_no_run_behind(home: str, tmp_path: Path) ->
 
 
 @pytest.mark.full
-def test_ctrl_c_at_any_moment_leaves_no_run_open(home: str, tmp_path: Path) -> None:
+def test_ctrl_c_at_any_time_leaves_no_run_open(home: str, tmp_path: Path) -> None:
     slow = tmp_path / "slow.py"
     slow.write_text("import time\ndef main(args):\n    time.sleep(600)\n")
     for milliseconds in (0, 6, 25):
@@ -369,7 +369,7 @@ def test_a_verb_prints_the_same_with_and_without_a_server(
 
 
 @pytest.mark.full
-def test_two_commands_at_once_on_a_home_wait_for_one_another(home: str) -> None:
+def test_concurrent_commands_on_a_home_wait_for_each_other(home: str) -> None:
     command = [FORKED, "list", "--home", home, "--json"]
     started = [
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=clean_environment())
@@ -400,7 +400,7 @@ while time.monotonic() < end:
 
 
 @pytest.mark.full
-def test_a_home_that_becomes_free_while_a_command_looks_at_it_is_taken(home: str) -> None:
+def test_commands_succeed_while_another_process_repeatedly_holds_the_home(home: str) -> None:
     skillery("list", "--home", home)
     command = [sys.executable, "-c", HOLD_AGAIN_AND_AGAIN, home]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as other:
@@ -470,7 +470,7 @@ def test_lists_warn_of_deprecated_skills_and_visibility_is_confirmed(
 
 
 @pytest.mark.full
-def test_describe_prints_one_line_for_each_input(home: str) -> None:
+def test_describe_prints_a_line_for_each_input(home: str) -> None:
     printed = skillery("describe", "text.csv.profile", "--home", home).out
 
     line = "  has_header   boolean  Whether the first row names the columns (default true)\n"
@@ -627,7 +627,7 @@ def test_a_run_past_its_time_fails(served: Callable[..., Ended], tmp_path: Path)
     assert ended.json["error"]["type"] == "TimeoutError"
 
 
-def test_mounted_skills_can_be_imported_and_a_blob_id_be_given(
+def test_code_accepts_mounted_skills_and_blob_ids(
     served: Callable[..., Ended], skill_folder: Path, new_name: str
 ) -> None:
     assert served("publish", str(skill_folder)).code == 0
@@ -646,7 +646,7 @@ def test_mounted_skills_can_be_imported_and_a_blob_id_be_given(
     assert "\noutput: 8\n" in ended.out
 
 
-def test_what_no_run_can_be_made_of_exits_3(served: Callable[..., Ended]) -> None:
+def test_run_exits_3_for_unknown_and_instruction_skills(served: Callable[..., Ended]) -> None:
     unknown = served("run", "no.such.skill")
     instruction = served("run", "skills.protocol.guide", "--json")
 
@@ -703,7 +703,7 @@ def test_db_upgrade_of_a_home_in_use_is_refused(sqlite_server: Server) -> None:
     assert sqlite_server.url in ended.err
 
 
-def test_plugins_shows_what_each_offers_and_what_is_chosen(home: str) -> None:
+def test_plugins_lists_offers_and_chosen_backends(home: str) -> None:
     found = {one["name"]: one for one in skillery("plugins", "--home", home, "--json").json["plugins"]}
 
     assert found["linux-sandbox"]["offers"] == [{"kind": "sandbox", "name": "linux", "chosen": True, "unsafe": False}]

@@ -194,7 +194,9 @@ def test_folders_that_clients_name_themselves(user: ClientUser, tmp_path: Path) 
         assert f"{tmp_path / client}/" in shown.out
 
 
-def test_what_does_not_fit_is_refused(user: ClientUser, asking: Server, tmp_path: Path) -> None:
+def test_connect_refuses_invalid_arguments_and_a_missing_login(
+    user: ClientUser, asking: Server, tmp_path: Path
+) -> None:
     assert user.connect("mcp", "--write").code == 2
     assert user.connect("emacs").code == 2
     unknown = user.connect("npx", "--namespace", "no.such")

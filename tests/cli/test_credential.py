@@ -66,7 +66,7 @@ def test_git_gets_the_login(operation: tuple[str, ...], ask: Ask, login: str, to
     assert answer(ask(*operation, "--url", login, stdin=question(login))) == {"username": "skillery", "password": token}
 
 
-def test_git_is_told_when_the_login_ends(ask: Ask, login: str, token: str, configuration: Configuration) -> None:
+def test_git_receives_the_expiry_of_the_login(ask: Ask, login: str, token: str, configuration: Configuration) -> None:
     [file] = configuration.files()
     kept = json.loads(file.read_text())
     kept["login"]["expires_at"] = 4_102_444_800.5

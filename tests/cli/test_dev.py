@@ -99,7 +99,7 @@ def test_each_change_is_served_at_once_and_nothing_stays(
 
 
 @pytest.mark.smoke
-def test_without_a_server_the_command_starts_one_and_shows_its_token(
+def test_dev_starts_a_server_if_none_runs_and_prints_its_token(
     dev: Callable[..., Dev], folder: Path, tmp_path: Path, new_name: str
 ) -> None:
     running = dev(str(folder), "--home", str(tmp_path / "home"), "--port", "0", **ASKS_FOR_TOKENS)
@@ -136,7 +136,7 @@ def test_a_version_that_the_server_has_forgotten_is_sent_again(
     assert running.line()["version"] == "0.1.0-dev.2"
 
 
-def test_two_folders_of_one_name_are_told_apart(
+def test_a_second_folder_with_the_same_skill_name_is_refused(
     sqlite_server: Server, dev: Callable[..., Dev], folder: Path, new_name: str
 ) -> None:
     copy = folder.parent / "copy"

@@ -111,7 +111,7 @@ def test_a_bad_token_is_not_kept(text: str, run: Run, configuration: Configurati
     assert not text or text not in said.err
 
 
-def test_a_failed_login_keeps_the_earlier_one(run: Run, token: str) -> None:
+def test_a_failed_login_keeps_the_earlier_login(run: Run, token: str) -> None:
     assert run("login", stdin=token).code == 0
 
     assert run("login", stdin="sky_unknown").code == 3

@@ -78,7 +78,7 @@ def test_a_name_that_cannot_be_used_is_refused_with_the_remedy(
     assert not (tmp_path / name).exists()
 
 
-def test_on_a_terminal_the_kind_and_the_name_are_asked_for(tmp_path: Path) -> None:
+def test_new_prompts_for_kind_and_name_on_a_terminal(tmp_path: Path) -> None:
     master, slave = pty.openpty()
     command = [FORKED, "new", str(tmp_path / "greet")]
     process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, env=clean_environment())

@@ -66,9 +66,7 @@ def test_a_refused_version_is_not_written_to_the_file(sqlite_server: Server, fol
     assert (folder / "skill.toml").read_bytes() == before
 
 
-def test_the_terminal_shows_each_problem_with_its_line_and_the_toml_to_write(
-    sqlite_server: Server, folder: Path
-) -> None:
+def test_publish_prints_each_manifest_problem_with_its_line(sqlite_server: Server, folder: Path) -> None:
     text = (folder / "skill.toml").read_text().replace('"main.py"', '"main.js"')
     (folder / "skill.toml").write_text(text + '[inputs]\nsheet = { type = "string", required = 1 }\n')
     ended = skillery("publish", str(folder), "--url", sqlite_server.url)

@@ -85,7 +85,7 @@ def test_it_installs_the_skills_of_a_namespace_whole(
 
 
 @pytest.mark.smoke
-def test_it_installs_one_skill_by_its_name_and_one_out_of_all(
+def test_skills_add_installs_a_single_skill_by_option_or_url(
     skills: Callable[..., subprocess.CompletedProcess[str]], start_server: Callable[..., Server], tmp_path: Path
 ) -> None:
     server = start_server()
@@ -100,7 +100,7 @@ def test_it_installs_one_skill_by_its_name_and_one_out_of_all(
 
 
 @pytest.mark.full
-def test_with_tokens_it_sees_what_goes_out_to_everybody(
+def test_skills_add_without_a_token_installs_only_public_skills(
     skills: Callable[..., subprocess.CompletedProcess[str]],
     shared_server: Callable[..., Server],
     tmp_path_factory: pytest.TempPathFactory,

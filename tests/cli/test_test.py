@@ -194,7 +194,7 @@ def test_update_writes_actual_values_and_keeps_comments(test: Callable[..., Ende
     assert test(greet).code == 0
 
 
-def test_update_leaves_out_what_toml_cannot_expect(test: Callable[..., Ended], greet: Path) -> None:
+def test_update_omits_null_values_and_blob_ids_from_expectations(test: Callable[..., Ended], greet: Path) -> None:
     edit(greet / "code/main.py", '"words": words.total()', '"id": blobs.write_text("x"), "no": None, "words": 1')
     edit(greet / "code/main.py", "import log", "import blobs, log")
     ended = test(greet, "--update")
@@ -292,7 +292,7 @@ def test_without_packages_the_tests_that_need_pytest_fail_alone(home: str, greet
     assert "write the tests with unittest" in ended.out
 
 
-def test_permissions_are_given_on_request_and_secrets_are_redacted(
+def test_permissions_are_granted_on_request_and_secrets_are_redacted(
     test: Callable[..., Ended], greet: Path, tmp_path: Path
 ) -> None:
     shutil.rmtree(greet / "tests")

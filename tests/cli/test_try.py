@@ -71,7 +71,7 @@ def left_in(own: dict[str, str]) -> list[Path]:
     return [path for folder in own.values() for path in Path(folder).rglob("*")]
 
 
-def test_try_shows_what_a_skill_contains_and_runs_its_script(skills: Path, tmp_path: Path) -> None:
+def test_try_prints_the_contents_of_a_skill_and_runs_its_script(skills: Path, tmp_path: Path) -> None:
     shown = skillery("try", str(skills / "alpha"), "--home", str(tmp_path / "home"))
 
     assert shown.code == 0, shown.err
@@ -147,7 +147,7 @@ def test_try_grants_no_permissions(skills: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_try_lists_the_tools_of_a_skill_and_runs_an_example_of_them(tmp_path: Path) -> None:
+def test_try_lists_the_tools_of_a_skill_and_runs_their_examples(tmp_path: Path) -> None:
     assert skillery("new", str(tmp_path / "count"), "--kind", "tools", "--name", "count").code == 0
 
     shown = skillery("try", str(tmp_path / "count"), "--home", str(tmp_path / "home"), "--json")
@@ -178,7 +178,7 @@ def test_try_prints_the_instructions_of_a_skill_without_code(skills: Path, tmp_p
         (("skills/broken",), 1, "SKILL.md"),
     ],
 )
-def test_try_says_what_is_wrong(
+def test_try_reports_invalid_arguments_and_skills(
     skills: Path, tmp_path: Path, arguments: tuple[str, ...], code: int, message: str
 ) -> None:
     (skills / "broken").mkdir()

@@ -129,7 +129,7 @@ def line(sqlite_server: Server) -> Iterator[Line]:
 
 
 @pytest.mark.full
-def test_what_is_made_is_up_to_date() -> None:
+def test_generated_client_sources_are_up_to_date() -> None:
     stale = [path.name for path, source in python.sources().items() if path.read_text("utf-8") != source]
 
     assert stale == [], "run `make client`"
@@ -158,7 +158,7 @@ def test_importing_it_imports_nothing_of_the_server() -> None:
     assert [name for name in ours if not name.startswith("skillery.client")] == []
 
 
-def test_it_is_typed_for_those_who_use_it() -> None:
+def test_the_client_package_has_a_py_typed_marker() -> None:
     assert (Path(skillery.client.__file__).parents[1] / "py.typed").exists()
 
 
@@ -172,7 +172,7 @@ def test_nothing_is_awaited_in_the_client_that_does_not_await(module: str) -> No
 # -- calls -------------------------------------------------------------------------------------------------------------
 
 
-def test_methods_take_typed_params_and_answer_what_they_say(client: Any, new_name: str) -> None:
+def test_methods_accept_typed_params_and_return_their_results(client: Any, new_name: str) -> None:
     made = client.create_skill(manifest(f"{new_name}.a"), f"# {new_name}\n", files=FILES)
     run = client.execute_skill(f"{new_name}.a", args={"n": 1})
 
@@ -184,7 +184,7 @@ def test_methods_take_typed_params_and_answer_what_they_say(client: Any, new_nam
     assert client.is_ready()
 
 
-def test_an_error_is_an_exception_of_its_code_with_all_that_it_says(client: Any) -> None:
+def test_errors_raise_the_exception_of_their_code_with_all_fields(client: Any) -> None:
     with pytest.raises(NotFound) as caught:
         client.describe_skill("text.csv.profil")
 
@@ -249,7 +249,7 @@ def test_an_invalid_token_is_reported(
 # -- batches -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_batch_is_one_request_and_each_call_has_its_own_end(line: Line) -> None:
+def test_calls_of_a_batch_have_separate_results_and_errors(line: Line) -> None:
     with Client(line.url) as client, client.batch() as batch:
         listed = batch.list_skills(limit=1)
         missing = batch.describe_skill("no.such.skill")
@@ -277,7 +277,7 @@ def fail(_: object) -> None:
     raise ZeroDivisionError
 
 
-def test_a_batch_whose_block_fails_is_not_sent(sqlite_server: Server, new_name: str) -> None:
+def test_a_batch_is_not_sent_if_its_block_raises(sqlite_server: Server, new_name: str) -> None:
     with Client(sqlite_server.url) as client:
         with pytest.raises(ZeroDivisionError), client.batch() as batch:
             fail(batch.create_skill(manifest(new_name), "# x\n", files=FILES))
@@ -288,7 +288,7 @@ def test_a_batch_whose_block_fails_is_not_sent(sqlite_server: Server, new_name: 
 # -- faulty connections ------------------------------------------------------------------------------------------------
 
 
-def test_a_run_whose_answer_is_lost_is_made_once_and_answered(make: Callable[..., Any], line: Line) -> None:
+def test_a_run_with_a_lost_response_is_executed_once_and_returned(make: Callable[..., Any], line: Line) -> None:
     line.troubles = ["lost", "lost"]
 
     run = make(line.url).run_code("python", COUNTED)
@@ -300,7 +300,7 @@ def test_a_run_whose_answer_is_lost_is_made_once_and_answered(make: Callable[...
     assert len(run["output_blobs"]) == 1
 
 
-def test_a_run_that_outlasts_the_patience_of_the_line_is_waited_for_and_made_once(
+def test_a_run_longer_than_the_timeout_is_awaited_and_executed_once(
     make: Callable[..., Any], sqlite_server: Server, new_name: str
 ) -> None:
     client = make(sqlite_server.url, timeout=0.5)
@@ -344,15 +344,13 @@ def test_a_background_run_is_waited_for_past_the_deadline_of_a_call(
     assert client.wait_run(began["run_id"])["output"] == "slept"
 
 
-def test_a_skill_whose_answer_is_lost_is_published_once(make: Callable[..., Any], line: Line, new_name: str) -> None:
+def test_a_skill_with_a_lost_response_is_published_once(make: Callable[..., Any], line: Line, new_name: str) -> None:
     line.troubles = ["lost"]
 
     assert make(line.url).create_skill(manifest(new_name), "# x\n", files=FILES)["status"] == "published"
 
 
-def test_a_read_is_sent_again_and_what_cannot_be_repeated_is_not(
-    make: Callable[..., Any], line: Line, new_name: str
-) -> None:
+def test_a_lost_read_is_retried_and_a_lost_deletion_is_not(make: Callable[..., Any], line: Line, new_name: str) -> None:
     client = make(line.url)
     blob = client.create_blob("x", "text/plain")["blob_id"]
     line.troubles = ["lost"]
@@ -439,13 +437,13 @@ def busy(kind: str, milliseconds: int) -> tuple[int, str]:
 DONE = (200, '{"jsonrpc": "2.0", "id": 1, "result": {"name": "x"}}')
 
 
-def test_a_busy_server_is_asked_again_also_for_what_cannot_be_repeated(make: Callable[..., Any]) -> None:
+def test_a_busy_server_is_retried_for_non_idempotent_calls_too(make: Callable[..., Any]) -> None:
     with Scripted(busy("busy", 1), busy("rate_limited", 1), DONE) as server:
         assert make(server.url).set_visibility("x", "public") == {"name": "x"}
         assert server.keys == [None, None, None]
 
 
-def test_a_call_that_is_under_way_is_waited_for_under_one_key(make: Callable[..., Any]) -> None:
+def test_a_call_in_progress_is_retried_with_the_same_idempotency_key(make: Callable[..., Any]) -> None:
     with Scripted(*[busy("call_under_way", 1)] * 8, DONE) as server:
         assert make(server.url, retries=Retries(attempts=2)).run_code("python", "x") == {"name": "x"}
         assert len(server.keys) == 9
@@ -469,7 +467,7 @@ def test_patience_ends_with_the_attempts_and_where_it_would_take_too_long(make: 
         assert server.answers == []
 
 
-def test_a_proxy_without_its_server_is_asked_again_for_what_can_be_repeated(make: Callable[..., Any]) -> None:
+def test_a_bad_gateway_response_is_retried_only_for_idempotent_calls(make: Callable[..., Any]) -> None:
     with Scripted((502, "<h1>Bad Gateway</h1>"), DONE, (502, "<h1>Bad Gateway</h1>")) as server:
         assert make(server.url).list_skills() == {"name": "x"}
         with pytest.raises(StrangeAnswer) as caught:
@@ -478,7 +476,7 @@ def test_a_proxy_without_its_server_is_asked_again_for_what_can_be_repeated(make
 
 
 @pytest.mark.parametrize("text", ["hello", "[]", "{}", '{"jsonrpc": "2.0"}', "[" * 5000, ""])
-def test_what_is_no_skillery_is_a_strange_answer(make: Callable[..., Any], text: str) -> None:
+def test_a_non_skillery_response_raises_strange_answer(make: Callable[..., Any], text: str) -> None:
     with Scripted((200, text)) as server, pytest.raises(StrangeAnswer, match="not a Skillery response"):
         make(server.url).list_skills()
 
@@ -486,7 +484,7 @@ def test_what_is_no_skillery_is_a_strange_answer(make: Callable[..., Any], text:
 @pytest.mark.parametrize(
     "text", ["{}", "[]", "[1]", '[{"id": 0}]', '[{"id": 1, "result": 1}]', '[{"id": true, "result": 1}]', "["]
 )
-def test_a_batch_that_is_not_answered_call_by_call_is_a_strange_answer(text: str) -> None:
+def test_a_malformed_batch_response_raises_strange_answer(text: str) -> None:
     with Scripted((200, text)) as server, Client(server.url) as client:
         batch = client.batch()
         pending = batch.list_skills()
@@ -582,7 +580,7 @@ def test_a_download_that_breaks_off_goes_on_where_it_was(make: Callable[..., Any
         (206, "etag: a"),
     ],
 )
-def test_another_part_than_asked_for_is_never_taken_for_it(
+def test_a_download_refuses_another_range_than_requested(
     make: Callable[..., Any], again: tuple[int, str], tmp_path: Path
 ) -> None:
     with Scripted((200, "etag: a"), again) as server, pytest.raises(StrangeAnswer, match="another range"):
@@ -590,7 +588,7 @@ def test_another_part_than_asked_for_is_never_taken_for_it(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_upload_whose_answer_is_lost_is_one_blob(make: Callable[..., Any], line: Line) -> None:
+def test_an_upload_with_a_lost_response_creates_a_single_blob(make: Callable[..., Any], line: Line) -> None:
     line.troubles = ["lost"]
     before = make(line.url, retries=Retries(attempts=1))
     with pytest.raises(ConnectionFailed):
@@ -615,7 +613,7 @@ def test_a_stream_that_cannot_go_back_is_sent_once(make: Callable[..., Any], lin
         make(line.url).upload_blob(Pipe(b"x"))
 
 
-def test_a_download_that_fails_leaves_what_was_there(client: Any, tmp_path: Path) -> None:
+def test_a_failed_download_keeps_the_existing_file(client: Any, tmp_path: Path) -> None:
     (tmp_path / "x").write_text("old")
 
     with pytest.raises(NotFound):
@@ -623,7 +621,7 @@ def test_a_download_that_fails_leaves_what_was_there(client: Any, tmp_path: Path
     assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
 
 
-def test_an_open_blob_has_its_kind_and_size_and_continues_after_a_break(client: Any, line: Line, make: Any) -> None:
+def test_an_open_blob_has_kind_and_size_and_resumes_after_a_break(client: Any, line: Line, make: Any) -> None:
     blob = client.upload_blob(BIG, "application/x-thing")["blob_id"]
     empty = client.upload_blob(b"", "text/plain")["blob_id"]
 
@@ -648,7 +646,7 @@ def opened(client: Any, blob_id: str) -> tuple[str, int | None, bytes]:
     return result
 
 
-def test_a_file_of_unknown_size_and_one_that_grows_are_uploaded(client: Any, tmp_path: Path) -> None:
+def test_files_of_unknown_size_and_growing_files_are_uploaded(client: Any, tmp_path: Path) -> None:
     growing = tmp_path / "log"
     growing.write_bytes(b"x" * 600_000)
 

@@ -160,7 +160,7 @@ def test_a_model_finds_skills_with_search_skills(client: Client) -> None:
     assert "`search_skills`" in client.prompt()
 
 
-def test_what_is_no_tool_call_is_the_programs_mistake(client: Client) -> None:
+def test_handle_raises_type_error_if_the_value_is_no_tool_call(client: Client) -> None:
     for call in ({}, "list_skills", None, {"type": "text", "text": "hello"}, {"type": "tool_result"}):
         with pytest.raises(TypeError, match="is not a tool call"):
             client.handle(call)
@@ -214,7 +214,7 @@ def test_a_tool_that_there_is_not_names_those_that_there_are(client: Client) -> 
 
 
 @pytest.mark.parametrize("name", ["list_tokens", "create_token", "collect_garbage", "create_skill", "rpc.discover", ""])
-def test_a_model_calls_nothing_that_it_was_not_given(client: Client, name: str) -> None:
+def test_handle_refuses_methods_outside_the_tool_list(client: Client, name: str) -> None:
     assert error_in(client.handle(openai_call(name)))["data"]["type"] == "tool_not_found"
 
 

@@ -28,7 +28,7 @@ def counts(heard: Sequence[Heard]) -> str:
     return f"I see {len(heard[-1].content['skills'])} skills."
 
 
-def test_what_is_printed_runs(
+def test_the_code_blocks_of_the_client_guide_run(
     sqlite_server: Server,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,

@@ -11,7 +11,7 @@ from skillery.client import results
 
 
 @pytest.mark.parametrize(("old", "now"), results.RENAMED.items())
-def test_an_old_name_of_a_result_type_warns_and_is_the_new_type(old: str, now: str) -> None:
+def test_an_old_result_type_name_warns_and_returns_the_new_type(old: str, now: str) -> None:
     with pytest.warns(DeprecationWarning, match=rf"results\.{old} is now called {now}$"):
         found = getattr(results, old)
 

@@ -21,7 +21,7 @@ KIB = 1024
 MIB = 1024 * KIB
 
 
-def test_what_goes_in_comes_out(rpc: Rpc) -> None:
+def test_a_created_blob_is_read_back_unchanged(rpc: Rpc) -> None:
     made = rpc("create_blob", content="Discussed Q4 goals…\n", kind="text/plain")
 
     assert made["size_bytes"] == len("Discussed Q4 goals…\n".encode())
@@ -89,7 +89,7 @@ def test_binary_content_is_base64_and_decided_by_the_whole(rpc: Rpc) -> None:
     assert answer["size_bytes"] == len(content)
 
 
-def test_text_given_as_base64_is_text(rpc: Rpc) -> None:
+def test_base64_content_of_a_text_kind_is_read_as_text(rpc: Rpc) -> None:
     blob_id = rpc("create_blob", content=base64.b64encode(b"hi").decode(), kind="text/plain", encoding="base64")[
         "blob_id"
     ]
@@ -122,7 +122,7 @@ def test_max_bytes_has_bounds(rpc: Rpc, max_bytes: float) -> None:
 
 
 @pytest.mark.parametrize("blob_id", ["blob:nothing", "nothing", "", "blob:../../etc/passwd", "ä", "x" * 10_000])
-def test_a_blob_that_is_not_there_is_not_found_whatever_its_id(rpc: Rpc, blob_id: str) -> None:
+def test_read_blob_reports_any_unknown_id_as_missing(rpc: Rpc, blob_id: str) -> None:
     error = rpc.error("read_blob", blob_id=blob_id)
 
     assert (error["code"], error["data"]["type"]) == (-32003, "blob_not_found")

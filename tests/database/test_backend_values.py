@@ -52,7 +52,7 @@ def test_an_expired_value_does_not_exist_and_the_next_change_removes_it(values: 
     assert rows == 2
 
 
-def test_a_change_is_part_of_the_transaction_that_it_is_given(values: Values, database: Database) -> None:
+def test_a_value_set_within_a_failed_transaction_is_rolled_back(values: Values, database: Database) -> None:
     def work(connection: object) -> None:
         values.set("key", b"value", within=connection)
         raise RuntimeError("taken back")
@@ -63,7 +63,7 @@ def test_a_change_is_part_of_the_transaction_that_it_is_given(values: Values, da
 
 
 @pytest.mark.postgres
-def test_of_several_at_once_one_adds_and_one_takes(values: Values) -> None:
+def test_concurrent_adds_and_takes_have_a_single_winner(values: Values) -> None:
     with ThreadPoolExecutor(8) as threads:
         added = list(threads.map(lambda number: values.add("key", b"%d" % number), range(8)))
         taken = list(threads.map(lambda _: values.take("key"), range(8)))

@@ -37,7 +37,7 @@ def tables_of(database: Database) -> set[str]:
     return {name for name in names if migrate.is_in_tables(name)}
 
 
-def test_the_migrations_make_just_what_the_tables_say(new_url: str) -> None:
+def test_migrations_create_exactly_the_declared_tables(new_url: str) -> None:
     database = Database(new_url)
     migrate.upgrade(database)
 
@@ -47,7 +47,7 @@ def test_the_migrations_make_just_what_the_tables_say(new_url: str) -> None:
     database.close()
 
 
-def test_the_head_is_what_alembic_says_it_is() -> None:
+def test_head_and_revisions_match_alembic() -> None:
     script = ScriptDirectory.from_config(migrate.alembic_config())
 
     assert migrate.head() == script.get_current_head()
@@ -145,7 +145,7 @@ def test_a_file_that_is_no_database_is_refused_by_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("url", ["nonsense", "mysql://x/y", "sqlite://", "sqlite:///:memory:", ""])
-def test_another_kind_of_database_is_refused_with_the_way_out(url: str) -> None:
+def test_an_unsupported_database_url_is_refused_with_a_remedy(url: str) -> None:
     with pytest.raises(StartupError, match=r"postgresql://"):
         parse_database_url(url)
 
@@ -205,7 +205,7 @@ def test_two_writers_on_postgres_take_turns_to_migrate(new_postgres_database: Ca
         database.close()
 
 
-def test_skills_that_were_there_before_have_their_index_names_in_the_order_they_were_published_in(new_url: str) -> None:
+def test_the_migration_assigns_index_names_in_publication_order(new_url: str) -> None:
     database = Database(new_url)
     migrate.upgrade(database)
     me = Identity("me", scopes=frozenset({"admin"}))

@@ -110,9 +110,7 @@ async def until_waiting(gate: psycopg.Connection[Any], count: int) -> None:
     await eventually_async(lambda: waiting_backends(gate) >= count)
 
 
-def test_a_read_whose_caller_is_cancelled_gives_its_connection_back(
-    run: Run, database: Database, gate: psycopg.Connection[Any]
-) -> None:
+def test_a_cancelled_read_returns_its_connection(run: Run, database: Database, gate: psycopg.Connection[Any]) -> None:
     async def main() -> None:
         waiting = [asyncio.ensure_future(database.read(behind_gate)) for _ in range(READERS)]
         await until_waiting(gate, READERS)
@@ -147,7 +145,7 @@ def test_an_event_loop_that_ends_during_a_read_leaves_the_others_working(
     assert run(database.read(partial(number, wanted=5))) == 5
 
 
-def test_a_read_knows_the_context_of_its_caller_and_changes_only_its_own(run: Run, database: Database) -> None:
+def test_a_read_sees_its_callers_context_and_changes_only_a_copy(run: Run, database: Database) -> None:
     def work(connection: Connection) -> str:
         before = current.get()
         current.set("inside")

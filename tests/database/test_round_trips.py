@@ -66,7 +66,7 @@ async def test_a_connection_that_is_lost_during_a_transaction_is_unavailable(
     assert await database.write(lambda connection: ADD.run(connection, key="first", value="1")) == 1
 
 
-async def test_a_listing_and_a_description_take_one_round_trip(
+async def test_listing_and_description_each_take_a_single_round_trip(
     counted: tuple[Database, CountingProxy], tmp_path: Path
 ) -> None:
     database, proxy = counted
@@ -105,7 +105,7 @@ async def test_an_error_of_a_later_statement_rolls_back_the_transaction(database
     assert await stored(database) == set()
 
 
-async def test_later_statements_are_sent_before_the_next_one_in_their_order(database: Database) -> None:
+async def test_later_statements_are_sent_in_order_before_the_next_statement(database: Database) -> None:
     def work(connection: Connection) -> list[set[str]]:
         ADD.run_later(connection, key="a", value=b"1")
         first = keys(connection)

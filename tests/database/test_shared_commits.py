@@ -55,7 +55,7 @@ async def together(database: Database, *works: Any) -> list[Any]:
     return await asyncio.gather(*waiting, return_exceptions=True)
 
 
-async def test_an_exception_takes_back_only_what_that_one_has_done(database: Database) -> None:
+async def test_an_exception_rolls_back_only_its_write(database: Database) -> None:
     works = [partial(put, key=f"k{number}", then=Conflict("no") if number % 3 == 1 else None) for number in range(20)]
 
     answers = await together(database, *works)
@@ -93,7 +93,7 @@ async def test_where_all_of_it_is_lost_each_is_done_alone(sqlite: Database) -> N
     assert await sqlite.read(keys) >= {"a", "b"}
 
 
-async def test_who_goes_away_before_its_turn_has_done_nothing(sqlite: Database) -> None:
+async def test_a_write_cancelled_before_its_turn_changes_nothing(sqlite: Database) -> None:
     free = threading.Event()
     held = asyncio.ensure_future(sqlite.write(lambda _: free.wait(300)))
     await asyncio.sleep(0.05)

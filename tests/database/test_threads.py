@@ -23,7 +23,7 @@ async def test_results_and_errors_reach_the_caller() -> None:
     workers.close()
 
 
-async def test_one_thread_does_its_work_in_order_and_several_work_at_once() -> None:
+async def test_a_single_thread_keeps_order_and_several_threads_work_concurrently() -> None:
     one, several = Workers("one", 1), Workers("several", 3)
     order: list[int] = []
     await asyncio.gather(*(one.run(order.append, number) for number in range(20)))
@@ -34,7 +34,7 @@ async def test_one_thread_does_its_work_in_order_and_several_work_at_once() -> N
     several.close()
 
 
-async def test_work_whose_caller_is_cancelled_before_it_starts_is_not_done() -> None:
+async def test_work_cancelled_before_it_starts_does_not_run() -> None:
     workers, go = Workers("test", 1), threading.Event()
     done: list[int] = []
     first = asyncio.ensure_future(workers.run(go.wait, 300))

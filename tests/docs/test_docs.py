@@ -108,7 +108,7 @@ def test_links_between_documents_lead_somewhere() -> None:
             assert (document.parent / target).exists(), f"{document.name} → {target}"
 
 
-def test_ci_runs_just_what_the_readme_says() -> None:
+def test_ci_runs_exactly_the_command_of_the_readme() -> None:
     readme = (ROOT / "README.md").read_text("utf-8")
     script = (ROOT / ".ci" / "run").read_text("utf-8")
 

@@ -19,7 +19,7 @@ def test_generated_tables_of_the_docs_are_up_to_date() -> None:
     assert stale == [], "run `make client`"
 
 
-def test_every_failure_type_has_one_cause_and_one_remedy() -> None:
+def test_every_failure_type_has_a_distinct_cause_and_remedy() -> None:
     assert len({one.cause for one in FailureType}) == len({one.remedy for one in FailureType}) == len(FailureType)
 
 

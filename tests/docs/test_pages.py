@@ -159,7 +159,7 @@ def test_the_path_of_a_call_is_drawn_with_functions_that_exist(method: str) -> N
     assert len([*groupby(files)]) == len(set(files)), "a path never returns to a module"
 
 
-def test_list_skills_passes_three_modules_on_its_way_from_the_route_to_sql() -> None:
+def test_list_skills_passes_three_modules_from_route_to_sql() -> None:
     block = ARCHITECTURE.read_text("utf-8").split("\n### list_skills\n")[1].split("```")[1]
 
     assert len({line.split()[0] for line in block.splitlines()[1:]}) == 3

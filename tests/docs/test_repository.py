@@ -20,7 +20,7 @@ def release(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("version", ["", "1.2", "0.0.1", "v9.9.9"])
-def test_a_version_that_is_no_next_one_is_not_released(version: str) -> None:
+def test_release_refuses_malformed_and_lower_versions(version: str) -> None:
     ended = release(version)
 
     assert ended.returncode == 1

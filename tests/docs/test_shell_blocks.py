@@ -67,7 +67,7 @@ def run_script(script: str, folder: Path, environment: dict[str, str]) -> subpro
 
 @pytest.mark.full
 @pytest.mark.long
-def test_the_tutorial_of_plugins_runs_from_a_new_package_to_a_server_and_back(folder: Path, tmp_path: Path) -> None:
+def test_the_plugin_guide_runs_from_package_to_server_and_back(folder: Path, tmp_path: Path) -> None:
     # The server chooses a free port, and prints it.
     script = script_of("docs/guide/plugins.md", "$(grep --only-matching --max-count=1 'http://[0-9.:]*' server.log)")
     environment = {
@@ -126,7 +126,7 @@ def ends(heard: Sequence[Heard]) -> str:
 
 @pytest.mark.full
 @pytest.mark.long
-def test_the_tutorial_runs_from_the_first_skill_to_a_reviewed_one(
+def test_the_tutorial_runs_from_first_skill_to_reviewed_version(
     start_server: Callable[..., Server], folder: Path
 ) -> None:
     server = start_server(env=IMPORT_CHECK)

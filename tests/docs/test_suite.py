@@ -82,7 +82,7 @@ def test_tests_have_no_short_limits_and_no_unexplained_pauses() -> None:
         "async def f():\n    await asyncio.sleep(0.2)",
     ],
 )
-def test_a_short_limit_or_a_pause_is_found(text: str) -> None:
+def test_a_short_limit_or_a_pause_is_reported(text: str) -> None:
     assert len(problems(f"LIMIT = 20.0\n{text}")) == 1
 
 

@@ -40,7 +40,7 @@ OTHER_LINES = r"""figures; os_name == 'posix\x27\n--no-binary :all:\nother\nfigu
         (["a"] * 101, "runtime.dependencies", "at most 100"),
     ],
 )
-def test_what_is_no_requirement_is_refused(
+def test_publishing_refuses_invalid_dependencies_with_their_path(
     sqlite_rpc: Rpc, new_name: str, dependencies: Any, path: str, words: str
 ) -> None:
     made = manifest(new_name, runtime={"entrypoint": "code/main.py", "dependencies": dependencies})
@@ -90,7 +90,7 @@ def test_a_python_that_this_server_does_not_have_is_refused(sqlite_rpc: Rpc, new
         ({"dependencies": ["frames"], "requires-python": ">=4"}, "runtime.requires-python", 10),
     ],
 )
-def test_what_turns_out_to_be_wrong_names_its_line_too(
+def test_a_problem_during_locking_names_its_line_of_skill_toml(
     packages_rpc: Rpc, new_name: str, runtime: dict[str, Any], path: str, line: int
 ) -> None:
     listed = "".join(f'  "{one}",\n' for one in runtime["dependencies"])
@@ -204,7 +204,7 @@ def test_check_skill_tells_the_digest_that_it_would_have(packages_rpc: Rpc, new_
         (["elsewhere"], "no_wheel", "elsewhere"),
     ],
 )
-def test_what_cannot_be_locked_says_why_and_which(
+def test_unresolvable_dependencies_name_the_reason_and_the_package(
     packages_rpc: Rpc, new_name: str, wheelhouse: Path, dependencies: list[str], reason: str, package: str
 ) -> None:
     error = refused(packages_rpc, needing(new_name, *dependencies))
@@ -216,7 +216,7 @@ def test_what_cannot_be_locked_says_why_and_which(
     assert str(wheelhouse) not in str(error)
 
 
-def test_a_misspelt_package_is_refused_with_the_usual_one(packages_rpc: Rpc, new_name: str) -> None:
+def test_a_misspelt_package_is_refused_with_a_suggestion(packages_rpc: Rpc, new_name: str) -> None:
     message = refused(packages_rpc, needing(new_name, "reqeusts"))["message"]
     assert message.startswith("the package reqeusts is unknown here (did you mean 'requests'?)"), message
 
@@ -244,7 +244,7 @@ GOOD = "frames==1.5 --hash=sha256:" + "0" * 64 + "\n"
         (GOOD + "figures==2.0 --hash=sha256:" + "0" * 64, "is not in the package index"),
     ],
 )
-def test_a_given_lock_that_does_not_fit_is_refused(packages_rpc: Rpc, new_name: str, lock: str, words: str) -> None:
+def test_an_exported_lock_that_does_not_fit_is_refused(packages_rpc: Rpc, new_name: str, lock: str, words: str) -> None:
     error = refused(packages_rpc, needing(new_name, "frames<2"), **{"requirements.lock": lock})
 
     assert (error["code"], error["data"]["file"]) == (-32602, "requirements.lock")
@@ -274,7 +274,7 @@ def test_an_index_that_is_away_is_an_error_that_shows_no_login(
     assert str(port) not in str(error)
 
 
-def test_an_index_gives_what_it_has_and_a_yanked_release_is_refused(
+def test_an_index_provides_packages_and_its_yanked_releases_are_refused(
     indexed: Server, new_name: str, package_index: PackageIndex
 ) -> None:
     own = f"own{new_name}"
@@ -290,7 +290,7 @@ def test_an_index_gives_what_it_has_and_a_yanked_release_is_refused(
 
 
 @pytest.mark.full
-def test_the_index_of_pip_provides_packages_and_its_login_is_in_no_file(
+def test_the_pip_index_provides_packages_and_its_login_is_never_stored(
     start_server: Callable[..., Server], new_name: str, package_index: PackageIndex
 ) -> None:
     server = start_server(env={"PIP_INDEX_URL": package_index.url.replace("//", "//ann:geheim@")})
@@ -308,7 +308,7 @@ def test_the_index_of_pip_provides_packages_and_its_login_is_in_no_file(
     assert 'packages.index_urls\t["https://***@example.org/simple"]\tpip' in shown.out
 
 
-def test_what_was_uploaded_after_the_cut_off_date_is_not_there(
+def test_releases_uploaded_after_the_cutoff_date_are_ignored(
     indexed: Server, new_name: str, package_index: PackageIndex
 ) -> None:
     own = f"own{new_name}"

@@ -136,7 +136,7 @@ async def test_where_links_are_impossible_files_are_copied(keeping: Keeping, mon
 
 
 @pytest.mark.full
-async def test_of_two_packages_with_one_file_the_first_has_it_with_its_code(keeping: Keeping) -> None:
+async def test_the_first_package_provides_a_shared_file_and_its_bytecode(keeping: Keeping) -> None:
     make_wheel(keeping.house, "aa", "1.0", {"same.py": "WHO = 'aa'\n", "only.py": "X = 1\n"})
     make_wheel(keeping.house, "bb", "1.0", {"same.py": "WHO = 'bb'\n"})
     first = await keeping.built("aa")
@@ -148,7 +148,7 @@ async def test_of_two_packages_with_one_file_the_first_has_it_with_its_code(keep
     assert inode(both, f"__pycache__/{names[0]}") == inode(first, f"__pycache__/{names[0]}")
 
 
-async def test_a_file_of_one_package_that_is_a_folder_of_another_is_refused(keeping: Keeping) -> None:
+async def test_a_build_fails_if_a_file_and_a_folder_clash(keeping: Keeping) -> None:
     make_wheel(keeping.house, "aa", "1.0", {"same": "a file"})
     make_wheel(keeping.house, "bb", "1.0", {"same/x.py": "X = 1\n"})
 
@@ -159,7 +159,7 @@ async def test_a_file_of_one_package_that_is_a_folder_of_another_is_refused(keep
 
 
 @pytest.mark.full
-async def test_a_rebuild_makes_a_new_environment_and_runs_keep_the_old_one(keeping: Keeping) -> None:
+async def test_a_rebuild_creates_a_new_environment_and_runs_keep_the_old(keeping: Keeping) -> None:
     make_wheel(keeping.house, "one", "1.0")
     lock = await keeping.locks.make(["one"])
     old = await keeping.environments.ready(lock, 60)
@@ -193,7 +193,7 @@ async def test_a_failed_rebuild_keeps_the_environment(keeping: Keeping) -> None:
     assert keeping.environments.find(old.lock if isinstance(old, PackageMount) else "") is old
 
 
-async def test_after_a_start_the_newest_one_counts(
+async def test_a_restarted_server_uses_the_newest_environment(
     keeping: Keeping, tmp_path: Path, linux: Sandbox, database: Database
 ) -> None:
     make_wheel(keeping.house, "one", "1.0")
@@ -213,7 +213,7 @@ async def test_after_a_start_the_newest_one_counts(
 
 
 @pytest.mark.full
-async def test_what_an_admin_sees_of_them(keeping: Keeping) -> None:
+async def test_installed_reports_lock_size_and_use_of_each_environment(keeping: Keeping) -> None:
     make_wheel(keeping.house, "one", "1.0")
     make_wheel(keeping.house, "two", "1.0")
     one, two = await keeping.built("one"), (await keeping.built("two")).lock
@@ -228,7 +228,7 @@ async def test_what_an_admin_sees_of_them(keeping: Keeping) -> None:
 
 
 @pytest.mark.full
-async def test_who_asks_for_many_locks_delays_another_by_one(keeping: Keeping) -> None:
+async def test_locks_of_several_callers_are_resolved_in_turns(keeping: Keeping) -> None:
     made: list[str] = []
 
     async def make(caller: str, package: str) -> None:
@@ -266,7 +266,7 @@ async def test_folders_of_environments_count_like_their_wheels(
 
 
 @pytest.mark.full
-async def test_where_all_would_be_too_much_the_least_used_one_goes(
+async def test_the_total_limit_evicts_the_least_recently_used_idle_environment(
     tmp_path: Path, linux: Sandbox, database: Database
 ) -> None:
     keeping = Keeping(tmp_path, linux, database, total_mb=2)
@@ -286,7 +286,9 @@ async def test_where_all_would_be_too_much_the_least_used_one_goes(
     assert len(keeping.trees()) == 3
 
 
-async def test_where_all_are_in_use_it_says_which_setting(tmp_path: Path, linux: Sandbox, database: Database) -> None:
+async def test_a_build_over_the_total_limit_names_the_setting(
+    tmp_path: Path, linux: Sandbox, database: Database
+) -> None:
     keeping = Keeping(tmp_path, linux, database, total_mb=1)
     big(keeping.house, "one")
     big(keeping.house, "two")

@@ -61,7 +61,7 @@ def test_a_skill_without_dependencies_finds_no_package(packages_rpc: Rpc, new_na
     assert run(packages_rpc, new_name)["error"]["type"] == "ModuleNotFoundError"
 
 
-def test_skills_with_one_lock_share_one_environment(packages: Server, new_name: str, wheelhouse: Path) -> None:
+def test_skills_with_the_same_lock_share_an_environment(packages: Server, new_name: str, wheelhouse: Path) -> None:
     own = f"own{new_name}"
     make_wheel(wheelhouse, own, "1.0")
     code = f"import {own}\ndef main(args): return {own}.__file__"
@@ -169,7 +169,7 @@ def test_a_damaged_wheel_fails_by_name_and_nothing_of_it_is_mounted(
     assert list((packages.home / "environments" / "incoming").iterdir()) == []
 
 
-def test_a_wheel_that_is_another_than_the_locked_one_is_refused(
+def test_a_wheel_that_differs_from_the_locked_wheel_is_refused(
     packages: Server, new_name: str, wheelhouse: Path
 ) -> None:
     own = f"own{new_name}"

@@ -66,7 +66,7 @@ def test_a_tool_has_the_environment_that_it_names(named_rpc: Rpc, new_name: str)
     assert "three ways to have it" in without["result"]["error"]
 
 
-def test_what_cannot_have_an_environment_is_refused(named_rpc: Rpc, scripts: str) -> None:
+def test_an_environment_that_a_skill_cannot_use_is_refused(named_rpc: Rpc, scripts: str) -> None:
     create(named_rpc, needing(f"{scripts}.own", "frames"), CODE)
 
     own = named_rpc.error("execute_skill", name=f"{scripts}.own", environment="old")

@@ -122,9 +122,7 @@ def test_a_server_without_environments_says_so(sqlite_rpc: Rpc) -> None:
         (UnresolvableDependencies("no package nothere is known here."), "is known here (the setting", True),
     ],
 )
-def test_why_an_environment_cannot_be_locked_names_the_setting_only_where_that_is_wrong(
-    error: SkilleryError, way_out: str, setting: bool
-) -> None:
+def test_locking_errors_name_the_setting_only_if_it_is_wrong(error: SkilleryError, way_out: str, setting: bool) -> None:
     message = not_locked(Named("data", ("nothere",)), error).message
     assert way_out in message
     assert ("environments.data.dependencies" in message) is setting
@@ -182,7 +180,7 @@ def test_a_skill_with_permissions_clashes_with_no_environment(named_rpc: Rpc, ne
 
 
 @pytest.mark.full
-def test_what_is_not_installed_yet_is_waited_for(
+def test_a_run_waits_until_its_environment_is_installed(
     start_server: Callable[..., Server], new_name: str, wheelhouse: Path
 ) -> None:
     own = f"own{new_name}"
@@ -227,7 +225,7 @@ def test_the_tools_of_mcp_show_and_take_them(named_rpc: Rpc) -> None:
 # -- listed and described ------------------------------------------------------------------------------------------
 
 
-def test_environments_are_listed_with_what_there_is_of_each(named: Server) -> None:
+def test_list_environments_reports_the_state_of_each(named: Server) -> None:
     for name in ("data", "old", "broken"):
         settled(named.rpc, name)
     run(named.rpc, environment="broken")
@@ -245,7 +243,7 @@ def test_environments_are_listed_with_what_there_is_of_each(named: Server) -> No
     assert "nothere" in found["broken"]["message"]
 
 
-def test_what_is_imported_ahead_is_shown_and_costs_runs_nothing(named: Server) -> None:
+def test_preloaded_modules_are_reported_and_already_imported_in_runs(named: Server) -> None:
     seen = "import sys\ndef main(args): return sorted({'frames', 'figures'} & set(sys.modules))"
     lock(named.rpc, "data")
     run(named.rpc, environment="data")
@@ -257,7 +255,7 @@ def test_what_is_imported_ahead_is_shown_and_costs_runs_nothing(named: Server) -
     assert run(named.rpc, seen, environment="data")["output"] == ["figures", "frames"]
 
 
-def test_what_cannot_be_imported_ahead_is_shown_with_its_reason(named: Server) -> None:
+def test_a_failed_preload_is_shown_with_its_reason(named: Server) -> None:
     lock(named.rpc, "old")
     assert run(named.rpc, environment="old")["output"] == ["1.0", "2.0"]
 
@@ -289,7 +287,7 @@ def test_an_environment_is_described_with_the_skills_that_have_its_lock(named: S
     assert (by_name["name"], by_lock["name"]) == ("data", None)
 
 
-def test_admins_list_what_is_installed_page_by_page(named: Server, new_name: str) -> None:
+def test_admins_list_installed_environments_page_by_page(named: Server, new_name: str) -> None:
     create(named.rpc, needing(new_name, "frames>=2"), VERSIONS)
     named.rpc("execute_skill", name=new_name)
     of_skill = named.rpc("describe_skill", name=new_name)["skill"]["lock"]["sha256"]
@@ -308,7 +306,7 @@ def test_admins_list_what_is_installed_page_by_page(named: Server, new_name: str
     assert rows[lock(named.rpc, "data")]["name"] == "data"
 
 
-def test_what_one_may_not_see_is_not_found_by_its_lock(org: Server, new_name: str, wheelhouse: Path) -> None:
+def test_describe_environment_hides_locks_of_invisible_skills(org: Server, new_name: str, wheelhouse: Path) -> None:
     own = f"own{new_name}"
     make_wheel(wheelhouse, own, "1.0")
     ann = Caller(org.url, Who(f"{new_name}-ann", "read run publish", f"{new_name}.*"))
@@ -323,7 +321,7 @@ def test_what_one_may_not_see_is_not_found_by_its_lock(org: Server, new_name: st
     assert bob.error("describe_environment", name=sha256)["data"]["type"] == "environment_not_found"
 
 
-def test_agents_list_and_use_environments_and_admins_alone_what_is_installed(org: Server, new_name: str) -> None:
+def test_agents_use_named_environments_and_only_admins_list_installed(org: Server, new_name: str) -> None:
     bob = Caller(org.url, Who(f"{new_name}-bob", "run", "", "agent"))
     admin = Caller(org.url, Who(f"{new_name}-admin", "admin", "*"))
     code = "import figures\ndef main(args): return figures.VERSION"
@@ -339,7 +337,7 @@ def test_agents_list_and_use_environments_and_admins_alone_what_is_installed(org
 
 
 @pytest.mark.full
-def test_a_rebuild_takes_newer_releases_and_a_failed_one_keeps_what_was_there(
+def test_a_rebuild_takes_newer_releases_and_a_failed_rebuild_changes_nothing(
     named: Server, wheelhouse: Path, database_kind: str
 ) -> None:
     rpc, own = named.rpc, f"growing_{database_kind}"
@@ -401,9 +399,7 @@ def test_a_rebuild_that_a_killed_server_began_has_failed_and_changed_nothing(
 
 
 @pytest.mark.full
-def test_a_sweep_leaves_what_an_environment_needs(
-    start_server: Callable[..., Server], wheelhouse: Path, new_name: str
-) -> None:
+def test_a_sweep_keeps_named_environments(start_server: Callable[..., Server], wheelhouse: Path, new_name: str) -> None:
     house = {"SKILLERY_PACKAGES_WHEELHOUSE": str(wheelhouse), "SKILLERY_GC_GRACE_MINUTES": "0"}
     running = start_server(env={**house, **environment("data", "figures")})
     settled(running.rpc, "data")
@@ -456,7 +452,7 @@ def test_changed_dependencies_are_locked_again_and_a_restart_is_not(
 
 
 @pytest.mark.full
-def test_servers_of_one_database_have_one_lock(
+def test_servers_of_a_database_share_the_lock_of_an_environment(
     start_server: Callable[..., Server],
     new_postgres_database: Callable[[], str],
     tmp_path: Path,
@@ -517,7 +513,7 @@ GOOD = '[packages]\nwheelhouse = "."\n[environments.data]\ndependencies = ["nump
     ],
 )
 @pytest.mark.full(after=8)
-def test_what_is_wrong_in_the_settings_stops_the_start(tmp_path: Path, toml: str, words: list[str]) -> None:
+def test_invalid_environment_settings_stop_the_start(tmp_path: Path, toml: str, words: list[str]) -> None:
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "skillery.toml").write_text(toml)
 
@@ -611,7 +607,7 @@ def test_code_of_a_shell_takes_an_environment(named: Server, tmp_path: Path) -> 
 
 
 @pytest.mark.full
-def test_a_home_without_a_server_installs_when_it_is_asked_to(tmp_path: Path, wheelhouse: Path) -> None:
+def test_a_home_without_a_server_installs_environments_on_request(tmp_path: Path, wheelhouse: Path) -> None:
     env: Any = {"SKILLERY_PACKAGES_WHEELHOUSE": str(wheelhouse), **environment("data", "frames==1.0")}
 
     def on(*arguments: str) -> Any:

@@ -133,7 +133,7 @@ def test_a_bomb_ends_where_the_limit_is(indexed: Server, new_name: str, wheelhou
 # -- the index ---------------------------------------------------------------------------------------------------------
 
 
-def test_what_the_index_serves_in_place_of_the_locked_file_is_refused(
+def test_an_index_that_serves_another_file_than_locked_is_refused(
     indexed: Server, new_name: str, package_index: PackageIndex
 ) -> None:
     own = f"own{new_name}"
@@ -147,9 +147,7 @@ def test_what_the_index_serves_in_place_of_the_locked_file_is_refused(
     assert "the hash differs" in message
 
 
-def test_an_index_that_is_away_for_a_moment_is_asked_again(
-    indexed: Server, new_name: str, package_index: PackageIndex
-) -> None:
+def test_a_temporarily_failing_index_is_retried(indexed: Server, new_name: str, package_index: PackageIndex) -> None:
     own = f"own{new_name}"
     wheel = make_wheel(package_index.folder, own, "1.0")
     package_index.failing[wheel.name] = 2
@@ -170,7 +168,7 @@ def test_a_build_that_failed_in_passing_is_tried_with_the_next_run(
     assert indexed.rpc("execute_skill", name=new_name)["output"] == "1.0"
 
 
-def test_what_is_being_built_says_how_far_it_is(indexed: Server, new_name: str, package_index: PackageIndex) -> None:
+def test_a_running_build_reports_its_progress(indexed: Server, new_name: str, package_index: PackageIndex) -> None:
     own = f"own{new_name}"
     wheel = make_wheel(package_index.folder, own, "1.0")
     package_index.held[wheel.name] = threading.Event()
@@ -193,7 +191,7 @@ def test_what_is_being_built_says_how_far_it_is(indexed: Server, new_name: str, 
 
 
 @pytest.mark.full
-def test_installing_that_takes_too_long_says_at_what(
+def test_a_build_over_its_time_limit_names_its_current_step(
     start_server: Callable[..., Server], new_name: str, package_index: PackageIndex
 ) -> None:
     own = f"own{new_name}"
@@ -268,7 +266,7 @@ def test_a_hostile_build_stays_in_its_sandbox_and_fails_by_its_name(
 
 
 @pytest.mark.full
-def test_a_server_killed_in_the_middle_of_a_build_leaves_nothing_and_builds_it_after_the_next_start(
+def test_restart_discards_an_interrupted_build_and_reuses_finished_trees(
     start_server: Callable[..., Server], new_name: str, package_index: PackageIndex
 ) -> None:
     one, two = f"one{new_name}", f"two{new_name}"
@@ -295,7 +293,7 @@ def test_a_server_killed_in_the_middle_of_a_build_leaves_nothing_and_builds_it_a
 
 
 @pytest.mark.full
-def test_a_full_disk_is_a_clear_error_and_nothing_of_the_build_is_left(
+def test_full_disk_fails_the_build_clearly_and_leaves_no_files(
     tmp_path: Path, small_disk: list[str], new_name: str, wheelhouse: Path
 ) -> None:
     own = f"own{new_name}"

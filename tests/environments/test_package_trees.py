@@ -84,7 +84,7 @@ def test_pieces_may_break_anywhere(sizes: list[int]) -> None:
         (head("file", "own/a.py", 6) + b"X = 1\n", "does not contain its file"),
     ],
 )
-def test_what_is_not_as_the_list_has_it_is_refused(aside: Path, stream: bytes, words: str) -> None:
+def test_tree_writer_refuses_invalid_streams_and_unlisted_files(aside: Path, stream: bytes, words: str) -> None:
     writer = TreeWriter(WHEEL, aside, MIB, 1)
 
     def take() -> None:
@@ -121,7 +121,7 @@ def directory_of(entries: int, *, said: int, zip64: bool = False) -> bytes:
 
 
 @pytest.mark.parametrize(("said", "zip64"), [(5, False), (5, True), (0xFFFF, True)])
-def test_a_directory_of_endless_entries_is_not_read_whatever_it_says_of_itself(
+def test_read_wheel_refuses_too_many_entries_despite_a_false_entry_count(
     tmp_path: Path, said: int, zip64: bool
 ) -> None:
     path = tmp_path / "x.whl"
@@ -141,7 +141,7 @@ def test_an_endless_list_of_files_is_not_read(tmp_path: Path, rows: str) -> None
         read_wheel(path, PIN)
 
 
-def test_folders_count_as_what_they_take(aside: Path) -> None:
+def test_folders_count_toward_the_size_limit_of_packages(aside: Path) -> None:
     names = [f"{number}/" + "a/" * 400 + "x" for number in range(3)]
     kind, value = hash_of("").split("=", 1)
     writer = TreeWriter(Wheel("own 1.0", {name: WheelFile(name, kind, value) for name in names}), aside, 4 * MIB, 4)

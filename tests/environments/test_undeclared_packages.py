@@ -148,7 +148,7 @@ def test_a_file_that_does_not_parse_imports_nothing(source: bytes) -> None:
         ),
     ],
 )
-def test_an_import_is_found_however_it_is_written(line: str) -> None:
+def test_find_imports_reads_every_import_syntax(line: str) -> None:
     assert [one.module for one in find_imports(f"{line}\n".encode())] == ["zz"]
 
 
@@ -162,7 +162,7 @@ def test_long_sources_are_looked_at_in_linear_time(text: str) -> None:
 
 @pytest.mark.full
 @given(st.lists(st.from_regex(r"\A[a-z][a-z_0-9]{0,8}\Z"), max_size=300))
-def test_every_module_is_found_once_and_at_most_so_many(names: list[str]) -> None:
+def test_find_imports_lists_each_module_once_up_to_the_limit(names: list[str]) -> None:
     source = "".join(f"import {name}x1\n" for name in names).encode()
 
     found = find_imports(source)
@@ -184,7 +184,7 @@ def test_modules_of_the_bundle_are_its_own(paths: list[str]) -> None:
 # -- packages of modules -----------------------------------------------------------------------------------------------
 
 
-def test_the_table_agrees_with_what_is_installed_here() -> None:
+def test_provider_table_matches_the_installed_packages() -> None:
     wrong = [
         (module, names)
         for module, names in packages_distributions().items()

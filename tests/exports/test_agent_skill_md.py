@@ -61,21 +61,21 @@ OTHERS = [
 
 
 @pytest.mark.parametrize("stored", CONFORMING)
-def test_what_conforms_is_not_touched(stored: bytes) -> None:
+def test_conforming_skill_md_is_exported_unchanged(stored: bytes) -> None:
     assert agent_skill_problems(stored, name="greet") == []
     found = agent_skill(stored, name="greet", description="other")
     assert (found.content, found.is_generated) == (stored, False)
 
 
 @pytest.mark.parametrize(("stored", "word"), OTHERS)
-def test_what_does_not_conform_says_why_and_is_made_to(stored: bytes, word: str) -> None:
+def test_nonconforming_skill_md_is_reported_and_converted(stored: bytes, word: str) -> None:
     assert any(word in problem for problem in agent_skill_problems(stored, name="greet"))
     found = agent_skill(stored, name="greet", description="of the manifest")
     assert found.is_generated
     check(found.content, "greet")
 
 
-def test_what_cannot_stay_where_it_was_is_kept_in_metadata() -> None:
+def test_conversion_moves_nonconforming_frontmatter_to_metadata() -> None:
     stored = (
         b"\xef\xbb\xbf---\r\nname: Greet them\r\ndescription: Greets --- all.\r\nversion: 1.10\r\ntags: [a, b]\r\n"
         b"license: MIT\r\nmetadata: {version: 2.0, deep: {x: y}}\r\ndisable: true\r\n---\r\n# Greet\r\n---\r\n"
@@ -203,7 +203,7 @@ def check(content: bytes, name: str) -> None:
 
 
 @pytest.mark.full
-def test_of_thousands_of_keys_as_many_are_kept_as_there_is_room_for_and_the_shortest() -> None:
+def test_conversion_keeps_the_shortest_metadata_up_to_the_size_limit() -> None:
     lines = [f'k{place}: "{chr(92)}x01{chr(92)}x01{"x" * (place % 2)}"' for place in range(3300)]
     made = agent_skill("\n".join(["---", *lines, "---", ""]).encode(), name="a", description="b")
     room = MAX_FRONTMATTER_BYTES - len(made.content)

@@ -67,7 +67,7 @@ def unzipped(content: bytes) -> dict[str, bytes]:
 # -- archives ----------------------------------------------------------------------------------------------------------
 
 
-def test_an_archive_holds_what_is_stored_where_that_conforms(rpc: Rpc, http: httpx.Client, new_name: str) -> None:
+def test_archives_contain_the_stored_files_if_skill_md_conforms(rpc: Rpc, http: httpx.Client, new_name: str) -> None:
     name = f"{new_name}.b_c"
     big = "x" * 200_000
     files = [*skill_files(**{"big.txt": big}), {"path": "run.sh", "content": "#!/bin/sh\n", "executable": True}]
@@ -92,7 +92,7 @@ def test_an_archive_holds_what_is_stored_where_that_conforms(rpc: Rpc, http: htt
     assert tar.headers["content-disposition"] == f'attachment; filename="{new_name}-b-c-1.0.0.tar.gz"'
 
 
-def test_what_does_not_conform_is_made_to_and_the_digest_stays_that_of_what_is_stored(
+def test_archive_converts_nonconforming_skill_md_and_keeps_the_stored_digest(
     publish: Publish, http: httpx.Client, rpc: Rpc, new_name: str
 ) -> None:
     created = publish(f"{new_name}.greet")
@@ -109,7 +109,7 @@ def test_what_does_not_conform_is_made_to_and_the_digest_stays_that_of_what_is_s
     assert get(http, f"/skills/{new_name}.greet/1.0.0/code/main.py").content == found["code/main.py"]
 
 
-def test_every_version_spec_names_an_archive_and_the_answer_says_which(
+def test_archives_accept_every_version_spec_and_report_the_version(
     publish: Publish, rpc: Rpc, http: httpx.Client, new_name: str
 ) -> None:
     name = f"{new_name}.greet"
@@ -211,7 +211,7 @@ def test_a_large_skill_md_that_is_made_keeps_its_body(sqlite_rpc: Rpc, new_name:
         ("/notes", 404),
     ],
 )
-def test_what_is_not_there_is_an_error_object(sqlite_server: Server, path: str, status: int) -> None:
+def test_unknown_export_paths_return_an_error_object(sqlite_server: Server, path: str, status: int) -> None:
     answer = sqlite_server.rpc.http.get(path)
 
     assert answer.status_code == status
@@ -222,7 +222,7 @@ def test_what_is_not_there_is_an_error_object(sqlite_server: Server, path: str, 
 # -- indexes -----------------------------------------------------------------------------------------------------------
 
 
-def test_an_index_says_what_there_is_and_its_digests_are_true(rpc: Rpc, http: httpx.Client, new_name: str) -> None:
+def test_index_lists_skills_with_correct_urls_files_and_digests(rpc: Rpc, http: httpx.Client, new_name: str) -> None:
     rpc("create_skill", manifest=manifest(f"{new_name}.act"), skill_md="# x\n", files=skill_files())
     lone = manifest(f"{new_name}.read_me", kind="instruction")
     rpc("create_skill", manifest=lone, skill_md="# y\n", files=[])
@@ -267,7 +267,7 @@ def test_an_index_has_the_latest_version_and_nothing_that_does_not_resolve(
     assert http.get(f"/skills/{new_name}.greet/latest.zip").status_code == 404
 
 
-def test_the_index_of_a_namespace_has_all_below_it_and_that_of_a_skill_itself(
+def test_namespace_index_lists_skills_below_it_and_the_skill_itself(
     publish: Publish, http: httpx.Client, new_name: str
 ) -> None:
     for name in ("a.one", "a.b.two", "ab.three", "a"):
@@ -282,7 +282,7 @@ def test_the_index_of_a_namespace_has_all_below_it_and_that_of_a_skill_itself(
     assert names(f"{new_name}.none") == set()
 
 
-def test_of_two_skills_with_one_name_the_first_stands_in_the_index_and_the_other_in_its_namespaces(
+def test_colliding_index_name_lists_first_skill_except_in_the_other_skills_namespace(
     publish: Publish, rpc: Rpc, http: httpx.Client, new_name: str
 ) -> None:
     first, later, twin = f"{new_name}.x.b.c", f"{new_name}.x.b_c", f"{new_name}.x.b-c"
@@ -320,9 +320,7 @@ def test_of_two_skills_with_one_name_the_first_stands_in_the_index_and_the_other
     assert http.get(f"/.well-known/skills/{wanted}/SKILL.md").status_code == 404
 
 
-def test_a_path_that_the_older_index_cannot_carry_keeps_its_skill_out_of_it(
-    rpc: Rpc, http: httpx.Client, new_name: str
-) -> None:
+def test_older_index_omits_skills_with_unsupported_paths(rpc: Rpc, http: httpx.Client, new_name: str) -> None:
     for name, path in (("odd", "what#?.txt"), ("dots", "a..b"), ("plain", "a b.txt")):
         files = skill_files(**{path: "x"})
         rpc("create_skill", manifest=manifest(f"{new_name}.{name}"), skill_md="# x\n", files=files)
@@ -343,7 +341,7 @@ def test_a_description_is_as_short_in_an_index_as_its_clients_count(
     assert get(http, f"/skills/{new_name}.a/1.0.0/SKILL.md").text == skill_md
 
 
-def test_a_path_too_long_for_every_tar_makes_the_index_name_a_zip(rpc: Rpc, http: httpx.Client, new_name: str) -> None:
+def test_index_links_a_zip_if_a_path_exceeds_plain_tar_limits(rpc: Rpc, http: httpx.Client, new_name: str) -> None:
     path = "x" * 200
     rpc("create_skill", manifest=manifest(f"{new_name}.a"), skill_md="# x\n", files=skill_files(**{path: "x"}))
 
@@ -364,7 +362,7 @@ def as_(org: Server) -> Callable[[Who], Caller]:
 
 
 @pytest.mark.full
-def test_what_one_may_not_see_is_not_there(as_: Callable[[Who], Caller], new_name: str) -> None:
+def test_invisible_skills_are_absent_from_exports_and_indexes(as_: Callable[[Who], Caller], new_name: str) -> None:
     for name, visibility in (("open", "public"), ("team", "namespace"), ("own", "private")):
         as_(AUTHOR).create(f"{new_name}.{name}")
         as_(AUTHOR)("set_visibility", name=f"{new_name}.{name}", visibility=visibility)
@@ -398,7 +396,7 @@ def test_what_one_may_not_see_is_not_there(as_: Callable[[Who], Caller], new_nam
                     assert answer.json()["error"]["message"].replace(name, "zzzz") == unknown["message"]
 
 
-def test_a_draft_goes_out_to_who_may_see_it_and_only_by_its_exact_version(
+def test_draft_is_exported_only_to_authorised_callers_by_exact_version(
     as_: Callable[[Who], Caller], new_name: str
 ) -> None:
     name = f"{new_name}.greet"
@@ -414,7 +412,7 @@ def test_a_draft_goes_out_to_who_may_see_it_and_only_by_its_exact_version(
     assert index_of(as_(ADMIN).http, new_name) == {}
 
 
-def test_the_first_published_skill_holds_a_name_and_an_invisible_holder_is_not_revealed(
+def test_index_name_stays_with_first_published_skill_and_hides_invisible_holder(
     as_: Callable[[Who], Caller], new_name: str
 ) -> None:
     draft, holder = f"{new_name}.b.c", f"{new_name}.b_c"
@@ -457,7 +455,7 @@ def test_public_downloads_need_no_token(
 
 
 @pytest.mark.full
-async def test_a_large_index_is_made_in_pages_and_says_where_it_was_cut(database: Database, tmp_path: Path) -> None:
+async def test_large_index_is_complete_or_marked_as_truncated(database: Database, tmp_path: Path) -> None:
     count = 2 * ROWS_AT_ONCE + 50
     me = Identity("me", scopes=frozenset({"admin"}))
 

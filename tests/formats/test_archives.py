@@ -64,7 +64,7 @@ def unpacked(form: Form, data: bytes) -> dict[str, tuple[bytes, bool]]:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_what_went_in_comes_out(form: Form) -> None:
+def test_unpacked_archive_equals_the_packed_files(form: Form) -> None:
     assert unpacked(form, packed(form, FILES)) == FILES
 
 

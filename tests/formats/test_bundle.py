@@ -43,7 +43,7 @@ def test_a_bundle_holds_all_its_files_in_order() -> None:
     assert bundle.warnings == ()
 
 
-def test_the_digest_is_the_documented_one() -> None:
+def test_digest_matches_the_documented_format() -> None:
     files = [BundleFile("b", b"1", executable=True), BundleFile("a/ä", b"")]
     lines = f"100644 {hashlib.sha256(b'').hexdigest()} a/ä\n100755 {hashlib.sha256(b'1').hexdigest()} b\n"
     assert digest_of(files) == "sha256:" + hashlib.sha256(lines.encode()).hexdigest()
@@ -75,7 +75,7 @@ def test_different_files_have_different_digests(one: list[BundleFile], other: li
     assert (digest_of(one) == digest_of(other)) == (content(one) == content(other))
 
 
-def test_given_documents_that_say_the_same_are_kept_verbatim() -> None:
+def test_equivalent_document_files_are_kept_verbatim() -> None:
     toml = b'# mine\nversion="1.0.0"\nname="team.greet"\ndescription="Greet."\nruntime.entrypoint="code/main.py"\n'
     document = SKILL_MD.replace("\n", "\r\n").encode()
     bundle = make(MAIN, BundleFile("skill.toml", toml), BundleFile("SKILL.md", document))
@@ -84,7 +84,7 @@ def test_given_documents_that_say_the_same_are_kept_verbatim() -> None:
     assert len(bundle.files) == 3
 
 
-def test_given_documents_that_say_something_else_are_refused() -> None:
+def test_contradicting_document_files_are_refused() -> None:
     toml = manifest_toml({**MANIFEST, "runtime": {"entrypoint": "code/x.py"}})
     error = refusal(MAIN, BundleFile("skill.toml", toml), BundleFile("SKILL.md", b"other"))
     assert isinstance(error, InvalidBundle)
@@ -92,7 +92,7 @@ def test_given_documents_that_say_something_else_are_refused() -> None:
     assert "runtime.entrypoint" in error.message
 
 
-def test_a_document_in_another_case_is_refused_next_to_the_written_one() -> None:
+def test_document_path_in_another_case_is_refused() -> None:
     assert isinstance(refusal(MAIN, BundleFile("skill.md", b"x")), InvalidPath)
     assert isinstance(refusal(MAIN, BundleFile("SKILL.TOML/x", b"x")), InvalidPath)
 
@@ -127,7 +127,7 @@ def test_all_problems_are_reported_at_once() -> None:
     str(error.data).encode()
 
 
-def test_one_kind_of_problem_keeps_its_own_type() -> None:
+def test_single_kind_of_problem_keeps_its_error_type() -> None:
     assert isinstance(refusal(MAIN, manifest={**MANIFEST, "version": "1"}), InvalidManifest)
     assert isinstance(refusal(MAIN, BundleFile("/x", b"")), InvalidPath)
     assert isinstance(refusal(MAIN, MAIN), InvalidPath)

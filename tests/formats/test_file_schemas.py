@@ -81,7 +81,7 @@ def said(manifest: dict[str, Any]) -> tuple[str, ...]:
         {"examples": [{"args": 1}]},
     ],
 )
-def test_the_schema_refuses_what_the_reader_refuses(change: dict[str, Any]) -> None:
+def test_manifest_schema_refuses_invalid_values(change: dict[str, Any]) -> None:
     assert problems("skill.toml", FULL) == []
     assert problems("skill.toml", LEAST | change)
 
@@ -96,7 +96,7 @@ def test_the_schema_refuses_what_the_reader_refuses(change: dict[str, Any]) -> N
         [{"name": "a", "description": "x", "parameters": {"b": {"type": "string"}}}],
     ],
 )
-def test_the_schema_of_tools_refuses_what_the_reader_refuses(tools: object) -> None:
+def test_tools_schema_and_reader_refuse_the_same_tools(tools: object) -> None:
     assert problems("tools.json", tools)
     assert read_tools(json.dumps(tools).encode(), frozenset()).problems
 

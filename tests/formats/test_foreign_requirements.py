@@ -96,7 +96,7 @@ def test_marks_of_an_encoding_are_understood(encoded: bytes) -> None:
     assert of_text(encoded) == (("pandas>=2",), [])
 
 
-def test_what_is_no_text_or_too_large_is_left_out() -> None:
+def test_undecodable_or_oversized_requirements_are_skipped_with_a_note() -> None:
     assert of_text(b"pandas\n\xff\xfe\n") == (
         (),
         [(2, "is neither UTF-8 nor UTF-16 text; its requirements are not read")],
@@ -112,7 +112,7 @@ def test_more_packages_than_may_be_are_none() -> None:
     assert (found, len(notes)) == ((), 1)
 
 
-def test_what_all_files_ask_of_one_package_is_asked_at_once() -> None:
+def test_requirements_of_all_files_merge_per_package() -> None:
     found, notes = needs_of(
         **{
             "requirements.txt": "Frames>=1\nfigures\n",
@@ -129,7 +129,7 @@ def test_what_all_files_ask_of_one_package_is_asked_at_once() -> None:
 # -- PEP 723 ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_block_says_what_its_script_needs() -> None:
+def test_script_block_yields_requirements_and_python_versions() -> None:
     assert needs_of(**{"a.py": BLOCK, "b.txt": BLOCK}) == (Needs(("figures[big]", "frames>=1"), ">=3.8"), [])
     assert needs_of(**{"a.py": BLOCK.replace("\n", "\r\n")})[0].requires_python == ">=3.8"
 
@@ -147,7 +147,7 @@ def test_a_block_says_what_its_script_needs() -> None:
         ("# /// script\n# dependencies = 1\n# ///\n", 2, "are not a list"),
     ],
 )
-def test_what_is_wrong_with_a_block_names_its_line(text: str, line: int, words: str) -> None:
+def test_script_block_errors_name_the_file_and_line(text: str, line: int, words: str) -> None:
     _, [(file, number, message)] = needs_of(**{"scripts__a.py": text})
 
     assert (file, number) == ("scripts/a.py", line)

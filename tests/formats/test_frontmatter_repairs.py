@@ -32,7 +32,7 @@ def frontmatter(text: str | bytes) -> dict[str, object]:
     return read(text).skill_md.frontmatter
 
 
-def test_what_the_strict_reader_accepts_is_read_just_so_and_needs_no_repair() -> None:
+def test_valid_frontmatter_matches_the_strict_reader_without_repairs() -> None:
     text = "---\nname: pdf\ndescription: Reads PDFs.\nmetadata:\n  version: 1.10\n---\n# PDF\n"
 
     assert read(text).skill_md == parse_skill_md(text)
@@ -93,7 +93,7 @@ def test_every_repair_is_named_and_the_rest_is_read(
         assert frontmatter(text) == expected
 
 
-def test_one_broken_key_spoils_no_other() -> None:
+def test_broken_key_leaves_other_keys_intact() -> None:
     text = "---\nname: good\ntools: {a: [b\nversion: 1.10\nmetadata:\n  author: me\n---\nBody\n"
 
     assert frontmatter(text) == {"name": "good", "tools": "{a: [b", "version": "1.10", "metadata": {"author": "me"}}
@@ -178,7 +178,7 @@ def mutated(draw: st.DrawFn) -> bytes:
 )
 @example(b"---\n\xef\xbb\xbf---\n")
 @example(b"---\n'a': \xc2\x85b\n---")
-def test_no_frontmatter_crashes_the_reader_and_what_is_odd_is_reported(data: bytes) -> None:
+def test_reader_accepts_any_frontmatter_and_reports_repairs(data: bytes) -> None:
     found = read_skill_md(data)
 
     assert is_plain(found.skill_md.frontmatter)

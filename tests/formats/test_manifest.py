@@ -65,7 +65,7 @@ def test_a_full_manifest_becomes_values() -> None:
     assert manifest.raw == FULL
 
 
-def test_what_is_left_out_has_defaults() -> None:
+def test_omitted_manifest_fields_have_defaults() -> None:
     manifest = parse_manifest(LEAST)
     assert (manifest.kind, manifest.namespace, manifest.runtime) == ("instruction", "sales.leads", None)
     assert parse_manifest({**LEAST, "name": "greet"}).namespace == ""
@@ -74,7 +74,7 @@ def test_what_is_left_out_has_defaults() -> None:
     assert (runtime.language, runtime.export, runtime.limits) == ("python", "main", {})
 
 
-def test_the_kind_follows_from_what_can_be_run() -> None:
+def test_kind_follows_from_entrypoint_and_tools() -> None:
     assert parse_manifest({**LEAST, "runtime": {"entrypoint": "main.py"}}).kind == "action"
     assert parse_manifest(LEAST, has_tools=True).kind == "action"
     assert parse_manifest({**LEAST, "kind": "action"}, has_tools=True).runtime is None
@@ -188,7 +188,7 @@ def test_a_network_pattern_is_scheme_host_and_port_only(pattern: str) -> None:
     assert "allows nothing" in read.warnings[0]
 
 
-def test_a_network_entry_with_a_path_comes_with_the_entry_for_the_whole_host() -> None:
+def test_network_entry_with_a_path_warns_and_suggests_the_whole_host() -> None:
     given = ["https://x.com/api", "y.com/", "http://z.com:8080?q"]
     warnings = parse_manifest({**LEAST, "permissions": {"network": given}}).warnings
     assert [warning.split("write ")[1] for warning in warnings] == [
@@ -198,7 +198,7 @@ def test_a_network_entry_with_a_path_comes_with_the_entry_for_the_whole_host() -
     ]
 
 
-def test_a_network_host_without_a_scheme_means_https() -> None:
+def test_network_host_without_a_scheme_defaults_to_https() -> None:
     read = parse_manifest({**LEAST, "permissions": {"network": ["api.x.com", "*.y.com:8443"]}})
     assert [pattern.text for pattern in read.permissions.network] == ["https://api.x.com", "https://*.y.com:8443"]
     assert "means 'https://api.x.com'" in read.warnings[0]
@@ -214,7 +214,7 @@ def test_an_input_of_an_unknown_type_takes_any_value(declared: object) -> None:
 
 
 @pytest.mark.parametrize("host", ["com", "co.uk", "com.au", "github.io", "blob.core.windows.net"])
-def test_a_wildcard_below_which_anybody_can_have_a_name_is_warned_of(host: str) -> None:
+def test_network_wildcard_below_a_public_suffix_warns(host: str) -> None:
     manifest = parse_manifest({**LEAST, "permissions": {"network": [f"https://*.{host}"]}})
     assert manifest.warnings == (
         f"permissions.network[0]: strangers can register names below '{host}'; list the hosts",
@@ -235,7 +235,7 @@ def test_dns_names_are_accepted(pattern: str) -> None:
     assert parsed.text == pattern.lower().removesuffix(":443").removesuffix(":80")
 
 
-def test_unknown_keys_are_kept_and_named_with_the_nearest_known_one() -> None:
+def test_unknown_manifest_keys_are_kept_and_warn_with_suggestions() -> None:
     raw = {
         **FULL,
         "desciption": "x",
@@ -396,7 +396,7 @@ def test_an_argument_is_of_the_declared_type(type_: Any, right: list[object], wr
             apply_inputs({"x": Input(type_)}, {"x": value})
 
 
-def test_defaults_fill_what_is_left_out() -> None:
+def test_missing_arguments_get_their_defaults() -> None:
     inputs = {"a": Input("integer", default=3, has_default=True), "b": Input("any", default=None, has_default=True)}
     assert apply_inputs(inputs, {"c": 1}) == {"c": 1, "a": 3, "b": None}
     assert apply_inputs(inputs, {"a": 4, "b": 5}) == {"a": 4, "b": 5}
@@ -413,7 +413,7 @@ def test_missing_and_unlisted_arguments_are_named() -> None:
         apply_inputs({"x": Input("any", enum=(1, 2))}, {"x": True})
 
 
-def test_all_wrong_arguments_are_reported_with_one_correct_call() -> None:
+def test_wrong_arguments_are_reported_together_with_a_correct_call() -> None:
     inputs = {
         "top": Input("integer", default=3, has_default=True),
         "mode": Input("string", enum=("fast", "slow")),
@@ -447,6 +447,6 @@ def test_the_message_about_wrong_arguments_is_limited(count: int) -> None:
     assert '\nA correct call: {"name":"a.b"' in text
 
 
-def test_blob_arguments_are_found_by_their_declaration() -> None:
+def test_blob_arguments_are_detected_by_their_declared_type() -> None:
     inputs = {"a": Input("blob"), "b": Input("string"), "c": Input("blob")}
     assert blob_args(inputs, {"a": "blob:1", "b": "blob:2", "d": "blob:3"}) == ["blob:1"]

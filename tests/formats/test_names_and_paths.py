@@ -48,7 +48,7 @@ def test_every_name_of_the_grammar_is_accepted_unchanged(name: str) -> None:
         "١",
     ],
 )
-def test_what_is_no_name_is_refused_with_a_hint(text: str) -> None:
+def test_invalid_skill_names_are_refused_with_a_hint(text: str) -> None:
     with pytest.raises(InvalidName) as caught:
         parse_skill_name(text)
     assert caught.value.hint
@@ -126,7 +126,7 @@ def test_a_plain_relative_path_is_accepted_unchanged(path: str) -> None:
         "ä" * 128,
     ],
 )
-def test_what_is_no_safe_path_is_refused(path: str) -> None:
+def test_unsafe_paths_are_refused_with_a_hint(path: str) -> None:
     with pytest.raises(InvalidPath) as caught:
         parse_path(path)
     assert caught.value.hint

@@ -39,7 +39,7 @@ HANDLER = {"tools/t.mjs": "export default () => 1"}
     ],
 )
 @pytest.mark.parametrize("method", ["create_skill", "check_skill"])
-def test_dependencies_that_are_not_in_the_bundle_are_refused_with_the_way_out(
+def test_unbundled_dependencies_are_refused_with_a_hint(
     sqlite_rpc: Rpc, new_name: str, files: dict[str, str], tools: bool, place: tuple[str, int], method: str
 ) -> None:
     error = sqlite_rpc.error(method, **bundle(new_name, files, tools))
@@ -61,7 +61,7 @@ def test_dependencies_that_are_not_in_the_bundle_are_refused_with_the_way_out(
         (HANDLER | {"package.json": PACKAGE, "node_modules/left-pad/index.js": "1"}, True),
     ],
 )
-def test_what_is_there_or_not_run_is_no_fault(
+def test_bundled_or_unused_dependencies_are_accepted(
     sqlite_rpc: Rpc, new_name: str, files: dict[str, str], tools: bool
 ) -> None:
     assert sqlite_rpc("check_skill", **bundle(new_name, files, tools))["ok"]

@@ -79,7 +79,7 @@ def test_a_name_bound_elsewhere_is_none(source: str) -> None:
     assert (error.data["file"], error.data["line"]) == (PATH, 1)
 
 
-def test_the_error_names_what_the_module_does_define() -> None:
+def test_missing_entrypoint_error_lists_the_defined_functions() -> None:
     assert "'run'" in refusal("def run(args): pass\ndef _hidden(): pass").message
 
 
@@ -100,7 +100,7 @@ def test_the_error_names_what_the_module_does_define() -> None:
         ("def main():\n  nonlocal x", 2),
     ],
 )
-def test_what_does_not_compile_is_refused_with_its_line(source: str, line: int) -> None:
+def test_uncompilable_source_is_refused_with_its_line(source: str, line: int) -> None:
     error = refusal(source)
     assert (error.data["file"], error.data["line"]) == (PATH, line)
     assert error.data["problems"][0]["line"] == line
@@ -121,7 +121,7 @@ def test_what_does_not_compile_is_refused_with_its_line(source: str, line: int) 
         (b"\xef\xbb\xbf# coding: latin-1\nmain = 1", 1),
     ],
 )
-def test_what_is_no_source_text_is_refused_with_its_line(source: bytes, line: int) -> None:
+def test_invalid_source_text_is_refused_with_its_line(source: bytes, line: int) -> None:
     assert refusal(source).data["line"] == line
 
 

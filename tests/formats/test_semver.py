@@ -38,14 +38,14 @@ def test_a_valid_version_reads_back_as_it_was_written(text: str) -> None:
         "1.2.3\x00", "\ud800", "1.0.0-" + "a" * 251,
     ],
 )  # fmt: skip
-def test_what_is_no_version_is_refused_with_a_way_out(text: str) -> None:
+def test_invalid_versions_are_refused_with_a_hint(text: str) -> None:
     with pytest.raises(InvalidVersion) as caught:
         Version.parse(text)
     assert caught.value.hint
     (caught.value.message + caught.value.hint).encode()  # printable for every input
 
 
-def test_the_hint_mends_what_is_nearly_a_version() -> None:
+def test_invalid_version_hint_suggests_a_corrected_version() -> None:
     with pytest.raises(InvalidVersion) as caught:
         Version.parse("v1.02")
     assert "'1.2.0'" in str(caught.value.hint)

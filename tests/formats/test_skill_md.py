@@ -186,7 +186,7 @@ plain = st.recursive(
 
 @pytest.mark.full
 @given(st.dictionaries(st.text("abcdef", min_size=1, max_size=5), plain, max_size=4))
-def test_what_a_yaml_writer_writes_reads_back(value: dict[str, object]) -> None:
+def test_frontmatter_from_a_yaml_writer_round_trips(value: dict[str, object]) -> None:
     written = yaml.safe_dump(value, allow_unicode=True)
     try:
         parsed = parse_skill_md(f"---\n{written}---\n")
@@ -197,7 +197,7 @@ def test_what_a_yaml_writer_writes_reads_back(value: dict[str, object]) -> None:
 
 
 @pytest.mark.full
-def test_a_body_of_many_short_lines_is_read_as_one_text() -> None:
+def test_body_of_many_short_lines_is_parsed_in_bounded_memory() -> None:
     body = "a\n" * (4 << 20)
     text = f"---\nname: x\n---\n{body}"
     tracemalloc.start()
@@ -210,7 +210,7 @@ def test_a_body_of_many_short_lines_is_read_as_one_text() -> None:
     assert most < 8 * len(text)  # a list of the lines takes thirty times the size of the text
 
 
-def test_frontmatter_whose_end_is_far_is_too_long_and_not_without_an_end() -> None:
+def test_frontmatter_with_a_distant_end_is_reported_as_too_long() -> None:
     with pytest.raises(InvalidBundle, match="more than 65536 bytes"):
         parse_skill_md("---\n" + "a: b\n" * 400_000 + "---\n")
 

@@ -87,7 +87,7 @@ def test_a_byte_order_mark_does_not_matter() -> None:
         (b'[{"name": "a", "description": "b"}, 1]', "an array with values other than objects"),
     ],
 )
-def test_anything_else_is_a_problem_that_an_import_takes_as_an_ordinary_file(data: bytes, words: str) -> None:
+def test_unrecognized_tools_json_is_reported_and_treated_as_an_ordinary_file(data: bytes, words: str) -> None:
     file = read_tools(data, PATHS)
     assert (file.tools, file.warnings, file.is_skill_tools) == ((), (), False)
     (problem,), (warning,) = file.problems, file.skipped
@@ -95,7 +95,7 @@ def test_anything_else_is_a_problem_that_an_import_takes_as_an_ordinary_file(dat
     assert warning == f"{problem.message}: it is treated as an ordinary file without tools"
 
 
-def test_one_tool_that_is_no_array_breaks_a_rule() -> None:
+def test_single_tool_outside_an_array_is_a_problem() -> None:
     file = read(LEAST)
     assert (file.tools, file.is_skill_tools) == ((), True)
     assert [problem.message for problem in file.problems] == [
@@ -124,7 +124,7 @@ def test_a_description_says_something(description: object) -> None:
     assert len(problems([{**LEAST, "description": description}])) == 1
 
 
-def test_names_are_unique_in_one_file() -> None:
+def test_duplicate_tool_names_in_a_file_are_problems() -> None:
     file = read([LEAST, {**LEAST, "description": "another"}])
     assert [problem.path for problem in file.problems] == ["tools.json[1].name"]
     assert [tool.description for tool in file.tools] == ["Counts words"]
@@ -146,7 +146,7 @@ def test_names_are_unique_in_one_file() -> None:
         (None, "is null"),
     ],
 )
-def test_a_script_is_a_file_of_the_bundle_in_a_language_that_is_run(script: object, words: str) -> None:
+def test_tool_script_must_be_a_bundle_file_in_a_supported_language(script: object, words: str) -> None:
     (message,) = problems([{**LEAST, "script": script}])
     assert words in message
 
@@ -175,7 +175,7 @@ def test_type_and_description_of_a_parameter_must_be_there() -> None:
 
 
 @pytest.mark.parametrize("key", ["enum", "optional", "description"])
-def test_what_is_of_the_wrong_type_is_named(key: str) -> None:
+def test_parameter_fields_of_a_wrong_type_are_named(key: str) -> None:
     for value in (3, {"a": 1}, None):
         (message,) = of_parameter({**TEXT, key: value})
         assert message.startswith(f"tools.json[0].parameters.p.{key} is ")
@@ -216,7 +216,7 @@ def test_there_can_be_too_many_tools() -> None:
         ({**LEAST, "parameters": {"__workDir": TEXT}}, "the server sets __workDir"),
     ],
 )
-def test_what_breaks_no_rule_is_a_warning(tool: dict[str, Any], words: str) -> None:
+def test_unusual_tool_definitions_are_warnings(tool: dict[str, Any], words: str) -> None:
     file = read([tool])
     assert (len(file.tools), file.problems) == (1, ())
     assert words in file.warnings[0]
@@ -249,7 +249,7 @@ def test_names_that_other_runtimes_refuse_are_warnings() -> None:
         (f'[{{"name": "a", "description": "c", "x": [{"1," * 200_000}1]}}]', "values"),
     ],
 )
-def test_what_cannot_be_stored_or_is_ambiguous_is_refused(text: str, words: str) -> None:
+def test_unstorable_or_ambiguous_tools_are_refused(text: str, words: str) -> None:
     file = read_tools(text.encode(), PATHS)
     assert (file.tools, file.is_skill_tools) == ((), True)
     assert any(words in problem.message for problem in file.problems)
@@ -292,7 +292,7 @@ def test_bytes_never_raise(data: bytes) -> None:
 
 @pytest.mark.smoke
 @given(NEARLY | JSON)
-def test_json_never_raises_and_what_is_offered_keeps_the_rules(value: object) -> None:
+def test_read_tools_accepts_any_json_and_returns_only_valid_tools(value: object) -> None:
     file = read_tools(json.dumps(value).encode(), PATHS)
     if not file.is_skill_tools:
         assert (file.warnings, file.tools, len(file.problems)) == ((), (), 1)
@@ -334,7 +334,7 @@ STATEMENTS = st.sampled_from(
 
 
 @given(st.lists(STATEMENTS, min_size=1).map("\n".join))
-def test_a_body_in_python_says_the_same_one_level_deeper(code: str) -> None:
+def test_handler_around_python_code_preserves_its_statements(code: str) -> None:
     (function,) = ast.parse(handler_around(code + "\npass")).body
     assert isinstance(function, ast.FunctionDef)
     assert [ast.dump(one) for one in function.body] == [ast.dump(one) for one in ast.parse(code + "\npass").body]

@@ -91,7 +91,7 @@ def test_each_caller_clones_the_skills_that_it_sees(tokens_server: Server, team:
     assert shown in other.objects("single")
 
 
-def test_a_hidden_repository_answers_like_one_that_does_not_exist(tokens_server: Server, team: Team) -> None:
+def test_hidden_and_unknown_repositories_answer_identically(tokens_server: Server, team: Team) -> None:
     answers = [
         get(tokens_server, f"{path}/{REFS}", "Bearer", team.other)
         for path in (
@@ -141,7 +141,7 @@ def test_a_token_is_a_password_or_a_bearer_token(tokens_server: Server, team: Te
     assert Rpc(tokens_server.url).http.get("/skills/a.b/latest.zip", auth=("any", team.other)).status_code == 401
 
 
-def test_git_without_a_helper_fails_at_once_and_a_token_needs_the_scope(
+def test_git_fails_without_credentials_and_requires_the_read_scope(
     tokens_server: Server, team: Team, tmp_path: Path, new_name: str
 ) -> None:
     alone = Git(tmp_path / "alone", tokens_server.url)

@@ -239,7 +239,7 @@ def test_a_label_is_a_branch_with_the_labelled_versions(
 
 
 @pytest.mark.full
-def test_equal_states_have_one_commit_id_and_skills_of_a_namespace_are_in_all(
+def test_commit_ids_depend_on_content_and_clones_include_nested_skills(
     git: Git, create: Callable[..., Any], new_name: str
 ) -> None:
     create(f"{new_name}.deep.one")

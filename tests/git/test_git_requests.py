@@ -53,7 +53,7 @@ def head_of(client: httpx.Client) -> str:
     return listed[4:44].decode()
 
 
-def test_a_thousand_wants_are_answered_and_one_unknown_want_refuses_all(repository: httpx.Client) -> None:
+def test_fetch_accepts_a_thousand_wants_and_refuses_unknown_wants(repository: httpx.Client) -> None:
     head = head_of(repository)
 
     many = post(repository, gzip.compress(fetch(*[f"want {head}"] * 1000)), encoding="gzip")

@@ -56,7 +56,7 @@ def calls(name: str) -> dict[str, dict[str, Any]]:
     }
 
 
-def test_a_version_whose_examples_fail_leaves_its_key_free(rpc: Rpc, new_name: str) -> None:
+def test_failed_examples_leave_the_idempotency_key_free(rpc: Rpc, new_name: str) -> None:
     """A refused call is not stored as the response of the key, although its examples ran."""
     made = manifest(new_name, examples=[{"args": {}, "expect": {"got": 1}}])
     params = {"manifest": made, "skill_md": "# x\n", "files": skill_files()}
@@ -69,7 +69,7 @@ def test_a_version_whose_examples_fail_leaves_its_key_free(rpc: Rpc, new_name: s
     assert send(rpc, new_name, "create_skill", **mended)["result"] == first
 
 
-def test_what_is_left_out_is_the_same_call_as_its_default(rpc: Rpc, new_name: str) -> None:
+def test_omitted_params_equal_their_defaults_in_a_repeated_call(rpc: Rpc, new_name: str) -> None:
     code = {"language": "python", "code": COUNTED}
     others: list[dict[str, Any]] = [{}, {"args": {}}, {"args": None}]
     answers = [send(rpc, new_name, "run_code", **code, **more) for more in others]
@@ -90,7 +90,7 @@ def test_the_same_call_answers_the_first_result(rpc: Rpc, new_name: str, method:
     assert other != first or method == "create_skill"
 
 
-def test_what_is_sent_counts_and_not_how_it_is_written(rpc: Rpc, new_name: str) -> None:
+def test_repeated_call_is_recognized_by_values_despite_other_json_formatting(rpc: Rpc, new_name: str) -> None:
     head = b'{"jsonrpc":"2.0","id":1,"method":"run_code","params":'
     one = head + b'{"language":"python","code":"def main(a): return a","args":{"x":1,"y":"\xc3\xa4"}}}'
     two = head + b'{ "args": {"y": "\\u00e4", "x": 1}, "code": "def main(a): return a", "language": "python" } }'
@@ -164,7 +164,7 @@ def test_the_endpoint_for_blobs_honours_the_key(rpc: Rpc, new_name: str) -> None
         assert response.json()["error"]["data"]["type"] == "idempotency_key_reused"
 
 
-def test_during_the_first_call_the_next_is_refused_and_a_lost_client_gets_the_run(org: Server, new_name: str) -> None:
+def test_retry_is_refused_during_the_first_call_and_later_gets_the_run(org: Server, new_name: str) -> None:
     alice = Caller(org.url, Who(f"alice-{new_name}"))
     params: dict[str, Any] = {
         "language": "python",
@@ -190,7 +190,7 @@ def test_during_the_first_call_the_next_is_refused_and_a_lost_client_gets_the_ru
 
 
 @pytest.mark.smoke
-def test_of_two_servers_on_one_postgres_one_makes_the_call(
+def test_two_servers_on_postgres_execute_an_idempotent_call_once(
     start_server: Callable[..., Server], migrated_postgres_database: Callable[[], str], tmp_path: Path
 ) -> None:
     env = {
@@ -225,7 +225,7 @@ def test_of_two_servers_on_one_postgres_one_makes_the_call(
 
 
 @pytest.mark.full
-def test_a_key_outlasts_the_server_and_a_run_that_died_with_it_is_not_made_again(
+def test_idempotency_key_survives_a_crash_and_the_failed_run_is_not_repeated(
     start_server: Callable[..., Server],
 ) -> None:
     server = start_server()
@@ -293,7 +293,7 @@ def test_a_key_is_forgotten_after_a_day(database: Database) -> None:
     assert isinstance(asking(database, "c"), Claim)
 
 
-def test_of_many_at_once_one_gets_the_claim(database: Database) -> None:
+def test_concurrent_claims_of_a_key_have_a_single_winner(database: Database) -> None:
     won: list[Claim | Kept] = []
     told: list[CallUnderWay] = []
 

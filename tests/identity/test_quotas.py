@@ -80,7 +80,7 @@ def files_in_storage(server: Server) -> int:
 # -- blobs ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_number_of_blobs_is_limited_and_a_deleted_one_makes_room(place: Place) -> None:
+def test_blob_count_is_limited_and_deletion_frees_quota(place: Place) -> None:
     caller = place.caller("few-ada")
     made = [caller("create_blob", content=str(number), kind="text/plain")["blob_id"] for number in range(3)]
 
@@ -97,7 +97,7 @@ def test_the_number_of_blobs_is_limited_and_a_deleted_one_makes_room(place: Plac
     assert place.caller("few-bob")("create_blob", content="1", kind="text/plain")
 
 
-def test_the_bytes_of_blobs_are_limited_and_what_is_refused_leaves_nothing(place: Place) -> None:
+def test_blob_bytes_are_limited_and_refused_blobs_leave_no_files(place: Place) -> None:
     caller = place.caller("small-ada")
     caller("create_blob", content="x" * 700_000, kind="text/plain")
     before = files_in_storage(place.server)
@@ -134,7 +134,7 @@ def test_a_blob_that_has_expired_counts_no_longer(place: Place) -> None:
     eventually(there_is_room)
 
 
-def test_an_upload_sent_again_with_its_key_is_answered_where_there_is_no_room_for_another(place: Place) -> None:
+def test_upload_retry_with_its_key_succeeds_at_a_full_quota(place: Place) -> None:
     caller = place.caller("few-again")
 
     def send(ttl: int) -> httpx.Response:
@@ -152,7 +152,7 @@ def test_an_upload_sent_again_with_its_key_is_answered_where_there_is_no_room_fo
 # -- blobs of runs -------------------------------------------------------------------------------------------------
 
 
-def test_a_run_that_writes_past_the_quota_gets_an_os_error_and_goes_on(place: Place) -> None:
+def test_run_gets_an_oserror_past_the_blob_quota_and_continues(place: Place) -> None:
     caller = place.caller("few-writer")
     code = (
         "from runtime import blobs\n\ndef main(args):\n    kept = []\n    while True:\n        try:\n"
@@ -181,7 +181,7 @@ def test_an_output_past_the_quota_fails_the_run_and_not_its_record(place: Place)
     assert caller("run_code", language="python", code=NO_OP)["status"] == "completed"
 
 
-def test_a_log_past_the_quota_is_kept_as_its_preview_and_fails_nothing(place: Place) -> None:
+def test_log_past_the_quota_keeps_its_preview_and_the_run_completes(place: Place) -> None:
     caller = place.caller("few-logger")
     for number in range(3):
         caller("create_blob", content=str(number), kind="text/plain")
@@ -197,7 +197,7 @@ def test_a_log_past_the_quota_is_kept_as_its_preview_and_fails_nothing(place: Pl
 # -- runs ----------------------------------------------------------------------------------------------------------
 
 
-def test_runs_a_minute_are_limited_and_the_answer_says_when_to_come_back(place: Place) -> None:
+def test_runs_per_minute_are_limited_with_a_retry_time(place: Place) -> None:
     caller = place.caller("slow-ada")
     for _ in range(2):
         assert caller("run_code", language="python", code=NO_OP)["output"] == 1
@@ -222,7 +222,7 @@ def test_of_many_runs_at_once_just_as_many_start_as_may(place: Place) -> None:
         assert sorted(threads.map(run, callers)) == [-32006] * 4 + [0] * 2
 
 
-def test_runs_that_are_under_way_are_limited_over_all_servers(
+def test_concurrent_runs_are_limited_across_all_servers(
     place: Place, database_kind: str, start_server: Callable[..., Server], tmp_path: Path
 ) -> None:
     """On Postgres, the second run is requested from another server."""
@@ -247,7 +247,7 @@ def test_runs_that_are_under_way_are_limited_over_all_servers(
 
 
 @pytest.mark.full
-def test_a_run_that_waits_counts_and_one_too_many_is_not_on_record(
+def test_queued_runs_count_and_refused_runs_are_not_recorded(
     start_server: Callable[..., Server], tmp_path: Path
 ) -> None:
     (tmp_path / "home").mkdir()
@@ -268,7 +268,7 @@ def test_a_run_that_waits_counts_and_one_too_many_is_not_on_record(
     assert len(again("list_runs")["runs"]) == 1
 
 
-def test_runs_that_the_code_of_a_run_calls_count_as_one(place: Place, new_name: str) -> None:
+def test_skill_calls_inside_a_run_count_as_a_single_run(place: Place, new_name: str) -> None:
     caller = place.caller("slow-caller")
     name = f"{new_name}.called"
     called = manifest(name, permissions={"network": ["https://example.org"]})
@@ -313,7 +313,7 @@ def test_the_bundles_of_a_namespace_are_limited_together(place: Place) -> None:
 # -- usage ---------------------------------------------------------------------------------------------------------
 
 
-def test_one_sees_ones_own_usage_and_an_admin_that_of_all(place: Place) -> None:
+def test_usage_is_visible_to_its_identity_and_to_admins(place: Place) -> None:
     place.caller("small-seen")("create_blob", content="12345", kind="text/plain")
     admin = place.caller("root", "admin", "")
 
@@ -333,7 +333,7 @@ def test_one_sees_ones_own_usage_and_an_admin_that_of_all(place: Place) -> None:
     assert reader("get_usage", namespace="other.below")["namespaces"][0]["namespace"] == "other.*"
 
 
-def test_who_need_not_log_in_has_no_limits_but_those_by_name(sqlite_server: Server) -> None:
+def test_open_auth_has_no_default_quotas(sqlite_server: Server) -> None:
     usage = sqlite_server.rpc("get_usage")
     shown = skillery("quota", "--home", str(sqlite_server.home))
     as_json = skillery("quota", "--namespace", "text", "--home", str(sqlite_server.home), "--json")

@@ -75,7 +75,7 @@ def test_a_granted_secret_is_a_variable_of_the_run(rpc: Rpc, secret: Command, ne
     assert backwards(rpc, f"{new_name}.mail", name) == VALUE
 
 
-def test_a_grant_of_what_is_not_there_is_warned_of(rpc: Rpc, secret: Command, new_name: str, name: str) -> None:
+def test_secret_grant_warns_of_a_missing_secret_or_skill(rpc: Rpc, secret: Command, new_name: str, name: str) -> None:
     early = secret("grant", name, f"{new_name}.mail")
     assert early.code == 0
     assert f"secret '{name}' has no value" in early.err
@@ -139,7 +139,7 @@ def test_a_missing_value_is_reported_only_after_the_grant(rpc: Rpc, secret: Comm
 
 
 @pytest.mark.smoke
-def test_a_skill_gets_what_it_declares_and_nothing_else(rpc: Rpc, secret: Command, new_name: str, name: str) -> None:
+def test_skill_gets_only_its_declared_secrets(rpc: Rpc, secret: Command, new_name: str, name: str) -> None:
     code = "import os\ndef main(args):\n    return sorted(os.environ)\n"
     publish_with(rpc, f"{new_name}.one", [name], code=code)
     publish_with(rpc, f"{new_name}.none", [], code=code)
@@ -205,7 +205,7 @@ def test_several_lines_and_other_characters_arrive_as_they_are(
 
 
 @pytest.mark.parametrize("reserved", ["PATH", "ld_preload", "PYTHONPATH", "https_proxy", "SKILLERY_HOME", "LC_ALL"])
-def test_a_name_that_means_something_else_is_refused_at_publish(rpc: Rpc, new_name: str, reserved: str) -> None:
+def test_reserved_secret_names_are_refused_at_publish(rpc: Rpc, new_name: str, reserved: str) -> None:
     made = manifest(new_name, permissions={"secrets": [reserved]})
 
     error = rpc.error("create_skill", manifest=made, skill_md="# A\n", files=skill_files())
@@ -299,7 +299,7 @@ def test_a_value_on_the_edge_of_a_long_log_leaves_no_piece(rpc: Rpc, secret: Com
 
 
 @pytest.mark.full
-def test_a_value_is_in_no_command_line_and_no_environment_of_a_process(
+def test_secret_value_is_absent_from_process_arguments_and_environments(
     rpc: Rpc, secret: Command, new_name: str, name: str
 ) -> None:
     value = f"value-{os.urandom(8).hex()}"
@@ -402,7 +402,7 @@ def test_the_key_can_come_from_the_environment(tmp_path: Path, start_server: Cal
 
 
 @pytest.mark.full
-def test_a_second_key_next_to_a_lost_one_is_refused(tmp_path: Path) -> None:
+def test_secret_set_refuses_a_missing_or_replaced_key(tmp_path: Path) -> None:
     home = tmp_path / "home"
     on(home, "set", "ONE", value=VALUE)
     key = (home / "secrets.key").read_text()
@@ -422,7 +422,7 @@ def test_a_second_key_next_to_a_lost_one_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_a_run_whose_secret_cannot_be_decrypted_fails_with_a_word(
+def test_run_with_an_undecryptable_secret_fails_with_its_name(
     tmp_path: Path, start_server: Callable[..., Server]
 ) -> None:
     home = tmp_path / "home"
@@ -523,7 +523,7 @@ BROKEN = """
 """
 
 
-def test_a_backend_of_a_plugin_that_breaks_ends_the_run_and_shows_nothing(
+def test_failing_secrets_backend_ends_the_run_without_revealing_values(
     tmp_path: Path, start_server: Callable[..., Server]
 ) -> None:
     plugins = tmp_path / "plugins"
@@ -567,7 +567,7 @@ def test_list_shows_names_and_grants_and_no_value(secret: Command, name: str) ->
     assert rows[f"{name}_2"]["has_value"] is False
 
 
-def test_granting_twice_is_no_error_and_revoking_nothing_is_one(secret: Command, name: str) -> None:
+def test_repeated_secret_grant_succeeds_and_revoking_an_absent_grant_fails(secret: Command, name: str) -> None:
     assert secret("grant", name, "a.b", "--json").json == {"name": name, "grantee": "a.b", "new": True}
     assert secret("grant", name, "a.b", "--json").json["new"] is False
     assert secret("revoke", name, "a.*").code == 3
@@ -577,12 +577,12 @@ def test_granting_twice_is_no_error_and_revoking_nothing_is_one(secret: Command,
 
 
 @pytest.mark.parametrize("grantee", ["*", ".*", "a.*.b", "A.b", "a..b", "a.b.", "**", "a*", ""])
-def test_what_is_neither_skill_nor_namespace_cannot_be_granted(secret: Command, grantee: str) -> None:
+def test_secret_grant_refuses_invalid_grantees(secret: Command, grantee: str) -> None:
     assert secret("grant", "API_KEY", grantee, "--json").json["error"]["code"] == -32602
 
 
 @pytest.mark.parametrize("wrong", ["no good", "1A", "A-B", "", "Ä", "PATH", "x" * 129])
-def test_what_is_no_name_of_a_secret_cannot_be_set(secret: Command, wrong: str) -> None:
+def test_invalid_secret_names_are_refused(secret: Command, wrong: str) -> None:
     assert secret("set", wrong, value="x").code == 3
     assert secret("grant", wrong, "a.b").code == 3
 

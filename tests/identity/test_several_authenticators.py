@@ -83,7 +83,7 @@ def test_the_first_authenticator_that_recognizes_the_credentials_decides(
     assert ask(server, "Basic 12345678") == (200, "12345678")
 
 
-def test_the_first_one_refuses_what_no_one_recognizes(
+def test_first_authenticator_refuses_unrecognized_credentials(
     start_server: Callable[..., Server], plugins: str, tmp_path: Path
 ) -> None:
     config = tmp_path / "skillery.toml"
@@ -105,7 +105,9 @@ def test_the_first_one_refuses_what_no_one_recognizes(
         ("tokens,absent", "'absent', which no plugin offers"),
     ],
 )
-def test_what_cannot_be_combined_is_refused_at_start(tmp_path: Path, plugins: str, auth: str, said: str) -> None:
+def test_invalid_authenticator_combinations_are_refused_at_start(
+    tmp_path: Path, plugins: str, auth: str, said: str
+) -> None:
     env = {"SKILLERY_AUTH": auth, "SKILLERY_PLUGINS_FOLDER": plugins}
     refused = skillery("serve", "--home", str(tmp_path / "home"), "--port", "0", stdin=b"", **env)
 

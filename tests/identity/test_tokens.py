@@ -79,7 +79,7 @@ def status_of(server: Server, header: str | None) -> int:
 # -- the command line --------------------------------------------------------------------------------------------
 
 
-def test_create_shows_the_token_on_stdout_and_what_it_may_on_stderr(token: Command) -> None:
+def test_token_create_prints_the_token_to_stdout_and_its_rights_to_stderr(token: Command) -> None:
     made = token("create", "--name", "sales-ci", "--scope", "read,publish", "--namespace", "sales.*", "--agent")
 
     assert made.code == 0
@@ -149,7 +149,7 @@ def test_only_a_proxy_that_is_trusted_says_where_a_caller_is(
     ],
 )
 @pytest.mark.full(after=6)
-def test_what_cannot_be_is_refused_with_the_nearest_that_can(
+def test_token_create_refuses_invalid_options_with_suggestions(
     options: tuple[str, ...], words: list[str], token: Command, token_ids: Callable[[], list[str]]
 ) -> None:
     before = token_ids()
@@ -161,7 +161,7 @@ def test_what_cannot_be_is_refused_with_the_nearest_that_can(
     assert token_ids() == before
 
 
-def test_list_says_who_made_each_and_when_it_was_used(token: Command, tokens_server: Server) -> None:
+def test_token_list_shows_the_last_use(token: Command, tokens_server: Server) -> None:
     made = token("create", "--name", "used", "--scope", "read", "--json").json
     assert find(token, made["id"])["last_used_at"] is None
 
@@ -198,7 +198,7 @@ def test_a_token_revoked_next_to_the_server_is_refused(token: Command, tokens_se
     assert made["token"] not in again.out
 
 
-def test_revoking_what_is_not_there_says_so(token: Command) -> None:
+def test_token_revoke_refuses_an_unknown_token_by_name(token: Command) -> None:
     refused = token("revoke", "nothing")
 
     assert refused.code == 3
@@ -346,7 +346,7 @@ def test_every_command_shows_its_token(tokens_server: Server, token: Command, tm
 # -- names and kinds ---------------------------------------------------------------------------------------------
 
 
-def test_one_name_is_not_a_persons_and_an_agents_at_once(tokens_server: Server, admin: str) -> None:
+def test_token_name_belongs_to_either_a_person_or_an_agent(tokens_server: Server, admin: str) -> None:
     rpc = Rpc(tokens_server.url, admin)
     first = rpc("create_token", name="both", scopes=["read"])
 
@@ -361,7 +361,7 @@ def test_one_name_is_not_a_persons_and_an_agents_at_once(tokens_server: Server, 
     assert first["kind"] == "person"
 
 
-def test_one_name_is_not_given_to_a_person_and_an_agent_at_once(migrated_postgres_database: Callable[[], str]) -> None:
+def test_concurrent_creations_give_a_token_name_a_single_kind(migrated_postgres_database: Callable[[], str]) -> None:
     """The second transaction waits for the first one. SQLite has one writer at a time."""
     database = Database(migrated_postgres_database())
     conflicts: list[Conflict] = []
@@ -396,9 +396,7 @@ def is_waiting(connection: Connection) -> bool:
     return bool(connection.scalar(text(f"{waiting} current_database()")))
 
 
-def test_a_version_and_a_run_say_whose_they_are_and_of_which_kind(
-    tokens_server: Server, admin: str, tmp_path: Path
-) -> None:
+def test_versions_and_runs_store_their_identity_and_its_kind(tokens_server: Server, admin: str, tmp_path: Path) -> None:
     from tests.conftest import publisher
 
     scopes = ["read", "run", "publish"]
@@ -452,7 +450,7 @@ def test_a_version_and_a_run_say_whose_they_are_and_of_which_kind(
         "Bearer sky_' OR 1=1 --_" + "0" * 43,
     ],
 )
-def test_what_is_no_good_token_is_401(header: str | None, tokens_server: Server) -> None:
+def test_missing_or_invalid_token_is_401(header: str | None, tokens_server: Server) -> None:
     assert status_of(tokens_server, header) == 401
 
 
@@ -531,7 +529,7 @@ def test_too_many_failed_logins_are_429_and_a_good_token_still_passes(start_serv
     assert tools.json()["error"]["data"]["type"] == "too_many_failed_logins"
 
 
-def test_a_database_that_is_away_is_said_in_band_and_needs_no_restart(
+def test_unavailable_database_is_an_rpc_error_and_needs_no_restart(
     start_server: Callable[..., Server], migrated_postgres_database: Callable[[], str], postgres: str
 ) -> None:
     url = migrated_postgres_database()
@@ -589,7 +587,7 @@ def test_a_first_start_shows_an_admins_token_on_stdout_once(
 
 
 @pytest.mark.full
-def test_with_json_the_first_token_is_in_the_one_document(tmp_path: Path) -> None:
+def test_json_output_includes_the_first_token(tmp_path: Path) -> None:
     command = [FORKED, "serve", "--home", str(tmp_path / "home"), "--port", "0", "--json"]
     environment = clean_environment({"SKILLERY_AUTH": "tokens"})
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment) as process:
@@ -619,7 +617,7 @@ def test_with_tokens_any_address_may_be_served(start_server: Callable[..., Serve
     assert httpx.post(f"http://127.0.0.1:{port}/rpc", json={}).status_code == 401
 
 
-def test_open_has_an_admin_who_can_make_tokens_beforehand(rpc: Rpc) -> None:
+def test_open_auth_admin_can_create_and_revoke_tokens(rpc: Rpc) -> None:
     made = rpc("create_token", name=f"early{os.getpid()}", scopes=["read"])
 
     assert made["created_by"] == "local"
@@ -668,7 +666,7 @@ class TestTokensAuthenticator(AuthenticatorContract):
     def credentials(self, token: str, address: str = "203.0.113.9") -> Credentials:
         return Credentials({"authorization": f"Bearer {token}"}, address)
 
-    async def test_what_is_stored_is_a_hash(self, database: Database, good: Credentials) -> None:
+    async def test_database_stores_no_plain_token(self, database: Database, good: Credentials) -> None:
         stored = database.read_now(lambda connection: connection.execute(select(tables.tokens)).all())
 
         assert good.headers["authorization"][24:] not in str(stored)
@@ -729,7 +727,7 @@ def test_params_that_cannot_be_are_refused_by_name(rpc: Rpc) -> None:
         assert word in failed.value.error["message"] + str(failed.value.error["data"])
 
 
-def test_a_reviewer_who_cannot_read_is_warned(tmp_path: Path) -> None:
+def test_reviewer_token_without_the_read_scope_warns(tmp_path: Path) -> None:
     create = ("token", "create", "--home", str(tmp_path / "home"), "--name", "rita", "--scope")
     assert "--scope read" in skillery(*create, "review").err
     assert "--scope read" not in skillery(*create, "review,read").err

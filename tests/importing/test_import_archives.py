@@ -113,7 +113,7 @@ def test_a_hard_link_becomes_its_file(tmp_path: Path) -> None:
         assert archive.read(skill.files["twin"]) == bytes(range(256))
 
 
-def test_what_is_encrypted_is_refused(tmp_path: Path) -> None:
+def test_encrypted_zip_entry_is_refused_by_name(tmp_path: Path) -> None:
     data = bytearray(zipped(GOOD))
     at = data.rindex(b"PK\x01\x02")
     data[at + 8] |= 1
@@ -198,7 +198,7 @@ def test_headers_for_all_entries_are_not_kept_for_each(tmp_path: Path) -> None:
         assert len(archive.entries) == 20_000
 
 
-def test_what_is_read_for_one_entry_of_a_tar_is_bounded(tmp_path: Path) -> None:
+def test_tar_header_bytes_of_an_entry_are_bounded(tmp_path: Path) -> None:
     words = b"250000 comment=".ljust(249_999, b"x") + b"\n"
     for_all = tar_info("x", type=tarfile.XGLTYPE, size=len(words)).tobuf() + words + bytes(-len(words) % 512)
     assert "headers" in refusal(for_all * 3 + tarred(GOOD), tmp_path).message
@@ -229,7 +229,7 @@ def test_damage_in_the_middle_is_no_end(tmp_path: Path) -> None:
     assert refusal(bytes(data), tmp_path).data["entry"] == "pdf/scripts/a.sh"
 
 
-def test_a_file_whose_sum_is_wrong_is_refused_by_its_name(tmp_path: Path) -> None:
+def test_file_with_a_wrong_checksum_is_refused_by_name(tmp_path: Path) -> None:
     data = bytearray(zipped({"pdf/a": os.urandom(3000)}))
     data[200] ^= 0xFF
 
@@ -239,7 +239,7 @@ def test_a_file_whose_sum_is_wrong_is_refused_by_its_name(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     "data", [b"", b"hello", b"BZh91AY", b"\xfd7zXZ\x00", b"\x1f\x8b", gzip.compress(b"hello", mtime=0)]
 )
-def test_what_is_no_archive_is_refused(data: bytes, tmp_path: Path) -> None:
+def test_data_in_no_archive_format_is_refused(data: bytes, tmp_path: Path) -> None:
     assert refusal(data, tmp_path).type == "invalid_archive"
 
 
@@ -308,7 +308,7 @@ def test_a_directory_of_comments_is_not_read(tmp_path: Path) -> None:
     assert refusal(b"PK\x03\x04" + directory + end, tmp_path).data["max_directory_bytes"] == 64 * 1024 * 1024
 
 
-def test_links_to_what_is_left_out_cost_what_other_links_cost() -> None:
+def test_links_to_hidden_files_count_toward_the_link_limit() -> None:
     """If each link visited each hidden file, five thousand of both would be 25 million visits."""
     hidden = [Entry(f"d/.{number}", 1, False, "", 0) for number in range(5_000)]
     links = [Entry(f"l{number}", 0, False, "d", None) for number in range(5_000)]

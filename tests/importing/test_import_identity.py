@@ -46,7 +46,7 @@ def write(root: Path, tree: Tree) -> Path:
 # -- path ------------------------------------------------------------------------------------------------------------
 
 
-def test_skills_whose_long_paths_differ_late_keep_their_names(rpc: Rpc, new_name: str) -> None:
+def test_skills_with_long_similar_paths_keep_their_names(rpc: Rpc, new_name: str) -> None:
     long = "packages/some_long_common_directory_name/" + "deep/" * 40 + "workflows"
     tree = {f"{long}/0{number}/skills/rep/SKILL.md": skill_md("rep", f"Number {number}.") for number in range(4)}
     first = sent(rpc, zipped(tree), namespace=new_name, source="tools")
@@ -257,7 +257,7 @@ def test_another_tree_of_a_default_source_stops_before_anything_is_written(
         ("https://[broken", ""),
     ],
 )
-def test_a_remote_is_one_source_whatever_its_protocol(url: str, source: str) -> None:
+def test_remote_has_the_same_source_under_every_protocol(url: str, source: str) -> None:
     assert normal_remote(url) == source
 
 
@@ -344,7 +344,7 @@ def test_a_skill_toml_is_renamed_line_by_line() -> None:
 # -- sync and upgrades -----------------------------------------------------------------------------------------------
 
 
-def test_sync_takes_the_next_free_patch_if_a_skill_toml_keeps_its_version(
+def test_sync_takes_next_free_patch_if_skill_toml_keeps_its_version(
     sqlite_server: Server, new_name: str, tmp_path: Path
 ) -> None:
     toml = f'name = "{new_name}.own"\nversion = "1.0.0" # by hand\ndescription = "x"\n'

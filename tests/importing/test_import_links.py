@@ -61,7 +61,7 @@ INSTALLED_LINKS = {
 
 
 @pytest.mark.full
-def test_a_link_to_a_skill_md_in_a_folder_of_too_many_files_is_reported(
+def test_link_to_skill_md_in_an_oversized_folder_is_reported(
     sqlite_server: Server, new_name: str, tmp_path: Path
 ) -> None:
     far = made(tmp_path / "far", {"SKILL.md": skill_md("far")})
@@ -96,7 +96,7 @@ def test_a_folder_of_links_that_npx_skills_made_is_imported(
     assert by_path(whole)[".claude/skills/pdf"]["by"] == ".agents/skills/pdf"
 
 
-def test_links_out_of_the_tree_are_followed_to_what_is_imported_or_on_request(
+def test_external_links_are_followed_to_imported_folders_or_on_request(
     sqlite_server: Server, new_name: str, tmp_path: Path
 ) -> None:
     made(tmp_path / "store", {"far/SKILL.md": skill_md("far"), "far/a/b.txt": "x", "notes/plan.txt": "secret"})
@@ -198,7 +198,7 @@ TARGETS = st.lists(st.sampled_from(["a", "b", "skills", ".claude", "..", "."]), 
 
 
 @given(st.sets(PATHS, max_size=6), st.dictionaries(PATHS, TARGETS, max_size=5), st.booleans())
-def test_every_skill_is_found_once_whatever_the_links(folders: set[str], links: Files, split: bool) -> None:
+def test_every_skill_is_read_once_regardless_of_links(folders: set[str], links: Files, split: bool) -> None:
     entries = [Entry(f"{folder}/SKILL.md", 1, False, "", folder) for folder in sorted(folders)]
     entries += [Entry(path, 0, False, target, None) for path, target in links.items()]
     finder = Finder(entries, split=split)
@@ -278,7 +278,9 @@ def test_a_collection_is_a_text_of_lists_alone(body: str, is_one: bool) -> None:
 # -- the summary -----------------------------------------------------------------------------------------------------
 
 
-def test_the_report_ends_with_what_there_is_to_do(sqlite_server: Server, new_name: str, tmp_path: Path) -> None:
+def test_import_report_ends_with_outcomes_and_open_problems(
+    sqlite_server: Server, new_name: str, tmp_path: Path
+) -> None:
     folder = made(
         tmp_path / "skills",
         {
@@ -341,9 +343,7 @@ def test_an_import_that_finds_no_skill_says_where_it_looked(
 
 
 @pytest.mark.smoke
-def test_a_corpus_of_all_shapes_comes_in_completely_and_the_second_time_unchanged(
-    server: Server, new_name: str, tmp_path: Path
-) -> None:
+def test_corpus_import_is_complete_and_unchanged_on_repetition(server: Server, new_name: str, tmp_path: Path) -> None:
     corpus = grow(tmp_path / "corpus", skills=60)
 
     [first] = imported(server, new_name, corpus.root)

@@ -88,7 +88,7 @@ def test_many_skills_come_in_and_every_byte_is_stored(rpc: Rpc, new_name: str) -
     assert (described["kind"], described["manifest"]["description"]) == ("instruction", "Use it: always")
 
 
-def test_a_nested_skill_md_is_a_file_unless_it_stands_in_a_folder_of_skills(rpc: Rpc, new_name: str) -> None:
+def test_nested_skill_md_is_a_file_outside_a_skills_folder(rpc: Rpc, new_name: str) -> None:
     report = sent(
         rpc,
         tgz(
@@ -153,7 +153,7 @@ def test_a_folder_with_a_skill_toml_says_everything_itself(rpc: Rpc, new_name: s
 # -- independence of skills ------------------------------------------------------------------------------------------
 
 
-def test_what_is_malformed_does_not_stop_the_others(rpc: Rpc, new_name: str) -> None:
+def test_import_continues_after_malformed_skills(rpc: Rpc, new_name: str) -> None:
     deep = "/".join("x" * 10)
     files: dict[str, str | bytes] = {f"s{number}/SKILL.md": skill_md(f"s{number}") for number in range(40)}
     files |= {
@@ -195,7 +195,7 @@ def test_a_name_twice_in_an_archive_refuses_that_skill_alone(rpc: Rpc, new_name:
 # -- names and versions ----------------------------------------------------------------------------------------------
 
 
-def test_names_are_kept_apart_and_found_again(rpc: Rpc, new_name: str) -> None:
+def test_import_maps_stated_names_to_distinct_stable_names(rpc: Rpc, new_name: str) -> None:
     stated = ["a b", "a-b", "A.B", "a.b", "日本語", "a_b"]
     files = {f"f{number}/SKILL.md": skill_md(json.dumps(name)) for number, name in enumerate(stated)}
     first = sent(rpc, zipped(files), namespace=new_name)
@@ -222,14 +222,14 @@ def test_a_name_that_is_mended_leaves_that_of_another_folder_alone(rpc: Rpc, new
     assert "name" in codes(found["pdf tools"])
 
 
-def test_a_name_that_differs_from_the_stated_one_is_reported(rpc: Rpc, new_name: str) -> None:
+def test_repairs_report_a_name_different_from_the_stated_name(rpc: Rpc, new_name: str) -> None:
     sent(rpc, zipped({"x/SKILL.md": skill_md("a b")}), namespace=new_name)
     [skill] = sent(rpc, zipped({"a-b/SKILL.md": skill_md("a-b")}), namespace=new_name)["skills"]
     assert skill["name"] == f"{new_name}.a-b-2"
     assert [repair["code"] for repair in skill["repairs"]] == ["name"]
 
 
-def test_two_folders_that_state_one_name_are_two_skills(rpc: Rpc, new_name: str) -> None:
+def test_folders_with_the_same_stated_name_become_separate_skills(rpc: Rpc, new_name: str) -> None:
     data = zipped(
         {
             "a/pdf/SKILL.md": skill_md("pdf", "One."),
@@ -325,7 +325,7 @@ def test_tools_that_break_a_rule_are_skipped_with_a_warning(rpc: Rpc, new_name: 
     assert [one["name"] for one in rpc("list_tools", skill=skill["name"])["tools"]] == ["count"]
 
 
-def test_permissions_are_given_to_skills_without_a_skill_toml(rpc: Rpc, new_name: str) -> None:
+def test_import_permissions_apply_to_skills_without_skill_toml(rpc: Rpc, new_name: str) -> None:
     permissions = {"network": ["https://api.example.org"], "secrets": ["API_KEY"]}
     data = zipped({"p/SKILL.md": skill_md("p")})
 
@@ -390,7 +390,7 @@ def test_a_private_skill_of_another_author_is_not_revealed(org: Server, new_name
 
 @pytest.mark.parametrize("stated", ["Secret Thing", "plain", "secret Thing", "{}.Secret thing", "{}.plain"])
 @pytest.mark.full(after=2)
-def test_who_may_not_publish_somewhere_does_not_learn_what_is_there(org: Server, new_name: str, stated: str) -> None:
+def test_import_hides_existing_skills_from_callers_without_a_grant(org: Server, new_name: str, stated: str) -> None:
     ann = Caller(org.url, Who("ann", "read publish", f"{new_name}.*"))
     sent(ann, zipped({"a/SKILL.md": skill_md("Secret Thing"), "b/SKILL.md": skill_md("plain")}), namespace=new_name)
     for hidden in ("secret-thing", "plain"):
@@ -421,7 +421,7 @@ def test_a_label_reveals_no_invisible_skill(org: Server, new_name: str) -> None:
     assert ann("describe_skill", name=f"{new_name}.a")["skill"]["status"] == "published"
 
 
-def test_checks_are_asked_and_their_findings_listed(org: Server, new_name: str) -> None:
+def test_import_runs_checks_and_lists_their_findings(org: Server, new_name: str) -> None:
     ann = Caller(org.url, Who("ann", "read publish", f"{new_name}.*"))
     data = zipped(
         {"bad/SKILL.md": skill_md("bad", body="FORBIDDEN\n"), "ugly/SKILL.md": skill_md("ugly", body="UGLY\n")}
@@ -444,7 +444,7 @@ def test_a_dry_run_changes_nothing(rpc: Rpc, new_name: str) -> None:
 # -- sync ------------------------------------------------------------------------------------------------------------
 
 
-def test_what_a_folder_holds_no_more_is_said_and_yanked_only_when_asked(rpc: Rpc, new_name: str) -> None:
+def test_import_reports_removed_skills_and_yanks_them_only_with_prune(rpc: Rpc, new_name: str) -> None:
     both = zipped({"a/SKILL.md": skill_md("a"), "b/SKILL.md": skill_md("b")})
     one = zipped({"a/SKILL.md": skill_md("a")})
     step = {"namespace": new_name, "source": f"folder-{new_name}"}
@@ -539,7 +539,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.smoke
-def test_a_folder_is_imported_into_a_home_and_is_known_the_next_time(folder: Path, tmp_path: Path) -> None:
+def test_folder_import_into_a_home_reports_unchanged_the_second_time(folder: Path, tmp_path: Path) -> None:
     home = ("--home", str(tmp_path / "home"))
     first = skillery("import", str(folder), "--json", *home)
 
@@ -631,7 +631,7 @@ def test_later_discovery_folders_of_a_project_override_earlier_ones(
     assert report["counts"] == {"published": 1, "unchanged": 5, "overridden": 2, "merged": 3}
 
 
-def test_what_is_refused_says_so_in_the_exit_code_and_the_rest_comes_in(
+def test_exit_code_reports_refused_skills_while_the_others_are_imported(
     folder: Path, sqlite_server: Server, new_name: str, tmp_path: Path
 ) -> None:
     (folder / "bad").mkdir()
@@ -655,7 +655,7 @@ def test_what_is_refused_says_so_in_the_exit_code_and_the_rest_comes_in(
     assert dry.code == 1
 
 
-def test_what_a_skill_does_without_is_one_warning_with_its_place(
+def test_ignored_requirements_warn_once_with_file_and_line(
     sqlite_server: Server, new_name: str, tmp_path: Path
 ) -> None:
     (tmp_path / "SKILL.md").write_text(f"---\nname: {new_name}\ndescription: What it does.\n---\n# X\n")
@@ -688,9 +688,7 @@ def test_names_that_are_no_text_and_special_files_are_reported(
 
 
 @pytest.mark.parametrize("becomes", ["pipe", "link"])
-async def test_what_a_file_has_become_meanwhile_is_neither_followed_nor_waited_for(
-    folder: Path, tmp_path: Path, becomes: str
-) -> None:
+async def test_tar_chunks_refuses_a_file_replaced_by_a_pipe_or_link(folder: Path, tmp_path: Path, becomes: str) -> None:
     looked = scan_folder(folder)
     skill = next(path for path in folder.rglob("SKILL.md"))
     skill.unlink()
@@ -701,7 +699,7 @@ async def test_what_a_file_has_become_meanwhile_is_neither_followed_nor_waited_f
         [chunk async for chunk in tar_chunks(looked)]
 
 
-def test_what_to_do_next_is_said(folder: Path, tokens_server: Server, new_name: str) -> None:
+def test_import_prints_the_next_command_or_a_hint(folder: Path, tokens_server: Server, new_name: str) -> None:
     made = ("token", "create", "--name", "bot", "--agent", "--scope", "read,publish", "--namespace", f"{new_name}.*")
     token = skillery(*made, "--home", str(tokens_server.home), SKILLERY_DATABASE=tokens_server.database).out.strip()
     where = ("--url", tokens_server.url, "--token", token, "--namespace", new_name)
@@ -758,7 +756,7 @@ def test_an_archive_that_trickles_in_is_not_waited_for(size: int, seconds: float
     assert is_too_slow(size, seconds) is too_slow
 
 
-def test_a_disk_without_space_is_said_and_the_place_is_free_again(tmp_path: Path) -> None:
+def test_full_disk_raises_storage_full_and_frees_the_slot(tmp_path: Path) -> None:
     none: Any = None
     importer = Importer(none, none, BundleLimits(), ImportLimits(), 1, tmp_path)
     for _ in range(2):
@@ -767,7 +765,7 @@ def test_a_disk_without_space_is_said_and_the_place_is_free_again(tmp_path: Path
 
 
 @pytest.mark.full
-def test_who_goes_away_stops_the_import_and_the_next_goes_on(sqlite_server: Server, new_name: str) -> None:
+def test_repeated_import_completes_after_a_client_disconnect(sqlite_server: Server, new_name: str) -> None:
     rpc = Rpc(sqlite_server.url)
     data = zipped({f"s{number:04}/SKILL.md": skill_md(f"s{number:04}") for number in range(400)})
     headers = {"accept": "application/x-ndjson"}

@@ -129,7 +129,7 @@ def _remove(home: Path) -> None:
 
 
 @pytest.mark.full
-def test_a_backup_under_writes_is_of_one_moment(
+def test_backup_during_writes_is_consistent(
     database_kind: str, new_url: Callable[[str], str], start_server: Callable[..., Server], tmp_path: Path
 ) -> None:
     env = {"SKILLERY_DATABASE": new_url(database_kind)}
@@ -276,7 +276,7 @@ def test_a_damaged_backup_is_refused_before_anything_is_written(
 
 
 @pytest.mark.full
-def test_a_restore_that_fails_half_way_leaves_an_empty_database(
+def test_restore_leaves_an_empty_database_if_a_table_fails(
     database: Database, storage: Storage, tmp_path: Path, new_postgres_database: Callable[[], str]
 ) -> None:
     path = tmp_path / "backup.tar"
@@ -381,7 +381,7 @@ def test_a_forged_backup_or_database_reaches_no_file_outside(
 
 
 @pytest.mark.full
-def test_a_restore_that_is_cut_off_at_its_end_leaves_an_empty_database(
+def test_restore_leaves_an_empty_database_if_the_audit_entry_fails(
     database: Database, storage: Storage, tmp_path: Path, new_postgres_database: Callable[[], str]
 ) -> None:
     """A restore ends with its entry in the audit trail, and this actor makes that entry fail."""
@@ -441,9 +441,7 @@ def test_a_backup_that_fails_leaves_no_file(database: Database, storage: Storage
     assert not list(tmp_path.glob("*backup*"))
 
 
-def test_the_key_of_secrets_is_in_a_backup_only_where_asked_for(
-    database: Database, storage: Storage, tmp_path: Path
-) -> None:
+def test_backup_contains_the_secret_key_only_on_request(database: Database, storage: Storage, tmp_path: Path) -> None:
     key = tmp_path / "home" / "secrets.key"
     key.write_text("the key")
     back_up(database, storage, tmp_path / "without.tar", "1")
@@ -456,7 +454,7 @@ def test_the_key_of_secrets_is_in_a_backup_only_where_asked_for(
 
 
 @pytest.mark.full
-def test_what_was_under_way_in_a_backup_has_ended_where_it_is_restored(
+def test_restore_closes_unfinished_runs_requests_and_uploads(
     database: Database, storage: Storage, tmp_path: Path, new_postgres_database: Callable[[], str]
 ) -> None:
     def begin(connection: Connection) -> None:
@@ -500,7 +498,7 @@ def faults(
     return [fault.kind for fault in check(database, storage, deep=deep, dead_servers=dead)]
 
 
-def test_check_finds_what_is_missing_and_what_is_damaged(database: Database, storage: Storage, tmp_path: Path) -> None:
+def test_check_reports_missing_and_damaged_contents(database: Database, storage: Storage, tmp_path: Path) -> None:
     kept, gone, damaged = (add_content(database, storage, content) for content in (b"kept", b"gone", b"damaged"))
     assert faults(database, storage, deep=True) == []
 

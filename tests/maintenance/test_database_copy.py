@@ -134,7 +134,7 @@ def source(database_kind: str, new_url: Callable[[str], str], start_server: Call
 
 @pytest.mark.full
 @pytest.mark.postgres
-def test_a_copy_that_is_killed_leaves_an_empty_target_and_writes_can_be_resumed(
+def test_killed_copy_leaves_an_empty_target_and_writes_can_resume(
     source: Source, database_kind: str, new_url: Callable[[str], str]
 ) -> None:
     server, env, url = source

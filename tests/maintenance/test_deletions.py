@@ -98,7 +98,7 @@ def test_a_slow_deletion_blocks_only_uploads_of_that_content(
 
 @pytest.mark.full
 @pytest.mark.postgres
-def test_a_server_that_was_killed_while_it_deleted_finishes_when_it_starts_again(
+def test_server_finishes_interrupted_deletions_at_restart(
     start_server: Callable[..., Server], held_storage: dict[str, str]
 ) -> None:
     server = start_server(env=held_storage)
@@ -145,9 +145,7 @@ def tombstones(database: Database) -> int:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_deletion_of_a_dead_server_is_left_to_it_for_a_time_and_then_taken_over(
-    database: Database, storage: DirectoryStorage
-) -> None:
+def test_deletion_of_a_dead_server_is_taken_over_after_a_delay(database: Database, storage: DirectoryStorage) -> None:
     bring(storage, SHA256)
     leave_tombstone(database, datetime.now(UTC) + timedelta(minutes=1))
 
@@ -207,7 +205,7 @@ def test_a_deletion_that_the_storage_refuses_is_tried_again_later(
     assert tombstones(database) == 0
 
 
-def test_a_holder_that_comes_late_deletes_nothing_that_another_server_has_taken_over(
+def test_late_holder_deletes_nothing_after_a_takeover(
     database: Database, storage: DirectoryStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bring(storage, SHA256)
@@ -228,7 +226,7 @@ def test_a_holder_that_comes_late_deletes_nothing_that_another_server_has_taken_
 
 @pytest.mark.smoke
 @pytest.mark.postgres
-def test_uploads_and_deletions_of_one_content_race_and_every_settled_upload_has_its_file(
+def test_settled_uploads_keep_their_file_despite_racing_deletions(
     database: Database, storage: DirectoryStorage
 ) -> None:
     """The storage is slow, so that uploads meet deletions at every step."""

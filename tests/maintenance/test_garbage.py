@@ -112,7 +112,7 @@ def test_ttl_is_not_shown_to_models(sqlite_rpc: Rpc) -> None:
     assert "ttl" not in sqlite_rpc.http.get("/tools?format=jsonschema").text
 
 
-def test_an_expired_blob_is_not_found_at_any_endpoint_before_any_sweep(rpc: Rpc, new_name: str) -> None:
+def test_every_endpoint_treats_expired_blobs_as_missing_before_a_sweep(rpc: Rpc, new_name: str) -> None:
     name = f"{new_name}.reader"
     inputs = {"data": {"type": "blob"}}
     rpc("create_skill", manifest=manifest(name, inputs=inputs), skill_md="# A\n", files=skill_files())
@@ -181,7 +181,7 @@ def test_small_contents_go_too(ada: Caller) -> None:
     assert sweep(ada)["unused_contents"] == {"count": 1, "bytes": 1000}
 
 
-def test_a_file_that_no_row_names_goes_and_what_is_no_content_stays(swept: Server, ada: Caller) -> None:
+def test_sweep_deletes_unreferenced_contents_and_keeps_other_files(swept: Server, ada: Caller) -> None:
     sweep(ada)
     folder = swept.home / "contents" / "ab"
     folder.mkdir(exist_ok=True)
@@ -218,7 +218,7 @@ def test_cached_files_go_when_no_run_has_used_them_for_long(swept: Server, ada: 
 
 
 @pytest.mark.full
-def test_a_run_keeps_what_it_was_given_and_what_it_writes_while_sweeps_go_on(ada: Caller) -> None:
+def test_sweeps_keep_input_and_output_blobs_of_an_active_run(ada: Caller) -> None:
     """Until the run ends, its blobs have no owner but the run and no row but their own."""
     blob_id = put(ada, b"g" * LARGE)
     code = (
@@ -245,9 +245,7 @@ def test_a_run_keeps_what_it_was_given_and_what_it_writes_while_sweeps_go_on(ada
 
 
 @pytest.mark.full
-def test_gc_works_on_a_home_without_a_server_and_through_the_one_that_holds_it(
-    tmp_path: Path, start_server: Callable[..., Server]
-) -> None:
+def test_gc_works_with_and_without_a_running_server(tmp_path: Path, start_server: Callable[..., Server]) -> None:
     home = str(tmp_path / "home")
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "skillery.toml").write_text("[gc]\ngrace_minutes = 0\ninterval_minutes = 0\n")
@@ -296,7 +294,7 @@ def test_a_server_sweeps_by_itself(tmp_path: Path, database: Database) -> None:
     assert done.is_set()
 
 
-def test_one_sweeps_at_a_time(database: Database) -> None:
+def test_sweep_raises_busy_while_another_sweep_runs(database: Database) -> None:
     """Only one sweep runs at a time, among the servers of one Postgres or in one process with SQLite."""
     begun, go_on = threading.Event(), threading.Event()
 
@@ -341,7 +339,7 @@ def in_storage(storage: DirectoryStorage, sha256: str) -> bool:
 SHA256 = "12" * 32
 
 
-def test_a_server_that_starts_removes_what_dead_ones_were_writing_and_nothing_of_the_living(tmp_path: Path) -> None:
+def test_storage_start_removes_abandoned_uploads_and_keeps_active_uploads(tmp_path: Path) -> None:
     storage = DirectoryStorage(tmp_path)
     upload = storage.begin()
     upload.write(b"x" * LARGE)
@@ -378,7 +376,7 @@ def test_a_file_with_a_pending_reference_is_not_dropped(database: Database, stor
     assert not in_storage(storage, SHA256)
 
 
-def test_an_upload_that_is_given_up_leaves_nothing_unless_another_brings_the_same(
+def test_give_up_deletes_the_content_unless_another_upload_has_it(
     database: Database, storage: DirectoryStorage
 ) -> None:
     one, other = (Uploading(database, storage, [SHA256]) for _ in range(2))
@@ -432,7 +430,7 @@ def test_a_content_that_is_swept_during_a_reference_is_stored_again(
 
 @pytest.mark.full
 @pytest.mark.postgres
-def test_publishers_and_uploaders_of_the_same_contents_race_with_sweeps_and_lose_nothing(
+def test_sweeps_lose_no_content_of_racing_publishers_and_uploads(
     swept: Server, database_kind: str, new_name: str, start_server: Callable[..., Server], tmp_path: Path
 ) -> None:
     """On Postgres, two servers share one storage and both sweep."""

@@ -125,7 +125,7 @@ class Hooked(DirectoryStorage):
         connection.execute(update(deletions).values(take_over_at=datetime.now(UTC) - timedelta(seconds=1)))
 
 
-def test_a_content_that_is_deleted_during_its_copy_is_deleted_in_the_target(database: Database, tmp_path: Path) -> None:
+def test_content_deleted_during_its_copy_is_deleted_in_the_target(database: Database, tmp_path: Path) -> None:
     source = Hooked(tmp_path / "first")
     setup = Setup(database, tmp_path, source)
     source.database, source.target = database, setup.target

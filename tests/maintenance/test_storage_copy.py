@@ -123,7 +123,7 @@ def test_a_copy_that_continues_to_another_target_is_refused(
 
 
 @pytest.mark.full
-def test_a_storage_that_was_changed_without_a_copy_is_refused_with_the_command_for_the_copy(
+def test_serve_refuses_a_changed_storage_and_prints_the_copy_command(
     sqlite_registry: Registry, start_server: Callable[..., Server]
 ) -> None:
     start_server(env=sqlite_registry.with_storage("directory")).stop()
@@ -165,7 +165,7 @@ def test_the_target_serves_only_when_the_copy_is_complete(
 
 @pytest.mark.full
 @pytest.mark.postgres
-def test_a_server_that_was_not_restarted_stores_nothing_after_the_end_of_the_copy(
+def test_servers_on_the_old_storage_refuse_writes_after_storage_finish(
     registry: Registry, start_server: Callable[..., Server]
 ) -> None:
     old = start_server(env=registry.with_storage("directory"))
@@ -195,7 +195,7 @@ def test_a_server_that_was_not_restarted_stores_nothing_after_the_end_of_the_cop
     assert read_large(server.rpc, "move.two")
 
 
-def test_a_write_fails_if_the_second_storage_fails_and_a_deletion_reaches_both(
+def test_write_fails_if_the_second_storage_fails_and_deletions_reach_both(
     sqlite_registry: Registry, start_server: Callable[..., Server]
 ) -> None:
     server = start_server(env=sqlite_registry.with_storage("directory") | {"SKILLERY_GC_GRACE_MINUTES": "0"})
@@ -218,7 +218,7 @@ def test_a_write_fails_if_the_second_storage_fails_and_a_deletion_reaches_both(
 
 
 @pytest.mark.full
-def test_a_content_that_is_missing_in_the_target_is_copied_again_and_a_damaged_source_is_named(
+def test_storage_copy_repairs_the_target_and_names_damaged_source_contents(
     sqlite_registry: Registry, start_server: Callable[..., Server]
 ) -> None:
     server = start_server(env=sqlite_registry.with_storage("directory"))

@@ -144,7 +144,7 @@ SKILL = {
 }
 
 
-def test_the_package_says_what_it_is(tmp_path: Path) -> None:
+def test_package_states_its_entry_point_dependency_and_api_version(tmp_path: Path) -> None:
     folder = made(tmp_path, "storage")
     project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
 

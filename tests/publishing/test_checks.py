@@ -186,7 +186,7 @@ def test_a_waiver_that_makes_no_sense_is_refused_by_name(
     assert told in str(error)
 
 
-def test_examples_are_not_run_for_what_is_refused_already(team: dict[str, Caller], new_name: str) -> None:
+def test_create_skill_skips_examples_if_a_check_refuses_the_version(team: dict[str, Caller], new_name: str) -> None:
     made = manifest(f"{new_name}.a", examples=[{"expect": 2}])
     asked = {"manifest": made, "skill_md": "# A\n", "files": skill_files(FORBIDDEN)}
     error = team["ann"].error("create_skill", **asked)
@@ -264,7 +264,7 @@ def test_a_wider_pattern_is_more(
     assert create(team["ann"], f"{new_name}.a", "1.0.1", after) == status
 
 
-def test_a_version_is_compared_with_the_one_it_follows_and_with_the_latest(
+def test_permissions_are_compared_with_the_previous_and_the_latest_version(
     team: dict[str, Caller], new_name: str
 ) -> None:
     name, ann = f"{new_name}.a", team["ann"]
@@ -304,7 +304,7 @@ def test_a_yank_that_is_taken_back_has_raised_nothing(team: dict[str, Caller], n
     assert create(ann, name, "2.0.2", []) == "published"
 
 
-def test_who_reviews_publishes_no_increase_of_their_own(team: dict[str, Caller], new_name: str) -> None:
+def test_reviewers_cannot_approve_their_own_permission_increase(team: dict[str, Caller], new_name: str) -> None:
     name = f"{new_name}.a"
     create(team["ann"], name, "1.0.0", [])
     for version, who in (("1.1.0", "both"), ("1.2.0", "admin")):
@@ -345,7 +345,7 @@ _hosts = st.builds(lambda labels: ".".join([*labels, "com"]), st.lists(st.sample
 
 
 @given(_patterns, _patterns, _hosts, st.sampled_from([80, 443, 8080]))
-def test_what_is_covered_reaches_no_host_that_the_wider_one_does_not(
+def test_covered_network_pattern_reaches_no_additional_host(
     wider: NetworkPattern, narrower: NetworkPattern, host: str, port: int
 ) -> None:
     assert covers(wider, wider)

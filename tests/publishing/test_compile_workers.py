@@ -141,7 +141,7 @@ def test_a_batch_of_compile_bombs_costs_the_server_neither_time_nor_memory(fresh
 
 @pytest.mark.full
 @pytest.mark.long
-def test_a_bomb_in_any_file_and_in_the_code_of_a_tool_costs_the_server_nothing(fresh: Server) -> None:
+def test_bombs_in_skill_files_and_tool_code_cost_the_server_nothing(fresh: Server) -> None:
     body = BODY.format(",".join(names(640)), ",".join(interleaved(names(640))))
     with server_itself_compiles_nothing(fresh):
         defined = fresh.rpc.send(
@@ -267,7 +267,9 @@ def test_a_worker_knows_nothing_of_the_server_and_can_open_nothing(start_server:
         b"main = str if 'a' is '\\d' else repr",
     ],
 )
-def test_what_the_compiler_looks_up_is_there_in_a_worker(sqlite_rpc: Rpc, new_name: str, source: bytes) -> None:
+def test_compile_worker_handles_encodings_identifiers_and_escapes(
+    sqlite_rpc: Rpc, new_name: str, source: bytes
+) -> None:
     files = [{"path": "code/main.py", "content": base64.b64encode(source).decode(), "encoding": "base64"}]
     made = sqlite_rpc("create_skill", manifest=manifest(f"{new_name}.coded"), skill_md="x", files=files)
     assert made["status"] == "published"
@@ -305,7 +307,7 @@ async def test_a_bundle_past_its_time_is_not_checked_any_further() -> None:
     assert all("too long to compile together" in message for message in found.values())
 
 
-async def test_a_worker_that_has_grown_is_replaced_and_every_worker_ends_with_its_pool() -> None:
+async def test_grown_worker_is_replaced_and_workers_end_with_their_pool() -> None:
     before = compile_workers(os.getpid())
     pool = CompilePool(CompileLimits(resident_bytes=1))
     assert await pool.check("", [OWN, OWN]) == {}

@@ -51,7 +51,7 @@ def test_another_bundle_under_a_taken_version_is_a_conflict(rpc: Rpc, new_name: 
     assert "1.0.2" in error["data"]["hint"]
 
 
-def test_versions_that_differ_only_in_build_metadata_are_one(rpc: Rpc, new_name: str) -> None:
+def test_versions_that_differ_only_in_build_metadata_conflict(rpc: Rpc, new_name: str) -> None:
     create(rpc, manifest(new_name, "1.0.0+a"))
 
     assert refused(rpc, manifest(new_name, "1.0.0+b"))["code"] == -32004
@@ -59,7 +59,7 @@ def test_versions_that_differ_only_in_build_metadata_are_one(rpc: Rpc, new_name:
 
 @pytest.mark.smoke
 @pytest.mark.postgres
-def test_a_hundred_publishers_of_one_version_have_one_winner(server: Server, new_name: str) -> None:
+def test_concurrent_publishers_of_a_version_have_a_single_winner(server: Server, new_name: str) -> None:
     def attempt(number: int) -> dict[str, Any]:
         files = skill_files(f"def main(args): return {number}\n")
         return Rpc(server.url).send("create_skill", {"manifest": manifest(new_name), "skill_md": "# A", "files": files})

@@ -55,7 +55,7 @@ def findings(error: dict[str, Any]) -> list[str]:
 # -- passing -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_version_whose_examples_pass_is_verified_by_their_runs(rpc: Rpc, new_name: str) -> None:
+def test_passing_examples_verify_a_version(rpc: Rpc, new_name: str) -> None:
     name = f"{new_name}.a"
     example = {"name": "three rows", "blobs": {"sheet": "resources/orders.csv"}}
     asked = skill(
@@ -89,7 +89,7 @@ def test_a_version_without_examples_is_not_verified(rpc: Rpc, new_name: str) -> 
     assert "examples" not in shown
 
 
-def test_files_become_blobs_of_one_or_several_arguments(rpc: Rpc, new_name: str) -> None:
+def test_example_files_become_blobs_of_a_list_argument_and_input_blobs(rpc: Rpc, new_name: str) -> None:
     code = """
 from pathlib import Path
 from runtime import blobs
@@ -122,7 +122,7 @@ def test_an_output_that_became_a_blob_is_compared_whole(rpc: Rpc, new_name: str)
 # -- failing -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_version_whose_examples_fail_is_not_published(rpc: Rpc, new_name: str) -> None:
+def test_version_with_failing_examples_is_not_published(rpc: Rpc, new_name: str) -> None:
     name = f"{new_name}.a"
     sheet = {"blobs": {"sheet": "resources/orders.csv"}}
     error = rpc.error(
@@ -287,7 +287,7 @@ def test_an_instruction_has_no_examples(rpc: Rpc, new_name: str) -> None:
 # -- check_skill -------------------------------------------------------------------------------------------------------
 
 
-def test_check_skill_says_what_publishing_would_and_stores_nothing(rpc: Rpc, new_name: str) -> None:
+def test_check_skill_predicts_the_result_of_publishing_and_stores_nothing(rpc: Rpc, new_name: str) -> None:
     name = f"{new_name}.a"
     asked = skill(name, "def main(args): return 1\n", {"expect": 1}, {"name": "wrong", "expect": 2})
     checked = rpc("check_skill", **asked)
@@ -313,9 +313,7 @@ def test_check_skill_says_what_publishing_would_and_stores_nothing(rpc: Rpc, new
 
 
 @pytest.mark.full
-def test_the_command_line_shows_what_is_wrong_before_it_is_published(
-    sqlite_server: Server, tmp_path: Path, new_name: str
-) -> None:
+def test_publish_dry_run_reports_failing_examples(sqlite_server: Server, tmp_path: Path, new_name: str) -> None:
     folder = tmp_path / "skill"
     (folder / "code").mkdir(parents=True)
     (folder / "code" / "main.py").write_text("def main(args): return {'rows': 3}\n")
@@ -394,7 +392,7 @@ def test_an_example_that_needs_permissions_runs_when_the_version_is_published(or
     assert described(person, name)["verified"] is True
 
 
-def test_an_approval_whose_examples_fail_publishes_nothing(org: Server, new_name: str) -> None:
+def test_approval_with_failing_examples_publishes_nothing(org: Server, new_name: str) -> None:
     name = f"{new_name}.a"
     agent = Caller(org.url, Who("bot", "read run publish", f"{new_name}.*", "agent"))
     reviewer = Caller(org.url, Who("eve", "read run review"))
@@ -437,7 +435,7 @@ def test_a_draft_runs_without_network_and_secrets_except_for_its_reviewers(org: 
     assert "once a reviewer has approved it" in own["error"]["message"]
 
 
-def test_runs_of_examples_belong_to_who_publishes(org: Server, new_name: str) -> None:
+def test_example_runs_belong_to_the_publisher(org: Server, new_name: str) -> None:
     name = f"{new_name}.a"
     code = "from runtime import blobs\ndef main(args): return blobs.write_text('kept')\n"
     person = Caller(org.url, Who("ann", "read run publish", f"{new_name}.*"))
@@ -481,7 +479,7 @@ def test_differences_are_reported_exactly_if_two_values_differ(one: Any, other: 
 
 
 @given(_values, st.data())
-def test_a_subset_is_what_is_left_where_keys_are_taken_away(whole: Any, data: st.DataObject) -> None:
+def test_value_with_keys_removed_is_a_subset(whole: Any, data: st.DataObject) -> None:
     def less(value: Any) -> Any:
         if not isinstance(value, dict):
             return value

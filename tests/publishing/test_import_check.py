@@ -169,7 +169,7 @@ expect_error = "not a type"
 """
 
 
-def test_every_problem_of_a_manifest_comes_at_once_with_its_line_and_the_toml_to_write(
+def test_all_manifest_problems_are_reported_with_line_and_toml(
     sqlite_rpc: Rpc,
 ) -> None:
     given = [{"path": "skill.toml", "content": FAULTY}, {"path": "code/main.py", "content": MAIN}]

@@ -85,7 +85,7 @@ def test_a_recheck_stores_new_findings_and_the_version_stays(team: Team) -> None
     assert again["findings"][0]["waiver"]["reason"] == "known"
 
 
-def test_new_findings_are_one_event(team: Team) -> None:
+def test_new_findings_emit_a_single_event(team: Team) -> None:
     team.ann.create("a.x", code="def main(args): return 'ODD UGLY'\n")
     team.words.write_text("ODD UGLY")
     team.recheck("a.x")
@@ -109,7 +109,7 @@ def test_a_check_that_fails_changes_nothing(team: Team) -> None:
 
 
 @pytest.mark.full
-def test_only_reviewers_recheck_and_only_what_was_published(team: Team) -> None:
+def test_recheck_requires_a_reviewer_and_refuses_drafts(team: Team) -> None:
     team.ann.create("a.x")
     bot = Caller(team.ann.url, Who("bot", "read publish", "a.*", "agent"))
     bot.create("a.draft")

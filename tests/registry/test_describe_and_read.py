@@ -78,7 +78,7 @@ def test_the_details_add_to_each_other(rpc: Rpc, new_name: str) -> None:
         assert file["executable"] is False
 
 
-def test_the_digest_is_what_the_files_say(rpc: Rpc, new_name: str) -> None:
+def test_digest_covers_file_modes_hashes_and_paths(rpc: Rpc, new_name: str) -> None:
     name = f"{new_name}.a"
     files = [
         {"path": "code/main.py", "content": "def main(args): ..."},
@@ -235,7 +235,7 @@ def test_a_range_resolves_as_npm_resolves_it(versioned: tuple[Rpc, str], text: s
 @pytest.mark.parametrize(
     "spec", ["stable!", "1.2.3.4", "^^1", "sha256:xyz", "01.2.3", "not a range", ">=", "1.2.3-", "@"]
 )
-def test_what_is_no_version_spec_is_an_invalid_param(versioned: tuple[Rpc, str], spec: str) -> None:
+def test_invalid_version_spec_is_an_invalid_param(versioned: tuple[Rpc, str], spec: str) -> None:
     rpc, name = versioned
     error = rpc.error("describe_skill", name=name, version=spec)
 

@@ -98,7 +98,7 @@ def test_a_diff_is_bounded() -> None:
 
 @fuzzed
 @given(st.lists(st.sampled_from("abcde"), max_size=14), st.lists(st.sampled_from("abcde"), max_size=14))
-def test_a_diff_turns_the_old_text_into_the_new_one(old: list[str], new: list[str]) -> None:
+def test_diff_turns_the_old_text_into_the_new_text(old: list[str], new: list[str]) -> None:
     made: list[str] = []
     at = 0
     for line in (unified_diff("\n".join(old), "\n".join(new)) or "").splitlines():

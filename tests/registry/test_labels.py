@@ -70,7 +70,7 @@ def test_a_version_shows_its_labels(rpc: Rpc, skill: str) -> None:
     assert "labels" not in rpc("describe_skill", name=skill, version="2.0.0", detail="manifest")["skill"]
 
 
-def test_a_label_is_moved_to_what_a_spec_means_at_that_time(rpc: Rpc, publish: Publish, skill: str) -> None:
+def test_set_label_resolves_its_spec_immediately(rpc: Rpc, publish: Publish, skill: str) -> None:
     assert set_label(rpc, skill, "canary", "latest")["version"] == "3.0.0"
     promoted = set_label(rpc, skill, "stable", "canary")
     publish(skill, "4.0.0")
@@ -79,7 +79,7 @@ def test_a_label_is_moved_to_what_a_spec_means_at_that_time(rpc: Rpc, publish: P
     assert points_to(rpc, skill, "stable") == "3.0.0"
 
 
-def test_rollbacks_go_down_the_history_one_by_one(rpc: Rpc, skill: str) -> None:
+def test_rollbacks_step_back_through_the_label_history(rpc: Rpc, skill: str) -> None:
     for version in ("1.0.0", "2.0.0", "3.0.0"):
         set_label(rpc, skill, "stable", version)
 
@@ -94,7 +94,7 @@ def test_rollbacks_go_down_the_history_one_by_one(rpc: Rpc, skill: str) -> None:
     assert rpc("rollback_label", name=skill, label="stable")["version"] == "1.0.0"
 
 
-def test_a_move_to_the_same_version_is_recorded_and_not_gone_back_to(rpc: Rpc, skill: str) -> None:
+def test_move_to_the_same_version_is_recorded_and_skipped_by_rollback(rpc: Rpc, skill: str) -> None:
     for version in ("1.0.0", "2.0.0", "2.0.0"):
         set_label(rpc, skill, "stable", version)
 
@@ -122,7 +122,7 @@ def test_a_removed_label_is_gone_until_it_is_rolled_back(rpc: Rpc, skill: str) -
     assert rpc("rollback_label", name=skill, label="stable")["version"] == "2.0.0"
 
 
-def test_a_label_that_there_never_was_is_not_found_and_those_there_are_are_named(rpc: Rpc, skill: str) -> None:
+def test_unknown_label_fails_in_every_method_with_a_hint(rpc: Rpc, skill: str) -> None:
     for method, given in (
         ("describe_skill", {"version": "stable"}),
         ("execute_skill", {"version": "stable"}),
@@ -138,7 +138,7 @@ def test_a_label_that_there_never_was_is_not_found_and_those_there_are_are_named
 
 
 @pytest.mark.parametrize("label", ["latest", "1.0.0", "x", "v1", "1.x", "*", "sha256:ab", "", " ", "Stable", "a" * 65])
-def test_what_reads_as_another_spec_is_no_label(sqlite_rpc: Rpc, label: str) -> None:
+def test_label_methods_reject_version_specs_and_malformed_labels(sqlite_rpc: Rpc, label: str) -> None:
     name = "text.csv.profile"
     for method in ("set_label", "rollback_label", "remove_label"):
         error = sqlite_rpc.error(method, name=name, label=label, **({"version": "*"} if method == "set_label" else {}))
@@ -154,7 +154,7 @@ def test_a_label_goes_nowhere_but_to_a_version(rpc: Rpc, skill: str) -> None:
     )  # fmt: skip
 
 
-def test_no_label_points_to_what_is_not_published(org: Server, new_name: str) -> None:
+def test_set_label_refuses_unpublished_and_yanked_versions(org: Server, new_name: str) -> None:
     agent = Caller(org.url, Who("agent", "read publish", f"{new_name}.*", "agent"))
     person = Caller(org.url, Who("person", "read publish", f"{new_name}.*"))
     reviewer = Caller(org.url, Who("reviewer", "read review"))
@@ -199,7 +199,7 @@ def test_a_label_does_not_lead_to_a_version_that_was_yanked(rpc: Rpc, skill: str
     assert points_to(rpc, skill, "stable") == "1.0.0"
 
 
-def test_the_history_says_who_moved_what_and_is_read_in_pages(org: Server, new_name: str) -> None:
+def test_label_history_shows_the_caller_of_each_move_in_pages(org: Server, new_name: str) -> None:
     people = {
         name: Caller(org.url, Who(name, "read publish", f"{new_name}.*", kind))
         for name, kind in (("ann", "person"), ("robot", "agent"))
@@ -248,7 +248,7 @@ def test_the_history_says_who_moved_what_and_is_read_in_pages(org: Server, new_n
         assert refused(people["robot"].error("list_labels", name=name, **given)) == (-32602, "invalid_cursor")
 
 
-def test_moving_takes_a_grant_and_what_one_does_not_see_has_no_labels(org: Server, new_name: str) -> None:
+def test_label_moves_require_a_grant_and_hidden_skills_show_no_labels(org: Server, new_name: str) -> None:
     author = Caller(org.url, Who("author", "read publish", f"{new_name}.*"))
     elsewhere = Caller(org.url, Who("other", "read publish", "elsewhere.*"))
     # No other test uses these letters, so no other skill has a similar name.

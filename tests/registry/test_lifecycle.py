@@ -165,7 +165,7 @@ def test_the_policy_is_a_setting(tmp_path: Path, start_server: Callable[..., Ser
         ("person", False, "draft"),
     ],
 )
-def test_one_call_of_an_agent_asks_for_the_review(
+def test_create_skill_submits_agent_versions_for_review_by_default(
     reviewing: Server, new_name: str, publisher: str, submit: bool | None, status: str
 ) -> None:
     author = Caller(reviewing.url, Who("author", "read publish", "*", publisher))
@@ -180,7 +180,7 @@ def test_one_call_of_an_agent_asks_for_the_review(
         assert author.status(new_name, "1.0.0") == "published"
 
 
-def test_more_permissions_of_an_agent_wait_in_review_and_those_of_people_as_drafts(
+def test_added_permissions_start_in_review_for_agents_and_as_drafts_for_people(
     reviewing: Server, new_name: str
 ) -> None:
     for publisher, waiting in (("agent", "in_review"), ("person", "draft")):
@@ -372,7 +372,9 @@ def own_skill(name: str) -> dict[str, Any]:
 @pytest.mark.postgres
 @pytest.mark.parametrize("others", ["approve_version", "reject_version"])
 @pytest.mark.full(after=1)
-def test_of_reviewers_at_once_one_wins(org: Server, team: dict[str, Caller], new_name: str, others: str) -> None:
+def test_concurrent_reviews_have_a_single_winner(
+    org: Server, team: dict[str, Caller], new_name: str, others: str
+) -> None:
     for round_ in range(5):
         name = f"{new_name}.a{round_}"
         bring_to(team, name, "in_review")

@@ -139,7 +139,7 @@ def test_a_cursor_is_bound_to_namespace_and_detail(rpc: Rpc, publish: Publish, n
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.one_of(st.text(min_size=1, max_size=80), st.from_regex(r"[A-Za-z0-9_-]{1,80}", fullmatch=True)))
-def test_what_is_no_cursor_of_ours_is_an_invalid_param(rpc: Rpc, cursor: str) -> None:
+def test_foreign_cursor_is_an_invalid_param(rpc: Rpc, cursor: str) -> None:
     assert rpc.error("list_skills", cursor=cursor)["code"] == -32602
 
 
@@ -162,7 +162,7 @@ def test_an_unused_namespace_is_an_empty_list(rpc: Rpc) -> None:
 
 
 @pytest.mark.parametrize("namespace", ["Upper", "a..b", ".a", "a b", "ä", "a" * 200])
-def test_what_is_no_namespace_is_an_invalid_param(rpc: Rpc, namespace: str) -> None:
+def test_malformed_namespace_is_an_invalid_param(rpc: Rpc, namespace: str) -> None:
     assert rpc.error("list_skills", namespace=namespace)["code"] == -32602
 
 

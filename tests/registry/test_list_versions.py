@@ -74,7 +74,7 @@ def test_everybody_is_shown_the_versions_that_describe_skill_shows_them(
     assert len(listed(team["admin"], namespace=new_name)) == len(made)
 
 
-def test_a_reviewer_finds_what_waits_with_what_there_is_to_know_of_it(
+def test_reviewer_lists_versions_in_review_with_their_details(
     team: dict[str, Caller], made: list[tuple[str, str]], new_name: str
 ) -> None:
     [waiting] = team["reviewer"]("list_versions", status="in_review", namespace=new_name)["versions"]
@@ -109,7 +109,7 @@ def test_a_name_a_status_and_a_namespace_narrow_it(
     assert listed(admin, namespace=f"{new_name}.below", status="yanked") == below[1:]
 
 
-def test_a_skill_that_may_not_be_seen_is_one_that_is_not_there(
+def test_list_versions_treats_an_invisible_skill_as_missing(
     team: dict[str, Caller], made: list[tuple[str, str]], new_name: str
 ) -> None:
     hidden = team["stranger"].error("list_versions", name=f"{new_name}.private")

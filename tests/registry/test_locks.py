@@ -25,7 +25,7 @@ def problems(verified: dict[str, Any]) -> list[tuple[str, str, str]]:
     return [(one["name"], one["version"], one["problem"]) for one in verified["problems"]]
 
 
-def test_each_spec_is_locked_as_the_version_that_it_means(rpc: Rpc, publish: Publish, new_name: str) -> None:
+def test_resolve_skills_locks_each_spec_to_its_version(rpc: Rpc, publish: Publish, new_name: str) -> None:
     a, b = f"{new_name}.a", f"{new_name}.b"
     digests = {version: publish(a, version)["digest"] for version in ("1.0.0", "1.1.0", "2.0.0")}
     other = publish(b)["digest"]
@@ -38,7 +38,7 @@ def test_each_spec_is_locked_as_the_version_that_it_means(rpc: Rpc, publish: Pub
     assert rpc("resolve_skills", skills=[])["lock"] == []
 
 
-def test_what_does_not_resolve_is_named(rpc: Rpc, publish: Publish, new_name: str) -> None:
+def test_resolve_skills_error_names_the_unresolved_skill(rpc: Rpc, publish: Publish, new_name: str) -> None:
     publish(new_name)
 
     for text, code, kind in (
@@ -55,7 +55,7 @@ def test_what_does_not_resolve_is_named(rpc: Rpc, publish: Publish, new_name: st
         assert repr(text) in error["message"]
 
 
-def test_a_lock_says_what_a_name_means_so_one_skill_has_one_version(rpc: Rpc, publish: Publish, new_name: str) -> None:
+def test_resolve_skills_rejects_two_versions_of_a_skill(rpc: Rpc, publish: Publish, new_name: str) -> None:
     for version in ("1.0.0", "2.0.0"):
         publish(new_name, version)
 
@@ -74,7 +74,7 @@ def test_a_lock_has_at_most_a_thousand_skills(sqlite_rpc: Rpc) -> None:
     assert sqlite_rpc.error("verify_lock", lock=[entry] * 1001)["code"] == -32602
 
 
-def test_a_lock_holds_until_one_of_its_versions_is_yanked(rpc: Rpc, publish: Publish, new_name: str) -> None:
+def test_lock_is_valid_until_a_version_is_yanked(rpc: Rpc, publish: Publish, new_name: str) -> None:
     a, b = f"{new_name}.a", f"{new_name}.b"
     publish(a)
     publish(b)
@@ -134,7 +134,7 @@ def test_invalid_locks_are_reported_and_not_raised(rpc: Rpc, publish: Publish, n
         assert rpc.error("verify_lock", lock=[wrong])["code"] == -32602
 
 
-def test_what_one_may_not_see_is_gone(org: Server, new_name: str) -> None:
+def test_verify_lock_reports_invisible_versions_as_gone(org: Server, new_name: str) -> None:
     author = Caller(org.url, Who("author", "read publish", f"{new_name}.*"))
     agent = Caller(org.url, Who("agent", "read publish", f"{new_name}.*", "agent"))
     reviewer = Caller(org.url, Who("reviewer", "read review"))

@@ -176,7 +176,7 @@ def test_contents_of_other_versions_and_blobs_stay_and_are_named(purging: Server
     assert where(purging, KEY) == []
 
 
-def test_a_sweep_erases_what_was_still_used_at_the_purge(purging: Server, ada: Caller, new_name: str) -> None:
+def test_sweep_erases_contents_that_were_in_use_at_the_purge(purging: Server, ada: Caller, new_name: str) -> None:
     name = f"{new_name}.sums"
     publish(ada, name, "1.0.0", KEY)
     code = ada("read_skill_file", name=name, version="1.0.0", path="code/main.py")["content"]

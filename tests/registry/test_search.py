@@ -56,9 +56,7 @@ def names(rpc: Rpc, query: str, **more: Any) -> list[str]:
 # -- ranking ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_word_counts_most_in_the_name_then_in_description_tags_and_text(
-    rpc: Rpc, new_name: str, new_word: str
-) -> None:
+def test_rank_prefers_name_then_description_then_tags_then_text(rpc: Rpc, new_name: str, new_word: str) -> None:
     # The order of the names is not the expected order.
     publish(rpc, f"{new_name}.a", body=f"Some {new_word} here. " + f"{new_word} " * 500)
     publish(rpc, f"{new_name}.b", tags=["x", f"{new_word}-y"])
@@ -75,7 +73,7 @@ def test_a_word_counts_most_in_the_name_then_in_description_tags_and_text(
     assert 0 < scores[-1] < scores[0] <= 1
 
 
-def test_a_row_is_that_of_a_listing_with_a_score_and_a_snippet(rpc: Rpc, new_name: str, new_word: str) -> None:
+def test_search_row_adds_score_snippet_and_copies_to_a_list_row(rpc: Rpc, new_name: str, new_word: str) -> None:
     publish(rpc, f"{new_name}.a", description=f"Counts {new_word} leads.", tags=["Sales"])
 
     (row,) = search(rpc, new_word)
@@ -105,7 +103,7 @@ def test_most_words_must_be_there_and_the_last_may_be_unfinished(rpc: Rpc, new_n
         assert name not in names(rpc, query), query
 
 
-def test_word_forms_typos_and_vague_questions_find_what_they_mean(rpc: Rpc, new_name: str) -> None:
+def test_search_matches_word_forms_typos_and_vague_questions(rpc: Rpc, new_name: str) -> None:
     publish(rpc, f"{new_name}.zebraforms", description="Deploys zebras and summarises their stripes.", tags=["colour"])
     publish(rpc, f"{new_name}.zoo", description="Feeds giraffes with a front-end.", body="The meerkat is a mongoose.")
 
@@ -120,7 +118,7 @@ def test_word_forms_typos_and_vague_questions_find_what_they_mean(rpc: Rpc, new_
         assert names(rpc, query, namespace=new_name) == [f"{new_name}.zoo"], query
 
 
-def test_a_word_that_is_there_and_short_words_and_numbers_are_no_typos(rpc: Rpc, new_name: str) -> None:
+def test_typo_correction_skips_known_words_short_words_and_numbers(rpc: Rpc, new_name: str) -> None:
     publish(rpc, f"{new_name}.one", description="Quokkas of 20244 in zix.")
     publish(rpc, f"{new_name}.two", description="Quokkat of 20245 in zax.")
 
@@ -129,7 +127,7 @@ def test_a_word_that_is_there_and_short_words_and_numbers_are_no_typos(rpc: Rpc,
         assert names(rpc, query, namespace=new_name) == [], query
 
 
-def test_identical_skills_are_one_result_with_their_number(rpc: Rpc, new_name: str, new_word: str) -> None:
+def test_search_groups_identical_skills_and_counts_them(rpc: Rpc, new_name: str, new_word: str) -> None:
     for name in ("a.copied", "b.copied", "c.copied-2"):
         publish(rpc, f"{new_name}.{name}", description=f"About {new_word}.", body="Same.")
     publish(rpc, f"{new_name}.d.copied", description=f"About {new_word}.", body="Another.")
@@ -146,7 +144,7 @@ def test_identical_skills_are_one_result_with_their_number(rpc: Rpc, new_name: s
     assert [one["name"] for one in rest["skills"]] == [f"{new_name}.d.copied"]
 
 
-def test_words_of_all_scripts_are_found(rpc: Rpc, new_name: str, new_word: str) -> None:
+def test_search_matches_words_of_all_scripts(rpc: Rpc, new_name: str, new_word: str) -> None:
     publish(rpc, f"{new_name}.a", description=f"{new_word} Größe naïve café Москва 東京都 हिन्दी ١٢٣ ﬁn ½ emoji 🎉 end")
 
     for word in "GRÖSSE größe grosse naive cafe\u0301 CAFÉ москв 京 東京 हिन्दी ١٢٣ fin".split():  # noqa: SIM905
@@ -230,7 +228,7 @@ def test_params_that_no_query_can_have_are_refused(rpc: Rpc) -> None:
     assert rpc.error("search_skills")["code"] == -32602
 
 
-def test_filters_narrow_what_is_found(rpc: Rpc, new_name: str, new_word: str) -> None:
+def test_filters_narrow_the_search_results(rpc: Rpc, new_name: str, new_word: str) -> None:
     word = {"description": new_word}
     publish(rpc, f"{new_name}.a", tags=["Data Quality", "csv"], **word)
     publish(rpc, f"{new_name}.a.b", tags=["csv"], namespace=f"{new_name}.a", **word)
@@ -256,7 +254,7 @@ def test_filters_narrow_what_is_found(rpc: Rpc, new_name: str, new_word: str) ->
 # -- the latest version and visibility ---------------------------------------------------------------------------------
 
 
-def test_a_skill_is_found_by_its_latest_version(rpc: Rpc, new_name: str, new_word: str) -> None:
+def test_search_uses_the_latest_version_of_a_skill(rpc: Rpc, new_name: str, new_word: str) -> None:
     old, new = f"{new_word}old", f"{new_word}new"
     publish(rpc, new_name, "1.0.0", body=old, tags=["one"])
     publish(rpc, new_name, "2.0.0", body=new, description=new)
@@ -277,7 +275,7 @@ def test_a_skill_is_found_by_its_latest_version(rpc: Rpc, new_name: str, new_wor
     assert names(rpc, old) == [new_name]
 
 
-def test_a_large_skill_md_is_found_by_how_it_begins_also_after_a_yank(rpc: Rpc, new_name: str, new_word: str) -> None:
+def test_search_indexes_the_start_of_a_large_skill_md_after_a_yank(rpc: Rpc, new_name: str, new_word: str) -> None:
     large = f"Begins with {new_word}first.\n" + "More and more. " * 6000 + f"Ends with {new_word}last."
     publish(rpc, new_name, "1.0.0", body=large)
     publish(rpc, new_name, "2.0.0", body="small")
@@ -288,7 +286,7 @@ def test_a_large_skill_md_is_found_by_how_it_begins_also_after_a_yank(rpc: Rpc, 
     assert names(rpc, f"{new_word}last") == []
 
 
-def test_what_one_may_not_see_neither_matches_nor_counts(org: Server, new_name: str, new_word: str) -> None:
+def test_search_neither_matches_nor_counts_invisible_skills(org: Server, new_name: str, new_word: str) -> None:
     author = Caller(org.url, Who("author", "read publish", f"{new_name}.*"))
     agent = Caller(org.url, Who("agent", "read publish", f"{new_name}.*", "agent"))
     reviewer = Caller(org.url, Who("reviewer", "read review"))
@@ -451,7 +449,7 @@ def modelled(server: Server) -> list[Model]:
     words=st.lists(st.sampled_from([*VOCABULARY, "nq4"]), min_size=1, max_size=4),
     end=st.sampled_from(["", " ", "!", "*", " qal", " qalp", " qbe", " groess"]),
 )
-def test_both_databases_find_and_rank_what_the_model_says(
+def test_search_matches_and_ranks_like_the_model_on_both_databases(
     server: Server, modelled: list[Model], words: list[str], end: str
 ) -> None:
     query = " ".join(words) + end
@@ -463,7 +461,7 @@ MANY = 1400
 
 
 @pytest.mark.full
-def test_frequent_words_order_what_rare_words_find(database: Database) -> None:
+def test_frequent_words_rank_the_matches_of_rare_words(database: Database) -> None:
     migrate.upgrade(database)
     database.write_now(_fill_many)
 
@@ -522,7 +520,7 @@ def test_words_hold_nothing_that_an_index_could_take_for_something_else(text: st
 
 
 @given(st.text(max_size=200))
-def test_what_a_text_says_is_found_by_its_own_words(text: str) -> None:
+def test_query_terms_match_the_words_of_the_same_text(text: str) -> None:
     try:
         terms = parse_query(text).terms
     except InvalidParams:
@@ -585,7 +583,7 @@ def test_a_snippet_shows_the_part_with_most_of_the_words() -> None:
         ("**word** [word](http://x)", "**«word»** [«word»](http://x)"),
     ],
 )
-def test_what_a_text_brings_along_is_no_mark_and_stays_text(text: str, shown: str) -> None:
+def test_snippet_replaces_marks_of_the_text_and_keeps_markup(text: str, shown: str) -> None:
     assert snippet_of([text], parse_query("word").terms) == shown
 
 
@@ -612,7 +610,7 @@ def before(database: Database) -> Database:
     return database
 
 
-def test_the_migration_finds_what_was_there_already(before: Database, new_word: str) -> None:
+def test_migration_indexes_existing_skills(before: Database, new_word: str) -> None:
     summary = f'{{"name":"a.b","version":"1.0.0","description":"{new_word}","kind":"action","tags":["T"]}}'
     with before.engine.begin() as connection:
         for number in range(1, 4):

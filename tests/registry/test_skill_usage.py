@@ -49,7 +49,9 @@ def counted(rpc: Rpc, name: str, loads: int, reads: int) -> dict[str, Any]:
 
 
 @pytest.mark.full
-def test_each_way_to_read_a_skill_is_counted(server: Server, rpc: Rpc, publish: Publish, new_name: str) -> None:
+def test_skill_usage_counts_loads_and_reads_of_each_client(
+    server: Server, rpc: Rpc, publish: Publish, new_name: str
+) -> None:
     name = f"{new_name}.read"
     publish(name)
     claude, codex = as_program(server, "claude-code/2.1.330 (cli)"), as_program(server, "Codex_cli/0.1")

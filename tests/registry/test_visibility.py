@@ -108,7 +108,7 @@ HIDDEN = [
 @pytest.mark.parametrize(("status", "visibility"), HIDDEN)
 @pytest.mark.smoke
 @pytest.mark.full(after=1)
-def test_what_one_may_not_see_answers_as_what_does_not_exist(
+def test_invisible_skills_answer_like_missing_skills(
     as_: Callable[[Who], Caller], new_name: str, status: str, visibility: str
 ) -> None:
     name = f"{new_name}.some-skill"
@@ -135,7 +135,7 @@ def test_what_one_may_not_see_answers_as_what_does_not_exist(
         assert own.replace(made.encode(), digest.encode()) == other
 
 
-def test_a_hidden_version_of_a_skill_that_one_sees_answers_as_one_that_does_not_exist(
+def test_hidden_version_of_a_visible_skill_answers_like_a_missing_version(
     as_: Callable[[Who], Caller], new_name: str
 ) -> None:
     name = f"{new_name}.a"
@@ -186,7 +186,7 @@ WHO_SEES: dict[str, tuple[Who, set[str]]] = {
 }
 
 
-def test_a_page_holds_what_one_sees_however_much_is_hidden_between(as_: Callable[[Who], Caller], new_name: str) -> None:
+def test_list_skills_fills_pages_with_visible_skills(as_: Callable[[Who], Caller], new_name: str) -> None:
     """Skills of every visibility are mixed, in the namespace, above it and below it."""
     seen = []
     for number in range(9):
@@ -221,7 +221,9 @@ def test_a_page_holds_what_one_sees_however_much_is_hidden_between(as_: Callable
     "role", [pytest.param(role, marks=pytest.mark.full) if "very many" in role else role for role in WHO_SEES]
 )
 @pytest.mark.full(after=5)
-def test_who_sees_what(as_: Callable[[Who], Caller], new_name: str, role: str) -> None:
+def test_list_and_describe_show_each_role_its_visible_skills(
+    as_: Callable[[Who], Caller], new_name: str, role: str
+) -> None:
     for visibility in VISIBILITIES:
         publish(as_, f"{new_name}.{visibility}")
         as_(ADMIN)("set_visibility", name=f"{new_name}.{visibility}", visibility=visibility)
@@ -272,9 +274,7 @@ def test_a_stated_namespace_gives_no_rights(as_: Callable[[Who], Caller], new_na
     assert index["skills"] == []
 
 
-def test_whose_private_skill_it_is_are_those_who_published_a_version(
-    as_: Callable[[Who], Caller], new_name: str
-) -> None:
+def test_private_skill_is_visible_to_publishers_of_its_versions(as_: Callable[[Who], Caller], new_name: str) -> None:
     name = f"{new_name}.a"
     publish(as_, name)
     colleague = as_(COLLEAGUE)
@@ -315,7 +315,7 @@ def test_a_mount_and_a_call_take_the_callers_view(as_: Callable[[Who], Caller], 
     assert as_(OUTSIDER).error("run_code", **asked)["code"] == -32003
 
 
-def test_a_blob_of_another_owner_is_not_found(as_: Callable[[Who], Caller], new_name: str) -> None:
+def test_blob_of_another_owner_answers_like_a_missing_blob(as_: Callable[[Who], Caller], new_name: str) -> None:
     blob_id = as_(AUTHOR)("create_blob", content="secret", kind="text/plain")["blob_id"]
     missing = "blob:" + "0" * (len(blob_id) - 5)
     outsider = as_(OUTSIDER)

@@ -247,7 +247,7 @@ def test_the_guide_and_the_prompt_name_only_params_of_the_default_schemas(sqlite
     assert "`files`" in wider
 
 
-def test_the_own_part_of_the_guide_has_at_most_half_of_its_former_length() -> None:
+def test_contract_text_is_at_most_half_its_former_length() -> None:
     assert len(CONTRACT) <= 1549 / 2
 
 

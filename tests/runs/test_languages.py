@@ -47,14 +47,14 @@ def test_an_error_of_javascript_is_the_error_of_the_run(sqlite_rpc: Rpc) -> None
     assert "run_code.mjs:2:" in answer["error"]["traceback"]
 
 
-def test_bash_gets_args_and_answers_what_it_prints(sqlite_rpc: Rpc) -> None:
+def test_bash_gets_args_on_stdin_and_returns_its_stdout(sqlite_rpc: Rpc) -> None:
     answer = run(sqlite_rpc, "bash", "echo working >&2\nwc -c", args={"n": 1})
 
     assert (answer["status"], answer["output"], answer["logs_preview"]) == ("completed", 7, "working\n")
     assert run(sqlite_rpc, "bash", "cat", args={"a": [None, "ü"]})["output"] == {"a": [None, "ü"]}
 
 
-def test_bash_that_exits_with_a_status_says_which_and_why(sqlite_rpc: Rpc) -> None:
+def test_bash_error_contains_exit_status_and_stderr(sqlite_rpc: Rpc) -> None:
     answer = run(sqlite_rpc, "bash", "echo 'no such file' >&2; exit 4")
 
     assert answer["error"]["type"] == "ProcessExited"
@@ -130,7 +130,7 @@ def test_the_command_takes_the_language_from_the_file(start_server: Callable[...
 
 
 @pytest.mark.full
-def test_the_doctor_says_which_languages_there_are(tmp_path: Path) -> None:
+def test_doctor_lists_the_available_languages(tmp_path: Path) -> None:
     done = prefork().run(["doctor", "--home", str(tmp_path), "--json"], clean_environment(), b"")
     assert done.returncode == 0, done.stderr
     probes = {probe["name"]: probe for probe in json.loads(done.stdout)["probes"]}

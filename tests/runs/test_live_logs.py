@@ -45,7 +45,7 @@ def followed(rpc: Rpc, run_id: str, after: int = 0) -> tuple[str, list[dict[str,
     return text, parts
 
 
-def test_a_run_in_the_background_answers_at_once_and_is_followed_to_its_end(rpc: Rpc) -> None:
+def test_background_run_answers_immediately_and_can_be_followed_to_its_end(rpc: Rpc) -> None:
     began = begin(rpc, SLOW)
 
     assert (began["status"], began["output"], began["logs_preview"]) == ("started", None, "")
@@ -114,7 +114,7 @@ def events_of(http: httpx.Client, run_id: str, **headers: str) -> list[tuple[str
     return found
 
 
-def test_events_of_a_run_come_as_it_goes_on_and_continue_behind_an_id(rpc: Rpc) -> None:
+def test_run_events_stream_during_the_run_and_resume_after_an_id(rpc: Rpc) -> None:
     run_id = begin(rpc, SLOW)["run_id"]
 
     events = events_of(rpc.http, run_id)
@@ -133,7 +133,7 @@ def test_events_of_a_run_come_as_it_goes_on_and_continue_behind_an_id(rpc: Rpc) 
     assert rpc.http.get(f"/v1/runs/{run_id}/events?after=x").status_code == 400
 
 
-def test_what_cannot_start_is_refused_at_once(rpc: Rpc) -> None:
+def test_unknown_skills_and_runs_are_refused_immediately(rpc: Rpc) -> None:
     assert begin_error(rpc, "no.such")["data"]["type"] == "skill_not_found"
     assert rpc.error("read_run_log", run_id="run_0")["data"]["type"] == "run_not_found"
 

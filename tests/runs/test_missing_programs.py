@@ -37,7 +37,7 @@ SCRIPTS = {
 
 
 @pytest.mark.parametrize(("text", "program"), SAID.items())
-def test_what_interpreters_and_packages_say_names_the_program(text: str, program: str) -> None:
+def test_missing_program_parses_messages_of_interpreters_and_packages(text: str, program: str) -> None:
     assert missing_program(text) == program
 
 
@@ -56,7 +56,7 @@ def run(rpc: Rpc, name: str, script: str) -> dict[str, Any]:
     return answer
 
 
-def test_a_run_without_a_program_says_which_package_has_it(sqlite_rpc: Rpc, new_name: str) -> None:
+def test_run_error_names_the_debian_package_of_a_missing_program(sqlite_rpc: Rpc, new_name: str) -> None:
     files = [{"path": path, "content": text, "executable": True} for path, text in SCRIPTS.items()]
     manifest = {"name": new_name, "version": "1.0.0", "description": "It.", "kind": "instruction"}
     sqlite_rpc("create_skill", manifest=manifest, skill_md="# It\n", files=files)
@@ -78,7 +78,7 @@ def test_a_run_without_a_program_says_which_package_has_it(sqlite_rpc: Rpc, new_
 
 
 @pytest.mark.full
-def test_the_doctor_lists_programs_and_what_runs_see(tmp_path: Path) -> None:
+def test_doctor_lists_usual_programs_with_package_and_path(tmp_path: Path) -> None:
     home = str(tmp_path / "home")
     found = skillery("doctor", "--home", home, "--json").json["programs"]
     assert {one["program"] for one in found} == {one for programs in USUAL.values() for one in programs}

@@ -37,7 +37,7 @@ def named(answer: dict[str, Any]) -> list[tuple[str, str, int]]:
     return [(file["path"], file["kind"], file["size_bytes"]) for file in answer["files"]]
 
 
-def test_the_files_of_a_run_have_names_in_its_answer_and_on_record(rpc: Rpc) -> None:
+def test_run_files_have_names_in_the_response_and_the_record(rpc: Rpc) -> None:
     code = "from runtime import blobs\nblobs.write_text('x')\n" + leaves()
 
     answer = run(rpc, code)
@@ -107,7 +107,7 @@ def test_the_command_line_shows_names(sqlite_server: Server, tmp_path: Any) -> N
     assert len([line for line in lines if line[:1] == ["blob:"]]) == 1
 
 
-def test_a_model_sees_over_mcp_what_is_a_picture_and_not_what_is_only_called_one(sqlite_rpc: Rpc) -> None:
+def test_mcp_returns_only_valid_images_as_image_content(sqlite_rpc: Rpc) -> None:
     code = """
 import os, struct, zlib
 def chunk(kind, data):

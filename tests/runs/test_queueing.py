@@ -25,13 +25,13 @@ async def turns(queue: Queue, callers: list[str]) -> list[str]:
     return order
 
 
-async def test_callers_take_turns_however_much_one_asks_for() -> None:
+async def test_callers_take_turns_regardless_of_request_counts() -> None:
     order = await turns(Queue(1, 100, 1000), [*"aaaaaaaa", *"bb", "c"])
 
     assert order == [*"aabcab", *"aaaaa"]
 
 
-async def test_one_caller_is_served_in_the_order_of_arrival() -> None:
+async def test_requests_of_a_caller_are_served_in_order_of_arrival() -> None:
     queue = Queue(2, 100, 1000)
     order: list[int] = []
 
@@ -61,7 +61,7 @@ async def test_past_its_bounds_it_is_busy(waiting: int, waiting_bytes: int) -> N
         (await one).leave()
 
 
-async def test_who_gives_up_leaves_the_line_and_passes_a_turn_on() -> None:
+async def test_cancelled_callers_leave_the_queue_without_losing_slots() -> None:
     random.seed(3)
     queue = Queue(2, 10_000, 10**9)
     running: set[Slot] = set()
@@ -132,7 +132,7 @@ async def test_ten_thousand_requests_hold_no_more_than_the_bound() -> None:
     assert (refused, served) == (9000, 1000)
 
 
-async def test_one_long_run_does_not_send_everybody_away_for_long() -> None:
+async def test_retry_after_stays_short_after_a_single_long_run() -> None:
     queue = Queue(1, 4, 1000)
     for seconds in (0.2, 0.3, 600, 0.2, 0.3):
         queue.free(seconds)

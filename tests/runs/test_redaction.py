@@ -94,7 +94,7 @@ def test_an_escaped_value_in_json_is_redacted() -> None:
     assert REDACTION.json(f'["a{escaped}b"]'.encode()) == b'["a[KEY]b"]'
 
 
-def test_a_large_text_of_escapes_is_redacted_in_one_go() -> None:
+def test_large_text_of_escapes_is_redacted() -> None:
     text = json.dumps(['"\\' * 500_000 + VALUE, *range(1000)]).encode()
 
     assert VALUE.encode() not in REDACTION.json(text)
@@ -121,7 +121,7 @@ def test_a_value_of_three_characters_is_left_alone() -> None:
     assert Redaction(SecretValues(PIN="123")).text("123 is 123") == "123 is 123"
 
 
-def test_the_lines_of_a_key_are_redacted_one_by_one() -> None:
+def test_each_line_of_a_key_is_redacted_separately() -> None:
     pem = "-----BEGIN KEY-----\nMIIEvQIBADAN\nBgkqhkiG9w0B\n-----END KEY-----\n"
     redaction = Redaction(SecretValues(PEM=pem))
 
@@ -179,7 +179,7 @@ def test_a_whole_outcome_is_redacted() -> None:
     assert REDACTION.outcome(completed) == Outcome(result=b'"[KEY]"', log=Log(b"[KEY]"), duration_ms=3.0)
 
 
-def test_a_value_in_a_host_name_is_redacted_though_names_are_in_lower_case() -> None:
+def test_secret_value_in_a_lower_case_host_name_is_redacted() -> None:
     uses = (NetworkUse("tok-en123.evil.test", 443, False, "TOK-EN123.evil.test is not listed"),)
     outcome = Redaction({"KEY": "TOK-EN123"}).outcome(Outcome(result=b"1", network=uses))
     assert outcome.network == (NetworkUse("[KEY].evil.test", 443, False, "[KEY].evil.test is not listed"),)
@@ -210,7 +210,7 @@ def test_a_value_in_two_pieces_of_a_stream_is_redacted(cut: int) -> None:
     values=st.dictionaries(st.sampled_from(["A", "B"]), st.text("abc\n", min_size=4, max_size=12), min_size=1),
     pieces=st.lists(st.text("abc\n", max_size=9), max_size=12),
 )
-def test_a_stream_holds_back_what_may_become_a_value(values: dict[str, str], pieces: list[str]) -> None:
+def test_stream_redacts_values_split_across_pieces(values: dict[str, str], pieces: list[str]) -> None:
     """The alphabets are small, so that values overlap, contain each other and are cut everywhere."""
     stream = RedactedStream(Redaction(values))
 

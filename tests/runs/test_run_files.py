@@ -50,7 +50,7 @@ def publish(rpc: Rpc, name: str, **more: Any) -> str:
     return name
 
 
-def test_every_kind_of_run_finds_the_files_it_was_given(server: Server, new_name: str) -> None:
+def test_every_kind_of_run_finds_its_input_files(server: Server, new_name: str) -> None:
     rpc, name = server.rpc, publish(server.rpc, new_name)
     files = two_files(rpc)
     ran = rpc("run_code", language="python", code=SHOW, files=files)
@@ -97,7 +97,7 @@ def test_paths_keep_the_rules_of_bundles(sqlite_rpc: Rpc, paths: list[str], kind
     assert words in error["message"]
 
 
-def test_a_blob_that_does_not_exist_or_is_anothers_is_not_found(org: Server) -> None:
+def test_run_code_rejects_missing_and_foreign_blobs_alike(org: Server) -> None:
     owner, other = Caller(org.url, Who("owner", "read run")), Caller(org.url, Who("other", "read run"))
     for blob_id in (blob(owner, "mine"), "blob:none"):
         files = [{"path": "a", "blob_id": blob_id}]
@@ -119,7 +119,7 @@ def test_files_that_do_not_fit_are_refused_before_anything_runs(sqlite_server: S
     assert error["data"]["type"] == "input_files_too_large"
 
 
-def test_a_skill_with_permissions_takes_no_file_that_changes_which_code_runs(sqlite_rpc: Rpc, new_name: str) -> None:
+def test_skill_with_permissions_rejects_input_files_that_change_its_code(sqlite_rpc: Rpc, new_name: str) -> None:
     name = publish(sqlite_rpc, new_name, permissions={"network": ["https://example.com"]})
     one = blob(sqlite_rpc, "one")
     for path in ("json.py", ".curlrc", "in/.git/config", "node_modules/a/index.js"):
@@ -130,7 +130,7 @@ def test_a_skill_with_permissions_takes_no_file_that_changes_which_code_runs(sql
 
 
 @given(st.text(min_size=1, max_size=20))
-def test_python_files_change_what_runs_whatever_their_case(name: str) -> None:
+def test_code_files_are_recognised_regardless_of_case(name: str) -> None:
     assert changes_what_runs(f"{name}.Py")
     assert changes_what_runs(f"a/.{name}")
     assert changes_what_runs("A/NODE_MODULES/" + name)

@@ -142,9 +142,7 @@ def test_runs_are_listed_newest_first_page_by_page(alice: Caller, new_name: str)
     assert alice("list_runs", skill=f"{new_name}.none")["runs"] == []
 
 
-def test_runs_of_one_skill_are_those_of_all_its_versions(
-    org: Server, alice: Caller, admin: Caller, new_name: str
-) -> None:
+def test_list_runs_of_a_skill_includes_all_versions(org: Server, alice: Caller, admin: Caller, new_name: str) -> None:
     for version in ("1.0.0", "1.1.0"):
         admin.create(new_name, version)
     made = [alice("execute_skill", name=new_name, version=one)["run_id"] for one in ("1.0.0", "1.1.0", "1.0.0")]
@@ -174,7 +172,7 @@ def test_a_cursor_is_good_for_its_question_and_its_caller(org: Server, alice: Ca
 @pytest.mark.parametrize(
     "since", ["yesterday", "2026-13-01", "2026-11-22T10:00:61", "-1h", "9999-12-31T23:59:59-14:00"]
 )
-def test_since_is_a_moment(alice: Caller, since: str) -> None:
+def test_list_runs_rejects_an_invalid_since(alice: Caller, since: str) -> None:
     error = alice.error("list_runs", since=since)
 
     assert error["code"] == INVALID
@@ -194,7 +192,9 @@ def test_since_is_a_moment(alice: Caller, since: str) -> None:
     ],
 )
 @pytest.mark.full(after=2)
-def test_each_listing_reads_one_range_of_an_index(database: Database, whose: str, asked: RunFilter, index: str) -> None:
+def test_each_run_listing_reads_a_single_index_range(
+    database: Database, whose: str, asked: RunFilter, index: str
+) -> None:
     statement = listing(whose, asked, datetime.now(UTC)).limit(51)
     with database.engine.begin() as connection:
         _fill(connection, 6000)
@@ -310,7 +310,7 @@ def test_called_runs_end_with_the_run_that_is_cancelled(rpc: Rpc, new_name: str)
 
 
 @pytest.mark.full
-def test_a_run_of_another_server_is_cancelled_and_what_a_dead_one_left_is_closed(
+def test_cancel_run_stops_a_run_of_another_server(
     start_server: Callable[..., Server], new_postgres_database: Callable[[], str], tmp_path: Path
 ) -> None:
     env = {
@@ -328,7 +328,7 @@ def test_a_run_of_another_server_is_cancelled_and_what_a_dead_one_left_is_closed
     assert results[0]["error"]["type"] == "Cancelled"
 
 
-def test_what_a_server_left_that_is_gone_is_closed_by_another_and_told(database: Database) -> None:
+def test_run_of_a_dead_server_is_closed_with_a_run_failed_event(database: Database) -> None:
     def leave(connection: Connection) -> None:
         for server, age in (("gone", 600), ("here", 1)):
             note_seen(connection, server)
@@ -366,7 +366,7 @@ def test_a_log_longer_than_its_preview_is_a_blob(org: Server, alice: Caller, new
     assert bob.error("read_blob", blob_id=long["logs_blob"])["code"] == NOT_FOUND
 
 
-def test_of_a_log_past_the_limit_the_blob_says_how_much_is_missing(sqlite_rpc: Rpc) -> None:
+def test_truncated_log_blob_states_the_number_of_missing_bytes(sqlite_rpc: Rpc) -> None:
     answer = run(sqlite_rpc, "def main(args):\n    for n in range(200_000): print(f'line {n:07}')\n")
 
     content = sqlite_rpc.http.get(f"/blobs/{answer['logs_blob']}").content
@@ -451,7 +451,7 @@ def test_old_runs_are_forgotten_in_batches_and_their_blobs_stay(database: Databa
     assert tuple(row) == (None, None)
 
 
-def test_a_sweep_forgets_what_the_settings_say_and_keeps_the_counts(start_server: Callable[..., Server]) -> None:
+def test_collect_garbage_deletes_excess_runs_and_keeps_usage_counts(start_server: Callable[..., Server]) -> None:
     rpc = start_server(env={"SKILLERY_RUNS_KEEP_COUNT": "2", "SKILLERY_GC_INTERVAL_MINUTES": "0"}).rpc
     publisher(rpc)("a.b")
     made = [rpc("execute_skill", name="a.b")["run_id"] for _ in range(5)]
@@ -516,7 +516,7 @@ def test_runs_cancel_prints_its_end(sqlite_server: Server) -> None:
     assert as_json["error"]["type"] == "Cancelled"
 
 
-def test_the_record_has_what_the_run_has_used(rpc: Rpc) -> None:
+def test_get_run_returns_resource_usage(rpc: Rpc) -> None:
     code = "def main(args):\n    open('data', 'wb').write(bytes(3_000_000))\n    held = bytearray(40_000_000)\n"
     used = rpc("get_run", run_id=run(rpc, code)["run_id"])["used"]
 

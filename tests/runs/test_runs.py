@@ -57,7 +57,7 @@ def test_a_run_has_all_its_fields(rpc: Rpc, publish: Publish, new_name: str) -> 
     assert "error" not in answer
 
 
-def test_a_failed_run_says_what_and_where(rpc: Rpc, publish: Publish, new_name: str) -> None:
+def test_failed_run_returns_error_traceback_and_logs(rpc: Rpc, publish: Publish, new_name: str) -> None:
     publish(new_name, code="def main(args):\n    print('before')\n    raise RuntimeError('no such sheet')\n")
 
     answer = rpc("execute_skill", name=new_name)
@@ -120,7 +120,7 @@ def test_a_tuple_is_a_list(rpc: Rpc) -> None:
         ("def main(args): return 1 / 0", "ZeroDivisionError"),
     ],
 )
-def test_what_goes_wrong_inside_is_a_failed_run_of_its_type(sqlite_rpc: Rpc, code: str, kind: str) -> None:
+def test_failed_run_has_error_type_of_its_cause(sqlite_rpc: Rpc, code: str, kind: str) -> None:
     error = failure(sqlite_rpc, code)
 
     assert error["type"] == kind, error
@@ -185,7 +185,7 @@ def test_the_message_and_the_traceback_are_short(sqlite_rpc: Rpc) -> None:
     assert len(deep["traceback"]) <= 4000
 
 
-def test_a_small_output_is_inline_and_a_large_one_a_blob(rpc: Rpc) -> None:
+def test_output_is_inline_if_small_and_blob_if_large(rpc: Rpc) -> None:
     small = output(rpc, "def main(args): return 'x' * 4094")
     answer = run(rpc, "def main(args): return {'text': 'x' * 10_000, 'summary': 'a lot'}")
 
@@ -222,7 +222,7 @@ def main(args):
 
 
 @pytest.mark.full
-def test_long_logs_show_head_and_tail_and_say_what_is_missing(sqlite_rpc: Rpc) -> None:
+def test_logs_preview_shows_head_tail_and_omitted_byte_count(sqlite_rpc: Rpc) -> None:
     code = "def main(args):\n    for n in range(500_000): print(f'line {n:07}')\n"
 
     preview = run(sqlite_rpc, code)["logs_preview"]
@@ -241,7 +241,7 @@ def test_control_characters_in_logs_are_shown_not_obeyed(sqlite_rpc: Rpc) -> Non
     assert preview == "a\\x1b[31mb\\x00c\\x0dd\n"
 
 
-def test_a_summary_is_what_the_code_set(rpc: Rpc) -> None:
+def test_summary_prefers_runtime_call_over_output_and_is_truncated(rpc: Rpc) -> None:
     code = (
         "import runtime\ndef main(args):\n    runtime.summary('Synced 742 leads.')\n    return {'summary': 'other'}\n"
     )
@@ -301,7 +301,7 @@ def test_blobs_written_before_a_failure_stay(rpc: Rpc) -> None:
     assert rpc("read_blob", blob_id=blob_id)["content"] == "kept"
 
 
-def test_a_run_reads_no_blob_it_was_not_given(rpc: Rpc) -> None:
+def test_run_cannot_read_blob_outside_its_inputs(rpc: Rpc) -> None:
     blob_id = rpc("create_blob", content="secret", kind="text/plain")["blob_id"]
     code = "from runtime import blobs\ndef main(args): return blobs.read_text(args['blob'])"
 
@@ -311,7 +311,7 @@ def test_a_run_reads_no_blob_it_was_not_given(rpc: Rpc) -> None:
     assert error["type"] in {"FileNotFoundError", "BlobNotFound", "LookupError"}
 
 
-def test_an_input_blob_that_is_not_there_is_not_found(rpc: Rpc) -> None:
+def test_run_code_refuses_unknown_input_blob(rpc: Rpc) -> None:
     error = rpc.error("run_code", language="python", code="def main(args): ...", input_blobs=["blob:none"])
 
     assert error["code"] == -32003

@@ -79,7 +79,7 @@ def test_a_script_gets_argv_stdin_and_env_and_answers_how_it_ended(server: Serve
         {"env": {"TARGET": "/workspace/out/a.txt"}},
     ],
 )
-def test_the_folder_for_output_is_there_where_the_caller_names_a_file_in_it(
+def test_script_output_folder_exists_if_caller_names_file_in_it(
     server: Server, skill: str, args: dict[str, Any]
 ) -> None:
     answer = run(server.rpc, skill, "scripts/write.sh", **args)
@@ -113,7 +113,7 @@ def test_a_very_long_stream_shows_how_it_begins(server: Server, skill: str) -> N
         assert (kept["size_bytes"], kept["preview"]) == (300_000, letter * 1000)
 
 
-def test_nothing_given_is_nothing(server: Server, skill: str) -> None:
+def test_script_without_args_gets_empty_argv_stdin_and_env(server: Server, skill: str) -> None:
     answer = run(server.rpc, skill, "scripts/show.py")
     assert json.loads(answer["output"]["stdout"]) == [[], "", None, "/workspace"]
     assert answer["output"]["exit_code"] == 0
@@ -128,7 +128,7 @@ def test_scripts_of_every_language_are_run(server: Server, skill: str) -> None:
     assert run(server.rpc, skill, "./scripts/uses.py")["output"]["stdout"] == "beside\n"
 
 
-def test_a_stream_that_is_too_long_to_be_answered_is_a_blob_that_begins_there(server: Server, skill: str) -> None:
+def test_long_stream_becomes_blob_with_preview_of_its_start(server: Server, skill: str) -> None:
     output = run(server.rpc, skill, "scripts/many.sh", argv=["5000", "10"])["output"]
     assert (output["exit_code"], output["stderr"]) == (0, "y" * 10)
     assert (output["stdout"]["size_bytes"], output["stdout"]["preview"]) == (5000, "x" * 1000)
@@ -156,9 +156,7 @@ def test_a_stream_that_is_too_long_to_be_answered_is_a_blob_that_begins_there(se
         ({"args": ["a"]}, "Unknown argument 'args'"),
     ],
 )
-def test_what_a_script_cannot_be_given_fails_the_run(
-    server: Server, skill: str, args: dict[str, Any], words: str
-) -> None:
+def test_invalid_script_args_fail_run(server: Server, skill: str, args: dict[str, Any], words: str) -> None:
     answer = server.rpc("execute_skill", name=skill, script="scripts/show.py", args=args)
     assert (answer["status"], answer["error"]["type"]) == ("failed", "ValidationError")
     assert words in answer["error"]["message"]
@@ -170,7 +168,7 @@ def test_a_file_that_is_no_script_fails_the_run_and_says_why(server: Server, ski
     assert "no '#!' line" in answer["error"]["message"]
 
 
-def test_a_script_that_is_not_there_is_not_found_with_what_is(server: Server, skill: str) -> None:
+def test_unknown_script_error_lists_available_scripts(server: Server, skill: str) -> None:
     error = server.rpc.error("execute_skill", name=skill, script="scripts/shows.py")
     assert (error["code"], error["data"]["type"]) == (-32003, "file_not_found")
     assert "scripts/show.py" in error["data"]["hint"]
@@ -187,7 +185,7 @@ def test_a_skill_with_an_entrypoint_runs_nothing_else(server: Server) -> None:
     )
 
 
-def test_an_instruction_skill_without_script_says_that_there_may_be_one(server: Server, skill: str) -> None:
+def test_execute_skill_hints_at_script_if_skill_has_no_entrypoint(server: Server, skill: str) -> None:
     error = server.rpc.error("execute_skill", name=skill)
     assert error["code"] == -32602
     assert "'script'" in error["data"]["hint"]
@@ -202,7 +200,7 @@ def test_the_environment_of_a_skill_with_permissions_is_its_own(server: Server, 
     assert run(server.rpc, name, "scripts/show.py", argv=["x"])["status"] == "completed"
 
 
-def test_who_may_not_see_a_skill_runs_no_script_of_it(org: Server, new_name: str) -> None:
+def test_execute_skill_hides_scripts_of_invisible_skill(org: Server, new_name: str) -> None:
     owner = Caller(org.url, Who("owner", "read run publish", f"{new_name}.*"))
     other = Caller(org.url, Who("other", "read run"))
     name = publish(owner, f"{new_name}.x")
@@ -251,7 +249,7 @@ def with_modules(rpc: Rpc, name: str, **more: Any) -> str:
     return name
 
 
-def test_a_module_of_a_skill_runs_and_a_script_starts_in_the_given_folder(server: Server, new_name: str) -> None:
+def test_modules_and_scripts_run_in_requested_cwd(server: Server, new_name: str) -> None:
     rpc, name = server.rpc, with_modules(server.rpc, new_name)
     root = f"/skills/{name}"
     for cwd, folder in (("workspace", "/workspace"), ("skill", root)):
@@ -274,7 +272,7 @@ def test_a_module_of_a_skill_runs_and_a_script_starts_in_the_given_folder(server
         ({"script": "scripts/show.py", "cwd": "/"}, -32602, "cwd"),
     ],
 )
-def test_what_cannot_start_is_refused(
+def test_invalid_module_script_or_cwd_is_refused(
     sqlite_server: Server, new_name: str, asked: dict[str, str], code: int, words: str
 ) -> None:
     error = sqlite_server.rpc.error("execute_skill", name=with_modules(sqlite_server.rpc, new_name), **asked)

@@ -128,7 +128,7 @@ def test_failures_are_reported_to_the_agent(
     assert rpc("get_run", run_id=answer["run_id"])["status"] == "failed"
 
 
-def test_what_a_program_prints_is_a_string_where_it_is_no_json(rpc: Rpc, offer: Offer, new_name: str) -> None:
+def test_tool_result_is_string_if_stdout_is_not_json(rpc: Rpc, offer: Offer, new_name: str) -> None:
     offer(new_name, [tool("t", "scripts/t.sh")], t__sh="echo hello; echo noted >&2")
     answer = rpc("call_tool", name=f"{new_name}/t")
 
@@ -143,7 +143,7 @@ def test_a_large_result_becomes_a_blob(rpc: Rpc, offer: Offer, new_name: str) ->
     assert answer["output_blobs"] == [answer["result"]["blob_id"]]
 
 
-def test_a_handler_reads_the_blobs_that_it_is_given(rpc: Rpc, offer: Offer, new_name: str) -> None:
+def test_handler_reads_input_blobs_of_call(rpc: Rpc, offer: Offer, new_name: str) -> None:
     blob_id = rpc("create_blob", content="from a blob", kind="text/plain")["blob_id"]
     offer(
         new_name,
@@ -266,7 +266,7 @@ def test_the_kind_follows_from_the_tools(rpc: Rpc, offer: Offer, new_name: str) 
     )
 
 
-def test_a_kind_that_is_given_stays(rpc: Rpc, new_name: str) -> None:
+def test_skill_with_tools_keeps_its_declared_kind(rpc: Rpc, new_name: str) -> None:
     for kind in ("action", "instruction"):
         made = bundle(f"{new_name}-{kind}", [tool("t", "scripts/t.sh")], t__sh="echo 1")
         made["manifest"]["kind"] = kind
@@ -393,7 +393,7 @@ def test_a_cursor_of_another_question_is_refused(rpc: Rpc, offer: Offer, new_nam
 # -- names -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_bare_name_means_what_was_published_last(rpc: Rpc, offer: Offer, new_name: str) -> None:
+def test_bare_tool_name_resolves_to_most_recently_published_tool(rpc: Rpc, offer: Offer, new_name: str) -> None:
     name = f"{new_name}_t"
     offer(f"{new_name}-a", [tool(name, "scripts/t.sh")], t__sh="echo '\"a\"'")
     offer(f"{new_name}-b", [tool(name, "scripts/t.sh")], t__sh="echo '\"b\"'")
@@ -461,7 +461,7 @@ def people(org: Server, new_name: str) -> People:
     return People(org.url, new_name)
 
 
-def test_what_one_may_not_see_is_not_there(people: People, new_name: str) -> None:
+def test_tools_of_invisible_skills_are_hidden_from_calls_and_lists(people: People, new_name: str) -> None:
     name = f"{new_name}_count"
     people.ann("create_skill", **bundle(f"{new_name}.open", [tool(name)]))
     people.ann("create_skill", **bundle(f"{new_name}.hidden", [tool(name), tool(f"{name}_more")]))
@@ -560,7 +560,7 @@ def test_a_tool_of_a_session_has_no_network(people: People, new_name: str) -> No
     assert "a tool that lives in a session has no network" in people.eve("call_tool", name="fetch")["result"]["error"]
 
 
-def test_one_identity_has_so_many_tools_in_its_sessions(org: Server, new_name: str) -> None:
+def test_session_tools_of_identity_are_limited_across_sessions(org: Server, new_name: str) -> None:
     many = Caller(org.url, Who(f"{new_name}-many", "read run"))
     made = {"description": "x", "language": "bash", "code": "true"}
     for number in range(100):
@@ -619,7 +619,7 @@ def test_sessions_end(database: Database) -> None:
         ({"name": "a_", "persistent": "true"}, "would get the skill name"),
     ],
 )
-def test_what_defines_nothing_is_refused(sqlite_rpc: Rpc, more: dict[str, Any], words: str) -> None:
+def test_define_tool_refuses_invalid_params(sqlite_rpc: Rpc, more: dict[str, Any], words: str) -> None:
     error = sqlite_rpc.error(
         "define_tool", **{"name": "add", "description": "x", "language": "python", "code": "return 1"} | more
     )
@@ -673,7 +673,7 @@ def test_any_description_is_kept(sqlite_rpc: Rpc, new_name: str) -> None:
     assert "\n# b" not in skill["skill_md"]
 
 
-def test_code_that_never_ends_a_text_is_refused_and_not_looked_through_for_minutes(sqlite_rpc: Rpc) -> None:
+def test_define_tool_refuses_unterminated_string_without_long_search(sqlite_rpc: Rpc) -> None:
     """Before Python 3.12, a search restarts at each quote, which would block a thread of the server for ten minutes."""
     asked = {"name": "never_ends", "description": "x", "language": "python", "code": "x = '" + "\\'" * 120_000}
     error = sqlite_rpc.send("define_tool", asked)["error"]
@@ -744,7 +744,7 @@ def test_keeping_a_tool_takes_it_out_of_the_session(rpc: Rpc, new_name: str) -> 
 
 
 @pytest.mark.postgres
-def test_several_who_define_at_once_get_a_version_each(rpc: Rpc, new_name: str) -> None:
+def test_concurrent_define_tool_calls_publish_distinct_versions(rpc: Rpc, new_name: str) -> None:
     def define(number: int) -> str:
         made = Rpc(rpc.url)("define_tool", name=new_name, description="x", code=f"return {number}", persistent="true")
         return str(made["version"])
@@ -753,7 +753,7 @@ def test_several_who_define_at_once_get_a_version_each(rpc: Rpc, new_name: str) 
         assert sorted(pool.map(define, range(4))) == ["1.0.0", "1.0.1", "1.0.2", "1.0.3"]
 
 
-def test_what_define_tool_has_not_made_is_protected(rpc: Rpc, offer: Offer, new_name: str) -> None:
+def test_tools_not_created_by_define_tool_are_protected(rpc: Rpc, offer: Offer, new_name: str) -> None:
     name = f"{new_name}_t"
     offer(f"{new_name}-t", [tool(name)])
     for method, params in (
@@ -792,7 +792,7 @@ def test_a_tool_is_kept_where_its_identity_may_publish(people: People, new_name:
     assert people.ann.error("remove_tool", name=f"{new_name}-t/{name}")["code"] == NOT_ALLOWED
 
 
-def test_what_an_agent_keeps_waits_for_its_review(people: People, new_name: str) -> None:
+def test_persistent_tool_of_agent_is_draft_until_approved(people: People, new_name: str) -> None:
     made = {"name": f"{new_name}_t", "description": "x", "language": "bash", "persistent": "true"}
     defined = people.bot("define_tool", code="echo 1", **made)
 

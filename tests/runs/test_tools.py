@@ -172,7 +172,7 @@ def test_openai_wraps_each_in_a_function(sqlite_rpc: Rpc) -> None:
 
 
 @pytest.mark.parametrize(("form", "key"), [("anthropic", "input_schema"), ("mcp", "inputSchema")])
-def test_the_others_name_the_schema_their_own_way(sqlite_rpc: Rpc, form: str, key: str) -> None:
+def test_anthropic_and_mcp_formats_use_their_schema_key(sqlite_rpc: Rpc, form: str, key: str) -> None:
     expected = [{"name": tool["name"], "description": tool["description"], key: tool["parameters"]} for tool in PRINTED]
 
     assert tools(sqlite_rpc, format=form) == expected
@@ -211,7 +211,7 @@ PROMPT = (
 )
 
 
-def test_the_prompt_is_the_one_that_the_specification_recommends(sqlite_rpc: Rpc) -> None:
+def test_prompt_starts_with_text_recommended_by_specification(sqlite_rpc: Rpc) -> None:
     response = sqlite_rpc.http.get("/prompt")
 
     assert response.headers["content-type"] == "text/plain; charset=utf-8"
@@ -267,7 +267,7 @@ def test_the_prompt_lists_up_to_30_visible_skills(small: Rpc, new_name: str) -> 
     assert "`search_skills` finds skills" in prompt(small, include="search_skills")
 
 
-def test_the_prompt_lists_only_what_the_caller_sees(
+def test_prompt_lists_only_skills_visible_to_caller(
     shared_server: StartShared, tmp_path_factory: pytest.TempPathFactory, new_name: str
 ) -> None:
     settings = people_settings(tmp_path_factory.mktemp("people"))
@@ -292,7 +292,7 @@ def test_the_prompt_refuses_unknown_names(sqlite_rpc: Rpc) -> None:
     assert sqlite_rpc.http.get("/prompt?include=no_such_method").status_code == 400
 
 
-def test_search_skills_is_a_tool_for_who_asks(sqlite_rpc: Rpc) -> None:
+def test_search_skills_is_listed_only_on_request(sqlite_rpc: Rpc) -> None:
     shown = [tool["name"] for tool in sqlite_rpc.http.get("/tools?format=mcp&include=search_skills").json()]
     plain = [tool["name"] for tool in sqlite_rpc.http.get("/tools?format=mcp").json()]
 

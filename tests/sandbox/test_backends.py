@@ -41,7 +41,7 @@ class TestDirectoryStorage(StorageContract):
     def storage(self, tmp_path: Path) -> DirectoryStorage:
         return DirectoryStorage(tmp_path / "contents")
 
-    def test_a_start_sweeps_what_a_dead_server_left(self, tmp_path: Path) -> None:
+    def test_storage_start_deletes_incomplete_files_of_dead_server(self, tmp_path: Path) -> None:
         first = DirectoryStorage(tmp_path / "contents")
         first.begin().write(b"half")
         kept = put(first, b"whole")
@@ -136,7 +136,7 @@ class TestDatabaseSecrets(SecretsContract):
             BackendValues(database, "secrets.database"), Keys("", tmp_path / "secrets.key", may_make=True)
         )
 
-    def test_a_value_is_not_what_is_stored(self, secrets: DatabaseSecrets, database: Database) -> None:
+    def test_secret_value_is_not_stored_in_plaintext(self, secrets: DatabaseSecrets, database: Database) -> None:
         secrets.set("API_KEY", "the-value-itself")
 
         stored = database.read_now(lambda connection: connection.execute(select(tables.backend_values)).all())
@@ -161,7 +161,7 @@ class TestDatabaseSecrets(SecretsContract):
         with pytest.raises(Unavailable):
             secrets.get("API_KEY")
 
-    def test_two_that_make_the_key_at_once_have_one(self, database: Database, tmp_path: Path) -> None:
+    def test_concurrent_writers_create_single_key_file(self, database: Database, tmp_path: Path) -> None:
         several = [
             DatabaseSecrets(
                 BackendValues(database, "secrets.database"), Keys("", tmp_path / "secrets.key", may_make=True)

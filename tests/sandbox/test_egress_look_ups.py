@@ -98,7 +98,7 @@ async def until_answered(run: Asker) -> str:
 
 
 @pytest.mark.full
-def test_two_runs_whose_names_hang_make_no_look_up_of_a_third_fail() -> None:
+def test_hanging_look_ups_of_two_runs_do_not_block_other_runs() -> None:
     found = answer_of(f"{__name__}:two_hostile_runs")
 
     assert all(one.startswith("HTTP/1.1 50") for one in found["refused"])
@@ -123,7 +123,7 @@ async def many_hostile_runs(names: NameServer) -> Any:
 
 
 @pytest.mark.full
-def test_all_runs_of_an_identity_share_a_bound_also_those_that_have_ended() -> None:
+def test_look_up_limit_of_identity_covers_its_ended_runs() -> None:
     found = answer_of(f"{__name__}:many_hostile_runs")
 
     assert found["held"] == BOUNDS.of_identity < BOUNDS.in_all
@@ -147,7 +147,7 @@ async def one_name_a_thousand_times(names: NameServer) -> Any:
 
 
 @pytest.mark.full
-def test_a_name_that_hangs_has_one_thread_however_often_it_is_asked_for() -> None:
+def test_hanging_name_uses_single_look_up_thread_for_many_requests() -> None:
     found = answer_of(f"{__name__}:one_name_a_thousand_times")
 
     assert found["refused"] == 1000

@@ -72,7 +72,7 @@ def test_a_hello_in_many_records_is_refused() -> None:
         server_name(records(real_hello("api.example.com")[5:], 1))
 
 
-def test_what_follows_the_hello_in_other_records_is_not_our_business() -> None:
+def test_server_name_ignores_records_after_client_hello() -> None:
     assert server_name(real_hello("a.com") + b"\x17\x03\x03\x00\x01x") == "a.com"
 
 
@@ -124,7 +124,7 @@ def test_any_bytes_are_refused_or_waited_for(data: bytes) -> None:
 
 @fuzzed
 @given(st.data())
-def test_a_hello_with_a_changed_byte_never_names_a_host_that_is_not_in_it(data: st.DataObject) -> None:
+def test_changed_client_hello_never_names_absent_host(data: st.DataObject) -> None:
     whole = bytearray(records(hello(names(b"a.example.com"), extension(16, b"\0\x03\x02h2"))))
     whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
     try:
@@ -144,7 +144,7 @@ def parsed(*lines: bytes) -> Request:
 GET = b"GET http://a.com/x?y HTTP/1.1"
 
 
-def test_a_request_in_absolute_form_becomes_one_in_origin_form() -> None:
+def test_request_in_absolute_form_is_forwarded_in_origin_form() -> None:
     request = parsed(
         b"POST http://A.com:8080/x?y=1 HTTP/1.1",
         b"Host: a.com:8080",
@@ -205,7 +205,7 @@ def test_a_request_that_names_its_host_oddly_is_malformed(lines: list[bytes]) ->
         [b"GET http://a.com\\@evil.com/ HTTP/1.1", b"Host: a.com"],
     ],
 )
-def test_a_request_whose_host_is_not_its_target_is_refused(lines: list[bytes]) -> None:
+def test_request_with_invalid_target_or_mismatched_host_is_refused(lines: list[bytes]) -> None:
     with pytest.raises(Denied):
         http_heads.forward_target(parsed(*lines))
 
@@ -250,7 +250,7 @@ def test_a_malformed_head_is_refused(head: bytes) -> None:
         ([b"Transfer-Encoding: Chunked"], Body("chunked")),
     ],
 )
-def test_the_end_of_a_body_is_found(lines: list[bytes], body: Body) -> None:
+def test_body_framing_is_read_from_headers(lines: list[bytes], body: Body) -> None:
     assert http_heads.body_of(parsed(GET, *lines)) == body
 
 
@@ -274,7 +274,7 @@ def test_the_end_of_a_body_is_found(lines: list[bytes], body: Body) -> None:
         [b"Transfer-Encoding:"],
     ],
 )
-def test_a_body_whose_end_is_ambiguous_is_refused(lines: list[bytes]) -> None:
+def test_body_with_ambiguous_framing_is_refused(lines: list[bytes]) -> None:
     with pytest.raises(BadHead):
         http_heads.body_of(parsed(GET, *lines))
 
@@ -286,7 +286,7 @@ def test_a_chunk_has_a_plain_size(line: bytes) -> None:
         http_heads.chunk_size(line)
 
 
-def test_an_answer_loses_what_was_for_this_hop() -> None:
+def test_response_loses_hop_by_hop_headers() -> None:
     head = b"HTTP/1.1 200 OK\r\nConnection: keep-alive, X-Hop\r\nKeep-Alive: timeout=5\r\nX-Hop: 1\r\nContent-Length: 2"
     assert http_heads.answered_head(head) == (
         200,
@@ -303,7 +303,7 @@ token = st.sampled_from(
 
 @fuzzed
 @given(st.one_of(st.binary(max_size=200), st.lists(token, max_size=24).map(b"".join)))
-def test_any_bytes_are_refused_or_make_a_head_that_is_read_the_same_again(data: bytes) -> None:
+def test_any_bytes_are_refused_or_become_well_formed_head(data: bytes) -> None:
     try:
         request = http_heads.parse_request(data)
         target, path = http_heads.forward_target(request)

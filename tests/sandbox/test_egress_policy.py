@@ -43,7 +43,7 @@ def allows(policy: Policy, scheme: str, authority: str) -> bool:
         ("http", "plain.example.com:80"),
     ],
 )
-def test_what_the_patterns_name_is_let_through(scheme: str, authority: str) -> None:
+def test_policy_allows_hosts_matching_its_patterns(scheme: str, authority: str) -> None:
     assert allows(SALES, scheme, authority)
 
 
@@ -104,7 +104,7 @@ def test_what_the_patterns_name_is_let_through(scheme: str, authority: str) -> N
         ":443",
     ],
 )
-def test_what_only_looks_like_it_is_refused(authority: str) -> None:
+def test_policy_refuses_lookalike_authorities(authority: str) -> None:
     assert not allows(SALES, "https", authority)
 
 
@@ -149,7 +149,7 @@ def test_no_patterns_allow_nothing() -> None:
     assert not allows(Policy.parse([]), "http", "localhost")
 
 
-def test_a_refusal_says_which_line_would_allow_it() -> None:
+def test_policy_refusal_shows_missing_permission_line() -> None:
     with pytest.raises(Denied) as refused:
         SALES.check(parse_target("https", "Login.Example.com:8443"))
 
@@ -173,7 +173,7 @@ almost = st.lists(st.one_of(label, st.sampled_from(["salesforce", "com", "", "%2
 
 @fuzzed
 @given(st.one_of(st.text(max_size=40), almost.map(".".join)))
-def test_what_is_let_through_is_one_name_for_everybody(text: str) -> None:
+def test_allowed_host_is_always_canonical_ascii(text: str) -> None:
     policy = Policy.parse(["https://*.salesforce.com", "https://com"])
     try:
         target = parse_target("https", text)
@@ -273,7 +273,7 @@ def test_the_operator_can_list_addresses_and_networks() -> None:
         AddressRules(["localhost"])
 
 
-async def test_one_private_address_among_public_ones_refuses_the_name() -> None:
+async def test_name_with_any_private_address_is_refused() -> None:
     resolver = FixedHosts({"mixed.test": ["8.8.8.8", "169.254.169.254"]}, RunLookUps(LookUpThreads(), "", Caps()))
     with pytest.raises(Denied, match=r"169\.254\.169\.254, which is not a public address"):
         await checked_addresses(resolver, AddressRules(), "mixed.test")

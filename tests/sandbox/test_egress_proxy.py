@@ -167,7 +167,7 @@ async def test_an_allowed_tunnel_carries_tls_to_the_host_it_was_opened_for(tls: 
         ),
     ],
 )
-async def test_a_body_goes_through_and_what_follows_it_does_not(field: str, body: str, arrives: bytes) -> None:
+async def test_proxy_forwards_body_but_not_bytes_after_it(field: str, body: str, arrives: bytes) -> None:
     with upstream(until=arrives) as running:
         head = f"POST http://api.test:{running.port}/ HTTP/1.1\r\nHost: api.test:{running.port}\r\n{field}\r\n\r\n"
         async with door(f"http://api.test:{running.port}") as opened:
@@ -226,7 +226,7 @@ async def test_expect_100_continue_is_answered() -> None:
         ("\x16\x03\x01\x00\x05hello\r\n\r\n", 400),
     ],
 )  # fmt: skip
-async def test_what_is_not_allowed_is_answered_and_never_arrives(
+async def test_refused_request_gets_response_and_never_reaches_upstream(
     plain: Upstream, request_text: str, status: int
 ) -> None:
     async with door(f"http://api.test:{plain.port}", f"https://tls.test:{plain.port}") as opened:
@@ -239,7 +239,7 @@ async def test_what_is_not_allowed_is_answered_and_never_arrives(
     assert plain.received == b""
 
 
-async def test_a_refusal_tells_the_code_and_the_log_which_line_would_allow_it() -> None:
+async def test_refusal_shows_missing_permission_to_code_and_log() -> None:
     async with door("https://api.test") as opened:
         answer = await opened.send(b"CONNECT other.test:8443 HTTP/1.1\r\n\r\n")
     advice = '"https://other.test:8443" in permissions.network of skill.toml would allow it'
@@ -293,7 +293,7 @@ async def test_private_addresses_are_not_dialled_by_default(plain: Upstream, ans
     assert plain.connections == 0
 
 
-async def test_a_name_is_looked_up_once_and_what_was_checked_is_dialled(plain: Upstream) -> None:
+async def test_proxy_dials_checked_address_without_second_look_up(plain: Upstream) -> None:
     """DNS rebinding: the first look-up returns a permitted address, the next one an address of the server."""
     names = Names(["127.0.0.2"], ["127.0.0.1"])
     async with door(f"http://api.test:{plain.port}", names=names, allow_private=["127.0.0.2"]) as opened:
@@ -306,7 +306,7 @@ async def test_a_name_is_looked_up_once_and_what_was_checked_is_dialled(plain: U
     assert plain.connections == 0
 
 
-async def test_a_name_without_an_address_is_said_to_have_none() -> None:
+async def test_proxy_reports_name_without_address() -> None:
     async with door("http://api.test", names=Names([])) as opened:
         assert (await opened.send(get("api.test", 80))).startswith(b"HTTP/1.1 502 Bad Gateway: api.test has no address")
 
@@ -359,7 +359,7 @@ async def test_a_run_receives_only_so_many_bytes() -> None:
     assert any("as much as it may" in use.reason for use in opened.uses.finish())
 
 
-async def test_a_connection_on_which_nothing_moves_is_ended() -> None:
+async def test_idle_connection_is_closed_by_proxy() -> None:
     with upstream() as running:
         async with door(f"https://api.test:{running.port}", caps=Caps(idle_seconds=0.4)) as opened:
             reader, writer = await asyncio.open_connection("127.0.0.1", opened.port)
@@ -384,7 +384,7 @@ async def test_an_answer_that_is_no_http_is_not_passed_on() -> None:
             assert (await opened.send(get("api.test", running.port))).startswith(b"HTTP/1.1 502 ")
 
 
-def test_the_record_is_bounded_however_many_hosts_are_asked_for() -> None:
+def test_network_record_and_log_are_bounded_for_many_hosts() -> None:
     uses = Uses()
     lines = [uses.line(event) for event in (Event(f"h{number}.test", 443, False, "no") for number in range(1000))]
     for number in range(1000):
@@ -426,7 +426,7 @@ async def test_the_process_serves_many_runs_each_by_its_own_rules(plain: Upstrea
         await egress.close()
 
 
-async def test_a_killed_proxy_ends_the_ways_out_and_the_next_run_gets_a_new_one(plain: Upstream) -> None:
+async def test_killed_proxy_ends_sessions_and_is_replaced_for_next_run(plain: Upstream) -> None:
     egress = Egress(LOOPBACK, {"api.test": LOOPBACK})
     try:
         listener, port = await listening()

@@ -125,7 +125,7 @@ async def test_code_reaches_an_allowed_host_over_tls_end_to_end(runs: Runs, tls:
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="this host has no Node.js")
-async def test_code_in_other_languages_takes_the_same_way_and_no_other(runs: Runs, plain: Upstream) -> None:
+async def test_node_and_bash_reach_hosts_only_through_proxy(runs: Runs, plain: Upstream) -> None:
     node = """
     import http from "node:http";
     const proxy = new URL(process.env.HTTP_PROXY);
@@ -162,7 +162,7 @@ async def test_code_in_other_languages_takes_the_same_way_and_no_other(runs: Run
 
 
 @pytest.mark.skipif(not Path("/usr/bin/curl").exists(), reason="this host has no curl")
-async def test_curl_takes_the_same_way(runs: Runs, plain: Upstream, tls: Upstream) -> None:
+async def test_curl_uses_proxy_of_run(runs: Runs, plain: Upstream, tls: Upstream) -> None:
     code = f"""
     import subprocess, pathlib
     def curl(*words):
@@ -212,7 +212,7 @@ async def test_a_refusal_tells_the_code_the_log_and_the_record(runs: Runs, plain
     assert plain.connections == 0
 
 
-async def test_an_uncaught_refusal_says_what_to_do_in_the_error_of_the_run(runs: Runs) -> None:
+async def test_run_error_shows_missing_permission_after_uncaught_refusal(runs: Runs) -> None:
     outcome = await runs("def main(args): return fetch('https://evil.test/')", "https://api.test")
 
     assert outcome.failure is not None
@@ -428,7 +428,7 @@ async def test_a_proxy_that_hangs_is_replaced(runs: Runs, plain: Upstream) -> No
     await runs.sandbox.egress.close()
 
 
-async def test_names_that_the_operator_has_not_written_down_are_looked_up_by_the_host(runs: Runs) -> None:
+async def test_names_without_configured_address_are_resolved_by_host(runs: Runs) -> None:
     outcome = await runs("def main(args): return fetch('http://localhost/')", "http://localhost")
     assert outcome.failure is not None
     [use] = outcome.network
@@ -437,7 +437,7 @@ async def test_names_that_the_operator_has_not_written_down_are_looked_up_by_the
 
 @pytest.mark.full
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can change its uid")
-def test_an_ordinary_users_server_has_the_same_way_out() -> None:
+def test_network_access_works_for_server_of_ordinary_user() -> None:
     command = (
         sys.executable,
         str(TESTS / "support" / "ordinary_user.py"),
@@ -455,7 +455,7 @@ def test_an_ordinary_users_server_has_the_same_way_out() -> None:
 # -- over HTTP -----------------------------------------------------------------------------------------------------
 
 
-def test_a_skill_gets_what_its_manifest_lists_and_it_is_recorded(
+def test_skill_reaches_hosts_of_its_manifest_and_run_records_them(
     start_server: Callable[..., Server], tmp_path: Path, plain: Upstream
 ) -> None:
     config = tmp_path / "skillery.toml"

@@ -67,7 +67,7 @@ BLIND = Mutation(
     "return []",
 )
 LIMITS = "test_each_process_has_limits_of_its_own"
-MOUNTS = "test_each_mount_allows_only_what_it_is_for"
+MOUNTS = "test_each_mount_has_minimal_options"
 OWN = "test_every_namespace_is_the_runs_own"
 RIGHTS = "test_no_capability_is_left_and_none_can_be_gained"
 FROM_OUTSIDE = "test_seen_from_the_host_every_process_of_a_run_is_locked"
@@ -92,7 +92,7 @@ MUTATIONS: dict[str, Mutation] = {
         "lockdown.py",
         'kernel.prctl("securebits", kernel.PR_SET_SECUREBITS, SECUREBITS)',
         "pass",
-        "test_rights_are_locked_as_well_as_given_up",
+        "test_code_runs_with_locked_securebits",
     ),
     "capset": Mutation(
         "lockdown.py",
@@ -125,7 +125,7 @@ MUTATIONS: dict[str, Mutation] = {
         "lockdown.py",
         "landlock.enforce(ruleset)",
         "pass",
-        "test_what_proc_shows_of_the_code_is_not_the_codes_to_change",
+        "test_code_cannot_write_its_proc_files",
     ),
     "seccomp": Mutation(
         "lockdown.py",
@@ -159,7 +159,7 @@ MUTATIONS: dict[str, Mutation] = {
         "landlock.py",
         'allow(ruleset, "/", READ)',
         'allow(ruleset, "/", READ | WRITE_FILE)',
-        "test_what_proc_shows_of_the_code_is_not_the_codes_to_change",
+        "test_code_cannot_write_its_proc_files",
     ),
     # -- root.py
     "hidden packages": Mutation(
@@ -193,13 +193,13 @@ MUTATIONS: dict[str, Mutation] = {
         "root.py",
         'DEVICES = ("null",',
         'DEVICES = ("tty", "null",',
-        "test_the_root_holds_what_it_should_and_nothing_else",
+        "test_root_folder_contains_only_expected_entries",
     ),
     "letting the host's root go": Mutation(
         "root.py",
         "    kernel.detach(OLD)\n    os.rmdir(OLD)\n",
         "",
-        "test_the_root_holds_what_it_should_and_nothing_else",
+        "test_root_folder_contains_only_expected_entries",
     ),
     # -- zygote.py and workshop.py
     "dying with the server (zygote)": Mutation(
@@ -222,7 +222,7 @@ MUTATIONS: dict[str, Mutation] = {
         "test_a_zygote_ends_with_a_killed_server_although_its_sockets_stay_open",
     ),
     "an open umask": Mutation(
-        "zygote.py", "os.umask(0o022)", "pass", "test_a_closed_umask_of_the_server_does_no_harm_to_its_first_run"
+        "zygote.py", "os.umask(0o022)", "pass", "test_first_run_ignores_restrictive_umask_of_server"
     ),
     "the zygote's rights": Mutation(
         "zygote.py",
@@ -256,7 +256,7 @@ MUTATIONS: dict[str, Mutation] = {
         "inmate.py",
         '        kernel.call("cgroup", kernel.SYS_WRITE, file, b"0", 1, answer=1)\n',
         "        pass\n",
-        "test_seen_from_the_host_every_process_is_in_the_groups_of_its_run",
+        "test_every_process_of_run_is_in_its_cgroups",
     ),
     "groups": Mutation(
         "zygote.py",
@@ -268,14 +268,14 @@ MUTATIONS: dict[str, Mutation] = {
         "inmate.py",
         '    kernel.call("gid", kernel.SYS_SETRESGID, posture.UID, posture.UID, posture.UID)\n',
         "",
-        "test_the_code_is_one_user_with_one_group_and_no_other",
+        "test_code_runs_as_single_user_and_group",
         seen_inside="gids",
     ),
     "the uid": Mutation(
         "inmate.py",
         '    kernel.call("uid", kernel.SYS_SETRESUID, posture.UID, posture.UID, posture.UID)\n',
         "",
-        "test_the_code_is_one_user_with_one_group_and_no_other",
+        "test_code_runs_as_single_user_and_group",
         seen_inside="uids",
     ),
     "the lock of both processes": Mutation(
@@ -295,7 +295,7 @@ MUTATIONS: dict[str, Mutation] = {
         "init.py", "os.O_EXCL, 0o111)", "os.O_EXCL, 0o555)", "test_seen_from_the_host_pid_1_is_nobodys_to_read"
     ),
     "a session of its own": Mutation(
-        "inmate.py", "        os.setsid()\n", "", "test_the_code_is_one_user_with_one_group_and_no_other"
+        "inmate.py", "        os.setsid()\n", "", "test_code_runs_as_single_user_and_group"
     ),
     "a name of its own": Mutation(
         "zygote.py", '    kernel.set_hostname("sandbox")\n', "", "test_the_machine_has_another_name_inside"
@@ -511,7 +511,7 @@ def test_the_server_of_an_ordinary_user_is_locked_in_too(name: str | None) -> No
 @only_as_root
 @pytest.mark.skipif(not EVERYTHING, reason="takes almost an hour: make mutations")
 @pytest.mark.parametrize("name", MUTATIONS)
-def test_everybody_who_notices(name: str, tmp_path: Path) -> None:
+def test_whole_contract_detects_each_mutation(name: str, tmp_path: Path) -> None:
     mutation = MUTATIONS[name]
     folder = changed_copy(tmp_path, BLIND, mutation, *([MUTATIONS[mutation.beside]] if mutation.beside else []))
     suites = ("test_sandbox_linux.py::TestLinuxSandbox", "test_sandbox_lockdown.py::TestLockdown")

@@ -129,7 +129,7 @@ async def test_random_numbers_and_names_differ_from_run_to_run(tmp_path: Path) -
             assert len({str(one) for one in same}) == 4
 
 
-async def test_what_the_import_needed_is_not_there_in_a_run_and_what_it_did_is(tmp_path: Path) -> None:
+async def test_run_keeps_variable_set_by_import_and_resets_other_state(tmp_path: Path) -> None:
     module = """
         import os, sys, warnings
         THREADS = os.environ.get('OMP_NUM_THREADS')
@@ -197,7 +197,7 @@ async def test_limits_hold_for_runs_of_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-async def test_what_cannot_be_imported_ahead_is_named_and_runs_import_for_themselves(tmp_path: Path) -> None:
+async def test_failed_preload_reports_reason_and_run_imports_module_itself(tmp_path: Path) -> None:
     async with running(tmp_path, preload_seconds=2, environment_memory_mb=128) as trial:
         assert "No module named 'nothing_of_the_kind'" in await spoiled(trial, "import nothing_of_the_kind")
         assert await spoiled(trial, "raise SystemExit(3)") == "import evil: SystemExit: 3"
@@ -239,7 +239,7 @@ async def test_a_sandbox_that_is_closed_waits_for_no_import(tmp_path: Path) -> N
                 await trial.sandbox.close()
 
 
-async def test_the_one_that_was_not_used_for_longest_leaves_for_another(tmp_path: Path) -> None:
+async def test_least_recently_used_environment_zygote_is_replaced(tmp_path: Path) -> None:
     async with running(tmp_path, environment_zygotes=2) as trial:
         mounts = {name: trial.packages({f"{name}.py": ""}) for name in ("one", "two", "three")}
         await imported(trial, mounts["one"], "one")
@@ -267,7 +267,7 @@ async def test_an_idle_zygote_ends_after_its_last_run(tmp_path: Path) -> None:
         await trial.is_well()
 
 
-async def test_none_is_kept_where_each_run_has_a_zygote_or_none_may_be(tmp_path: Path) -> None:
+async def test_no_environment_zygote_is_kept_if_settings_disable_them(tmp_path: Path) -> None:
     for settings in ({"recycle_runs": 1}, {"environment_zygotes": 0}):
         async with running(tmp_path, **settings) as trial:
             mount = trial.packages({"counts.py": COUNTS})
@@ -290,7 +290,7 @@ async def test_a_zygote_is_replaced_after_so_many_runs_without_a_wait(tmp_path: 
 
 
 @pytest.mark.full
-async def test_a_zygote_that_is_replaced_takes_no_run_with_it_that_is_being_forked(tmp_path: Path) -> None:
+async def test_replacing_zygote_loses_no_run_being_forked(tmp_path: Path) -> None:
     async with running(tmp_path, recycle_runs=4) as trial:
         mount = trial.packages({"counts.py": COUNTS})
         await imported(trial, mount, "counts")
@@ -299,7 +299,7 @@ async def test_a_zygote_that_is_replaced_takes_no_run_with_it_that_is_being_fork
             await asyncio.sleep(0.01 * (number % 5))
 
 
-async def test_killed_at_any_moment_it_costs_its_own_runs_at_most(tmp_path: Path) -> None:
+async def test_killed_environment_zygote_fails_only_its_runs(tmp_path: Path) -> None:
     async with running(tmp_path) as trial:
         before = descendants(os.getpid())
         mount = trial.packages({"counts.py": COUNTS})
@@ -343,7 +343,7 @@ async def test_a_missing_folder_is_reported_without_its_path(tmp_path: Path) -> 
         assert kept(trial)["counts"].message == "no run could be forked: No such file or directory"
 
 
-async def test_runs_of_one_environment_leave_nothing_for_each_other(tmp_path: Path) -> None:
+async def test_runs_of_same_environment_leave_nothing_for_each_other(tmp_path: Path) -> None:
     async with running(tmp_path) as trial:
         mount = trial.packages({"counts.py": "import os\nPID = os.getpid()"})
         await imported(trial, mount, "counts")
@@ -351,7 +351,7 @@ async def test_runs_of_one_environment_leave_nothing_for_each_other(tmp_path: Pa
         assert kept(trial)["counts"].state == "ready"
 
 
-async def test_runs_of_one_environment_share_no_memory_of_an_import(tmp_path: Path) -> None:
+async def test_runs_of_same_environment_share_no_memory_of_import(tmp_path: Path) -> None:
     """A fork copies memory, except memory that a module has mapped for several processes."""
     code = "import shares\ndef main(args):\n    found = shares.M[0]\n    shares.M[0] = 7\n    return found"
     async with running(tmp_path) as trial:
@@ -639,7 +639,7 @@ os.register_at_fork(after_in_child=lambda: os.kill(1, 9) or sys.exit(3))
 @pytest.mark.parametrize("behind", BEHIND)
 @pytest.mark.full(after=2)
 @pytest.mark.long
-async def test_a_module_that_changes_what_forks_runs_spoils_its_own_runs_at_most(tmp_path: Path, behind: str) -> None:
+async def test_module_tampering_with_zygote_breaks_only_its_runs(tmp_path: Path, behind: str) -> None:
     async with running(tmp_path) as trial:
         mount = trial.packages({"evil.py": BEHIND[behind]})
         await imported(trial, mount, "evil")
@@ -739,7 +739,7 @@ class TestLockdownOfPreloaded(lockdown.TestLockdown):
     test_seen_from_the_host_pid_1_is_nobodys_to_read = None  # type: ignore[assignment]
     test_the_process_that_runs_are_forked_from_keeps_three_rights = None  # type: ignore[assignment]
 
-    async def test_seen_from_the_host_each_process_has_what_it_needs_and_no_more(self, trial: Trial) -> None:
+    async def test_each_process_has_minimal_privileges_seen_from_host(self, trial: Trial) -> None:
         running = asyncio.ensure_future(trial.code(lockdown.WAIT))
         seen = [
             entry for entry in await lockdown.run_processes(running) if len(entry["NSpid"].split()) > lockdown.depth()

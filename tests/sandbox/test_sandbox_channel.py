@@ -145,7 +145,7 @@ def test_whatever_comes_first_the_set_up_is_ready_or_broken(sent: bytes) -> None
 
 
 @pytest.mark.parametrize("op", OPS)
-def test_what_is_claimed_or_sent_beyond_the_limits_is_never_kept(op: str) -> None:
+def test_oversized_message_is_refused_with_bounded_memory(op: str) -> None:
     header = json.dumps({"op": op}).encode()
     sent = HEAD.pack(len(header), 1 << 40) + header + bytes(48 << 20)
     host = MemoryHost()

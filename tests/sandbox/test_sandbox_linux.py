@@ -164,9 +164,7 @@ class TestLinuxSandbox(SharedSandbox, SandboxContract):  # type: ignore[misc]
         outcome = await trial.code("def main(args): pass")
         assert outcome.degraded == (() if IS_ROOT and hierarchies.candidates() else ("memory_tree",))
 
-    async def test_a_skill_that_cannot_be_mounted_is_the_hosts_fault_and_names_no_path(
-        self, trial: Trial, tmp_path: Path
-    ) -> None:
+    async def test_unmountable_skill_causes_sandbox_error_without_path(self, trial: Trial, tmp_path: Path) -> None:
         outcome = await trial.code("def main(args): pass", skills=(SkillMount("gone", tmp_path / "gone"),))
         assert outcome.failure is not None
         assert outcome.failure.type == "SandboxError"
@@ -226,7 +224,7 @@ class TestLinuxSandbox(SharedSandbox, SandboxContract):  # type: ignore[misc]
                 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
             assert outcome.failure is None or outcome.failure.type == "SandboxError"
 
-    async def test_cancelling_at_any_moment_leaves_nothing(self, trial: Trial) -> None:
+    async def test_cancelling_run_after_any_delay_leaves_nothing(self, trial: Trial) -> None:
         for delay in (0, 0.001, 0.005, 0.01, 0.015, 0.02, 0.025, 0.03, 0.05):
             running = asyncio.ensure_future(trial.code("import time\ndef main(args): time.sleep(1e6)"))
             await asyncio.sleep(delay)
@@ -239,7 +237,7 @@ class TestLinuxSandbox(SharedSandbox, SandboxContract):  # type: ignore[misc]
         outcome = await trial.code(HIDDEN_MEMORY[way], limits=Limits(timeout_ms=20_000, memory_mb=96))
         assert failure_type(outcome) in {"MemoryLimitExceeded", "PermissionError", "FileNotFoundError", "MemoryError"}
 
-    async def test_what_others_do_with_shared_files_is_not_seen(self, trial: Trial) -> None:
+    async def test_code_cannot_watch_access_to_shared_files(self, trial: Trial) -> None:
         code = """
         import ctypes, fcntl, os
         def refused(act):
@@ -287,7 +285,7 @@ class TestLinuxSandbox(SharedSandbox, SandboxContract):  # type: ignore[misc]
 
 
 @pytest.mark.full
-def test_the_doctor_finds_what_is_needed(tmp_path: Path) -> None:
+def test_doctor_probes_succeed_for_all_requirements(tmp_path: Path) -> None:
     probes = make(tmp_path).probe()
     assert [probe.name for probe in probes if probe.required and not probe.ok] == []
     assert all(probe.detail and (probe.ok or probe.fix) for probe in probes)
@@ -336,7 +334,7 @@ def test_groups_of_the_server_do_not_reach_the_code() -> None:
 
 @pytest.mark.full
 @only_as_root
-def test_without_user_namespaces_nothing_is_run_and_the_way_out_is_named() -> None:
+def test_run_is_refused_with_remedy_without_user_namespaces() -> None:
     script = ASK + (
         "from skillery.sandboxing.linux.cell import kernel, root\n"
         "kernel.unshare(kernel.NEWUSER); root.write_own_maps(65533, 65533)\n"
@@ -418,7 +416,7 @@ def test_servers_that_start_at_once_remove_the_groups_of_dead_servers_together()
 
 
 @pytest.mark.full
-def test_processes_that_are_killed_at_any_moment_fail_their_run_at_most_and_leave_nothing(tmp_path: Path) -> None:
+def test_killing_sandbox_processes_fails_only_their_run_and_leaks_nothing(tmp_path: Path) -> None:
     """The event loop is the one of real servers: uvloop refuses to write to a closed transport."""
     others = processes.children(os.getpid())
 
@@ -491,7 +489,7 @@ def test_a_zygote_that_hangs_up_and_lives_on_is_ended(tmp_path: Path) -> None:
 
 
 @only_as_root
-async def test_a_skill_may_lie_in_a_folder_whose_name_is_not_utf_8(tmp_path: Path) -> None:
+async def test_skill_runs_from_folder_with_non_utf_8_name(tmp_path: Path) -> None:
     folder = tmp_path / os.fsdecode(b"\xff") / "skill"
     folder.mkdir(parents=True)
     (folder / "main.py").write_text("def main(args): return 42")

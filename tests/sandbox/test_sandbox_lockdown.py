@@ -60,7 +60,7 @@ class TestLockdown(SandboxCases):
         found = [outside, *await asyncio.gather(*(trial.value(code) for _ in range(2)))]  # two runs at the same time
         assert [name for name in NAMESPACES if len({names[name] for names in found}) != 3] == []
 
-    async def test_the_code_is_one_user_with_one_group_and_no_other(self, trial: Trial) -> None:
+    async def test_code_runs_as_single_user_and_group(self, trial: Trial) -> None:
         code = "import os\ndef main(args): return [*os.getresuid(), *os.getresgid(), os.getsid(0) == 0]"
         assert await trial.value(code) == [1000] * 6 + [False]
 
@@ -68,7 +68,7 @@ class TestLockdown(SandboxCases):
         assert await trial.value("import socket\ndef main(args): return socket.gethostname()") == "sandbox"
         assert socket.gethostname() != "sandbox"
 
-    async def test_rights_are_locked_as_well_as_given_up(self, trial: Trial) -> None:
+    async def test_code_runs_with_locked_securebits(self, trial: Trial) -> None:
         code = "import ctypes\ndef main(args): return ctypes.CDLL(None).prctl(27, 0, 0, 0, 0)"
         assert await trial.value(code) == 0xEF
 
@@ -108,7 +108,7 @@ class TestLockdown(SandboxCases):
         assert 0 < found["RLIMIT_AS"][1] <= 64 << 30
         assert found["RLIMIT_NOFILE"] in ([1024, 1024], [256, 256])  # fewer without a cgroup
 
-    async def test_each_mount_allows_only_what_it_is_for(self, trial: Trial) -> None:
+    async def test_each_mount_has_minimal_options(self, trial: Trial) -> None:
         skill = trial.skill("mine", {"code/main.py": "def main(args): pass"})
         code = "def main(args): return open('/proc/self/mountinfo').read().splitlines()"
         lines = await trial.value(code, skills=(skill,), blobs=(trial.blob("blob:x", b"content"),))
@@ -122,7 +122,7 @@ class TestLockdown(SandboxCases):
             assert "ro" in options or writable or is_device or point == "/proc", point
             assert "noexec" in options or not (is_device or point in {"/dev/shm", "/proc"}), point
 
-    async def test_the_root_holds_what_it_should_and_nothing_else(self, trial: Trial) -> None:
+    async def test_root_folder_contains_only_expected_entries(self, trial: Trial) -> None:
         allowed = {"usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32"}
         allowed |= {"dev", "proc", "run", "workspace", "tmp", "skills", "packages", "blobs"}
         allowed |= {Path(sys.base_prefix).resolve().parts[1]}
@@ -142,7 +142,7 @@ class TestLockdown(SandboxCases):
         assert await trial.value(code) == []
 
     @pytest.mark.skipif(landlock.abi() == 0, reason="this kernel has no Landlock")
-    async def test_what_proc_shows_of_the_code_is_not_the_codes_to_change(self, trial: Trial) -> None:
+    async def test_code_cannot_write_its_proc_files(self, trial: Trial) -> None:
         """Only Landlock refuses this, because the code owns these files."""
         code = """
         import os
@@ -207,7 +207,7 @@ class TestLockdown(SandboxCases):
             assert len(set(entry["Uid"].split())) == 1
             assert not IS_ROOT or int(entry["Uid"].split()[0]) >= 100_000
 
-    async def test_seen_from_the_host_every_process_is_in_the_groups_of_its_run(self, trial: Trial) -> None:
+    async def test_every_process_of_run_is_in_its_cgroups(self, trial: Trial) -> None:
         held = {name for hierarchy in hierarchies.candidates() for name in hierarchy.controllers} if IS_ROOT else set()
         running = asyncio.ensure_future(trial.code(WAIT))
         seen = [Path(f"/proc/{entry['Pid']}/cgroup").read_text() for entry in await run_processes(running)]
@@ -239,7 +239,7 @@ class TestLockdown(SandboxCases):
         finally:
             signal.signal(signal.SIGINT, before)
 
-    async def test_a_closed_umask_of_the_server_does_no_harm_to_its_first_run(self, tmp_path: Path) -> None:
+    async def test_first_run_ignores_restrictive_umask_of_server(self, tmp_path: Path) -> None:
         before = os.umask(0o077)
         try:
             async with unprepared(tmp_path) as sandbox:

@@ -88,7 +88,7 @@ def test_another_architecture_is_killed(machine: str) -> None:
 
 @pytest.mark.parametrize("machine", syscalls.MACHINES)
 @given(high=st.integers(0, 2**32 - 1), low=st.integers(0, 2**32 - 1))
-def test_arguments_are_judged_by_what_the_kernel_looks_at(machine: str, high: int, low: int) -> None:
+def test_filter_checks_only_argument_bits_read_by_kernel(machine: str, high: int, low: int) -> None:
     program, architecture = seccomp.program(machine, cgroups=True), seccomp.ARCHITECTURE[machine]
     numbers = syscalls.numbers(syscalls.BY_ARGUMENT, machine)
     wide = high << 32 | low
@@ -190,7 +190,7 @@ def test_the_tables_name_no_call_twice() -> None:
 
 
 @given(limit=st.integers(2, 64), pieces=st.lists(st.binary(max_size=40), max_size=30))
-def test_of_a_log_the_two_ends_are_kept_and_the_middle_is_counted(limit: int, pieces: list[bytes]) -> None:
+def test_stored_log_keeps_both_ends_and_counts_dropped_bytes(limit: int, pieces: list[bytes]) -> None:
     log, everything = KeptLog(limit), b"".join(pieces)
     for piece in pieces:
         log.add(piece)
@@ -357,7 +357,7 @@ def used_group(
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_a_group_with_nothing_left_of_its_run_is_as_new_while_it_has_its_limits(tmp_path: Path, version: int) -> None:
+def test_empty_cgroup_is_as_new_while_its_limits_are_set(tmp_path: Path, version: int) -> None:
     group = used_group(tmp_path, version)
     assert group.is_as_new()
     group.free()
@@ -399,7 +399,7 @@ def test_the_ways_a_process_ends_have_their_words() -> None:
     )
 
 
-def test_the_folders_of_packages_are_hidden_and_lie_in_what_is_mounted() -> None:
+def test_hidden_package_folders_exist_inside_mounts() -> None:
     mounted = ["/usr", *plan.prefixes()]
     assert all(any(plan.is_beneath(path, root) for root in mounted) for path in plan.hidden(()))
     assert all(Path(path).is_dir() for path in plan.hidden(()))

@@ -72,12 +72,12 @@ def test_it_says_of_itself_that_it_is_unsafe() -> None:
     assert any(not probe.ok for probe in UnsafeSubprocess().probe())
 
 
-async def test_every_outcome_names_what_was_not_held(tmp_path: Path) -> None:
+async def test_every_outcome_reports_missing_isolation(tmp_path: Path) -> None:
     outcome = await Trial(UnsafeSubprocess(), tmp_path).code("def main(args): return 1")
     assert "isolation" in outcome.degraded
 
 
-async def test_what_the_host_does_with_a_result_is_not_the_time_of_the_code(tmp_path: Path) -> None:
+async def test_run_time_excludes_result_processing_on_host(tmp_path: Path) -> None:
     free = threading.Event()
     busy = [asyncio.ensure_future(JSON.run(free.wait)) for _ in range(50)]
     run = asyncio.ensure_future(

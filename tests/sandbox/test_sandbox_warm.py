@@ -103,7 +103,7 @@ async def test_a_workshop_that_dies_or_hangs_is_replaced(tmp_path: Path) -> None
             assert outcome.result == b'"hello"'
 
 
-async def test_runs_with_other_parameters_alternate_in_one_zygote(tmp_path: Path) -> None:
+async def test_runs_with_different_limits_alternate_in_same_zygote(tmp_path: Path) -> None:
     """The zygote knows the parameters of its last order, so their changes and returns must be told to it."""
     code = "import os\ndef main(args): return [args['x'], os.statvfs('/workspace').f_blocks * 4096 >> 20]"
     async with running(tmp_path, prepared=0) as trial:
@@ -154,7 +154,7 @@ USED_UP = {
 @pytest.mark.full
 @pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user has no cgroups here")
 @pytest.mark.parametrize("what", list(USED_UP))
-async def test_a_cgroup_serves_the_next_run_only_if_the_last_run_left_nothing_in_it(tmp_path: Path, what: str) -> None:
+async def test_cgroup_is_not_reused_after_run_hits_its_limits(tmp_path: Path, what: str) -> None:
     async with running(tmp_path, prepared=0) as trial:
 
         async def serves_again() -> bool:
@@ -248,7 +248,7 @@ def main(args):
             assert await trial.value(look, secret) == [False] * 4 + [[], [], []] + [False]
 
 
-async def test_what_is_searched_for_in_memory_would_be_found(tmp_path: Path) -> None:
+async def test_memory_search_finds_value_present_in_run(tmp_path: Path) -> None:
     code = (
         FIND_IN_MEMORY
         + "def main(args):\n    kept = args['a'] + args['b']\n    return found(args['a'], args['b']) and bool(kept)"

@@ -61,7 +61,7 @@ def test_a_sweep_deletes_old_exchanges_and_old_tokens_of_jobs(database: Database
         ({"ref": "refs/heads/main"}, "others can start them"),
     ],
 )
-def test_a_rule_of_an_admin_for_github_checks_who_may_start_the_job(job: dict[str, str], problem: str | None) -> None:
+def test_github_trust_rule_checks_event_and_ref_of_job(job: dict[str, str], problem: str | None) -> None:
     rule = TrustRule(
         id="r",
         target="a.*",

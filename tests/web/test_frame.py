@@ -72,7 +72,7 @@ def test_a_failure_is_a_page_for_browsers_and_json_for_programs(sqlite_server: S
     assert answer.json()["error"]["data"]["type"] == "not_found"
 
 
-def test_pages_say_what_a_browser_may_load(sqlite_server: Server) -> None:
+def test_pages_have_strict_content_security_policy_with_fresh_nonce(sqlite_server: Server) -> None:
     page = httpx.get(f"{sqlite_server.url}/none", headers=HTML)
     again = httpx.get(f"{sqlite_server.url}/none", headers=HTML)
     policy = page.headers["content-security-policy"]
@@ -207,7 +207,7 @@ def test_other_hosts_get_no_page(sqlite_server: Server) -> None:
         assert (answer.status_code, "evil.example" in answer.text) == (403, True)
 
 
-def test_a_visitor_is_asked_for_a_login_and_comes_back(tokens_sqlite: Server) -> None:
+def test_visitor_is_redirected_to_login_with_return_address(tokens_sqlite: Server) -> None:
     visitor = Browser(tokens_sqlite.url)
     asked = visitor.http.get("/runs?skill=a.b", headers=HTML)
     by_htmx = visitor.http.get("/runs", headers={**HTML, "hx-request": "true"})

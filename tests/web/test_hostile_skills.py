@@ -96,7 +96,7 @@ async def test_links_and_images_of_markdown_stay_inside_the_version(evil: Hostil
 
 
 @pytest.mark.full
-async def test_an_external_link_has_no_way_back(evil: HostileSkill, open_page: OpenPage) -> None:
+async def test_external_link_has_no_opener_or_referrer(evil: HostileSkill, open_page: OpenPage) -> None:
     page = await open_page(evil.server, evil.at(), storage_state=evil.cookies())
     link = page.locator(".prose a", has_text=re.compile("^outside$"))
     async with page.context.expect_page() as waiting:

@@ -98,7 +98,7 @@ def test_a_new_host_says_how_many_skills_reach_it(team: Team, new_name: str) -> 
     assert f"{network[1]} No other published skill that you see reaches this host." in after
 
 
-def test_limits_packages_and_programs_are_part_of_what_it_may_do(team: Team) -> None:
+def test_review_shows_changed_limits_packages_and_programs(team: Team) -> None:
     def runtime(figures: str, **limits: int) -> dict[str, Any]:
         return {"dependencies": [f"figures=={figures}"], **({"limits": limits} if limits else {})}
 
@@ -126,7 +126,7 @@ def test_a_permission_in_workspaces_needs_a_tick(team: Team) -> None:
     assert decide(browser, team.page, "approve", tick=["workspace:"]).status_code == 303
 
 
-def test_pictures_stand_side_by_side_and_renamed_files_are_one_change(team: Team) -> None:
+def test_review_shows_both_pictures_and_combines_renamed_files(team: Team) -> None:
     def files(picture: bytes, path: str) -> list[dict[str, Any]]:
         encoded = base64.b64encode(picture).decode()
         return [
@@ -206,7 +206,7 @@ def test_a_reviewer_rejects_an_own_version_but_does_not_approve_it(team: Team) -
 
 
 @pytest.mark.postgres
-def test_two_decisions_at_once_are_one_decision(team: Team) -> None:
+def test_concurrent_approvals_record_single_decision(team: Team) -> None:
     team.publish(team.ann, "1.0.0")
     team.publish(team.bot, "1.1.0")
     browsers = [team.browser(team.ann), team.browser(team.bob)]
@@ -254,7 +254,7 @@ def test_other_contents_lose_the_ticks_and_keep_the_note(team: Team) -> None:
 
 @pytest.mark.full
 @pytest.mark.asyncio(loop_scope="session")
-async def test_a_decision_of_another_reviewer_is_told_on_an_open_page(
+async def test_open_review_page_shows_decision_of_other_reviewer(
     org: Server, open_page: OpenPage, new_name: str
 ) -> None:
     team = Team(org, new_name)

@@ -79,7 +79,7 @@ def approve(browser: Browser, page: str, ticks: list[str], **fields: str) -> tup
     return answer.status_code, answer.headers.get("location", ""), html.unescape(answer.text)
 
 
-def test_a_reviewer_sees_the_queue_and_the_changes_in_the_order_of_danger(shop: Shop) -> None:
+def test_reviewer_sees_queue_and_changes_ordered_by_risk(shop: Shop) -> None:
     browser = shop.browser(shop.bob)
     queue, page = browser.get("/review").text, browser.get(shop.page).text
 
@@ -118,7 +118,7 @@ def test_each_new_permission_needs_its_tick(shop: Shop) -> None:
     assert "is approved and published" in browser.get("/review").text
 
 
-def test_a_kept_comparison_is_shown_only_to_callers_who_see_both_versions(shop: Shop) -> None:
+def test_cached_diff_requires_access_to_both_versions(shop: Shop) -> None:
     reader = shop.browser(token_of(shop.server, f"{shop.name}-eve", "read"))
     reviewer = shop.browser(shop.bob)
     diff = f"/s/{shop.name}@1.1.0/diff/1.0.0"
@@ -141,7 +141,7 @@ def test_an_approval_is_for_the_seen_digest(shop: Shop) -> None:
     assert shop.status() == "in_review"
 
 
-def test_the_second_reviewer_learns_what_the_first_decided(shop: Shop) -> None:
+def test_second_reviewer_sees_decision_of_first_reviewer(shop: Shop) -> None:
     first, second = shop.browser(shop.ann), shop.browser(shop.bob)
     form = form_of(second, shop.page, action="reject", note="no")
     assert approve(first, shop.page, TICKS)[0] == 303
@@ -195,7 +195,7 @@ def test_authors_and_readers_do_not_decide(shop: Shop, new_name: str) -> None:
 
 
 @pytest.mark.full
-def test_reviewers_who_may_not_approve_see_the_reason_and_may_reject(shop: Shop, new_name: str) -> None:
+def test_reviewers_without_approval_right_see_reason_and_may_reject(shop: Shop, new_name: str) -> None:
     """`publishing.reviewers` refuses the agent, and `publishing.self_approval` the author."""
     grants = [f"{shop.name.partition('.')[0]}.*"]
     agent = token_of(shop.server, f"{new_name}-agent", "read", "review", namespaces=grants, is_agent=True)

@@ -109,7 +109,7 @@ def test_problems_are_at_their_fields_and_the_input_is_kept(sqlite_server: Serve
     assert 'aria-describedby="a1-help a1-problem" aria-invalid="true"' in found.text
 
 
-def test_a_form_sent_twice_is_one_run(sqlite_server: Server, new_name: str) -> None:
+def test_form_submitted_twice_starts_single_run(sqlite_server: Server, new_name: str) -> None:
     make(sqlite_server.rpc, new_name)
     browser = Browser(sqlite_server.url, **HTML)
     page = f"/s/{new_name}@1.0.0/try"
@@ -274,7 +274,7 @@ async def test_a_page_follows_its_run_to_the_end(sqlite_server: Server, open_pag
 
 @pytest.mark.full
 @pytest.mark.asyncio(loop_scope="session")
-async def test_a_page_that_follows_a_run_asks_for_a_login_when_the_session_ends(
+async def test_run_page_redirects_to_login_after_session_ends(
     tokens_sqlite: Server, open_page: OpenPage, new_name: str
 ) -> None:
     root = Rpc(tokens_sqlite.url, token_of(tokens_sqlite, f"{new_name}-root", "admin"))
@@ -374,7 +374,7 @@ async def test_a_user_cancels_a_run(
 
 @pytest.mark.full
 @pytest.mark.asyncio(loop_scope="session")
-async def test_a_first_run_is_one_click_without_javascript(sqlite_server: Server, open_page: OpenPage) -> None:
+async def test_first_run_needs_single_click_without_javascript(sqlite_server: Server, open_page: OpenPage) -> None:
     page = await open_page(sqlite_server, "/s/text.csv.profile/try?example=1", javascript=False)
     await page.get_by_role("button", name="Run text.csv.profile").click()
     await page.wait_for_url("**/runs/run_*")
@@ -384,7 +384,7 @@ async def test_a_first_run_is_one_click_without_javascript(sqlite_server: Server
     assert await page.get_by_text("4993 rows").count() > 0
 
 
-def test_the_account_page_says_what_the_user_may_do(tokens_sqlite: Server, new_name: str) -> None:
+def test_account_page_shows_permissions_and_saves_preferences(tokens_sqlite: Server, new_name: str) -> None:
     assert ASKS_FOR_TOKENS
     browser = Browser(tokens_sqlite.url, **HTML)
     assert browser.sign_in(token_of(tokens_sqlite, new_name, "read", "run")).status_code == 303

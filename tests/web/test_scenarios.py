@@ -106,7 +106,7 @@ async def test_search_read_try_run(team: Team, visit: Any) -> None:
 
 
 @pytest.mark.full
-async def test_a_wrong_input_is_told_at_its_field(team: Team, visit: Any) -> None:
+async def test_invalid_input_is_reported_at_its_field(team: Team, visit: Any) -> None:
     await team.publish()
     page = await visit(team.reviewer, f"/s/{team.name}/try")
     await page.get_by_text("More arguments").click()
@@ -164,7 +164,7 @@ async def test_publish_review_approve_run_yank(team: Team, visit: Any, tmp_path:
 
 
 @pytest.mark.full
-async def test_readers_are_denied_what_they_may_not_do(team: Team, visit: Any) -> None:
+async def test_readers_cannot_open_pages_beyond_their_scopes(team: Team, visit: Any) -> None:
     await team.publish()
     page = await visit(team.reader, f"/s/{team.name}")
     assert await page.get_by_role("link", name="Try it").count() == 0

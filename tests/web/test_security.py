@@ -475,9 +475,7 @@ ACTIONS: dict[str, tuple[str, str, dict[str, str], set[str]]] = {
 
 @pytest.mark.parametrize("role", ROLES)
 @pytest.mark.full(after=1)
-def test_a_button_that_a_role_may_not_press_is_absent_and_its_form_refused(
-    role: str, tokens_sqlite: Server, new_name: str
-) -> None:
+def test_roles_see_and_submit_only_permitted_forms(role: str, tokens_sqlite: Server, new_name: str) -> None:
     made = make(tokens_sqlite, new_name, token_of(tokens_sqlite, new_name, "admin"))
     bot = token_of(tokens_sqlite, f"{new_name}-bot", "publish", namespaces=[f"{new_name}.*"], is_agent=True)
     made.names["waiting"] = "1.3.0"

@@ -75,7 +75,7 @@ def test_changes_have_an_undo(author: Author) -> None:
         assert not is_done(), fields
 
 
-def test_undo_restores_what_was_there(author: Author) -> None:
+def test_undo_restores_previous_state(author: Author) -> None:
     author.rpc("set_label", name=author.name, label="stable", version="1.0.0")
     line = author.send(action="set_label", label="stable")
     assert "stable moved from 1.0.0 to 1.1.0." in line

@@ -39,7 +39,7 @@ def _accepted(receiver: Receiver) -> list[str]:
 
 
 @pytest.mark.full
-def test_the_events_of_an_outage_arrive_in_order_once_the_target_is_back(start: Start) -> None:
+def test_events_of_outage_arrive_in_order_after_target_recovers(start: Start) -> None:
     # `make webhooks` does the same with 1,000 events, an outage of a minute and the default pauses.
     found = deliver_through_outage(start(), events=200, outage=1.0)
 
@@ -68,7 +68,7 @@ def test_a_failing_target_is_listed_with_its_queue_and_its_error(
     assert live["next_at"] is None
 
 
-def test_a_failed_event_is_sent_again_with_the_same_id_before_later_ones(
+def test_failed_event_is_retried_with_same_id_before_later_events(
     server: Server, receiver: Receiver, add_webhook: AddWebhook
 ) -> None:
     statuses = iter([500, 302, 404])
@@ -104,7 +104,7 @@ def test_a_slow_target_delays_no_other_target(start: Start, receiver: Receiver, 
 
 
 @pytest.mark.full
-def test_busy_webhooks_give_their_places_to_a_waiting_one(
+def test_busy_webhooks_yield_slots_to_waiting_webhook(
     start: Start, receiver: Receiver, add_webhook: AddWebhook
 ) -> None:
     server = start()
@@ -185,9 +185,7 @@ def test_a_target_that_is_gone_gets_no_more_events(start: Start, receiver: Recei
 @pytest.mark.smoke
 @pytest.mark.postgres
 @pytest.mark.full(after=1)
-def test_no_event_is_lost_or_out_of_order_if_the_server_is_killed(
-    start: Start, receiver: Receiver, add_webhook: AddWebhook
-) -> None:
+def test_killed_server_loses_or_reorders_no_event(start: Start, receiver: Receiver, add_webhook: AddWebhook) -> None:
     server = start()
     add_webhook(server.rpc, events=["deprecated"])
     sent: list[str] = []
@@ -228,7 +226,7 @@ def test_a_command_on_a_home_without_a_server_sends_nothing(
 
 
 @pytest.mark.full
-def test_a_server_that_stops_awaits_the_answer_to_an_attempt_under_way(
+def test_stopping_server_awaits_response_to_current_attempt(
     start: Start, receiver: Receiver, add_webhook: AddWebhook
 ) -> None:
     under_way = threading.Event()
@@ -252,7 +250,7 @@ def test_a_server_that_stops_awaits_the_answer_to_an_attempt_under_way(
 
 
 @pytest.mark.full
-def test_two_servers_never_send_at_the_same_time_and_one_takes_over(
+def test_servers_never_send_concurrently_and_second_takes_over(
     start_server: Start,
     new_postgres_database: Callable[[], str],
     receiver: Receiver,
@@ -284,7 +282,7 @@ def test_two_servers_never_send_at_the_same_time_and_one_takes_over(
 
 
 @pytest.mark.full
-def test_another_server_continues_when_the_lease_of_a_killed_one_ends(
+def test_other_server_continues_after_lease_of_killed_server_expires(
     start_server: Start,
     new_postgres_database: Callable[[], str],
     receiver: Receiver,

@@ -113,7 +113,7 @@ def test_an_event_of_a_failed_transaction_does_not_exist(database: Database) -> 
     assert database.read_now(lambda connection: connection.scalar(select(func.count()).select_from(outbox))) == 0
 
 
-def test_one_server_at_a_time_has_a_lease_until_it_ends(database: Database, webhook_id: str) -> None:
+def test_lease_is_exclusive_until_expiry_or_release(database: Database, webhook_id: str) -> None:
     claiming = partial(claim, table=webhooks, row_id=webhook_id, server="two")
     first = _claim(database, webhook_id)
     assert database.write_now(claiming) is None
@@ -133,9 +133,7 @@ def test_one_server_at_a_time_has_a_lease_until_it_ends(database: Database, webh
     assert database.read_now(partial(find_webhook, webhook_id=webhook_id)).position == 0
 
 
-def test_an_event_is_given_up_when_its_target_has_failed_for_as_long_as_the_setting_says(
-    database: Database, webhook_id: str
-) -> None:
+def test_event_becomes_dead_letter_after_target_fails_for_give_up_hours(database: Database, webhook_id: str) -> None:
     rules = Webhooks(retry_seconds=1, retry_max_seconds=3600, give_up_hours=24)
     for number in range(2):
         database.write_now(partial(_record, number=number))
@@ -164,7 +162,7 @@ def test_an_event_is_given_up_when_its_target_has_failed_for_as_long_as_the_sett
     assert row.attempts == 0
 
 
-def test_all_events_that_have_waited_long_enough_are_given_up_together(database: Database, webhook_id: str) -> None:
+def test_expired_events_become_dead_letters_in_batches(database: Database, webhook_id: str) -> None:
     rules = Webhooks(retry_seconds=1, retry_max_seconds=3600, give_up_hours=24)
     database.write_now(_record_many(BURY_BATCH + 20))
     _execute(database, update(outbox).values(created_at=datetime.now(UTC) - 30 * HOUR))

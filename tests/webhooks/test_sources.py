@@ -53,7 +53,7 @@ def events(event):
 
 
 @pytest.mark.full
-def test_a_quota_that_is_almost_used_up_is_told_once(
+def test_quota_near_event_is_sent_once_per_quota(
     start: Start, tmp_path: Path, receiver: Receiver, add_webhook: AddWebhook
 ) -> None:
     quotas = {"SKILLERY_QUOTAS_BLOBS": "5", "SKILLERY_QUOTAS_WORKSPACES": "5", "SKILLERY_QUOTAS_SESSION_TOOLS": "5"}
@@ -111,7 +111,7 @@ def test_plugins_get_the_same_events_in_order_and_miss_none(start: Start, tmp_pa
 
 
 @pytest.mark.full
-def test_a_server_whose_lease_ended_in_a_slow_hook_passes_no_more_events(
+def test_server_stops_passing_events_if_lease_expires_during_slow_hook(
     start_server: Start, new_postgres_database: Callable[[], str], tmp_path: Path
 ) -> None:
     database, seen, gate = new_postgres_database(), tmp_path / "seen", tmp_path / "gate"

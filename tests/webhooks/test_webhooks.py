@@ -21,7 +21,7 @@ AddWebhook = Callable[..., str]
 Publish = Callable[..., dict[str, Any]]
 
 
-def test_a_published_version_is_told_with_a_valid_signature(
+def test_published_version_sends_signed_event(
     rpc: Rpc, publish: Publish, new_name: str, receiver: Receiver, add_webhook: AddWebhook
 ) -> None:
     add_webhook(rpc, skills=[f"{new_name}.*"])
@@ -66,7 +66,7 @@ def test_a_changed_old_or_foreign_message_has_no_valid_signature(
     assert not verified(headers, body, other)
 
 
-def test_every_step_of_a_version_is_told_in_order(
+def test_lifecycle_of_version_sends_events_in_order(
     org: Server, new_name: str, receiver: Receiver, add_webhook: AddWebhook
 ) -> None:
     admin, agent, reviewer = (
@@ -107,7 +107,7 @@ def test_every_step_of_a_version_is_told_in_order(
     assert messages[5].data["message"] == "use y"
 
 
-def test_findings_of_a_stored_version_are_told(
+def test_findings_of_stored_version_send_event(
     org: Server, new_name: str, receiver: Receiver, add_webhook: AddWebhook
 ) -> None:
     admin = Caller(org.url, Who(f"{new_name}-admin", "admin", "*"))
@@ -138,7 +138,7 @@ def test_a_webhook_gets_only_the_events_and_skills_of_its_filter(
     assert told == [("published", f"{new_name}.a.x"), ("published", f"{new_name}.b"), ("yanked", f"{new_name}.b")]
 
 
-def test_a_failed_run_is_told_only_to_those_who_name_it(
+def test_run_failed_event_requires_explicit_subscription(
     rpc: Rpc, publish: Publish, new_name: str, receiver: Receiver, add_webhook: AddWebhook
 ) -> None:
     everything = rpc("add_webhook", url="http://localhost:9/", skills=[f"{new_name}.*"])

@@ -161,9 +161,7 @@ def test_hidden_large_and_special_files_are_left_out_by_name(
     assert "left out: large: has more than 64 MiB" in printed.err
 
 
-def test_a_tool_cannot_write_hidden_files_links_or_files_that_cannot_be_kept(
-    sqlite_server: Server, new_name: str, folder: Path
-) -> None:
+def test_tool_cannot_write_hidden_ignored_or_linked_files(sqlite_server: Server, new_name: str, folder: Path) -> None:
     skill = offer(sqlite_server.rpc, new_name)
     before = contents(folder)
 

@@ -130,7 +130,7 @@ def test_a_fork_of_a_fork_outlives_the_workspaces_before_it(server: Server) -> N
     assert gone["data"]["type"] == "snapshot_not_found"
 
 
-def test_two_runs_do_not_write_one_workspace_at_once(sqlite_server: Server) -> None:
+def test_busy_workspace_serializes_runs_and_refuses_reset_and_delete(sqlite_server: Server) -> None:
     rpc = sqlite_server.rpc
     made = create(rpc)
     begun = run(rpc, made["id"], write={"a": "1"}, sleep=1, more={"background": True})
@@ -182,9 +182,7 @@ def test_workspaces_belong_to_their_identity(org: Server) -> None:
 
 
 @pytest.mark.parametrize("accepts", [True, False])
-def test_a_skill_with_permissions_runs_in_a_workspace_only_if_it_says_so(
-    sqlite_rpc: Rpc, new_name: str, accepts: bool
-) -> None:
+def test_skill_with_permissions_needs_runtime_workspace(sqlite_rpc: Rpc, new_name: str, accepts: bool) -> None:
     runtime = {"language": "python", "entrypoint": "code/main.py", **({"workspace": True} if accepts else {})}
     permissions = {"network": ["https://example.com"]}
     manifest = {
@@ -293,7 +291,7 @@ LETTER = "def main(args):\n    [letter] = set(open('a').read())\n    return lett
 
 
 @pytest.mark.full
-def test_a_run_in_the_background_that_cannot_start_later_stays_on_record_as_failed(
+def test_background_run_is_recorded_as_failed_if_it_cannot_start(
     start_server: Callable[..., Server],
 ) -> None:
     rpc = start_server(env={"SKILLERY_CONCURRENT_RUNS": "1", "SKILLERY_QUEUED_MB": "1"}).rpc

@@ -94,13 +94,15 @@ class TestBubblewrapIsolation(InBubblewrap, *(cases for cases in SandboxIsolatio
 
 @pytest.mark.full(after=1)
 class TestBubblewrap(InBubblewrap, *CORE):  # type: ignore[misc]
-    async def test_what_is_not_held_is_not_left_unsaid(self, trial: Trial, sandbox: BubblewrapSandbox) -> None:
+    async def test_degraded_reports_memory_tree_only_if_it_is_not_enforced(
+        self, trial: Trial, sandbox: BubblewrapSandbox
+    ) -> None:
         outcome = await trial.code("def main(args): pass")
         assert ("memory_tree" in sandbox.capabilities) == (outcome.degraded == ())
         assert set(outcome.degraded) <= {"memory_tree"}
         assert {"disk", "disk_files", "processes", "network", "python", "stubs"} < sandbox.capabilities
 
-    async def test_a_skill_that_cannot_be_mounted_is_the_hosts_fault_and_names_no_path(
+    async def test_an_unmountable_skill_is_a_sandbox_error_without_host_path(
         self, trial: Trial, tmp_path: Path
     ) -> None:
         outcome = await trial.code("def main(args): pass", skills=(SkillMount("gone", tmp_path / "gone"),))
@@ -140,7 +142,7 @@ class TestBubblewrap(InBubblewrap, *CORE):  # type: ignore[misc]
                 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
             assert outcome.failure is None or outcome.failure.type == "SandboxError"
 
-    async def test_cancelling_at_any_moment_leaves_nothing(self, trial: Trial) -> None:
+    async def test_cancelling_at_any_time_leaves_nothing(self, trial: Trial) -> None:
         for delay in (0, 0.001, 0.005, 0.01, 0.015, 0.02, 0.025, 0.03, 0.035, 0.04, 0.05):
             running = asyncio.ensure_future(trial.code(SLEEP))
             await asyncio.sleep(delay)
@@ -148,7 +150,7 @@ class TestBubblewrap(InBubblewrap, *CORE):  # type: ignore[misc]
             with pytest.raises(asyncio.CancelledError):
                 await running
 
-    async def test_processes_that_are_killed_at_any_moment_fail_their_run_at_most(self, trial: Trial) -> None:
+    async def test_killing_processes_at_any_time_fails_at_most_their_run(self, trial: Trial) -> None:
         for delay in (0, 0.005, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04):
             running = asyncio.ensure_future(trial.code("import time\ndef main(args): time.sleep(0.2)"))
             before = descendants(os.getpid())
@@ -241,7 +243,7 @@ def status(pid: int) -> dict[str, str]:
     return found
 
 
-async def test_no_process_of_a_run_is_started_with_a_variable_of_the_server(
+async def test_processes_of_a_run_get_no_variable_of_the_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No process has a variable of the server, because any process with the same uid could read it: the launcher, bwrap
@@ -350,7 +352,7 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def test_the_doctor_finds_what_is_needed(tmp_path: Path) -> None:
+def test_required_probes_pass_and_failed_probes_name_a_fix(tmp_path: Path) -> None:
     probes = make(tmp_path).probe()
     assert [probe.name for probe in probes if probe.required and not probe.ok] == []
     assert all(probe.detail and (probe.ok or probe.fix) for probe in probes)
@@ -359,7 +361,7 @@ def test_the_doctor_finds_what_is_needed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("program", ["/nowhere/bwrap", "/bin/true"])
-async def test_without_bubblewrap_nothing_is_run_and_the_way_out_is_named(tmp_path: Path, program: str) -> None:
+async def test_an_unusable_program_is_reported_with_the_install_command(tmp_path: Path, program: str) -> None:
     sandbox = open_sandbox(BubblewrapSettings(program=program), Place(tmp_path))
     with pytest.raises(SandboxUnavailable, match="apt-get install bubblewrap"):
         await sandbox.start()

@@ -115,7 +115,7 @@ class TestLockdown(SandboxCases):
             found = [one.get("Environment", "") for one in map(status, pids)]
         assert found[:2] == ["", ""]
 
-    async def test_no_process_has_a_right_or_can_gain_one(self, sandbox: BubblewrapSandbox) -> None:
+    async def test_processes_have_no_capabilities_and_cannot_gain_privileges(self, sandbox: BubblewrapSandbox) -> None:
         async with three(sandbox) as pids:
             seen = [status(pid) for pid in pids]
         for one in seen:
@@ -158,7 +158,7 @@ class TestLockdown(SandboxCases):
         """
         assert await trial.value(code) == []
 
-    async def test_what_lies_in_the_root_and_in_run(self, trial: Trial) -> None:
+    async def test_root_dev_and_run_contain_only_allowed_entries(self, trial: Trial) -> None:
         allowed = {"usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", Path(sys.base_prefix).resolve().parts[1]}
         allowed |= {"dev", "proc", "run", "workspace", "tmp", "skills", "packages", "blobs"}
         found = await trial.value("import os\ndef main(args): return [os.listdir(p) for p in ('/', '/dev', '/run')]")

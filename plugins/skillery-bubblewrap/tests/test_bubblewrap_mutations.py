@@ -33,7 +33,7 @@ pytestmark = pytest.mark.full
 only_as_root = pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user's server does not have these steps")
 BLIND: Edit = (PROLOGUE, "        if wrong:\n", "        if False:\n")
 OWN = "test_every_namespace_is_the_runs_own"
-ONE_USER = "test_the_code_is_one_user_with_one_group_and_no_other"
+ONE_USER = "test_code_runs_as_single_user_and_group"
 RIGHTS = "test_no_capability_is_left_and_none_can_be_gained"
 LIMITS = "test_each_process_has_limits_of_its_own"
 READ_ONLY = "test_each_place_of_the_host_is_read_only"
@@ -138,7 +138,7 @@ MUTATIONS: dict[str, Mutation] = {
         COMMAND,
         "    for name in root.DEVICES:\n",
         '    for name in (*root.DEVICES, "tty"):\n',
-        "test_what_lies_in_the_root_and_in_run",
+        "test_root_dev_and_run_contain_only_allowed_entries",
     ),
     "the size of /workspace": size("/workspace", "disk_bytes", "8"),
     "the size of /tmp": size("/tmp", "tmp_bytes", "4"),
@@ -169,7 +169,7 @@ MUTATIONS: dict[str, Mutation] = {
         LOCKDOWN,
         'kernel.prctl("securebits", kernel.PR_SET_SECUREBITS, SECUREBITS)',
         "pass",
-        "test_rights_are_locked_as_well_as_given_up",
+        "test_code_runs_with_locked_securebits",
     ),
     "capset": one(
         LOCKDOWN, "    keep_capabilities(0)\n    kernel.prctl", "    kernel.prctl", RIGHTS, seen_inside="CapEff"
@@ -185,7 +185,7 @@ MUTATIONS: dict[str, Mutation] = {
         LOCKDOWN,
         "landlock.enforce(ruleset)",
         "kernel.close_others({0, 1, 2, 3})",
-        "test_what_proc_shows_of_the_code_is_not_the_codes_to_change",
+        "test_code_cannot_write_its_proc_files",
     ),
     "seccomp": one(LOCKDOWN, "    load_filter(program)\n", "", "test_pid_1_and_the_code_are_held_by_filters"),
     "the limit on core dumps": limit("CORE", "1"),

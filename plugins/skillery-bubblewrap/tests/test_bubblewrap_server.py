@@ -60,7 +60,7 @@ def test_it_conforms_to_the_protocol(
     assert code == 0, capsys.readouterr()
 
 
-def test_one_setting_chooses_it_for_skills_and_code(configured_server: Callable[..., Server]) -> None:
+def test_the_sandbox_setting_applies_to_skills_and_code(configured_server: Callable[..., Server]) -> None:
     rpc = configured_server(**CHOSEN, **program()).rpc
     code = (
         "def main(args):\n    return {'given': args, 'marks': open('/proc/self/mountinfo').read().count('/newroot')}\n"
@@ -88,7 +88,7 @@ def test_a_failure_and_a_blob_come_back_over_http(configured_server: Callable[..
 
 
 @pytest.mark.full
-def test_the_doctor_shows_bwrap_and_what_it_can_do(tmp_path: Path) -> None:
+def test_doctor_reports_bwrap_and_its_capabilities(tmp_path: Path) -> None:
     shown = skillery("doctor", "--json", "--home", str(tmp_path / "home"), **program())
     found: dict[str, Any] = json.loads(shown.stdout)
 
@@ -98,7 +98,7 @@ def test_the_doctor_shows_bwrap_and_what_it_can_do(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-def test_without_the_program_the_server_does_not_start_and_says_what_to_install(tmp_path: Path) -> None:
+def test_serve_and_doctor_name_the_package_if_bwrap_is_missing(tmp_path: Path) -> None:
     gone = {"SKILLERY_BACKENDS_SANDBOX_BUBBLEWRAP_PROGRAM": "/nowhere/bwrap"}
     home = str(tmp_path / "home")
     refused = skillery("serve", "--home", home, "--port", "0", **gone)

@@ -392,7 +392,7 @@ async def test_a_browser_with_two_providers_is_not_confused(
     await problems(page)
 
 
-def test_a_user_who_refuses_gets_the_reason(site: Site) -> None:
+def test_a_refused_login_shows_the_escaped_reason_of_the_provider(site: Site) -> None:
     address = site.returned(site.start(prompt="none"))  # no user is logged in at the provider
 
     refused(site, site.finish(address), said="login_required")

@@ -335,7 +335,7 @@ def test_a_server_without_a_client_id_is_named_with_the_remedy(
     assert code == 0, err
 
 
-def test_a_server_whose_metadata_name_another_address_is_refused(user: User) -> None:
+def test_login_refuses_metadata_of_another_address(user: User) -> None:
     """Otherwise, a server could get a token for another server (RFC 9728 §3.3)."""
     elsewhere = user.url.replace("127.0.0.1", "localhost")
 
@@ -355,7 +355,7 @@ def test_a_provider_with_another_issuer_is_refused(user: User, provider: OidcPro
     assert f"the identity provider '{provider.issuer}' calls itself 'https://id.example.org'" in said.err
 
 
-def test_a_provider_whose_addresses_are_not_encrypted_is_refused(user: User, provider: OidcProvider) -> None:
+def test_login_refuses_unencrypted_addresses_of_a_provider(user: User, provider: OidcProvider) -> None:
     metadata = json.dumps(
         {
             "issuer": provider.issuer,

@@ -74,7 +74,7 @@ async def test_a_new_key_is_read_once_for_all_requests(provider: OidcProvider, o
     assert provider.control()[KEYS] == 1
 
 
-async def test_unknown_keys_cause_one_read_in_a_minute(provider: OidcProvider, opened: Open) -> None:
+async def test_repeated_unknown_keys_refresh_the_key_set_once(provider: OidcProvider, opened: Open) -> None:
     one = await opened()
     provider.control(reset=True)
 
@@ -130,9 +130,7 @@ async def test_logins_do_not_wait_for_a_provider_that_has_just_failed(
         assert await name_of(one, provider.sign(jti="2")) == "robot"
 
 
-async def test_the_last_keys_stay_in_use_for_a_while_if_the_provider_is_gone(
-    provider: OidcProvider, opened: Open
-) -> None:
+async def test_cached_keys_outlast_a_provider_outage_up_to_their_limit(provider: OidcProvider, opened: Open) -> None:
     patient, strict = await opened(keys_seconds=1), await opened(keys_seconds=1, keys_kept_seconds=2)
     provider.control(answers={"*": {"status": 503}})
 
@@ -164,7 +162,7 @@ async def test_the_last_keys_stay_in_use_for_a_while_if_the_provider_is_gone(
         ({KEYS: {"body": '{"keys": [1, {"kty": "EC"}, {"kty": "RSA", "n": 1}]}'}}, "has no key for the algorithms"),
     ],
 )
-async def test_a_start_names_what_the_provider_does_wrong(
+async def test_startup_names_the_fault_of_the_provider(
     answers: dict[str, Any], said: str, provider: OidcProvider, opened: Open
 ) -> None:
     provider.control(answers=answers)
@@ -419,7 +417,7 @@ async def test_a_flood_at_once_is_bounded(provider: OidcProvider, opened: Open) 
     assert provider.control()[ASKED] <= 100
 
 
-async def test_a_refused_token_is_not_asked_about_again(provider: OidcProvider, opened: Open) -> None:
+async def test_a_refused_opaque_token_is_introspected_once(provider: OidcProvider, opened: Open) -> None:
     one = await opened(**OPAQUE)
     provider.control(reset=True)
 

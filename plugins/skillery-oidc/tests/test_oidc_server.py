@@ -139,7 +139,7 @@ def test_rules_decide_about_name_kind_scopes_and_namespaces(provider: OidcProvid
 
 
 @pytest.mark.full
-def test_a_user_who_leaves_a_group_loses_its_rights_within_the_life_of_the_token(
+def test_leaving_a_group_ends_its_rights_when_the_token_expires(
     provider: OidcProvider, sso: Callable[..., Server]
 ) -> None:
     server = sso("skew_seconds = 0")

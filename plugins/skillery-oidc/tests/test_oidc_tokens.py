@@ -314,7 +314,7 @@ async def test_a_cached_token_expires(provider: OidcProvider, tmp_path: Path) ->
         f"{part({'alg': ['ES256']})}.e30.e30",
     ],
 )
-async def test_what_is_no_token(text: str, authenticator: OidcAuthenticator) -> None:
+async def test_malformed_tokens_are_refused(text: str, authenticator: OidcAuthenticator) -> None:
     assert await refusal(authenticator, text)
 
 

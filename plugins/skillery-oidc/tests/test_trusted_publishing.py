@@ -128,7 +128,7 @@ def skill(name: str, version: str = "1.0.0") -> dict[str, Any]:
 
 
 @pytest.mark.full
-def test_a_job_publishes_and_the_version_says_who_built_it(provider: OidcProvider, server: Server) -> None:
+def test_versions_published_by_ci_jobs_show_their_provenance(provider: OidcProvider, server: Server) -> None:
     forge = Forge(server, provider)
 
     got = forge.granted()
@@ -286,7 +286,7 @@ def test_a_token_is_exchanged_once_for_as_long_as_clocks_may_differ(
 
 @pytest.mark.full
 @pytest.mark.postgres
-def test_of_many_exchanges_of_one_token_at_once_one_succeeds(provider: OidcProvider, server: Server) -> None:
+def test_concurrent_exchanges_of_the_same_token_succeed_once(provider: OidcProvider, server: Server) -> None:
     forge = Forge(server, provider)
     token = forge.token()
 
@@ -474,7 +474,7 @@ def issuer_below(provider: OidcProvider, path: str) -> tuple[str, dict[str, Any]
     return issuer, {f"/{path}/.well-known/openid-configuration": {"body": body}}
 
 
-def test_jobs_of_two_issuers_of_one_host_have_different_names(provider: OidcProvider, sqlite: Server) -> None:
+def test_jobs_of_two_issuers_on_the_same_host_have_different_names(provider: OidcProvider, sqlite: Server) -> None:
     forge = Forge(sqlite, provider)
     issuer, answer = issuer_below(provider, "realms/second")
     provider.control(answers=answer)
@@ -586,7 +586,7 @@ def entries_of(forge: Forge, issuer: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.full
-def test_the_audit_trail_says_who_got_a_token_and_why_not(
+def test_the_audit_trail_records_token_exchanges_and_refusal_reasons(
     provider: OidcProvider, start_server: Callable[..., Server]
 ) -> None:
     forge = Forge(start_server(env=ASKS_FOR_TOKENS | TRUST), provider)

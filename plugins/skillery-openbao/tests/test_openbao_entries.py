@@ -112,7 +112,7 @@ def test_a_value_that_is_no_variable_is_unavailable_and_not_shown(
     assert str(value) not in caplog.text or value is True
 
 
-def test_rights_to_one_entry_are_enough_to_read_it(
+def test_a_policy_for_a_single_entry_is_enough_to_read_it(
     engine: Engine, open_here: Open, caplog: pytest.LogCaptureFixture
 ) -> None:
     engine.put("API_KEY", VALUE)

@@ -115,7 +115,7 @@ def test_an_answer_to_a_write_that_is_lost_writes_once(engine: Engine, proxy: Fa
     assert engine.read("skillery/API_KEY") == {"value": VALUE}
 
 
-def test_while_the_server_is_unavailable_callers_do_not_wait_one_after_the_other(
+def test_callers_do_not_queue_while_the_server_is_unavailable(
     engine: Engine, proxy: FaultProxy, open_here: Open
 ) -> None:
     """Requests of many runs at one time would otherwise occupy the threads of Skillery's server."""

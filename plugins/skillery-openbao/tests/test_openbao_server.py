@@ -147,9 +147,7 @@ def test_runs_fail_while_openbao_is_sealed_or_unavailable_and_recover(served: Se
 
 
 @pytest.mark.full
-def test_a_revoked_token_leads_to_a_new_login_and_the_end_of_the_server_revokes_it(
-    bao: OpenBao, tmp_path: Path
-) -> None:
+def test_login_replaces_a_revoked_token_and_shutdown_revokes_the_new_token(bao: OpenBao, tmp_path: Path) -> None:
     role: dict[str, str] = {}
     with served_by(bao, tmp_path, lambda engine: role.update(engine.app_role()) or role) as (engine, server):
         engine.put("API_KEY", VALUE)
@@ -191,9 +189,7 @@ def test_the_commands_change_secrets_if_the_setting_allows_it(engine: Engine, tm
 
 
 @pytest.mark.full
-def test_the_commands_refuse_to_write_by_default_and_name_the_command_of_openbao(
-    engine: Engine, tmp_path: Path
-) -> None:
+def test_read_only_secrets_refuse_writes_and_name_the_bao_command(engine: Engine, tmp_path: Path) -> None:
     secret = command(tmp_path / "home", engine.settings(read_only=True))
     refused = secret("set", "API_KEY", value=VALUE)
 

@@ -92,9 +92,7 @@ def message(outcome: Outcome) -> str:
     return outcome.failure.message
 
 
-async def test_files_that_change_while_they_are_sent_fail_the_run_and_mark_the_node(
-    member: Member, tmp_path: Path
-) -> None:
+async def test_files_changed_during_transfer_fail_the_run_and_mark_the_node(member: Member, tmp_path: Path) -> None:
     given = job(skill(tmp_path / "skill", 2_000_000))
     packed = await pack(given, Trees())
     (tmp_path / "skill" / "data").write_bytes(os.urandom(2_000_000))
@@ -117,7 +115,7 @@ async def test_the_cache_keeps_recent_files_within_its_limit(start: StartEngine,
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
-async def test_a_full_disk_fails_the_run_with_the_reason_and_marks_the_node(start: StartEngine, tmp_path: Path) -> None:
+async def test_a_full_disk_fails_the_run_and_marks_the_node(start: StartEngine, tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", disk], check=True)

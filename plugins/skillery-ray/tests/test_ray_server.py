@@ -96,9 +96,7 @@ def test_skills_code_and_blobs_run_on_the_nodes(server: Server, two_nodes: RayCl
     assert server.rpc.http.get("/readyz").json()["status"] == "ready"
 
 
-def test_a_route_sends_a_run_to_a_node_with_its_label_and_a_cancelled_run_ends_there(
-    server: Server, two_nodes: RayCluster
-) -> None:
+def test_routes_select_nodes_by_label_and_cancelling_ends_the_run(server: Server, two_nodes: RayCluster) -> None:
     run_id = sleep_on(server, "98101.5", "on.two")
     engines = two_nodes.engines("two")
     (process,) = processes("98101.5")
@@ -146,7 +144,7 @@ def try_on_lost(server: Server) -> str | None:
 
 
 @pytest.mark.full
-def test_past_the_bound_of_pending_runs_the_answer_is_busy_and_a_dead_server_leaves_no_run(start: Start) -> None:
+def test_excess_runs_are_busy_and_a_killed_server_leaves_no_run(start: Start) -> None:
     server = start(pending=1, labels={"node": "one"})
     sleep_on(server, "98105.5")
     error = server.rpc.error("run_code", language="python", code="def main(args): return 1")
@@ -166,7 +164,7 @@ def skillery(folder: Path, settings: dict[str, Any], *arguments: str) -> subproc
 
 
 @pytest.mark.full
-def test_without_a_cluster_the_server_does_not_start_and_says_why_in_one_line(tmp_path: Path, ray: RayCluster) -> None:
+def test_serve_fails_with_a_single_line_if_ray_does_not_answer(tmp_path: Path, ray: RayCluster) -> None:
     settings = {**settings_of(ray, tmp_path), "address": f"127.0.0.1:{free_port()}"}
     refused = skillery(tmp_path, settings, "serve", "--port", "0")
     lines = [line for line in refused.stderr.splitlines() if "Ray does not answer" in line]
@@ -200,7 +198,7 @@ def test_the_doctor_needs_no_local_sandbox_and_names_nodes_with_other_versions(
 
 
 @pytest.mark.full
-def test_a_lost_cluster_is_unavailable_and_is_used_again_when_it_is_back(server: Server, two_nodes: RayCluster) -> None:
+def test_a_lost_cluster_is_unavailable_until_it_returns(server: Server, two_nodes: RayCluster) -> None:
     call = {"language": "python", "code": "def main(args): return 1"}
     two_nodes.kill_node("one")
     two_nodes.kill_node("two")

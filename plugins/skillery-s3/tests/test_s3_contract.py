@@ -21,7 +21,7 @@ class TestS3(StorageContract):
     def storage(self, weed: Weed, tmp_path: Path) -> Storage:
         return open_here(weed.endpoint, tmp_path)
 
-    def test_a_signed_address_is_valid_for_the_given_seconds(self, storage: Storage) -> None:
+    def test_a_signed_address_is_valid_for_the_requested_seconds(self, storage: Storage) -> None:
         assert isinstance(storage, SignsDownloads)
         address = storage.sign("0" * 64, 60, {})
 

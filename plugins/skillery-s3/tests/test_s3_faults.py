@@ -112,7 +112,7 @@ def test_a_damaged_download_never_ends_well(line: Line, fault: Fault, size: int)
 
 
 @pytest.mark.parametrize("size", [100_000, 3 * MIB])
-def test_a_damaged_content_is_named_and_does_not_block_a_copy_of_the_storage(
+def test_damaged_content_is_reported_and_does_not_block_a_storage_copy(
     line: Line, weed: Weed, tmp_path: Path, size: int
 ) -> None:
     database = Database(f"sqlite:///{tmp_path / 'x.db'}")

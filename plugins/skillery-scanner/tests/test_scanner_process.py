@@ -63,7 +63,7 @@ def test_a_scan_starts_while_the_server_has_more_than_1024_descriptors(process: 
     assert process.ask(b"two" * 100_000) == b"two" * 100_000
 
 
-def test_a_crash_fails_one_scan_and_the_next_has_a_new_process(process: ScanProcess) -> None:
+def test_a_crash_fails_only_its_scan_and_restarts_the_process(process: ScanProcess) -> None:
     assert process.ask(b"one") == b"one"
     with pytest.raises(ScanFailed, match="the process of the scan ended with the code"):
         process.ask(b"crash")
@@ -86,7 +86,7 @@ def errors_by_signal() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("errors_by_signal")
-def test_an_unforeseen_error_ends_the_process_so_that_no_late_answer_is_read(process: ScanProcess) -> None:
+def test_an_unexpected_error_ends_the_process_and_discards_its_late_answer(process: ScanProcess) -> None:
     with pytest.raises(Unforeseen):
         process.ask(b"interrupt")
 

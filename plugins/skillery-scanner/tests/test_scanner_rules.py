@@ -166,7 +166,7 @@ def test_no_bytes_stop_the_scan(content: bytes, path: str) -> None:
 
 
 @given(st.text("abcdef-_", min_size=5, max_size=12), st.integers(0, 11), st.sampled_from("xyz"))
-def test_one_edit_is_near_and_symmetric(name: str, place: int, letter: str) -> None:
+def test_a_single_edit_is_near_and_symmetric(name: str, place: int, letter: str) -> None:
     place = min(place, len(name) - 1)
     edits = {
         name[:place] + letter + name[place:],

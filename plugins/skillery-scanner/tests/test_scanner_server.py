@@ -160,7 +160,7 @@ def rescan(server: Server, *options: str, **env: str) -> Ended:
 
 @pytest.mark.full
 @pytest.mark.parametrize("kind", DATABASES)
-def test_a_rescan_finds_what_was_published_before(
+def test_rescan_reports_new_findings_in_published_versions(
     tmp_path: Path, start_server: Start, kind: str, request: pytest.FixtureRequest
 ) -> None:
     url = request.getfixturevalue("migrated_postgres_database")() if kind == "postgres" else ""
