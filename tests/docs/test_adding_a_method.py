@@ -34,7 +34,7 @@ def copy(tmp_path: Path) -> Path:
     for folder in ("src", "migrations", "skills", "docs"):
         shutil.copytree(ROOT / folder, tree / folder)
     shutil.copy(ROOT / "pyproject.toml", tree)  # has the format of generated code
-    recipe = CHANGES.read_text("utf-8").partition("\n## Adding a method\n")[2]
+    recipe = CHANGES.read_text("utf-8").partition("\n## Adding a method\n")[2].partition("\n## ")[0]
     code, paragraph = (textwrap.dedent(block) for block in re.findall(r"\n +```\w+\n(.*?)\n +```\n", recipe, re.DOTALL))
     [module] = re.findall(r"before `METHODS` in `(.*)`", recipe)
     [row] = re.findall(r"Add `(Method\(.*\))` to `METHODS`", recipe)
