@@ -12,9 +12,9 @@ from sqlalchemy import Connection, delete, insert, update
 
 from skillery.audit import local_actor
 from skillery.backends import KINDS, Storage
-from skillery.builtin.directory_storage import DirectoryStorage
+from skillery.builtin.directory_storage import MARK, DirectoryStorage
 from skillery.contents.deletions import claim
-from skillery.contents.storage_copies import StorageCopy, find_copy, mark_storage
+from skillery.contents.storage_copies import StorageCopy, find_copy, is_marked, mark_storage
 from skillery.database import Database
 from skillery.database.tables import deletions, objects
 from skillery.errors import StartupError
@@ -70,6 +70,22 @@ def test_a_storage_without_marks_is_refused(database: Database, tmp_path: Path) 
         with pytest.raises(StartupError, match=f"the storage '{name}' has no marks"):
             begin(database, source, target, NAMES, actor)
     assert database.read_now(find_copy) is None
+
+
+def test_an_empty_mark_is_no_mark_of_the_database(database: Database, tmp_path: Path) -> None:
+    (tmp_path / "first").mkdir()
+    mark = tmp_path / "first" / MARK
+    mark.write_text("")
+    with pytest.raises(StartupError, match="the mark of the storage 'first' is empty"):
+        Setup(database, tmp_path)
+    mark.unlink()
+    setup = Setup(database, tmp_path)
+    assert database.read_now(lambda connection: is_marked(connection, setup.source))
+
+    mark.write_text("")
+    with pytest.raises(StartupError, match="does not have the contents of this database"):
+        mark_storage(database, setup.source, "first")
+    assert not database.read_now(lambda connection: is_marked(connection, setup.source))
 
 
 def test_a_copy_that_another_copier_has_completed_stays_complete(database: Database, tmp_path: Path) -> None:

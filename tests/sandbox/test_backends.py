@@ -3,35 +3,48 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
+from inspect import getattr_static
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from types import SimpleNamespace, new_class
+from typing import Any, BinaryIO
 
 import pytest
 from sqlalchemy import select, update
 
 from skillery.backends import (
     KINDS,
+    Authenticator,
     Credentials,
     FollowsLog,
+    Job,
     ListsContents,
+    Outcome,
+    Probe,
     Progress,
+    RunHost,
+    Sandbox,
     Secrets,
     Storage,
     Upload,
+    UsesService,
 )
 from skillery.backends.outcomes import completed_host
+from skillery.backends.storage import NO_MARKS
+from skillery.backends.values import Completed
 from skillery.builtin.database_secrets import DatabaseSecrets, Keys
 from skillery.builtin.directory_storage import DirectoryStorage
 from skillery.builtin.environment_secrets import EnvironmentSecrets
 from skillery.builtin.open_authenticator import OpenAuthenticator
+from skillery.cli.database import service_problem
 from skillery.database import Database, tables
 from skillery.database.backend_values import BackendValues
-from skillery.errors import Unavailable
-from skillery.plugins.backends import problems
+from skillery.errors import StartupError, Unavailable
+from skillery.plugins.backends import Watch, Watched, problems
+from skillery.plugins.calls import Failures
 from skillery.testing import AuthenticatorContract, SecretsContract, StorageContract
 from skillery.testing.storage import digest_of, put
 
@@ -71,7 +84,7 @@ class TestIncomplete(StorageContract):
         return storage
 
     def test_it_has_the_defaults_of_optional_methods(self, storage: Storage) -> None:
-        assert storage.mark("first") == storage.find_mark() == ""
+        assert storage.mark("first") == storage.find_mark() == NO_MARKS
         assert storage.remove_unfinished(datetime.now(UTC), False) == 0
         assert not isinstance(storage, ListsContents)
 
@@ -101,7 +114,127 @@ def test_a_subclass_of_a_protocol_must_have_the_required_methods() -> None:
         def begin(self) -> Upload:
             raise AssertionError
 
-    assert len(list(problems(Half(), Storage))) == 4  # type: ignore[abstract]
+    assert list(problems(Half(), Storage)) == [  # type: ignore[abstract]
+        "lacks the method 'def open(self, digest: str) -> BinaryIO'",
+        "lacks the method 'def delete(self, digest: str) -> None'",
+    ]
+
+
+def test_a_subclass_of_a_protocol_may_leave_out_methods_that_do_nothing() -> None:
+    class Runs(Sandbox):
+        capabilities = frozenset({"python"})
+
+        def probe(self) -> list[Probe]:
+            return []
+
+        async def run(self, job: Job, host: RunHost) -> Outcome:
+            raise AssertionError
+
+    async def started(sandbox: Sandbox) -> None:
+        await sandbox.start()
+        await sandbox.close()
+
+    class Stores(Storage):
+        def begin(self) -> Upload:
+            raise AssertionError
+
+        def open(self, digest: str) -> BinaryIO:
+            raise AssertionError
+
+        def delete(self, digest: str) -> None:
+            raise AssertionError
+
+    assert list(problems(Runs(), Sandbox)) == list(problems(Stores(), Storage)) == []
+    asyncio.run(started(Runs()))
+    assert Stores().local_path("0" * 64) is None
+    Stores().check()
+
+
+@pytest.mark.parametrize("protocol", [Authenticator, Secrets])
+def test_a_class_may_inherit_from_uses_service_too(protocol: type) -> None:
+    for bases in ((UsesService, protocol), (protocol, UsesService)):
+        new_class("Backend", bases)
+    assert issubclass(OpenAuthenticator, UsesService)
+    assert not hasattr(UsesService, "authenticate")
+
+
+REQUIRED = {
+    "sandbox": "capabilities probe start run close",
+    "storage": "begin open local_path delete check",
+    "authenticator": "loopback_only authenticate",
+    "secrets": "read_only get names set remove",
+}
+
+
+@pytest.mark.parametrize("kind", REQUIRED)
+def test_a_backend_without_optional_methods_is_an_instance_of_its_protocol(kind: str) -> None:
+    def method(*_: object) -> None:
+        raise AssertionError
+
+    names = REQUIRED[kind].split()
+    complete, incomplete = SimpleNamespace(), SimpleNamespace()
+    for name in names:
+        value = False if name in {"loopback_only", "read_only"} else method
+        setattr(complete, name, value)
+        if name != names[0]:
+            setattr(incomplete, name, value)
+    protocol = KINDS[kind].protocol
+    unlike = new_class("Unlike", (protocol,))
+
+    assert isinstance(complete, protocol)
+    assert not isinstance(incomplete, protocol)
+    assert not isinstance(complete, unlike)
+    assert isinstance(watched(kind, complete), protocol)
+
+
+@pytest.mark.parametrize(("kind", "name"), [("authenticator", "loopback_only"), ("secrets", "read_only")])
+def test_a_watched_backend_has_the_data_of_its_protocol(kind: str, name: str) -> None:
+    # Since Python 3.12, `isinstance` with a Protocol finds only attributes of the instance and of its class.
+    backend = watched(kind, SimpleNamespace(**{name: True}))
+
+    assert getattr_static(backend, name) is True
+
+
+def test_a_watched_verifier_has_the_methods_of_its_service() -> None:
+    class Service:
+        async def start(self) -> None:
+            raise StartupError("the service is away")
+
+        async def close(self) -> None:
+            return
+
+    verifier = watched("verifier", Service())
+
+    assert getattr_static(verifier, "start")
+    assert service_problem([verifier]) == "the service is away"
+
+
+def test_a_completed_backend_can_be_copied() -> None:
+    storage = KINDS["storage"].completed(SimpleNamespace(folder="here"))
+    made = copy.copy(storage)
+
+    assert made.folder == "here"
+    assert not hasattr(Completed.__new__(Completed), "folder")
+
+
+@pytest.mark.parametrize(("is_local", "is_limited"), [(True, False), (property(lambda _: True), True), ("no", True)])
+def test_reads_have_no_limit_only_if_is_local_is_true(is_local: object, is_limited: bool) -> None:
+    members = {"is_local": is_local, "get": lambda *_: threading.current_thread().name}
+    secrets = watched("secrets", type("Vault", (), members)())
+
+    assert (secrets.get("A") == "plugin get") is is_limited
+
+
+def test_a_contract_checks_methods_of_the_instance() -> None:
+    greedy = SimpleNamespace(loopback_only=False, recognizes=lambda credentials: True)
+    for authenticator in (greedy, KINDS["authenticator"].completed(greedy)):
+        contract: Any = TestOpenAuthenticator()
+        with pytest.raises(AssertionError):
+            asyncio.run(contract.test_it_recognizes_its_own_credentials(authenticator, Credentials({}, "127.0.0.1")))
+
+
+def watched(kind: str, backend: object) -> Any:
+    return Watched(backend, KINDS[kind], Watch("plugin", Failures(), 60))
 
 
 def test_a_host_without_optional_methods_gets_the_defaults() -> None:

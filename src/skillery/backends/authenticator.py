@@ -8,7 +8,7 @@ from typing import Literal, Protocol, runtime_checkable
 
 import msgspec
 
-from skillery.backends.values import Identity, Kind, Transaction, UsesService, default
+from skillery.backends.values import Identity, Kind, Transaction, WithDefaults, default
 from skillery.errors import NotAuthenticated
 
 
@@ -49,7 +49,7 @@ class Explanation(msgspec.Struct, frozen=True):
 
 
 @runtime_checkable
-class Authenticator(UsesService, Protocol):
+class Authenticator(Protocol, metaclass=WithDefaults):
     """Returns the identity of a caller. Methods with a default are optional."""
 
     loopback_only: bool
@@ -66,8 +66,8 @@ class Authenticator(UsesService, Protocol):
         """Return whether the credentials are meant for this backend, whether they are valid or not. Do not block.
 
         If the result is False, the server asks the next authenticator of the setting `auth`. If it is True, this
-        backend decides alone. A backend that recognizes a request without credentials takes all credentials, so it must
-        be the last. Default: True.
+        backend decides alone. A backend without this method takes all credentials, so it must be the last. Default:
+        True.
         """
         return True
 
@@ -99,6 +99,15 @@ class Authenticator(UsesService, Protocol):
         except NotAuthenticated as error:
             return Explanation((ExplainedCheck("token", "failed", error.message),), None)
         return Explanation((ExplainedCheck("token", "ok", "it is valid"),), identity)
+
+    @default("start", "close")
+    async def start(self) -> None:
+        """See `UsesService`."""
+        return
+
+    @default("start", "close")
+    async def close(self) -> None:
+        return
 
 
 @runtime_checkable

@@ -10,7 +10,7 @@ import msgspec
 
 from skillery.backends.jobs import Job
 from skillery.backends.outcomes import Outcome, RunHost
-from skillery.backends.values import Kind, default
+from skillery.backends.values import Kind, WithDefaults, default
 
 
 class Probe(msgspec.Struct, frozen=True):
@@ -87,7 +87,7 @@ LIMITS: frozenset[str] = frozenset(
 
 
 @runtime_checkable
-class Sandbox(Protocol):
+class Sandbox(Protocol, metaclass=WithDefaults):
     """Runs each job in a new environment, which is destroyed afterwards."""
 
     @property
@@ -104,12 +104,13 @@ class Sandbox(Protocol):
         """
         ...
 
+    @default()
     async def start(self) -> None:
         """Prepare for runs. A second call does nothing.
 
-        Raise SandboxUnavailable if this host cannot enforce the guarantees of the sandbox.
+        Raise SandboxUnavailable if this host cannot enforce the guarantees of the sandbox. Default: do nothing.
         """
-        ...
+        return
 
     async def run(self, job: Job, host: RunHost) -> Outcome:
         """Run the job and return its outcome. Never raise because of the code: its failures are part of the outcome.
@@ -119,7 +120,10 @@ class Sandbox(Protocol):
         """
         ...
 
-    async def close(self) -> None: ...
+    @default()
+    async def close(self) -> None:
+        """Release what `start` has prepared. Default: do nothing."""
+        return
 
     @default()
     def figures(self) -> Mapping[str, float]:

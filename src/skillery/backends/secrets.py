@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
-from skillery.backends.values import Kind, Transaction, UsesService
+from skillery.backends.values import Kind, Transaction, WithDefaults, default
 
 
 @runtime_checkable
-class Secrets(UsesService, Protocol):
+class Secrets(Protocol, metaclass=WithDefaults):
     """Stores the values of secrets by name. Blocking: several worker threads call the methods at the same time.
 
     A backend must not put a value into an exception or the log. A backend that cannot be reached raises Unavailable.
@@ -35,6 +35,15 @@ class Secrets(UsesService, Protocol):
     def remove(self, name: str) -> bool:
         """Remove the value of a secret. Return whether there was one."""
         ...
+
+    @default("start", "close")
+    async def start(self) -> None:
+        """See `UsesService`."""
+        return
+
+    @default("start", "close")
+    async def close(self) -> None:
+        return
 
 
 @runtime_checkable

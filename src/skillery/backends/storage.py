@@ -7,7 +7,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO, Protocol, runtime_checkable
 
-from skillery.backends.values import Kind, default
+from skillery.backends.values import Kind, WithDefaults, default
+
+NO_MARKS = "this storage has no marks"
+"""The result of `mark` and `find_mark` of a storage without them. A damaged mark is never this text."""
 
 
 class Upload(Protocol):
@@ -28,7 +31,7 @@ class Upload(Protocol):
 
 
 @runtime_checkable
-class Storage(Protocol):
+class Storage(Protocol, metaclass=WithDefaults):
     """Stores immutable contents by their SHA-256. Blocking: several worker threads call the methods at the same time.
 
     If the disk is full, the methods raise StorageFull and store nothing.
@@ -40,9 +43,12 @@ class Storage(Protocol):
         """Return a seekable stream of the content. Raise ContentMissing if the storage does not have the content."""
         ...
 
+    @default()
     def local_path(self, digest: str) -> Path | None:
-        """Return the path of a read-only local file with the content, or None if the storage has no such file."""
-        ...
+        """Return the path of a read-only local file with the content, or None if the storage has no such file.
+        Default: None.
+        """
+        return None
 
     def delete(self, digest: str) -> None:
         """Delete the content. Do nothing if the content is missing.
@@ -52,9 +58,10 @@ class Storage(Protocol):
         """
         ...
 
+    @default()
     def check(self) -> None:
-        """Raise an exception if the storage does not work at present."""
-        ...
+        """Raise an exception if the storage does not work at present. Default: do nothing."""
+        return
 
     @default("mark", "find_mark")
     def mark(self, made: str) -> str:
@@ -64,12 +71,12 @@ class Storage(Protocol):
         By the mark, a server notices that its storage belongs to another database. If several servers call this method
         at the same time, only the mark of one of them is stored. Default: the storage has no marks.
         """
-        return ""
+        return NO_MARKS
 
     @default("mark", "find_mark")
     def find_mark(self) -> str | None:
-        """Return the mark, None if none is stored yet, or "" if the storage has no marks."""
-        return ""
+        """Return the mark, None if none is stored yet, or NO_MARKS if the storage has no marks."""
+        return NO_MARKS
 
     @default()
     def remove_unfinished(self, begun_before: datetime, dry_run: bool) -> int:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import datetime
-from inspect import isfunction
+from inspect import get_annotations, isfunction, unwrap
 from pathlib import Path
 from types import MethodType
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
@@ -196,18 +196,36 @@ def default(*together: str) -> Callable[[Method], Method]:
     return mark
 
 
+class WithDefaults(type(Protocol)):  # type: ignore[misc]
+    """The class of Protocols for which `isinstance` needs only the members without a default."""
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        if super().__instancecheck__(instance):
+            return True
+        return cls._is_protocol and all(hasattr(instance, name) for name in _required(cls))
+
+
+def _required(protocol: type) -> Iterator[str]:
+    for name, member in (get_annotations(protocol) | dict(vars(protocol))).items():
+        if not name.startswith("_") and not hasattr(member, "__together__"):
+            yield name
+
+
 def methods_of(protocol: type) -> Mapping[str, Callable[..., Any]]:
-    """Return the methods of a Protocol and of its bases, by name."""
-    members: dict[str, Any] = {}
-    for base in protocol.__mro__:
-        if getattr(base, "_is_protocol", False):
-            members |= {name: member for name, member in vars(base).items() if name not in members}
-    return {name: member for name, member in members.items() if isfunction(member) and not name.startswith("_")}
+    """Return the methods of a Protocol, by name."""
+    members = vars(protocol).items()
+    return {name: member for name, member in members if isfunction(member) and not name.startswith("_")}
 
 
 def is_left_out(backend: object, method: Callable[..., Any]) -> bool:
     """Return whether a method of a Protocol is optional and the backend does not have it."""
     return not all(hasattr(backend, name) for name in getattr(method, "__together__", ()))
+
+
+def has_default(backend: object, method: Callable[..., Any]) -> bool:
+    """Return whether a backend lacks a method of a Protocol, or has the default of the Protocol."""
+    own = getattr(backend, method.__name__, None)
+    return own is None or getattr(unwrap(own), "__func__", None) is method
 
 
 @runtime_checkable
@@ -242,13 +260,20 @@ class Completed:
         """`wrapped(name, method)` returns the method that callers get."""
         self._backend = backend
         # Attributes of the instance: since Python 3.12, `isinstance` with a Protocol does not use `__getattr__`.
+        # Annotated data of a Protocol, such as `read_only`, does not change. `capabilities` is a property: it does.
         for protocol in protocols:
+            for name in get_annotations(protocol):
+                if hasattr(backend, name):
+                    setattr(self, name, getattr(backend, name))
             for name, method in methods_of(protocol).items():
                 own = MethodType(method, self) if is_left_out(backend, method) else getattr(backend, name, None)
                 if own is not None:
                     setattr(self, name, wrapped(name, own))
 
     def __getattr__(self, name: str) -> Any:
+        # A copy that is being made has no `_backend` yet, and special methods of the backend are not those of the copy.
+        if name == "_backend" or name.startswith("__"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self._backend, name)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, Protocol, runtime_checkable
 
-from skillery.backends.values import Kind
+from skillery.backends.values import Kind, UsesService
 
 
 @runtime_checkable
@@ -29,4 +29,4 @@ class Verifier(Protocol):
         ...
 
 
-KIND = Kind("verifier", Verifier, reads=("check_issuer", "verify"))
+KIND = Kind("verifier", Verifier, (UsesService,), reads=("check_issuer", "verify"))

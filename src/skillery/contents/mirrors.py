@@ -17,6 +17,7 @@ from typing import BinaryIO, NamedTuple
 from sqlalchemy import Connection
 
 from skillery.backends import Storage, Upload
+from skillery.backends.storage import NO_MARKS
 from skillery.contents.storage_copies import StorageCopy, find_copy, find_mark, former_marks
 from skillery.contents.store import CHUNK_BYTES
 from skillery.database import Database
@@ -125,7 +126,7 @@ class MirroredStorage:
                 "this server and restart it. skillery storage status shows the copy.",
             ) from error
         mark = copy.target_mark if name == copy.target else self._database.read_now(find_mark)
-        if opened.find_mark() not in {"", mark}:
+        if opened.find_mark() not in {NO_MARKS, mark}:
             raise Unavailable(
                 f"the storage '{name}' of this server has other settings than the copy that is under way",
                 hint=f"Nothing was stored. An admin has to set the same [backends.storage.{name}] for this server and "

@@ -16,6 +16,7 @@ import msgspec
 from sqlalchemy import Connection, delete, insert
 
 from skillery.backends import Storage
+from skillery.backends.storage import NO_MARKS
 from skillery.database import Database, take_turns
 from skillery.database.backend_values import find_value, forget_value, keep_value
 from skillery.database.tables import registry
@@ -36,12 +37,16 @@ def mark_storage(database: Database, storage: Storage, name: str) -> None:
     `name` is the name of the storage backend. A storage that does not support marks is accepted. Raise StartupError if
     the marks differ: the database belongs to another storage.
     """
-    if storage.find_mark() == "":
+    if storage.find_mark() == NO_MARKS:
         return
     known = database.read_now(find_mark)
     if known is None:
-        made = storage.mark(secrets.token_hex(16)).encode()
-        known = database.write_now(lambda connection: keep_value(connection, KEY_NAME, made)).decode()
+        made = storage.mark(secrets.token_hex(16))
+        if not made:
+            raise StartupError(
+                f"the mark of the storage '{name}' is empty: remove it, and the next start stores a new one"
+            )
+        known = database.write_now(lambda connection: keep_value(connection, KEY_NAME, made.encode())).decode()
     if storage.find_mark() != known:
         raise StartupError(
             f"the storage '{name}' does not have the contents of this database: set the right storage in "
@@ -114,7 +119,7 @@ def check_storage(database: Database, storage: Storage, name: str) -> None:
             f"the storage '{name}' is not complete yet: start with storage = \"{copy.source}\" until skillery storage "
             f"status shows 'copied'. If the copy was interrupted, skillery storage copy --to {name} continues it"
         )
-    if storage.find_mark() not in {"", copy.target_mark}:
+    if storage.find_mark() not in {NO_MARKS, copy.target_mark}:
         raise StartupError(
             f"the storage '{name}' is not the target of the finished copy: check [backends.storage.{name}]"
         )
@@ -192,7 +197,7 @@ def is_marked(connection: Connection, storage: Storage) -> bool:
     Return True if the database has no mark, or if the storage does not support marks.
     """
     known, copy = find_mark(connection), find_copy(connection)
-    return known is None or storage.find_mark() in {"", known, copy.target_mark if copy is not None else known}
+    return known is None or storage.find_mark() in {NO_MARKS, known, copy.target_mark if copy is not None else known}
 
 
 def _put(connection: Connection, key: str, value: bytes) -> None:

@@ -24,6 +24,7 @@ from sqlalchemy import Connection, func, select
 
 from skillery import audit
 from skillery.backends import Storage
+from skillery.backends.storage import NO_MARKS
 from skillery.contents.deletions import drop_files, wait_until_deleted
 from skillery.contents.mirrors import DamagedContent, MirroredStorage, copy_content
 from skillery.contents.storage_copies import StorageCopy, begin_copy, end_copy, find_copy, former_marks, save_copy
@@ -83,7 +84,7 @@ def begin(
     target.check()
     source.check()
     for storage, name in ((source, names[0]), (target, names[1])):
-        if storage.find_mark() == "":
+        if storage.find_mark() == NO_MARKS:
             raise StartupError(
                 f"the storage '{name}' has no marks: use a release of its plugin with the methods mark and find_mark. "
                 "Without marks, a server with the previous setting writes to the wrong storage after the copy"

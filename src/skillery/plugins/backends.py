@@ -59,7 +59,7 @@ class Watched(Completed):
 
     def __init__(self, backend: object, kind: Kind, watch: Watch) -> None:
         # Not inherited: a subclass may wait for a service.
-        is_local = vars(type(backend)).get("is_local", False)
+        is_local = vars(type(backend)).get("is_local") is True
 
         def watched(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
             return _watched(method, name, watch, not is_local and name in kind.reads)

@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from skillery.backends import KINDS, ListsContents, SignsDownloads, Storage
+from skillery.backends.storage import NO_MARKS
 from skillery.errors import ContentMissing
 from skillery.testing.rules import Contract
 
@@ -136,7 +137,7 @@ class StorageContract(Contract):
     def test_the_first_mark_stays(self, storage: Storage) -> None:
         """`mark` stores the first mark, and returns it to all later callers."""
         storage = KINDS["storage"].completed(storage)
-        if storage.find_mark() == "":
+        if storage.find_mark() == NO_MARKS:
             return
         assert storage.find_mark() is None
         assert storage.mark("one") == "one"
@@ -146,7 +147,7 @@ class StorageContract(Contract):
     def test_a_mark_is_no_content(self, storage: Storage) -> None:
         """If a mark were listed as a content, a sweep would delete it."""
         storage = KINDS["storage"].completed(storage)
-        if storage.find_mark() == "" or not isinstance(storage, ListsContents):
+        if storage.find_mark() == NO_MARKS or not isinstance(storage, ListsContents):
             return
         storage.mark("one")
 
