@@ -103,6 +103,17 @@ async def test_files_changed_during_transfer_fail_the_run_and_mark_the_node(memb
     assert (await run(member, given)).result == b"2000000", "the true files are fetched afterwards"
 
 
+async def test_a_host_without_optional_methods_gets_their_defaults(member: Member, tmp_path: Path) -> None:
+    class Reader:
+        begin_blob, read_blob, call_skill = MemoryHost.begin_blob, MemoryHost.read_blob, MemoryHost.call_skill
+
+    code = "import runtime\ndef main(args):\n    runtime.progress(1)\n    return 1"
+    given = job(skill(tmp_path / "skill", 10), code)
+    outcome = await member.run(given, await pack(given, Trees()), Reader())  # type: ignore[arg-type]
+
+    assert outcome.result == b"1"
+
+
 async def test_the_cache_keeps_recent_files_within_its_limit(start: StartEngine, tmp_path: Path) -> None:
     member = await member_of(start(tmp_path / "small", cache_mb=3))
     for number in range(4):

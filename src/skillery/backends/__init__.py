@@ -114,6 +114,7 @@ __all__ = [
     "Verifier",
     "Warm",
     "Workspace",
+    "completed_host",
 ]
 
 

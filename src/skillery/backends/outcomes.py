@@ -134,10 +134,11 @@ class RunHost(Protocol):
         """Return the size in bytes of a blob that this run wrote, and its content in pieces. Raise BlobNotFound for
         any other id.
 
-        Default: one piece. Code that requests a blob but does not read it then occupies memory of the server.
+        Default: the result of `read_blob` in pieces. Code that requests a blob but does not read it then occupies
+        memory of the server.
         """
         content = await self.read_blob(blob_id)
-        return len(content), _piece(content)
+        return len(content), _pieces(content)
 
     @default()
     def progressed(self, progress: Progress) -> None:
@@ -161,8 +162,12 @@ class RunHost(Protocol):
             pass
 
 
-async def _piece(content: bytes) -> AsyncIterator[bytes]:
-    yield content
+PIECE_BYTES = 512 * 1024
+
+
+async def _pieces(content: bytes) -> AsyncIterator[bytes]:
+    for start in range(0, len(content), PIECE_BYTES):
+        yield content[start : start + PIECE_BYTES]
 
 
 def completed_host(host: RunHost) -> RunHost:

@@ -19,6 +19,7 @@ from skillery.backends import (
     Outcome,
     Progress,
     RunHost,
+    completed_host,
 )
 from skillery.errors import BlobNotFound, ContentMissing, SkilleryError, SkillFailed
 from skillery_ray.jobs import Packed
@@ -44,7 +45,7 @@ class Conversation:
         self._wire = wire
         self._job = job
         self._packed = packed
-        self._host = host
+        self._host = completed_host(host)
         self._numbers = itertools.count(1)
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._blobs: dict[int, BlobWriter] = {}
