@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
 
+from skillery.backends import KINDS, Credentials
+from skillery.identity.authenticator_chain import AuthenticatorChain
 from tests.cli.test_cli import skillery
 from tests.conftest import Server
 
@@ -93,6 +96,33 @@ def test_first_authenticator_refuses_unrecognized_credentials(
     assert ask(server, "Basic 12345678") == (401, "this badge is not valid")
     assert ask(server, "") == (401, "this badge is not valid")
     assert ask(server, "Bearer badge_ann") == (200, "ann")
+
+
+class Counts:
+    """An authenticator that recognizes all credentials, and whose failures are limited."""
+
+    loopback_only = False
+
+    def __init__(self, wait: float) -> None:
+        self.wait = wait
+        self.addresses: list[str] = []
+
+    def recognizes(self, credentials: Credentials) -> bool:
+        return bool(credentials.headers["x-forwarded-for"])
+
+    def note_failure(self, address: str) -> float | None:
+        self.addresses.append(address)
+        return self.wait
+
+
+def test_the_first_authenticator_that_limits_failures_counts_them() -> None:
+    first, second = Counts(1), Counts(5)
+    badges = SimpleNamespace(loopback_only=False, recognizes=lambda credentials: False)
+    backends = {"badges": badges, "first": first, "second": second}
+    chain = AuthenticatorChain({name: KINDS["authenticator"].completed(one) for name, one in backends.items()})
+
+    assert chain.note_failure("192.0.2.1") == 1
+    assert (first.addresses, second.addresses) == (["192.0.2.1"], [])
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from skillery.backends import (
     Scope,
     VerifiedToken,
 )
+from skillery.backends.values import has_default
 from skillery.database import Database, Statement, in_utc
 from skillery.database.tables import tokens
 from skillery.errors import NotAuthenticated, StartupError
@@ -56,21 +57,20 @@ def keeps_tokens(authenticator: Authenticator) -> bool:
 class AuthenticatorChain(Authenticator):
     """An Authenticator of other authenticators, in the order of the setting `auth`.
 
-    An authenticator that recognizes all credentials is the last one, and gets those that no other one recognizes. If no
+    An authenticator without `recognizes` is the last one, and gets the credentials that no other one recognizes. If no
     authenticator recognizes the credentials, the first one refuses them with its own message.
     """
 
     def __init__(self, authenticators: Mapping[str, Authenticator]) -> None:
         """`authenticators` are in the stated order, by name.
 
-        Raise StartupError if `open` is one of them, or if an authenticator that recognizes all credentials is not the
-        last.
+        Raise StartupError if `open` is one of them, or if an authenticator without `recognizes` is not the last.
         """
         if "open" in authenticators:
             raise StartupError("auth 'open' accepts every caller: it cannot be combined with other authenticators")
         *before, _ = authenticators.items()
         for name, one in before:
-            if one.recognizes(Credentials({}, "")):
+            if has_default(one, Authenticator.recognizes):
                 raise StartupError(
                     f"auth '{name}' takes all credentials, so '{name}' must be the last in the setting 'auth'"
                 )
@@ -89,9 +89,11 @@ class AuthenticatorChain(Authenticator):
                 one.forget()
 
     def note_failure(self, address: str) -> float | None:
-        """Count a failed login with all authenticators, and return the longest time to wait."""
-        waits = [authenticator.note_failure(address) for authenticator in self.by_name.values()]
-        return max((wait for wait in waits if wait is not None), default=None)
+        """Count a failed login with the first authenticator that limits them."""
+        for authenticator in self.by_name.values():
+            if not has_default(authenticator, Authenticator.note_failure):
+                return authenticator.note_failure(address)
+        return None
 
     def first_token(self) -> str | None:
         keepers = (one for one in self.by_name.values() if isinstance(one, KeepsTokens))
