@@ -220,7 +220,6 @@ format: install
 
 client: install ## generate parts of the clients; run after changes of methods or of client/async*.py
 	$(BIN)/python -m skillery.client_source.python
-	$(BIN)/python -m skillery.client_source.docs
 
 client-js: $(CLIENT_JS_TOOLS) $(or $(wildcard .venv/.installed),.venv/.server) ## build the JavaScript client: dist/skillery-client-VERSION.tgz for npm install
 	$(BIN)/python -m skillery.client_source.typescript

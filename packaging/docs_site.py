@@ -1,4 +1,4 @@
-"""A hook of MkDocs: the README is the first page, results.md gets its sections, and links to files outside docs/ become
+"""A hook of MkDocs: the README is the first page, pages get their tables, and links to files outside docs/ become
 plain text.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 from mkdocs.structure.files import File
 
 ROOT = Path(__file__).parents[1]
-RESULTS = "<!-- table: results -->"
+TABLE = "<!-- table: "
 LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)\s#]+)(#[^)\s]*)?\)")
 
 
@@ -24,13 +24,13 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """Add the results. Replace links to files that the site does not have, such as ../../packaging/nginx.conf, by their
+    """Add the tables. Replace links to files that the site does not have, such as ../../packaging/nginx.conf, by their
     text.
     """
-    if RESULTS in markdown:
-        command = [ROOT / ".venv" / "bin" / "python", "-m", "skillery.client_source.docs", "results"]
-        made = subprocess.run(command, capture_output=True, text=True, check=True)  # MkDocs has its own environment
-        markdown = markdown.replace(RESULTS, made.stdout)
+    if TABLE in markdown:
+        command = [ROOT / ".venv" / "bin" / "python", "-m", "skillery.client_source.docs"]
+        # MkDocs has its own environment.
+        markdown = subprocess.run(command, input=markdown, stdout=subprocess.PIPE, text=True, check=True).stdout
     folder = Path(page.file.src_uri).parent
     known = {file.src_uri for file in files}
 

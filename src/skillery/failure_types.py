@@ -10,8 +10,7 @@ class FailureType(StrEnum):
     """Why a run failed, if the reason is not an exception of its code.
 
     Each member is a str, which is the `type` of a `Failure`. If code raised an exception, the `type` of the `Failure`
-    is the class name of the exception instead. docs/reference/errors.md and docs/operate/troubleshooting.md contain
-    `cause` and `remedy`.
+    is the class name of the exception instead. The site that `make docs` builds lists `cause` and `remedy`.
     """
 
     cause: str

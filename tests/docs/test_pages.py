@@ -23,9 +23,8 @@ PAGES = [
     *sorted(ROOT.glob("packages/**/*.md")),
 ]
 GENERATED = {"benchmarks.md", "quality.md"}
-RESULTS = "<!-- table: results -->"
 WIDTH = 120
-CODE_FOLDERS = ("src", "plugins", "tests", "bench", "packaging", "packages", "examples", "migrations", "skills")
+CODE_ROOTS = ("src", "checks", "plugins", "tests", "bench", "packaging", "packages", "examples", "migrations", "skills")
 WRITTEN = [page for page in PAGES if page.name not in GENERATED]
 
 
@@ -39,10 +38,7 @@ def problems(pages: list[Path], of: Callable[[Path], list[str]]) -> dict[str, li
 def lines_of(page: Path) -> list[tuple[bool, str]]:
     """Return each line of the site, and whether it belongs to a code block."""
     found, in_code = [], False
-    text = page.read_text("utf-8")
-    if RESULTS in text:
-        text = text.replace(RESULTS, docs.results())
-    for line in text.splitlines():
+    for line in docs.filled(page.read_text("utf-8")).splitlines():
         fence = line.lstrip().startswith("```")
         found.append((in_code or fence, line))
         in_code ^= fence
@@ -128,10 +124,11 @@ def test_the_tree_on_the_architecture_page_is_the_tree() -> None:
 
 def test_modules_that_pages_name_exist() -> None:
     """A name such as `labels/labels.py` on a page is a file of the repository, or the end of the path of a file."""
-    files = {f"/{file.relative_to(ROOT)}" for folder in CODE_FOLDERS for file in (ROOT / folder).rglob("*.py")}
+    files = {f"/{file.relative_to(ROOT)}" for folder in CODE_ROOTS for file in (ROOT / folder).rglob("*.py")}
 
     def unknown(page: Path) -> list[str]:
-        named = set(re.findall(r"`([\w/-]+/\w+\.py)`", page.read_text("utf-8")))
+        text = re.sub(r"\bCreate `[^`]+`", "", page.read_text("utf-8"))
+        named = set(re.findall(r"`([\w/-]+/\w+\.py)`", text))
         far = {name for name in named if not (page.parent / name).exists()}
         return sorted(name for name in far if not any(file.endswith(f"/{name}") for file in files))
 

@@ -1,6 +1,6 @@
-"""Write the tables of docs/ that come from code.
+"""The tables of docs/ that come from code. `make docs` writes them into the site.
 
-`make client` writes the tables of methods and failures into their pages. `make docs` writes the results into the site.
+`python -m skillery.client_source.docs` reads a page from stdin, and prints the page with its tables.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from pathlib import Path
 
 import msgspec
 
@@ -17,41 +16,15 @@ from skillery.client_source.openrpc import CALLABLE
 from skillery.client_source.python import Field, fields_of, parts_of
 from skillery.method import Method, annotated_params
 
-DOCS = Path(__file__).parents[3] / "docs"
 MOST_FIELDS = 7
 """Fields of a result that the table of methods lists. For a result with more fields, the table has only a link."""
-_BLOCK = "(<!-- made by `make client`: {name} -->\n).*?(<!-- end -->)"
 
 
-def sources() -> dict[Path, str]:
-    """Return the new text of each page of docs/ that has generated blocks, by path."""
-    blocks = {
-        DOCS / "reference" / "methods.md": {"methods": _methods()},
-        DOCS / "reference" / "errors.md": {"failure types": _failure_types()},
-        DOCS / "operate" / "troubleshooting.md": {"failure remedies": _failure_remedies()},
-    }
-    return {path: _filled(path.read_text("utf-8"), made) for path, made in blocks.items()}
-
-
-def main() -> None:
-    if sys.argv[1:] == ["results"]:
-        sys.stdout.write(results())
-        return
-    for path, text in sources().items():
-        path.write_text(text, "utf-8")
-
-
-def _filled(text: str, blocks: dict[str, str]) -> str:
-    """Return the text of a page with new content in its blocks. `blocks` maps the name of a block to the content.
-
-    Raise LookupError if the page has no block of a name.
+def filled(text: str) -> str:
+    """Return the text of a page with the table of each line `<!-- table: NAME -->`. Raise KeyError for a name without
+    table.
     """
-    for name, made in blocks.items():
-        match = re.search(_BLOCK.format(name=name), text, re.DOTALL)
-        if match is None:
-            raise LookupError(f"the page has no block '{name}': write '<!-- made by `make client`: {name} -->'")
-        text = f"{text[: match.end(1)]}\n{made}\n{text[match.start(2) :]}"
-    return text
+    return re.sub(r"^<!-- table: (.+) -->$", lambda line: TABLES[line[1]](), text, flags=re.MULTILINE)
 
 
 def _methods() -> str:
@@ -71,7 +44,7 @@ def _result(result: type[msgspec.Struct]) -> str:
     return link if len(names) > MOST_FIELDS else f"{link}: `{', '.join(names)}`"
 
 
-def results() -> str:
+def _results() -> str:
     """Return the sections of results.md: one for each struct of a result, with its fields."""
     parts = sorted(parts_of([method.result for method in CALLABLE.values()]), key=lambda one: one.__name__)
     return "\n".join(_struct(part) for part in parts)
@@ -105,5 +78,13 @@ def _failure_remedies() -> str:
     return "\n".join(f"### `{one}`\n\n{one.cause}\n{one.remedy}\n" for one in FailureType)
 
 
+TABLES = {
+    "methods": _methods,
+    "results": _results,
+    "failure types": _failure_types,
+    "failure remedies": _failure_remedies,
+}
+
+
 if __name__ == "__main__":
-    main()
+    sys.stdout.write(filled(sys.stdin.read()))
