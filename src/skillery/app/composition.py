@@ -130,7 +130,7 @@ async def _open_backends(settings: Settings, plugins: Plugins, database: Databas
     secrets: Secrets = plugins.open("secrets", settings, database)
     stack.push_async_callback(secrets.close)
     await secrets.start()
-    verifier = plugins.open_verifier(settings, database, documents_of(settings).fetch)
+    verifier = plugins.open_offered("verifier", settings, database, fetch=documents_of(settings).fetch)
     return Backends(authenticator, storage, sandbox, secrets, verifier)
 
 

@@ -152,7 +152,7 @@ def _opened(plugins: Plugins, settings: Settings, kind: str, name: str, database
     if kind == "verifier":
         from skillery.app.builders import documents_of
 
-        return plugins.open_verifier(settings, database, documents_of(settings).fetch)
+        return plugins.open_offered("verifier", settings, database, fetch=documents_of(settings).fetch)
     backend: object = plugins.open(kind, settings, database)
     return backend
 

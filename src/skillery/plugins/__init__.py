@@ -6,14 +6,14 @@ If a plugin is faulty, the server does not start. The StartupError has one line 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pluggy
 
-from skillery.backends import KINDS, Authenticator, Kind, Offer, Place, Storage, Verifier
+from skillery.backends import KINDS, Authenticator, Kind, Offer, Place, Storage
 from skillery.errors import StartupError
 from skillery.formats.wording import did_you_mean
 from skillery.identity.authenticator_chain import AuthenticatorChain
@@ -81,21 +81,17 @@ class Plugins:
             )
         return {name: self._open("authenticator", name, settings, database) for name in names}
 
-    def open_verifier(
-        self, settings: Settings, database: Database, fetch: Callable[[str], Awaitable[bytes]]
-    ) -> Verifier | None:
-        """Open the verifier, or return None if no plugin offers one. `fetch` is `Place.fetch`.
+    def open_offered(self, kind: str, settings: Settings, database: Database, **services: Any) -> Any | None:
+        """Open the backend of a kind without a setting, or return None if no plugin offers one. `services` are further
+        fields of its Place.
 
-        Raise the errors of `open`, and StartupError if several plugins offer a verifier.
+        Raise the errors of `open`, and StartupError if several plugins offer such a backend.
         """
-        names = sorted(self.offers["verifier"])
+        names = sorted(self.offers[kind])
         if len(names) > 1:
-            plugins = " and ".join(f"'{self._plugin_of['verifier'][name]}'" for name in names)
-            raise StartupError(f"the plugins {plugins} both offer a verifier: remove one of them")
-        if not names:
-            return None
-        verifier: Verifier = self._open("verifier", names[0], settings, database, fetch=fetch)
-        return verifier
+            plugins = " and ".join(f"'{self._plugin_of[kind][name]}'" for name in names)
+            raise StartupError(f"the plugins {plugins} both offer a {kind}: remove one of them")
+        return self._open(kind, names[0], settings, database, **services) if names else None
 
     def chosen(self, kind: Kind, settings: Settings) -> tuple[str, ...]:
         """Return the names of the backends of a kind that a server with these settings uses."""
