@@ -24,7 +24,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE := # if a machine sets it, each process of the tests compiles its imports again
 export UV_PROJECT_ENVIRONMENT := .venv
 
-.PHONY: demo test test-all test-tools mutants durations serve bench check format client client-js lock build clean install docs quality release picture pictures fuzz mutations soak kills ray-together webhooks clients conformance
+.PHONY: demo test test-all test-tools changes mutants durations serve bench check format client client-js lock build clean install docs quality release picture pictures fuzz mutations soak kills ray-together webhooks clients conformance
 
 install: .venv/.installed
 
@@ -152,6 +152,9 @@ test: check $(TEST_TOOLS) ## every feature once, and all cases of what changed; 
 
 test-all: check $(TEST_TOOLS) ## every case, on SQLite and on a real Postgres, in all sandboxes; checks the lists of the core form
 	$(PYTEST) --full=all
+
+changes: install ## apply the five recipes of docs/design/changes.md to a copy, and count the files that they touch
+	$(BIN)/python -m checks.five_changes
 
 mutants: check $(TEST_TOOLS) ## apply each mutant of tests/mutants.toml to a copy, and check that the tests find it
 	$(BIN)/python -m tests.support.mutants
