@@ -18,6 +18,7 @@ import httpx
 import msgspec
 import pytest
 
+from skillery.app.builders import limit_rules
 from skillery.errors import StartupError
 from skillery.settings.groups import MaxLimits, RunLimits
 from skillery.settings.load import load_settings
@@ -142,7 +143,7 @@ def test_every_limit_has_a_ceiling() -> None:
     for name in defaults:
         environ = {f"SKILLERY_LIMITS_{name.upper()}": "2", f"SKILLERY_MAX_LIMITS_{name.upper()}": "1"}
         with pytest.raises(StartupError) as refusal:
-            load_settings({"home": "/x"}, environ=environ)
+            limit_rules(load_settings({"home": "/x"}, environ=environ)[0])
         message = str(refusal.value)
         if f"'limits.{name}' is 2" not in message or f"max_limits.{name} (1" not in message:
             wrong[name] = message

@@ -155,7 +155,7 @@ MISTAKES = (
         "tools.json",
         "",
         "[" + TOOL % ("a", "tools/a.mjs") + ",\n]\n",
-        r"tools\.json:2: .*is not JSON \(line 2\): remove the comma before the closing bracket",
+        r"tools\.json:1: .*is not JSON \(line 1\): remove the comma before the closing bracket",
         (("tools/a.mjs", HANDLER),),
     ),
     Mistake(

@@ -249,21 +249,23 @@ def read_json(data: bytes) -> object:
     except UnicodeDecodeError:
         return Unreadable("is not UTF-8 text")
     except json.JSONDecodeError as error:
-        return Unreadable(f"is not JSON (line {error.lineno}): {_reason(error)}", error.lineno)
+        why, line = _reason(error)
+        return Unreadable(f"is not JSON (line {line}): {why}", line)
     except ValueError:  # NaN, Infinity, an integer of thousands of digits
         return Unreadable("contains a number that JSON does not have")
     except RecursionError:
         return Unreadable("is nested too deep")
 
 
-def _reason(error: json.JSONDecodeError) -> str:
-    """Return what to change at the place where the text is not JSON."""
+def _reason(error: json.JSONDecodeError) -> tuple[str, int]:
+    """Return what to change where the text is not JSON, and the line."""
+    # The position of a trailing comma is the comma since Python 3.13, and the bracket before.
     before, after = error.doc[: error.pos].rstrip(), error.doc[error.pos :].lstrip()[:1]
     if "trailing comma" in error.msg or (before.endswith(",") and after in {"]", "}"}):
-        return "remove the comma before the closing bracket"
+        return "remove the comma before the closing bracket", before.count("\n") + 1
     if after == "'":
-        return "write texts in double quotes"
-    return f"{error.msg[:1].lower()}{error.msg[1:]}"
+        return "write texts in double quotes", error.lineno
+    return f"{error.msg[:1].lower()}{error.msg[1:]}", error.lineno
 
 
 def _refuse_constant(name: str) -> NoReturn:

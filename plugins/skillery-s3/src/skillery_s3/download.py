@@ -28,9 +28,9 @@ class S3Download(io.RawIOBase):
 
     def __init__(self, bucket: Bucket, digest: str) -> None:
         super().__init__()
+        self._parts: Parts | None = None  # first, because `close` is called even if the rest fails
         self._bucket, self._digest, self._key = bucket, digest, key_of(digest)
         self._position = 0
-        self._parts: Parts | None = None
         self._hash: hashlib._Hash | None = hashlib.sha256()
         self._rest = memoryview(b"")
         with speaking("a download"):
