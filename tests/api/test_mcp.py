@@ -580,6 +580,7 @@ async def test_a_home_without_a_server_is_spoken_to_over_stdio(tmp_path: Path) -
 
 @pytest.mark.full
 async def test_an_idle_bridge_releases_the_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Usually, an idle bridge keeps the home for seconds.
     monkeypatch.setattr("skillery.cli.mcp_bridge.LINGER_SECONDS", 0.05)
     target = Target(home=str(tmp_path / "home"))
     first, second = RegistryAccess(target), RegistryAccess(target)

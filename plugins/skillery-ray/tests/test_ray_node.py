@@ -108,8 +108,9 @@ async def test_a_host_without_optional_methods_gets_their_defaults(member: Membe
         begin_blob, read_blob, call_skill = MemoryHost.begin_blob, MemoryHost.read_blob, MemoryHost.call_skill
 
     code = "import runtime\ndef main(args):\n    runtime.progress(1)\n    return 1"
-    given = job(skill(tmp_path / "skill", 10), code)
-    outcome = await member.run(given, await pack(given, Trees()), Reader())  # type: ignore[arg-type]
+    reporting = job(skill(tmp_path / "skill", 10), code)
+    # Without the optional methods, `Reader` is no RunHost for mypy.
+    outcome = await member.run(reporting, await pack(reporting, Trees()), Reader())  # type: ignore[arg-type]
 
     assert outcome.result == b"1"
 

@@ -176,10 +176,10 @@ def _download_routes(core: Core, edge: Edge) -> list[Route]:
         edge.public_url,
     )
     v1_parts = V1Parts(edge.gate, core.registry, core.importer, parts, edge.bodies)
-    downloads = [Route(one.group, partial(one.endpoint, parts), one.operations, one.paths) for one in DOWNLOADS]
+    downloads = [Route(row.group, partial(row.endpoint, parts), row.operations, row.paths) for row in DOWNLOADS]
     v1 = [
-        Route("/v1/skills", partial(one.endpoint, v1_parts), one.operations, one.paths, one.methods)
-        for one in V1_ENDPOINTS
+        Route("/v1/skills", partial(row.endpoint, v1_parts), row.operations, row.paths, row.methods)
+        for row in V1_ENDPOINTS
     ]
     return [*downloads, *v1]
 

@@ -190,13 +190,13 @@ def default(*together: str) -> Callable[[Method], Method]:
     """
 
     def mark(method: Method) -> Method:
-        method.__together__ = together or (method.__name__,)  # type: ignore[attr-defined]
+        method.__together__ = together or (method.__name__,)  # type: ignore[attr-defined]  # mypy knows no attributes of functions
         return method
 
     return mark
 
 
-class WithDefaults(type(Protocol)):  # type: ignore[misc]
+class WithDefaults(type(Protocol)):  # type: ignore[misc]  # the class of Protocol has no public name
     """The class of Protocols for which `isinstance` needs only the members without a default."""
 
     def __instancecheck__(cls, instance: object) -> bool:

@@ -116,7 +116,7 @@ class McpEndpoint:
         identity = await self._gate.authenticate(scope, headers)
         request = _asked(scope)
         manager = await self._sdk()
-        from skillery.mcp.responder import respond
+        from skillery.mcp.responder import respond  # imports the SDK, which the first request loads
 
         with self._bodies.hold() as held, self._answers.hold() as room:
             visit = Visit(self._core, identity, self._calls, headers, request, room, held, self._terms)

@@ -84,7 +84,7 @@ async def _close(manager: pluggy.PluginManager, name: str, made: Any) -> None:
         return
     try:
         await asyncio.to_thread(close)
-    except Exception:
+    except Exception:  # code of a plugin may raise anything, and must not stop the end of the server
         log.exception("plugin '%s' failed to close", name)
 
 

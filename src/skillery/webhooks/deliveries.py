@@ -56,7 +56,7 @@ class PluginReader:
                 await self._read()
             except SkilleryError as error:
                 log.debug("events for plugins: %s", error.message)
-            except Exception:
+            except Exception:  # the task of the server goes on: the events stay in the outbox
                 log.exception("events for plugins failed")
 
     async def _read(self) -> None:
