@@ -38,9 +38,6 @@ class DependencyCheck(NamedTuple):
     odd: tuple[str, ...] = ()
 
 
-NO_DEPENDENCIES = DependencyCheck()
-
-
 def check_dependencies(files: Mapping[str, bytes], run: Collection[str]) -> DependencyCheck:
     """Return the missing JavaScript dependencies. `run` are the paths of the files that may be run.
 

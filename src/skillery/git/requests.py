@@ -12,8 +12,6 @@ from skillery.git_views import Depth, Filter, Selection
 # -- The pkt-line format of git (gitprotocol-common): a length of four hex digits, then the text of the line -----------
 
 
-MOST_DATA = 65_516
-"""Most bytes of the text of a line."""
 MOST_LINES = 65_536
 """Most lines of a request. A client sends one for each branch, tag and commit that it names."""
 _LENGTH = re.compile(rb"[0-9a-fA-F]{4}")

@@ -17,7 +17,6 @@ COMMIT, TREE, BLOB = 1, 2, 3
 ID_BYTES = 20
 MAGIC = b"skillery git view 1\n"
 LENGTH_BYTES = 8
-MODE_TREE = b"40000"
 
 
 class StoredCommit(msgspec.Struct, frozen=True, array_like=True):

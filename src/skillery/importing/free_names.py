@@ -9,15 +9,12 @@ from sqlalchemy import Connection, and_, bindparam, literal_column, not_, select
 
 from skillery.backends import Identity
 from skillery.database import Statement
-from skillery.database.tables import import_aliases, skill_versions, skills
+from skillery.database.tables import import_aliases, skills
 from skillery.formats.names import MAX_LENGTH
 from skillery.formats.wording import quoted
 from skillery.registry.visibility import sees_skill
 
 _SKILL = Statement(select(skills.c.id, skills.c.visibility).where(skills.c.name == bindparam("name")))
-_HAS_VERSION = Statement(
-    select(literal_column("1")).where(skill_versions.c.skill_id == bindparam("skill_id")).limit(literal_column("1"))
-)
 _OWNERS = Statement(
     select(import_aliases.c.source)
     .where(import_aliases.c.name == bindparam("name"), import_aliases.c.owns)

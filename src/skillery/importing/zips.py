@@ -40,7 +40,6 @@ _FIXED = 46
 _TAIL = 22 + 65_535 + 20 + 56
 _UTF8 = 0x800
 _ENCRYPTED = 0x41
-_UNIX = 3
 
 
 class ZipArchive:

@@ -15,7 +15,6 @@ from skillery.workspaces.run_files import RunFile
 
 WorkspaceMode = Literal["write", "read"]
 Method = Literal["execute_skill", "run_code", "call_tool"]
-DEFAULT_TIMEOUT_MS = 300_000
 TimeoutMs = Annotated[int, Meta(ge=1)]
 """The maximum is a setting of the server."""
 BACKGROUND = about("Answer at once with the run_id; get_run and read_run_log follow the run", default=False)

@@ -42,7 +42,6 @@ from skillery.settings.sources import leaves, put, read_environment, read_file
 CONFIG_NAME = "skillery.toml"
 PIP = "pip"
 """The source of a setting that the configuration of pip or uv sets."""
-RENAMED_IN_ENVIRONMENT = {"SKILLERY_CONFIG": "--config"}
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

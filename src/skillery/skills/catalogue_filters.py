@@ -146,9 +146,6 @@ class CatalogueFilter(NamedTuple):
         return CatalogueFilter("." if self.namespace else "", "." if self.kind else "", ("",) * len(self.tags), facts)
 
 
-NO_FILTER = CatalogueFilter()
-
-
 def fact_conditions(names: tuple[str, ...], rows: FromClause = catalogue) -> list[ColumnElement[bool]]:
     """Return the conditions of the facts with these names. Their parameters are those of `fact_parameters`."""
     return [rows.c[name] == bindparam(f"fact_{name}", type_=rows.c[name].type) for name in names]
