@@ -44,23 +44,23 @@ class Folder(NamedTuple):
 
     path: Path
     finder: Finder
-    found: FoundSkills
+    scan: FoundSkills
     special: tuple[LeftOut, ...]
     """Pipes, devices, junk folders, and files that cannot be read."""
     overridden: Mapping[str, Override] = {}
-    """Skills that are overridden, by the path of the skill in the folder. They are not in `found` and are not sent."""
+    """Skills that are overridden, by the path of the skill in the folder. They are not in `scan` and are not sent."""
 
     def without(self, overridden: Mapping[str, Override]) -> Folder:
-        roots = [root for root in self.found.roots if root not in overridden]
-        return self._replace(found=self.found._replace(roots=roots), overridden=overridden)
+        roots = [root for root in self.scan.roots if root not in overridden]
+        return self._replace(scan=self.scan._replace(roots=roots), overridden=overridden)
 
     def skills(self) -> Iterator[LocatedSkill]:
-        return (self.finder.skill(root) for root in self.found.roots)
+        return (self.finder.skill(root) for root in self.scan.roots)
 
     @property
     def left_out(self) -> tuple[LeftOut, ...]:
         """Files that belong to no skill."""
-        return (*self.special, *self.found.left_out)
+        return (*self.special, *self.scan.left_out)
 
 
 def scan_folder(path: Path, imported: Sequence[Path] = (), *, anywhere: bool = False, split: bool = False) -> Folder:
@@ -172,7 +172,7 @@ _MAX_BYTES = 1024 * 1024
 class _Skill(NamedTuple):
     path: str
     """Path of the skill, for reports."""
-    found: LocatedSkill
+    located: LocatedSkill
 
 
 def override(folders: Sequence[Folder | None], names: Sequence[str], *, discover: bool) -> list[Folder | None]:
@@ -199,7 +199,7 @@ def _without(folder: Folder, name: str, later: dict[str, _Skill], ranks: Mapping
     overridden: dict[str, Override] = {}
     own: dict[str, _Skill] = {}
     chosen: dict[str, tuple[int, _Skill]] = {}
-    for root, stated in sorted(_stated_names(folder, name).items(), key=lambda one: -ranks.get(one[0], -1)):
+    for root, stated in sorted(_stated_names(folder, name).items(), key=lambda pair: -ranks.get(pair[0], -1)):
         skill, key, rank = (
             _Skill(str(folder.path / root), folder.finder.skill(root)),
             alias_key(stated),
@@ -209,7 +209,7 @@ def _without(folder: Folder, name: str, later: dict[str, _Skill], ranks: Mapping
         if by is None and rank is not None and key in chosen and chosen[key][0] > rank:
             by = chosen[key][1]
         if by is not None:
-            overridden[root] = Override(stated, by.path, _is_same(skill.found, by.found))
+            overridden[root] = Override(stated, by.path, _is_same(skill.located, by.located))
             continue
         own.setdefault(key, skill)
         if rank is not None:
@@ -224,8 +224,8 @@ def _discovered(folder: Folder) -> dict[str, int]:
     If a link leads to a skill, the later folder counts. Return no ranks if the folder is not the project folder of an
     agent: all skills are in `skills/`, or none is in a discovery folder.
     """
-    paths = [(root, root) for root in folder.found.roots]
-    paths += [(link.by, link.path) for link in folder.found.merged if link.by in folder.found.roots]
+    paths = [(root, root) for root in folder.scan.roots]
+    paths += [(link.by, link.path) for link in folder.scan.merged if link.by in folder.scan.roots]
     ranks: dict[str, int] = {}
     for root, path in paths:
         for rank, prefix in enumerate(DISCOVERY):
@@ -249,10 +249,10 @@ def overridden_skills(folder: Folder | None) -> list[dict[str, Any]]:
     if folder is None:
         return []
     reports = [
-        {"path": root, "outcome": "merged" if one.is_same else "overridden", "stated": one.stated, "by": one.by}
-        for root, one in folder.overridden.items()
+        {"path": root, "outcome": "merged" if skill.is_same else "overridden", "stated": skill.stated, "by": skill.by}
+        for root, skill in folder.overridden.items()
     ]
-    return reports + [{"path": link.path, "outcome": "merged", "by": link.by or "."} for link in folder.found.merged]
+    return reports + [{"path": link.path, "outcome": "merged", "by": link.by or "."} for link in folder.scan.merged]
 
 
 def add_overridden(report: Mapping[str, Any], unsent: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
@@ -260,17 +260,17 @@ def add_overridden(report: Mapping[str, Any], unsent: Sequence[Mapping[str, Any]
     if "total" in report:
         return {**report, "total": report["total"] + len(unsent)}
     if "counts" in report and unsent:
-        counts = Counter(report["counts"]) + Counter(one["outcome"] for one in unsent)
+        counts = Counter(report["counts"]) + Counter(skill["outcome"] for skill in unsent)
         return {**report, "counts": dict(counts)}
     return report
 
 
 def _stated_names(folder: Folder, name: str) -> dict[str, str]:
     """Return the name that each skill states, by the path of the skill. Skills without a readable name are omitted."""
-    roots = folder.found.roots
+    roots = folder.scan.roots
     folders = frozenset(root.rpartition("/")[2] for root in roots)
     stated = {root: _name(folder.finder.skill(root), name, folders) for root in roots}
-    return {root: one for root, one in stated.items() if one is not None}
+    return {root: stated_name for root, stated_name in stated.items() if stated_name is not None}
 
 
 def _name(skill: LocatedSkill, archive_name: str, folders: frozenset[str]) -> str | None:

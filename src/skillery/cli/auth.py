@@ -59,12 +59,12 @@ def explain(target: Target, as_json: bool) -> None:
         raise click.UsageError("stdin must contain one token: skillery auth explain < token.txt")
     credentials = Credentials({"authorization": f"Bearer {token.removeprefix('Bearer ')}"}, "127.0.0.1")
     with open_home_database(target) as database:
-        name, found = asyncio.run(_explained(_opened(target, database), credentials))
+        name, explanation = asyncio.run(_explained(_opened(target, database), credentials))
     if as_json:
-        print_json({"authenticator": name, "checks": found.checks, "identity": found.identity})
+        print_json({"authenticator": name, "checks": explanation.checks, "identity": explanation.identity})
     else:
-        _print_explanation(name, found)
-    if found.identity is None:
+        _print_explanation(name, explanation)
+    if explanation.identity is None:
         raise click.exceptions.Exit(CHECK_FAILED)
 
 

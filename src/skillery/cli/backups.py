@@ -218,8 +218,8 @@ async def _names(client: AsyncClient, namespace: str) -> AsyncIterator[str]:
     cursor = None
     while True:
         page = await client.list_skills(namespace=namespace, detail="names", limit=AT_ONCE, cursor=cursor)
-        for one in page["skills"]:
-            yield one["name"]
+        for skill in page["skills"]:
+            yield skill["name"]
         cursor = page["next_cursor"]
         if cursor is None:
             return

@@ -214,13 +214,13 @@ def _is_about(request: Mapping[str, str], server: str) -> bool:
     """Return whether git asks for a path of the server, or for its host without a path."""
     from skillery.client.logins.login import server_of
 
-    found = server_of(_server_asked(request))
+    address = server_of(_server_asked(request))
     path = request.get("path")
     if path is not None and {".", ".."}.intersection(unquote(path).split("/")):
         return False  # git resolves these parts before it sends the request, maybe to a path of another server
     if path is None:
-        return server == found or server.startswith(f"{found}/")
-    return f"{found}/{path}/".startswith(f"{server}/")
+        return server == address or server.startswith(f"{address}/")
+    return f"{address}/{path}/".startswith(f"{server}/")
 
 
 def _print_credential(request: Mapping[str, str], server: str | None) -> None:

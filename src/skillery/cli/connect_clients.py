@@ -69,21 +69,21 @@ def change_json(path: Path, addition: Mapping[str, Any]) -> Change:
     """Return the change that merges objects into a JSON file. Raise StartupError if the file is not a JSON object."""
     before = _text(path)
     try:
-        found = json.loads(before) if before.strip() else {}
+        content = json.loads(before) if before.strip() else {}
     except ValueError as error:
         raise _unreadable(path, addition, f"is not JSON: {error}") from None
-    after = json.dumps(_merged(path, found, addition), indent=2, ensure_ascii=False) + "\n"
-    same = before.strip() and json.loads(after) == found
+    after = json.dumps(_merged(path, content, addition), indent=2, ensure_ascii=False) + "\n"
+    same = before.strip() and json.loads(after) == content
     return Change(path, before, before if same else after, json_text(addition))
 
 
-def _merged(path: Path, found: Any, addition: Mapping[str, Any]) -> dict[str, Any]:
-    if not isinstance(found, dict):
+def _merged(path: Path, content: Any, addition: Mapping[str, Any]) -> dict[str, Any]:
+    if not isinstance(content, dict):
         raise _unreadable(path, addition, "has another value where an object belongs")
-    merged = dict(found)
+    merged = dict(content)
     for name, value in addition.items():
         # An entry of this server is replaced whole: a former entry may have other keys.
-        is_group = isinstance(value, Mapping) and all(isinstance(one, Mapping) for one in value.values())
+        is_group = isinstance(value, Mapping) and all(isinstance(entry, Mapping) for entry in value.values())
         merged[name] = _merged(path, merged.get(name, {}), value) if is_group else value
     return merged
 
@@ -274,5 +274,5 @@ def mcp(server: Server) -> Plan:
 
 
 CLIENTS: dict[str, Callable[[Server], Plan]] = {
-    one.__name__: one for one in (claude, codex, cursor, copilot, vscode, npx, apm, mcp)
+    client.__name__: client for client in (claude, codex, cursor, copilot, vscode, npx, apm, mcp)
 }

@@ -96,15 +96,15 @@ async def connect(
 
         settings = target.load().settings
         show_log(settings)
-        found = await _server_or_home(settings)
-        if isinstance(found, Holder):
-            target.check_token((found.auth or "").split(","))
-            yield await stack.enter_async_context(client_of(found.url or "", target.token))
+        opened = await _server_or_home(settings)
+        if isinstance(opened, Holder):
+            target.check_token((opened.auth or "").split(","))
+            yield await stack.enter_async_context(client_of(opened.url or "", target.token))
             return
         target.check_token(settings.authenticators)
-        stack.callback(found.close)
+        stack.callback(opened.close)
         yield await stack.enter_async_context(
-            _in_process(settings, found, target.token, sandbox, environments, bundled)
+            _in_process(settings, opened, target.token, sandbox, environments, bundled)
         )
 
 
@@ -277,14 +277,14 @@ def json_answer(method: str, address: str, **request: Any) -> dict[str, Any]:
         with httpx.Client(timeout=SECONDS, event_hooks=bounded(MOST_BYTES)) as http:
             http.headers["accept-encoding"] = "identity"
             answer = http.request(method, address, **request)
-        found = answer.json()
+        body = answer.json()
     except (httpx.HTTPError, httpx.InvalidURL, StrangeAnswer, ValueError) as error:
         raise Unavailable(f"{host} gives no usable answer ({type(error).__name__})", hint="Try again.") from None
-    if not isinstance(found, dict):
+    if not isinstance(body, dict):
         raise Unavailable(f"{host} does not answer with a JSON object", hint="Try again.")
     if answer.status_code != 200:
-        raise _error(host, answer.status_code, found)
-    return found
+        raise _error(host, answer.status_code, body)
+    return body
 
 
 def _error(host: str, status: int, answer: dict[str, Any]) -> SkilleryError:

@@ -76,8 +76,8 @@ def check(target: Target, as_json: bool) -> None:
     head = migrate.head()
     with open_database(target.load().settings) as database:
         revision = revision_of(database)
-        found = migrate.differences(database) if revision == head else []
-    problems = found if revision == head else [_off_head(revision, head)]
+        differences = migrate.differences(database) if revision == head else []
+    problems = differences if revision == head else [_off_head(revision, head)]
     if as_json:
         print_json({"ok": not problems, "revision": revision, "head": head, "problems": problems})
     elif problems:

@@ -86,7 +86,7 @@ async def _side(client: AsyncClient, text: str) -> _Side:
 
     name, version = name_and_version(text, None)
     skill: Mapping[str, Any] = (await client.describe_skill(name, version=version, detail="full"))["skill"]
-    files = {one["path"]: FileFacts(one["sha256"], one["size_bytes"], one["executable"]) for one in skill["files"]}
+    files = {file["path"]: FileFacts(file["sha256"], file["size_bytes"], file["executable"]) for file in skill["files"]}
     side = DiffSide(skill["name"], skill["version"], skill["digest"], skill.get("provenance"))
     return _Side(Compared(side, skill["manifest"], files, dict[str, bytes]().__getitem__), {})
 

@@ -52,11 +52,11 @@ def webhooks_probe(settings: Settings) -> Probe:
     if counts is None or not counts.webhooks:
         return Probe("webhooks", True, "none", "skillery webhook add URL sends the events to URL.", off=True)
     bad = counts.failing + counts.gone + counts.dead_letters
-    found = (
+    detail = (
         f"{counts.webhooks}: {counts.failing} failing, {counts.gone} gone, {counts.waiting} events wait, "
         f"{counts.dead_letters} dead letters"
     )
-    return Probe("webhooks", not bad, found, FIX, required=False)
+    return Probe("webhooks", not bad, detail, FIX, required=False)
 
 
 def _counts(database: Database) -> WebhookCounts | None:
@@ -250,9 +250,9 @@ async def seen_programs(sandbox: Sandbox) -> list[SeenProgram]:
     outcome = await sandbox.run(Job("run_0", CodeCall(WHICH, "main"), args, limits=limits), NoHost())
     if outcome.result is None:
         return []
-    found = msgspec.json.decode(outcome.result, type=dict[str, str | None])
+    paths = msgspec.json.decode(outcome.result, type=dict[str, str | None])
     return [
-        SeenProgram(program, package, found.get(program), "" if found.get(program) else hidden_link(program))
+        SeenProgram(program, package, paths.get(program), "" if paths.get(program) else hidden_link(program))
         for package, programs in USUAL.items()
         for program in programs
     ]
@@ -278,8 +278,8 @@ def print_programs(seen: Sequence[SeenProgram]) -> None:
     rows = [
         (
             package,
-            ", ".join(one.program for one in seen if one.package == package and one.path),
-            ", ".join(one.program for one in seen if one.package == package and not one.path),
+            ", ".join(entry.program for entry in seen if entry.package == package and entry.path),
+            ", ".join(entry.program for entry in seen if entry.package == package and not entry.path),
         )
         for package in USUAL
     ]
@@ -288,6 +288,6 @@ def print_programs(seen: Sequence[SeenProgram]) -> None:
     if not is_terminal():
         click.echo("\n" + title + "\n" + "\t".join(columns))
     print_rows(columns, rows, title=title)
-    for one in seen:
-        if one.note:
-            click.echo(one.note, err=True)
+    for entry in seen:
+        if entry.note:
+            click.echo(entry.note, err=True)

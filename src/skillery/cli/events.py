@@ -41,11 +41,11 @@ def head(target: Target, as_json: bool) -> None:
     from skillery.cli.tokens import open_home_database
 
     with open_home_database(target) as database:
-        found = database.read_now(head)
+        entry = database.read_now(head)
     if as_json:
-        print_json(found._asdict())
+        print_json(entry._asdict())
     else:
-        click.echo(str(found))
+        click.echo(str(entry))
 
 
 @audit.command("verify")
@@ -63,16 +63,16 @@ def verify(noted: str | None, target: Target, as_json: bool) -> None:
 
     known = _head(noted) if noted else None
     with open_home_database(target) as database:
-        found = verify(database, known)
-    fault = found.fault
+        result = verify(database, known)
+    fault = result.fault
     if as_json:
         shown = None if fault is None else fault._asdict()
-        print_json({"ok": fault is None, "head": found.head._asdict(), "fault": shown})
+        print_json({"ok": fault is None, "head": result.head._asdict(), "fault": shown})
     elif fault is None:
-        click.echo(f"ok: {found.head.seq} entries, up to {found.head}")
+        click.echo(f"ok: {result.head.seq} entries, up to {result.head}")
     else:
         click.echo(clean(f"entry {fault.seq}: {fault.reason}"), err=True)
-        click.echo(f"{found.head.seq} entries before it are intact.", err=True)
+        click.echo(f"{result.head.seq} entries before it are intact.", err=True)
     if fault is not None:
         raise click.exceptions.Exit(CHECK_FAILED)
 

@@ -188,9 +188,9 @@ def with_skills(
         raise click.UsageError("a folder runs on this machine: leave --url out, or publish the folder there first")
 
     async def connected() -> T:
-        found = await _read(target, skills, folders)
-        async with temporary_client(target.load().settings, found) as client:
-            references = [f"{skill.manifest.get('name')}@{skill.manifest.get('version')}" for skill in found]
+        loaded = await _read(target, skills, folders)
+        async with temporary_client(target.load().settings, loaded) as client:
+            references = [f"{skill.manifest.get('name')}@{skill.manifest.get('version')}" for skill in loaded]
             return await work(client, references)
 
     with signals_interrupt():

@@ -172,17 +172,17 @@ def _entries(root: str, special: list[LeftOut]) -> Iterator[Entry]:
     waiting = [""]
     while waiting:
         folder = waiting.pop()
-        for one in sorted(os.scandir(Path(root, folder)), key=lambda one: one.name):
-            path = _joined(folder, one.name)
+        for child in sorted(os.scandir(Path(root, folder)), key=lambda child: child.name):
+            path = _joined(folder, child.name)
             if path.count("/") > MAX_DEPTH:
                 raise StartupError(f"'{root}' has too deeply nested folders to be a folder of skills")
-            if not one.is_dir(follow_symlinks=False):
-                entry = _entry(Path(root, path), path, one.stat(follow_symlinks=False))
+            if not child.is_dir(follow_symlinks=False):
+                entry = _entry(Path(root, path), path, child.stat(follow_symlinks=False))
                 if isinstance(entry, Entry):
                     yield entry
                 else:
                     special.append(entry)
-            elif one.name in JUNK_FOLDERS:
+            elif child.name in JUNK_FOLDERS:
                 # The folder is not scanned; one entry stands for all its files.
                 special.append(LeftOut(shown(path), "junk", "created by a system or an interpreter"))
             else:
@@ -220,7 +220,7 @@ def _holds_skill(folder: str) -> bool:
 def _repository(folder: str) -> str | None:
     """Return the nearest folder that contains `.git`: `folder` or a folder above. Return None if there is none."""
     here = Path(folder)
-    return next((str(one) for one in (here, *here.parents) if (one / ".git").exists()), None)
+    return next((str(ancestor) for ancestor in (here, *here.parents) if (ancestor / ".git").exists()), None)
 
 
 def _above_agent_folder(folder: str) -> str | None:
@@ -228,8 +228,8 @@ def _above_agent_folder(folder: str) -> str | None:
     there is none.
     """
     here = Path(folder)
-    hidden = (one for one in (here, *here.parents) if one.name.startswith("."))
-    return next((str(one.parent) for one in hidden), None)
+    hidden = (ancestor for ancestor in (here, *here.parents) if ancestor.name.startswith("."))
+    return next((str(ancestor.parent) for ancestor in hidden), None)
 
 
 def _is_in(path: str, folder: str) -> bool:

@@ -112,8 +112,8 @@ def list_(target: Target, as_json: bool) -> None:
         click.echo("The column value refers to the environment of this command, not to that of a server.", err=True)
     if as_json:
         by_name = {name: [grant for grant in grants if grant.secret == name] for name in names}
-        found = [{"name": name, "has_value": name in with_value, "grants": by_name[name]} for name in names]
-        print_json({"backend": settings.secrets, "secrets": found})
+        entries = [{"name": name, "has_value": name in with_value, "grants": by_name[name]} for name in names]
+        print_json({"backend": settings.secrets, "secrets": entries})
         return
     grantees = {name: ", ".join(grant.grantee for grant in grants if grant.secret == name) for name in names}
     rows = [(name, "yes" if name in with_value else "no", grantees[name] or "-") for name in names]

@@ -52,16 +52,16 @@ class Sections:
             self._note("repaired", path=path, codes=list(dict.fromkeys(repaired)))
         for nested in skill.get("nested", ()):
             self._note("nested", path=_joined(path, nested), of=path, suggestion=skill.get("suggestion", ""))
-        for one in skill.get("left_out", ()):
-            if one["why"] == "link":
-                self._note("links_not_followed", path=_joined(path, one["path"]), message=one["message"])
+        for entry in skill.get("left_out", ()):
+            if entry["why"] == "link":
+                self._note("links_not_followed", path=_joined(path, entry["path"]), message=entry["message"])
         self._add_packages(path, skill)
 
     def end(self, answer: Mapping[str, Any]) -> None:
         """Add the links that belong to no skill to the summary. `answer` is the whole report."""
-        for one in answer.get("left_out", ()):
-            if one["why"] == "link":
-                self._note("links_not_followed", path=one["path"], message=one["message"])
+        for entry in answer.get("left_out", ()):
+            if entry["why"] == "link":
+                self._note("links_not_followed", path=entry["path"], message=entry["message"])
 
     def _add_outcome(self, outcome: str, path: str, skill: Mapping[str, Any]) -> None:
         if outcome in _SECTION_OF:
@@ -73,9 +73,9 @@ class Sections:
             self._note("merged", path=path, by=skill.get("by", ""), outcome=outcome)
 
     def _add_packages(self, path: str, skill: Mapping[str, Any]) -> None:
-        found = [one for one in skill.get("findings", ()) if one["rule"] in _PACKAGES]
-        for one in [*found, *(one for one in skill.get("repairs", ()) if one["code"] in _PACKAGES)]:
-            self._note("packages_missing", path=location(path or ".", one), message=one["message"])
+        findings = [finding for finding in skill.get("findings", ()) if finding["rule"] in _PACKAGES]
+        for problem in [*findings, *(repair for repair in skill.get("repairs", ()) if repair["code"] in _PACKAGES)]:
+            self._note("packages_missing", path=location(path or ".", problem), message=problem["message"])
 
     def _note(self, section: str, **line: Any) -> None:
         self.listed[section].append(line)
@@ -89,7 +89,7 @@ def _reason(skill: Mapping[str, Any]) -> str:
     error = skill.get("error")
     if error:
         return str(error["message"])
-    return "; ".join(one["message"] for one in skill.get("findings", ())) or "the checks refuse it"
+    return "; ".join(finding["message"] for finding in skill.get("findings", ())) or "the checks refuse it"
 
 
 # -- during the import -----------------------------------------------------------------------------------------------
@@ -157,21 +157,21 @@ def details(report: Mapping[str, Any]) -> list[str]:
         lines.append(f"{word}: {location(where, repair)}: {repair['message']}")
     if report["outcome"] != "unchanged":
         omitted = report.get("left_out", ())
-        lines += [f"left out: {where}/{one['path']}{_files(one)}: {one['message']}" for one in omitted]
+        lines += [f"left out: {where}/{entry['path']}{_files(entry)}: {entry['message']}" for entry in omitted]
     lines += [f"warning: {where}: {warning}" for warning in warnings]
     findings = report.get("findings", ())
     return lines + [f"{finding['severity']}: {location(where, finding)}: {finding['message']}" for finding in findings]
 
 
-def location(where: str, one: Mapping[str, Any]) -> str:
+def location(where: str, problem: Mapping[str, Any]) -> str:
     """Return the file and line of a repair or finding. `where` is the path of the skill."""
-    if not one.get("file"):
+    if not problem.get("file"):
         return where
-    return f"{where}/{one['file']}:{one['line']}" if one.get("line") else f"{where}/{one['file']}"
+    return f"{where}/{problem['file']}:{problem['line']}" if problem.get("line") else f"{where}/{problem['file']}"
 
 
-def _files(one: Mapping[str, Any]) -> str:
-    return f" ({one['files']} files)" if one["files"] > 1 else ""
+def _files(entry: Mapping[str, Any]) -> str:
+    return f" ({entry['files']} files)" if entry["files"] > 1 else ""
 
 
 # -- at the end ------------------------------------------------------------------------------------------------------
@@ -188,17 +188,17 @@ def print_end(answer: Mapping[str, Any], sections: Sections, *, in_step: bool) -
     if "error" in answer:
         print_error({**answer["error"], "subject": answer["path"]})
         return
-    for one in answer["left_out"]:
-        click.echo(clean(f"left out: {one['path']}{_files(one)}: {one['message']}"), err=True)
+    for entry in answer["left_out"]:
+        click.echo(clean(f"left out: {entry['path']}{_files(entry)}: {entry['message']}"), err=True)
     if answer["other_files"]:
         click.echo(f"left out: {answer['other_files']} more files that belong to no skill", err=True)
     for name in answer["not_taken_over"]:
         click.echo(clean(f"not taken over: {name}: no imported skill requests this name"), err=True)
     if answer["unread"] and in_step:
         click.echo(f"removed skills were not searched: {answer['unread']} skills could not be read", err=True)
-    for one in answer["removed"] if in_step else ():
-        yanked = f"yanked {', '.join(one['yanked'])}" if one["yanked"] else STILL_THERE
-        click.echo(clean(f"removed\t{one['name']} {one['version']}\t{yanked}"))
+    for skill in answer["removed"] if in_step else ():
+        yanked = f"yanked {', '.join(skill['yanked'])}" if skill["yanked"] else STILL_THERE
+        click.echo(clean(f"removed\t{skill['name']} {skill['version']}\t{yanked}"))
     counts = ", ".join(f"{number} {outcome}" for outcome, number in answer["counts"].items())
     more = f"; {answer['repaired']} read with repairs" if answer["repaired"] else ""
     skills = "1 skill" if answer["total"] == 1 else f"{answer['total']} skills"
@@ -233,22 +233,24 @@ def section_lines(sections: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterat
         else:
             yield f"{title}:"
             yield from (f"  {_line(section, line)}" for line in lines)
-    for suggestion in dict.fromkeys(f"{one['of'] or '.'}: {one['suggestion']}" for one in _with_suggestion(sections)):
+    for suggestion in dict.fromkeys(
+        f"{nested['of'] or '.'}: {nested['suggestion']}" for nested in _with_suggestion(sections)
+    ):
         yield f"hint: {suggestion}"
 
 
 def _with_suggestion(sections: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[Mapping[str, Any]]:
-    return (one for one in sections.get("nested", ()) if one["suggestion"])
+    return (nested for nested in sections.get("nested", ()) if nested["suggestion"])
 
 
-def _line(section: str, one: Mapping[str, Any]) -> str:
-    path = one["path"] or "."
+def _line(section: str, entry: Mapping[str, Any]) -> str:
+    path = entry["path"] or "."
     if section == "merged":
-        word = "is" if one["outcome"] == "merged" else "is overridden by"
-        return f"{path} {word} {one['by'] or '.'}"
+        word = "is" if entry["outcome"] == "merged" else "is overridden by"
+        return f"{path} {word} {entry['by'] or '.'}"
     if section == "nested":
-        return f"{path}: remains a file of {one['of'] or '.'}"
+        return f"{path}: remains a file of {entry['of'] or '.'}"
     if section == "packages_missing":
         # The warning of the skill explains why the packages are missing.
-        return f"{path}: {one['message'].partition(WITHOUT)[0]}"
-    return f"{path}: {one.get('reason') or one.get('message')}"
+        return f"{path}: {entry['message'].partition(WITHOUT)[0]}"
+    return f"{path}: {entry.get('reason') or entry.get('message')}"

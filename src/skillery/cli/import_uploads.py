@@ -46,7 +46,7 @@ def default_source(path: Path) -> str:
 def name_of(path: Path) -> str:
     """Return the name of a folder, or of an archive without its extension."""
     name = printable(path.resolve().name)
-    ending = next((one for one in ARCHIVE_ENDINGS if name.lower().endswith(one)), "") if path.is_file() else ""
+    ending = next((suffix for suffix in ARCHIVE_ENDINGS if name.lower().endswith(suffix)), "") if path.is_file() else ""
     return name[: len(name) - len(ending)]
 
 
@@ -87,7 +87,7 @@ def _split(url: str) -> tuple[str, str] | None:
 
 
 def _remote_source(folder: Path) -> str:
-    repository = next((one for one in (folder, *folder.parents) if (one / ".git").exists()), None)
+    repository = next((ancestor for ancestor in (folder, *folder.parents) if (ancestor / ".git").exists()), None)
     if repository is None:
         return ""
     remote = normal_remote(_origin(_git_folder(repository / ".git")))
@@ -134,7 +134,7 @@ def _source_of_name(path: Path) -> str:
 
 
 def _limited_source(source: str) -> str:
-    plain = "".join(one if one.isprintable() else "?" for one in printable(source))
+    plain = "".join(character if character.isprintable() else "?" for character in printable(source))
     if len(plain) <= MAX_SOURCE:
         return plain
     return f"{plain[: MAX_SOURCE - 17]}~{hashlib.sha256(plain.encode()).hexdigest()[:16]}"
@@ -215,21 +215,21 @@ async def _import(
         try:
             async for key, event in client.import_archive(chunks, **options):
                 full = {**event, **left_out(event)} if key == "skill" else add_overridden(event, not_sent)
-                for one in [full, *(not_sent if key == "begun" else ())]:
-                    is_skill = key == "skill" or one is not full
-                    message("skill" if is_skill else key, one)
+                for report in [full, *(not_sent if key == "begun" else ())]:
+                    is_skill = key == "skill" or report is not full
+                    message("skill" if is_skill else key, report)
                     if is_skill:
-                        sections.add(one)
-                        skills += [one] if as_json else []
+                        sections.add(report)
+                        skills += [report] if as_json else []
                     else:
-                        answer |= one
+                        answer |= report
         except (AnsweredError, StrangeAnswer) as error:
             answer["error"] = answered(error)
     if folder is not None and "total" in answer:
         answer |= {
             "left_out": msgspec.to_builtins(folder.left_out),
-            "other_files": folder.found.other_files,
-            "searched": [printable(str(path / one)) for one in folder.found.searched],
+            "other_files": folder.scan.other_files,
+            "searched": [printable(str(path / subfolder)) for subfolder in folder.scan.searched],
         }
     sections.end(answer)
     if as_json:
@@ -242,7 +242,7 @@ def _left_out(folder: Folder | None) -> Callable[[Mapping[str, Any]], dict[str, 
     """Return a function that takes the report of a skill, and returns the files of that skill that were not sent."""
 
     def omitted(event: Mapping[str, Any]) -> dict[str, Any]:
-        if folder is None or event["path"] not in folder.found.roots:
+        if folder is None or event["path"] not in folder.scan.roots:
             return {}
         left_out = msgspec.to_builtins(folder.finder.skill(event["path"]).left_out)
         return {"left_out": left_out} if left_out else {}

@@ -189,12 +189,12 @@ def _read_permissions(path: Path) -> Any:
 
     try:
         text = path.read_text("utf-8")
-        found = msgspec.json.decode(text) if text.lstrip().startswith("{") else tomllib.loads(text)
+        content = msgspec.json.decode(text) if text.lstrip().startswith("{") else tomllib.loads(text)
     except OSError as error:
         raise StartupError(f"cannot read '{path}': {error.strerror}") from None
     except (ValueError, msgspec.DecodeError) as error:
         raise click.BadParameter(f"'{path}' is neither TOML nor a JSON object: {error}") from None
-    permissions = found.get("permissions", found) if isinstance(found, dict) else found
+    permissions = content.get("permissions", content) if isinstance(content, dict) else content
     if not isinstance(permissions, dict):
         raise click.BadParameter(f"'{path}' does not contain a table of permissions")
     return permissions

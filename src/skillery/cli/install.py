@@ -223,7 +223,7 @@ def _move(before: Path, after: Path, undo: list[tuple[Path, Path]]) -> None:
 def _free(path: Path) -> Path:
     """Return the path, or the path with the first free number."""
     numbered = (path.with_name(f"{path.name}.{number}") for number in range(2, 10_000))
-    return next(one for one in (path, *numbered) if not one.exists())
+    return next(candidate for candidate in (path, *numbered) if not candidate.exists())
 
 
 def _edits(place: Path, skill: _Recorded) -> list[str]:
@@ -278,10 +278,10 @@ async def write_skill(client: AsyncClient, entry: Locked, built: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(_content(read))
         target.chmod(0o755 if file["executable"] else 0o644)
-    found = _digest_on_disk(built / name)
-    if found != entry["digest"].strip().lower():
+    digest = _digest_on_disk(built / name)
+    if digest != entry["digest"].strip().lower():
         raise CheckFailed(
-            f"'{name}' {entry['version']} does not match the lock: its files have the digest {found}, the lock says "
+            f"'{name}' {entry['version']} does not match the lock: its files have the digest {digest}, the lock says "
             f"{entry['digest']}; nothing was written"
         )
 

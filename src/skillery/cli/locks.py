@@ -115,8 +115,11 @@ def refuse_problems(verified: Mapping[str, Any], allowed: Collection[str] = ()) 
 
     The problems in `allowed` are warnings.
     """
-    problems = [one for one in verified["problems"] if one["problem"] not in allowed]
-    for warning in (*verified["warnings"], *(one for one in verified["problems"] if one["problem"] in allowed)):
+    problems = [problem for problem in verified["problems"] if problem["problem"] not in allowed]
+    for warning in (
+        *verified["warnings"],
+        *(problem for problem in verified["problems"] if problem["problem"] in allowed),
+    ):
         print_warning(warning["message"])
     if problems:
         for problem in problems:
@@ -133,16 +136,16 @@ def read_lockfile(path: Path) -> list[Locked]:
     try:
         if path.stat().st_size > MAX_LOCKFILE_BYTES:
             raise CheckFailed(f"'{path}' is too large for a lock file")
-        found = msgspec.json.decode(path.read_bytes(), type=_Lockfile)
+        lockfile = msgspec.json.decode(path.read_bytes(), type=_Lockfile)
     except OSError as error:
         raise CheckFailed(
             f"cannot read the lock file '{path}': {error.strerror}; run `skillery lock` to create it"
         ) from None
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CheckFailed(f"'{path}' is not a Skillery lock file: {error}") from None
-    if found.lock_version != LOCK_VERSION:
-        raise CheckFailed(f"'{path}' has lock_version {found.lock_version}; this release reads only {LOCK_VERSION}")
-    entries: list[Locked] = msgspec.to_builtins(found.skills)
+    if lockfile.lock_version != LOCK_VERSION:
+        raise CheckFailed(f"'{path}' has lock_version {lockfile.lock_version}; this release reads only {LOCK_VERSION}")
+    entries: list[Locked] = msgspec.to_builtins(lockfile.skills)
     return entries
 
 

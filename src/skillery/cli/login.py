@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from skillery.client.logins.login import Login
 
 MOST_CHARACTERS = 65_536
-Way = Literal["browser", "device", "token"]
+Method = Literal["browser", "device", "token"]
 
 
 class _Checked(NamedTuple):
@@ -64,19 +64,19 @@ def login(
     from skillery.client.logins.discovery import find_provider
     from skillery.client.logins.login import server_of
 
-    method = _way(browser=browser, device=device, token=token)
+    method = _chosen_method(browser=browser, device=device, token=token)
     server = server_of(target.url or server_of_home(target))
     provider = None if method == "token" else find_provider(server, client_id)
     if provider is not None:
-        found = _log_in_at_provider(provider, method)
+        new_login = _log_in_at_provider(provider, method)
     else:
-        _check_way(server, method)
+        _check_method(server, method)
         if method is None and _accepts(server, ""):
             _print_login(server, None, None, None, as_json)
             _use(server, target)
             return
-        found = _with_token(server)
-    _keep(server, found, as_json)
+        new_login = _with_token(server)
+    _keep(server, new_login, as_json)
     _use(server, target)
 
 
@@ -154,11 +154,11 @@ def _use(server: str, target: Target) -> None:
         click.echo(clean(f"Commands now use {server}. `skillery use home` goes back to the home."), err=True)
 
 
-def _way(**flags: bool) -> Way | None:
+def _chosen_method(**flags: bool) -> Method | None:
     names = [name for name, is_given in flags.items() if is_given]
     if len(names) > 1:
         raise click.UsageError(f"--{names[0]} and --{names[1]} exclude each other")
-    return cast(Way, names[0]) if names else None
+    return cast(Method, names[0]) if names else None
 
 
 def server_of_home(target: Target) -> str:
@@ -172,7 +172,7 @@ def server_of_home(target: Target) -> str:
     return holder.url
 
 
-def _check_way(server: str, method: Way | None) -> None:
+def _check_method(server: str, method: Method | None) -> None:
     if method in {"browser", "device"}:
         raise StartupError(f"{server} names no identity provider, so --{method} does not work: use --token")
 
@@ -180,7 +180,7 @@ def _check_way(server: str, method: Way | None) -> None:
 # -- login at a provider -------------------------------------------------------------------------------------------
 
 
-def _log_in_at_provider(provider: Provider, method: Way | None) -> Login:
+def _log_in_at_provider(provider: Provider, method: Method | None) -> Login:
     from skillery.client.logins.browser import log_in_with_browser
     from skillery.client.logins.device import log_in_with_device
 
@@ -262,7 +262,7 @@ def _check(server: str, token: str) -> _Checked:
             return _Checked(None)
 
 
-def _keep(server: str, found: Login, as_json: bool) -> None:
+def _keep(server: str, login: Login, as_json: bool) -> None:
     """Check the token with one call, and keep the login. If either fails, revoke the login at its provider."""
     from contextlib import suppress
 
@@ -271,27 +271,27 @@ def _keep(server: str, found: Login, as_json: bool) -> None:
     from skillery.client.logins.tokens import revoke
 
     try:
-        checked = _check(server, found.token)
+        checked = _check(server, login.token)
         with changing(server):
-            where = keep_login(server, found)
+            where = keep_login(server, login)
     except BaseException:
         with suppress(ClientError):
-            revoke(found)
+            revoke(login)
         raise
-    _print_login(server, checked, found, where, as_json)
+    _print_login(server, checked, login, where, as_json)
 
 
-def _print_login(server: str, checked: _Checked | None, found: Login | None, where: str | None, as_json: bool) -> None:
+def _print_login(server: str, checked: _Checked | None, login: Login | None, where: str | None, as_json: bool) -> None:
     from datetime import UTC, datetime
 
-    ends = found.expires_at if found is not None else None
+    ends = login.expires_at if login is not None else None
     shown = None if ends is None else datetime.fromtimestamp(ends, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     identity = checked.identity if checked is not None else None
-    renewed = bool(found and found.provider and found.provider.refresh_token)
+    renewed = bool(login and login.provider and login.provider.refresh_token)
     if as_json:
         print_json({"server": server, "identity": identity, "kept_in": where, "expires_at": shown, "renewed": renewed})
         return
-    if found is None:
+    if login is None:
         click.echo(clean(f"{server} does not ask for a login"))
         return
     click.echo(clean(f"logged in to {server}" + (f" as {identity}" if identity else "") + f" (kept in the {where})"))

@@ -331,8 +331,8 @@ class RegistryAccess:
         if before is not None:
             await asyncio.wait({before})
         try:
-            async with connect(self._target, sandbox=True) as found:
-                client.set_result(found)
+            async with connect(self._target, sandbox=True) as opened:
+                client.set_result(opened)
                 await release.wait()
         except Exception as error:
             if client.done():

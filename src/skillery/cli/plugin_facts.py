@@ -104,14 +104,14 @@ def _docstrings(struct: type[msgspec.Struct]) -> dict[str, str]:
         (tree,) = ast.parse(textwrap.dedent(inspect.getsource(struct))).body
     except (OSError, TypeError, SyntaxError, ValueError):
         return {}
-    found = {}
+    docstrings = {}
     body = tree.body if isinstance(tree, ast.ClassDef) else []
     for field, text in pairwise(body):
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(text, ast.Expr):
             value = text.value
             if isinstance(value, ast.Constant) and isinstance(value.value, str):
-                found[field.target.id] = " ".join(value.value.split())
-    return found
+                docstrings[field.target.id] = " ".join(value.value.split())
+    return docstrings
 
 
 def health_of(plugins: Plugins, settings: Settings, kind: str, name: str) -> tuple[bool, str, list[str]]:

@@ -110,9 +110,9 @@ def _shown(loaded: Plugins, settings: Settings, row: Fact) -> Fact:
         kind, name = offer["kind"], offer["name"]
         fields += settings_of_offer(loaded, settings, kind, name)
         if offer["chosen"]:
-            ok, detail, found = health_of(loaded, settings, kind, name)
+            ok, detail, supported = health_of(loaded, settings, kind, name)
             health.append({"kind": kind, "name": name, "ok": ok, "detail": detail})
-            capabilities += found
+            capabilities += supported
     return row | {"settings": fields, "capabilities": capabilities, "health": health}
 
 
@@ -129,12 +129,12 @@ def _print(shown: Fact) -> None:
         ("listens to", ", ".join(shown["moments"])),
         ("commands", ", ".join(shown["commands"])),
         ("capabilities", ", ".join(shown["capabilities"])),
-        *(("health", f"{one['kind']} {one['name']}: {_health(one)}") for one in shown["health"]),
+        *(("health", f"{fact['kind']} {fact['name']}: {_health(fact)}") for fact in shown["health"]),
     ]
     print_fields((name, text) for name, text in fields if text)
     if shown["settings"]:
         click.echo()
-        print_rows(["setting", "value", "default", "what"], [_row(one) for one in shown["settings"]])
+        print_rows(["setting", "value", "default", "what"], [_row(fact) for fact in shown["settings"]])
 
 
 def _health(fact: Fact) -> str:
@@ -165,7 +165,7 @@ def load_commands(arguments: Sequence[str], built_in: Mapping[str, click.Command
 def commands_of(plugins: Plugins, built_in: Mapping[str, click.Command]) -> list[tuple[str, click.Command]]:
     """Return each plugin's name with each of its commands. Raise StartupError if a plugin fails or a name is taken."""
     origin = dict.fromkeys(built_in, "Skillery")
-    found: list[tuple[str, click.Command]] = []
+    commands: list[tuple[str, click.Command]] = []
     for implementation in plugins.manager.hook.commands.get_hookimpls():
         plugin = implementation.plugin_name
         for command in _made_by(plugin, implementation.function):
@@ -173,8 +173,8 @@ def commands_of(plugins: Plugins, built_in: Mapping[str, click.Command]) -> list
             if not name or name in origin:
                 raise StartupError(f"plugin '{plugin}' adds the command '{name}', which {origin.get(name)} has already")
             origin[name] = f"the plugin '{plugin}'"
-            found.append((plugin, command))
-    return found
+            commands.append((plugin, command))
+    return commands
 
 
 def _made_by(plugin: str, function: Any) -> list[click.Command]:
@@ -182,7 +182,7 @@ def _made_by(plugin: str, function: Any) -> list[click.Command]:
         made = function()
     except Exception as error:
         raise StartupError(f"plugin '{plugin}' failed to add commands: {' '.join(str(error).split())}") from error
-    if not isinstance(made, list) or not all(isinstance(one, click.Command) for one in made):
+    if not isinstance(made, list) or not all(isinstance(command, click.Command) for command in made):
         raise StartupError(
             f"plugin '{plugin}' must return a list of click commands from its hook 'commands', not {made!r:.80}"
         )

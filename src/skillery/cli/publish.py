@@ -119,16 +119,16 @@ async def _publish(
     created = await client.create_skill(**params_of(skill))
     if bump:
         write_bump(folder, skill)
-    found = {**_counts(skill), **_step(step, bump)}
+    facts = {**_counts(skill), **_step(step, bump)}
     more = [*warnings, *lint(skill)]
     if not reads:
-        return {**created, **found, "warnings": more}
+        return {**created, **facts, "warnings": more}
     described = await client.describe_skill(created["name"], version=created["version"])
     stored: Mapping[str, Any] = described["skill"]
     printed = {key: stored[key] for key in PRINTED_FIELDS if key in stored}
-    found["unchanged"] = digest == created["digest"]
+    facts["unchanged"] = digest == created["digest"]
     search = await _search(client, skill) if created["status"] == "published" else {}
-    return {**created, **found, **printed, "warnings": [*placed(skill, printed["warnings"]), *more], **search}
+    return {**created, **facts, **printed, "warnings": [*placed(skill, printed["warnings"]), *more], **search}
 
 
 async def _check(client: AsyncClient, folder: Path, read: Read, bump: Part | Literal["auto"] | None) -> dict[str, Any]:
@@ -230,10 +230,10 @@ def _step_lines(answer: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _search_lines(answer: Mapping[str, Any]) -> Iterator[str]:
-    if found := answer.get("search"):
-        where = f"at rank {found['rank']}" if found["rank"] else f"not among the first {SEARCHED}"
-        remedy = "" if found["rank"] else ": write words of the examples into the description"
-        yield f"search: '{found['query']}' finds it {where}{remedy}"
+    if search := answer.get("search"):
+        where = f"at rank {search['rank']}" if search["rank"] else f"not among the first {SEARCHED}"
+        remedy = "" if search["rank"] else ": write words of the examples into the description"
+        yield f"search: '{search['query']}' finds it {where}{remedy}"
 
 
 def finding_lines(answer: Mapping[str, Any]) -> Iterator[str]:

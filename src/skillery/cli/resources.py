@@ -207,35 +207,36 @@ def _print(answer: Mapping[str, Any], as_json: bool) -> None:
         print_fields(_fields(answer))
 
 
-def _fields(one: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
-    if one["name"]:
-        yield "name", f"{one['name']}{' (default)' if one['default'] else ''}"
+def _fields(environment: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
+    if environment["name"]:
+        yield "name", f"{environment['name']}{' (default)' if environment['default'] else ''}"
     for key in ("description", "dependencies", "preload"):
-        if one[key]:
-            yield key, one[key] if isinstance(one[key], str) else ", ".join(one[key])
-    yield "state", f"{one['state']}: {one['message']}" if one["message"] else one["state"]
-    rebuild = one["rebuild"]
+        if environment[key]:
+            yield key, environment[key] if isinstance(environment[key], str) else ", ".join(environment[key])
+    state, message = environment["state"], environment["message"]
+    yield "state", f"{state}: {message}" if message else state
+    rebuild = environment["rebuild"]
     if rebuild:
         why = f": {rebuild['message']}" if rebuild["message"] else ""
         yield "rebuild", f"{rebuild['state']}{why} ({rebuild['by']}, {rebuild['began_at']})"
-    if one["lock"]:
-        yield "lock", one["lock"]["sha256"]
-        yield "packages", "\n".join(f"{pin['name']} {pin['version']}" for pin in one["lock"]["packages"] or [])
-    for server in one["servers"]:
+    if environment["lock"]:
+        yield "lock", environment["lock"]["sha256"]
+        yield "packages", "\n".join(f"{pin['name']} {pin['version']}" for pin in environment["lock"]["packages"] or [])
+    for server in environment["servers"]:
         where = "this server" if server["here"] else "another server"
         size = f", {_mib(server['size_bytes'])} MiB" if server["size_bytes"] is not None else ""
         yield where, f"{server['state']}{size}, since {server['changed_at']}"
-    if one["warm"]:
-        why = f": {one['warm']['message']}" if one["warm"]["message"] else ""
-        yield "warm", f"{_warm(one)}{why}"
-    if one["used_at"]:
-        yield "used", one["used_at"]
-    if one["versions"]:
-        yield "skills", "\n".join(f"{version['name']} {version['version']}" for version in one["versions"])
+    if environment["warm"]:
+        why = f": {environment['warm']['message']}" if environment["warm"]["message"] else ""
+        yield "warm", f"{_warm(environment)}{why}"
+    if environment["used_at"]:
+        yield "used", environment["used_at"]
+    if environment["versions"]:
+        yield "skills", "\n".join(f"{version['name']} {version['version']}" for version in environment["versions"])
 
 
-def _warm(one: Mapping[str, Any]) -> str:
-    warm = one["warm"]
+def _warm(environment: Mapping[str, Any]) -> str:
+    warm = environment["warm"]
     if not warm:
         return "-"
     return f"{warm['state']}, {round(warm['memory_mb'])} MiB" if warm["state"] == "ready" else str(warm["state"])

@@ -128,9 +128,9 @@ def run(
     if is_script:
         inputs = msgspec.structs.replace(inputs, args=_script_args(argv, stdin) | inputs.args)
     elif argv or stdin is not None:
-        what = f"'{argv[0]}'" if argv else "--stdin"
+        argument = f"'{argv[0]}'" if argv else "--stdin"
         raise click.UsageError(
-            f"{what} requires --script PATH or --module NAME; pass args of an entrypoint with --arg K=V"
+            f"{argument} requires --script PATH or --module NAME; pass args of an entrypoint with --arg K=V"
         )
 
     async def execute(client: AsyncClient, skills: Sequence[str]) -> Mapping[str, Any]:

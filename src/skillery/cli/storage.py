@@ -76,16 +76,16 @@ def status(target: Target, as_json: bool) -> None:
     from skillery.maintenance.storage_copying import count_stored
 
     with _opened(target) as opened:
-        found = opened.database.read_now(find_copy)
+        copy = opened.database.read_now(find_copy)
         contents, size = opened.database.read_now(count_stored)
     if as_json:
-        print_json({"storage": opened.settings.storage, "contents": contents, "bytes": size, "copy": _shown(found)})
+        print_json({"storage": opened.settings.storage, "contents": contents, "bytes": size, "copy": _shown(copy)})
         return
     click.echo(f"the settings name '{opened.settings.storage}'; the registry has {contents} contents, {size} bytes")
-    if found is None:
+    if copy is None:
         click.echo("no copy is under way")
         return
-    print_fields([*_shown(found).items()])
+    print_fields([*_shown(copy).items()])
 
 
 @storage.command("verify")
@@ -161,8 +161,8 @@ def _source_of(opened: _Opened, target_name: str) -> str:
     """Return the name of the source: that of the present copy, or the storage that the settings name."""
     from skillery.contents.storage_copies import find_copy
 
-    found = opened.database.read_now(find_copy)
-    source = found.source if found is not None else opened.settings.storage
+    copy = opened.database.read_now(find_copy)
+    source = copy.source if copy is not None else opened.settings.storage
     if source == target_name:
         raise StartupError(f"the contents are in '{source}' already: choose another storage with --to")
     return source

@@ -111,14 +111,14 @@ def _choose(path: Path, own: str, name: str | None) -> tuple[Folder, list[str]]:
     from skillery.cli.import_uploads import printable
 
     folder = scan_folder(path)
-    names = {printable(root.rpartition("/")[2] or own): root for root in reversed(folder.found.roots)}
+    names = {printable(root.rpartition("/")[2] or own): root for root in reversed(folder.scan.roots)}
     listed = sorted(names)
     if not names:
         raise click.UsageError(f"'{own}' has no skill: no folder in it has a SKILL.md")
     if name is not None and name not in names:
         raise click.UsageError(f"'{own}' has no skill '{name}', only {_names(listed)}")
     root = names[name or listed[0]]
-    return folder._replace(found=folder.found._replace(roots=[root])), listed
+    return folder._replace(scan=folder.scan._replace(roots=[root])), listed
 
 
 def _names(names: Sequence[str]) -> str:
@@ -198,7 +198,7 @@ def _facts(skill: Mapping[str, Any], report: Mapping[str, Any], tools: Sequence[
         words = {"passed": "passed", "failed": "failed", "not_run": "not run", "waiting": "need permissions"}
         yield (
             "examples",
-            ", ".join(f"{statuses.count(one)} {word}" for one, word in words.items() if one in statuses),
+            ", ".join(f"{statuses.count(status)} {word}" for status, word in words.items() if status in statuses),
         )
 
 
@@ -209,12 +209,12 @@ async def _run(client: AsyncClient, tried: Tried, skill: Mapping[str, Any], scri
     facts, exact = tried.facts, {"name": skill["name"], "version": skill["version"]}
     manifest, script = skill["manifest"], script_call.script
     has_entrypoint = bool((manifest.get("runtime") or {}).get("entrypoint"))
-    example = next((one for one in tried.report.get("examples", ()) if one.get("run_id")), None)
+    example = next((candidate for candidate in tried.report.get("examples", ()) if candidate.get("run_id")), None)
     if script is None and example is not None:
         facts["example"] = example["name"]
         return tried._replace(run=await client.get_run(run_id=example["run_id"]))
     if script is None and has_entrypoint:
-        if needed := [name for name, one in (manifest.get("inputs") or {}).items() if one.get("required")]:
+        if needed := [name for name, field in (manifest.get("inputs") or {}).items() if field.get("required")]:
             facts["not run"] = f"it needs the inputs {', '.join(needed)}, and has no example"
             return tried
         return tried._replace(run=await client.execute_skill(**exact, timeout_ms=TIMEOUT_MS))
@@ -234,7 +234,7 @@ def _first_script(paths: Sequence[str]) -> str | None:
 
     def last(path: str) -> tuple[bool, bool, str]:
         name = path.rpartition("/")[2]
-        return any(one.startswith(_LAST) for one in (path, name)), not path.startswith("scripts/"), path
+        return any(text.startswith(_LAST) for text in (path, name)), not path.startswith("scripts/"), path
 
     return min(filter(is_source, paths), key=last, default=None)
 

@@ -111,8 +111,8 @@ class Mapped:
                 if local == state:
                     return
                 if local != self._sent.get(path):
-                    what = "changed here during the call" if path in self._sent else "exists here and was not sent"
-                    self._refuse([path], what)
+                    reason = "changed here during the call" if path in self._sent else "exists here and was not sent"
+                    self._refuse([path], reason)
                 elif staged is None:
                     os.unlink(name, dir_fd=parent)
                     self.report["deleted"].append(path)
@@ -174,8 +174,8 @@ def lines_of_report(report: Mapping[str, Any]) -> Iterator[str]:
         if report[key]:
             yield f"{key} in {report['folder']}: {_named(report[key])}"
     for key in ("not_changed", "left_out"):
-        for one in report[key][:MOST_NAMED]:
-            yield f"{key.replace('_', ' ')}: {one['path']}: {one['reason']}"
+        for file in report[key][:MOST_NAMED]:
+            yield f"{key.replace('_', ' ')}: {file['path']}: {file['reason']}"
         if len(report[key]) > MOST_NAMED:
             yield f"{key.replace('_', ' ')}: {len(report[key]) - MOST_NAMED} more"
 

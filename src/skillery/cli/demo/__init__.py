@@ -57,7 +57,9 @@ def demo(target: Target, token: str | None, port: int, as_json: bool) -> None:
         server.stop_if_ours()
         raise
     if as_json:
-        steps = [{"step": step.title, "request": one.request, "answer": one.answer} for step, one in exchanges]
+        steps = [
+            {"step": step.title, "request": exchange.request, "answer": exchange.answer} for step, exchange in exchanges
+        ]
         print_json({**_facts(server), "steps": steps})
         return
     _print_end(server)

@@ -164,7 +164,7 @@ async def describe_skill(walk: Walk) -> Exchange:
     _expect("csv_blob" in inputs, f"{PROFILE} declares no input csv_blob")
     return Exchange(
         f"describe_skill name={PROFILE}",
-        "\n".join(f"{name}: {one['type']}  {one.get('description', '')}" for name, one in inputs.items()),
+        "\n".join(f"{name}: {field['type']}  {field.get('description', '')}" for name, field in inputs.items()),
     )
 
 

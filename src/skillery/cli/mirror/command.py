@@ -80,19 +80,19 @@ def list_(as_json: bool) -> None:
 
     mirrors = list_mirrors()
     if as_json:
-        print_json({"mirrors": [_facts(one) for one in mirrors]})
+        print_json({"mirrors": [_facts(mirror) for mirror in mirrors]})
         return
     rows = [
         (
-            one.id,
-            one.source,
-            one.namespace or "-",
-            "yes" if one.review else "no",
-            f"{one.every_seconds:.0f} s" if one.every_seconds else "each run",
-            one.tried_at.isoformat(timespec="seconds") if one.tried_at else "-",
-            one.result or "-",
+            mirror.id,
+            mirror.source,
+            mirror.namespace or "-",
+            "yes" if mirror.review else "no",
+            f"{mirror.every_seconds:.0f} s" if mirror.every_seconds else "each run",
+            mirror.tried_at.isoformat(timespec="seconds") if mirror.tried_at else "-",
+            mirror.result or "-",
         )
-        for one in mirrors
+        for mirror in mirrors
     ]
     print_rows(COLUMNS, rows, none="No mirrors.")
 
@@ -102,9 +102,9 @@ def list_(as_json: bool) -> None:
 def remove(mirror_id: str) -> None:
     """Forget a source. Its imported skills stay."""
 
-    found = find_mirror(mirror_id)
-    remove_mirror(found)
-    click.echo(clean(f"{found.id}: {found.source} is not followed anymore"))
+    removed = find_mirror(mirror_id)
+    remove_mirror(removed)
+    click.echo(clean(f"{removed.id}: {removed.source} is not followed anymore"))
 
 
 @mirror.command("run")
@@ -121,8 +121,8 @@ def run(ids: tuple[str, ...], forever: bool, target: Target, as_json: bool) -> N
 
     while True:
         now = datetime.now(UTC)
-        chosen = [find_mirror(one) for one in ids] if ids else list_mirrors()
-        failed = [_refresh(one, target, as_json) for one in chosen if (ids and not forever) or one.is_due(now)]
+        chosen = [find_mirror(mirror_id) for mirror_id in ids] if ids else list_mirrors()
+        failed = [_refresh(mirror, target, as_json) for mirror in chosen if (ids and not forever) or mirror.is_due(now)]
         if not forever:
             if any(failed):
                 raise click.exceptions.Exit(ANSWERED_ERROR)
@@ -131,19 +131,19 @@ def run(ids: tuple[str, ...], forever: bool, target: Target, as_json: bool) -> N
         time.sleep(CHECK_SECONDS)
 
 
-def _refresh(one: Mirror, target: Target, as_json: bool) -> bool:
+def _refresh(mirror: Mirror, target: Target, as_json: bool) -> bool:
     """Read the source of a mirror and import the changes. Return whether something failed."""
     from skillery.client import ClientError
 
     if not as_json:
-        click.echo(clean(f"{one.id}: {one.source}"))
+        click.echo(clean(f"{mirror.id}: {mirror.source}"))
     try:
-        copied, folder, problems = _copied(one)
+        copied, folder, problems = _copied(mirror)
         for problem in problems:
             click.echo(clean(f"not copied: {problem}"), err=True)
         result, fingerprint = _imported(copied, folder, target, as_json)
     except (SkilleryError, StartupError, ClientError) as error:
-        one.tried(result=f"error: {error}"[:500])
+        mirror.tried(result=f"error: {error}"[:500])
         click.echo(clean(f"error: {error}"), err=True)
         if hint := getattr(error, "hint", None):
             click.echo(clean(f"hint: {hint}"), err=True)
@@ -154,7 +154,7 @@ def _refresh(one: Mirror, target: Target, as_json: bool) -> bool:
     return bool(problems) or not fingerprint
 
 
-def _copied(one: Mirror) -> tuple[Mirror, Path, list[str]]:
+def _copied(mirror: Mirror) -> tuple[Mirror, Path, list[str]]:
     """Bring the copy of a mirror in step with its source. Return the changed mirror, the folder to import, and what
     could not be copied.
     """
@@ -163,17 +163,18 @@ def _copied(one: Mirror) -> tuple[Mirror, Path, list[str]]:
     from skillery.client.logins.login import server_of
     from skillery.client.logins.tokens import kept_token
 
-    if _GIT.fullmatch(one.source):
-        return msgspec.structs.replace(one, state=copy_repository(one.source, one.tree, one.state)), one.tree, []
-    if _is_url(one.source):
-        server = server_of(one.source.partition("/n/")[0].partition("/.well-known/")[0])
-        return one, one.tree, copy_index(one.source, one.tree, kept_token(server)())
-    if not Path(one.source).is_dir():
-        raise StartupError(f"the folder '{one.source}' does not exist")
-    return one, Path(one.source), []
+    if _GIT.fullmatch(mirror.source):
+        state = copy_repository(mirror.source, mirror.tree, mirror.state)
+        return msgspec.structs.replace(mirror, state=state), mirror.tree, []
+    if _is_url(mirror.source):
+        server = server_of(mirror.source.partition("/n/")[0].partition("/.well-known/")[0])
+        return mirror, mirror.tree, copy_index(mirror.source, mirror.tree, kept_token(server)())
+    if not Path(mirror.source).is_dir():
+        raise StartupError(f"the folder '{mirror.source}' does not exist")
+    return mirror, Path(mirror.source), []
 
 
-def _imported(one: Mirror, folder: Path, target: Target, as_json: bool) -> tuple[str, str]:
+def _imported(mirror: Mirror, folder: Path, target: Target, as_json: bool) -> tuple[str, str]:
     """Import the copy if it has changed. Return the result in words, and the fingerprint of the copy, or "" if a skill
     was refused, so that the next refresh tries again.
     """
@@ -181,13 +182,18 @@ def _imported(one: Mirror, folder: Path, target: Target, as_json: bool) -> tuple
 
     paths = ImportPaths([folder], follow_links=False)
     [fingerprint] = paths.fingerprints()
-    if fingerprint == one.imported:
+    if fingerprint == mirror.imported:
         if as_json:
             print_json([])
         else:
             click.echo("unchanged")
         return "unchanged", fingerprint
-    options: ImportOptions = {"namespace": one.namespace, "source": one.source, "name": one.id, "review": one.review}
+    options: ImportOptions = {
+        "namespace": mirror.namespace,
+        "source": mirror.source,
+        "name": mirror.id,
+        "review": mirror.review,
+    }
     [answer] = import_all(target, paths, lambda _: options, as_json, in_step=True)
     if "error" in answer:
         raise StartupError(str(answer["error"].get("message", "the import failed")))
@@ -229,15 +235,15 @@ def _is_url(source: str) -> bool:
     return source.startswith(("http://", "https://"))
 
 
-def _facts(one: Mirror) -> dict[str, Any]:
+def _facts(mirror: Mirror) -> dict[str, Any]:
     return {
-        "id": one.id,
-        "source": one.source,
-        "namespace": one.namespace,
-        "review": one.review,
-        "every_seconds": one.every_seconds,
-        "tried_at": one.tried_at.isoformat() if one.tried_at else None,
-        "result": one.result,
+        "id": mirror.id,
+        "source": mirror.source,
+        "namespace": mirror.namespace,
+        "review": mirror.review,
+        "every_seconds": mirror.every_seconds,
+        "tried_at": mirror.tried_at.isoformat() if mirror.tried_at else None,
+        "result": mirror.result,
     }
 
 

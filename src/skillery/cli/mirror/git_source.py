@@ -86,7 +86,7 @@ def _remove_links_out(clone: Path) -> None:
 
 
 def _command(*words: str) -> list[str]:
-    options = [part for one in (*_SAFE, *_MORE) for part in ("-c", one)]
+    options = [part for option in (*_SAFE, *_MORE) for part in ("-c", option)]
     # A pack of more bytes ends git while it is received.
     limit = ["prlimit", f"--fsize={MOST_BYTES}"] if shutil.which("prlimit") else []
     return [*limit, "git", *options, *words]

@@ -187,9 +187,9 @@ def _copy(server: _Server, entry: _Entry, copy: _Copy) -> str | None:
     url = urljoin(server.address, entry.url)
     try:
         content = server.read(url, MOST_BYTES)
-        found = f"sha256:{hashlib.sha256(content).hexdigest()}"
-        if found != entry.digest:
-            return f"the content at {url[:200]} has the digest {found}, and not {entry.digest} as the index says"
+        digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
+        if digest != entry.digest:
+            return f"the content at {url[:200]} has the digest {digest}, and not {entry.digest} as the index says"
         partial.mkdir()
         if entry.type == "skill-md":
             (partial / "SKILL.md").write_bytes(content)
