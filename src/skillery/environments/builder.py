@@ -54,10 +54,10 @@ class Built(msgspec.Struct, frozen=True):
 class _Build(NamedTuple):
     """The state of one build."""
 
-    aside: Path
+    quarantine: Path
     progress: BuildProgress
     make_room: Callable[[int, frozenset[str]], None]
-    found: dict[str, str]
+    tree_keys: dict[str, str]
     """The key of the tree of each package."""
 
 
@@ -95,7 +95,7 @@ class Builder:
         that the build needs and the trees that must stay. With `force`, existing trees are not used.
         """
         build = _Build(self._incoming / secrets.token_hex(16), progress, make_room, {})
-        self.busy[build.aside] = build.found
+        self.busy[build.quarantine] = build.tree_keys
         try:
             async with asyncio.timeout(self._seconds):
                 return await self._build(build, read_lock(lock), target, force=force)
@@ -111,29 +111,29 @@ class Builder:
         except OSError as error:
             raise not_written(error) from None
         finally:
-            del self.busy[build.aside]
-            await asyncio.shield(asyncio.to_thread(shutil.rmtree, build.aside, ignore_errors=True))
+            del self.busy[build.quarantine]
+            await asyncio.shield(asyncio.to_thread(shutil.rmtree, build.quarantine, ignore_errors=True))
 
     async def _build(self, build: _Build, pins: Sequence[Pin], target: Path, *, force: bool) -> Built:
-        build.aside.mkdir(parents=True)
+        build.quarantine.mkdir(parents=True)
         build.progress.total = len(pins)
         if not force:
-            build.found.update({pin.name: key for pin in pins if (key := self.trees.find(pin.hashes))})
-        build.progress.done = len(build.found)
-        missing = [pin for pin in pins if pin.name not in build.found]
+            build.tree_keys.update({pin.name: key for pin in pins if (key := self.trees.find(pin.hashes))})
+        build.progress.done = len(build.tree_keys)
+        missing = [pin for pin in pins if pin.name not in build.tree_keys]
         if missing:
             await self._fetch_missing(build, missing)
         build.progress.step = "linking the packages"
         return await asyncio.to_thread(self._put_together, build, target)
 
     def _put_together(self, build: _Build, target: Path) -> Built:
-        keys = tuple(build.found[name] for name in sorted(build.found))
+        keys = tuple(build.tree_keys[name] for name in sorted(build.tree_keys))
         about = {key: self.trees.about(key) for key in keys}
         size = sum(tree.size_bytes for tree in about.values())
         if size > self._max_mb * MIB:
             raise too_large(self._max_mb)
         build.make_room(0, frozenset(keys))
-        made = build.aside / "environment"
+        made = build.quarantine / "environment"
         own = link([self.trees.files(key) for key in keys], made / PACKAGES)
         build.make_room(own, frozenset(keys))
         built = Built(keys, size, own)
@@ -146,7 +146,7 @@ class Builder:
     async def _fetch_missing(self, build: _Build, pins: Sequence[Pin]) -> None:
         """Download and unpack the missing packages. Files are unpacked while later files are downloaded."""
         build.progress.step = "querying the package index"
-        incoming = IncomingFiles(pins, build.aside, self._max_mb, build.progress)
+        incoming = IncomingFiles(pins, build.quarantine, self._max_mb, build.progress)
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(fetch(self._jobs, self._sources, pins, incoming, self._seconds))
@@ -154,7 +154,7 @@ class Builder:
                     group.create_task(self._add_package(build, fetched))
         except ExceptionGroup as several:
             raise several.exceptions[0] from None
-        missing_pin = next((pin for pin in pins if pin.name not in build.found), None)
+        missing_pin = next((pin for pin in pins if pin.name not in build.tree_keys), None)
         if missing_pin is not None:
             raise BuildFailed(f"{missing_pin.name} {missing_pin.version} was not delivered by the sandbox")
 
@@ -164,7 +164,9 @@ class Builder:
             if not self._sources.is_built(fetched.pin.name):
                 raise BuildFailed(f"{package} has no wheel, and this server does not build it from source")
             build.progress.step = f"building {package} from source"
-            wheel = await build_wheel(self._jobs, fetched, build.aside, self._max_mb, self._seconds, build.progress)
+            wheel = await build_wheel(
+                self._jobs, fetched, build.quarantine, self._max_mb, self._seconds, build.progress
+            )
             fetched.path.unlink()
             fetched = wheel
         build.progress.step = f"unpacking {package}"
@@ -173,31 +175,31 @@ class Builder:
 
     async def _unpack(self, build: _Build, fetched: Fetched) -> None:
         quarantined, spent = (
-            build.aside / fetched.sha256,
-            sum(self.trees.about(key).size_bytes for key in build.found.values()),
+            build.quarantine / fetched.sha256,
+            sum(self.trees.about(key).size_bytes for key in build.tree_keys.values()),
         )
         left = self._max_mb * MIB - spent
         wheel = await asyncio.to_thread(read_wheel, fetched.path, fetched.pin)
         writer = TreeWriter(wheel, quarantined, left, self._max_mb)
         args = {"max_bytes": left, "max_files": MOST_FILES, "workers": workers()}
-        what = f"{wheel.package} could not be unpacked"
+        subject = f"{wheel.package} could not be unpacked"
         try:
             answer = await self._jobs.run(
                 "unpack", args, seconds=self._seconds, receiver=writer, paths={"wheel": fetched.path}
             )
         except JobFailed as stopped:
-            raise job_failure(what, stopped) from None
-        if answer.told:
-            raise self._unpack_error(wheel.package, what, answer.told)
+            raise job_failure(subject, stopped) from None
+        if answer.result:
+            raise self._unpack_error(wheel.package, subject, answer.result)
         await asyncio.to_thread(self._keep, build, fetched, writer, quarantined)
 
     def _keep(self, build: _Build, fetched: Fetched, writer: TreeWriter, path: Path) -> None:
         fetched.path.unlink()
         tree: TreeRecord = writer.finish()
         key = key_of(fetched.sha256)
-        build.make_room(tree.size_bytes, frozenset(build.found.values()))
+        build.make_room(tree.size_bytes, frozenset(build.tree_keys.values()))
         self.trees.keep(path, key)
-        build.found[fetched.pin.name] = key
+        build.tree_keys[fetched.pin.name] = key
 
     def _unpack_error(self, package: str, subject: str, message: dict[str, object]) -> BuildFailed:
         detail = printable(str(message.get("detail", "")), 200)

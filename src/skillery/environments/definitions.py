@@ -47,17 +47,17 @@ class Defined:
             raise StartupError(
                 f"there are {len(named)} settings [environments.<name>], but at most {MOST_ENVIRONMENTS} are allowed"
             )
-        for one in named:
-            _check(one)
-        defaults = [one.name for one in named if one.default]
+        for environment in named:
+            _check(environment)
+        defaults = [environment.name for environment in named if environment.default]
         if len(defaults) > 1:
             names = " and ".join(f"environments.{name}.default" for name in defaults[:2])
             raise StartupError(f"settings {names} are both true: at most one environment can be the default")
-        self._named: Mapping[str, Named] = {one.name: one for one in named}
+        self._named: Mapping[str, Named] = {environment.name: environment for environment in named}
 
     @property
     def default(self) -> Named | None:
-        return next((one for one in self if one.default), None)
+        return next((environment for environment in self if environment.default), None)
 
     def __iter__(self) -> Iterator[Named]:
         return iter(self._named.values())
@@ -74,7 +74,7 @@ class Defined:
             return "This server has no named environments: omit 'environment'."
         near = nearest(name, self._named)
         suggestion = f" Did you mean '{near}'?" if near else ""
-        there = ", ".join(f"'{one}'" for one in self._named)
+        there = ", ".join(f"'{defined}'" for defined in self._named)
         return f"Available: {there}.{suggestion}"
 
     def chosen(self, name: str | None, language: Language) -> Named | None:
@@ -86,8 +86,8 @@ class Defined:
             return self.default if language == "python" else None
         if not name:
             return None
-        found = self._named.get(name)
-        if found is None:
+        environment = self._named.get(name)
+        if environment is None:
             message = f"the environment {quoted(name)} does not exist"
             raise InvalidParams(message, hint=self.near(name), param="environment", environments=list(self._named))
         if language != "python":
@@ -96,32 +96,32 @@ class Defined:
                 hint="Omit 'environment', or use Python.",
                 param="environment",
             )
-        return found
+        return environment
 
 
-def _check(one: Named) -> None:
-    setting = f"environments.{one.name}"
-    if not _NAME.fullmatch(one.name):
+def _check(environment: Named) -> None:
+    setting = f"environments.{environment.name}"
+    if not _NAME.fullmatch(environment.name):
         raise StartupError(
-            f"setting 'environments' has {one.name!r}: a name consists of lower-case letters, digits and inner '-', "
-            f"starts with a letter, and has at most {LONGEST_NAME} characters"
+            f"setting 'environments' has {environment.name!r}: a name consists of lower-case letters, digits and inner "
+            f"'-', starts with a letter, and has at most {LONGEST_NAME} characters"
         )
-    if not one.dependencies:
+    if not environment.dependencies:
         raise StartupError(f"setting '{setting}.dependencies' is empty: write packages, such as ['numpy>=2,<3']")
-    for text in one.dependencies:
+    for text in environment.dependencies:
         problem = f"is longer than {LONGEST} characters" if len(text) > LONGEST else requirement_problem(text)
         if problem is not None:
             _refuse(f"{setting}.dependencies", text, problem)
-    for module in one.preload:
+    for module in environment.preload:
         if not _MODULE.fullmatch(module) or len(module) > LONGEST:
             _refuse(f"{setting}.preload", module, "is not a module name; use a name such as 'numpy' or 'os.path'")
-    for key, entries in (("dependencies", one.dependencies), ("preload", one.preload)):
+    for key, entries in (("dependencies", environment.dependencies), ("preload", environment.preload)):
         if len(entries) > MOST:
             raise StartupError(f"setting '{setting}.{key}' has {len(entries)} entries, but at most {MOST} are allowed")
-    if len(one.description) > MOST_DESCRIPTION or not one.description.isprintable():
+    if len(environment.description) > MOST_DESCRIPTION or not environment.description.isprintable():
         raise StartupError(
-            f"setting '{setting}.description' is {one.description[:60]!r}…: one line of at most {MOST_DESCRIPTION} "
-            "characters is allowed"
+            f"setting '{setting}.description' is {environment.description[:60]!r}…: one line of at most "
+            f"{MOST_DESCRIPTION} characters is allowed"
         )
 
 
@@ -140,7 +140,7 @@ def shown_properties(defined: Defined) -> dict[str, dict[str, Any]]:
     if not len(defined):
         return {}
     default = defined.default
-    names = [*(one.name for one in defined), *([""] if default else [])]
+    names = [*(environment.name for environment in defined), *([""] if default else [])]
     described = "Environment whose Python packages the code may import. " + " ".join(map(_described, defined))
     if default is not None:
         described += f" Without it Python has '{default.name}'; '' is none."
@@ -150,8 +150,8 @@ def shown_properties(defined: Defined) -> dict[str, dict[str, Any]]:
     return {"run_code": {"environment": of_code}, "execute_skill": {"environment": of_skill}}
 
 
-def _described(one: Named) -> str:
-    packages = [package_of(dependency) for dependency in one.dependencies]
+def _described(environment: Named) -> str:
+    packages = [package_of(dependency) for dependency in environment.dependencies]
     more = " and more" if len(packages) > MOST_SHOWN else ""
-    purpose = f": {one.description.rstrip('.')}" if one.description else ""
-    return f"'{one.name}' has {', '.join(packages[:MOST_SHOWN])}{more}{purpose}."
+    purpose = f": {environment.description.rstrip('.')}" if environment.description else ""
+    return f"'{environment.name}' has {', '.join(packages[:MOST_SHOWN])}{more}{purpose}."

@@ -45,8 +45,8 @@ _LOCK_OF_VERSION = Statement(
 
 
 def find_lock(connection: Connection, key: str, made_after: datetime) -> bytes | None:
-    found = select(locks.c.content).where(locks.c.key == key, locks.c.made_at > made_after)
-    content: str | None = connection.scalar(found)
+    statement = select(locks.c.content).where(locks.c.key == key, locks.c.made_at > made_after)
+    content: str | None = connection.scalar(statement)
     return None if content is None else content.encode()
 
 
@@ -215,18 +215,18 @@ class Locks:
                 reason=error.data["reason"],
                 package=error.data["package"],
             )
-        found = {pin.name: pin for pin in read_lock(resolved)}
-        missing = next((name for name in found if name not in {pin.name for pin in pins}), None)
+        needed = {pin.name: pin for pin in read_lock(resolved)}
+        missing = next((name for name in needed if name not in {pin.name for pin in pins}), None)
         if missing is not None:
             _refuse(f"does not pin {missing}, which other packages need")
         for pin in pins:
-            unknown = pin.name in found and pin.hashes - found[pin.name].hashes
+            unknown = pin.name in needed and pin.hashes - needed[pin.name].hashes
             if unknown:
                 _refuse(f"pins {pin.name} {pin.version} to a file that is not in the package index of this server")
 
     async def _resolve(self, requirements: Sequence[str], caller: str) -> bytes:
         arguments = [*_COMPILE, *self._sources.kinds(), "--python", base_python(), *self._sources.cut_off()]
-        stdin = "".join(f"{one}\n" for one in await asyncio.to_thread(normalised, requirements))
+        stdin = "".join(f"{requirement}\n" for requirement in await asyncio.to_thread(normalised, requirements))
         turn = await self._turns.enter(caller, len(stdin))
         try:
             answer = await self._jobs.run("lock", {"arguments": arguments, "stdin": stdin}, seconds=self._seconds)
@@ -236,7 +236,7 @@ class Locks:
             ) from None
         finally:
             turn.leave()
-        ran = msgspec.convert(answer.told, UvResult)
+        ran = msgspec.convert(answer.result, UvResult)
         if ran.code != 0:
             raise foreign_hosts_error(answer.refused) if answer.refused else uv_error(ran.err, requirements, NOT_LOCKED)
         check_yanked(ran.err, requirements)

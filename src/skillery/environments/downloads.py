@@ -155,8 +155,8 @@ async def fetch(
         raise job_failure("the packages could not be fetched", stopped) from None
     finally:
         incoming.close()
-    if answer.told:
-        raise _failure(answer.told, answer.refused, incoming)
+    if answer.result:
+        raise _failure(answer.result, answer.refused, incoming)
 
 
 async def build_wheel(
@@ -179,8 +179,8 @@ async def build_wheel(
         raise job_failure(f"{package} could not be built from source", stopped) from None
     finally:
         incoming.close()
-    if answer.told:
-        raise _failure(answer.told, answer.refused, incoming)
+    if answer.result:
+        raise _failure(answer.result, answer.refused, incoming)
     built = incoming.whole.get_nowait()
     if built is None:
         raise BuildFailed(f"{package} could not be built from source: the build produced no wheel")

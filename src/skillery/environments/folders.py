@@ -46,17 +46,17 @@ class Shelf:
     def __init__(self, folder: Path, trash: Path) -> None:
         self._folder = folder
         self._trash = trash
-        self._found: dict[str, Path] = {}
+        self._newest: dict[str, Path] = {}
 
     def find(self, lock: str) -> Path | None:
         """Return the newest folder of a lock; None if there is none."""
-        known = self._found.get(lock)
+        known = self._newest.get(lock)
         if known is None or not known.is_dir():
             known = max(self._of(lock), key=_number, default=None)
             if known is None:
-                self._found.pop(lock, None)
+                self._newest.pop(lock, None)
                 return None
-            self._found[lock] = known
+            self._newest[lock] = known
         return known
 
     def _of(self, lock: str) -> list[Path]:
@@ -66,7 +66,7 @@ class Shelf:
     def newest(self, lock: str) -> Installed | None:
         """Return the newest environment of a lock; None if there is none. Blocking."""
         folder = self.find(lock)
-        return next((one for one in self._all() if one.folder == folder), None)
+        return next((environment for environment in self._all() if environment.folder == folder), None)
 
     def next_folder(self, lock: str) -> Path:
         """Return the folder for the next build of a lock. The name of the first folder has no number."""
@@ -76,10 +76,10 @@ class Shelf:
 
     def older(self, lock: str) -> list[Path]:
         """Return all folders of a lock except the newest, and remember the newest."""
-        found = sorted(self._of(lock), key=_number)
-        if found:
-            self._found[lock] = found[-1]
-        return found[:-1]
+        folders = sorted(self._of(lock), key=_number)
+        if folders:
+            self._newest[lock] = folders[-1]
+        return folders[:-1]
 
     def all(self) -> list[Installed]:
         return list(self._all())
@@ -172,8 +172,10 @@ class PackageMounts:
         """Return the environments of this server, most recently used first. Blocking."""
         installed = self._shelf.all()
         with self._lock:
-            found = [one._replace(in_use=one.folder in self._mounts) for one in installed]
-        return sorted(found, key=lambda one: one.used_at, reverse=True)
+            environments = [
+                environment._replace(in_use=environment.folder in self._mounts) for environment in installed
+            ]
+        return sorted(environments, key=lambda environment: environment.used_at, reverse=True)
 
     def select_newest(self, sha256: str) -> None:
         """Use the newest folder of a lock from now on. Older folders are removed when no run uses them."""

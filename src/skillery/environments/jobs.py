@@ -65,7 +65,7 @@ class JobFailed(Exception):
 class JobResult(NamedTuple):
     """The answer of the code in the sandbox, and the hosts that the egress proxy refused."""
 
-    told: dict[str, Any]
+    result: dict[str, Any]
     refused: tuple[str, ...]
 
 

@@ -83,14 +83,18 @@ class Rebuilds:
         A named environment gets a new lock for all servers, which this server installs and stores. For the SHA-256 of a
         lock, only this server installs the packages again.
         """
-        one = self._named.defined.get(subject)
-        content = None if one else await asyncio.to_thread(content_of, self._database, self._storage, subject)
-        if one is None and content is None:
+        environment = self._named.defined.get(subject)
+        content = None if environment else await asyncio.to_thread(content_of, self._database, self._storage, subject)
+        if environment is None and content is None:
             raise environment_not_found(subject, self._named.defined)
         begin = partial(begin_rebuild, subject=subject, server=self._server, identity=identity.name)
         if not await self._database.write(partial(begin, now=datetime.now(UTC))):
             return
-        work = self._rebuild_named(identity, one) if one else self._rebuild_lock(identity, subject, content or b"")
+        work = (
+            self._rebuild_named(identity, environment)
+            if environment
+            else self._rebuild_lock(identity, subject, content or b"")
+        )
         task = asyncio.create_task(self._record_end(subject, work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -114,32 +118,34 @@ class Rebuilds:
                 ended = partial(end_rebuild, subject=subject, message=message, now=datetime.now(UTC))
                 await asyncio.shield(self._database.write(ended))
 
-    async def _rebuild_named(self, identity: Identity, one: Named) -> str:
+    async def _rebuild_named(self, identity: Identity, environment: Named) -> str:
         """Rebuild a named environment. Return the reason of its failure; "" if it succeeded."""
-        before = await self._named.read(one)
+        before = await self._named.read(environment)
         try:
-            content = await self._locks.make(one.dependencies, force=True)
+            content = await self._locks.make(environment.dependencies, force=True)
         except SkilleryError as error:
-            return not_locked(one, error).message
-        found = await self._environments.rebuild(content)
-        if isinstance(found, Failure):
-            return found.message
+            return not_locked(environment, error).message
+        outcome = await self._environments.rebuild(content)
+        if isinstance(outcome, Failure):
+            return outcome.message
 
         def replace(connection: Connection) -> None:
             now, sha256 = datetime.now(UTC), hashlib.sha256(content).hexdigest()
-            replace_named_lock(connection, one.name, one.key, content, sha256, now)
-            end_rebuild(connection, one.name, "", now)
+            replace_named_lock(connection, environment.name, environment.key, content, sha256, now)
+            end_rebuild(connection, environment.name, "", now)
             was = {"lock": before.sha256} if before else None
-            audit.record(connection, identity, "rebuild_environment", one.name, before=was, after={"lock": sha256})
+            audit.record(
+                connection, identity, "rebuild_environment", environment.name, before=was, after={"lock": sha256}
+            )
 
         await self._database.write(replace)
-        self._named.forget(one.name)
+        self._named.forget(environment.name)
         return ""
 
     async def _rebuild_lock(self, identity: Identity, sha256: str, content: bytes) -> str:
-        found = await self._environments.rebuild(content)
-        if isinstance(found, Failure):
-            return found.message
+        outcome = await self._environments.rebuild(content)
+        if isinstance(outcome, Failure):
+            return outcome.message
 
         def note(connection: Connection) -> None:
             end_rebuild(connection, sha256, "", datetime.now(UTC))

@@ -45,8 +45,8 @@ _LOCK: Select[tuple[str, str, datetime]] = select(named_locks.c.content, named_l
 
 
 def find_named_lock(connection: Connection, name: str, key: str) -> NamedLock | None:
-    found = _LOCK.where(named_locks.c.name == name, named_locks.c.key == key)
-    row = connection.execute(found).one_or_none()
+    statement = _LOCK.where(named_locks.c.name == name, named_locks.c.key == key)
+    row = connection.execute(statement).one_or_none()
     return None if row is None else NamedLock(row.content.encode(), row.sha256, in_utc(row.made_at))
 
 
@@ -66,13 +66,13 @@ def replace_named_lock(connection: Connection, name: str, key: str, content: byt
 
 def names_of_lock(connection: Connection, sha256s: Iterable[str]) -> dict[str, str]:
     """Return the names of named environments by the SHA-256 of their locks. Other hashes are omitted."""
-    found = select(named_locks.c.sha256, named_locks.c.name).where(named_locks.c.sha256.in_(list(sha256s)))
-    return {row.sha256: row.name for row in connection.execute(found)}
+    statement = select(named_locks.c.sha256, named_locks.c.name).where(named_locks.c.sha256.in_(list(sha256s)))
+    return {row.sha256: row.name for row in connection.execute(statement)}
 
 
 def content_of_lock(connection: Connection, sha256: str) -> bytes | None:
-    found = select(named_locks.c.content).where(named_locks.c.sha256 == sha256).limit(1)
-    content: str | None = connection.scalar(found)
+    statement = select(named_locks.c.content).where(named_locks.c.sha256 == sha256).limit(1)
+    content: str | None = connection.scalar(statement)
     return None if content is None else content.encode()
 
 
@@ -119,10 +119,10 @@ def end_left_over(connection: Connection, server: str, now: datetime) -> None:
 
 def find_rebuilds(connection: Connection, subjects: Iterable[str]) -> dict[str, Rebuild]:
     table = environment_rebuilds
-    found = select(table).where(table.c.subject.in_(list(subjects)))
+    statement = select(table).where(table.c.subject.in_(list(subjects)))
     return {
         row.subject: Rebuild(row.state, row.message, row.identity, in_utc(row.began_at), in_utc(row.ended_at))
-        for row in connection.execute(found)
+        for row in connection.execute(statement)
     }
 
 
@@ -150,7 +150,7 @@ class NamedEnvironments:
         self._locking: dict[str, asyncio.Task[None]] = {}
         self._failed: dict[str, tuple[Failure, float]] = {}
         """Last failure to lock, by name, and the time of the next attempt."""
-        self.states: dict[str, SeenState] = {one.name: "pending" for one in defined}
+        self.states: dict[str, SeenState] = {environment.name: "pending" for environment in defined}
         """State of each environment at the last check of the background task."""
         self._maintenance: asyncio.Task[None] | None = None
         self._closed = False
@@ -169,41 +169,41 @@ class NamedEnvironments:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def lock(self, one: Named, seconds: float) -> NamedLock | Failure:
+    async def lock(self, environment: Named, seconds: float) -> NamedLock | Failure:
         """Return the lock of an environment. If there is none, create it.
 
         Return a failure if locking fails or takes longer than `seconds`. After a timeout, locking continues.
         """
-        found = await self.find(one)
-        if found is not None:
-            return found
-        task = self._begin(one)
+        lock = await self.find(environment)
+        if lock is not None:
+            return lock
+        task = self._begin(environment)
         if task is not None:
             await asyncio.wait({task}, timeout=seconds)
             if not task.done():
                 return Failure(
                     FailureType.ENVIRONMENT_NOT_READY,
-                    f"the environment '{one.name}' was still being locked after {seconds:g} s",
+                    f"the environment '{environment.name}' was still being locked after {seconds:g} s",
                 )
-        failed = self._failed.get(one.name)
+        failed = self._failed.get(environment.name)
         if failed is not None:
             return failed[0]
-        return await self.find(one) or Failure(
-            FailureType.ENVIRONMENT_FAILED, f"the environment '{one.name}' could not be locked"
+        return await self.find(environment) or Failure(
+            FailureType.ENVIRONMENT_FAILED, f"the environment '{environment.name}' could not be locked"
         )
 
-    async def find(self, one: Named) -> NamedLock | None:
+    async def find(self, environment: Named) -> NamedLock | None:
         """Return the lock from the cache or the database."""
-        known = self._known.get(one.name)
+        known = self._known.get(environment.name)
         if known is not None and time.monotonic() - known[1] < FRESH_SECONDS:
             return known[0]
-        return await self.read(one)
+        return await self.read(environment)
 
-    async def read(self, one: Named) -> NamedLock | None:
+    async def read(self, environment: Named) -> NamedLock | None:
         """Return the lock from the database."""
-        lock = await self._database.read(partial(find_named_lock, name=one.name, key=one.key))
+        lock = await self._database.read(partial(find_named_lock, name=environment.name, key=environment.key))
         if lock is not None:
-            self._known[one.name] = (lock, time.monotonic())
+            self._known[environment.name] = (lock, time.monotonic())
         return lock
 
     def forget(self, name: str) -> None:
@@ -221,84 +221,85 @@ class NamedEnvironments:
 
     # -- locking -----------------------------------------------------------------------------------------------------
 
-    def _begin(self, one: Named) -> asyncio.Task[None] | None:
+    def _begin(self, environment: Named) -> asyncio.Task[None] | None:
         """Start to lock an environment. Return None if locking failed recently, or if the server is stopping."""
-        failed = self._failed.get(one.name)
+        failed = self._failed.get(environment.name)
         if self._closed or (failed is not None and time.monotonic() < failed[1]):
             return None
-        task = self._locking.get(one.name)
+        task = self._locking.get(environment.name)
         if task is None:
-            task = self._locking[one.name] = asyncio.create_task(self._make(one))
-            task.add_done_callback(lambda _: self._locking.pop(one.name, None))
+            task = self._locking[environment.name] = asyncio.create_task(self._make(environment))
+            task.add_done_callback(lambda _: self._locking.pop(environment.name, None))
         return task
 
-    async def _make(self, one: Named) -> None:
+    async def _make(self, environment: Named) -> None:
         try:
-            content = await self._locks.make(one.dependencies)
+            content = await self._locks.make(environment.dependencies)
             sha256 = hashlib.sha256(content).hexdigest()
-            add = partial(add_named_lock, name=one.name, key=one.key, content=content, sha256=sha256)
+            add = partial(add_named_lock, name=environment.name, key=environment.key, content=content, sha256=sha256)
             await self._database.write(partial(add, now=datetime.now(UTC)))
-            self._failed.pop(one.name, None)
+            self._failed.pop(environment.name, None)
         except SkilleryError as error:
-            log.warning("%s", not_locked(one, error).message)
+            log.warning("%s", not_locked(environment, error).message)
             delay = 0.0 if isinstance(error, Unavailable) else RETRY_SECONDS
-            self._failed[one.name] = (not_locked(one, error), time.monotonic() + delay)
+            self._failed[environment.name] = (not_locked(environment, error), time.monotonic() + delay)
         except Exception:
-            log.exception("the environment '%s' could not be locked", one.name)
+            log.exception("the environment '%s' could not be locked", environment.name)
             failure = Failure(
                 FailureType.ENVIRONMENT_FAILED,
-                f"the environment '{one.name}' could not be locked: see the log of the server",
+                f"the environment '{environment.name}' could not be locked: see the log of the server",
             )
-            self._failed[one.name] = (failure, time.monotonic() + RETRY_SECONDS)
+            self._failed[environment.name] = (failure, time.monotonic() + RETRY_SECONDS)
 
     # -- in the background -------------------------------------------------------------------------------------------
 
     async def _maintain(self) -> None:
         not_before: dict[str, float] = {}
         while True:
-            for one in self.defined:
-                if time.monotonic() < not_before.get(one.name, 0.0):
+            for environment in self.defined:
+                if time.monotonic() < not_before.get(environment.name, 0.0):
                     continue
-                if self.states[one.name] != "ready":
-                    self.states[one.name] = "building"
-                if await self._ensure_installed(one):
-                    self.states[one.name] = "ready"
+                if self.states[environment.name] != "ready":
+                    self.states[environment.name] = "building"
+                if await self._ensure_installed(environment):
+                    self.states[environment.name] = "ready"
                 else:
-                    self.states[one.name] = "failed"
-                    not_before[one.name] = time.monotonic() + FAILURE_SECONDS
+                    self.states[environment.name] = "failed"
+                    not_before[environment.name] = time.monotonic() + FAILURE_SECONDS
             await asyncio.sleep(CHECK_SECONDS)
 
-    async def _ensure_installed(self, one: Named) -> bool:
+    async def _ensure_installed(self, environment: Named) -> bool:
         """Install the environment if necessary. Return whether it is installed.
 
         The call counts as a use, because a named environment must stay installed even if no run uses it.
         """
         try:
-            found = await self.lock(one, BUILD_SECONDS)
-            if isinstance(found, Failure) or not pins_of(found.content):
-                return not isinstance(found, Failure)
-            return not isinstance(await self._environments.ready(found.content, BUILD_SECONDS), Failure)
+            lock = await self.lock(environment, BUILD_SECONDS)
+            if isinstance(lock, Failure) or not pins_of(lock.content):
+                return not isinstance(lock, Failure)
+            return not isinstance(await self._environments.ready(lock.content, BUILD_SECONDS), Failure)
         except SkilleryError as error:
-            log.debug("the environment '%s': %s", one.name, error.message)
+            log.debug("the environment '%s': %s", environment.name, error.message)
         except Exception:
-            log.exception("the environment '%s' could not be locked or installed", one.name)
+            log.exception("the environment '%s' could not be locked or installed", environment.name)
         return False
 
 
-def not_locked(one: Named, error: SkilleryError) -> Failure:
+def not_locked(environment: Named, error: SkilleryError) -> Failure:
     """Return the failure for an environment that cannot be locked.
 
     If the dependencies are at fault, the message names their setting. If the server offers no packages, the message
     has the hint of the error.
     """
-    what = (
-        f"the environment '{one.name}' could not be locked: {error.message.removeprefix(f'{NOT_LOCKED}: ').rstrip('.')}"
-    )
+    reason = error.message.removeprefix(f"{NOT_LOCKED}: ").rstrip(".")
+    message = f"the environment '{environment.name}' could not be locked: {reason}"
     if isinstance(error, PackagesNotOffered):
-        return Failure(FailureType.ENVIRONMENT_FAILED, f"{what}. {error.hint or ''}".rstrip())
+        return Failure(FailureType.ENVIRONMENT_FAILED, f"{message}. {error.hint or ''}".rstrip())
     if isinstance(error, Unavailable):
-        return Failure(FailureType.ENVIRONMENT_FAILED, what)
-    return Failure(FailureType.ENVIRONMENT_FAILED, f"{what} (the setting environments.{one.name}.dependencies)")
+        return Failure(FailureType.ENVIRONMENT_FAILED, message)
+    return Failure(
+        FailureType.ENVIRONMENT_FAILED, f"{message} (the setting environments.{environment.name}.dependencies)"
+    )
 
 
 @lru_cache(maxsize=128)

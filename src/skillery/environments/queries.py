@@ -138,14 +138,16 @@ class EnvironmentQueries:
     async def named(self) -> EnvironmentPage:
         """Return all named environments in the order of the settings."""
         # Rebuilds are read first, so that a finished rebuild is shown with the lock that it created.
-        subjects = [one.name for one in self._named.defined]
+        subjects = [environment.name for environment in self._named.defined]
         rebuilds = await self._database.read(partial(find_rebuilds, subjects=subjects))
-        found = [(one, await self._named.read(one)) for one in self._named.defined]
-        digests = [lock.sha256 for _, lock in found if lock]
+        locked = [(environment, await self._named.read(environment)) for environment in self._named.defined]
+        digests = [lock.sha256 for _, lock in locked if lock]
         states = await self._database.read(partial(_states_of, digests=digests, server=self._server))
         shown = [
-            self._of_named(one, lock, states.get(lock.sha256, []) if lock else [], rebuilds.get(one.name))
-            for one, lock in found
+            self._of_named(
+                environment, lock, states.get(lock.sha256, []) if lock else [], rebuilds.get(environment.name)
+            )
+            for environment, lock in locked
         ]
         return EnvironmentPage(shown, None)
 
@@ -166,23 +168,23 @@ class EnvironmentQueries:
         Raise EnvironmentNotFound if it does not exist. For callers who are not admins, a lock exists only if they see
         a version with it.
         """
-        one = self._named.defined.get(subject)
-        if one is None and not _LOCK.fullmatch(subject):
+        environment = self._named.defined.get(subject)
+        if environment is None and not _LOCK.fullmatch(subject):
             raise environment_not_found(subject, self._named.defined)
         rebuilds = await self._database.read(partial(find_rebuilds, subjects=[subject]))
-        lock = await self._named.read(one) if one else None
+        lock = await self._named.read(environment) if environment else None
         sha256 = lock.sha256 if lock else subject
         content = lock.content if lock else None
         with_lock = partial(versions_with_lock, identity=identity, sha256=sha256, limit=MOST_VERSIONS)
         versions = await self._database.read(with_lock) if identity.scopes & {"read", "admin"} else []
-        if one is None:
+        if environment is None:
             content = await asyncio.to_thread(content_of, self._database, self._storage, subject)
             if content is None or not (versions or access.is_admin(identity)):
                 raise environment_not_found(subject, self._named.defined)
         states = await self._database.read(partial(_states_of, digests=[sha256], server=self._server))
         of_lock = states.get(sha256, []) if content else []
-        if one is not None:
-            shown = self._of_named(one, lock, of_lock, rebuilds.get(subject))
+        if environment is not None:
+            shown = self._of_named(environment, lock, of_lock, rebuilds.get(subject))
         else:
             shown = self._of_lock(sha256, None, of_lock, rebuilds.get(subject), _packages(content or b""))
         return DescribedEnvironment(
@@ -192,44 +194,51 @@ class EnvironmentQueries:
         )
 
     def _used_at(self, sha256: str) -> datetime | None:
-        return next((one.used_at for one in self._installed.installed() if one.lock == sha256), None)
+        return next(
+            (environment.used_at for environment in self._installed.installed() if environment.lock == sha256), None
+        )
 
     def _page(
         self, connection: Connection, key: bytes, bound_to: tuple[str, ...], after: str, limit: int
     ) -> EnvironmentPage:
         locks = select(environments.c.lock_sha256).where(environments.c.lock_sha256 > after).distinct()
-        found = list(connection.scalars(locks.order_by(environments.c.lock_sha256).limit(limit + 1)))
-        page = found[:limit]
+        digests = list(connection.scalars(locks.order_by(environments.c.lock_sha256).limit(limit + 1)))
+        page = digests[:limit]
         rebuilds = find_rebuilds(connection, page)
         states = _states_of(connection, page, self._server)
         names = names_of_lock(connection, page)
-        shown = [self._of_lock(one, names.get(one), states.get(one, []), rebuilds.get(one), None) for one in page]
-        more = make_cursor(key, bound_to, (page[-1],)) if len(found) > limit else None
+        shown = [
+            self._of_lock(digest, names.get(digest), states.get(digest, []), rebuilds.get(digest), None)
+            for digest in page
+        ]
+        more = make_cursor(key, bound_to, (page[-1],)) if len(digests) > limit else None
         return EnvironmentPage(shown, more)
 
     def _of_named(
-        self, one: Named, lock: NamedLock | None, servers: Sequence[OnServer], rebuild: Rebuild | None
+        self, environment: Named, lock: NamedLock | None, servers: Sequence[OnServer], rebuild: Rebuild | None
     ) -> Environment:
         if lock is None:
-            shown = self._unlocked(one)
+            shown = self._unlocked(environment)
         else:
-            shown = self._of_lock(lock.sha256, one.name, servers, rebuild, _packages(lock.content))
+            shown = self._of_lock(lock.sha256, environment.name, servers, rebuild, _packages(lock.content))
         return msgspec.structs.replace(
             shown,
-            description=one.description,
-            default=one.default,
-            dependencies=list(one.dependencies),
-            preload=list(one.preload),
+            description=environment.description,
+            default=environment.default,
+            dependencies=list(environment.dependencies),
+            preload=list(environment.preload),
             rebuild=ShownRebuild(*rebuild) if rebuild else None,
         )
 
-    def _unlocked(self, one: Named) -> Environment:
-        if self._named.is_locking(one.name):
-            return Environment(name=one.name, state="building", progress=ShownProgress("locking", 0, 1), lock=None)
-        failure = self._named.failure(one.name)
+    def _unlocked(self, environment: Named) -> Environment:
+        if self._named.is_locking(environment.name):
+            return Environment(
+                name=environment.name, state="building", progress=ShownProgress("locking", 0, 1), lock=None
+            )
+        failure = self._named.failure(environment.name)
         if failure is not None:
-            return Environment(name=one.name, state="failed", message=failure.message, lock=None)
-        return Environment(name=one.name, state="pending", lock=None)
+            return Environment(name=environment.name, state="failed", message=failure.message, lock=None)
+        return Environment(name=environment.name, state="pending", lock=None)
 
     def _of_lock(
         self,
@@ -275,8 +284,8 @@ def content_of(database: Database, storage: Storage, sha256: str) -> bytes | Non
 
 def environment_not_found(subject: str, defined: Defined) -> EnvironmentNotFound:
     shown = quoted(subject)
-    what = f"the lock {shown}" if _LOCK.fullmatch(subject) else f"the environment {shown}"
-    return EnvironmentNotFound(f"{what} does not exist", hint=defined.near(subject), name=subject[:80])
+    description = f"the lock {shown}" if _LOCK.fullmatch(subject) else f"the environment {shown}"
+    return EnvironmentNotFound(f"{description} does not exist", hint=defined.near(subject), name=subject[:80])
 
 
 def _states_of(connection: Connection, digests: Iterable[str], server: str) -> dict[str, list[OnServer]]:
@@ -286,8 +295,8 @@ def _states_of(connection: Connection, digests: Iterable[str], server: str) -> d
     for row in connection.execute(wanted.order_by(environments.c.server != server, environments.c.server)):
         changed_at, here = in_utc(row.changed_at), row.server == server
         progress = _progress(row._mapping) if row.state == "building" else None
-        one = OnServer(row.state, row.message, row.size_bytes, changed_at, here, progress)
-        states.setdefault(row.lock_sha256, []).append(one)
+        state = OnServer(row.state, row.message, row.size_bytes, changed_at, here, progress)
+        states.setdefault(row.lock_sha256, []).append(state)
     return states
 
 

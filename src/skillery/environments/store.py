@@ -70,9 +70,9 @@ def forget_unfinished(connection: Connection, server: str) -> None:
 
 def needed_of(connection: Connection, digests: list[str]) -> set[str]:
     """Return the digests that are locks of a version or of a named environment."""
-    found = select(skill_files.c.sha256).where(skill_files.c.sha256.in_(digests), skill_files.c.path == LOCK)
+    of_version = select(skill_files.c.sha256).where(skill_files.c.sha256.in_(digests), skill_files.c.path == LOCK)
     of_named = select(named_locks.c.sha256).where(named_locks.c.sha256.in_(digests))
-    return {*connection.scalars(found), *connection.scalars(of_named)}
+    return {*connection.scalars(of_version), *connection.scalars(of_named)}
 
 
 log = logging.getLogger(__name__)
@@ -122,9 +122,9 @@ class Environments:
         Return a failure if the build fails or takes longer than `seconds`. After a timeout, the build continues.
         """
         sha256 = hashlib.sha256(lock).hexdigest()
-        found = self.find(sha256)
-        if found is not None:
-            return found
+        mount = self.find(sha256)
+        if mount is not None:
+            return mount
         task = self.begin(lock)
         if task is not None:
             await asyncio.wait({task}, timeout=seconds)
@@ -275,18 +275,24 @@ class Environments:
         """Return the size of all trees, and of the files of environments that are not part of a tree."""
         trees = {key: tree.size_bytes for key, tree in self._builder.trees.all().items()}
         installed = self._shelf.all()
-        alone = (max(0, one.size_bytes - sum(trees.get(key, 0) for key in one.trees)) for one in installed)
-        return sum(trees.values()) + sum(alone) + sum(one.own_bytes for one in installed)
+        alone = (
+            max(0, environment.size_bytes - sum(trees.get(key, 0) for key in environment.trees))
+            for environment in installed
+        )
+        return sum(trees.values()) + sum(alone) + sum(environment.own_bytes for environment in installed)
 
     def _drop_least_used(self, except_for: str) -> bool:
-        return any(one.lock != except_for and self._drop(one, None) for one in reversed(self.installed()))
+        return any(
+            environment.lock != except_for and self._drop(environment, None)
+            for environment in reversed(self.installed())
+        )
 
     def _drop_tree(self, needed: frozenset[str], before: float | None = None) -> bool:
         """Remove one tree that no environment and no build needs. Return False if there is none. With `before`, only
         trees that are older than this time are removed.
         """
         in_use = {key for row in self._shelf.all() for key in row.trees}
-        busy = {key for found in list(self._builder.busy.values()) for key in list(found.values())}
+        busy = {key for keys in list(self._builder.busy.values()) for key in list(keys.values())}
         for key in self._builder.trees.all():
             old = before is None or self._builder.trees.is_older(key, before)
             if key not in in_use | busy | needed and old:
@@ -301,13 +307,13 @@ class Environments:
         `grace_until`. Other environments are removed if they were not used since `unused_since`; None means never.
         Environments in use, and files that other environments share, stay.
         """
-        for one in self.installed():
-            needed = self._database.read_now(partial(needed_of, digests=[one.lock]))
+        for environment in self.installed():
+            needed = self._database.read_now(partial(needed_of, digests=[environment.lock]))
             since = unused_since if needed else grace_until
-            if since is None or one.in_use or one.used_at >= since:
+            if since is None or environment.in_use or environment.used_at >= since:
                 continue
-            if dry_run or self._drop(one, since):
-                yield one.size_bytes
+            if dry_run or self._drop(environment, since):
+                yield environment.size_bytes
         while not dry_run and self._drop_tree(frozenset(), grace_until.timestamp()):
             pass
 

@@ -127,24 +127,24 @@ class TreeWriter:
     def begin(self, head: bytes) -> tuple[_File | None, int]:
         """Return the file for the next bytes, and their number. The file is None if the bytes must be skipped."""
         try:
-            what, name, size, executable = msgspec.json.decode(head, type=tuple[str, str, int, bool])
+            kind, name, size, executable = msgspec.json.decode(head, type=tuple[str, str, int, bool])
         except msgspec.MsgspecError:
             raise self._broken("an invalid head") from None
         if size < 0:
             raise self._broken("a negative size")
-        if what == "file" and is_left_out(name):
+        if kind == "file" and is_left_out(name):
             return None, size
-        found = self._wheel.files.get(name)
-        if found is None:
+        entry = self._wheel.files.get(name)
+        if entry is None:
             raise BuildFailed(f"{self._wheel.package}: '{printable(name, 128)}' is not in its list of files")
         self._count(size)
-        if what == "code":
-            return self._code(name, found.target, size), size
-        if what != "file" or name in self._seen:
+        if kind == "code":
+            return self._code(name, entry.target, size), size
+        if kind != "file" or name in self._seen:
             raise BuildFailed(f"{self._wheel.package} has '{printable(name, 128)}' twice")
         self._seen.add(name)
         mode = 0o555 if executable else 0o444
-        return _File(self._open(found.target), self._wheel.package, name, mode, found.kind, found.value), size
+        return _File(self._open(entry.target), self._wheel.package, name, mode, entry.kind, entry.value), size
 
     def _code(self, name: str, target: str, size: int) -> _File | None:
         folder, _, file = target.rpartition("/")

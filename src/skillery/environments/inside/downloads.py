@@ -36,13 +36,13 @@ class PackageProblem(Exception):
 
     def __init__(self, reason: str, package: str, detail: str = "") -> None:
         super().__init__(reason)
-        self.told = {"reason": reason, "package": package, "detail": detail}
+        self.facts = {"reason": reason, "package": package, "detail": detail}
 
 
 # -- uv ------------------------------------------------------------------------------------------------------------
 
 
-def given(name: str) -> str:
+def job_file(name: str) -> str:
     """Return the path of a file passed to the job."""
     return f"{_host.blobs_folder()}/{name}"
 
@@ -54,8 +54,8 @@ def folder(name: str) -> str:
 
 def trust() -> None:
     """Make HTTPS trust the certificates that the server passed."""
-    if os.path.exists(given("ca")):  # noqa: PTH110
-        os.environ["SSL_CERT_FILE"] = given("ca")
+    if os.path.exists(job_file("ca")):  # noqa: PTH110
+        os.environ["SSL_CERT_FILE"] = job_file("ca")
 
 
 def uv(arguments: list[str], stdin: str = "") -> dict[str, Any]:
@@ -69,7 +69,7 @@ def uv(arguments: list[str], stdin: str = "") -> dict[str, Any]:
         "RAYON_NUM_THREADS": "4",
         "TOKIO_WORKER_THREADS": "4",
     }
-    command = [given("uv"), *arguments, *_ALWAYS]
+    command = [job_file("uv"), *arguments, *_ALWAYS]
     ran = subprocess.run(command, input=stdin.encode(), capture_output=True, env=os.environ | own, check=False)
     return {"code": ran.returncode, "out": ran.stdout, "err": ran.stderr.decode("utf-8", "replace")[-MOST_SAID:]}
 
@@ -130,15 +130,15 @@ def listed(package: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 def in_folder(pins: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     wanted = {pin["name"] for pin in pins}
-    found: dict[str, list[dict[str, Any]]] = {}
+    files: dict[str, list[dict[str, Any]]] = {}
     for file in sorted(os.listdir(folder("wheelhouse"))):
         wheel = WHEEL.fullmatch(file)
         name = normal(wheel[1]) if wheel else normal(re.sub(r"-[^-]+\.(?:tar\.gz|zip)$", "", file))
         path = os.path.join(folder("wheelhouse"), file)
         if name in wanted and file.endswith((".whl", ".tar.gz", ".zip")) and os.path.isfile(path):  # noqa: PTH113
             size = os.stat(path).st_size  # noqa: PTH116
-            found.setdefault(name, []).append({"file": file, "where": path, "size": size, "sha256": hash_of(path)})
-    return found
+            files.setdefault(name, []).append({"file": file, "where": path, "size": size, "sha256": hash_of(path)})
+    return files
 
 
 def hash_of(path: str) -> str:
@@ -155,7 +155,7 @@ def choose(args: dict[str, Any], pin: dict[str, Any], files: list[dict[str, Any]
         fitting = [ranks[tag] for tag in tags_of(file["file"]) if tag in ranks]
         if fitting:
             wheels.append((min(fitting), file["file"], file))
-    named = [file for _, _, file in sorted(wheels, key=lambda one: one[:2])]
+    named = [file for _, _, file in sorted(wheels, key=lambda wheel: wheel[:2])]
     if args["from_source"]:
         named += [file for file in files if not file["file"].endswith(".whl")]
     allowed = [file for file in named if file["sha256"] is None or file["sha256"] in pin["hashes"]]
@@ -171,14 +171,14 @@ def choose(args: dict[str, Any], pin: dict[str, Any], files: list[dict[str, Any]
 
 def logins() -> dict[tuple[str, str], str]:
     """Return the HTTP credentials of each index by scheme and host, from the addresses. No other host gets them."""
-    found = {}
+    credentials = {}
     for address in f"{os.environ.get('UV_INDEX', '')} {os.environ.get('UV_DEFAULT_INDEX', '')}".split():
         split = urllib.parse.urlsplit(address)
         user, at, host = split.netloc.rpartition("@")
         if at:
             encoded = base64.b64encode(urllib.parse.unquote(user).encode()).decode()
-            found[split.scheme, host] = f"Basic {encoded}"
-    return found
+            credentials[split.scheme, host] = f"Basic {encoded}"
+    return credentials
 
 
 def request(where: str) -> urllib.request.Request:
@@ -239,15 +239,15 @@ def fetch(args: dict[str, Any]) -> dict[str, Any]:
     """Send a file for each pin to the host. Return the problem, or {} if there is none."""
     trust()
     try:
-        found = candidates(args)
-        files = [choose(args, pin, found.get(pin["name"], [])) for pin in args["pins"]]
+        offered = candidates(args)
+        files = [choose(args, pin, offered.get(pin["name"], [])) for pin in args["pins"]]
         size = sum(file["size"] for file in files)
         if size > args["max_bytes"]:
             raise PackageProblem("too_large", "", str(size))
         for file in files:
             send_file(file)
     except PackageProblem as problem:
-        return problem.told
+        return problem.facts
     return {}
 
 
@@ -258,7 +258,7 @@ def build(args: dict[str, Any]) -> dict[str, Any]:
     """Build a wheel from a source archive and send it to the host. Return the problem, or {} if there is none."""
     trust()
     pin = args["pin"]
-    os.symlink(given("source"), args["file"])  # noqa: PTH211 - the name contains package and version
+    os.symlink(job_file("source"), args["file"])  # noqa: PTH211 - the name contains package and version
     ran = uv(
         ["build", "--wheel", "--out-dir", "built", "--python", args["python"], *source_arguments(args), args["file"]]
     )
