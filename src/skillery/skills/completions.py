@@ -63,10 +63,10 @@ def complete_version(connection: Connection, identity: Identity, skill: str, tex
     skill_id = find_skill(connection, identity, name) if name else None
     if skill_id is None:
         return Completions([], has_more=False)
-    found = [LATEST]
+    choices = [LATEST]
     for statement in (_LABELS, _VERSIONS):
-        found += [value for (value,) in statement.rows(connection, skill_id=skill_id)]
-    return _begun(found, text)
+        choices += [value for (value,) in statement.rows(connection, skill_id=skill_id)]
+    return _begun(choices, text)
 
 
 def complete_path(connection: Connection, identity: Identity, skill: str, version: str, text: str) -> Completions:
@@ -98,8 +98,8 @@ def _names(view: View | None) -> Statement:
 
 
 def _begun(values: Iterable[str], text: str) -> Completions:
-    found = [value for value in values if value.startswith(text)]
-    return Completions(found[:MOST_VALUES], len(found) > MOST_VALUES)
+    matches = [value for value in values if value.startswith(text)]
+    return Completions(matches[:MOST_VALUES], len(matches) > MOST_VALUES)
 
 
 def _name_of(folder: str) -> str | None:

@@ -68,8 +68,8 @@ def _unstored(row: VersionRow) -> bytes | None:
 def _states(connection: Connection, sha256: str) -> list[dict[str, str | int]]:
     """Return the state of the lock's environment on each server with this database."""
     shown = ("state", "message", "step", "done", "total")
-    found = select(*(environments.c[name] for name in shown)).where(environments.c.lock_sha256 == sha256)
-    rows = connection.execute(found.order_by(environments.c.server))
+    states = select(*(environments.c[name] for name in shown)).where(environments.c.lock_sha256 == sha256)
+    rows = connection.execute(states.order_by(environments.c.server))
     return [_shown(row._mapping) for row in rows]
 
 
@@ -116,7 +116,7 @@ def read_description(
 
     Raise SkillNotFound, VersionNotFound or LabelNotFound if `name` and `spec` match no version that the identity sees.
     """
-    row, details = _found(connection, identity, name, spec)
+    row, details = _version_with_details(connection, identity, name, spec)
     return msgspec.Raw(f'{{"skill":{{{_described(connection, identity, storage, row, details, detail)}}}}}'.encode())
 
 
@@ -132,7 +132,7 @@ def describe_in_full(
 
     The answer is counted in the memory budget before SKILL.md is read, and as it grows.
     """
-    row, details = _found(connection, identity, name, spec)
+    row, details = _version_with_details(connection, identity, name, spec)
     described = _described(connection, identity, storage, row, details, "full")
     files = [
         {"path": file.path, "size_bytes": file.size_bytes, "sha256": file.sha256, "executable": file.executable}
@@ -144,7 +144,7 @@ def describe_in_full(
     return JsonPieces([head.encode(), *string_pieces(slices_of(skill_md), expect_result), tail.encode()])
 
 
-def _found(
+def _version_with_details(
     connection: Connection, identity: Identity, name: str, spec: VersionSpec
 ) -> tuple[VersionRow, tuple[Any, ...]]:
     """Return the version, and the columns of _DETAILS."""

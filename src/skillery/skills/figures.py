@@ -110,7 +110,7 @@ def _has_version_of_others(connection: Connection) -> bool:
 
 # The literals let both databases use the partial index of versions that are not listed, which are few.
 _IN_REVIEW = (
-    catalogue.c.status.not_in([literal_column(f"'{one}'") for one in LISTED]),
+    catalogue.c.status.not_in([literal_column(f"'{status}'") for status in LISTED]),
     catalogue.c.status == literal_column("'in_review'"),
 )
 

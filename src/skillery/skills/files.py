@@ -96,10 +96,10 @@ def list_files(
 def find_file(connection: Connection, identity: Identity, *, name: str, spec: VersionSpec, path: str) -> FoundFile:
     """Return a file of a version, without the content of a large file. Raise the errors of `read_skill_file`."""
     row = resolve(connection, identity, name, spec)
-    found = _find(connection, row, path)
-    if not found:
+    files = _find(connection, row, path)
+    if not files:
         raise _not_found(connection, row, path)
-    sha256, data, size = found[0]
+    sha256, data, size = files[0]
     return FoundFile(row, path, sha256, size, None if data is None else bytes(data))
 
 
@@ -119,10 +119,10 @@ def read_stored_file(
     FileNotInSkill if the version has no such file.
     """
     row = resolve(connection, identity, name, spec)
-    found = _find(connection, row, path)
-    if not found:
+    files = _find(connection, row, path)
+    if not files:
         raise _not_found(connection, row, path)
-    sha256, data, size = found[0]
+    sha256, data, size = files[0]
     expect_result(size)
     content, encoding = content_pieces(partial(_open, storage, sha256, data), expect_result)
     return JsonPieces([b'{"content":', *content, b',"encoding":"%s"}' % encoding.encode()])
@@ -137,8 +137,8 @@ def read_inline_file(
     VersionNotFound or LabelNotFound if the identity sees no such version.
     """
     row = resolve(connection, identity, name, spec)
-    found = _find(connection, row, path)
-    return None if not found or found[0][1] is None else _as_answered(bytes(found[0][1]))
+    files = _find(connection, row, path)
+    return None if not files or files[0][1] is None else _as_answered(bytes(files[0][1]))
 
 
 def _as_answered(content: bytes) -> SkillFileContent:
@@ -168,18 +168,18 @@ def find_module(connection: Connection, version: VersionRow, module: str) -> str
 
 
 def read_file(connection: Connection, storage: Storage, version: VersionRow, path: str) -> bytes:
-    found = _find(connection, version, path)
-    if not found:
+    files = _find(connection, version, path)
+    if not files:
         raise _not_found(connection, version, path)
-    sha256, data, _ = found[0]
+    sha256, data, _ = files[0]
     with _open(storage, sha256, data) as stream:
         return stream.read()
 
 
 def file_size(connection: Connection, version: VersionRow, path: str) -> int:
     """Return the size of a file in bytes, or 0 if the version has no such file."""
-    found = _find(connection, version, path)
-    return int(found[0][2]) if found else 0
+    files = _find(connection, version, path)
+    return int(files[0][2]) if files else 0
 
 
 def open_content(connection: Connection, storage: Storage, sha256: str) -> BinaryIO:
@@ -205,7 +205,7 @@ def _twin(connection: Connection, version: VersionRow, path: str) -> str | None:
     if path.isascii():
         return None
     composed, paths = normalize("NFC", path), [file.path for file in files_in(connection, version)]
-    return next((one for one in paths if one != path and normalize("NFC", one) == composed), None)
+    return next((twin for twin in paths if twin != path and normalize("NFC", twin) == composed), None)
 
 
 def _open(storage: Storage, sha256: str, data: bytes | None) -> BinaryIO:

@@ -247,9 +247,9 @@ def _served(
     if count > MOST_FILES:
         return f"with the skills in its folder it has {count} files or more; MCP allows a skill at most {MOST_FILES}"
     files = [
-        EntryFile(one.uri(file.path), f"sha256:{file.sha256}", file.size_bytes)
-        for one in (folder, *open_folders(connection, identity, storage, below))
-        for file in one.files
+        EntryFile(skill.uri(file.path), f"sha256:{file.sha256}", file.size_bytes)
+        for skill in (folder, *open_folders(connection, identity, storage, below))
+        for file in skill.files
     ]
     size = sum(file.size for file in files)
     if size > MOST_BYTES:
@@ -284,22 +284,22 @@ def _children_of_skills(
     if name is None:
         return [], None
     first_after = after
-    found: dict[str, None] = {}
+    children: dict[str, None] = {}
     is_full = False
     for full in _names_from(connection, identity, name, after):
         folder = folder_of(full)
         if folder[: len(segments)] != segments or len(folder) == len(segments):
             continue
-        if len(found) == CHILDREN_A_PAGE and folder[len(segments)] not in found:
+        if len(children) == CHILDREN_A_PAGE and folder[len(segments)] not in children:
             is_full = True
             break
-        found[folder[len(segments)]] = None
+        children[folder[len(segments)]] = None
         after = full
     # `a.b` sorts before `a.b-c`, and `a.b.c` after it: a folder may have been on an earlier page.
     already_listed = seen_named(
-        connection, identity, [f"{name}.{child}" for child in found if f"{name}.{child}" <= first_after]
+        connection, identity, [f"{name}.{child}" for child in children if f"{name}.{child}" <= first_after]
     )
-    return [child for child in found if f"{name}.{child}" not in already_listed], after if is_full else None
+    return [child for child in children if f"{name}.{child}" not in already_listed], after if is_full else None
 
 
 def _names_from(connection: Connection, identity: Identity, name: str, after: str) -> Iterator[str]:

@@ -136,12 +136,12 @@ def find_skills(
     ranked = ranking.statement.rows(connection, **values, **ranking.parameters)
     counted = _counts(connection, ranked, namespace) if counts else None
     rest = _rest(connection, ranked, sort, page_start.after)
-    found = read_until_full(partial(_read, connection, rest), min(limit, len(rest)), _size_of)
-    page = fitting(found, _size_of)
+    results = read_until_full(partial(_read, connection, rest), min(limit, len(rest)), _size_of)
+    page = fitting(results, _size_of)
     more = len(rest) > len(page)
     next_cursor = make_cursor(key, bound_to, _next_position(page_start, page[-1])) if more and page else None
     shown = _entries(connection, page) if entries else {}
-    items = [_item(one, page_start.meanings, shown.get(one.details.version_id)) for one in page]
+    items = [_item(result, page_start.meanings, shown.get(result.details.version_id)) for result in page]
     items = [*map(_with_inputs, items[:WITH_INPUTS]), *items[WITH_INPUTS:]]
     return _page([_brief(item) for item in items] if detail == "brief" else items, next_cursor, warnings, counted)
 
@@ -173,7 +173,9 @@ def _rest(connection: Connection, ranked: Sequence[Any], sort: Sort, after: tupl
 
 
 def _entries(connection: Connection, page: Sequence[Result]) -> dict[int, CatalogueEntry]:
-    return {one.version_id: one.entry for one in show(connection, [one.details.version_id for one in page])}
+    return {
+        result.version_id: result.entry for result in show(connection, [result.details.version_id for result in page])
+    }
 
 
 def _page(
@@ -221,18 +223,18 @@ def _read(connection: Connection, ranked: Sequence[Any], wanted: int, last: Resu
     return [Result(name, points, copies, details[id_]) for id_, name, points, copies in rows if id_ in details]
 
 
-def _size_of(one: Result) -> int:
-    return text_bytes(one.details.summary_json)
+def _size_of(result: Result) -> int:
+    return text_bytes(result.details.summary_json)
 
 
-def _item(one: Result, meanings: Sequence[Meaning], entry: CatalogueEntry | None) -> FoundSkill:
-    summary = _rows.decode(one.details.summary_json)
-    body = body_in(one.details.skill_md_start, one.details.data)
-    score = max(_LEAST_SCORE, round(one.points / most_points(meanings), 3))
+def _item(result: Result, meanings: Sequence[Meaning], entry: CatalogueEntry | None) -> FoundSkill:
+    summary = _rows.decode(result.details.summary_json)
+    body = body_in(result.details.skill_md_start, result.details.data)
+    score = max(_LEAST_SCORE, round(result.points / most_points(meanings), 3))
     snippet = snippet_of((summary.description, body), meanings)
-    warnings = standing_warnings(one.details.standing_json)
+    warnings = standing_warnings(result.details.standing_json)
     fields = {**msgspec.structs.asdict(summary), "catalogue": entry or UNSET, "warnings": warnings or UNSET}
-    return FoundSkill(**fields, score=score, snippet=snippet, copies=one.copies)
+    return FoundSkill(**fields, score=score, snippet=snippet, copies=result.copies)
 
 
 def _with_inputs(item: FoundSkill) -> FoundSkill:

@@ -71,7 +71,7 @@ _TEXTS = Statement(
 )
 _FILES = Statement(
     select(skill_files.c.path, skill_files.c.sha256)
-    .where(skill_files.c.version_id == bindparam("version_id"), *(skill_files.c.path != one for one in _NAMED_INSIDE))
+    .where(skill_files.c.version_id == bindparam("version_id"), *(skill_files.c.path != path for path in _NAMED_INSIDE))
     .order_by(skill_files.c.path)
 )
 _word = search_spellings.c.word

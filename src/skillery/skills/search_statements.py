@@ -59,8 +59,8 @@ class Shape(NamedTuple):
 def statement_of(shape: Shape) -> Statement:
     parts = [_range(shape.filters, place, rows) for place, rows in enumerate(shape.ranges)]
     parts += [_texts(shape, place) for place in range(len(shape.texts))]
-    found = union_all(*(select(part.subquery()) for part in parts)).subquery("found")
-    candidates = _candidates(_best_of_terms(found) if shape.has_alternatives else found, bool(shape.probes))
+    matches = union_all(*(select(part.subquery()) for part in parts)).subquery("found")
+    candidates = _candidates(_best_of_terms(matches) if shape.has_alternatives else matches, bool(shape.probes))
     scored = _with_probes(candidates, shape.probes)
     points = (scored.c.gain * scored.c.weight).label("points")
     ranked = (
@@ -72,19 +72,19 @@ def statement_of(shape: Shape) -> Statement:
     return Statement(_page(_collapsed(ranked), shape))
 
 
-def _best_of_terms(found: Any) -> Any:
-    """Return the rows of `found`, reduced to the best row for each skill and each word of the query."""
-    columns = [func.min(found.c.name).label("name")]
-    columns += [func.max(found.c[name]).label(name) for name in ("gain", "hint", "weight")]
-    return select(found.c.skill_id, *columns).group_by(found.c.skill_id, found.c.term).subquery("of_term")
+def _best_of_terms(matches: Any) -> Any:
+    """Return the rows of `matches`, reduced to the best row for each skill and each word of the query."""
+    columns = [func.min(matches.c.name).label("name")]
+    columns += [func.max(matches.c[name]).label(name) for name in ("gain", "hint", "weight")]
+    return select(matches.c.skill_id, *columns).group_by(matches.c.skill_id, matches.c.term).subquery("of_term")
 
 
-def _candidates(found: Any, are_probed: bool) -> Any:
-    columns = [func.min(found.c.name).label("name")]
-    columns += [func.sum(found.c[name]).label(name) for name in ("gain", "weight")]
-    candidates = select(found.c.skill_id, *columns).group_by(found.c.skill_id)
+def _candidates(matches: Any, are_probed: bool) -> Any:
+    columns = [func.min(matches.c.name).label("name")]
+    columns += [func.sum(matches.c[name]).label(name) for name in ("gain", "weight")]
+    candidates = select(matches.c.skill_id, *columns).group_by(matches.c.skill_id)
     if are_probed:
-        best_first = func.sum(found.c.hint).desc(), func.min(found.c.name)
+        best_first = func.sum(matches.c.hint).desc(), func.min(matches.c.name)
         candidates = candidates.order_by(*best_first).limit(_number(MOST_PROBED))
     return _kept(candidates, "candidates")
 
@@ -108,15 +108,15 @@ def _probe(candidates: Any, place: int, words: int) -> Any:
 
     Subqueries are used instead of a join, because SQLite would build a filter of all postings for a join.
     """
-    found = []
+    gains = []
     for alternative in range(words):
-        one = search_postings.alias(f"probe_{place}_{alternative}")
-        impact = _number(MOST_IMPACT) - one.c.loss
+        postings = search_postings.alias(f"probe_{place}_{alternative}")
+        impact = _number(MOST_IMPACT) - postings.c.loss
         gain = select(impact * bound(f"probe_gain_{place}_{alternative}")).where(
-            one.c.skill_id == candidates.c.skill_id, one.c.word == bound(f"probe_word_{place}_{alternative}")
+            postings.c.skill_id == candidates.c.skill_id, postings.c.word == bound(f"probe_word_{place}_{alternative}")
         )
-        found.append(gain.scalar_subquery())
-    return func.coalesce(*found) if len(found) > 1 else found[0]
+        gains.append(gain.scalar_subquery())
+    return func.coalesce(*gains) if len(gains) > 1 else gains[0]
 
 
 def _kept(rows: Select[Any], name: str) -> Any:
@@ -126,12 +126,12 @@ def _kept(rows: Select[Any], name: str) -> Any:
 
 def _range(filters: Filters, place: int, rows: int) -> Select[Any]:
     """Return the statement for the best postings of a word."""
-    one = search_postings.alias(f"range_{place}")
-    impact = _number(MOST_IMPACT) - one.c.loss
-    best = select(*_columns(one.c.skill_id, one.c.name, "range", place, impact))
-    best = best.where(one.c.word == bound(f"range_word_{place}"))
-    best = _narrowed(best, filters, one, one.c.skill_id)
-    return best.order_by(one.c.loss, one.c.name).limit(_number(rows))
+    postings = search_postings.alias(f"range_{place}")
+    impact = _number(MOST_IMPACT) - postings.c.loss
+    best = select(*_columns(postings.c.skill_id, postings.c.name, "range", place, impact))
+    best = best.where(postings.c.word == bound(f"range_word_{place}"))
+    best = _narrowed(best, filters, postings, postings.c.skill_id)
+    return best.order_by(postings.c.loss, postings.c.name).limit(_number(rows))
 
 
 def _texts(shape: Shape, place: int) -> Select[Any]:
@@ -139,10 +139,10 @@ def _texts(shape: Shape, place: int) -> Select[Any]:
     MOST_TEXTS.
     """
     matching = texts_with(shape.filters.visibility_shape.dialect, f"text_words_{place}").subquery(f"matching_{place}")
-    one = skills.alias(f"of_text_{place}")
-    statement = select(*_columns(one.c.id, one.c.name, "text", place, _number(IN_TEXT)))
-    statement = statement.join_from(matching, one, one.c.id == matching.c.skill_id)
-    statement = _narrowed(statement, shape.filters, one, one.c.id)
+    skill = skills.alias(f"of_text_{place}")
+    statement = select(*_columns(skill.c.id, skill.c.name, "text", place, _number(IN_TEXT)))
+    statement = statement.join_from(matching, skill, skill.c.id == matching.c.skill_id)
+    statement = _narrowed(statement, shape.filters, skill, skill.c.id)
     if shape.texts[place]:
         statement = statement.order_by(matching.c.skill_id)
     return statement.limit(_number(MOST_TEXTS))
@@ -208,21 +208,21 @@ def _narrowed(rows: Select[Any], filters: Filters, of: Any, skill_id: Any) -> Se
 
 
 def _is_of(filters: Filters, skill_id: Any) -> Any:
-    one, version = skills.alias("filtered"), skill_versions.alias("filtered_version")
-    found = select(_number(1)).join_from(one, version, version.c.id == one.c.latest_version_id)
-    found = found.where(one.c.id == skill_id)
+    skill, version = skills.alias("filtered"), skill_versions.alias("filtered_version")
+    matching = select(_number(1)).join_from(skill, version, version.c.id == skill.c.latest_version_id)
+    matching = matching.where(skill.c.id == skill_id)
     if filters.kind:
-        found = found.where(version.c.kind == bound("kind"))
+        matching = matching.where(version.c.kind == bound("kind"))
     if filters.namespace:
-        below = and_(one.c.namespace >= bound("below"), one.c.namespace < bound("past"))
-        found = found.where(or_(one.c.namespace == bound("namespace"), below))
-    return found.exists()
+        below = and_(skill.c.namespace >= bound("below"), skill.c.namespace < bound("past"))
+        matching = matching.where(or_(skill.c.namespace == bound("namespace"), below))
+    return matching.exists()
 
 
 def _has_facts(names: tuple[str, ...], skill_id: Any) -> Any:
-    one = catalogue.alias("with_facts")
-    found = select(_number(1)).select_from(one).where(one.c.skill_id == skill_id, is_listed(one))
-    return found.where(*fact_conditions(names, one)).exists()
+    listing = catalogue.alias("with_facts")
+    matching = select(_number(1)).select_from(listing).where(listing.c.skill_id == skill_id, is_listed(listing))
+    return matching.where(*fact_conditions(names, listing)).exists()
 
 
 # -- The SQL statement that ranks the results of a query. The number of candidate skills is limited --------------------
@@ -248,14 +248,14 @@ def ranking_of(filters: Filters, meanings: Sequence[Meaning], after: tuple[int, 
     The columns are skill_id, name, points and copies.
     """
     parts = _Parts(filters.visibility_shape.dialect)
-    for number, one in sorted(enumerate(meanings), key=lambda numbered: (numbered[1].rows, numbered[0])):
-        parts.add(number, one)
-    parts.given["total"] = sum(meaning.weight for meaning in meanings)
+    for number, meaning in sorted(enumerate(meanings), key=lambda numbered: (numbered[1].rows, numbered[0])):
+        parts.add(number, meaning)
+    parts.parameters["total"] = sum(meaning.weight for meaning in meanings)
     if after is not None:
-        parts.given |= {"after_points": after[0], "after_name": after[1]}
+        parts.parameters |= {"after_points": after[0], "after_name": after[1]}
     alternatives = any(len(meaning.words) + (meaning.texts != "none") > 1 for meaning in meanings)
     drawn = (tuple(parts.ranges), tuple(parts.texts), tuple(parts.probes), alternatives)
-    return Ranking(statement_of(Shape(filters, *drawn, after is not None, rows)), parts.given)
+    return Ranking(statement_of(Shape(filters, *drawn, after is not None, rows)), parts.parameters)
 
 
 class _Parts:
@@ -264,51 +264,53 @@ class _Parts:
     """
 
     def __init__(self, dialect: str) -> None:
-        self.given: dict[str, Any] = {}
+        self.parameters: dict[str, Any] = {}
         self.ranges: list[int] = []
         self.texts: list[bool] = []
         self.probes: list[int] = []
         self._dialect = dialect
         self._budget = _MOST_ROWS
 
-    def add(self, number: int, one: Meaning) -> None:
-        is_whole = one.rows <= self._budget
-        self._add_ranges(number, one, self._quota(one, is_whole), is_whole)
+    def add(self, number: int, meaning: Meaning) -> None:
+        is_whole = meaning.rows <= self._budget
+        self._add_ranges(number, meaning, self._quota(meaning, is_whole), is_whole)
         if is_whole:
-            self._budget -= one.rows
+            self._budget -= meaning.rows
         else:
-            self._add_probe(one)
-        if one.texts != "none":
+            self._add_probe(meaning)
+        if meaning.texts != "none":
             place = len(self.texts)
-            self.given |= _factors("text", place, number, EXACT * one.weight, one.weight)
-            self.given[f"text_hint_{place}"] = EXACT * one.weight
-            self.given[f"text_words_{place}"] = text_query(self._dialect, one.stem, one.prefix)
-            self.texts.append(one.texts == "first")
+            self.parameters |= _factors("text", place, number, EXACT * meaning.weight, meaning.weight)
+            self.parameters[f"text_hint_{place}"] = EXACT * meaning.weight
+            self.parameters[f"text_words_{place}"] = text_query(self._dialect, meaning.stem, meaning.prefix)
+            self.texts.append(meaning.texts == "first")
 
-    def _quota(self, one: Meaning, is_whole: bool) -> int:
+    def _quota(self, meaning: Meaning, is_whole: bool) -> int:
         if is_whole:
-            return one.rows
+            return meaning.rows
         return _ROWS_OF_FREQUENT if self.ranges or self.texts else _ROWS_IF_ALL_FREQUENT
 
-    def _add_ranges(self, number: int, one: Meaning, quota: int, is_whole: bool) -> None:
+    def _add_ranges(self, number: int, meaning: Meaning, quota: int, is_whole: bool) -> None:
         """Add a range of postings for each stored word of one query word.
 
         If `is_whole` is false, the query word is frequent: the range only finds candidates, and a probe adds the
         points.
         """
-        for word, counts in one.words.items():
-            place, gain = len(self.ranges), counts * one.weight
-            self.given |= _factors("range", place, number, gain if is_whole else 0, one.weight if is_whole else 0)
-            self.given |= {f"range_word_{place}": word, f"range_hint_{place}": gain}
+        for word, counts in meaning.words.items():
+            place, gain = len(self.ranges), counts * meaning.weight
+            self.parameters |= _factors(
+                "range", place, number, gain if is_whole else 0, meaning.weight if is_whole else 0
+            )
+            self.parameters |= {f"range_word_{place}": word, f"range_hint_{place}": gain}
             self.ranges.append(_rounded(quota))
 
-    def _add_probe(self, one: Meaning) -> None:
+    def _add_probe(self, meaning: Meaning) -> None:
         place = len(self.probes)
-        for alternative, (word, counts) in enumerate(one.words.items()):
-            self.given[f"probe_word_{place}_{alternative}"] = word
-            self.given[f"probe_gain_{place}_{alternative}"] = counts * one.weight
-        self.given[f"probe_weight_{place}"] = one.weight
-        self.probes.append(len(one.words))
+        for alternative, (word, counts) in enumerate(meaning.words.items()):
+            self.parameters[f"probe_word_{place}_{alternative}"] = word
+            self.parameters[f"probe_gain_{place}_{alternative}"] = counts * meaning.weight
+        self.parameters[f"probe_weight_{place}"] = meaning.weight
+        self.probes.append(len(meaning.words))
 
 
 def _factors(kind: str, place: int, number: int, gain: int, weight: int) -> dict[str, int]:

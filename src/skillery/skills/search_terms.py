@@ -66,8 +66,8 @@ class Meaning(msgspec.Struct, frozen=True, array_like=True):
         return word == self.stem or word in self.words or (self.prefix != "" and word.startswith(self.prefix))
 
     def beginnings(self) -> list[str]:
-        found = [beginning_of(word) for word in (self.stem, *self.words)]
-        return [*found, self.prefix] if self.prefix else found
+        beginnings = [beginning_of(word) for word in (self.stem, *self.words)]
+        return [*beginnings, self.prefix] if self.prefix else beginnings
 
 
 def meanings_of(connection: Connection, visible: VisibleSkills, terms: Sequence[Term]) -> list[Meaning]:
@@ -77,7 +77,7 @@ def meanings_of(connection: Connection, visible: VisibleSkills, terms: Sequence[
     counts = count_postings(connection, visible, stems)
     looked_up = [_look_up(connection, visible, term, counts, joined[term.spelt]) for term in terms]
     in_texts = _count_texts(connection, visible, looked_up)
-    meanings = [_meaning(connection, visible, one, in_texts.get(one.term.word, 0)) for one in looked_up]
+    meanings = [_meaning(connection, visible, word, in_texts.get(word.term.word, 0)) for word in looked_up]
     return [meaning for meaning in meanings if meaning.words or meaning.texts != "none"]
 
 
@@ -85,50 +85,50 @@ class _LookedUp(msgspec.Struct, frozen=True):
     """A word of a query, with the stored words of names, descriptions and tags that it equals or begins."""
 
     term: Term
-    found: dict[str, int]
+    postings: dict[str, int]
     """The number of postings, by stem."""
     counts: int
     prefix: str
 
     @property
     def rows(self) -> int:
-        return sum(self.found.values())
+        return sum(self.postings.values())
 
 
 def _look_up(
     connection: Connection, visible: VisibleSkills, term: Term, counts: Mapping[str, int], joined: Sequence[str]
 ) -> _LookedUp:
-    found = {word: counts[word] for word in (term.word, *joined) if counts[word]}
-    if found or not term.is_last:
-        return _LookedUp(term, found, EXACT, "")
+    stems = {word: counts[word] for word in (term.word, *joined) if counts[word]}
+    if stems or not term.is_last:
+        return _LookedUp(term, stems, EXACT, "")
     begun = _begun(connection, visible, term.spelt)
     is_open = not begun and len(term.spelt) >= _LEAST_OF_TEXT_PREFIX
     return _LookedUp(term, begun, UNFINISHED, term.spelt if is_open else "")
 
 
-def _meaning(connection: Connection, visible: VisibleSkills, one: _LookedUp, in_texts: int) -> Meaning:
-    words, rows = dict.fromkeys(one.found, one.counts), one.rows
-    is_begun = bool(one.found) and one.counts == UNFINISHED
-    if rows + in_texts <= _RARE and not is_begun and may_be_misspelt(one.term.spelt):
-        near = _corrections(connection, visible, one.term, rows + in_texts)
+def _meaning(connection: Connection, visible: VisibleSkills, word: _LookedUp, in_texts: int) -> Meaning:
+    words, rows = dict.fromkeys(word.postings, word.counts), word.rows
+    is_begun = bool(word.postings) and word.counts == UNFINISHED
+    if rows + in_texts <= _RARE and not is_begun and may_be_misspelt(word.term.spelt):
+        near = _corrections(connection, visible, word.term, rows + in_texts)
         words |= dict.fromkeys(near, CORRECTED)
         rows += sum(near.values())
     texts: Texts = "few" if 0 < in_texts <= MOST_TEXTS else "first" if in_texts and not rows else "none"
     weight = max(1, _MOST_WEIGHT - min(rows + in_texts, MOST_COUNTED).bit_length())
-    return Meaning(words, one.prefix, one.term.word, rows, texts, weight)
+    return Meaning(words, word.prefix, word.term.word, rows, texts, weight)
 
 
 def _joined(terms: Sequence[Term]) -> dict[str, list[str]]:
     """Return, for each word of the query, the stems of this word joined with its neighbours: `power point` gives
     `powerpoint`.
     """
-    found: dict[str, list[str]] = {term.spelt: [] for term in terms}
+    joined: dict[str, list[str]] = {term.spelt: [] for term in terms}
     for left, right in pairwise(terms):
         both = left.spelt + right.spelt
         if may_be_misspelt(both):
-            found[left.spelt].append(stem_of(both))
-            found[right.spelt].append(stem_of(both))
-    return found
+            joined[left.spelt].append(stem_of(both))
+            joined[right.spelt].append(stem_of(both))
+    return joined
 
 
 # -- how often ---------------------------------------------------------------------------------------------------
@@ -161,15 +161,15 @@ def _count_texts(connection: Connection, visible: VisibleSkills, looked_up: Sequ
     """Return the number of visible texts with each word, counted up to MOST_TEXTS + 1. Words with many postings are
     omitted.
     """
-    rare = [one for one in looked_up if one.rows <= MOST_TEXTS]
+    rare = [word for word in looked_up if word.rows <= MOST_TEXTS]
     if not rare:
         return {}
     dialect = connection.dialect.name
-    values = {f"text_{place}": text_query(dialect, one.term.word, one.prefix) for place, one in enumerate(rare)}
+    values = {f"text_{place}": text_query(dialect, word.term.word, word.prefix) for place, word in enumerate(rare)}
     (row,) = _counting_texts(dialect, len(rare), visible.visibility_shape).rows(
         connection, **values, **visible.parameters
     )
-    return {one.term.word: count for one, count in zip(rare, row, strict=True)}
+    return {word.term.word: count for word, count in zip(rare, row, strict=True)}
 
 
 @lru_cache(_KEPT)
@@ -180,8 +180,8 @@ def _counting_texts(dialect: str, words: int, visibility_shape: VisibilityShape)
 def _count_of_texts(dialect: str, place: int, visibility_shape: VisibilityShape) -> Any:
     some = texts_with(dialect, f"text_{place}")
     if visibility_shape.view is not None:
-        found = some.subquery("found")
-        some = select(found.c.skill_id).join_from(found, skills, skills.c.id == found.c.skill_id)
+        matching = some.subquery("found")
+        some = select(matching.c.skill_id).join_from(matching, skills, skills.c.id == matching.c.skill_id)
         some = some.where(*is_seen(visibility_shape, skills, skills.c.id))
     limited = some.limit(literal_column(str(MOST_TEXTS + 1))).subquery()
     return select(func.count()).select_from(limited).scalar_subquery()
@@ -245,8 +245,8 @@ def _corrections(connection: Connection, visible: VisibleSkills, term: Term, num
     values |= {"low": len(term.spelt) - most, "high": len(term.spelt) + most}
     rows = _near(len(pieces), visible.visibility_shape).rows(connection, **values, **visible.parameters)
     far = [(distance(term.spelt, word, most), stem) for word, stem, _ in rows if stem != term.word]
-    nearest = min((one for one, _ in far), default=most + 1)
-    stems = [stem for one, stem in far if one == nearest <= most]
+    nearest = min((mistakes for mistakes, _ in far), default=most + 1)
+    stems = [stem for mistakes, stem in far if mistakes == nearest <= most]
     counted = _counted(connection, visible, stems[:_MOST_CORRECTIONS])
     return {stem: count for stem, count in counted.items() if count >= max(1, number * _TIMES_AS_OFTEN)}
 

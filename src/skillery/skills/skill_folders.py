@@ -136,9 +136,9 @@ def names_below(
 
     The skills are sorted by the bytes of their names. At most `most` skills are returned.
     """
-    found: list[tuple[str, int]] = []
+    below: list[tuple[str, int]] = []
     after = max(after, f"{name}.")
-    while len(found) < most:
+    while len(below) < most:
         batch = connection.execute(
             select(*_COLUMNS)
             # "/" follows "." in the order of bytes.
@@ -146,11 +146,11 @@ def names_below(
             .order_by(skills.c.name)
             .limit(_BATCH)
         ).all()
-        found += [(row[1], row[3]) for row in batch if sees_skill(connection, identity, row[0], row[1], row[2])]
+        below += [(row[1], row[3]) for row in batch if sees_skill(connection, identity, row[0], row[1], row[2])]
         if len(batch) < _BATCH:
             break
         after = batch[-1][1]
-    return found[:most]
+    return below[:most]
 
 
 def count_files(connection: Connection, version_ids: Sequence[int]) -> int:
@@ -161,17 +161,17 @@ def count_files(connection: Connection, version_ids: Sequence[int]) -> int:
 def with_skills_below(connection: Connection, names: Iterable[str]) -> set[str]:
     """Return the names whose folders contain other skills. Skills that the identity does not see count too."""
     wanted = [name for name in names if folder_of(name) == tuple(name.split("."))]
-    found: set[str] = set()
+    outer: set[str] = set()
     if not wanted:
-        return found
+        return outer
     below = or_(*(and_(skills.c.name > f"{name}.", skills.c.name < f"{name}/") for name in wanted))
     if connection.execute(select(skills.c.id).where(_THERE, below).limit(1)).first() is None:
-        return found
+        return outer
     for name in wanted:
-        one = select(skills.c.id).where(_THERE, skills.c.name > f"{name}.", skills.c.name < f"{name}/").limit(1)
-        if connection.execute(one).first() is not None:
-            found.add(name)
-    return found
+        inner = select(skills.c.id).where(_THERE, skills.c.name > f"{name}.", skills.c.name < f"{name}/").limit(1)
+        if connection.execute(inner).first() is not None:
+            outer.add(name)
+    return outer
 
 
 def _skill_mds(connection: Connection, storage: Storage, ids: Sequence[int]) -> Iterator[tuple[int, tuple[bytes, str]]]:
@@ -211,10 +211,10 @@ def _in_other_folders(
 def seen_named(connection: Connection, identity: Identity, names: Iterable[str]) -> dict[str, int]:
     """Return the skills in `names` that the identity sees: by name, the id of the latest version."""
     wanted = list(names)
-    found: dict[str, int] = {}
+    seen: dict[str, int] = {}
     for start in range(0, len(wanted), _BATCH):
         rows: Sequence[Any] = connection.execute(
             select(*_COLUMNS).where(_THERE, skills.c.name.in_(wanted[start : start + _BATCH]))
         ).all()
-        found |= {row[1]: row[3] for row in rows if sees_skill(connection, identity, row[0], row[1], row[2])}
-    return found
+        seen |= {row[1]: row[3] for row in rows if sees_skill(connection, identity, row[0], row[1], row[2])}
+    return seen

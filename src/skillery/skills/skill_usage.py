@@ -114,7 +114,9 @@ def _usage(connection: Connection, page: list[tuple[int, str]], first: str) -> l
 
 def _of_skill(name: str, runs: int, clients: list[ClientReads]) -> SkillUsage:
     loads, reads = sum(client.loads for client in clients), sum(client.reads for client in clients)
-    return SkillUsage(name, loads, reads, runs, sorted(clients, key=lambda one: (-one.loads - one.reads, one.client)))
+    return SkillUsage(
+        name, loads, reads, runs, sorted(clients, key=lambda reader: (-reader.loads - reader.reads, reader.client))
+    )
 
 
 # -- list_skill_usage --------------------------------------------------------------------------------------------------
