@@ -50,8 +50,8 @@ class Assets:
     async def answer(self, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:
         only(scope, "GET", "HEAD")
         # In a mount, `path` is the path below it.
-        found = self._by_address.get(scope["raw_path"].partition(b"?")[0].decode("latin-1"))
-        if found is None:
+        asset = self._by_address.get(scope["raw_path"].partition(b"?")[0].decode("latin-1"))
+        if asset is None:
             raise HttpRefusal(404, plain_error(NOT_FOUND, "this file does not exist", "not_found", "Reload the page."))
         fixed = [
             ("cache-control", "public, max-age=31536000, immutable"),
@@ -59,9 +59,9 @@ class Assets:
             ("vary", "Accept-Encoding"),
         ]
         if accepts_gzip(headers):
-            await send_bytes(send, 200, found.compressed, found.kind, [*fixed, ("content-encoding", "gzip")])
+            await send_bytes(send, 200, asset.compressed, asset.kind, [*fixed, ("content-encoding", "gzip")])
         else:
-            await send_bytes(send, 200, found.content, found.kind, fixed)
+            await send_bytes(send, 200, asset.content, asset.kind, fixed)
 
     async def answer_icon(self, scope: Any, _receive: Any, send: Any, _headers: dict[str, str]) -> None:
         """Send the icon. Browsers ask for it on their own, once for a server, after they have shown a page."""

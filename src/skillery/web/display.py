@@ -68,7 +68,7 @@ def duration(milliseconds: float, language: Language = _ENGLISH) -> str:
     return f"{number(minutes // 60, language)}\u00a0h {minutes % 60}\u00a0min"
 
 
-def moment(value: Any) -> datetime | None:
+def time_of(value: Any) -> datetime | None:
     """Return a time of a result (RFC 3339 text or a datetime) in UTC, or None."""
     if value is None or isinstance(value, datetime):
         return value
@@ -77,7 +77,7 @@ def moment(value: Any) -> datetime | None:
 
 def ago(value: Any, now: datetime | None = None) -> str:
     """Return a time relative to now, for example "3 days ago" or "in 2 hours"."""
-    when = moment(value)
+    when = time_of(value)
     if when is None:
         return ""
     left = ((now or datetime.now(UTC)) - when).total_seconds()
@@ -100,7 +100,7 @@ def ago(value: Any, now: datetime | None = None) -> str:
 
 def time_tag(value: Any) -> Markup:
     """Return a `<time>` element. The script adds the time in the time zone of the reader."""
-    when = moment(value)
+    when = time_of(value)
     if when is None:
         return Markup("")
     exact = when.strftime("%Y-%m-%dT%H:%M:%SZ")

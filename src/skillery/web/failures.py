@@ -54,14 +54,16 @@ def words_of(error: Mapping[str, Any]) -> FailureWords:
     if kind == "skill_not_found":
         message = f"The skill {name} does not exist, or you may not see it."
         hint = "" if words.get("near") else "Check the name, or search for the skill."
-        return FailureWords(message, hint, *_links("Similar", [(one, f"/s/{one}") for one in words.get("near") or ()]))
+        return FailureWords(
+            message, hint, *_links("Similar", [(skill, f"/s/{skill}") for skill in words.get("near") or ()])
+        )
     if kind == "version_not_found":
         version, versions = words.get("version", ""), words.get("versions") or ()
         message = f"{name} has no version {version}, or you may not see it."
         links = [(version, f"/s/{quote(f'{name}@{version}', safe='@')}") for version in versions]
         return FailureWords(message, "", *_links("Its versions", [*links, ("all versions", f"/s/{name}/versions")]))
     if kind == "label_not_found":
-        links = [(one, f"/s/{name}@{one}") for one in words.get("labels") or ()]
+        links = [(label, f"/s/{name}@{label}") for label in words.get("labels") or ()]
         message = f"{name} has no label {words.get('label', '')}."
         return FailureWords(message, "", *_links("Its labels", [*links, ("all versions", f"/s/{name}/versions")]))
     if kind == "file_not_found" and words.get("version"):
@@ -183,7 +185,7 @@ def sign_in_page(
         "name": session.identity.name if session is not None else None,
         "kind": session.identity.kind if session is not None else "",
         "takes_token": sessions.accept_tokens,
-        "links": [Link(name, one.login_title() or name) for name, one in sessions.logins.items()],
+        "links": [Link(name, login.login_title() or name) for name, login in sessions.logins.items()],
         "next_address": next_address,
         "problem": problem,
         "is_failed": False,

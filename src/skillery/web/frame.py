@@ -208,7 +208,7 @@ def path_of(*segments: str) -> str:
     segment stay.
     """
     *first, last = segments
-    return "/" + "/".join([*(quote(one, safe="@") for one in first), quote(last, safe="@/")])
+    return "/" + "/".join([*(quote(segment, safe="@") for segment in first), quote(last, safe="@/")])
 
 
 def _query_of(scope: Any) -> list[tuple[str, str]]:

@@ -98,7 +98,7 @@ def _parts(text: str, lexer: str) -> Iterator[tuple[str, str]]:
         return
     # Unprocessed: the usual preparation of a lexer removes and changes characters.
     tokens = ((_class_of(kind), part) for _, kind, part in _lexer(lexer).get_tokens_unprocessed(text))
-    for name, group in groupby(tokens, key=lambda one: one[0]):
+    for name, group in groupby(tokens, key=lambda token: token[0]):
         yield name, "".join(part for _, part in group)
 
 

@@ -148,7 +148,7 @@ class _Renderer:
 
     def _heading(self, tokens: Sequence[Token], at: int, *_: Any) -> str:
         inline = tokens[at + 1]
-        words = "".join(one.content for one in inline.children or () if one.type in {"text", "code_inline"})
+        words = "".join(child.content for child in inline.children or () if child.type in {"text", "code_inline"})
         slug = _slug(words)
         count = self._ids[slug] = self._ids.get(slug, -1) + 1
         shown = f"{ID}{slug}-{count}" if count else f"{ID}{slug}"

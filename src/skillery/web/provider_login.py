@@ -125,10 +125,10 @@ class ProviderLogin:
         if value is None:
             return None
         try:
-            found = _unfinished.decode(value)
+            login = _unfinished.decode(value)
         except msgspec.DecodeError:
             return None  # a cookie of another kind, which this server has signed too
-        return found if datetime.now(UTC).timestamp() < found.until else None
+        return login if datetime.now(UTC).timestamp() < login.until else None
 
 
 def _callback(scope: Any, headers: dict[str, str], name: str) -> str:

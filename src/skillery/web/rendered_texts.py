@@ -97,9 +97,9 @@ class RenderedTexts:
 
     async def _kept(self, key: Key, make: Callable[[], Awaitable[Lines]] | None, text: str) -> RenderedText:
         """Return the kept text, or make it. A text past a bound is shown as it is."""
-        found: RenderedText | None = self.kept.get(key)
-        if found is not None:
-            return found
+        rendered: RenderedText | None = self.kept.get(key)
+        if rendered is not None:
+            return rendered
         lines, is_final = None, True
         try:
             lines = await make() if make else None

@@ -44,19 +44,19 @@ async def read_multipart(request: PageRequest, on_file: OnFile, most_bytes: int)
     """
     check_same_origin(request.scope, request.headers)
     visits, visit = request.site.visits, request.visit
-    found = _Fields()
+    fields = _Fields()
     parts = _parts(request, most_bytes)
     async for part in parts:
         if part.file is None:
-            await found.take(part)
-        elif not visits.is_form_of(visit, found.tokens):
-            raise OutdatedForm(await _left(request, parts, found))
+            await fields.take(part)
+        elif not visits.is_form_of(visit, fields.tokens):
+            raise OutdatedForm(await _left(request, parts, fields))
         elif part.file.name:
-            found.pairs.append((part.name, await on_file(part.file, part.content)))
-    if not visits.is_form_of(visit, found.tokens):
-        raise OutdatedForm(found.pairs)
-    request.sent = found.pairs
-    return Form(tuple(found.pairs))
+            fields.pairs.append((part.name, await on_file(part.file, part.content)))
+    if not visits.is_form_of(visit, fields.tokens):
+        raise OutdatedForm(fields.pairs)
+    request.sent = fields.pairs
+    return Form(tuple(fields.pairs))
 
 
 async def read_texts(request: PageRequest) -> Pairs | None:
@@ -147,8 +147,8 @@ async def _events(request: PageRequest, most_bytes: int) -> AsyncIterator[Any]:
                 received += len(chunk)
                 if received > most_bytes:
                     raise too_large("the form", most_bytes)
-                for one in parser.parse(chunk):
-                    yield one
+                for event in parser.parse(chunk):
+                    yield event
     except MultipartError as error:
         message = f"the form cannot be read: {error}"
         raise HttpRefusal(400, plain_error(INVALID_REQUEST, message, "invalid_form", "Send the form again.")) from None

@@ -37,7 +37,7 @@ async def show_overview(request: PageRequest) -> Page:
     runner = request.site.core.runner
     return admin_page(
         "",
-        current=sorted(problems, key=lambda one: one.level),
+        current=sorted(problems, key=lambda problem: problem.level),
         active=runner.active,
         waiting=runner.waiting,
     )
@@ -47,12 +47,12 @@ async def _problems(request: PageRequest) -> AsyncIterator[Problem]:
     for name, works in (await request.site.state.checks()).items():
         if not works:
             yield _of_check(name)
-    for found in (_of_disk(request), _of_plugins(request)):
-        for one in found:
-            yield one
+    for problems in (_of_disk(request), _of_plugins(request)):
+        for problem in problems:
+            yield problem
     for find in (_of_runs, _of_environments, _of_webhooks, _of_quotas, _of_reviews, _of_refusals):
-        for one in await find(request):
-            yield one
+        for problem in await find(request):
+            yield problem
 
 
 def _of_check(name: str) -> Problem:
@@ -86,11 +86,11 @@ async def _of_runs(request: PageRequest) -> list[Problem]:
 
 def _of_plugins(request: PageRequest) -> Iterator[Problem]:
     for plugin in request.site.state.plugins():
-        count = sum(one["count"] for one in plugin["failures"])
+        count = sum(failure["count"] for failure in plugin["failures"])
         if count:
             times = "once" if count == 1 else f"{count} times"
             text = f"The plugin {plugin['name']} has failed {times} since the start of the server."
-            hangs = any(one["reason"] == "hangs" for one in plugin["failures"])
+            hangs = any(failure["reason"] == "hangs" for failure in plugin["failures"])
             remedy = "See which of its functions fail. The log of the server has each error."
             yield Problem(FAILING if hangs else LOOK, text, remedy, "/admin/plugins")
 

@@ -65,7 +65,7 @@ async def show_plugins(request: PageRequest) -> Page:
     rows = request.site.state.plugins()
     for row in rows:
         row["health"] = _health(row, checks)
-    rows.sort(key=lambda one: (_ORDER[one["health"]], one["name"]))
+    rows.sort(key=lambda plugin: (_ORDER[plugin["health"]], plugin["name"]))
     return admin_page("plugins", plugins=rows)
 
 
@@ -73,7 +73,7 @@ def _health(row: dict[str, Any], checks: dict[str, bool]) -> str:
     """Return `failing` if a chosen backend does not work or a call has failed, else `ok`, or "" if it is not used."""
     if not row["active"]:
         return ""
-    chosen = [one["kind"] for one in row["offers"] if one["chosen"]]
+    chosen = [offer["kind"] for offer in row["offers"] if offer["chosen"]]
     works = all(checks.get(kind, True) for kind in chosen)
     return "ok" if works and not row["failures"] else "failing"
 

@@ -86,7 +86,7 @@ class Row(NamedTuple):
     text: Markup
     found_in: Markup | None
     """The words of SKILL.md that the search has found, if the description does not have them."""
-    what: str
+    kind: str
     tags: list[Choice]
     labels: list[str]
     runs: int
@@ -159,7 +159,7 @@ def _row(filters: Filters, skill: SkillRow | FoundSkill) -> Row:
         is_prerelease="-" in skill.version.partition("+")[0],
         text=text,
         found_in=found_in,
-        what=f"{LANGUAGES[entry.language]} {skill.kind}",
+        kind=f"{LANGUAGES[entry.language]} {skill.kind}",
         tags=tags,
         labels=entry.labels,
         runs=entry.runs_30d,

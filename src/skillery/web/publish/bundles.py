@@ -89,10 +89,10 @@ async def receive(request: PageRequest) -> Bundle:
 
 def _bundle_of(entries: list[Entry]) -> Bundle:
     kept = [entry for entry in entries if _is_kept(entry.path)]
-    paths = [one.path for one in kept]
+    paths = [entry.path for entry in kept]
     root = paths[0].partition("/")[0] if paths else ""
     if root and all(path.startswith(f"{root}/") for path in paths):
-        kept = [Entry(one.path[len(root) + 1 :], one.content) for one in kept]
+        kept = [Entry(entry.path[len(root) + 1 :], entry.content) for entry in kept]
     return Bundle(kept, len(entries) - len(kept))
 
 

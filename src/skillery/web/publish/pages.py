@@ -62,8 +62,8 @@ async def _upload(request: PageRequest, problem: str = "") -> Page:
     address = path_of("publish", upload)
     shared: dict[str, Any] = {"address": address, "digest": digest, "bundle": bundle, "problem": problem}
     if bundle.find("skill.toml") is None:
-        found = sum(file.path.rpartition("/")[2] == "SKILL.md" for file in bundle.files)
-        values = {**shared, "skills": found, "manifests": bundle.manifests}
+        count = sum(file.path.rpartition("/")[2] == "SKILL.md" for file in bundle.files)
+        values = {**shared, "skills": count, "manifests": bundle.manifests}
         return Page("publish_import.html", "Import", values, "publish", status)
     checked = await check(request, bundle)
     return Page("publish_check.html", "Check and publish", {**shared, "checked": checked}, "publish", status)

@@ -82,12 +82,12 @@ async def _with_uses(request: PageRequest, name: str, rights: Sequence[Right]) -
     uses = await request.read_page(lambda connection: count_host_uses(connection, identity, name, hosts))
     where = "of this server" if view_of(identity) is None else "that you see"
     return [
-        right._replace(note=_said(uses[right.value], where)) if right.is_more and right.value in uses else right
+        right._replace(note=_note_of_uses(uses[right.value], where)) if right.is_more and right.value in uses else right
         for right in rights
     ]
 
 
-def _said(count: int, where: str) -> str:
+def _note_of_uses(count: int, where: str) -> str:
     if not count:
         return f"No other published skill {where} reaches this host."
     return f"{count:,} other published skill{'s' * (count != 1)} {where} reach{'es' * (count == 1)} this host."
@@ -105,7 +105,7 @@ def _unchanged(manifest: Mapping[str, Any], rights: Sequence[Right]) -> list[Rig
 def _limits(new: Mapping[str, Any], old: Mapping[str, Any], defaults: Limits) -> list[Right]:
     """Return the limits of `new` that are above the defaults of this server, and those that `new` no longer raises."""
     rights = []
-    now, before = (((one.get("runtime") or {}).get("limits") or {}) for one in (new, old))
+    now, before = (((manifest.get("runtime") or {}).get("limits") or {}) for manifest in (new, old))
     for key, (words, unit) in LIMIT_WORDS.items():
         usual = getattr(defaults, key)
         value, earlier = now.get(key, usual), before.get(key, usual)

@@ -76,7 +76,7 @@ async def page_of_review(
     request: PageRequest, opened: Opened, problems: Mapping[str, str] | None = None, form: Form | None = None
 ) -> Page:
     """Return the page of a decision. `problems` has the problems of a sent form by the id of the field."""
-    found = await read(request, opened)
+    contents = await read(request, opened)
     skill, findings = opened.skill, _sorted(or_none(opened.skill.findings) or [])
     files = or_none(skill.files) or []
     is_rendered = request.query.get("show") == "rendered"
@@ -85,18 +85,18 @@ async def page_of_review(
         opened,
         "review",
         "reviews_decision.html",
-        compared=found.compared,
-        dangers=found.dangers,
-        earlier=found.compared.against,
-        labels_of_earlier=found.earlier.skill.labels if found.earlier else [],
+        compared=contents.compared,
+        dangers=contents.dangers,
+        earlier=contents.compared.against,
+        labels_of_earlier=contents.earlier.skill.labels if contents.earlier else [],
         findings=findings,
         lines=[await _line(request, opened, finding, number) for number, finding in enumerate(findings)],
         examples=examples_of(request, opened),
-        rendered=await rendered(request, found.earlier, opened) if is_rendered or found.earlier is None else [],
+        rendered=await rendered(request, contents.earlier, opened) if is_rendered or contents.earlier is None else [],
         is_rendered=is_rendered,
         unchanged=len(files)
-        - sum(file.new_size is not None for file in found.compared.files)
-        - (found.compared.instructions is not None),
+        - sum(file.new_size is not None for file in contents.compared.files)
+        - (contents.compared.instructions is not None),
         files=files,
         why_not=why_not(request, opened),
         why_no_approval=why_no_approval(request, opened),

@@ -51,12 +51,12 @@ class Args(NamedTuple):
 def fields_of(inputs: Mapping[str, Mapping[str, Any]]) -> list[Field]:
     """Return the fields of the declared inputs."""
     fields = []
-    for number, (name, one) in enumerate(inputs.items()):
+    for number, (name, declaration) in enumerate(inputs.items()):
         if number >= MOST_FIELDS:
             break
-        kind = one.get("type", "any")
+        kind = declaration.get("type", "any")
         kind = kind if isinstance(kind, str) else "any"
-        choices = [json.dumps(choice, ensure_ascii=False) for choice in one.get("enum") or ()][:500]
+        choices = [json.dumps(choice, ensure_ascii=False) for choice in declaration.get("enum") or ()][:500]
         if kind == "boolean" and not choices:
             choices = ["true", "false"]
         widget: Widget = "json"
@@ -68,9 +68,11 @@ def fields_of(inputs: Mapping[str, Mapping[str, Any]]) -> list[Field]:
             widget = "text"
         elif kind in {"integer", "number"}:
             widget = "number"
-        default = json.dumps(one["default"], ensure_ascii=False) if "default" in one else None
-        described = str(one.get("description", ""))
-        fields.append(Field(f"a{number}", name, kind, widget, described, bool(one.get("required")), default, choices))
+        default = json.dumps(declaration["default"], ensure_ascii=False) if "default" in declaration else None
+        described = str(declaration.get("description", ""))
+        fields.append(
+            Field(f"a{number}", name, kind, widget, described, bool(declaration.get("required")), default, choices)
+        )
     return fields
 
 
@@ -78,10 +80,16 @@ def inputs_of_schema(schema: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the parameters of a tool in the form of `[inputs]`. They are an object of Skill Tools, or JSON Schema."""
     if schema.get("type") == "object" and isinstance(schema.get("properties"), dict):
         required = schema.get("required") or ()
-        found = {name: {**one, "required": name in required} for name, one in schema["properties"].items()}
+        inputs = {
+            name: {**declaration, "required": name in required} for name, declaration in schema["properties"].items()
+        }
     else:
-        found = {name: {**one, "required": not one.get("optional")} for name, one in schema.items() if _is_table(one)}
-    return {str(name): one for name, one in found.items()}
+        inputs = {
+            name: {**declaration, "required": not declaration.get("optional")}
+            for name, declaration in schema.items()
+            if _is_table(declaration)
+        }
+    return {str(name): declaration for name, declaration in inputs.items()}
 
 
 def _is_table(value: object) -> bool:

@@ -54,9 +54,9 @@ def _shares(value: Any, most: int) -> dict[int, int]:
     level, left = [value], most - 1
     for _ in range(DEEPEST):
         below: list[Any] = []
-        for one in level:
-            inner = [value for _, value in _pairs(one)][:left]
-            shares[id(one)] = len(inner)
+        for container in level:
+            inner = [value for _, value in _pairs(container)][:left]
+            shares[id(container)] = len(inner)
             left -= len(inner)
             below += [value for value in inner if isinstance(value, dict | list)]
         level = below
@@ -66,7 +66,7 @@ def _shares(value: Any, most: int) -> dict[int, int]:
 def _pairs(value: Any) -> list[tuple[str, Any]]:
     if isinstance(value, dict):
         return list(value.items())
-    return [(str(number), one) for number, one in enumerate(value)] if isinstance(value, list) else []
+    return [(str(number), element) for number, element in enumerate(value)] if isinstance(value, list) else []
 
 
 def _node(key: str, value: Any, shares: dict[int, int], depth: int) -> Node:
@@ -78,7 +78,7 @@ def _node(key: str, value: Any, shares: dict[int, int], depth: int) -> Node:
     words = f"{'object' if isinstance(value, dict) else 'array'} of {len(pairs)}"
     if depth >= DEEPEST:
         return Node(key, f"{words}, not shown: it is {depth} levels deep", [], 0)
-    nodes = [_node(name, one, shares, depth + 1) for name, one in pairs[: shares.get(id(value), 0)]]
+    nodes = [_node(name, child, shares, depth + 1) for name, child in pairs[: shares.get(id(value), 0)]]
     return Node(key, words, nodes, len(pairs) - len(nodes))
 
 
@@ -117,7 +117,7 @@ def _shown(value: Any, most: int) -> dict[str, Any]:
 
 
 def _is_cut(node: Node) -> bool:
-    return bool(node.left_out) or any(_is_cut(one) for one in node.nodes)
+    return bool(node.left_out) or any(_is_cut(child) for child in node.nodes)
 
 
 class Preview(NamedTuple):
@@ -196,7 +196,11 @@ def _delimiter(text: str) -> str:
     lines = ["".join(line.split('"')[::2]) for line in text.split("\n", _SAMPLE_LINES)[:_SAMPLE_LINES] if line.strip()]
     counts = {delimiter: [line.count(delimiter) for line in lines] or [0] for delimiter in _DELIMITERS}
     return max(
-        _DELIMITERS, key=lambda one: (counts[one].count(counts[one][0]) if counts[one][0] else 0, counts[one][0])
+        _DELIMITERS,
+        key=lambda delimiter: (
+            counts[delimiter].count(counts[delimiter][0]) if counts[delimiter][0] else 0,
+            counts[delimiter][0],
+        ),
     )
 
 

@@ -62,8 +62,8 @@ async def start_run(request: PageRequest) -> Page | SeeOther:
     opened = await open_version(request, "full")
     tool = form.get("tool")
     fields = await _fields(request, opened, tool)
-    found = args_of_form(fields, form)
-    problems = dict(found.problems)
+    parsed = args_of_form(fields, form)
+    problems = dict(parsed.problems)
     for field in fields:
         if field.widget == "blob":
             try:
@@ -72,20 +72,20 @@ async def start_run(request: PageRequest) -> Page | SeeOther:
                 problems[field.id] = message_of(error)
                 continue
             if blob_id:
-                found.args[field.name] = blob_id
-        if field.is_required and field.name not in found.args and field.id not in problems:
+                parsed.args[field.name] = blob_id
+        if field.is_required and field.name not in parsed.args and field.id not in problems:
             problems[field.id] = "This input is required."
     if not problems:
-        problems |= refused(await _inputs(request, opened, tool), fields, found.args)
+        problems |= refused(await _inputs(request, opened, tool), fields, parsed.args)
     if not problems:
         try:
-            return SeeOther(path_of("runs", await _start(request, opened, tool, found.args, form.get("key")[:64])))
+            return SeeOther(path_of("runs", await _start(request, opened, tool, parsed.args, form.get("key")[:64])))
         except (InvalidParams, Conflict, Refused) as error:
             problems[""] = message_of(error)
     typed = dict(form.pairs)
     shown = [
         field._replace(
-            value=found.args.get(field.name, "") if field.widget == "blob" else form.get(field.id),
+            value=parsed.args.get(field.name, "") if field.widget == "blob" else form.get(field.id),
             problem=problems.get(field.id, ""),
         )
         for field in fields
@@ -168,8 +168,8 @@ def _page(
         typed=typed,
         problems=problems or {},
         examples=[
-            (number, str(one.get("name") or f"Example {number}"))
-            for number, one in enumerate(manifest.get("examples") or (), 1)
+            (number, str(example.get("name") or f"Example {number}"))
+            for number, example in enumerate(manifest.get("examples") or (), 1)
         ]
         if not tool
         else [],

@@ -132,21 +132,21 @@ def _tree(rows: list[FileRow], shown: str) -> tuple[Node, ...]:
     for row in rows:
         *above, name = row.path.split("/")
         place = folders
-        for one in above:
-            place = place.setdefault(one, {})
+        for segment in above:
+            place = place.setdefault(segment, {})
         place[name] = row
     return _nodes(folders, "", shown)
 
 
 def _nodes(folder: dict[str, Any], above: str, shown: str) -> tuple[Node, ...]:
     """Return the nodes of a folder: SKILL.md, then folders, then files."""
-    found = []
+    children = []
     for name, item in folder.items():
         path = f"{above}{name}"
         if isinstance(item, dict):
             nodes = _nodes(item, f"{path}/", shown)
             size = sum(node.size_bytes for node in nodes)
-            found.append(Node(name, path, size, nodes, shown == path or shown.startswith(f"{path}/")))
+            children.append(Node(name, path, size, nodes, shown == path or shown.startswith(f"{path}/")))
         else:
-            found.append(Node(name, path, item.size_bytes, None, False))
-    return tuple(sorted(found, key=lambda one: (one.path != "SKILL.md", one.nodes is None, one.name.lower())))
+            children.append(Node(name, path, item.size_bytes, None, False))
+    return tuple(sorted(children, key=lambda node: (node.path != "SKILL.md", node.nodes is None, node.name.lower())))

@@ -37,7 +37,7 @@ class Tool(NamedTuple):
 
 def inputs_of(declared: Mapping[str, Mapping[str, Any]]) -> list[Input]:
     """Return the rows of `[inputs]`."""
-    return [_input(str(name), one) for name, one in declared.items()]
+    return [_input(str(name), declaration) for name, declaration in declared.items()]
 
 
 async def tools_of(request: PageRequest, opened: Opened, limit: int = 1000) -> list[ToolRow]:
@@ -49,16 +49,16 @@ def tool_of(tool: ToolRow) -> Tool:
     return Tool(tool.name, tool.description, inputs_of(inputs_of_schema(tool.parameters)))
 
 
-def _input(name: str, one: Mapping[str, Any]) -> Input:
-    choices = one.get("enum")
+def _input(name: str, declaration: Mapping[str, Any]) -> Input:
+    choices = declaration.get("enum")
     return Input(
         name,
-        str(one.get("description", "")),
-        str(one.get("type", "any")),
+        str(declaration.get("description", "")),
+        str(declaration.get("type", "any")),
         None if choices is None else [as_json(choice) for choice in choices[:MOST_CHOICES]],
         len(choices or ()),
-        as_json(one["default"]) if "default" in one else None,
-        bool(one.get("required")),
+        as_json(declaration["default"]) if "default" in declaration else None,
+        bool(declaration.get("required")),
     )
 
 

@@ -22,7 +22,7 @@ class Opened(NamedTuple):
 
     skill: Skill
     facts: VersionFacts
-    asked: str
+    requested: str
     """The version spec in the address. "" means the latest version."""
 
     @property
@@ -120,11 +120,11 @@ def page_of(request: PageRequest, opened: Opened, tab: str, template: str, *, pa
     shared = {
         "skill": skill,
         "facts": opened.facts,
-        "asked": opened.asked,
+        "requested": opened.requested,
         "exact": opened.exact,
         "at": f"{name}@{opened.version}",
         "tab": tab,
-        "crumbs": [(one, ".".join(above[: place + 1])) for place, one in enumerate(above)],
+        "crumbs": [(segment, ".".join(above[: place + 1])) for place, segment in enumerate(above)],
         "last": last,
         "can_run": can_run,
         "sees_runs": may_use(request, "run"),

@@ -100,10 +100,10 @@ class RawFile(Protocol):
 
 
 async def show_raw(request: PageRequest) -> Direct:
-    found = await _find(request)
+    file = await _find(request)
 
     async def send(send: Any) -> None:
-        await send_raw(request, found, send)
+        await send_raw(request, file, send)
 
     return Direct(send)
 

@@ -111,11 +111,15 @@ def _call(manifest: dict[str, Any], tools: Sequence[Tool]) -> _Call | None:
     """Return the call that a snippet makes; None for a skill that can only be read."""
     if manifest["kind"] == "instruction" or not (manifest.get("runtime") or {}).get("entrypoint"):
         return (
-            _Call({one.name: _sample(one) for one in tools[0].inputs if one.required}, {}, tools[0].name)
+            _Call(
+                {parameter.name: _sample(parameter) for parameter in tools[0].inputs if parameter.required},
+                {},
+                tools[0].name,
+            )
             if tools
             else None
         )
-    example = next((one for one in manifest.get("examples") or () if isinstance(one, dict)), {})
+    example = next((candidate for candidate in manifest.get("examples") or () if isinstance(candidate, dict)), {})
     args, blobs = example.get("args") or {}, example.get("blobs") or {}
     if len(json.dumps(args)) > _MOST_ARGS:
         args = {}
@@ -123,13 +127,15 @@ def _call(manifest: dict[str, Any], tools: Sequence[Tool]) -> _Call | None:
     return _Call(args, files)
 
 
-def _sample(one: Input) -> Any:
+def _sample(parameter: Input) -> Any:
     """Return a value of an input: its default, its first allowed value, or a placeholder of its type."""
-    value = one.default or (one.choices[0] if one.choices else None)
+    value = parameter.default or (parameter.choices[0] if parameter.choices else None)
     if value is not None:
         with contextlib.suppress(ValueError):  # a long value is cut
             return json.loads(value)
-    return {"number": 1, "integer": 1, "boolean": True, "array": [], "object": {}}.get(one.type, one.name.upper())
+    return {"number": 1, "integer": 1, "boolean": True, "array": [], "object": {}}.get(
+        parameter.type, parameter.name.upper()
+    )
 
 
 def _shell(server: str, name: str, version: str, call: _Call | None) -> str:
