@@ -105,13 +105,13 @@ class BrowserLoginContract(Contract):
     async def test_a_user_logs_in(self, login: LogsInBrowsers, visit: Visit) -> None:
         """`finish_login` returns identity, subject and end of a login, and `check_login` accepts the identity."""
         start = await login.begin_login(self.callback)
-        found = await login.finish_login(self.answer(await visit(start), start))
+        user = await login.finish_login(self.answer(await visit(start), start))
 
-        assert found.identity.name
-        assert found.identity.scopes <= ALL_SCOPES
-        assert 1 <= len(found.subject) <= 255
-        assert found.expires_at is None or found.expires_at > datetime.now(UTC)
-        await login.check_login(found.identity)
+        assert user.identity.name
+        assert user.identity.scopes <= ALL_SCOPES
+        assert 1 <= len(user.subject) <= 255
+        assert user.expires_at is None or user.expires_at > datetime.now(UTC)
+        await login.check_login(user.identity)
 
     async def test_an_answer_does_not_finish_another_login(self, login: LogsInBrowsers, visit: Visit) -> None:
         """`finish_login` refuses the answer to another login: an attacker could sign a user in as the attacker."""

@@ -25,5 +25,5 @@ def rule_of(case: object) -> str:
     module, name = getattr(case, "__module__", ""), getattr(case, "__name__", "")
     if not module.startswith(PACKAGE):
         return ""
-    said = inspect.getdoc(case) or f"{name.removeprefix('test_').replace('_', ' ').capitalize()}."
-    return f"The contract of skillery.testing says: {' '.join(said.split())}"
+    rule = inspect.getdoc(case) or f"{name.removeprefix('test_').replace('_', ' ').capitalize()}."
+    return f"The contract of skillery.testing says: {' '.join(rule.split())}"

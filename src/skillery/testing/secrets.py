@@ -100,11 +100,11 @@ class SecretsContract(Contract):
         """Several threads may call `get` at the same time."""
         for number in range(8):
             put(f"NAME_{number}", f"value {number}")
-        found: dict[int, str | None] = {}
+        values: dict[int, str | None] = {}
 
         def ask(number: int) -> None:
             for _ in range(10):
-                found[number] = secrets.get(f"NAME_{number}")
+                values[number] = secrets.get(f"NAME_{number}")
 
         threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
         for thread in threads:
@@ -112,7 +112,7 @@ class SecretsContract(Contract):
         for thread in threads:
             thread.join()
 
-        assert found == {number: f"value {number}" for number in range(8)}
+        assert values == {number: f"value {number}" for number in range(8)}
 
     def test_a_backend_does_not_show_a_value(self, secrets: Secrets, put: Put) -> None:
         """The repr and the attributes of the backend do not show a value."""

@@ -68,8 +68,8 @@ class SystemCallCases(SandboxCases):
 
     async def test_forbidden_system_calls_are_refused(self, trial: Trial, column: int) -> None:
         calls = ", ".join(f"{name!r}: syscall({call[column]}, {call[2]})" for name, call in CALLS.items())
-        found = await trial.value(f"{SYSCALL}\ndef main(args): return {{{calls}}}")
-        assert {name: answer for name, answer in found.items() if answer[0] != -1 or answer[1] not in REFUSED} == {}
+        answers = await trial.value(f"{SYSCALL}\ndef main(args): return {{{calls}}}")
+        assert {name: answer for name, answer in answers.items() if answer[0] != -1 or answer[1] not in REFUSED} == {}
 
     async def test_no_system_call_number_changes_what_the_code_is(self, trial: Trial) -> None:
         code = f"""{SYSCALL}

@@ -147,10 +147,10 @@ async def check_nothing_is_left(trial: Trial, **options: Any) -> None:
     before = await look(LOOKS_BEFORE)
     for _ in range(RUNS):
         assert await trial.value(LEAVE, calls, **options) == "left"
-    known = [{**one, "network": None} for one in before]
-    for one in await look(RUNS):
-        assert {**one, "network": None} in known
-        assert one["network"] in [other["network"] for other in before], differences(before, one)
+    known = [{**observation, "network": None} for observation in before]
+    for after in await look(RUNS):
+        assert {**after, "network": None} in known
+        assert after["network"] in [other["network"] for other in before], differences(before, after)
 
 
 def differences(before: list[Any], after: Any) -> dict[str, Any]:

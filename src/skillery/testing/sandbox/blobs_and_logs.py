@@ -18,8 +18,8 @@ class BlobCases(SandboxCases):
         def main(args):
             return [blobs.read_text(args['id']), len(blobs.read_bytes(args['id']))]
         """
-        found = await trial.value(code, {"id": INPUT}, blobs=(trial.blob(INPUT, "grüße".encode()),))
-        assert found == ["grüße", 7]
+        contents = await trial.value(code, {"id": INPUT}, blobs=(trial.blob(INPUT, "grüße".encode()),))
+        assert contents == ["grüße", 7]
 
     async def test_blobs_are_written_with_their_kinds(self, trial: Trial) -> None:
         code = """
@@ -111,10 +111,10 @@ class BlobCases(SandboxCases):
         def main(args): return [tried(size) for size in args['sizes']]
         """
         limits = Limits(timeout_ms=20_000, blobs=3, blobs_mb=1)
-        found = await trial.value(code, {"sizes": [1, 2 << 20, 1, 1]}, limits=limits)
-        assert found[0] is None
-        assert "1 MiB" in found[1]
-        assert "3 blobs" in found[3]
+        errors = await trial.value(code, {"sizes": [1, 2 << 20, 1, 1]}, limits=limits)
+        assert errors[0] is None
+        assert "1 MiB" in errors[1]
+        assert "3 blobs" in errors[3]
         assert len(trial.host.blobs) <= 2
 
     async def test_blobs_written_before_a_failure_are_kept(self, trial: Trial) -> None:

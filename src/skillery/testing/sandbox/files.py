@@ -28,59 +28,59 @@ IN_BASH = "cat in/a.txt; ./tool.sh; echo more >> in/a.txt; mkdir out; mv in/a.tx
 
 class FileCases(SandboxCases):
     async def test_input_files_are_the_runs_own(self, trial: Trial) -> None:
-        given = (
+        files = (
             trial.file("a b.txt", b"one"),
             trial.file("in/deep/\u00fc.txt", b""),
             trial.file("t", b"x", executable=True),
         )
-        assert value_of(await trial.code(TREE, files=given)) == {
+        assert value_of(await trial.code(TREE, files=files)) == {
             "a b.txt": ["one", True, "0o644"],
             "in/deep/\u00fc.txt": ["", True, "0o644"],
             "t": ["x", True, "0o755"],
         }
-        assert given[0].source.read_bytes() == b"one"
+        assert files[0].source.read_bytes() == b"one"
 
     async def test_programs_find_their_input_files(self, trial: Trial) -> None:
-        given = (
+        files = (
             trial.file("in/a.txt", b"content\n"),
             trial.file("tool.sh", b"#!/usr/bin/env bash\necho ran", executable=True),
         )
         skill = trial.skill("acme.files", {"s.sh": IN_BASH}, entrypoint=None)
         for call in (CodeCall(IN_BASH, "main", "bash"), HandlerCall("acme.files", "s.sh")):
-            outcome = await trial.call(call, skills=(skill,), files=given)
+            outcome = await trial.call(call, skills=(skill,), files=files)
             assert value_of(outcome) == "content\nran"
             assert trial.host.blobs[trial.host.paths["b.txt"]] == b"content\nmore\n"
-        found = value_of(await trial.call(ScriptCall("acme.files", "s.sh"), skills=(skill,), files=given))
-        assert (found["stdout"], [file["path"] for file in found["files"]]) == ("content\nran\n", ["b.txt"])
+        output = value_of(await trial.call(ScriptCall("acme.files", "s.sh"), skills=(skill,), files=files))
+        assert (output["stdout"], [file["path"] for file in output["files"]]) == ("content\nran\n", ["b.txt"])
 
     async def test_an_input_file_below_out_is_changed_in_place(self, trial: Trial) -> None:
-        given = (trial.file("out/report.txt", b"draft"),)
+        files = (trial.file("out/report.txt", b"draft"),)
         skill = trial.skill("acme.files", {"s.sh": "printf ' final' >> $1"}, entrypoint=None)
         call = ScriptCall("acme.files", "s.sh", ("out/report.txt",))
-        found = value_of(await trial.call(call, skills=(skill,), files=given))
-        assert found["exit_code"] == 0
-        assert trial.host.blobs[found["files"][0]["blob_id"]] == b"draft final"
+        output = value_of(await trial.call(call, skills=(skill,), files=files))
+        assert output["exit_code"] == 0
+        assert trial.host.blobs[output["files"][0]["blob_id"]] == b"draft final"
 
     async def test_large_and_many_input_files_come_whole(self, trial: Trial) -> None:
         content = bytes(range(256)) * (100 << 10)
-        given = (trial.file("large", content), *(trial.file(f"small/{number}", b"x") for number in range(300)))
+        files = (trial.file("large", content), *(trial.file(f"small/{number}", b"x") for number in range(300)))
         code = """
         import hashlib, os
         def main(args):
             return [hashlib.sha256(open('large', 'rb').read()).hexdigest(), len(os.listdir('small'))]
         """
-        assert value_of(await trial.code(code, files=given)) == [hashlib.sha256(content).hexdigest(), 300]
+        assert value_of(await trial.code(code, files=files)) == [hashlib.sha256(content).hexdigest(), 300]
 
     async def test_an_input_file_whose_content_is_gone_fails_the_run_by_name(self, trial: Trial) -> None:
-        given = (trial.file("first", b"x"), trial.file("in/gone.txt", b"content"))
-        shorter = (given[0], msgspec.structs.replace(given[1], size_bytes=8))
-        given[1].source.write_bytes(b"cont")
-        for files in (shorter, given):
+        intact = (trial.file("first", b"x"), trial.file("in/gone.txt", b"content"))
+        shorter = (intact[0], msgspec.structs.replace(intact[1], size_bytes=8))
+        intact[1].source.write_bytes(b"cont")
+        for files in (shorter, intact):
             outcome = await trial.code("print('ran')\ndef main(args): return 1", files=files)
             assert (failure_type(outcome), log_of(outcome)) == ("SandboxError", "")
             assert outcome.failure is not None
             assert "'in/gone.txt' is no longer there" in outcome.failure.message
-            given[1].source.unlink(missing_ok=True)
+            intact[1].source.unlink(missing_ok=True)
 
 
 class FileLimitCases(SandboxCases):
@@ -134,8 +134,8 @@ class LayoutCases(SandboxCases):
                     errors.append(errno.errorcode[error.errno])
             return [os.listdir('/packages'), frames.__file__, errors]
         """
-        found, file, errors = await trial.value(code, {"lock": mount.lock}, packages=(mount,))
-        assert (found, file) == ([mount.lock], f"/packages/{mount.lock}/frames.py")
+        folders, file, errors = await trial.value(code, {"lock": mount.lock}, packages=(mount,))
+        assert (folders, file) == ([mount.lock], f"/packages/{mount.lock}/frames.py")
         assert set(errors) <= {"EROFS", "EACCES", "EPERM"}
         assert len(errors) == 3
 
@@ -152,8 +152,8 @@ class LayoutCases(SandboxCases):
 
     async def test_input_blobs_are_files_named_by_their_id(self, trial: Trial) -> None:
         code = "import os\ndef main(args): return [os.listdir('/blobs'), open('/blobs/' + args['id']).read()]"
-        found = await trial.value(code, {"id": INPUT}, blobs=(trial.blob(INPUT, b"content"),))
-        assert found == [[INPUT], "content"]
+        blobs = await trial.value(code, {"id": INPUT}, blobs=(trial.blob(INPUT, b"content"),))
+        assert blobs == [[INPUT], "content"]
 
     async def test_the_workspace_is_home_and_empty_and_gone_afterwards(self, trial: Trial) -> None:
         code = """
@@ -186,9 +186,9 @@ class PackageCases(SandboxCases):
         import frames, json, util
         def main(args): return [frames.VERSION, json.loads('1'), util.NAME, frames.__file__]
         """
-        found = await trial.value(code, skills=(skill,), packages=(mount,))
-        assert found[:3] == ["2.0", 1, "package"]
-        assert found[3].endswith(f"/packages/{mount.lock}/frames/__init__.py")
+        imported = await trial.value(code, skills=(skill,), packages=(mount,))
+        assert imported[:3] == ["2.0", 1, "package"]
+        assert imported[3].endswith(f"/packages/{mount.lock}/frames/__init__.py")
 
     async def test_several_environments_can_be_mounted_together(self, trial: Trial) -> None:
         first = trial.packages({"one.py": "X = 1"})
@@ -206,12 +206,12 @@ class PackageCases(SandboxCases):
             folders = [entry for entry in sys.path if entry.startswith('/packages/') or 'packages' in entry]
             return [frames.VERSION, state.SEEN, sys.argv, os.listdir(), len(folders), sorted(os.environ)]
         """
-        found = [
+        results = [
             await trial.value(code, {"x": 0}, packages=(mount,), preload=names)
             for names in ((), *(("frames", "state"),) * 6)
         ]
-        assert found[0][:2] == ["2.0", [0]]
-        assert all(one == found[0] for one in found)
+        assert results[0][:2] == ["2.0", [0]]
+        assert all(result == results[0] for result in results)
 
     async def test_preloading_what_is_not_there_or_breaks_does_not_break_a_run(self, trial: Trial) -> None:
         mount = trial.packages(FRAMES | {"broken.py": "raise SystemExit(3)"})

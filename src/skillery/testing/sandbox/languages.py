@@ -51,9 +51,9 @@ class JavaScriptCases(SandboxCases):
     @with_node
     async def test_javascript_gets_args_and_returns_a_value(self, trial: Trial) -> None:
         code = "export function main(args) { return { got: args, here: process.cwd() } }"
-        found = value_of(await javascript(trial, code, {"a": [1, 2.5, None, "grüße"]}))
-        assert found["got"] == {"a": [1, 2.5, None, "grüße"]}
-        assert found["here"].endswith("/workspace")
+        result = value_of(await javascript(trial, code, {"a": [1, 2.5, None, "grüße"]}))
+        assert result["got"] == {"a": [1, 2.5, None, "grüße"]}
+        assert result["here"].endswith("/workspace")
 
     @with_node
     async def test_async_functions_of_javascript_are_awaited(self, trial: Trial) -> None:
@@ -90,9 +90,9 @@ class JavaScriptCases(SandboxCases):
         assert failure.message == "Cannot find package 'left-pad' imported from run_code.mjs"
 
     @with_node
-    @pytest.mark.parametrize("way", THROWN)
-    async def test_what_javascript_throws_is_the_failure(self, trial: Trial, way: str) -> None:
-        code, type_, words = THROWN[way]
+    @pytest.mark.parametrize("thrown", THROWN)
+    async def test_what_javascript_throws_is_the_failure(self, trial: Trial, thrown: str) -> None:
+        code, type_, words = THROWN[thrown]
         outcome = await javascript(trial, f"export function main() {{ {code} }}")
         assert failure_type(outcome) == type_
         assert outcome.failure is not None
@@ -107,9 +107,9 @@ class JavaScriptCases(SandboxCases):
         assert [frame.partition("(")[2] for frame in frames] == ["run_code.mjs:3:13)"]
 
     @with_node
-    @pytest.mark.parametrize("what", NOT_JSON)
-    async def test_what_is_not_json_is_an_invalid_output_of_javascript(self, trial: Trial, what: str) -> None:
-        outcome = await javascript(trial, f"export const main = () => {NOT_JSON[what]}")
+    @pytest.mark.parametrize("result", NOT_JSON)
+    async def test_what_is_not_json_is_an_invalid_output_of_javascript(self, trial: Trial, result: str) -> None:
+        outcome = await javascript(trial, f"export const main = () => {NOT_JSON[result]}")
         assert failure_type(outcome) == "InvalidOutput"
 
     @with_node

@@ -39,14 +39,14 @@ class Traces(msgspec.Struct, frozen=True):
 
 def descendants(pid: int, others: frozenset[int] = frozenset()) -> set[int]:
     """Return the descendants of a process, without those in `others` and their descendants."""
-    found: set[int] = set()
+    processes: set[int] = set()
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
         try:
-            for child in {int(one) for one in path.read_text().split()} - others:
-                found |= {child, *descendants(child, others)}
+            for child in {int(number) for number in path.read_text().split()} - others:
+                processes |= {child, *descendants(child, others)}
         except OSError:
             continue  # the process has ended
-    return found
+    return processes
 
 
 def hierarchies() -> list[Path]:
@@ -62,18 +62,18 @@ def cgroups(processes: frozenset[int]) -> frozenset[str]:
     cgroups of this process and of its parent do not count.
     """
     ours = re.compile(rf"(?<![0-9a-z]){os.getpid()}(?![0-9a-z])")
-    found = {group for point in hierarchies() for group in folders_below(point) if ours.search(group)}
-    return frozenset(found | groups_of(processes) - groups_of(frozenset({os.getpid(), os.getppid()})))
+    named = {group for point in hierarchies() for group in folders_below(point) if ours.search(group)}
+    return frozenset(named | groups_of(processes) - groups_of(frozenset({os.getpid(), os.getppid()})))
 
 
 def folders_below(folder: Path) -> list[str]:
-    found: list[str] = []
+    folders: list[str] = []
     waiting = [str(folder)]
     while waiting:
         below = subfolders(waiting.pop())
-        found += below
+        folders += below
         waiting += below
-    return found
+    return folders
 
 
 def subfolders(cgroup: str) -> list[str]:
@@ -90,7 +90,7 @@ def subfolders(cgroup: str) -> list[str]:
 
 def groups_of(processes: frozenset[int]) -> set[str]:
     """Return the cgroups of processes in the form of /proc: `4:memory:/path`."""
-    found: set[str] = set()
+    living: set[str] = set()
     for pid in processes:
         try:
             groups = set(Path(f"/proc/{pid}/cgroup").read_text().splitlines())
@@ -98,8 +98,8 @@ def groups_of(processes: frozenset[int]) -> set[str]:
         except OSError:
             continue  # the process has ended
         if state not in "ZX":  # the kernel moves dead processes to the root group
-            found |= groups
-    return found
+            living |= groups
+    return living
 
 
 def traces(others: frozenset[int] = frozenset(), *, with_groups: bool = True) -> Traces:
@@ -120,22 +120,22 @@ def traces(others: frozenset[int] = frozenset(), *, with_groups: bool = True) ->
 
 
 def surplus(before: Traces, now: Traces) -> list[str]:
-    found = []
+    leftovers = []
     # Compare numbers: a backend may keep prepared processes, and replaces the used ones.
     if len(now.processes) > len(before.processes):
-        found.append(f"processes {sorted(now.processes - before.processes)}")
+        leftovers.append(f"processes {sorted(now.processes - before.processes)}")
     if now.descriptors > before.descriptors:
-        found.append(f"{now.descriptors - before.descriptors} descriptors")
+        leftovers.append(f"{now.descriptors - before.descriptors} descriptors")
     if now.mounts > before.mounts:
-        found.append(f"{now.mounts - before.mounts} mounts")
-    return found + sorted(now.files - before.files)
+        leftovers.append(f"{now.mounts - before.mounts} mounts")
+    return leftovers + sorted(now.files - before.files)
 
 
 def surplus_when_closed(before: Traces, now: Traces) -> list[str]:
     """Return the leftovers after a backend was closed, which must keep no prepared processes."""
     named = (("process", before.processes, now.processes), ("cgroup", before.groups, now.groups))
-    found = [f"{kind} {one}" for kind, old, new in named for one in sorted(map(str, new - old))]
-    return found + [one for one in surplus(before, now) if not one.startswith("processes")]
+    leftovers = [f"{kind} {name}" for kind, old, new in named for name in sorted(map(str, new - old))]
+    return leftovers + [leftover for leftover in surplus(before, now) if not leftover.startswith("processes")]
 
 
 def is_dying(pid: int) -> bool:

@@ -30,9 +30,9 @@ NEVER_ENDING = {
 
 
 class TimeCases(SandboxCases):
-    @pytest.mark.parametrize("way", NEVER_ENDING)
-    async def test_whatever_the_code_does_its_time_ends(self, trial: Trial, way: str) -> None:
-        code = f"import os, signal, sys, time\ndef main(args):\n    {NEVER_ENDING[way]}"
+    @pytest.mark.parametrize("ending", NEVER_ENDING)
+    async def test_whatever_the_code_does_its_time_ends(self, trial: Trial, ending: str) -> None:
+        code = f"import os, signal, sys, time\ndef main(args):\n    {NEVER_ENDING[ending]}"
         outcome = await asyncio.wait_for(trial.code(code, limits=SHORT), timeout=300)
         assert failure_type(outcome) == "TimeoutError"
         assert outcome.duration_ms >= 400
@@ -83,8 +83,8 @@ class TimeCases(SandboxCases):
             open('mine', 'w').write(str(args['n']))
             return [seen, open('mine').read()]
         """
-        found = await asyncio.gather(*(trial.value(code, {"n": n}) for n in range(8)))
-        assert found == [[[], str(n)] for n in range(8)]
+        results = await asyncio.gather(*(trial.value(code, {"n": n}) for n in range(8)))
+        assert results == [[[], str(n)] for n in range(8)]
 
 
 class MemoryCases(SandboxCases):
@@ -113,12 +113,12 @@ class MemoryCases(SandboxCases):
         outcome = await trial.code(code, limits=Limits(timeout_ms=20_000, memory_mb=128))
         assert failure_type(outcome) == "MemoryLimitExceeded"
 
-    @pytest.mark.parametrize("way", ["os.memfd_create('x')", "os.open('/dev/shm/x', os.O_RDWR | os.O_CREAT)"])
-    async def test_memory_that_is_a_file_is_held_too(self, trial: Trial, way: str) -> None:
+    @pytest.mark.parametrize("opening", ["os.memfd_create('x')", "os.open('/dev/shm/x', os.O_RDWR | os.O_CREAT)"])
+    async def test_memory_that_is_a_file_is_held_too(self, trial: Trial, opening: str) -> None:
         code = f"""
         import os
         def main(args):
-            file = {way}
+            file = {opening}
             for _ in range(512): os.write(file, b'x' * (1 << 20))
             return 'all of it'
         """

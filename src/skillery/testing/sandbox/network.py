@@ -61,18 +61,18 @@ def everything_at_one_port() -> Iterator[tuple[int, list[socket.socket]]]:
             (socket.AF_INET6, socket.SOCK_STREAM, "::1"),
             (socket.AF_INET6, socket.SOCK_DGRAM, "::1"),
         ):
-            one = stack.enter_context(socket.socket(family, kind))
+            server = stack.enter_context(socket.socket(family, kind))
             with contextlib.suppress(OSError):  # a machine without IPv6
-                one.bind((address, port))
+                server.bind((address, port))
                 if kind == socket.SOCK_STREAM:
-                    one.listen()
-                opened.append(one)
+                    server.listen()
+                opened.append(server)
         yield port, opened
 
 
 def visited(servers: list[socket.socket]) -> list[str]:
     """Return the servers that received a connection or a datagram."""
-    found = []
+    names = []
     for server in servers:
         server.setblocking(False)
         try:
@@ -82,8 +82,8 @@ def visited(servers: list[socket.socket]) -> list[str]:
                 server.accept()[0].close()
         except BlockingIOError:
             continue
-        found.append(f"{server.family.name} {server.type.name}")
-    return found
+        names.append(f"{server.family.name} {server.type.name}")
+    return names
 
 
 class NetworkCases(SandboxCases):

@@ -135,12 +135,12 @@ def main(args):
         assert refused(outcome) == 5
         assert plain.received == b""  # a connection is allowed here, but no byte
 
-    @pytest.mark.parametrize("way", INSIDE)
+    @pytest.mark.parametrize("addresses", INSIDE)
     async def test_a_name_that_leads_inside_is_refused(
-        self, open_with: OpenWith | None, plain: Upstream, way: str, tmp_path: Path
+        self, open_with: OpenWith | None, plain: Upstream, addresses: str, tmp_path: Path
     ) -> None:
         """One private address among several is enough to refuse a name, unless the operator allows it."""
-        async with opened(open_with, {"api.test": INSIDE[way]}, (), tmp_path) as trial:
+        async with opened(open_with, {"api.test": INSIDE[addresses]}, (), tmp_path) as trial:
             code = f"""{TALK}
 def main(args):
     try: return urllib.request.urlopen('http://api.test:{plain.port}/', timeout=20).read().decode()
@@ -166,8 +166,8 @@ def main(args):
     async def test_there_is_no_other_way_than_the_one_that_was_given(self, reaching: Trial) -> None:
         with everything_at_one_port() as (port, servers):
             code = f"{PROBES}\ndef main(args): return unreachable(args['port'])"
-            found = await reaching.value(code, {"port": port}, network=(f"http://a.api.test:{port}",))
-            assert found == []
+            reached = await reaching.value(code, {"port": port}, network=(f"http://a.api.test:{port}",))
+            assert reached == []
             assert visited(servers) == []
 
     async def test_the_code_cannot_listen_on_a_port(self, by_hand: Trial) -> None:
@@ -191,8 +191,8 @@ def main(args):
     return [' 200 ' in get(host, {plain.port})[:16] for host in ('a.api.test', 'b.api.test')]
 """
         lists = ((f"http://a.api.test:{plain.port}",), (f"http://b.api.test:{plain.port}",), ())
-        found = await asyncio.gather(*(by_hand.value(code, network=network) for network in lists))
-        assert found == [[True, False], [False, True], "no proxy"]
+        results = await asyncio.gather(*(by_hand.value(code, network=network) for network in lists))
+        assert results == [[True, False], [False, True], "no proxy"]
         assert plain.connections == 2
 
     async def test_connections_that_never_end_end_with_the_run(self, by_hand: Trial) -> None:
@@ -238,8 +238,8 @@ async def opened(
 
 async def with_proxy(reaching: Trial) -> Trial:
     """Return the same Trial, if the backend gives access through an HTTP proxy. Otherwise skip the case."""
-    found = await reaching.value(f"{TALK}\ndef main(args): return proxy()[1]", network=("http://a.api.test",))
-    if found is None:
+    proxy = await reaching.value(f"{TALK}\ndef main(args): return proxy()[1]", network=("http://a.api.test",))
+    if proxy is None:
         pytest.skip("this backend has no HTTP proxy that a case could call directly")
     return reaching
 

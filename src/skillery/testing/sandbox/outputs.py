@@ -132,7 +132,7 @@ class OutputCases(SandboxCases):
         assert (value_of(outcome), len(trial.host.blobs)) == (1, 1)
 
     @pytest.mark.parametrize(
-        ("value", "way"),
+        ("value", "remedy"),
         [
             ("b'x'", "runtime.blobs.write_bytes"),
             ("{1}", "sorted"),
@@ -140,11 +140,11 @@ class OutputCases(SandboxCases):
             ("__import__('datetime').date(2026, 1, 1)", ".isoformat()"),
         ],
     )
-    async def test_what_is_not_json_names_the_remedy(self, trial: Trial, value: str, way: str) -> None:
+    async def test_what_is_not_json_names_the_remedy(self, trial: Trial, value: str, remedy: str) -> None:
         outcome = await trial.code(f"def main(args): return {{'a': [{value}]}}")
         assert failure_type(outcome) == "InvalidOutput"
         assert outcome.failure is not None
-        assert way in outcome.failure.message
+        assert remedy in outcome.failure.message
 
 
 ENDS = {
@@ -172,8 +172,8 @@ class CollectedCases(SandboxCases):
         end, failure = ENDS[why]
         outcome = await trial.code(ENDED.replace("{end}", end), limits=ENDING, outputs=("*.csv",))
         assert failure_type(outcome) == failure
-        found = {path: trial.host.blobs[blob_id] for path, blob_id in trial.host.paths.items()}
-        assert found == {"a.csv": b"a,b", "deep/closed/secret": b"x", "b.csv": b"1"}
+        kept = {path: trial.host.blobs[blob_id] for path, blob_id in trial.host.paths.items()}
+        assert kept == {"a.csv": b"a,b", "deep/closed/secret": b"x", "b.csv": b"1"}
 
     async def test_files_of_a_cancelled_run_are_kept(self, trial: Trial) -> None:
         code = ENDED.replace("{end}", "__import__('runtime').blobs.write_text('x'); time.sleep(1e6)")
@@ -194,7 +194,7 @@ class CollectedCases(SandboxCases):
             os.symlink("/etc/passwd", "report/link.pdf")
             return 1
         """
-        for globs, found in {
+        for globs, matches in {
             ("report/*.pdf",): {"report/a.pdf"},
             ("**/*.pdf",): {"a.pdf", "report/a.pdf", "report/deep/b.pdf"},
             ("report/**", "*.pdf"): {"a.pdf", "report/a.pdf", "report/a.txt", "report/deep/b.pdf"},
@@ -202,7 +202,7 @@ class CollectedCases(SandboxCases):
         }.items():
             trial.host.paths.clear()
             assert value_of(await trial.code(code, outputs=globs)) == 1
-            assert set(trial.host.paths) == found | {"c.pdf", "d.txt"}
+            assert set(trial.host.paths) == matches | {"c.pdf", "d.txt"}
 
     async def test_a_glob_does_not_replace_a_file_of_out(self, trial: Trial) -> None:
         code = """

@@ -42,9 +42,9 @@ class PostureCases(SandboxCases):
             return True
         def main(args): return [number for number in range(4096) if is_open(number)]
         """
-        found = await trial.value(code)
-        assert found[:3] == [0, 1, 2]
-        assert len(found) == 4
+        descriptors = await trial.value(code)
+        assert descriptors[:3] == [0, 1, 2]
+        assert len(descriptors) == 4
 
     async def test_the_environment_is_exactly_what_was_given(
         self, trial: Trial, monkeypatch: pytest.MonkeyPatch

@@ -68,14 +68,14 @@ class HandlerCases(SandboxCases):
         assert value_of(outcome).startswith('1{"a": "b c"')
         skill = trial.skill("acme.other", {"bin/tool": "#!/usr/bin/env bash\ncat"}, entrypoint=None)
         (skill.folder / "bin/tool").chmod(0o755)
-        found = value_of(await trial.call(HandlerCall("acme.other", "bin/tool"), {"a": 1}, skills=(skill,)))
-        assert found["a"] == 1
+        args = value_of(await trial.call(HandlerCall("acme.other", "bin/tool"), {"a": 1}, skills=(skill,)))
+        assert args["a"] == 1
 
     async def test_args_that_are_no_argument_come_on_stdin_alone(self, trial: Trial) -> None:
         async def seen(length: int) -> list[int]:
             outcome = await self.handled(trial, "scripts/t.sh", "echo \\[$#, $(wc -c)]", {"big": "x" * length})
-            found: list[int] = value_of(outcome)
-            return found
+            counts: list[int] = value_of(outcome)
+            return counts
 
         longest = 128 * 1024 - 1
         around = (await seen(0))[1]
@@ -84,8 +84,8 @@ class HandlerCases(SandboxCases):
 
     async def test_the_host_sets_the_working_folder(self, trial: Trial) -> None:
         code = "import os\ndef handler(args): return [args['__workDir'], os.getcwd()]"
-        told, real = value_of(await self.handled(trial, "scripts/t.py", code, {"__workDir": "/etc"}))
-        assert told == real != "/etc"
+        announced, real = value_of(await self.handled(trial, "scripts/t.py", code, {"__workDir": "/etc"}))
+        assert announced == real != "/etc"
 
     async def test_a_handler_that_exits_with_a_status_is_a_failure(self, trial: Trial) -> None:
         outcome = await self.handled(trial, "scripts/t.sh", "echo why >&2; exit 2")
@@ -154,15 +154,15 @@ class ScriptCases(SandboxCases):
         assert value_of(await self.ran(trial, "s.sh", "kill -9 $$"))["exit_code"] == 137
 
     async def test_long_output_becomes_a_blob(self, trial: Trial) -> None:
-        found = value_of(await self.ran(trial, "s.sh", "yes x | tr -d '\\n' | head -c 70000; echo short >&2"))
-        assert trial.host.blobs[found["stdout"]["blob_id"]] == b"x" * 70_000
-        assert found["stdout"]["size_bytes"] == 70_000
-        assert found["stderr"] == "short\n"
+        output = value_of(await self.ran(trial, "s.sh", "yes x | tr -d '\\n' | head -c 70000; echo short >&2"))
+        assert trial.host.blobs[output["stdout"]["blob_id"]] == b"x" * 70_000
+        assert output["stdout"]["size_bytes"] == 70_000
+        assert output["stderr"] == "short\n"
 
     async def test_a_flood_of_output_is_cut_and_counted(self, trial: Trial) -> None:
         limits = Limits(timeout_ms=20_000, memory_mb=256, result_mb=1)
-        found = value_of(await self.ran(trial, "s.sh", "yes | head -c 9000000", limits=limits))["stdout"]
-        assert (found["size_bytes"], found["dropped_bytes"]) == (1 << 20, 9_000_000 - (1 << 20))
+        stdout = value_of(await self.ran(trial, "s.sh", "yes | head -c 9000000", limits=limits))["stdout"]
+        assert (stdout["size_bytes"], stdout["dropped_bytes"]) == (1 << 20, 9_000_000 - (1 << 20))
 
     async def test_files_left_in_out_become_blobs_with_their_kinds(self, trial: Trial) -> None:
         content = """
@@ -170,32 +170,32 @@ class ScriptCases(SandboxCases):
         printf '{}' > a.json; printf x > deep/b.png; : > empty.txt; printf x > c.tar.gz; printf y > no-ending
         ln -s /usr/bin/env link; mkfifo pipe; ln -s /usr deep/usr
         """
-        found = value_of(await self.ran(trial, "s.sh", content))
-        assert {file["path"]: trial.host.kinds[file["blob_id"]] for file in found["files"]} == {
+        output = value_of(await self.ran(trial, "s.sh", content))
+        assert {file["path"]: trial.host.kinds[file["blob_id"]] for file in output["files"]} == {
             "a.json": "application/json",
             "c.tar.gz": "application/gzip",
             "deep/b.png": "image/png",
             "empty.txt": "text/plain",
             "no-ending": "application/octet-stream",
         }
-        assert [file["size_bytes"] for file in found["files"]] == [2, 1, 1, 0, 1]
-        assert trial.host.blobs[found["files"][0]["blob_id"]] == b"{}"
-        assert "left_out" not in found
+        assert [file["size_bytes"] for file in output["files"]] == [2, 1, 1, 0, 1]
+        assert trial.host.blobs[output["files"][0]["blob_id"]] == b"{}"
+        assert "left_out" not in output
 
     async def test_an_out_that_is_a_link_is_not_followed(self, trial: Trial) -> None:
         assert value_of(await self.ran(trial, "s.sh", "mkdir d; echo x > d/f; ln -s d out"))["files"] == []
 
     async def test_more_files_than_are_kept_are_named(self, trial: Trial) -> None:
-        found = value_of(await self.ran(trial, "s.sh", "mkdir out; for n in {100..209}; do echo x > out/$n; done"))
-        assert len(found["files"]) == 100
-        assert found["left_out"] == [str(number) for number in range(200, 210)]
+        output = value_of(await self.ran(trial, "s.sh", "mkdir out; for n in {100..209}; do echo x > out/$n; done"))
+        assert len(output["files"]) == 100
+        assert output["left_out"] == [str(number) for number in range(200, 210)]
 
     async def test_files_past_what_a_run_may_write_are_left_out(self, trial: Trial) -> None:
         content = "mkdir out; yes | head -c 600000 | tee out/a out/b > out/c"
         limits = Limits(timeout_ms=20_000, memory_mb=256, blobs_mb=1)
-        found = value_of(await self.ran(trial, "s.sh", content, limits=limits))
-        assert [file["path"] for file in found["files"]] == ["a"]
-        assert found["left_out"] == ["b", "c"]
+        output = value_of(await self.ran(trial, "s.sh", content, limits=limits))
+        assert [file["path"] for file in output["files"]] == ["a"]
+        assert output["left_out"] == ["b", "c"]
 
     async def test_a_script_finds_its_skill(self, trial: Trial) -> None:
         files = {
@@ -213,9 +213,9 @@ class ScriptCases(SandboxCases):
         }
         skill = trial.skill("acme.script", files, entrypoint=None)
         call = ScriptCall("acme.script", "scripts/show.py", ("x",))
-        found = value_of(await trial.call(call, skills=(skill,)))
-        assert found["stderr"] == ""
-        assert json.loads(found["stdout"]) == ["inner", "root", "inner", True, True, "__main__", ["x"]]
+        output = value_of(await trial.call(call, skills=(skill,)))
+        assert output["stderr"] == ""
+        assert json.loads(output["stdout"]) == ["inner", "root", "inner", True, True, "__main__", ["x"]]
         code = """
         import os
         from scripts.inner import HERE
@@ -236,8 +236,8 @@ class ScriptCases(SandboxCases):
         }
         skill = trial.skill("acme.script", files, entrypoint=None)
         packages = (trial.packages({"frames.py": "VERSION = 'packed'", "json.py": "raise KeyError"}),)
-        found = value_of(await trial.call(ScriptCall("acme.script", "s.py"), skills=(skill,), packages=packages))
-        assert (found["stdout"], found["stderr"]) == ("packed True\n", "")
+        output = value_of(await trial.call(ScriptCall("acme.script", "s.py"), skills=(skill,), packages=packages))
+        assert (output["stdout"], output["stderr"]) == ("packed True\n", "")
 
     async def test_a_module_of_the_skill_runs_as_python_m_does(self, trial: Trial) -> None:
         files = {
@@ -253,27 +253,28 @@ class ScriptCases(SandboxCases):
         }
         skill = trial.skill("acme.script", files, entrypoint=None)
         call = ScriptCall("acme.script", "scripts/package.py", ("a",), module="scripts.package")
-        found = value_of(await trial.call(call, skills=(skill,)))
-        assert (found["stdout"], found["stderr"]) == ("__main__ scripts True ['a'] package.py\n", "")
+        output = value_of(await trial.call(call, skills=(skill,)))
+        assert (output["stdout"], output["stderr"]) == ("__main__ scripts True ['a'] package.py\n", "")
         call = ScriptCall("acme.script", "tool/__main__.py", ("b",), module="tool")
-        found = value_of(await trial.call(call, skills=(skill,)))
-        assert (found["exit_code"], found["stdout"]) == (1, "tool ['b']\n")
-        assert found["stderr"].endswith("ZeroDivisionError: division by zero\n")
-        assert "_start" not in found["stderr"]
+        output = value_of(await trial.call(call, skills=(skill,)))
+        assert (output["exit_code"], output["stdout"]) == (1, "tool ['b']\n")
+        assert output["stderr"].endswith("ZeroDivisionError: division by zero\n")
+        assert "_start" not in output["stderr"]
 
     async def test_a_script_can_start_in_its_skill(self, trial: Trial) -> None:
         files = {"s.sh": 'cat data.txt; pwd; echo x > "$HOME/out/a.txt"', "data.txt": "sibling\n"}
         skill = trial.skill("acme.script", files, entrypoint=None)
         call = ScriptCall("acme.script", "s.sh", environment={"T": "../../workspace/out/x"}, in_skill=True)
-        found = value_of(await trial.call(call, skills=(skill,)))
-        assert (found["stdout"].startswith("sibling\n"), [file["path"] for file in found["files"]]) == (True, ["a.txt"])
-        assert found["stdout"].endswith("/acme.script\n")
+        output = value_of(await trial.call(call, skills=(skill,)))
+        assert [file["path"] for file in output["files"]] == ["a.txt"]
+        assert output["stdout"].startswith("sibling\n")
+        assert output["stdout"].endswith("/acme.script\n")
 
     async def test_a_script_that_raises_shows_its_own_frames_alone(self, trial: Trial) -> None:
-        found = value_of(await self.ran(trial, "s.py", "def f():\n    return 1 / 0\nf()"))
-        lines = found["stderr"].splitlines()
-        assert (found["exit_code"], lines[0], lines[-1]) == (1, "Traceback (most recent call last):", lines[-1])
+        output = value_of(await self.ran(trial, "s.py", "def f():\n    return 1 / 0\nf()"))
+        lines = output["stderr"].splitlines()
+        assert (output["exit_code"], lines[0], lines[-1]) == (1, "Traceback (most recent call last):", lines[-1])
         assert [line.split(",")[-1] for line in lines if line.startswith("  File")] == [" in <module>", " in f"]
-        found = value_of(await self.ran(trial, "s.py", "x = ("))
-        assert "_start" not in found["stderr"]
-        assert "SyntaxError" in found["stderr"]
+        output = value_of(await self.ran(trial, "s.py", "x = ("))
+        assert "_start" not in output["stderr"]
+        assert "SyntaxError" in output["stderr"]

@@ -59,8 +59,8 @@ class SecretCases(SandboxCases):
     async def test_a_value_is_in_the_environment_of_its_run_and_would_be_found(self, trial: Trial) -> None:
         """A positive control: the search of the other cases finds a value that is there."""
         whole, first, second = value()
-        found = await trial.value(LOOK, {"first": first, "second": second}, environment={"API_KEY": whole})
-        assert found == [True, False, True]
+        matches = await trial.value(LOOK, {"first": first, "second": second}, environment={"API_KEY": whole})
+        assert matches == [True, False, True]
 
     async def test_a_value_is_not_in_the_next_run(self, trial: Trial) -> None:
         whole, first, second = value()
@@ -109,10 +109,10 @@ class SecretCases(SandboxCases):
 
 def shown(pid: int) -> list[str]:
     """Return what other processes can read about a process without access to its memory."""
-    found = []
+    texts = []
     for name in ("cmdline", "environ"):
         try:
-            found.append(Path(f"/proc/{pid}/{name}").read_text(errors="replace"))
+            texts.append(Path(f"/proc/{pid}/{name}").read_text(errors="replace"))
         except OSError:
             continue  # the process has ended
-    return found
+    return texts

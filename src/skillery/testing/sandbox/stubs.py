@@ -73,8 +73,8 @@ class StubCases(SandboxCases):
             return [[name for name in args['names'] if hasattr(mail, name)], public]
         """
         skill = trial.skill("mail", STUB, stub=True)
-        found = await trial.value(code, {"names": [*OFFERED, *NOT_OFFERED]}, skills=(skill,))
-        assert found == [OFFERED, OFFERED]
+        names = await trial.value(code, {"names": [*OFFERED, *NOT_OFFERED]}, skills=(skill,))
+        assert names == [OFFERED, OFFERED]
 
     async def test_all_says_what_a_stub_has(self, trial: Trial) -> None:
         trial.host.callable["mail", "_two"] = lambda: 2
@@ -129,8 +129,8 @@ class StubCases(SandboxCases):
         assert await trial.value(code, skills=(pure, trial.skill("mail", STUB, stub=True))) == ["from the host", True]
 
     async def test_an_argument_that_is_not_json_is_a_type_error_that_names_it(self, trial: Trial) -> None:
-        asked = []
-        trial.host.callable["mail", "f"] = lambda *args, **kwargs: asked.append((args, kwargs))
+        calls = []
+        trial.host.callable["mail", "f"] = lambda *args, **kwargs: calls.append((args, kwargs))
         code = "from skills.mail import f\ndef main(args): f(1, key={1, 2})"
         outcome = await trial.code(code, skills=(trial.skill("mail", STUB, stub=True),))
         assert outcome.failure is not None
@@ -138,7 +138,7 @@ class StubCases(SandboxCases):
             "TypeError",
             True,
         )
-        assert asked == []
+        assert calls == []
 
     @pytest.mark.parametrize(
         "kind", ["ValueError", "KeyError", "TimeoutError", "Own", "SystemExit", "UnicodeDecodeError"]
@@ -192,10 +192,10 @@ class StubCases(SandboxCases):
             return seen
         """
         skill, limits = trial.skill("mail", STUB, stub=True), Limits(timeout_ms=20_000, calls=3, result_mb=1)
-        found = await trial.value(code, {"sizes": [5, 2 << 20, 900_000, 5]}, skills=(skill,), limits=limits)
-        assert (found[0], found[2]) == (5, 900_000)
-        assert "1 MiB" in found[1]
-        assert "3 times" in found[3]
+        results = await trial.value(code, {"sizes": [5, 2 << 20, 900_000, 5]}, skills=(skill,), limits=limits)
+        assert (results[0], results[2]) == (5, 900_000)
+        assert "1 MiB" in results[1]
+        assert "3 times" in results[3]
 
     @pytest.mark.parametrize("end", ["time.sleep(300)", "os._exit(3)", "os.kill(os.getpid(), 9)"])
     async def test_a_call_ends_with_the_run(self, trial: Trial, end: str) -> None:

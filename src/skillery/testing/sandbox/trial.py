@@ -104,11 +104,11 @@ class MemoryHost(RunHost):
         return Workspace(files, contents, saves)
 
     async def call_skill(self, skill: str, function: str, args: bytes) -> bytes:
-        found = self.callable.get((skill, function))
-        if found is None:
+        target = self.callable.get((skill, function))
+        if target is None:
             raise NotAllowed(f"{function} of {skill} must not be called")
-        given = json.loads(args)
-        result = found(*given["args"], **given["kwargs"])
+        call = json.loads(args)
+        result = target(*call["args"], **call["kwargs"])
         if inspect.isawaitable(result):
             result = await result
         return json.dumps(result).encode()

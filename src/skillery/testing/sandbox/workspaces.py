@@ -83,8 +83,8 @@ class WorkspaceCases(SandboxCases):
         swaps = "import os\ndef main(args): os.rename('a', 'c'); os.rename('b', 'a'); os.rename('c', 'b')"
         await trial.code(swaps, workspace=trial.host.workspace())
 
-        found = {file.path: trial.host.contents[file.sha256] for file in trial.host.listed}
-        assert found == {"a/x": b"b", "b/x": b"a"}
+        saved = {file.path: trial.host.contents[file.sha256] for file in trial.host.listed}
+        assert saved == {"a/x": b"b", "b/x": b"a"}
 
     async def test_sparse_files_larger_than_the_disk_are_refused_or_left_out(self, trial: Trial) -> None:
         code = """
@@ -162,9 +162,9 @@ class WorkspaceCases(SandboxCases):
 
     async def test_given_files_replace_kept_ones(self, trial: Trial) -> None:
         await trial.code("def main(args): open('a', 'w').write('old')", workspace=trial.host.workspace())
-        given = (trial.file("a", b"new"),)
+        files = (trial.file("a", b"new"),)
         assert (
-            await trial.value("def main(args): return open('a').read()", files=given, workspace=trial.host.workspace())
+            await trial.value("def main(args): return open('a').read()", files=files, workspace=trial.host.workspace())
             == "new"
         )
 
