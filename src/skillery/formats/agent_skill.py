@@ -60,11 +60,11 @@ def index_name(name: str) -> str:
 
     A name of more than 64 characters is cut, and ends with eight hex digits of its SHA-256.
     """
-    found = name.replace(".", "-").replace("_", "-")
-    if len(found) <= MAX_NAME:
-        return found
+    converted = name.replace(".", "-").replace("_", "-")
+    if len(converted) <= MAX_NAME:
+        return converted
     digest = hashlib.sha256(name.encode()).hexdigest()[:_DIGEST_LENGTH]
-    return f"{found[: MAX_NAME - _DIGEST_LENGTH - 1].rstrip('-')}-{digest}"
+    return f"{converted[: MAX_NAME - _DIGEST_LENGTH - 1].rstrip('-')}-{digest}"
 
 
 def agent_skill(stored: bytes, *, name: str, description: str) -> AgentSkill:
@@ -199,7 +199,7 @@ def _conforms(key: str, value: object) -> bool:
         case "metadata":
             return isinstance(value, dict) and all(isinstance(each, str) for each in value.values())
         case "allowed-tools":
-            return isinstance(value, str) or (isinstance(value, list) and all(isinstance(one, str) for one in value))
+            return isinstance(value, str) or (isinstance(value, list) and all(isinstance(tool, str) for tool in value))
     return False
 
 
@@ -242,11 +242,11 @@ def _fitting(made: dict[str, object], metadata: dict[str, str]) -> dict[str, obj
 
 
 def _free(metadata: Mapping[str, str], key: str) -> str:
-    found, number = key, 1
-    while found in metadata:
+    candidate, number = key, 1
+    while candidate in metadata:
         number += 1
-        found = f"{key}-{number}"
-    return found
+        candidate = f"{key}-{number}"
+    return candidate
 
 
 def _as_text(value: object) -> str:
@@ -260,7 +260,7 @@ def _written(frontmatter: Mapping[str, object]) -> bytes:
         if isinstance(value, dict):
             lines += [f"{key}:" if value else f"{key}: {{}}", *(_metadata_line(*pair) for pair in value.items())]
         elif isinstance(value, list):
-            lines += [f"{key}:" if value else f"{key}: []", *(f"  - {yaml_text(one)}" for one in value)]
+            lines += [f"{key}:" if value else f"{key}: []", *(f"  - {yaml_text(entry)}" for entry in value)]
         else:
             lines.append(f"{key}: {yaml_text(str(value))}")
     return "\n".join([*lines, "---", ""]).encode()

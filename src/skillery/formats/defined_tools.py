@@ -168,7 +168,7 @@ def _lines_inside_texts(code: str) -> set[int]:
 
     If the code has an invalid token, the result is empty: the compiler reports the fault.
     """
-    found: set[int] = set()
+    numbers: set[int] = set()
     opened: list[int] = []
     starts, ends = _formatted_text_tokens()
     try:
@@ -177,14 +177,14 @@ def _lines_inside_texts(code: str) -> set[int]:
             if token.type == tokenize.ERRORTOKEN:
                 return set()
             if token.type == tokenize.STRING:
-                found.update(range(token.start[0] + 1, token.end[0] + 1))
+                numbers.update(range(token.start[0] + 1, token.end[0] + 1))
             elif token.type in starts:
                 opened.append(token.start[0])
             elif token.type in ends and opened:
-                found.update(range(opened.pop() + 1, token.end[0] + 1))
+                numbers.update(range(opened.pop() + 1, token.end[0] + 1))
     except (tokenize.TokenError, SyntaxError, ValueError):  # Python 3.12 splits a character after a lone CR in two
         return set()
-    return found
+    return numbers
 
 
 def _formatted_text_tokens() -> tuple[set[int], set[int]]:
@@ -194,4 +194,4 @@ def _formatted_text_tokens() -> tuple[set[int], set[int]]:
     """
     kinds = [("FSTRING_START", "FSTRING_END"), ("TSTRING_START", "TSTRING_END")]
     there = [kind for kind in kinds if hasattr(tokenize, kind[0])]
-    return {getattr(tokenize, one[0]) for one in there}, {getattr(tokenize, one[1]) for one in there}
+    return {getattr(tokenize, kind[0]) for kind in there}, {getattr(tokenize, kind[1]) for kind in there}

@@ -86,7 +86,7 @@ def read_examples(
     reader = _Reader(manifest, paths, {tool.name: tool for tool in tools})
     read = {table: reader.examples(table) for table in _TABLES}
     lines = {table: _lines(skill_toml or "", table, len(read[table])) for table in _TABLES}
-    reader.check_names([one for table in _TABLES for one in read[table]])
+    reader.check_names([example for table in _TABLES for example in read[table]])
     problems = tuple(_located(problem, lines) for problem in reader.problems)
     first, second = _TABLES
     return Examples(read[first] + read[second], problems, lines[first] + lines[second])
@@ -94,11 +94,11 @@ def read_examples(
 
 def _lines(skill_toml: str, table: str, count: int) -> tuple[int | None, ...]:
     """Return the line of each `[[table]]`, or None for each if skill.toml writes the examples in another form."""
-    found, line, at = list[int](), 1, 0
+    lines, line, at = list[int](), 1, 0
     for match in islice(re.finditer(_HEADER.format(table), skill_toml, re.MULTILINE), count + 1):
         line, at = line + skill_toml.count("\n", at, match.start()), match.start()
-        found.append(line)
-    return tuple(found) if len(found) == count else (None,) * count
+        lines.append(line)
+    return tuple(lines) if len(lines) == count else (None,) * count
 
 
 def _located(problem: Problem, lines: Mapping[str, tuple[int | None, ...]]) -> Problem:
@@ -210,14 +210,14 @@ class _Reader(Shapes):
         self, values: Mapping[str, object], where: str, args: Mapping[str, object]
     ) -> dict[str, str | tuple[str, ...]]:
         table = self.table(values, "blobs", f"{where}.blobs") or {}
-        found: dict[str, str | tuple[str, ...]] = {}
+        blobs: dict[str, str | tuple[str, ...]] = {}
         for argument, value in table.items():
             place = join(f"{where}.blobs", argument)
             if argument in args:
                 self.problem(place, "is also in 'args'; remove one of them")
             self.check_input(place, argument, isinstance(value, list))
-            found[argument] = self.files(value, place) if isinstance(value, list) else self.file(value, place)
-        return found
+            blobs[argument] = self.files(value, place) if isinstance(value, list) else self.file(value, place)
+        return blobs
 
     def check_input(self, place: str, argument: str, several: bool) -> None:
         declared: Input | None = self.manifest.inputs.get(argument)
@@ -225,8 +225,8 @@ class _Reader(Shapes):
             return
         takes = _TAKES_FILES if several else _TAKES_FILE
         if declared.type not in takes:
-            what = "a list of files" if several else "a file"
-            self.problem(place, f"is {what}, which an input of type {declared.type} does not take")
+            form = "a list of files" if several else "a file"
+            self.problem(place, f"is {form}, which an input of type {declared.type} does not take")
 
     def input_blobs(self, values: Mapping[str, object], where: str) -> tuple[str, ...]:
         value = values.get("input_blobs", [])
@@ -292,8 +292,8 @@ def _in_objects(expected: Mapping[str, object], got: Mapping[str, object], path:
 def _in_arrays(expected: list[object], got: list[object], path: str) -> Iterator[str]:
     if len(expected) != len(got):
         yield f"{path}: expected {_items(len(expected))}, got {_items(len(got))}"
-    for place, (one, other) in enumerate(zip(expected, got, strict=False)):
-        yield from _differences(one, other, f"{path}[{place}]", False)
+    for place, (wanted, actual) in enumerate(zip(expected, got, strict=False)):
+        yield from _differences(wanted, actual, f"{path}[{place}]", False)
 
 
 def shown_value(value: object) -> str:

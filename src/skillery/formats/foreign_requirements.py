@@ -208,7 +208,7 @@ def _block(path: str, text: str, repairs: Repairs) -> tuple[int, list[str]] | No
 
     Return None if there is no block, or if the file has several blocks or an unclosed one.
     """
-    found: list[tuple[int, list[str]]] = []
+    blocks: list[tuple[int, list[str]]] = []
     lines = _LINE_ENDS.split(text)
     number = 0
     while number < len(lines):
@@ -225,25 +225,25 @@ def _block(path: str, text: str, repairs: Repairs) -> tuple[int, list[str]] | No
                 LEFT_OUT, f"{quoted(_BEGIN)} is never closed by {quoted(_END)}; it is left out", number + 1, path
             )
             return None
-        found.append((number + 1, [line[2:] for line in lines[number + 1 : closing]]))
+        blocks.append((number + 1, [line[2:] for line in lines[number + 1 : closing]]))
         number = end
-    if len(found) > 1:
-        repairs.note(LEFT_OUT, f"{quoted(_BEGIN)} occurs twice; both blocks are left out", found[1][0], path)
+    if len(blocks) > 1:
+        repairs.note(LEFT_OUT, f"{quoted(_BEGIN)} occurs twice; both blocks are left out", blocks[1][0], path)
         return None
-    return found[0] if found else None
+    return blocks[0] if blocks else None
 
 
 # -- together ------------------------------------------------------------------------------------------------------
 
 
 def _checked(request: Iterable[_Found], repairs: Repairs) -> Iterator[Requirement]:
-    for one in request:
-        wrong = requirement_problem(one.text) if len(one.text) <= LONGEST else "is too long for a requirement"
+    for entry in request:
+        wrong = requirement_problem(entry.text) if len(entry.text) <= LONGEST else "is too long for a requirement"
         if wrong:
-            message = f"{quoted(printable(_without_address(one.text), 80))} {wrong}; it is left out"
-            repairs.note(LEFT_OUT, message, one.line, one.file)
+            message = f"{quoted(printable(_without_address(entry.text), 80))} {wrong}; it is left out"
+            repairs.note(LEFT_OUT, message, entry.line, entry.file)
         else:
-            yield Requirement(one.text)
+            yield Requirement(entry.text)
 
 
 def _without_address(text: str) -> str:

@@ -113,8 +113,8 @@ def _stated(frontmatter: Mapping[str, object], folder: str, others: frozenset[st
     value = frontmatter.get("name")
     name = " ".join(_CONTROL.sub(" ", value).split()) if isinstance(value, str) else ""
     if not name:
-        what = "is not a string" if value is not None and not isinstance(value, str) else "is missing"
-        repairs.note("missing_name", f"the name {what}; the folder's name {quoted(folder)} is used", file=FILE)
+        fault = "is not a string" if value is not None and not isinstance(value, str) else "is missing"
+        repairs.note("missing_name", f"the name {fault}; the folder's name {quoted(folder)} is used", file=FILE)
         return folder or "skill"
     if len(name) > MAX_NAME or not _NAME.fullmatch(name):
         rule = f"lowercase letters, digits and single hyphens, at most {MAX_NAME} characters"
@@ -139,8 +139,8 @@ def _description(skill_md: SkillMd, folder: str, repairs: Repairs) -> str:
     text = _plain(value) if isinstance(value, str) else ""
     if not text:
         text = _plain(_first_words(skill_md.body)) or f"The skill {folder or 'without a name'}."
-        what = "is not a string" if value is not None and not isinstance(value, str) else "is missing"
-        message = f"the description {what}; the beginning of the page is used: {quoted(text, 60)}"
+        fault = "is not a string" if value is not None and not isinstance(value, str) else "is missing"
+        message = f"the description {fault}; the beginning of the page is used: {quoted(text, 60)}"
         repairs.note("missing_description", message, file=FILE)
     if len(text) > MAX_DESCRIPTION:
         message = f"the description has {len(text)} characters; the first {MAX_DESCRIPTION} are used"

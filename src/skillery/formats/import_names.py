@@ -83,8 +83,8 @@ def _same() -> frozenset[str]:
 def _table() -> dict[str, Providers]:
     names = _read()
     known = {
-        module: Providers((one,) if isinstance(one, str) else tuple(one), "known")
-        for module, one in names.modules.items()
+        module: Providers((packages,) if isinstance(packages, str) else tuple(packages), "known")
+        for module, packages in names.modules.items()
     }
     return known | {module: Providers(tuple(several), "ambiguous") for module, several in names.ambiguous.items()}
 
@@ -107,7 +107,7 @@ def usual_packages() -> frozenset[str]:
 
 @cache
 def _packages() -> frozenset[str]:
-    return _same().union(*(found.packages for found in _table().values()))
+    return _same().union(*(providers.packages for providers in _table().values()))
 
 
 # Programs of the host that public skills call, by the Debian package that contains them (package names of Debian

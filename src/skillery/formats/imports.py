@@ -73,13 +73,13 @@ def find_imports(source: bytes) -> tuple[Import, ...]:
     if tree is None:
         return ()
     imports: dict[str, Import] = {}
-    for one in _imports(tree):
-        known = imports.get(one.module)
+    for imported in _imports(tree):
+        known = imports.get(imported.module)
         if known is None and len(imports) == MOST:
             continue
-        if known is None or (known.optional and not one.optional):
-            imports[one.module] = one
-    return tuple(sorted(imports.values(), key=lambda one: (one.optional, one.line)))
+        if known is None or (known.optional and not imported.optional):
+            imports[imported.module] = imported
+    return tuple(sorted(imports.values(), key=lambda imported: (imported.optional, imported.line)))
 
 
 def imports_of_all(sources: tuple[bytes, ...]) -> tuple[tuple[Import, ...], ...]:
@@ -112,7 +112,7 @@ def own_modules(paths: Iterable[str]) -> frozenset[str]:
 
 def _imports(tree: ast.Module) -> Iterator[Import]:
     """Yield the imports of all statements. Expressions contain no imports."""
-    waiting: list[tuple[ast.stmt, bool]] = [(one, False) for one in reversed(tree.body)]
+    waiting: list[tuple[ast.stmt, bool]] = [(inner, False) for inner in reversed(tree.body)]
     while waiting:
         statement, optional = waiting.pop()
         if isinstance(statement, ast.Import):
@@ -141,14 +141,14 @@ def inner_statements(statement: ast.stmt, optional: bool) -> Iterator[tuple[ast.
     The body of `if TYPE_CHECKING` is omitted. `optional` is the flag of the compound statement.
     """
     if isinstance(statement, ast.If) and _is_for_type_checkers(statement.test):
-        yield from ((one, optional) for one in statement.orelse)
+        yield from ((inner, optional) for inner in statement.orelse)
         return
     everywhere = optional or isinstance(statement, _FUNCTIONS) or _is_conditional(statement)
     guarded = everywhere or handles_absence(statement)
     for branch in (statement, *getattr(statement, "handlers", ()), *getattr(statement, "cases", ())):
-        yield from ((one, guarded) for one in getattr(branch, "body", ()))
-    yield from ((one, guarded) for one in getattr(statement, "orelse", ()))
-    yield from ((one, everywhere) for one in getattr(statement, "finalbody", ()))
+        yield from ((inner, guarded) for inner in getattr(branch, "body", ()))
+    yield from ((inner, guarded) for inner in getattr(statement, "orelse", ()))
+    yield from ((inner, everywhere) for inner in getattr(statement, "finalbody", ()))
 
 
 def handles_absence(statement: ast.stmt) -> bool:
@@ -220,10 +220,10 @@ def find_relative_imports(source: bytes) -> tuple[RelativeImport, ...]:
     tree = parsed_source(source)
     if tree is None:
         return ()
-    others = [one for one in tree.body if not (isinstance(one, ast.ImportFrom) and one.level)]
+    others = [statement for statement in tree.body if not (isinstance(statement, ast.ImportFrom) and statement.level)]
     own = defined_names(ast.Module(others, []))
-    found = (one for _, one in zip(range(MOST), _relative_imports(tree, own), strict=False))
-    return tuple(sorted(found, key=lambda one: one.line))
+    imports = (imported for _, imported in zip(range(MOST), _relative_imports(tree, own), strict=False))
+    return tuple(sorted(imports, key=lambda imported: imported.line))
 
 
 def relative_imports_of_all(sources: tuple[bytes, ...]) -> tuple[tuple[RelativeImport, ...], ...]:
@@ -231,8 +231,8 @@ def relative_imports_of_all(sources: tuple[bytes, ...]) -> tuple[tuple[RelativeI
     return tuple(map(find_relative_imports, sources))
 
 
-def missing_target(path: str, entrypoint: str, one: RelativeImport, files: Collection[str]) -> str | None:
-    """Return the path of the file that the import `one` in the file at `path` needs and `files` does not contain.
+def missing_target(path: str, entrypoint: str, imported: RelativeImport, files: Collection[str]) -> str | None:
+    """Return the path of the file that the import `imported` in the file at `path` needs and `files` does not contain.
 
     Return None if no file is missing.
 
@@ -242,13 +242,13 @@ def missing_target(path: str, entrypoint: str, one: RelativeImport, files: Colle
     """
     folder = entrypoint.rpartition("/")[0].split("/") if "/" in entrypoint else []
     start = path.split("/")[:-1]
-    start = start[: len(start) - (one.level - 1)] if one.level <= len(start) + 1 else []
-    if len(path.split("/")) - one.level < len(folder):
+    start = start[: len(start) - (imported.level - 1)] if imported.level <= len(start) + 1 else []
+    if len(path.split("/")) - imported.level < len(folder):
         return "outside the skill"
-    if one.module:
-        return _absent("/".join([*start, *one.module.split(".")]), files)
+    if imported.module:
+        return _absent("/".join([*start, *imported.module.split(".")]), files)
     is_package_of_others = path != entrypoint and (start == folder or "/".join([*start, "__init__.py"]) in files)
-    absent = (_absent("/".join([*start, name]), files) for name in one.names)
+    absent = (_absent("/".join([*start, name]), files) for name in imported.names)
     return None if is_package_of_others else next((each for each in absent if each), None)
 
 
@@ -258,7 +258,7 @@ def _absent(base: str, files: Collection[str]) -> str | None:
 
 
 def _relative_imports(tree: ast.Module, own: set[str]) -> Iterator[RelativeImport]:
-    waiting: list[tuple[ast.stmt, bool]] = [(one, False) for one in tree.body]
+    waiting: list[tuple[ast.stmt, bool]] = [(inner, False) for inner in tree.body]
     while waiting:
         statement, late = waiting.pop()
         if isinstance(statement, ast.ImportFrom):

@@ -48,20 +48,20 @@ class InputInvalid(ValueError):
 def inputs_in(table: Mapping[str, Any]) -> dict[str, Input]:
     """Return the inputs in `[inputs]` of a manifest, or in the parameters of a tool, without those of unknown form."""
     inputs = {}
-    for name, one in table.items():
+    for name, declaration in table.items():
         try:
-            inputs[name] = msgspec.convert(_known(one if isinstance(one, Mapping) else {}), Input)
+            inputs[name] = msgspec.convert(_known(declaration if isinstance(declaration, Mapping) else {}), Input)
         except msgspec.ValidationError:
             continue
     return inputs
 
 
-def _known(one: Mapping[str, Any]) -> dict[str, Any]:
+def _known(declaration: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of an input. An unknown type is `any`, as in a run."""
-    known = {key: one[key] for key in Input.__struct_fields__ if key in one}
+    known = {key: declaration[key] for key in Input.__struct_fields__ if key in declaration}
     return known | {
         "type": known["type"] if known.get("type") in INPUT_TYPES else "any",
-        "has_default": "default" in one,
+        "has_default": "default" in declaration,
     }
 
 
@@ -256,8 +256,8 @@ def _plain(declared: Input | None, value: object) -> object:
 
 
 def _declaration(declared: Input) -> str:
-    what = f"type {declared.type}"
-    return f"{what}: {printable(declared.description, 120)}" if declared.description else what
+    kind = f"type {declared.type}"
+    return f"{kind}: {printable(declared.description, 120)}" if declared.description else kind
 
 
 def _shown(value: object) -> str:

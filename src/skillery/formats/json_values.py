@@ -113,39 +113,39 @@ def join(path: str, key: object) -> str:
     return f"{path}.{shown}" if path else shown
 
 
-def same(one: object, other: object) -> bool:
+def same(left: object, right: object) -> bool:
     """Return whether two JSON values are equal. `1` equals `1.0` and differs from `true`.
 
     Sizes are compared first, so the smaller value limits the work. `difference` also returns the path of a difference.
     """
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return len(one) == len(other) and all(key in one and same(one[key], each) for key, each in other.items())
-    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        return len(one) == len(other) and all(map(same, one, other))
-    return _same_scalar(one, other)
+    if isinstance(left, Mapping) and isinstance(right, Mapping):
+        return len(left) == len(right) and all(key in left and same(left[key], each) for key, each in right.items())
+    if isinstance(left, list | tuple) and isinstance(right, list | tuple):
+        return len(left) == len(right) and all(map(same, left, right))
+    return _same_scalar(left, right)
 
 
-def difference(one: object, other: object, path: str = "") -> str | None:
+def difference(left: object, right: object, path: str = "") -> str | None:
     """Return the path of the first difference between two JSON values, or None if they are equal.
 
     `path` is the path of the values. The result is `path` if the values differ as a whole, not in a part.
     """
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return _object_difference(one, other, path)
-    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        return _array_difference(one, other, path)
-    return None if _same_scalar(one, other) else path
+    if isinstance(left, Mapping) and isinstance(right, Mapping):
+        return _object_difference(left, right, path)
+    if isinstance(left, list | tuple) and isinstance(right, list | tuple):
+        return _array_difference(left, right, path)
+    return None if _same_scalar(left, right) else path
 
 
-def _same_scalar(one: object, other: object) -> bool:
+def _same_scalar(left: object, right: object) -> bool:
     """Return whether two scalars are equal. `1` equals `1.0`. Otherwise values of different types differ, also if one
     is an array or an object.
     """
-    if isinstance(one, bool) or isinstance(other, bool):
-        return one is other
-    if isinstance(one, int | float) and isinstance(other, int | float):
-        return one == other
-    return type(one) is type(other) and one == other
+    if isinstance(left, bool) or isinstance(right, bool):
+        return left is right
+    if isinstance(left, int | float) and isinstance(right, int | float):
+        return left == right
+    return type(left) is type(right) and left == right
 
 
 def is_larger(value: object, most: int) -> bool:
@@ -165,21 +165,23 @@ def is_larger(value: object, most: int) -> bool:
     return left < 0
 
 
-def _object_difference(one: Mapping[str, object], other: Mapping[str, object], path: str) -> str | None:
-    for key in chain(one, (key for key in other if key not in one)):
-        if key not in one or key not in other:
+def _object_difference(left: Mapping[str, object], right: Mapping[str, object], path: str) -> str | None:
+    for key in chain(left, (key for key in right if key not in left)):
+        if key not in left or key not in right:
             return join(path, key)
-        found = difference(one[key], other[key], join(path, key))
-        if found is not None:
-            return found
+        differing = difference(left[key], right[key], join(path, key))
+        if differing is not None:
+            return differing
     return None
 
 
-def _array_difference(one: Sequence[object], other: Sequence[object], path: str) -> str | None:
-    if len(one) != len(other):
+def _array_difference(left: Sequence[object], right: Sequence[object], path: str) -> str | None:
+    if len(left) != len(right):
         return path
-    found = (difference(mine, theirs, f"{path}[{i}]") for i, (mine, theirs) in enumerate(zip(one, other, strict=True)))
-    return next((place for place in found if place is not None), None)
+    places = (
+        difference(mine, theirs, f"{path}[{i}]") for i, (mine, theirs) in enumerate(zip(left, right, strict=True))
+    )
+    return next((place for place in places if place is not None), None)
 
 
 def _nesting_problem(value: object, depth: int) -> str | None:
@@ -273,10 +275,10 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found = dict(pairs)
-    if len(found) == len(pairs):
-        return found
-    repeated = Repeated(found)
+    table = dict(pairs)
+    if len(table) == len(pairs):
+        return table
+    repeated = Repeated(table)
     seen: set[str] = set()
     repeated.key = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
     return repeated

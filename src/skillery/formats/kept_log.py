@@ -98,13 +98,13 @@ class KeptLog:
                 break
             blocks.append(block)
             behind += len(block)
-        found, skipped = bytearray(), behind - wanted
+        content, skipped = bytearray(), behind - wanted
         for block in reversed(blocks):
-            found += block[skipped : skipped + size - len(found)] if skipped else block[: size - len(found)]
+            content += block[skipped : skipped + size - len(content)] if skipped else block[: size - len(content)]
             skipped = 0
-            if len(found) >= size:
+            if len(content) >= size:
                 break
-        return bytes(found)
+        return bytes(content)
 
     def parts(self) -> tuple[bytes, bytes, int]:
         """Return the head, the tail, and the number of bytes that were dropped between head and tail."""

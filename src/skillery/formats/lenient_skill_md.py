@@ -228,7 +228,7 @@ def _key_by_key(lines: list[str], first_line: int, repairs: Repairs) -> dict[str
         line = first_line + number
         match = _KEY.match(block[0])
         if match is None:
-            if any(one.strip() and not one.lstrip().startswith("#") for one in block):
+            if any(text.strip() and not text.lstrip().startswith("#") for text in block):
                 repairs.note(
                     "unreadable_line", f"{quoted(block[0].strip())} is not a key with a value; it is not read", line
                 )

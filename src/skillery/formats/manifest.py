@@ -280,7 +280,7 @@ class _Reader(Shapes):
         )
         if len(manifest.tags) > MAX_TAGS:
             self.problem("tags", f"has {len(manifest.tags)} entries, at most {MAX_TAGS} are allowed")
-        known = {one.path for one in self.refused}
+        known = {problem.path for problem in self.refused}
         self.problems = [*self.refused, *(problem for problem in self.problems if problem.path not in known)]
         return manifest
 
@@ -407,20 +407,20 @@ class _Reader(Shapes):
         return text
 
     def dependencies(self, table: Mapping[str, object]) -> tuple[str, ...]:
-        found = self.texts(table, "dependencies", requirements.DEPENDENCIES, longest=requirements.LONGEST)
-        if len(found) > requirements.MOST:
-            more = f"has {len(found)} entries, at most {requirements.MOST} are allowed"
+        entries = self.texts(table, "dependencies", requirements.DEPENDENCIES, longest=requirements.LONGEST)
+        if len(entries) > requirements.MOST:
+            more = f"has {len(entries)} entries, at most {requirements.MOST} are allowed"
             self.problem(requirements.DEPENDENCIES, more)
             return ()
         if self.problems and any(
             (problem.path or "").startswith(requirements.DEPENDENCIES) for problem in self.problems
         ):
             return ()
-        for i, text in enumerate(found):
+        for i, text in enumerate(entries):
             wrong = requirements.requirement_problem(text)
             if wrong:
                 self.problem(f"{requirements.DEPENDENCIES}[{i}]", f"is {quoted(text)}, which {wrong}")
-        return found
+        return entries
 
     def requires_python(self, table: Mapping[str, object]) -> str:
         text = self.text(table, "requires-python", requirements.REQUIRES_PYTHON) or ""
@@ -450,8 +450,8 @@ class _Reader(Shapes):
             or not isinstance(value, int | float)
             or value <= 0
         ):
-            what = "a positive number" if key == "cpus" else "a positive integer"
-            self.problem(where, f"is {shown(value)}, expected {what}")
+            expected = "a positive number" if key == "cpus" else "a positive integer"
+            self.problem(where, f"is {shown(value)}, expected {expected}")
             return 0
         if key == "timeout_ms" and value > MAX_TIMEOUT_MS:
             self.problem(where, f"is {value}, at most {MAX_TIMEOUT_MS} (an hour) is allowed")
@@ -487,8 +487,8 @@ class _Reader(Shapes):
             if value == known:
                 return known
         is_near = did_you_mean(value, INPUT_TYPES) if isinstance(value, str) else ""
-        what = "has no type" if "type" not in table else f"has the type {shown(value)}{is_near}"
-        self.warnings.append(f"{where} {what}, so any value is passed; known types are {', '.join(INPUT_TYPES)}")
+        fault = "has no type" if "type" not in table else f"has the type {shown(value)}{is_near}"
+        self.warnings.append(f"{where} {fault}, so any value is passed; known types are {', '.join(INPUT_TYPES)}")
         return "any"
 
     def enum(self, table: Mapping[str, object], type_: InputType, where: str) -> tuple[object, ...] | None:

@@ -45,19 +45,19 @@ def import_name(name: str) -> str:
     return "skills." + name.replace("-", "_")
 
 
-def _parse(text: str, what: str) -> str:
+def _parse(text: str, kind: str) -> str:
     if len(text) > MAX_LENGTH:
         raise InvalidName(
-            f"The {what} {quoted(text)} has {len(text)} characters, at most {MAX_LENGTH} are allowed.",
+            f"The {kind} {quoted(text)} has {len(text)} characters, at most {MAX_LENGTH} are allowed.",
             hint="Shorten it.",
         )
     if not _NAME.fullmatch(text):
-        raise InvalidName(f"{quoted(text)} is not a {what}.", hint=_hint(text, what))
+        raise InvalidName(f"{quoted(text)} is not a {kind}.", hint=_hint(text, kind))
     return text
 
 
-def _hint(text: str, what: str) -> str:
+def _hint(text: str, kind: str) -> str:
     segments = (re.sub(r"[^a-z0-9]+", "-", segment).strip("-") for segment in text.lower().split("."))
     corrected = ".".join(segment for segment in segments if segment)
-    hint = f"A {what} is {_GRAMMAR}."
+    hint = f"A {kind} is {_GRAMMAR}."
     return f"{hint} Perhaps {quoted(corrected)}?" if _NAME.fullmatch(corrected) else hint

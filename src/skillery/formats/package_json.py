@@ -51,10 +51,10 @@ def check_dependencies(files: Mapping[str, bytes], run: Collection[str]) -> Depe
         place = next((f"{above}{FILE}" for above in folders_above(path) if f"{above}{FILE}" in files), None)
         if place is None or place in missing or place in odd:
             continue
-        found = _dependencies(place, files[place])
-        if isinstance(found, str):
-            odd[place] = found
-        elif absent := [name for name in found if not _is_there(name, path, modules)]:
+        dependencies = _dependencies(place, files[place])
+        if isinstance(dependencies, str):
+            odd[place] = dependencies
+        elif absent := [name for name in dependencies if not _is_there(name, path, modules)]:
             missing[place] = _problem(place, files[place].decode(), absent)
     return DependencyCheck(tuple(missing.values()), tuple(odd.values()))
 
@@ -99,8 +99,12 @@ def _dependencies(path: str, content: bytes) -> list[str] | str:
         return f"{path}{line}: it is not JSON ({printable(str(error).partition(':')[0], 80)})"
     if not isinstance(read, dict):
         return f"{path} is not an object"
-    found = read.get("dependencies", {})
-    return [str(name) for name in found] if isinstance(found, dict) else f"{path}: 'dependencies' is not an object"
+    dependencies = read.get("dependencies", {})
+    return (
+        [str(name) for name in dependencies]
+        if isinstance(dependencies, dict)
+        else f"{path}: 'dependencies' is not an object"
+    )
 
 
 def _problem(path: str, text: str, absent: list[str]) -> Problem:

@@ -44,7 +44,7 @@ def beyond(new: Permissions, old: Permissions) -> PermissionNames:
     These are network patterns that no pattern of `old` covers, secrets that `old` does not name, and the use of the
     permissions in workspaces.
     """
-    network = tuple(one.text for one in new.network if not any(covers(other, one) for other in old.network))
+    network = tuple(pattern.text for pattern in new.network if not any(covers(other, pattern) for other in old.network))
     workspace = True if new.workspace and not old.workspace else msgspec.UNSET
     return PermissionNames(network, tuple(name for name in new.secrets if name not in old.secrets), workspace)
 

@@ -288,16 +288,16 @@ def _merge(segments: Iterable[Segment]) -> tuple[Segment, ...]:
         if segment.high is not None and segment.high <= segment.low:
             continue
         last = merged[-1] if merged else None
-        if last is None or last.release != segment.release or _apart(last, segment):
+        if last is None or last.release != segment.release or _separate(last, segment):
             merged.append(segment)
         else:
             merged[-1] = Segment(last.low, _later(last.high, segment.high), last.release)
     return tuple(sorted(merged, key=attrgetter("low", "release")))
 
 
-def _apart(earlier: Segment, later: Segment) -> bool:
+def _separate(earlier: Segment, later: Segment) -> bool:
     return earlier.high is not None and earlier.high < later.low
 
 
-def _later(one: bytes | None, other: bytes | None) -> bytes | None:
-    return None if one is None or other is None else max(one, other)
+def _later(left: bytes | None, right: bytes | None) -> bytes | None:
+    return None if left is None or right is None else max(left, right)

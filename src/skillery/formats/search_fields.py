@@ -169,10 +169,10 @@ def snippet_of(texts: Iterable[str], terms: Sequence[Term]) -> str:
     for text in texts:
         shown = _printable(text)
         beginning = shown if beginning is None else beginning
-        found = list(islice(_matching(shown, terms), MOST_LOOKED_AT))
-        start, count = _best_place(found, terms)
+        matches = list(islice(_matching(shown, terms), MOST_LOOKED_AT))
+        start, count = _best_place(matches, terms)
         if count > most:
-            best, most = _marked(shown, found, start), count
+            best, most = _marked(shown, matches, start), count
         if most == len(terms):
             break
     return best or _cut(beginning or "", 0, LENGTH)
@@ -189,25 +189,25 @@ def _printable(text: str) -> str:
     return line if line.isprintable() else "".join(filter(str.isprintable, line))
 
 
-def _best_place(found: Sequence[Found], terms: Sequence[Term]) -> tuple[int, int]:
+def _best_place(matches: Sequence[Found], terms: Sequence[Term]) -> tuple[int, int]:
     """Return the start of the excerpt with the most terms, and the number of these terms."""
     best = (0, 0)
-    for at, first in enumerate(found):
-        near = [one.word for one in found[at:] if one.end <= first.start + LENGTH - BEFORE]
+    for at, first in enumerate(matches):
+        near = [match.word for match in matches[at:] if match.end <= first.start + LENGTH - BEFORE]
         count = sum(any(term.matches(word) for word in near) for term in terms)
         if count > best[1]:
             best = (first.start, count)
     return best
 
 
-def _marked(text: str, found: Sequence[Found], start: int) -> str:
+def _marked(text: str, matches: Sequence[Found], start: int) -> str:
     low = 0 if start <= BEFORE else text.find(" ", start - BEFORE, start) + 1 or start
     high = low + LENGTH
     parts, at = [], low
-    for one in found:
-        if low <= one.start and one.end <= high:
-            parts += [text[at : one.start], OPEN, text[one.start : one.end], CLOSE]
-            at = one.end
+    for match in matches:
+        if low <= match.start and match.end <= high:
+            parts += [text[at : match.start], OPEN, text[match.start : match.end], CLOSE]
+            at = match.end
     return ("… " if low else "") + "".join(parts) + _cut(text, at, high)
 
 

@@ -77,7 +77,7 @@ def parse_grantee(text: str) -> str:
 
 def grantees_of(skill: str) -> list[str]:
     """Return all grantees that include the skill: for `a.b.c`, these are `a.b.c`, `a.b.*` and `a.*`."""
-    found = [skill]
+    grantees = [skill]
     while skill := namespace_of(skill):
-        found.append(f"{skill}.*")
-    return found
+        grantees.append(f"{skill}.*")
+    return grantees

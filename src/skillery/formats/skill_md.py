@@ -290,7 +290,7 @@ class Builder:
 def _height(value: object) -> int:
     """Return the number of levels below a value."""
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return max((1 + _height(one) for one in inner), default=0)
+    return max((1 + _height(child) for child in inner), default=0)
 
 
 def _line(event: yaml.Event) -> int | None:

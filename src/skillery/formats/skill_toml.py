@@ -48,37 +48,37 @@ def toml_manifest(data: bytes) -> dict[str, object]:
     return read_toml(data, "skill.toml")
 
 
-def read_toml(data: bytes, what: str) -> dict[str, object]:
-    """Return the values of a TOML text. Dates become ISO strings. `what` names the text in errors.
+def read_toml(data: bytes, subject: str) -> dict[str, object]:
+    """Return the values of a TOML text. Dates become ISO strings. `subject` names the text in errors.
 
     Raise the errors of `toml_manifest`.
     """
     if len(data) > MAX_BYTES:
-        _refuse(what, f"has {len(data)} bytes, at most {MAX_BYTES} are allowed", None)
+        _refuse(subject, f"has {len(data)} bytes, at most {MAX_BYTES} are allowed", None)
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        _refuse(what, "is not UTF-8 text", data.count(b"\n", 0, error.start) + 1)
+        _refuse(subject, "is not UTF-8 text", data.count(b"\n", 0, error.start) + 1)
     # tomllib takes quadratic time and memory for a dotted key of thousands of parts.
     long_key = _LONG_KEY.search(text)
     if long_key:
-        _refuse(what, "has a dotted key of too many parts", text.count("\n", 0, long_key.start()) + 1)
+        _refuse(subject, "has a dotted key of too many parts", text.count("\n", 0, long_key.start()) + 1)
     try:
         return {key: _json_value(value) for key, value in tomllib.loads(text).items()}
     except RecursionError:
-        _refuse(what, "is nested too deep", None)
+        _refuse(subject, "is nested too deep", None)
     except ValueError as error:  # includes TOMLDecodeError and the error for a number of too many digits
         line = _LINE.search(str(error))
         reason = _LINE.sub("", str(error)).strip()
         number = int(line[1]) if line else None
-        _refuse(what, f"is not TOML: {_remedy(text, number, reason) or reason}", number)
+        _refuse(subject, f"is not TOML: {_remedy(text, number, reason) or reason}", number)
 
 
-def same_manifest(one: Mapping[str, object], other: Mapping[str, object]) -> bool:
+def same_manifest(left: Mapping[str, object], right: Mapping[str, object]) -> bool:
     """Return whether two manifests are equal. The order of keys does not count. `1` equals `1.0` and differs from
     `true`.
     """
-    return same(one, other)
+    return same(left, right)
 
 
 def _ordered(keys: list[str], first: tuple[str, ...]) -> list[str]:

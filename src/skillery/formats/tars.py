@@ -126,7 +126,7 @@ def _number(field: bytes) -> int:
 
 def _words(content: bytes) -> dict[bytes, bytes]:
     """Return the words of an extended header that change how an entry is read. A record is `LENGTH WORD=VALUE\\n`."""
-    found: dict[bytes, bytes] = {}
+    words: dict[bytes, bytes] = {}
     at = 0
     while at < len(content) and content[at]:
         space = content.find(b" ", at, at + _LONGEST_NUMBER)
@@ -137,11 +137,11 @@ def _words(content: bytes) -> dict[bytes, bytes]:
             raise DamagedTar("is damaged: an extended header has a broken record")
         word = content[space + 1 : equals]
         if word in _READ_WORDS:
-            found[word] = content[equals + 1 : end - 1]
+            words[word] = content[equals + 1 : end - 1]
         elif word.startswith(b"GNU.sparse."):
-            found[b"sparse"] = b""
+            words[b"sparse"] = b""
         at = end
-    return found
+    return words
 
 
 def _member(block: bytes, kind: bytes, words: dict[bytes, bytes], at: int) -> Member:

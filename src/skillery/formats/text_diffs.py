@@ -106,7 +106,7 @@ def _anchors(old: Sequence[str], new: Sequence[str]) -> list[tuple[int, int]]:
     counts, places = Counter(old), defaultdict[str, list[int]](list)
     for at, item in enumerate(new):
         places[item].append(at)
-    waiting = {item: iter(found) for item, found in places.items() if len(found) == counts[item]}
+    waiting = {item: iter(positions) for item, positions in places.items() if len(positions) == counts[item]}
     return _growing([(at, next(waiting[item])) for at, item in enumerate(old) if item in waiting])
 
 
@@ -120,12 +120,12 @@ def _growing(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
         length = bisect_left(ends, place)
         former.append(last[length - 1] if length else -1)
         ends[length : length + 1], last[length : length + 1] = [place], [number]
-    found: list[tuple[int, int]] = []
+    growing: list[tuple[int, int]] = []
     at = last[-1] if last else -1
     while at >= 0:
-        found.append(pairs[at])
+        growing.append(pairs[at])
         at = former[at]
-    return found[::-1]
+    return growing[::-1]
 
 
 def _common(old: Sequence[str], new: Sequence[str], a: int, b: int, c: int, d: int) -> tuple[int, int]:

@@ -80,10 +80,10 @@ _UNFAIR = bytes(range(_FAIR, 256))
 
 
 def _random() -> str:
-    found = ""
-    while len(found) < _LENGTH:
-        found += secrets.token_bytes(32).translate(_LETTERS, _UNFAIR).decode()
-    return found[:_LENGTH]
+    letters = ""
+    while len(letters) < _LENGTH:
+        letters += secrets.token_bytes(32).translate(_LETTERS, _UNFAIR).decode()
+    return letters[:_LENGTH]
 
 
 def new_run_id() -> str:

@@ -70,12 +70,12 @@ def parent_of(path: str) -> str:
 
 def ancestors(paths: Collection[str]) -> set[str]:
     """Return the paths and everything that contains them."""
-    found: set[str] = set()
+    all_paths: set[str] = set()
     for path in paths:
-        while path and path not in found:
-            found.add(path)
+        while path and path not in all_paths:
+            all_paths.add(path)
             path = parent_of(path)  # noqa: PLW2901 - the walk up
-    return found
+    return all_paths
 
 
 def _tokens(text: str) -> Iterator[_Token]:
@@ -246,7 +246,7 @@ def with_toml(problems: Iterable[Problem], skill_toml: str | None) -> list[Probl
     has_lines = skill_toml is not None and len(skill_toml) <= MOST_CHARACTERS
     paths = {value.path or "" for value in values}
     lines = lines_of(skill_toml, ancestors(paths)) if has_lines and skill_toml else None
-    return [_completed(one, lines, skill_toml is not None) for one in values]
+    return [_completed(problem, lines, skill_toml is not None) for problem in values]
 
 
 def _completed(problem: Problem, lines: dict[str, int] | None, is_given: bool) -> Problem:

@@ -79,8 +79,10 @@ def parameters_of(declared: Mapping[str, Any]) -> dict[str, Parameter]:
 def inputs_of(parameters: Mapping[str, Parameter]) -> dict[str, Input]:
     """Return the inputs for checking the arguments of a call. WORK_DIR is omitted."""
     return {
-        name: Input(type=one.type, description=one.description, enum=one.enum, required=not one.optional)
-        for name, one in parameters.items()
+        name: Input(
+            type=parameter.type, description=parameter.description, enum=parameter.enum, required=not parameter.optional
+        )
+        for name, parameter in parameters.items()
         if name != WORK_DIR
     }
 
@@ -208,17 +210,20 @@ def _value_problems(table: dict[str, Any], where: str) -> Iterator[Problem]:
     """Yield the problems that prevent the tool from being stored or sent. These are checked before the rules of
     tools.
     """
-    found = list(value_problems(table, where, nullable=True))
-    what = where or "the tool"
-    found += [
-        Problem(f"{what} has the key {quoted(one.key)} twice in one object", path=what) for one in repeated(table)
+    problems = list(value_problems(table, where, nullable=True))
+    subject = where or "the tool"
+    problems += [
+        Problem(f"{subject} has the key {quoted(duplicate.key)} twice in one object", path=subject)
+        for duplicate in repeated(table)
     ]
-    yield from found[:MAX_SHOWN]
-    if found:
+    yield from problems[:MAX_SHOWN]
+    if problems:
         return
     size = len(msgspec.json.encode(table))
     if size > MAX_TOOL_BYTES:
-        yield Problem(f"{what} has {size} bytes of JSON, at most {MAX_TOOL_BYTES} are allowed for a tool", path=what)
+        yield Problem(
+            f"{subject} has {size} bytes of JSON, at most {MAX_TOOL_BYTES} are allowed for a tool", path=subject
+        )
 
 
 # -- tools.json: the tools of a bundle, by the convention Skill Tools 1.0.0 --------------------------------------------
@@ -285,8 +290,8 @@ def read_tools(data: bytes, paths: Set[str]) -> ToolsFile:
         reader = ToolReader(paths)
         reader.problem(FILE, "is an object; it must be an array, even of one tool")
         return msgspec.structs.replace(_tools_file(reader, [(FILE, value)]), tools=())
-    what = "an array with values other than objects" if isinstance(value, list) else kind_of(value)
-    return _no_tools(f"is {what}, not an array of tools", 1)
+    form = "an array with values other than objects" if isinstance(value, list) else kind_of(value)
+    return _no_tools(f"is {form}, not an array of tools", 1)
 
 
 def _no_tools(why: str, line: int | None) -> ToolsFile:

@@ -212,7 +212,7 @@ class UnfinishedBundle:
         missing = f"the entrypoint {quoted(runtime.entrypoint)} is not in the bundle{near}"
         line = 1 if self.toml_text is None else None
         place = with_toml([Problem(missing, "runtime.entrypoint", runtime.entrypoint, line)], self.toml_text)
-        self.problems += [msgspec.structs.replace(one, toml=None) for one in place]
+        self.problems += [msgspec.structs.replace(problem, toml=None) for problem in place]
         self.hints.setdefault(InvalidBundle, _HINT)
         return None
 
@@ -231,12 +231,12 @@ class UnfinishedBundle:
         run = handlers | (package_json.script_paths(self.by_path) if of_scripts else frozenset())
         if not run or not any(path.endswith(package_json.FILE) for path in self.by_path):
             return ()
-        found = package_json.check_dependencies({path: file.content for path, file in self.by_path.items()}, run)
-        if found.missing and not self.skip_broken_tools:
-            self.problems.extend(found.missing)
+        check = package_json.check_dependencies({path: file.content for path, file in self.by_path.items()}, run)
+        if check.missing and not self.skip_broken_tools:
+            self.problems.extend(check.missing)
             self.hints.setdefault(InvalidBundle, package_json.HINT)
-            return found.odd
-        return (*found.odd, *(f"{one.file}:{one.line}: {one.message}" for one in found.missing))
+            return check.odd
+        return (*check.odd, *(f"{problem.file}:{problem.line}: {problem.message}" for problem in check.missing))
 
     def read_examples(self, manifest: Manifest | None) -> Examples | None:
         if manifest is None or (self.manifest is None and manifest.called is None):

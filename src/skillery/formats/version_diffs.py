@@ -92,7 +92,9 @@ class Compared(NamedTuple):
 def compare_versions(old: Compared, new: Compared) -> VersionsDiff:
     """Compare two versions. The result, the time and the bytes read are bounded."""
     inferred = {"kind", "namespace"} & (old.manifest.keys() ^ new.manifest.keys())
-    known, values = ({key: value for key, value in one.manifest.items() if key not in inferred} for one in (old, new))
+    known, values = (
+        {key: value for key, value in version.manifest.items() if key not in inferred} for version in (old, new)
+    )
     changes = list(_changes(known, values))
     paths = sorted(path for path in {*old.files, *new.files} if old.files.get(path) != new.files.get(path))
     differ = _Differ(old, new)
@@ -130,7 +132,7 @@ class _Differ:
     def _diff(self, path: str, old: FileFacts | None, new: FileFacts | None) -> tuple[str, str]:
         if old and new and old.sha256 == new.sha256:
             return "", ""
-        if max(one.size_bytes for one in (old, new) if one) > MOST_TEXT_BYTES:
+        if max(facts.size_bytes for facts in (old, new) if facts) > MOST_TEXT_BYTES:
             return "", f"larger than {MOST_TEXT_BYTES} bytes"
         if self._lined == MOST_LINED or not self._left:
             return "", "too many files differ to show this one by lines"
@@ -160,7 +162,7 @@ def listed_permissions(manifest: Mapping[str, Any]) -> Permissions:
     table = manifest.get("permissions")
     listed = table if isinstance(table, Mapping) else {}
     texts = {
-        key: [one for one in value if isinstance(one, str)] if isinstance(value := listed.get(key), list) else []
+        key: [text for text in value if isinstance(text, str)] if isinstance(value := listed.get(key), list) else []
         for key in ("network", "secrets")
     }
     patterns = [parse_network_pattern(text) for text in texts["network"]]
@@ -176,10 +178,10 @@ def _changes(old: Mapping[str, Any], new: Mapping[str, Any], path: str = "") -> 
         place = join(path, key)
         if place == "permissions":
             continue
-        one, other = old.get(key), new.get(key)
-        if isinstance(one, Mapping) and isinstance(other, Mapping):
-            yield from _changes(one, other, place)
-        elif key not in old or key not in new or not same(one, other):
+        before, after = old.get(key), new.get(key)
+        if isinstance(before, Mapping) and isinstance(after, Mapping):
+            yield from _changes(before, after, place)
+        elif key not in old or key not in new or not same(before, after):
             yield ManifestChange(place, _json(old, key), _json(new, key))
 
 
@@ -238,7 +240,7 @@ def _breaking(old: Facts, new: Facts) -> Iterator[str]:
         else:
             of_tool = f"parameter of '{name}'"
             yield from _parameters(
-                of_tool, old.tools[name], new.tools[name], lambda one: one.get("optional") is not True
+                of_tool, old.tools[name], new.tools[name], lambda parameter: parameter.get("optional") is not True
             )
     added = beyond(listed_permissions(new.manifest), listed_permissions(old.manifest))
     for permission in (*added.network, *added.secrets):
@@ -250,13 +252,13 @@ def _breaking(old: Facts, new: Facts) -> Iterator[str]:
 
 
 def _parameters(subject: str, before: Mapping[str, Any], after: Mapping[str, Any], is_required: Any) -> Iterator[str]:
-    for name, one in before.items():
+    for name, parameter in before.items():
         if name not in after:
             yield f"the {subject} '{name}' is removed"
-        elif (was := one.get("type")) != (now := after[name].get("type")):
+        elif (was := parameter.get("type")) != (now := after[name].get("type")):
             yield f"the {subject} '{name}' is {now} instead of {was}"
-    for name, one in after.items():
-        if is_required(one) and not (name in before and is_required(before[name])):
+    for name, parameter in after.items():
+        if is_required(parameter) and not (name in before and is_required(before[name])):
             yield f"the {subject} '{name}' is newly required"
 
 
@@ -266,9 +268,9 @@ def _added(old: Facts, new: Facts) -> Iterator[str]:
         ("tool", old.tools, new.tools),
         ("file", old.paths, new.paths - {"requirements.lock"}),
     )
-    for what, before, after in rows:
+    for subject, before, after in rows:
         for name in sorted(set(after) - set(before)):
-            yield f"the {what} '{name}' is new"
+            yield f"the {subject} '{name}' is new"
     for name in old.tools:
         for parameter in new.tools.get(name, {}):
             if parameter not in old.tools[name]:
@@ -278,7 +280,7 @@ def _added(old: Facts, new: Facts) -> Iterator[str]:
 def _inputs(facts: Facts) -> dict[str, Mapping[str, Any]]:
     inputs = facts.manifest.get("inputs")
     values = inputs if isinstance(inputs, Mapping) else {}
-    return {name: one if isinstance(one, Mapping) else {} for name, one in values.items()}
+    return {name: declaration if isinstance(declaration, Mapping) else {} for name, declaration in values.items()}
 
 
 def _is_required(declared: Mapping[str, Any]) -> bool:

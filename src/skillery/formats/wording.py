@@ -73,9 +73,12 @@ def near_words(word: str, known: Iterable[str], most: int = 3, cutoff: float = 0
     """
     word = word[-LONGEST_COMPARED:]
     places = _places(word)
-    scored = ((_similarity(word, places, one[-LONGEST_COMPARED:], cutoff), one) for one in _to_compare(word, known))
-    best = heapq.nsmallest(most, ((-score, one) for score, one in scored if score >= cutoff))
-    return [one for _, one in best]
+    scored = (
+        (_similarity(word, places, candidate[-LONGEST_COMPARED:], cutoff), candidate)
+        for candidate in _to_compare(word, known)
+    )
+    best = heapq.nsmallest(most, ((-score, candidate) for score, candidate in scored if score >= cutoff))
+    return [candidate for _, candidate in best]
 
 
 def _to_compare(word: str, known: Iterable[str]) -> list[str]:
@@ -87,7 +90,9 @@ def _to_compare(word: str, known: Iterable[str]) -> list[str]:
         return candidates
     pairs = _pairs(word)
     return heapq.nlargest(
-        MOST_COMPARED, candidates, key=lambda one: (len(pairs & _pairs(one)), -abs(len(one) - len(word)))
+        MOST_COMPARED,
+        candidates,
+        key=lambda candidate: (len(pairs & _pairs(candidate)), -abs(len(candidate) - len(word))),
     )
 
 
