@@ -119,5 +119,5 @@ def _line_of(text: str, name: str) -> int:
     if not keys:
         return 1
     entry = re.compile(rf'"{re.escape(name)}"\s*:')
-    at = next((found.start() for key in keys if (found := entry.search(text, key))), keys[0])
+    at = next((occurrence.start() for key in keys if (occurrence := entry.search(text, key))), keys[0])
     return text.count("\n", 0, at) + 1
