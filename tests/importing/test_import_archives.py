@@ -270,7 +270,7 @@ def test_no_archive_crashes_the_reader(tmp_path: Path, mutated: tuple[int, list[
     try:
         with open_archive(io_file(bytes(data), tmp_path), ImportLimits(), tmp_path) as archive:
             finder = Finder(archive.entries)
-            for root in finder.found().roots:
+            for root in finder.skills().roots:
                 for path, entry in finder.skill(root).files.items():
                     assert ".." not in path.split("/")
                     archive.read(entry)
@@ -323,7 +323,7 @@ def test_the_canonical_folder_comes_before_agent_folders_also_in_a_wrapper() -> 
     paths = ("repo/.claude/skills/a/SKILL.md", "repo/x/a/SKILL.md", "repo/skills/a/SKILL.md", "__MACOSX/repo/._skills")
     finder = Finder([Entry(path, 1, False, "", 0) for path in paths])
 
-    assert finder.found().roots == ["repo/skills/a", "repo/x/a", "repo/.claude/skills/a"]
+    assert finder.skills().roots == ["repo/skills/a", "repo/x/a", "repo/.claude/skills/a"]
 
 
 def test_the_endpoint_refuses_a_whole_archive_and_leaves_nothing_behind(sqlite_server: Server, new_name: str) -> None:

@@ -202,7 +202,7 @@ def test_every_skill_is_read_once_regardless_of_links(folders: set[str], links: 
     entries = [Entry(f"{folder}/SKILL.md", 1, False, "", folder) for folder in sorted(folders)]
     entries += [Entry(path, 0, False, target, None) for path, target in links.items()]
     finder = Finder(entries, split=split)
-    found = finder.found()
+    found = finder.skills()
 
     skills = [finder.skill(root) for root in found.roots]
     read = [skill.files["SKILL.md"].place for skill in skills if "SKILL.md" in skill.files]
@@ -217,7 +217,7 @@ def test_links_to_many_skills_are_looked_at_only_so_often() -> None:
     """A thousand links to a folder of a thousand skills with links to itself would be millions of steps."""
     skills = [Entry(f"skills/{number}/SKILL.md", 1, False, "", 0) for number in range(1_000)]
     links = [Entry(f"links/{number}", 0, False, "../skills", None) for number in range(1_000)]
-    found = Finder([*skills, *links]).found()
+    found = Finder([*skills, *links]).skills()
 
     assert len(found.roots) == 1_000
     assert len(found.merged) <= MOST_STEPS

@@ -72,7 +72,7 @@ def scan_folder(path: Path, imported: Sequence[Path] = (), *, anywhere: bool = F
     """
     walked = walk(path, Policy.of([path, *imported], anywhere=anywhere))
     finder = Finder(walked.entries, walked.links, split=split)
-    return Folder(path, finder, finder.found(), tuple(walked.special))
+    return Folder(path, finder, finder.skills(), tuple(walked.special))
 
 
 def fingerprint(path: Path, imported: Sequence[Path] = (), *, anywhere: bool = False) -> str:

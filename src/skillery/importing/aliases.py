@@ -163,8 +163,11 @@ def find_same_files(
     Return None if the identity sees no such skill.
     """
     rows = _SAME_FILES.rows(connection, namespace=namespace, stated=stated, source_digest=source_digest)
-    found = (_imported(connection, identity, row) for row in rows)
-    return next((one for one in found if one is not None and one.is_seen and one.digest), None)
+    candidates = (_imported(connection, identity, row) for row in rows)
+    return next(
+        (candidate for candidate in candidates if candidate is not None and candidate.is_seen and candidate.digest),
+        None,
+    )
 
 
 def _imported(connection: Connection, identity: Identity, row: Sequence[Any]) -> Imported | None:
@@ -178,8 +181,8 @@ def _imported(connection: Connection, identity: Identity, row: Sequence[Any]) ->
 
 def taken_versions(connection: Connection, name: str) -> list[Version]:
     """Return every version that a skill has, in any status, lowest first."""
-    found = [Version.parse(row[0]) for row in _VERSIONS.rows(connection, name=name)]
-    return sorted(found, key=lambda version: version.precedence)
+    versions = [Version.parse(row[0]) for row in _VERSIONS.rows(connection, name=name)]
+    return sorted(versions, key=lambda version: version.precedence)
 
 
 def record_import(connection: Connection, created: NewVersion, identity: Identity, recorded: AliasRecord) -> None:

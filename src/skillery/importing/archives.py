@@ -90,8 +90,8 @@ def _unpack(file: BinaryIO, into: BinaryIO, packed: int, limits: ImportLimits) -
                 if size > limits.max_unpacked_bytes:
                     raise unpacks_too_large(limits.max_unpacked_bytes, _last_name(into))
                 if size > RATIO_BYTES and size > MAX_RATIO * packed:
-                    what = f"unpacks to more than {MAX_RATIO} times its size"
-                    raise broken(what, _last_name(into), "Nothing was imported.")
+                    fault = f"unpacks to more than {MAX_RATIO} times its size"
+                    raise broken(fault, _last_name(into), "Nothing was imported.")
                 into.write(chunk)
     except EOFError:
         raise broken("is cut off", _last_name(into)) from None

@@ -71,14 +71,14 @@ class Finder:
             owner = next((folder for folder in parents(path) if folder in plain), None)
             (self._outside if owner is None else self._owned.setdefault(owner, [])).append(path)
 
-    def found(self) -> FoundSkills:
+    def skills(self) -> FoundSkills:
         listed, more, others = [], 0, 0
-        for one in gathered(self._why_outside(path) for path in self._outside):
-            others += one.why != "link"
-            if one.why == "link" or others <= MOST_LISTED:
-                listed.append(one)
+        for reason in gathered(self._why_outside(path) for path in self._outside):
+            others += reason.why != "link"
+            if reason.why == "link" or others <= MOST_LISTED:
+                listed.append(reason)
             else:
-                more += one.files
+                more += reason.files
         roots = self._roots.in_order()
         merged = tuple(itertools.starmap(Merged, sorted(self._roots.merged.items())))
         return FoundSkills(roots, tuple(listed), more, merged, () if roots else self._searched())
@@ -88,13 +88,13 @@ class Finder:
         marked = self._roots.marked.get(root.real, "")
         renamed = marked if marked not in {"", SKILL_MD} else None
         reading = _Reading(self._tree, root.real, marked)
-        for one in self._files_of(path, root):
-            reading.add(one)
+        for file in self._files_of(path, root):
+            reading.add(file)
         nested = (f"{folder}/{self._roots.marked.get(_at(root.real, folder), SKILL_MD)}" for folder in root.nested)
         left_out = tuple(gathered(iter(reading.left)))
         files = reading.files
         return LocatedSkill(
-            path, files, renamed, left_out, reading.problem, tuple(one for one in nested if one in files)
+            path, files, renamed, left_out, reading.problem, tuple(file for file in nested if file in files)
         )
 
     def _files_of(self, path: str, root: Root) -> Iterable[str]:
@@ -102,7 +102,7 @@ class Finder:
             return self._owned.get(path, ())
         ends = {root.real, *root.inner}
         below = (entry.path for entry in self._tree.below(root.real))
-        return (one for one in below if next(folder for folder in parents(one) if folder in ends) == root.real)
+        return (file for file in below if next(folder for folder in parents(file) if folder in ends) == root.real)
 
     def _why_outside(self, path: str) -> Reason:
         left_behind = junk(path)
@@ -168,13 +168,13 @@ class _Reading:
             self._add_folder(name, real)
 
     def _add_folder(self, name: str, real: str) -> None:
-        for one in self._tree.below(real):
+        for entry in self._tree.below(real):
             if next(self._looked_at) > MOST_FILES:
                 self.problem = _too_many(name)
                 return
-            inside = one.path[len(real) + 1 :]
-            if not (one.target or junk(inside) or hidden(inside)):
-                self.files[f"{name}/{inside}"] = one
+            inside = entry.path[len(real) + 1 :]
+            if not (entry.target or junk(inside) or hidden(inside)):
+                self.files[f"{name}/{inside}"] = entry
 
     def _leave_out(self, name: str, link: Entry, why: str) -> None:
         self.left.append(Reason(name, "link", f"the link to {quoted(link.target)} {why}"))

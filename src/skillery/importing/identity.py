@@ -63,10 +63,10 @@ class Aliases:
     def __init__(self, source: Source, roots: Iterable[str], known: Sequence[KnownPath]) -> None:
         self.source = source
         self.paths = frozenset(path_key(root) or "." for root in roots)
-        self._by_path = {one.alias.path: one for one in known}
+        self._by_path = {row.alias.path: row for row in known}
         self._by_stated: defaultdict[str, list[KnownPath]] = defaultdict(list)
-        for one in known:
-            self._by_stated[one.stated].append(one)
+        for row in known:
+            self._by_stated[row.stated].append(row)
         self._adopted: Mapping[str, Alias] = {}
         self._used: set[Alias] = set()
 
@@ -81,8 +81,8 @@ class Aliases:
         Only skills with names that `may` accepts are counted, so that callers without a grant learn nothing about a
         source.
         """
-        present = (one for one in self._by_path.values() if not one.is_absent and may(one.name))
-        earlier = {tree_path(one.alias.path) for one in present if not one.alias.path.startswith("/")}
+        present = (row for row in self._by_path.values() if not row.is_absent and may(row.name))
+        earlier = {tree_path(row.alias.path) for row in present if not row.alias.path.startswith("/")}
         shared = len(earlier & self.paths)
         if not (self.source.is_default and self.source.name) or 2 * shared >= len(earlier):
             return
@@ -116,17 +116,17 @@ class Aliases:
         alias = self.alias_of(root, stated)
         if alias.path in self._by_path:
             return alias
-        found = self._adopted.get(root) or self._moved(root, stated, source_digest)
-        if found is not None:
-            self._used.add(found)
-        return found
+        earlier = self._adopted.get(root) or self._moved(root, stated, source_digest)
+        if earlier is not None:
+            self._used.add(earlier)
+        return earlier
 
     def _moved(self, root: str, stated: str, source_digest: str) -> Alias | None:
         key_with_path = key_before_sources(stated, root)
         candidates = [
-            one
-            for one in (*self._by_stated[key_with_path], *self._by_stated[stated])
-            if tree_path(one.alias.path) not in self.paths and one.alias not in self._used
+            row
+            for row in (*self._by_stated[key_with_path], *self._by_stated[stated])
+            if tree_path(row.alias.path) not in self.paths and row.alias not in self._used
         ]
 
         def nearness(path: KnownPath) -> tuple[bool, bool, int]:
@@ -158,17 +158,17 @@ def adopted_aliases(prints: Iterable[Fingerprint], known: Sequence[KnownPath]) -
     If at least half of the matching aliases have the same files as the tree, all matching aliases are adopted.
     Otherwise only those with the same files are adopted: the others may belong to another source.
     """
-    by_stated = {one.stated: one for one in known}
+    by_stated = {row.stated: row for row in known}
     matches: dict[str, tuple[KnownPath, bool]] = {}
     seen: set[tuple[str, str]] = set()
-    for one in prints:
-        if (one.stated, one.source_digest) in seen:
+    for fingerprint in prints:
+        if (fingerprint.stated, fingerprint.source_digest) in seen:
             continue
-        seen.add((one.stated, one.source_digest))
-        for stated in (key_before_sources(one.stated, one.root), one.stated):
+        seen.add((fingerprint.stated, fingerprint.source_digest))
+        for stated in (key_before_sources(fingerprint.stated, fingerprint.root), fingerprint.stated):
             if stated in by_stated:
                 row = by_stated.pop(stated)
-                matches[one.root] = row, same_files(row.source_digest, one.source_digest)
+                matches[fingerprint.root] = row, same_files(row.source_digest, fingerprint.source_digest)
                 break
     same = sum(is_same for _, is_same in matches.values())
     takes_all = 2 * same >= len(matches)

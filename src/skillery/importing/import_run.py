@@ -134,11 +134,11 @@ class ImportRun:
 
         If the skill cannot be read, or is a copy of an earlier skill, return a finished task with its report.
         """
-        found, prepared = await IMPORTS.run(self._read, root)
+        located, prepared = await IMPORTS.run(self._read, root)
         if isinstance(prepared, PreparedSkill):
             return await self._name_and_import(prepared)
         self._unread += 1
-        return _ready(refusal_of(found, None, prepared))
+        return _ready(refusal_of(located, None, prepared))
 
     def _read(self, root: str) -> tuple[LocatedSkill, PreparedSkill | Exception]:
         skill = LocatedSkill(root, {}, None, (), None)
@@ -150,14 +150,14 @@ class ImportRun:
 
     async def _name_and_import(self, prepared: PreparedSkill) -> asyncio.Task[SkillReport]:
         same_named = self._read_skills.setdefault(prepared.key, [])
-        same = next((one for one in same_named if one.source_digest == prepared.source_digest), None)
+        same = next((skill for skill in same_named if skill.source_digest == prepared.source_digest), None)
         if same is not None:
             return _ready(report_of(prepared, "merged", by=shown(same.root)))
         first = same_named[0] if same_named else None
-        same_named.append(_ReadSkill(prepared.found.root, prepared.source_digest))
+        same_named.append(_ReadSkill(prepared.located.root, prepared.source_digest))
         if first is not None:
             prepared = _with_path_in_alias(prepared, first)
-        self._kept_paths.add(self._aliases.alias_of(prepared.found.root, prepared.key).path)
+        self._kept_paths.add(self._aliases.alias_of(prepared.located.root, prepared.key).path)
         task = asyncio.create_task(self._import(prepared, await self._name(prepared)))
         # Let the task start now, because reading the next skill takes time.
         await asyncio.sleep(0)
@@ -172,7 +172,7 @@ class ImportRun:
         return named
 
     def _find_name(self, connection: Connection, prepared: PreparedSkill) -> NamedSkill:
-        root, options = prepared.found.root, self._options
+        root, options = prepared.located.root, self._options
         if options.into:
             alias = Alias(options.into, UPLOADS, VERSIONS)
             return NamedSkill(
@@ -194,7 +194,7 @@ class ImportRun:
             is_of_all = isinstance(error, Unavailable) and not isinstance(error, PackageIndexUnavailable)
             self._stopped = self._stopped or is_of_all
             name = prepared.wanted if isinstance(named, SkilleryError) else named.name
-            return refusal_of(prepared.found, prepared, error, name)
+            return refusal_of(prepared.located, prepared, error, name)
         finally:
             self._held_bytes -= prepared.size_bytes
 

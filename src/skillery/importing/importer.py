@@ -113,16 +113,16 @@ class Importer:
         check_permissions(options.permissions)
         async with AsyncExitStack() as stack:
             archive = await stack.enter_async_context(self.opened(file))
-            finder, found = await IMPORTS.run(_find_skills, archive, options)
-            folders = frozenset(root.rpartition("/")[2] for root in found.roots)
+            finder, located = await IMPORTS.run(_find_skills, archive, options)
+            folders = frozenset(root.rpartition("/")[2] for root in located.roots)
             skill_reader = SkillReader(
                 archive, self._bundles, options.namespace, options.permissions, options.name, folders
             )
-            aliases = await self._aliases(identity, options, found.roots, finder, skill_reader)
-            skills = len(found.roots) + len(found.merged)
-            yield Begun(skills, found.left_out, found.other_files, len(found.merged), found.searched)
+            aliases = await self._aliases(identity, options, located.roots, finder, skill_reader)
+            skills = len(located.roots) + len(located.merged)
+            yield Begun(skills, located.left_out, located.other_files, len(located.merged), located.searched)
             run = ImportRun(self._database, self._publisher, identity, options, finder, skill_reader, aliases)
-            reports = run.reports(found.roots, found.merged)
+            reports = run.reports(located.roots, located.merged)
             stack.push_async_callback(reports.aclose)
             async for report in reports:
                 yield report
@@ -160,7 +160,7 @@ def _fingerprints(roots: list[str], finder: Finder, skill_reader: SkillReader) -
 
 def _find_skills(archive: Archive, options: ImportOptions) -> tuple[Finder, FoundSkills]:
     finder = Finder(archive.entries, split=options.split)
-    return finder, finder.found()
+    return finder, finder.skills()
 
 
 def check_permissions(permissions: Mapping[str, Any] | None) -> None:

@@ -31,7 +31,7 @@ MEBIBYTE = 1024 * 1024
 class PreparedSkill(NamedTuple):
     """A skill after reading. The registry has not been searched for it."""
 
-    found: LocatedSkill
+    located: LocatedSkill
     skill_md: SkillMd
     files: tuple[BundleFile, ...]
     stated: str
@@ -131,7 +131,7 @@ class SkillReader:
                 "name", f"its name is the namespace '{name}'; its name in the registry is '{wanted}'", file=SKILL_MD
             )
         return PreparedSkill(
-            found=skill_row,
+            located=skill_row,
             skill_md=skill_md,
             files=files,
             stated=skill.stated,
@@ -170,7 +170,7 @@ class SkillReader:
             message = f"the permissions in {SKILL_TOML} are used, not the ones given for the import"
             repairs.note("own_permissions", message, file=SKILL_TOML)
         return PreparedSkill(
-            found=skill,
+            located=skill,
             skill_md=skill_md,
             files=files,
             stated=checked.name,

@@ -170,10 +170,10 @@ class SkillPublication:
         try:
             await self._publisher.checks.check_needs(self._identity, needs.dependencies, needs.requires_python, content)
         except (InvalidParams, Refused) as error:
-            what = ", ".join(
+            packages = ", ".join(
                 [*needs.dependencies[:MOST_NAMED], *(["…"] if len(needs.dependencies) > MOST_NAMED else [])]
             )
-            request = what or f"Python {needs.requires_python}"
+            request = packages or f"Python {needs.requires_python}"
             message = f"it needs {request}, and its scripts run without: {error.message.rstrip('.')}"
             note = Repair(NO_PACKAGES, message)
             return {}, _with_warnings(prepared._replace(repairs=(*prepared.repairs, note)))
@@ -284,7 +284,10 @@ def _check_same_name(prepared: PreparedSkill, name: str) -> None:
 def _with_warnings(prepared: PreparedSkill) -> PreparedSkill:
     """Return the skill with warnings about omitted requirements, for users of its scripts."""
     omitted = [repair for repair in prepared.repairs if repair.code in {NO_PACKAGES, LEFT_OUT}]
-    warnings = [f"{one.file}:{one.line}: {one.message}" if one.file and one.line else one.message for one in omitted]
+    warnings = [
+        f"{repair.file}:{repair.line}: {repair.message}" if repair.file and repair.line else repair.message
+        for repair in omitted
+    ]
     read = prepared.skill_md
     return prepared._replace(skill_md=msgspec.structs.replace(read, warnings=(*read.warnings, *warnings)))
 

@@ -131,14 +131,14 @@ def report_of(prepared: PreparedSkill, outcome: Outcome, **fields: Any) -> Skill
     """Return the report of a skill that was read. `fields` are added to the report, or replace its values."""
     return SkillReport(
         **{
-            "path": shown(prepared.found.root),
+            "path": shown(prepared.located.root),
             "outcome": outcome,
             "stated": shown(prepared.stated),
             "files": len(prepared.files),
             "size_bytes": prepared.size_bytes,
             "repairs": prepared.repairs,
-            "left_out": prepared.found.left_out,
-            **nested_in(prepared.found, prepared.skill_md.body),
+            "left_out": prepared.located.left_out,
+            **nested_in(prepared.located, prepared.skill_md.body),
             **fields,
         }
     )

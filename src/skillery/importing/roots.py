@@ -121,9 +121,9 @@ class Roots:
         if is_below(link, target):
             self.lost[link] = CIRCLE
             return
-        found = dict(self._reached(link, target, (target,)))
-        if found:
-            self._add(link, found)
+        reached = dict(self._reached(link, target, (target,)))
+        if reached:
+            self._add(link, reached)
 
     def _is_of_a_skill(self, link: str) -> bool:
         """Return whether a link is a file of a skill. Such a link is handled when the skill is read."""
@@ -145,27 +145,27 @@ class Roots:
             target = self._tree.real(link)
             if target is None or target in self._tree.by_path:
                 continue
-            if not any(is_below(one, target) for one in (*seen, link)):
+            if not any(is_below(visited, target) for visited in (*seen, link)):
                 yield from self._reached(_moved(link, folder, path), target, (*seen, target))
 
     def _is_file_in(self, link: str, folder: str) -> bool:
         """Return whether a link is a file of a skill in `folder`."""
         above = (parent for parent in parents(link) if is_below(parent, folder))
-        return not is_in_skills(link) and any(one in self.marked for one in above)
+        return not is_in_skills(link) and any(parent in self.marked for parent in above)
 
     def _is_allowed(self) -> bool:
         self._steps += 1
         return self._steps <= MOST_STEPS
 
-    def _add(self, link: str, found: Mapping[str, str]) -> None:
+    def _add(self, link: str, reached: Mapping[str, str]) -> None:
         self.followed.add(link)
-        chosen, nested = self._choose({path: self.marked[real] for path, real in found.items()})
+        chosen, nested = self._choose({path: self.marked[real] for path, real in reached.items()})
         for path in sorted(chosen):
-            real = found[path]
+            real = reached[path]
             if real in self._by_real or path in self.by_path:
                 self.merged[path] = self._by_real.get(real, path)
                 continue
-            inner = frozenset(found[one] for one in chosen if one != path and is_below(one, path))
+            inner = frozenset(reached[other] for other in chosen if other != path and is_below(other, path))
             self._by_real[real] = path
             self.by_path[path] = Root(real, inner, tuple(nested.get(path, ())))
 
@@ -200,18 +200,18 @@ def _marks(tree: Tree) -> dict[str, str]:
     """Return the folders that are marked as skills. The value is the name of SKILL.md as written, or "" for only
     skill.toml.
     """
-    found: dict[str, str] = {}
+    marks: dict[str, str] = {}
     for path, entry in tree.by_path.items():
         folder, _, name = path.rpartition("/")
         if name != SKILL_TOML and name.casefold() != "skill.md":
             continue
         if entry.target and not _is_text(tree, path):
             continue
-        if name == SKILL_MD or (name != SKILL_TOML and found.get(folder, "") == ""):
-            found[folder] = name
+        if name == SKILL_MD or (name != SKILL_TOML and marks.get(folder, "") == ""):
+            marks[folder] = name
         else:
-            found.setdefault(folder, "")
-    return found
+            marks.setdefault(folder, "")
+    return marks
 
 
 def _is_text(tree: Tree, link: str) -> bool:

@@ -147,7 +147,7 @@ class Naming:
         For a repaired name, also return True if it is the name of another folder, because that skill may be read later.
         """
         return name in self._claimed or (
-            prepared.is_name_repaired and self._skill_reader.is_other_folder(prepared.found, name)
+            prepared.is_name_repaired and self._skill_reader.is_other_folder(prepared.located, name)
         )
 
 

@@ -115,9 +115,9 @@ class CompilePool:
         answer = await self._call(caller, imports_of_all, tuple(sources[sha256] for sha256 in new))
         if isinstance(answer, SourceFault):
             return None
-        found = dict(zip(new, answer, strict=True))
-        self._keep(found)
-        return known | found
+        imports = dict(zip(new, answer, strict=True))
+        self._keep(imports)
+        return known | imports
 
     async def relative_imports(self, caller: str, sources: Sequence[bytes]) -> tuple[tuple[RelativeImport, ...], ...]:
         """Return the relative imports of each source, or () if a worker crashed or took too long.

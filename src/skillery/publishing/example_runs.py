@@ -50,8 +50,8 @@ def _find_problem(example: Example, outcome: Outcome) -> str:
         return ""
     try:
         output = msgspec.json.decode(outcome.result or b"null")
-        found = differences(example.expected, output, subset=example.expectation == "expect_subset")
-        return "; ".join([*found, *([NO_RETURN] if found and output is None else [])])
+        mismatches = differences(example.expected, output, subset=example.expectation == "expect_subset")
+        return "; ".join([*mismatches, *([NO_RETURN] if mismatches and output is None else [])])
     except RecursionError:
         return "output: nested too deep to compare"
 
@@ -122,10 +122,10 @@ class ExampleRuns:
         If not `permitted`, examples that need permissions do not run: their status is `waiting`. Examples that passed
         according to the earlier results `known` do not run again.
         """
-        passed = {one.name: one for one in known if one.status == "passed"}
-        waiting = {one.name for one in examples.read if one.needs_permissions and not permitted}
-        if all(one.name in passed or one.name in waiting for one in examples.read):
-            return Tested(tuple(passed.get(one.name) or _waits(one) for one in examples.read), ())
+        passed = {example.name: example for example in known if example.status == "passed"}
+        waiting = {example.name for example in examples.read if example.needs_permissions and not permitted}
+        if all(example.name in passed or example.name in waiting for example in examples.read):
+            return Tested(tuple(passed.get(example.name) or _waits(example) for example in examples.read), ())
         folder = await asyncio.to_thread(self._cache.lend, subject.files)
         try:
             return await self._test(identity, subject, folder, examples, passed, waiting)
@@ -153,13 +153,13 @@ class ExampleRuns:
                 checked.append(CheckedExample(example.name, "not_run"))
                 findings.append(_finding(example, line, f"was not run: {self._too_long()}"))
                 continue
-            one, wrong, outcome = await self._try(identity, subject, folder, example, min(left_ms, self._most_ms))
+            result, wrong, outcome = await self._try(identity, subject, folder, example, min(left_ms, self._most_ms))
             left_ms -= outcome.duration_ms
             outcomes[number] = outcome
-            checked.append(one)
+            checked.append(result)
             if wrong:
                 cut = f"; {self._too_long()}" if left_ms < LEAST_MS else ""
-                run = f" ({one.run_id})" if one.run_id else ""
+                run = f" ({result.run_id})" if result.run_id else ""
                 findings.append(_finding(example, line, f"{wrong}{cut}{run}"))
         return Tested(tuple(checked), tuple(findings), tuple(outcomes))
 

@@ -101,8 +101,8 @@ class Gate:
             return scan or await self.undeclared.infer(caller, bundle.files, dependencies_of(bundle))
 
         with with_toml_lines(files):
-            locked, found = await with_lock(kept, self.locks, self.limits, bundle, caller, infer)
-        return locked, found or scan
+            locked, inferred = await with_lock(kept, self.locks, self.limits, bundle, caller, infer)
+        return locked, inferred or scan
 
     async def findings(
         self,
@@ -128,10 +128,15 @@ class Gate:
             judged = (*judged, *await judge(await self.trials.imports.static(identity, bundle)))
         elif trials:
             scripts = await self.trials.scripts.findings(identity, bundle)
-            found = await judge((*await self.trials.imports.findings(identity, bundle), *scripts))
+            proven = await judge((*await self.trials.imports.findings(identity, bundle), *scripts))
             # An import proves what the scan can only suspect: at the same place, its finding replaces that of the scan.
-            places = {(one.file, one.line) for one in found}
-            judged = (*found, *(one for one in judged if one.rule != UNDECLARED or (one.file, one.line) not in places))
+            places = {(finding.file, finding.line) for finding in proven}
+            rest = (
+                finding
+                for finding in judged
+                if finding.rule != UNDECLARED or (finding.file, finding.line) not in places
+            )
+            judged = (*proven, *rest)
         return tuple(sorted(judged, key=lambda finding: not finding.refuses))
 
     def _limit_warnings(self, bundle: Bundle) -> Iterator[str]:

@@ -228,13 +228,19 @@ class ImportCheck:
         files = [file for file in _modules(bundle, runtime) if may_import_relatively(file.content)]
         if not files:
             return ()
-        found = await self._compilers.relative_imports(identity.name, [file.content for file in files])
+        results = await self._compilers.relative_imports(identity.name, [file.content for file in files])
         paths = frozenset(file.path for file in bundle.files)
         return tuple(
-            _nowhere(file.path, one.line, f"'{one}'", missing, is_late=one.is_late or file.path != runtime.entrypoint)
-            for file, imports in zip(files, found, strict=False)
-            for one in imports
-            if (missing := missing_target(file.path, runtime.entrypoint, one, paths))
+            _nowhere(
+                file.path,
+                imported.line,
+                f"'{imported}'",
+                missing,
+                is_late=imported.is_late or file.path != runtime.entrypoint,
+            )
+            for file, imports in zip(files, results, strict=False)
+            for imported in imports
+            if (missing := missing_target(file.path, runtime.entrypoint, imported, paths))
         )
 
 

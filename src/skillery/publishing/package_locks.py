@@ -92,17 +92,17 @@ def findings_of(scan: ImportScan, entrypoint: str, packages: frozenset[str], *, 
 
 
 def _findings(scan: ImportScan, entrypoint: str, packages: frozenset[str], is_sure: bool) -> Iterator[Finding]:
-    for one in scan.missing:
-        package = scan.chosen.get(one.module)
+    for missing in scan.missing:
+        package = scan.chosen.get(missing.module)
         if package is not None and package in packages:
-            message = f"imports {one.module}{_more(one)}: the package {package} is inferred and locked"
-            yield Finding(INFERRED, message, "info", one.file, one.line)
-        elif not is_provided(one, packages):
-            line = one.required_by.get(entrypoint) if is_sure else None
+            message = f"imports {missing.module}{_more(missing)}: the package {package} is inferred and locked"
+            yield Finding(INFERRED, message, "info", missing.file, missing.line)
+        elif not is_provided(missing, packages):
+            line = missing.required_by.get(entrypoint) if is_sure else None
             if line is None:
-                yield Finding(UNDECLARED, _message(one, scan), "warning", one.file, one.line)
+                yield Finding(UNDECLARED, _message(missing, scan), "warning", missing.file, missing.line)
             else:
-                yield Finding(UNDECLARED, _message(one, scan).removesuffix(INFER), "error", entrypoint, line)
+                yield Finding(UNDECLARED, _message(missing, scan).removesuffix(INFER), "error", entrypoint, line)
     if scan.unread:
         yield Finding(UNDECLARED, scan.unread, "warning")
 
@@ -227,10 +227,10 @@ def with_toml_lines(files: Sequence[BundleFile]) -> Iterator[None]:
 
 
 def _located(problems: Any, skill_toml: str) -> dict[str, object]:
-    found = with_toml(msgspec.convert(problems, list[Problem]), skill_toml)
-    first = next((one for one in found if one.file is not None and one.line is not None), None)
+    located = with_toml(msgspec.convert(problems, list[Problem]), skill_toml)
+    first = next((problem for problem in located if problem.file is not None and problem.line is not None), None)
     place = {"file": first.file, "line": first.line} if first is not None else {}
-    return {"problems": [one.as_data() for one in found], **place}
+    return {"problems": [problem.as_data() for problem in located], **place}
 
 
 def lock_of(bundle: Bundle) -> bytes | None:

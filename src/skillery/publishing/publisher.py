@@ -175,7 +175,7 @@ class Publisher:
             permitted = rules.status_for(identity, state.diff) == "published"
             checks = await self.checks.run_examples(identity, bundle, checks, permitted)
         elif bundle.digest in rules.passed:
-            checks = with_examples(checks, [CheckedExample(one.name, "passed") for one in bundle.examples.read])
+            checks = with_examples(checks, [CheckedExample(example.name, "passed") for example in bundle.examples.read])
         quotas = quotas or self._quotas
         insert = partial(
             self._insert,

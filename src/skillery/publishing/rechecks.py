@@ -67,16 +67,16 @@ class Rechecks:
         await self._database.read(look)
         stored = partial(self._checks.stored_publication, identity=identity, name=name, version=version)
         publication = await asyncio.to_thread(self._database.read_now, stored)
-        found = await self._events.before_publish(publication)
-        if any(one.rule == FAILED for one in found):
+        findings = await self._events.before_publish(publication)
+        if any(finding.rule == FAILED for finding in findings):
             raise Unavailable(
                 f"a check of '{name}' {version} failed; its findings are unchanged",
                 hint="An admin finds the error in the log of the server.",
             )
-        work = partial(_store, identity=identity, name=name, version=version, found=found)
+        work = partial(_store, identity=identity, name=name, version=version, reported=findings)
         rechecked = await self._database.write(work)
         if rechecked.new:
-            rules = ", ".join(sorted({one.rule for one in rechecked.new}))
+            rules = ", ".join(sorted({finding.rule for finding in rechecked.new}))
             log.warning("%s %s has %d new findings: %s", name, version, len(rechecked.new), rules)
         return rechecked
 
@@ -91,15 +91,15 @@ def _find_published(connection: Connection, identity: Identity, name: str, versi
 
 
 def _store(
-    connection: Connection, identity: Identity, name: str, version: Version, found: Sequence[Finding]
+    connection: Connection, identity: Identity, name: str, version: Version, reported: Sequence[Finding]
 ) -> RecheckedVersion:
     # The lock makes a purge of the version wait, or this function see it.
     connection.execute(select(skills.c.id).where(skills.c.name == name).with_for_update())
     row = resolve(connection, identity, name, Exact(version))
     checks = checks_of(row.checks_json)
-    judged = apply_waivers(connection, name, version, found)
+    judged = apply_waivers(connection, name, version, reported)
     kept = tuple(finding for finding in checks.findings if finding.rule in OWN_RULES)
-    findings = tuple(sorted((*judged, *kept), key=lambda one: not one.refuses))[:MOST_FINDINGS]
+    findings = tuple(sorted((*judged, *kept), key=lambda finding: not finding.refuses))[:MOST_FINDINGS]
     known = {_place(finding) for finding in checks.findings}
     new = tuple(finding for finding in findings if _place(finding) not in known)
     if new:

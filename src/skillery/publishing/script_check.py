@@ -54,11 +54,11 @@ class ScriptCheck:
         files = [PublishedFile(file.path, file.content, file.executable) for file in bundle.files]
         folder = await asyncio.to_thread(self._cache.lend, files)
         try:
-            found = [await self._check(identity, bundle, folder, "javascript", javascript)] if javascript else []
-            found += [await self._check(identity, bundle, folder, "python", shell)] if shell else []
+            checked = [await self._check(identity, bundle, folder, "javascript", javascript)] if javascript else []
+            checked += [await self._check(identity, bundle, folder, "python", shell)] if shell else []
         finally:
             await asyncio.to_thread(self._cache.take_back, folder)
-        return tuple(finding for findings in found for finding in findings)
+        return tuple(finding for findings in checked for finding in findings)
 
     async def _check(
         self, identity: Identity, bundle: Bundle, folder: Path, language: Language, paths: Sequence[str]
@@ -117,15 +117,15 @@ def _may_need_more(bundle: Bundle) -> bool:
 
 def _paths(bundle: Bundle, endings: tuple[str, ...]) -> list[str]:
     """Return the handlers of tools and the files below scripts/ with one of the endings, up to the limits."""
-    handlers, size, found = {tool.script for tool in bundle.tools}, 0, list[str]()
+    handlers, size, paths = {tool.script for tool in bundle.tools}, 0, list[str]()
     for file in bundle.files:
         is_run = file.path in handlers or (file.path.startswith(SCRIPTS) and MODULES not in file.path.split("/"))
         if is_run and file.path.endswith(endings):
             size += file.size
-            if size > MAX_CHECKED_BYTES or len(found) == MOST_FILES:
+            if size > MAX_CHECKED_BYTES or len(paths) == MOST_FILES:
                 break
-            found.append(file.path)
-    return found
+            paths.append(file.path)
+    return paths
 
 
 @cache

@@ -276,7 +276,7 @@ def _nothing_to_remove(
 
 def _no_such_tool(connection: Connection, identity: Identity, name: str, session: str) -> ToolNotFound:
     near = near_names(connection, identity, name, session)
-    hint = f"Did you mean {' or '.join(quoted(one) for one in near)}?" if near else "list_tools shows all tools."
+    hint = f"Did you mean {' or '.join(quoted(tool) for tool in near)}?" if near else "list_tools shows all tools."
     return ToolNotFound(f"there is no tool {quoted(name)} to remove", hint=hint, name=name[:128], near=near)
 
 

@@ -48,7 +48,7 @@ class NamedLocks(Protocol):
     @property
     def defined(self) -> Defined: ...
 
-    async def find(self, one: Named) -> LockContent | None: ...
+    async def find(self, environment: Named) -> LockContent | None: ...
 
 
 class Undeclared:
@@ -69,10 +69,10 @@ class Undeclared:
         sources = _sources(files) if mode != "off" else []
         if not sources:
             return ImportScan(mode)
-        found = await self._compilers.imports(caller, {file.sha256: file.content for file in sources})
-        if found is None:
+        by_digest = await self._compilers.imports(caller, {file.sha256: file.content for file in sources})
+        if by_digest is None:
             return ImportScan(mode, unread=UNREAD)
-        imports = [(file.path, one) for file in sources for one in found[file.sha256]]
+        imports = [(file.path, imported) for file in sources for imported in by_digest[file.sha256]]
         return ImportScan(mode, _missing(imports, own_modules(file.path for file in files)))
 
     async def infer(
@@ -87,15 +87,15 @@ class Undeclared:
         if scan.mode != "lock" or not scan.missing:
             return scan
         pinned = read_lock(await self._locks.make(declared, caller)) if declared else ()
-        missing = [one for one in scan.missing if not is_provided(one, frozenset(pin.name for pin in pinned))]
-        choices = dict(zip(missing, await self._locks.choose([one.providers for one in missing]), strict=True))
-        required = {choice.package for one, choice in choices.items() if choice.package and not one.optional}
+        missing = [entry for entry in scan.missing if not is_provided(entry, frozenset(pin.name for pin in pinned))]
+        choices = dict(zip(missing, await self._locks.choose([entry.providers for entry in missing]), strict=True))
+        required = {choice.package for entry, choice in choices.items() if choice.package and not entry.optional}
         optional = {choice.package for choice in choices.values() if choice.package} - required
         dropped = await self._dropped(caller, declared, sorted(required | optional), optional)
-        reasons = {one.module: choice.reason or dropped.get(choice.package, "") for one, choice in choices.items()}
+        reasons = {entry.module: choice.reason or dropped.get(choice.package, "") for entry, choice in choices.items()}
         return msgspec.structs.replace(
             scan,
-            chosen={one.module: choice.package for one, choice in choices.items() if not reasons[one.module]},
+            chosen={entry.module: choice.package for entry, choice in choices.items() if not reasons[entry.module]},
             reasons={module: reason for module, reason in reasons.items() if reason},
         )
 
@@ -130,8 +130,8 @@ class Undeclared:
                 return dropped
             except (UnresolvableDependencies, Refused, PackagesNotOffered) as error:
                 reason = error.message.rstrip(".")
-                at_fault = [one for one in left if one == error.data.get("package")]
-                rest = [one for one in left if one in optional] or left
+                at_fault = [package for package in left if package == error.data.get("package")]
+                rest = [package for package in left if package in optional] or left
                 dropped |= dict.fromkeys(at_fault or rest, reason)
         return dropped | {
             package: "too many packages cannot be locked" for package in packages if package not in dropped
@@ -163,13 +163,13 @@ def _sources(files: Sequence[BundleFile]) -> list[BundleFile]:
 def _missing(imports: Sequence[tuple[str, Import]], own: frozenset[str]) -> tuple[Missing, ...]:
     """Return one entry for each imported module that is not in `own`, at most MOST_MODULES entries."""
     missings: dict[str, list[tuple[str, Import]]] = {}
-    for path, one in imports:
-        if one.module.partition(".")[0] not in own:
-            missings.setdefault(one.module, []).append((path, one))
+    for path, imported in imports:
+        if imported.module.partition(".")[0] not in own:
+            missings.setdefault(imported.module, []).append((path, imported))
     return tuple(_at_first_place(module, places) for module, places in list(missings.items())[:MOST_MODULES])
 
 
 def _at_first_place(module: str, places: list[tuple[str, Import]]) -> Missing:
     path, first = next((place for place in places if not place[1].optional), places[0])
-    required = {path: one.line for path, one in places if not one.optional}
+    required = {path: imported.line for path, imported in places if not imported.optional}
     return Missing(module, path, first.line, first.optional, len(places) - 1, required, providers_of(module))

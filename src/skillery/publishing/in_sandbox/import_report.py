@@ -44,8 +44,8 @@ def failed(error: BaseException, root: str) -> dict[str, Any]:
     name = error.name if isinstance(error, ImportError) else ""
     return {
         "type": type(error).__name__,
-        "message": said(error),
-        "chain": [said(one) for one in chain_of(error)],
+        "message": message_of(error),
+        "chain": [message_of(cause) for cause in chain_of(error)],
         "file": file,
         "line": line,
         "module": name if isinstance(name, str) else "",
@@ -53,7 +53,7 @@ def failed(error: BaseException, root: str) -> dict[str, Any]:
     }
 
 
-def said(error: BaseException) -> str:
+def message_of(error: BaseException) -> str:
     try:
         return str(error)[:MOST_TEXT]
     except BaseException:
@@ -81,11 +81,11 @@ def place_of(error: BaseException, root: str) -> tuple[str, int]:
 
 
 def frames_of(traceback: TracebackType | None) -> list[tuple[CodeType, int]]:
-    found = []
+    frames = []
     while traceback is not None:
-        found.append((traceback.tb_frame.f_code, traceback.tb_lineno))
+        frames.append((traceback.tb_frame.f_code, traceback.tb_lineno))
         traceback = traceback.tb_next
-    return found
+    return frames
 
 
 def variable_of(error: BaseException) -> str:
