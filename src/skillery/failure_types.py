@@ -111,5 +111,5 @@ class FailureType(StrEnum):
     )
 
 
-SERVER_FAILURES = frozenset(one for one in FailureType if one.is_of_server)
+SERVER_FAILURES = frozenset(failure for failure in FailureType if failure.is_of_server)
 """The failures that an author cannot repair, and that say nothing about the code."""

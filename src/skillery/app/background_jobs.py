@@ -194,6 +194,6 @@ def _sweep(collector: Collector) -> None:
         swept = collector.collect()
     except Busy:
         swept = collector.collect_own()
-    for step, one in swept.items():
-        if one.count:
-            log.info("swept %s: %d, %d bytes", step, one.count, one.bytes)
+    for step, amount in swept.items():
+        if amount.count:
+            log.info("swept %s: %d, %d bytes", step, amount.count, amount.bytes)

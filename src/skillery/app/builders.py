@@ -247,7 +247,9 @@ def defined_in(settings: Settings) -> Defined:
     no source of packages.
     """
     environments = settings.environments
-    defined = Defined([Named(name, **msgspec.structs.asdict(one)) for name, one in environments.items()])
+    defined = Defined(
+        [Named(name, **msgspec.structs.asdict(environment)) for name, environment in environments.items()]
+    )
     if len(defined) and not (settings.packages.index_urls or settings.packages.wheelhouse):
         raise StartupError(
             f"setting 'environments.{next(iter(environments))}' needs a source of packages: set packages.index_urls, "

@@ -76,9 +76,9 @@ def _encodable(value: object) -> object:
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, dict):
-        return {str(name): _encodable(one) for name, one in value.items()}
+        return {str(name): _encodable(member) for name, member in value.items()}
     if isinstance(value, list | tuple):
-        return [_encodable(one) for one in value]
+        return [_encodable(element) for element in value]
     return value
 
 

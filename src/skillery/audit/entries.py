@@ -143,13 +143,13 @@ def append(connection: Connection, entries: Sequence[AuditEntry]) -> None:
 
     Other writers wait until this transaction ends, so no two entries have the same previous entry.
     """
-    found = _HEAD.rows(connection)
-    if not found:
+    heads = _HEAD.rows(connection)
+    if not heads:
         raise Unavailable(
             "the head of the audit trail is missing, so nothing can be recorded; the change was not made",
             hint="An admin of this server must run skillery audit verify.",
         )
-    [(seq, previous)] = found
+    [(seq, previous)] = heads
     rows = []
     for entry in entries:
         seq += 1
@@ -229,7 +229,7 @@ def verify(database: Database, noted: Head | None = None) -> Verified:
     `noted` is a head that was stored in another place: the entry with this number must have this hash.
     """
     start = database.read_now(_head)
-    known = {one.seq: (one.hash, what) for one, what in ((start, "the head"), (noted, "the head noted")) if one}
+    known = {head.seq: (head.hash, title) for head, title in ((start, "the head"), (noted, "the head noted")) if head}
     last = _NONE
     for row in _rows(database):
         reason = _reason(row, last) or _differs(row, known)
@@ -268,18 +268,18 @@ def _reason(row: Any, last: Head) -> str | None:
 
 
 def _differs(row: Any, known: dict[int, tuple[str, str]]) -> str | None:
-    digest, what = known.get(row[0], (row[2], ""))
-    return None if digest == row[2] else f"entry {row[0]} is not the one that {what} names: the trail was rewritten"
+    digest, title = known.get(row[0], (row[2], ""))
+    return None if digest == row[2] else f"entry {row[0]} is not the one that {title} names: the trail was rewritten"
 
 
 def _fault_at_end(last: Head, start: Head | None, end: Head | None, noted: Head | None) -> ChainFault | None:
     after = last.seq + 1
     if start is None or end is None:
         return ChainFault(after, "the head of the trail is gone")
-    for one, what in ((start, "the head"), (noted, "the head noted")):
-        if one is not None and one.seq > last.seq:
+    for head, title in ((start, "the head"), (noted, "the head noted")):
+        if head is not None and head.seq > last.seq:
             return ChainFault(
-                after, f"the trail ends with entry {last.seq}, and {what} is entry {one.seq}: its end is missing"
+                after, f"the trail ends with entry {last.seq}, and {title} is entry {head.seq}: its end is missing"
             )
     if last.seq > end.seq or (last.seq == end.seq and last.hash != end.hash):
         return ChainFault(last.seq, f"the head names entry {end.seq}, and the trail goes on to entry {last.seq}")

@@ -120,9 +120,9 @@ class Refusals:
         and the network in place of the address. If there are MOST_KINDS kinds, further kinds share one entry.
         """
         is_known = kind in self._counted or len(self._counted) < MOST_KINDS
-        found = self._counted.get(kind if is_known else None)
-        if found is not None:
-            counted = msgspec.structs.replace(found, count=found.count + 1)
+        earlier = self._counted.get(kind if is_known else None)
+        if earlier is not None:
+            counted = msgspec.structs.replace(earlier, count=earlier.count + 1)
         elif is_known:
             counted = msgspec.structs.replace(
                 entry, address=kind.network or None, request_id=None, subject="", after_json=None

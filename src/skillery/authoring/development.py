@@ -123,7 +123,7 @@ class Development:
             began = time.monotonic()
             saved = await self._saved(folder)
             self._report(msgspec.structs.replace(saved, took_ms=(time.monotonic() - began) * 1000))
-        for waiting in [one for one in self._refused if one != folder and self._holder_of(one) is None]:
+        for waiting in [refused for refused in self._refused if refused != folder and self._holder_of(refused) is None]:
             await self._send(waiting)
 
     async def _saved(self, folder: Path) -> Saved:
@@ -131,7 +131,7 @@ class Development:
         try:
             skill = await asyncio.to_thread(read_skill_folder, folder)
             name = str(skill.manifest.get("name", ""))
-            holder = next((one for one, other in self._names.items() if other == name and one != folder), None)
+            holder = next((other for other, taken in self._names.items() if taken == name and other != folder), None)
             if holder is not None:
                 self._refused.add(folder)
                 return Saved(folder, refusal=_same_name(name, folder, holder))
@@ -164,7 +164,7 @@ class Development:
             name = str(read_skill_folder(folder).manifest.get("name", ""))
         except FAILURES:
             return folder
-        return next((one for one, other in self._names.items() if other == name and one != folder), None)
+        return next((other for other, taken in self._names.items() if taken == name and other != folder), None)
 
     async def _keep(self) -> None:
         """Keep the versions, and send those again that the server does not have any more."""
@@ -181,7 +181,7 @@ class Development:
                 is_lost = True
                 continue
             is_lost = False
-            for folder in [one for one, name in self._names.items() if name not in kept["names"]]:
+            for folder in [served for served, name in self._names.items() if name not in kept["names"]]:
                 await self._send(folder)
 
 

@@ -48,10 +48,10 @@ class FolderPackages:
         skills = [Needing(trial.manifest.name, trial.manifest, trial.folder)]
         chosen, wait_ms = chosen_for(self.named.defined, trial.manifest, script=trial.script), int(BUILD_SECONDS * 1000)
         if chosen is None:
-            found = await packages_of_skills(self._environments, skills, wait_ms)
+            packages = await packages_of_skills(self._environments, skills, wait_ms)
         else:
-            found = await packages_in(self._environments, self.named, chosen, skills, wait_ms)
-        return found.failure or found.in_job(job)
+            packages = await packages_in(self._environments, self.named, chosen, skills, wait_ms)
+        return packages.failure or packages.in_job(job)
 
     async def of_bundle(self, bundle: Bundle) -> tuple[PackageMount, ...]:
         """Return the packages of the bundle, or of the default environment."""
@@ -78,18 +78,18 @@ class FolderPackages:
     async def _lock_of_default(self) -> bytes:
         default = self.named.defined.default
         assert default is not None
-        found = await self.named.lock(default, BUILD_SECONDS)
-        if isinstance(found, Failure):
-            raise Unavailable(found.message)
-        return found.content
+        lock = await self.named.lock(default, BUILD_SECONDS)
+        if isinstance(lock, Failure):
+            raise Unavailable(lock.message)
+        return lock.content
 
     async def _mounts(self, lock: bytes) -> tuple[PackageMount, ...]:
         if not read_lock(lock):
             return ()
-        found = await self._environments.ready(lock, BUILD_SECONDS)
-        if isinstance(found, Failure):
-            raise Unavailable(found.message)
-        return (found,)
+        mount = await self._environments.ready(lock, BUILD_SECONDS)
+        if isinstance(mount, Failure):
+            raise Unavailable(mount.message)
+        return (mount,)
 
 
 def _exact(pins: Sequence[Pin]) -> list[str]:

@@ -72,7 +72,7 @@ WAITS = "needs network or secrets: --allow-network and --with-secrets-from FILE 
 
 def example_results(examples: Examples, tested: Tested, timeout_ms: int) -> list[Result]:
     """Return a result for each example. `timeout_ms` is the limit of each example."""
-    found = iter(tested.findings)
+    failures = iter(tested.findings)
     outcomes = tested.outcomes or (None,) * len(examples.read)
     parts = zip(examples.read, examples.lines, tested.examples, outcomes, strict=True)
     results = []
@@ -81,7 +81,7 @@ def example_results(examples: Examples, tested: Tested, timeout_ms: int) -> list
             results.append(Result("example", example.name, "skipped", WAITS, "skill.toml", line))
             continue
         is_passed = checked.status == "passed"
-        text = "" if is_passed else next(found).message.removeprefix(f"{example.name}: ")
+        text = "" if is_passed else next(failures).message.removeprefix(f"{example.name}: ")
         message = "" if is_passed else "\n".join(_lines_of(example, outcome, text, timeout_ms))
         took = checked.duration_ms or 0.0
         results.append(

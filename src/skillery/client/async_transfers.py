@@ -202,9 +202,9 @@ class AsyncTransfers(AsyncMethods):
         The run chose the names of the files. Raise ValueError if a name leads outside the folder; nothing is written
         then.
         """
-        found = run.get("files", [])
-        places = places_below(folder, [file["path"] for file in found])
-        for file, place in zip(found, places, strict=True):
+        files = run.get("files", [])
+        places = places_below(folder, [file["path"] for file in files])
+        for file, place in zip(files, places, strict=True):
             place.parent.mkdir(parents=True, exist_ok=True)
             await self.download_blob(file["blob_id"], place)
         return places

@@ -148,9 +148,9 @@ class AsyncClient(AsyncTransfers):
         `include` adds further methods as tools, for example `create_skill`.
         """
         included = ",".join(dict.fromkeys((SEARCH, *include)))
-        found = list_of(await self._get(f"/tools?format={quote(form)}&include={quote(included)}"))
-        self._offered |= dict.fromkeys(offered_names(found))
-        return found
+        schemas = list_of(await self._get(f"/tools?format={quote(form)}&include={quote(included)}"))
+        self._offered |= dict.fromkeys(offered_names(schemas))
+        return schemas
 
     async def handle(self, tool_call: Any, *, images: bool = True) -> dict[str, Any]:
         """Execute a tool call of a model, and return the message with the result for the model.

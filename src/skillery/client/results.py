@@ -51,11 +51,11 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> Any:
     if name in RENAMED:
         now = RENAMED[name]
-        found: Any = getattr(results, now)
+        kind: Any = getattr(results, now)
     elif name == "Step":
         now = "Approval | Objection"
-        found = results.Approval | results.Objection
+        kind = results.Approval | results.Objection
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     warnings.warn(f"{__name__}.{name} is now called {now}", DeprecationWarning, stacklevel=2)
-    return found
+    return kind

@@ -146,9 +146,9 @@ class Client(Transfers):
         `include` adds further methods as tools, for example `create_skill`.
         """
         included = ",".join(dict.fromkeys((SEARCH, *include)))
-        found = list_of(self._get(f"/tools?format={quote(form)}&include={quote(included)}"))
-        self._offered |= dict.fromkeys(offered_names(found))
-        return found
+        schemas = list_of(self._get(f"/tools?format={quote(form)}&include={quote(included)}"))
+        self._offered |= dict.fromkeys(offered_names(schemas))
+        return schemas
 
     def handle(self, tool_call: Any, *, images: bool = True) -> dict[str, Any]:
         """Execute a tool call of a model, and return the message with the result for the model.

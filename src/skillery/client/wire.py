@@ -217,16 +217,16 @@ def address_of(url: str | None) -> str:
 
     Raise ValueError if the address does not begin with http:// or https://.
     """
-    found = url or os.environ.get(URL_VARIABLE) or DEFAULT_URL
-    if not found.lower().startswith(("http://", "https://")):
-        raise ValueError(f"{found!r} is not an http:// or https:// address")
-    return found.rstrip("/").removesuffix("/rpc")
+    address = url or os.environ.get(URL_VARIABLE) or DEFAULT_URL
+    if not address.lower().startswith(("http://", "https://")):
+        raise ValueError(f"{address!r} is not an http:// or https:// address")
+    return address.rstrip("/").removesuffix("/rpc")
 
 
 def authorization(token: str | None) -> dict[str, str]:
     """Return the headers with the token, or {} without a token. If `token` is None, the token is SKILLERY_TOKEN."""
-    found = os.environ.get(TOKEN_VARIABLE) if token is None else token
-    return {"authorization": f"Bearer {found}"} if found else {}
+    bearer = os.environ.get(TOKEN_VARIABLE) if token is None else token
+    return {"authorization": f"Bearer {bearer}"} if bearer else {}
 
 
 def timeout_of(seconds: float | None) -> httpx.Timeout:

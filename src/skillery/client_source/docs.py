@@ -46,7 +46,7 @@ def _result(result: type[msgspec.Struct]) -> str:
 
 def _results() -> str:
     """Return the sections of results.md: one for each struct of a result, with its fields."""
-    parts = sorted(parts_of([method.result for method in CALLABLE.values()]), key=lambda one: one.__name__)
+    parts = sorted(parts_of([method.result for method in CALLABLE.values()]), key=lambda part: part.__name__)
     return "\n".join(_struct(part) for part in parts)
 
 
@@ -70,12 +70,12 @@ def _json_words(kind: str) -> str:
 
 
 def _failure_types() -> str:
-    rows = "".join(f"| `{one}` | {one.cause} |\n" for one in FailureType)
+    rows = "".join(f"| `{failure}` | {failure.cause} |\n" for failure in FailureType)
     return f"| type | cause |\n|---|---|\n{rows}"
 
 
 def _failure_remedies() -> str:
-    return "\n".join(f"### `{one}`\n\n{one.cause}\n{one.remedy}\n" for one in FailureType)
+    return "\n".join(f"### `{failure}`\n\n{failure.cause}\n{failure.remedy}\n" for failure in FailureType)
 
 
 TABLES = {

@@ -211,8 +211,8 @@ class ToolsEndpoint:
         explain = explained if OPT_IN in included else None
         more = with_workspaces(shown_properties(self._named.defined), included)
         tools = [
-            tool(name, one.params, form, more, explain)
-            for name, one in METHODS.items()
+            tool(name, method.params, form, more, explain)
+            for name, method in METHODS.items()
             if name in TOOLS or name in included
         ]
         await send_bytes(send, 200, encode(tools))

@@ -65,10 +65,10 @@ def parts_of(roots: Iterable[type[msgspec.Struct]]) -> Iterator[type[msgspec.Str
     """Return the structs in `roots` and all structs inside them, each once. An inner struct comes before its outer
     struct.
     """
-    found: dict[str, type[msgspec.Struct]] = {}
+    structs: dict[str, type[msgspec.Struct]] = {}
     for root in roots:
-        _collect(root, found)
-    return iter(found.values())
+        _collect(root, structs)
+    return iter(structs.values())
 
 
 def fields_of(struct: type[msgspec.Struct]) -> Iterator[Field]:
@@ -80,19 +80,21 @@ def fields_of(struct: type[msgspec.Struct]) -> Iterator[Field]:
             struct.__struct_config__.omit_defaults or field.default is msgspec.UNSET
         )
         is_null_omitted = may_be_omitted and field.default is None
-        yield Field(field.encode_name, _json_type(kind, without_null=is_null_omitted), _said(kind), not may_be_omitted)
+        yield Field(
+            field.encode_name, _json_type(kind, without_null=is_null_omitted), _description(kind), not may_be_omitted
+        )
 
 
-def _collect(kind: Any, found: dict[str, type[msgspec.Struct]]) -> None:
+def _collect(kind: Any, structs: dict[str, type[msgspec.Struct]]) -> None:
     if not (isinstance(kind, type) and issubclass(kind, msgspec.Struct)):
         for argument in typing.get_args(kind):
-            _collect(argument, found)
+            _collect(argument, structs)
         return
-    if found.get(kind.__name__, kind) is not kind:
+    if structs.get(kind.__name__, kind) is not kind:
         raise LookupError(f"two structs of results are named {kind.__name__}: rename one of them")
     for hint in typing.get_type_hints(kind).values():
-        _collect(hint, found)
-    found[kind.__name__] = kind
+        _collect(hint, structs)
+    structs[kind.__name__] = kind
 
 
 def _typed_dict(struct: type[msgspec.Struct]) -> str:
@@ -130,7 +132,7 @@ def _json_type(kind: Any, *, without_null: bool = False) -> str:
     return kind.__name__ if kind not in _AS_JSON and issubclass(kind, msgspec.Struct) else _AS_JSON[kind]
 
 
-def _said(kind: Any) -> str:
+def _description(kind: Any) -> str:
     metas = kind.__metadata__ if typing.get_origin(kind) is typing.Annotated else ()
     return next((meta.description for meta in metas if isinstance(meta, msgspec.Meta) and meta.description), "")
 
@@ -329,13 +331,13 @@ def _is_struct(kind: Any) -> bool:
 
 def _structs() -> list[type[msgspec.Struct]]:
     """Return the structs inside params, except the structs that AS_ANSWERED replaces."""
-    found: dict[str, type[msgspec.Struct]] = {}
+    structs: dict[str, type[msgspec.Struct]] = {}
     for method in METHODS.values():
         for hint in typing.get_type_hints(method.params).values():
-            found |= {arg.__name__: arg for arg in typing.get_args(hint) if _is_struct(arg)}
+            structs |= {arg.__name__: arg for arg in typing.get_args(hint) if _is_struct(arg)}
     for name in AS_ANSWERED:
-        found.pop(name, None)
-    return list(found.values())
+        structs.pop(name, None)
+    return list(structs.values())
 
 
 def _value(struct: type[msgspec.Struct]) -> str:

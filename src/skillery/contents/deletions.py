@@ -69,8 +69,8 @@ def claim(connection: Connection, server: str, digests: Iterable[str]) -> Tombst
     used = _used(connection, wanted) if wanted else set()
     unused = [digest for digest in wanted if digest not in used]
     if unused:
-        one = {"server": server, "holder": holder, "take_over_at": _now(connection) + TAKE_OVER_AFTER}
-        connection.execute(insert(deletions), [one | {"sha256": digest} for digest in unused])
+        shared = {"server": server, "holder": holder, "take_over_at": _now(connection) + TAKE_OVER_AFTER}
+        connection.execute(insert(deletions), [shared | {"sha256": digest} for digest in unused])
     return TombstoneClaim(holder, unused, begun)
 
 

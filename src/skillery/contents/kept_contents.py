@@ -74,8 +74,8 @@ def _add(
     if content.sha256 != sha256:
         raise Unavailable("the server built the content again, and its digest differs", hint="Try again.")
     row = {"id": new_blob_id(), "kind": kind, "owner": SERVER.name, "created_at": datetime.now(UTC)}
-    found = {"sha256": sha256, "size_bytes": content.size_bytes, "is_text": content.is_text, "expires_at": expires_at}
-    connection.execute(insert(blobs).values(**row, **found))
+    facts = {"sha256": sha256, "size_bytes": content.size_bytes, "is_text": content.is_text, "expires_at": expires_at}
+    connection.execute(insert(blobs).values(**row, **facts))
 
 
 # -- Packs of git repositories that the server makes itself and keeps for some time ------------------------------------
@@ -100,10 +100,10 @@ class KeptPacks:
 
     def open(self, digest: str) -> tuple[BinaryIO, int] | None:
         """Return a stream of the pack of a state and its size, or None if no pack is kept. Blocking."""
-        found = self._database.read_now(partial(_find, digest=digest, after=datetime.now(UTC) + _LEAST_LEFT))
-        if found is None:
+        pack = self._database.read_now(partial(_find, digest=digest, after=datetime.now(UTC) + _LEAST_LEFT))
+        if pack is None:
             return None
-        sha256, size = found
+        sha256, size = pack
         try:
             return self._database.read_now(partial(open_content, storage=self._storage, sha256=sha256)), size
         except ContentMissing:
@@ -161,8 +161,8 @@ def _add_pack(
     old = connection.scalars(newest.offset(MOST_OF_ONE - 1)).all()
     connection.execute(delete(blobs).where(blobs.c.id.in_(old)))
     row = {"id": new_blob_id(), "kind": _kind(digest), "owner": SERVER.name, "created_at": now, "path": repository}
-    found = {"sha256": content.sha256, "size_bytes": content.size_bytes, "is_text": False}
-    connection.execute(insert(blobs).values(**row, **found, expires_at=now + PACKS_KEPT_FOR))
+    facts = {"sha256": content.sha256, "size_bytes": content.size_bytes, "is_text": False}
+    connection.execute(insert(blobs).values(**row, **facts, expires_at=now + PACKS_KEPT_FOR))
 
 
 # -- Addresses under which callers download contents directly from the storage -----------------------------------------

@@ -194,15 +194,15 @@ def copy_content(source: Storage, target: Storage, digest: str) -> int:
     Raise ContentMissing if the source does not have the content, and DamagedContent if it does not match its digest.
     Nothing is stored then.
     """
-    found, size = hashlib.sha256(), 0
+    hasher, size = hashlib.sha256(), 0
     with source.open(digest) as stream:
         upload = target.begin()
         try:
             while chunk := stream.read(CHUNK_BYTES):
-                found.update(chunk)
+                hasher.update(chunk)
                 size += len(chunk)
                 upload.write(chunk)
-            if found.hexdigest() != digest:
+            if hasher.hexdigest() != digest:
                 raise DamagedContent(digest)
             upload.commit(digest)
         except BaseException:

@@ -145,10 +145,10 @@ def check_copy(connection: Connection, copy_id: str | None) -> None:
 def begin_copy(connection: Connection, copy: StorageCopy) -> StorageCopy:
     """Record the copy, or return the present copy. Uploads that have not seen the record fail from now on."""
     take_turns(connection, KEY, "")
-    found = find_copy(connection)
-    if found is None:
+    recorded = find_copy(connection)
+    if recorded is None:
         _put(connection, KEY, msgspec.json.encode(copy))
-    return found or copy
+    return recorded or copy
 
 
 def save_copy(connection: Connection, copy: StorageCopy) -> bool:
@@ -157,10 +157,10 @@ def save_copy(connection: Connection, copy: StorageCopy) -> bool:
     A copy that another copier has completed stays complete, because servers may use the target already.
     """
     take_turns(connection, KEY, "")
-    found = find_copy(connection)
-    if found is None or found.id != copy.id:
+    recorded = find_copy(connection)
+    if recorded is None or recorded.id != copy.id:
         return False
-    if found.state == "copied":
+    if recorded.state == "copied":
         copy = msgspec.structs.replace(copy, state="copied")
     _put(connection, KEY, msgspec.json.encode(copy))
     return True

@@ -73,5 +73,5 @@ class Silences:
             self._longest,
             request.id if request else "-",
             (request.method if request else "") or "-",
-            " < ".join(f"{one.name} ({one.filename.rpartition('/')[2]}:{one.lineno})" for one in stack),
+            " < ".join(f"{entry.name} ({entry.filename.rpartition('/')[2]}:{entry.lineno})" for entry in stack),
         )

@@ -101,8 +101,8 @@ def main(functions: str, loaders: str, memory_bytes: int, resident_bytes: int) -
 
 def _imported(name: str) -> Callable[..., Any]:
     module, _, function = name.partition(":")
-    found: Callable[..., Any] = getattr(import_module(module), function)
-    return found
+    imported: Callable[..., Any] = getattr(import_module(module), function)
+    return imported
 
 
 def _next_call(requests: BinaryIO) -> Call | None:

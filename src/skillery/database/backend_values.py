@@ -53,18 +53,18 @@ class BackendValues:
         _check(key, value)
 
         def work(connection: Connection) -> bytes:
-            found = self._lock_and_find(connection, key)
-            if found is None:
+            stored = self._lock_and_find(connection, key)
+            if stored is None:
                 self._write(connection, key, value, expires_at)
-            return value if found is None else found
+            return value if stored is None else stored
 
         return self._change(work)
 
     def take(self, key: str, within: Transaction | None = None) -> bytes | None:
         def work(connection: Connection) -> bytes | None:
-            found = self._lock_and_find(connection, key)
+            stored = self._lock_and_find(connection, key)
             connection.execute(delete(backend_values).where(self._is(key)))
-            return found
+            return stored
 
         return self._change(work, within)
 

@@ -66,13 +66,13 @@ def upgrade(database: Database, revision: str = "head") -> None:
 
     Raise StartupError if the database cannot be read, or is newer than this release.
     """
-    found = current(database)
-    if found is not None and found not in revisions():
+    present = current(database)
+    if present is not None and present not in revisions():
         raise StartupError(
-            f"the database {_where(database)} is at revision {found}, which this release does not know: "
+            f"the database {_where(database)} is at revision {present}, which this release does not know: "
             "it was written by a newer Skillery; start that release, or restore a backup"
         )
-    if revision == "head" and found == head():
+    if revision == "head" and present == head():
         return
     from alembic import command
 

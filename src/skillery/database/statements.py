@@ -122,8 +122,8 @@ def _raw(connection: Connection) -> Any:
 
 
 def _send(raw: Any, waiting: Sequence[_Waiting]) -> None:
-    for one in waiting:
-        getattr(raw.cursor(), one.method)(one.sql, one.values)
+    for statement in waiting:
+        getattr(raw.cursor(), statement.method)(statement.sql, statement.values)
 
 
 DIALECTS = ("sqlite", "postgresql")

@@ -85,8 +85,8 @@ def with_last_work(connection: Connection, work: Callable[[Connection], T]) -> T
     token = _last_work.set(last)
     try:
         result = work(connection)
-        for one in last:
-            one(connection)
+        for task in last:
+            task(connection)
         return result
     finally:
         _last_work.reset(token)
@@ -199,25 +199,25 @@ class SharedCommits:
         has committed them.
         """
         waiting = [self._waiting.popleft() for _ in range(min(len(self._waiting), MOST_SHARING))]
-        group = [one for one in waiting if one.done.set_running_or_notify_cancel()]
+        group = [write for write in waiting if write.done.set_running_or_notify_cancel()]
         try:
             outcomes = self._in_one_transaction(group) if len(group) > 1 else None
         except Exception as error:  # noqa: BLE001 - whose it was is found out by trying each alone
             log.info("a shared transaction failed: %s", type(error).__name__)
             outcomes = None
-        for place, one in enumerate(group):
+        for place, write in enumerate(group):
             alone = partial(in_transaction, self._engine)
-            settle(one.done, outcomes[place] if outcomes is not None else _outcome(alone, one))
+            settle(write.done, outcomes[place] if outcomes is not None else _outcome(alone, write))
 
     def _in_one_transaction(self, group: Sequence[_Sharing]) -> list[Callable[[], Any]]:
         with span("database write"), errors_for_callers(), self._engine.begin() as connection:
-            return [_outcome(partial(in_savepoint, connection), one) for one in group]
+            return [_outcome(partial(in_savepoint, connection), write) for write in group]
 
 
-def _outcome(method: Callable[[Callable[[Connection], Any]], Any], one: _Sharing) -> Callable[[], Any]:
-    """Run the write of `one` with `method`. Return a function that returns its result or raises its error."""
+def _outcome(method: Callable[[Callable[[Connection], Any]], Any], write: _Sharing) -> Callable[[], Any]:
+    """Run `write` with `method`. Return a function that returns its result or raises its error."""
     try:
-        result = one.context.run(method, one.work)
+        result = write.context.run(method, write.work)
     except TransactionLost:
         raise
     except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for

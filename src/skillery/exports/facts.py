@@ -194,8 +194,8 @@ def keep_facts(connection: Connection, facts: Mapping[int, Facts]) -> None:
     adding = dialect.insert(exports)
     new = {"maker": adding.excluded.maker, "facts_json": adding.excluded.facts_json}
     rows = [
-        {"version_id": version_id, "maker": MAKER, "facts_json": msgspec.json.encode(one).decode()}
-        for version_id, one in sorted(facts.items())
+        {"version_id": version_id, "maker": MAKER, "facts_json": msgspec.json.encode(entry).decode()}
+        for version_id, entry in sorted(facts.items())
         if version_id in alive
     ]
     if rows:
@@ -203,7 +203,7 @@ def keep_facts(connection: Connection, facts: Mapping[int, Facts]) -> None:
 
 
 def _digest(pieces: Iterable[bytes]) -> str:
-    found = hashlib.sha256()
+    hasher = hashlib.sha256()
     for piece in pieces:
-        found.update(piece)
-    return found.hexdigest()
+        hasher.update(piece)
+    return hasher.hexdigest()

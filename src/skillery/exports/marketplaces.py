@@ -77,7 +77,7 @@ class Marketplaces:
                 hint="`skillery list` shows the skills that you see.",
             )
         known = [version for version in versions if version.version_id in facts]
-        descriptions = {version_id: one.description for version_id, one in facts.items()}
+        descriptions = {version_id: entry.description for version_id, entry in facts.items()}
         if request.sources == "git":
             has_branch = is_ref(request.label)
             plugins = Plugins(
@@ -86,7 +86,7 @@ class Marketplaces:
                 partial(_git_thin, request) if has_branch else None,
             )
         else:
-            zips = {version_id: one.archives["zip"] for version_id, one in facts.items()}
+            zips = {version_id: entry.archives["zip"] for version_id, entry in facts.items()}
             plugins = Plugins(partial(_archive, request.address, zips), None, None)
         return marketplace(self._owner, request.namespace, known, descriptions, plugins, self._thin)
 
@@ -154,19 +154,19 @@ def _namespaces(
         namespace = version.name.rpartition(".")[0]
         if namespace:
             members.setdefault(namespace, []).append(version)
-    found: dict[str, dict[str, Any]] = {}
+    plugins: dict[str, dict[str, Any]] = {}
     for namespace, skills in sorted(members.items()):
         name = f"{index_name(namespace)}-all"
-        if len(skills) > 1 and name not in found:
+        if len(skills) > 1 and name not in plugins:
             place = place_of(namespace, skills)
-            found[name] = {
+            plugins[name] = {
                 "name": name,
                 "source": place.source,
                 "description": f"All skills of the namespace {namespace}.",
                 "strict": False,
                 "skills": place.skills,
             }
-    return list(found.values())
+    return list(plugins.values())
 
 
 def _thin(

@@ -193,16 +193,20 @@ class Exports:
 
     def _facts_or_made(self, versions: Sequence[RepositoryVersion]) -> dict[int, Facts]:
         find = partial(find_many_facts, version_ids=[version.version_id for version in versions])
-        found = self._database.read_now(find)
-        if len(found) < len(versions):
+        stored = self._database.read_now(find)
+        if len(stored) < len(versions):
             with self._making:
-                found = self._database.read_now(find)
-                missing = [version for version in versions if version.version_id not in found]
-                made = {one.version_id: facts for one in missing if (facts := self._facts_or_none(one)) is not None}
+                stored = self._database.read_now(find)
+                missing = [version for version in versions if version.version_id not in stored]
+                made = {
+                    version.version_id: facts
+                    for version in missing
+                    if (facts := self._facts_or_none(version)) is not None
+                }
                 if made:
                     self._keep(made)
-                found |= made
-        return found
+                stored |= made
+        return stored
 
     async def prepare(self, after: str, names: Sequence[str] | None) -> str | None:
         """Compute the missing facts of a batch of latest versions: the next ones by skill name, after the name `after`.
@@ -216,7 +220,9 @@ class Exports:
         look = partial(list_unprepared, maker=MAKER, after=after, limit=PREPARED_AT_ONCE, names=names)
         with self._making:
             page = self._database.read_now(look)
-            made = {one.version_id: facts for one in page if (facts := self._facts_or_none(one)) is not None}
+            made = {
+                version.version_id: facts for version in page if (facts := self._facts_or_none(version)) is not None
+            }
             if made:
                 self._keep(made)
         return page[-1].name if page else None
@@ -268,12 +274,14 @@ class Exports:
             # Other readers of an index wait here, instead of computing the same facts.
             with self._making:
                 page = self._database.read_now(look)
-                made = {one.version_id: self._facts_of(one) for one in page if one.facts_json is None}
+                made = {listed.version_id: self._facts_of(listed) for listed in page if listed.facts_json is None}
                 if made:
                     self._keep(made)
         else:
             made = {}
-        return [(one, read_facts(one.facts_json) if one.facts_json else made[one.version_id]) for one in page]
+        return [
+            (listed, read_facts(listed.facts_json) if listed.facts_json else made[listed.version_id]) for listed in page
+        ]
 
     def _facts_or_none(self, listed: Listed | RepositoryVersion) -> Facts | None:
         try:

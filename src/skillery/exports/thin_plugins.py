@@ -53,18 +53,20 @@ class ThinPlugins(NamedTuple):
 
     def members(self, versions: Sequence[RepositoryVersion]) -> dict[str, list[RepositoryVersion]]:
         """Return the versions of each thin plugin, by namespace."""
-        found: dict[str, list[RepositoryVersion]] = {}
+        members: dict[str, list[RepositoryVersion]] = {}
         for version in versions:
             namespace = self.namespace_of(version.name)
             if namespace is not None:
-                found.setdefault(namespace, []).append(version)
-        return dict(sorted(found.items()))
+                members.setdefault(namespace, []).append(version)
+        return dict(sorted(members.items()))
 
     @property
     def servers_for_claude(self) -> dict[str, Any]:
         """The same, with the word that Claude Code has for streamable HTTP."""
         words = {"streamable-http": "http"}
-        return {name: one | {"type": words.get(one["type"], one["type"])} for name, one in self.servers.items()}
+        return {
+            name: server | {"type": words.get(server["type"], server["type"])} for name, server in self.servers.items()
+        }
 
 
 NO_THIN_PLUGINS = ThinPlugins()

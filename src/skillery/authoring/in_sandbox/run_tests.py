@@ -114,11 +114,11 @@ def imported(path: Path) -> ModuleType:
 
 
 def flat(suite: unittest.TestSuite) -> Iterator[unittest.TestCase]:
-    for one in suite:
-        if isinstance(one, unittest.TestSuite):
-            yield from flat(one)
+    for test in suite:
+        if isinstance(test, unittest.TestSuite):
+            yield from flat(test)
         else:
-            yield one
+            yield test
 
 
 def explained(error: BaseException, path: Path) -> str:

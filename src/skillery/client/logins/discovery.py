@@ -238,17 +238,17 @@ def login_for(kept: ProviderLogin, form: Mapping[str, str]) -> Login:
     if answer.status != 200:
         raise refusal(answer, kept.token_endpoint)
     try:
-        found = msgspec.json.decode(answer.body, type=_Tokens)
+        tokens = msgspec.json.decode(answer.body, type=_Tokens)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         # The message of the decoder could contain a part of a token.
         raise LoginError(f"{kept.token_endpoint} answered no valid tokens") from None
-    if found.token_type.lower() != "bearer":
-        raise LoginError(f"{kept.issuer} issued a token of the type '{found.token_type[:40]}', not a bearer token")
-    if not is_header_text(found.access_token) or len(found.refresh_token or "") > MAX_TOKEN:
+    if tokens.token_type.lower() != "bearer":
+        raise LoginError(f"{kept.issuer} issued a token of the type '{tokens.token_type[:40]}', not a bearer token")
+    if not is_header_text(tokens.access_token) or len(tokens.refresh_token or "") > MAX_TOKEN:
         raise LoginError(f"{kept.issuer} issued a token that is too long, or that no header can hold")
     # A response without a refresh token leaves the old one valid (RFC 6749 §6).
-    new = replace(kept, refresh_token=found.refresh_token or kept.refresh_token)
-    return Login(found.access_token, time.time() + _seconds(found.expires_in), new)
+    new = replace(kept, refresh_token=tokens.refresh_token or kept.refresh_token)
+    return Login(tokens.access_token, time.time() + _seconds(tokens.expires_in), new)
 
 
 def _seconds(stated: float | str | None) -> float:
@@ -260,20 +260,20 @@ def _seconds(stated: float | str | None) -> float:
 
 def is_header_text(token: str) -> bool:
     """Return whether a header can hold the token: visible ASCII characters without spaces."""
-    return 0 < len(token) <= MAX_TOKEN and all("!" <= one <= "~" for one in token)
+    return 0 < len(token) <= MAX_TOKEN and all("!" <= character <= "~" for character in token)
 
 
 def refusal(answer: Answer, address: str) -> LoginError:
     """Return the error for a failed request. Raise ConnectionFailed if the provider is unavailable."""
     try:
-        found = msgspec.json.decode(answer.body, type=_Error)
+        failure = msgspec.json.decode(answer.body, type=_Error)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         if answer.status >= 500 or answer.status == 429:
             raise ConnectionFailed(f"{address} answered HTTP {answer.status}", sent=True) from None
         return LoginError(f"{address} answered HTTP {answer.status}")
-    if found.error in {"server_error", "temporarily_unavailable"} or answer.status >= 500:
-        raise ConnectionFailed(f"{address} answered '{found.error[:MAX_TEXT]}'", sent=True)
-    return refused(found.error, found.error_description, address)
+    if failure.error in {"server_error", "temporarily_unavailable"} or answer.status >= 500:
+        raise ConnectionFailed(f"{address} answered '{failure.error[:MAX_TEXT]}'", sent=True)
+    return refused(failure.error, failure.error_description, address)
 
 
 def refused(error: str, description: str, address: str) -> Refusal:

@@ -125,15 +125,15 @@ def read_private(path: Path) -> bytes | None:
         return file.read(MAX_BYTES)
 
 
-def _check(path: Path, found: os.stat_result, mode: str, is_kind: Callable[[int], bool], kind: str) -> None:
-    if not is_kind(found.st_mode):
+def _check(path: Path, status: os.stat_result, mode: str, is_kind: Callable[[int], bool], kind: str) -> None:
+    if not is_kind(status.st_mode):
         raise UnusableLogin(f"'{path}' is not a {kind}", hint="Remove it, and log in again.")
     if not HAS_MODES:
         return
-    if found.st_uid != os.getuid():
+    if status.st_uid != os.getuid():
         raise UnusableLogin(f"the {kind} '{path}' belongs to another user", hint=OF_ANOTHER)
-    if stat.S_IMODE(found.st_mode) & OTHERS:
-        shown = f"{stat.S_IMODE(found.st_mode):03o}"
+    if stat.S_IMODE(status.st_mode) & OTHERS:
+        shown = f"{stat.S_IMODE(status.st_mode):03o}"
         raise UnusableLogin(
             f"other users can access the {kind} '{path}' with a login: its mode is {shown}",
             hint=f"Run `chmod {mode} '{path}'`. If other users may have read it, log out and log in again.",
@@ -232,7 +232,9 @@ class _File(msgspec.Struct, frozen=True):
 
 def place_of(server: str) -> Path:
     """Return the path of the file for a server."""
-    host = "".join(one if one.isalnum() or one in ".-" else "_" for one in httpx.URL(server).host)[:60]
+    host = "".join(
+        character if character.isalnum() or character in ".-" else "_" for character in httpx.URL(server).host
+    )[:60]
     return configuration_folder() / FOLDER / f"{host}-{hashlib.sha256(server.encode()).hexdigest()[:16]}.json"
 
 

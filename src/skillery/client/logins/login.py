@@ -82,15 +82,15 @@ def server_of(url: str) -> str:
     Raise LoginError if the address cannot belong to a server.
     """
     try:
-        found = httpx.URL(url)
+        address = httpx.URL(url)
     except httpx.InvalidURL as error:
         raise LoginError(f"this is not an address of a server: {error}") from None
-    if found.userinfo:
+    if address.userinfo:
         hint = "Leave them out. `skillery login` keeps a token for a server."
-        raise LoginError(f"the address of {_shown(found)} contains a user or a password", hint=hint)
-    if found.scheme not in {"http", "https"} or not found.host or found.query or found.fragment:
-        raise LoginError(f"'{_shown(found)}' is not an address of a server like https://skills.example.org")
-    return str(found).rstrip("/").removesuffix("/rpc")
+        raise LoginError(f"the address of {_shown(address)} contains a user or a password", hint=hint)
+    if address.scheme not in {"http", "https"} or not address.host or address.query or address.fragment:
+        raise LoginError(f"'{_shown(address)}' is not an address of a server like https://skills.example.org")
+    return str(address).rstrip("/").removesuffix("/rpc")
 
 
 def _shown(url: httpx.URL) -> str:
