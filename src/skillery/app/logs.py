@@ -160,8 +160,8 @@ def open_tracing(traces: str) -> Tracing | None:
 
 
 def _span_details(scope: Any) -> tuple[str, dict[Any, str]]:
-    """Return the name and the attributes of the span for a request. The names are a fixed set, whatever address a
-    client requests.
+    """Return the name and the attributes of the span for a request. The names are a fixed set, which
+    clients cannot extend with other addresses.
     """
     path = scope.get("path", "")
     endpoint = path if path in ENDPOINTS else "/blobs" if path.startswith("/blobs") else "elsewhere"

@@ -223,7 +223,7 @@ def is_left_out(backend: object, method: Callable[..., Any]) -> bool:
 
 
 def has_default(backend: object, method: Callable[..., Any]) -> bool:
-    """Return whether a backend lacks a method of a Protocol, or has the default of the Protocol."""
+    """Return whether a backend does not have a method of a Protocol, or inherits the default of the Protocol."""
     own = getattr(backend, method.__name__, None)
     return own is None or getattr(unwrap(own), "__func__", None) is method
 

@@ -60,8 +60,8 @@ class Keys:
             raise StartupError(f"{place}: {error}") from None
 
     def read(self) -> MultiFernet:
-        """Return the keys. Raise _NoKey if there is none, Unavailable if it is unusable. The message has no key and
-        no path.
+        """Return the keys. Raise _NoKey if no key exists, Unavailable if it cannot be used. The message has no key
+        and no path.
         """
         from cryptography.fernet import Fernet, MultiFernet
 

@@ -1,8 +1,8 @@
 """The backend `unsafe-subprocess`: it runs code in an ordinary process of the server's user.
 
-Each run has its own folder, log and timeout, but nothing isolates it: the code can read, write, call and kill whatever
-the server can. Use the backend for trusted code on systems that cannot run `linux`. It needs the settings
-`allow_unsafe_sandbox = true` and `sandbox = "unsafe-subprocess"`.
+Each run has its own folder, log and timeout, but nothing isolates it: the code can read, write, call and kill
+everything that the server can. Use the backend for trusted code on systems that cannot run `linux`. It needs the
+settings `allow_unsafe_sandbox = true` and `sandbox = "unsafe-subprocess"`.
 """
 
 from __future__ import annotations

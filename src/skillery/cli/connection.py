@@ -49,7 +49,7 @@ def with_client(
 ) -> T:
     """Call `work` with a client of the target, and return the result of `work`.
 
-    Without `target.url`, the client uses the server that holds the home. If there is none, this process opens the home.
+    Without `target.url`, the client uses the running server of the home. If none runs, this process opens the home.
     The options have an effect only if this process opens the home: `sandbox` starts the sandbox, for commands that run
     code, `environments` begins to install the named environments, and `bundled` publishes the bundled skills.
     """
@@ -197,7 +197,7 @@ class _Exchange(httpx.AsyncByteStream):
         """Return the next ASGI message of the application.
 
         If the application ends without a complete response, raise the exception of the application, or ReadError if
-        there is none.
+        it raised none.
         """
         message = await self._messages.get()
         if message is None:

@@ -218,14 +218,14 @@ def _holds_skill(folder: str) -> bool:
 
 
 def _repository(folder: str) -> str | None:
-    """Return the nearest folder that contains `.git`: `folder` or a folder above. Return None if there is none."""
+    """Return the nearest folder that contains `.git`: `folder` or a folder above. Return None if no folder does."""
     here = Path(folder)
     return next((str(ancestor) for ancestor in (here, *here.parents) if (ancestor / ".git").exists()), None)
 
 
 def _above_agent_folder(folder: str) -> str | None:
     """Return the parent of the nearest hidden folder: `/home/ann` for `/home/ann/.claude/skills`. Return None if
-    there is none.
+    no folder above is hidden.
     """
     here = Path(folder)
     hidden = (ancestor for ancestor in (here, *here.parents) if ancestor.name.startswith("."))

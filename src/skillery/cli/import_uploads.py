@@ -109,7 +109,7 @@ def _git_folder(git: Path) -> Path:
 
 
 def _origin(git: Path) -> str:
-    """Return the URL of the remote `origin`, or "" if there is none."""
+    """Return the URL of the remote `origin`, or "" if the repository has no such remote."""
     # The file is parsed without git: git may be missing, or refuse a repository of another user.
     is_origin = False
     for line in _text(git / "config").splitlines():

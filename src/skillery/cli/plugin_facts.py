@@ -122,7 +122,7 @@ def health_of(plugins: Plugins, settings: Settings, kind: str, name: str) -> tup
         return False, str(error), []
     except OSError as error:
         return False, error.strerror or type(error).__name__, []
-    except Exception as error:  # noqa: BLE001 - whatever a plugin raises
+    except Exception as error:  # noqa: BLE001 - any error of a plugin
         return False, f"{type(error).__name__}: {' '.join(str(error).split())}", []
 
 

@@ -189,7 +189,7 @@ def _named(paths: Sequence[str]) -> str:
 
 
 async def _workspace(client: AsyncClient, folder: Path) -> str:
-    """Return the id of a workspace of this folder of this computer. Create it if there is none that no run writes."""
+    """Return the id of a workspace of this folder of this computer. If all of them are in use by runs, create one."""
     digest = hashlib.sha256(f"{platform.node()}\0{printable(str(folder))}".encode()).hexdigest()
     name = f"--work-dir {printable(folder.name)[:100]} {digest[:16]}"
     busy = cursor = None

@@ -296,8 +296,8 @@ def _documentation(struct: type[Params], *, keyed: bool) -> str:
 
 
 def _fields(struct: type[msgspec.Struct]) -> Iterator[tuple[str, str, str, bool]]:
-    """Yield the name, type and description of each field, and whether the field is required. The description is ""
-    if there is none.
+    """Yield the name, type and description of each field, and whether the field is required. A field
+    without a description has the description "".
     """
     for field, kind in annotated_params(struct):
         metas = typing.get_args(kind)[1:] if typing.get_origin(kind) is typing.Annotated else ()

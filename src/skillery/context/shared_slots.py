@@ -1,4 +1,4 @@
-"""Slots that the worker processes of a server share. Unlike `slots`, this module needs Linux."""
+"""Slots that the worker processes of a server share. Unlike `queue`, this module needs Linux."""
 
 from __future__ import annotations
 

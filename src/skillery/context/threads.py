@@ -92,7 +92,7 @@ class Workers:
         while (work := self._work.get()) is not None:
             try:
                 work()
-            except Exception:  # nobody waits for this work, and the thread must go on with the work of others
+            except Exception:  # no caller waits for this work, and the thread must do the work of others
                 log.exception("work in a thread of `%s` raised", self._name)
             del work  # a waiting thread must not keep a result in memory
             with self._counting:

@@ -177,7 +177,7 @@ class KeptReaders:
         self._engine.dispose()
 
     async def _taken(self) -> Connection:
-        """Return a connection that no other read uses. Open one if there is none."""
+        """Return a connection that no other read uses. If all are in use, open another one."""
         await self._turn()
         try:
             while not self._idle:  # another read may be faster, and take the one that was opened for this read

@@ -300,7 +300,7 @@ def on_disk(size: int) -> int:
 
 
 def make_folder(path: Path) -> int:
-    """Create a folder and its parents, readable for all users whatever the umask. Return how many were created."""
+    """Create a folder and its parents, readable for all users with any umask. Return how many were created."""
     if path.is_dir():
         return 0
     missing = [path]

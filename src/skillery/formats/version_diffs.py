@@ -83,7 +83,9 @@ class Compared(NamedTuple):
 
     side: DiffSide
     manifest: Mapping[str, Any]
-    """The JSON values. That of an unpublished folder may lack `kind` and `namespace`, which are then not compared."""
+    """The JSON values. The manifest of an unpublished folder may have no `kind` and `namespace`: they are then not
+    compared.
+    """
     files: Mapping[str, FileFacts]
     read: Callable[[str], bytes]
     """Return the content of a file. It is called only for files of at most MOST_TEXT_BYTES."""

@@ -150,7 +150,7 @@ class _LimitedRead:
 def _end(ended: Future[Any], call: Callable[[], Any]) -> None:
     try:
         ended.set_result(call())
-    except Exception as error:  # noqa: BLE001 - whatever a plugin raises
+    except Exception as error:  # noqa: BLE001 - any error of a plugin
         ended.set_exception(error)
     except BaseException as error:  # noqa: BLE001 - SystemExit of a plugin would end the event loop
         ended.set_exception(RuntimeError(f"{type(error).__name__}: {error}"))

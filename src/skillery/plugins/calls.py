@@ -94,7 +94,7 @@ class PluginFunction:
                 self._hanging += 1
                 ended.add_done_callback(self._returned)
                 return self._failed("timed_out", f"no answer within {seconds:g} seconds")
-            except Exception as error:  # noqa: BLE001 - whatever a plugin raises
+            except Exception as error:  # noqa: BLE001 - any error of a plugin
                 return self._failed("raised", error)
 
     def _failed(self, reason: Reason, error: BaseException | str) -> PluginFailed:

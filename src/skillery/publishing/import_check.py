@@ -170,7 +170,7 @@ class ImportCheck:
         """Return findings that say why the entrypoint cannot be imported or called. Raise Unavailable if the client
         disconnects.
 
-        Scripts and handlers of tools are programs: to import them is to run them, so they are not imported.
+        Scripts and handlers of tools are not imported, because importing a program runs it.
         """
         relative, runtime = await self._relative(identity, bundle), bundle.manifest.called
         if runtime is None or not self._seconds:

@@ -1,6 +1,6 @@
 """The check of files that are not Python: the syntax of JavaScript and shell, and the exports of JavaScript handlers.
 
-The code runs in the sandbox without network, secrets and blobs: to import a handler is to run its first lines.
+The code runs in the sandbox without network, secrets and blobs: importing a handler runs its first lines.
 """
 
 from __future__ import annotations

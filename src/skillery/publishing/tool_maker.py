@@ -241,7 +241,7 @@ def _remove(connection: Connection, identity: Identity, name: str, skill: str | 
 def _where_kept(connection: Connection, identity: Identity, name: str) -> str | None:
     """Return the skill under which define_tool stores a tool of this name, if this skill exists.
 
-    Otherwise, return the skill that offers a tool of this name, or None if there is none.
+    Otherwise, return the skill that offers a tool of this name, or None if no skill does.
     """
     try:
         kept = _skill_for(identity, name, None)

@@ -78,8 +78,8 @@ class Lookup:
     def _highest_in(
         self, connection: Connection, name: str, segments: tuple[Segment, ...], further: dict[str, Any]
     ) -> list[Any]:
-        """Return the row of the highest version in any segment, or [] if there is none. Each segment needs one index
-        scan.
+        """Return the row of the highest version in any segment, or [] if the segments contain no version. Each segment
+        needs one index scan.
         """
         if not segments:
             return []

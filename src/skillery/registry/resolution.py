@@ -112,7 +112,7 @@ def skill_not_found(connection: Connection, identity: Identity, name: str) -> Sk
 
 
 def find_skill(connection: Connection, identity: Identity, name: str) -> int | None:
-    """Return the id of a skill, or None if the identity sees no version of the skill, whatever the version's status."""
+    """Return the id of a skill, or None if the identity sees no version of the skill. Versions of any status count."""
     rows = _SKILL.rows(connection, name=name)
     if not rows:
         return None

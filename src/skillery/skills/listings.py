@@ -226,7 +226,7 @@ def seen_rows(
 
 
 class FirstSkill(msgspec.Struct, frozen=True):
-    """An item of list_skills with `summary`. Items that early releases stored lack some members."""
+    """An item of list_skills with `summary`. Items that early releases stored do not have all members."""
 
     name: str
     description: str = ""

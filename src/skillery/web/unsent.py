@@ -1,4 +1,4 @@
-"""Forms that belong to no session of the browser: the server does not act upon them, and keeps their text for the user.
+"""Forms that belong to no session of the browser: the server does not process them, and returns their text to the user.
 
 A session can end while a user types. The text then stays in the page: first next to the login, and after the login in
 a form that the user sends again. Nothing is stored on the server.
@@ -29,7 +29,7 @@ KEPT, ADDRESS = "kept", "kept_for"
 
 
 class Unsent(NamedTuple):
-    """The text of a form that was not acted upon."""
+    """The text of a form that was not processed."""
 
     address: str
     """The address that the form is sent to."""

@@ -60,7 +60,7 @@ async def read_multipart(request: PageRequest, on_file: OnFile, most_bytes: int)
 
 
 async def read_texts(request: PageRequest) -> Pairs | None:
-    """Return the fields of a form that the server does not act upon, without files. Return None for a large form.
+    """Return the fields of a form that the server does not process, without files. Return None for a large form.
 
     Raise the errors of `read_multipart`, except OutdatedForm.
     """

@@ -149,7 +149,7 @@ class _Use(msgspec.Struct):
 
 
 def _left_by(connection: Connection, identity: Identity, run_id: str) -> rows.SnapshotRow:
-    """Return the snapshot that was current at the end of a run. Raise SnapshotNotFound if there is none."""
+    """Return the snapshot that was current at the end of a run. Raise SnapshotNotFound if it does not exist."""
     found = select(runs.c.workspace_json).where(runs.c.id == run_id.replace("\0", ""), runs.c.identity == identity.name)
     text = connection.scalar(found)
     if not text:

@@ -170,7 +170,7 @@ class New(NamedTuple):
 
 
 def add_workspace(connection: Connection, identity: Identity, new: New, quotas: Quotas) -> WorkspaceRow:
-    """Insert a workspace. A fork costs a few rows, whatever its size. Raise QuotaExceeded if a quota is reached."""
+    """Insert a workspace. A fork of any size costs a few rows. Raise QuotaExceeded if a quota is reached."""
     size = new.origin.size_bytes if new.origin else 0
     take_turns(connection, "workspaces of", identity.name)
     admit_to_workspaces(connection, quotas, identity.name, more=1, more_bytes=size)

@@ -75,7 +75,7 @@ class Packets:
         self._loop = asyncio.get_running_loop()
 
     def _watch(self) -> None:
-        # Only when a caller waits: nobody reads the connections of most runs before their end.
+        # Only when a caller waits: the connections of most runs have no reader before the run ends.
         if not (self._is_watched or self._ended):
             self._is_watched = True
             self._loop.add_reader(self._socket, self._read)

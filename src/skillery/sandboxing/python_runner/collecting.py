@@ -73,7 +73,7 @@ def collection_of(
     folder: str = "/workspace",
     lock_folder: str = "/tmp",  # noqa: S108 - as above
 ) -> Collection | None:
-    """Return what is to be collected of a run that has ended; None if there is nothing."""
+    """Return the files to collect from an ended run, or None if no file is collected."""
     kept = session.left_files
     if kept is None and not (saves(job) and session.has_begun):
         return None

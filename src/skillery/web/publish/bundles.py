@@ -114,7 +114,7 @@ async def keep(request: PageRequest, bundle: Bundle) -> str:
 
 
 async def find(request: PageRequest, upload: str) -> tuple[Bundle, str]:
-    """Return an upload of the user and its digest. Raise BlobNotFound if there is none."""
+    """Return an upload of the user and its digest. Raise BlobNotFound if the upload does not exist."""
     blob = await request.site.core.blobs.find_blob(request.identity, upload)
     if blob.kind != _KIND or blob.owner != request.identity.name:
         raise BlobNotFound(

@@ -1,16 +1,16 @@
 """Forking runs: the zygote receives an order, forks pid 1 of the run, answers, and waits for the next order.
 
 One script of system calls does all of this, as long as the parameters of the runs are the same. The zygote's
-interpreter is needed only for the first run with other parameters. Whatever the interpreter does after a fork costs:
-the kernel copies each page of memory that it changes.
+interpreter is needed only for the first run with other parameters. After a fork, Python code is
+expensive: the kernel copies each page of memory that it changes.
 
 Pid 1 of a run shares the zygote's memory until it becomes the program of `init`, and the zygote stops for this time
 (vfork). So the kernel copies the table of the zygote's pages only for pid 2. Pid 1 executes only calls of the script,
 which the zygote wrote, and no other process may trace it. Two kinds of zygotes and runs do not share memory:
 
 - Zygotes with preloaded packages. Their pid 1 waits for the server, and other runs should not wait as well.
-- Runs with little memory (see `shares_memory` of their parameters). If the kernel ended pid 1 for lack of memory, it
-  would end all processes with the same memory.
+- Runs with little memory (see `shares_memory` of their parameters). If the kernel ended pid 1 because memory ran out,
+  it would end all processes with the same memory.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ def set_variables(job: Job) -> None:
 
 
 def find(name: str) -> str | None:
-    """Return the path of a program that the run can see; None if there is none."""
+    """Return the path of a program, or None if the run sees no program of this name."""
     folders = [*os.environ.get("PATH", "").split(":"), os.path.join(sys.base_prefix, "bin")]
     paths = (os.path.join(folder, name) for folder in folders if folder)
     return next((path for path in paths if os.path.isfile(path) and os.access(path, os.X_OK)), None)

@@ -30,7 +30,7 @@ function answer(text) {
   fs.closeSync(output);
 }
 
-// Describes an error with the frames of user code, whatever the error's own properties do.
+// Describes an error with the frames of user code, even if reading a property of the error throws.
 function described(error) {
   if (error instanceof Told) return error.told;
   try {
