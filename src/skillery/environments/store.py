@@ -208,14 +208,16 @@ class Environments:
         return None
 
     async def _run_build(self, sha256: str, lock: bytes, progress: BuildProgress, *, force: bool) -> Built:
-        recorder = asyncio.create_task(self._record_progress(sha256, progress))
+        is_over = asyncio.Event()
+        recorder = asyncio.create_task(self._record_progress(sha256, progress, is_over))
         try:
             async with self._turns:
                 target = await asyncio.to_thread(self._shelf.next_folder, sha256)
                 make_room = partial(self._make_room, sha256)
                 return await self._builder.build(lock, target, progress, make_room, force=force)
         finally:
-            recorder.cancel()
+            # A cancelled write may still reach the database, and then later than the final state.
+            is_over.set()
             await asyncio.gather(recorder, return_exceptions=True)
 
     async def _note_failure(self, sha256: str, failure: Failure, message: str, *, passing: bool = False) -> Failure:
@@ -227,15 +229,16 @@ class Environments:
             await self._note(sha256, "ready", message, installed.size_bytes)
         return failure
 
-    async def _record_progress(self, sha256: str, progress: BuildProgress) -> None:
-        """Record the progress of a build now and after each change."""
+    async def _record_progress(self, sha256: str, progress: BuildProgress, is_over: asyncio.Event) -> None:
+        """Record the progress of a build now and after each change, until `is_over`."""
         recorded = None
-        while True:
+        while not is_over.is_set():
             state = (progress.step, progress.done, progress.total)
             if state != recorded:
                 await self._note(sha256, "building", progress=state)
                 recorded = state
-            await asyncio.sleep(PROGRESS_SECONDS)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(is_over.wait(), PROGRESS_SECONDS)
 
     async def _note(
         self, sha256: str, state: State, message: str = "", size: int = 0, progress: tuple[str, int, int] = ("", 0, 0)
