@@ -37,12 +37,13 @@ def make_wheel(
     ]
     content[f"{info}/RECORD"] = "\n".join([*rows, f"{info}/RECORD,,"]) + "\n"
     path = house / f"{name}-{version}-{tag}.whl"
-    with zipfile.ZipFile(path, "w") as archive:
+    unfinished = path.with_suffix(".part")  # a server may read the folder at any time
+    with zipfile.ZipFile(unfinished, "w") as archive:
         for entry, text in {**content, **(more or {})}.items():
             info_of = zipfile.ZipInfo(entry)
             info_of.external_attr = (0o120777 if entry in links else 0o100644) << 16
             archive.writestr(info_of, text, zipfile.ZIP_DEFLATED)
-    return path
+    return unfinished.replace(path)
 
 
 def hash_of(text: str) -> str:

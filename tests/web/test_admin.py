@@ -223,13 +223,10 @@ def wait_for(browser: Browser, words: str) -> str:
 
 @pytest.mark.full
 @pytest.mark.asyncio(loop_scope="session")
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
-async def test_the_pages_have_no_fault(
-    tokens_sqlite: Server, open_page: OpenPage, new_name: str, width: int, dark: bool
-) -> None:
+async def test_the_pages_have_no_fault(tokens_sqlite: Server, open_page: OpenPage, new_name: str, width: int) -> None:
     token = token_of(tokens_sqlite, f"{new_name}-admin", "admin")
-    page = await open_page(tokens_sqlite, "/account", dark=dark, width=width, token=token)
+    page = await open_page(tokens_sqlite, "/account", width=width, token=token)
     for path in ["/account", *PAGES]:
         await page.goto(path)
 

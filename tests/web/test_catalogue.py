@@ -185,13 +185,10 @@ def test_versions_in_other_states_are_for_their_authors(tokens_sqlite: Server, n
 
 @pytest.mark.smoke
 @pytest.mark.asyncio(loop_scope="session")
-@pytest.mark.parametrize("dark", [False, pytest.param(True, marks=pytest.mark.full)], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [1280, pytest.param(390, marks=pytest.mark.full)])
 @pytest.mark.parametrize("path", ["/", *(pytest.param(f"/?{query}", marks=pytest.mark.full) for query in QUERIES)])
-async def test_the_page_has_no_fault(
-    sqlite_server: Server, open_page: OpenPage, path: str, width: int, dark: bool
-) -> None:
-    page = await open_page(sqlite_server, path, dark=dark, width=width)
+async def test_the_page_has_no_fault(sqlite_server: Server, open_page: OpenPage, path: str, width: int) -> None:
+    page = await open_page(sqlite_server, path, width=width)
 
     assert await layout_shift(page) == 0
     assert await overflow(page) == []

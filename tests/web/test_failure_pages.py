@@ -124,15 +124,14 @@ FAILURES = {
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize("status", FAILURES)
 async def test_a_page_of_a_failure_leads_on_and_has_no_fault(
-    status: int, width: int, dark: bool, failing: Failing, open_page: OpenPage
+    status: int, width: int, failing: Failing, open_page: OpenPage
 ) -> None:
     fail, heading, says, link, address = FAILURES[status]
     cookies = {429: None, 500: failing.broken}.get(status, failing.cookies)
-    page = await open_page(failing.server, "/login", dark=dark, width=width, storage_state=cookies)
+    page = await open_page(failing.server, "/login", width=width, storage_state=cookies)
     answer = await fail(page, failing)
     text = await page.inner_text("main")
 

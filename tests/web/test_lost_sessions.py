@@ -218,12 +218,11 @@ async def test_text_comes_back_only_to_its_user(
 
 @pytest.mark.full
 @in_browser
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
 async def test_the_page_of_a_lost_session_has_no_fault(
-    tokens_sqlite: Server, open_page: OpenPage, token: str, skill: str, width: int, dark: bool
+    tokens_sqlite: Server, open_page: OpenPage, token: str, skill: str, width: int
 ) -> None:
-    page = await open_page(tokens_sqlite, skill, token=token, width=width, dark=dark)
+    page = await open_page(tokens_sqlite, skill, token=token, width=width)
     await type_and_lose(page)
 
     assert await overflow(page) == []

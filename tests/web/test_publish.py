@@ -253,18 +253,15 @@ async def test_a_dropped_folder_is_read_completely(sqlite_server: Server, open_p
 
 @pytest.mark.full
 @pytest.mark.asyncio(loop_scope="session")
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
-async def test_the_pages_have_no_fault(
-    sqlite_server: Server, open_page: OpenPage, new_name: str, width: int, dark: bool
-) -> None:
+async def test_the_pages_have_no_fault(sqlite_server: Server, open_page: OpenPage, new_name: str, width: int) -> None:
     browser = Browser(sqlite_server.url, **HTML)
     press(browser, send(browser, files_of(new_name)).headers["location"], "publish")
     bad = {**files_of(new_name, "1.1.0"), "code/main.py": "def main(args:\n"}
     paths = ["/publish"]
     for files in (files_of(new_name, "1.1.0"), {**files_of(new_name), "SKILL.md": "# y\n"}, bad, {"SKILL.md": "# x\n"}):
         paths.append(send(browser, files).headers["location"])
-    page = await open_page(sqlite_server, "/publish", dark=dark, width=width)
+    page = await open_page(sqlite_server, "/publish", width=width)
     for path in paths:
         await page.goto(path)
 

@@ -281,11 +281,8 @@ def test_changed_words_are_marked() -> None:
 
 @pytest.mark.full
 @pytest.mark.asyncio(loop_scope="session")
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
-async def test_the_pages_have_no_fault(
-    tokens_sqlite: Server, open_page: OpenPage, new_name: str, width: int, dark: bool
-) -> None:
+async def test_the_pages_have_no_fault(tokens_sqlite: Server, open_page: OpenPage, new_name: str, width: int) -> None:
     shop = Shop(tokens_sqlite, new_name)
     paths = [
         "/review",
@@ -295,7 +292,7 @@ async def test_the_pages_have_no_fault(
         f"/s/{shop.name}@1.1.0/diff/1.0.0",
         "/review?ns=none",
     ]
-    page = await open_page(tokens_sqlite, "/review", dark=dark, width=width, token=shop.bob)
+    page = await open_page(tokens_sqlite, "/review", width=width, token=shop.bob)
     for path in paths:
         await page.goto(path)
 

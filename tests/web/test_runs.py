@@ -230,17 +230,14 @@ def test_logs_keep_colours_and_nothing_else(text: str, parts: list[tuple[str, st
 
 @pytest.mark.full
 @pytest.mark.asyncio(loop_scope="session")
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
-async def test_the_pages_have_no_fault(
-    sqlite_server: Server, open_page: OpenPage, new_name: str, width: int, dark: bool
-) -> None:
+async def test_the_pages_have_no_fault(sqlite_server: Server, open_page: OpenPage, new_name: str, width: int) -> None:
     make(sqlite_server.rpc, new_name)
     run = sqlite_server.rpc("execute_skill", name=new_name, args={"seconds": 0})
     failed = sqlite_server.rpc("execute_skill", name=new_name, args={"seconds": "x"})
     paths = [f"/s/{new_name}/try", "/s/text.csv.profile/try?example=1", "/runs", "/runs?skill=none.such"]
     paths += [f"/runs/{one['run_id']}" for one in (run, failed)]
-    page = await open_page(sqlite_server, "/account", dark=dark, width=width)
+    page = await open_page(sqlite_server, "/account", width=width)
     for path in paths:
         await page.goto(path)
 

@@ -298,10 +298,9 @@ PAGES = (
 
 @pytest.mark.full
 @pytest.mark.asyncio(loop_scope="session")
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
-async def test_the_pages_have_no_fault(shown: ShownSkill, open_page: OpenPage, width: int, dark: bool) -> None:
-    page = await open_page(shown.server, "/login", dark=dark, width=width, token=shown.ann)
+async def test_the_pages_have_no_fault(shown: ShownSkill, open_page: OpenPage, width: int) -> None:
+    page = await open_page(shown.server, "/login", width=width, token=shown.ann)
     paths = [shown.path(*below).replace("/?", "?") for below in PAGES]
     paths += [shown.path(version="0.9.0"), shown.path("diff", "1.9.0", version="1.10.0"), "/s/shown.coun"]
     for path in paths:
