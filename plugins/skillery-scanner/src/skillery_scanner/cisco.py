@@ -48,7 +48,7 @@ class CiscoEngine:
         files = {file.path: base64.b64encode(file.content).decode() for file in skill.files}
         answer = self._process.ask(msgspec.json.encode({"files": files}))
         try:
-            return [_match(one) for one in _ANSWER.decode(answer)]
+            return [_match(finding) for finding in _ANSWER.decode(answer)]
         except (msgspec.DecodeError, msgspec.ValidationError, KeyError, TypeError) as error:
             raise ScanFailed(f"the answer of cisco-ai-skill-scanner has an unknown form: {error}") from None
 
@@ -57,15 +57,17 @@ class CiscoEngine:
         self._folder.cleanup()
 
 
-def _match(found: dict[str, Any]) -> Match:
+def _match(finding: dict[str, Any]) -> Match:
     """Return a finding as a match of the rule `cisco.<rule>`. A version of a rule has one name."""
-    name = _NAME.sub("-", str(found["rule"]).lower()).strip("-")
-    line = found["line"] if isinstance(found["line"], int) and found["line"] > 0 else None
-    return Match(f"cisco.{name}", found["file"], line, found["excerpt"], _severity(found["severity"]), found["about"])
+    name = _NAME.sub("-", str(finding["rule"]).lower()).strip("-")
+    line = finding["line"] if isinstance(finding["line"], int) and finding["line"] > 0 else None
+    return Match(
+        f"cisco.{name}", finding["file"], line, finding["excerpt"], _severity(finding["severity"]), finding["about"]
+    )
 
 
 def _severity(name: str) -> Severity:
     """Return the severity. An unknown name is high, so that it is not overlooked; `safe` is info."""
     if name == "safe":
         return "info"
-    return next((one for one in SEVERITIES if one == name), "high")
+    return next((severity for severity in SEVERITIES if severity == name), "high")

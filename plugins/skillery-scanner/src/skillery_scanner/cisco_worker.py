@@ -67,8 +67,8 @@ def _scan(scanner: Any, base: Path, files: dict[str, str]) -> list[dict[str, Any
         with contextlib.redirect_stdout(sys.stderr):
             result = scanner.scan_skill(folder, lenient=True)
     # A version with many harmless findings must not hide a severe one.
-    found = sorted((_plain(finding) for finding in result.findings), key=lambda one: _rank(one["severity"]))
-    return found[:_MOST_FINDINGS]
+    findings = sorted((_plain(finding) for finding in result.findings), key=lambda finding: _rank(finding["severity"]))
+    return findings[:_MOST_FINDINGS]
 
 
 def _rank(severity: str) -> int:

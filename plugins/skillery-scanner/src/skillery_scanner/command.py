@@ -44,7 +44,8 @@ def rules(as_json: bool) -> None:
         print_json({f"scanner.{name}": msgspec.to_builtins(rule) for name, rule in RULES.items()})
         return
     rows = [
-        (f"scanner.{name}", one.severity, f"{one.owasp} {OWASP[one.owasp]}", one.title) for name, one in RULES.items()
+        (f"scanner.{name}", rule.severity, f"{rule.owasp} {OWASP[rule.owasp]}", rule.title)
+        for name, rule in RULES.items()
     ]
     print_rows(["rule", "severity", "OWASP class", "finds"], rows)
 
@@ -61,21 +62,23 @@ def folder(folders: tuple[str, ...], target: Target, as_json: bool) -> None:
     values = target.load().settings.plugins.get("scanner", {})
     scanner = Scanner(msgspec.convert(values, ScannerSettings, strict=False), Place(Path()))
     try:
-        found = [(one, scanner.before_publish(_publication(Path(one)))) for one in folders]
+        results = [(path, scanner.before_publish(_publication(Path(path)))) for path in folders]
     finally:
         scanner.close()
     if as_json:
-        print_json({"skills": [{"folder": one, "findings": msgspec.to_builtins(findings)} for one, findings in found]})
+        print_json(
+            {"skills": [{"folder": path, "findings": msgspec.to_builtins(findings)} for path, findings in results]}
+        )
     else:
-        _print_findings(found)
-    refused = [one for one, findings in found if any(finding.severity == "error" for finding in findings)]
+        _print_findings(results)
+    refused = [path for path, findings in results if any(finding.severity == "error" for finding in findings)]
     if refused:
-        raise CheckFailed(f"{len(refused)} of {len(found)} skills would be refused: {', '.join(refused[:10])}")
+        raise CheckFailed(f"{len(refused)} of {len(results)} skills would be refused: {', '.join(refused[:10])}")
 
 
-def _print_findings(found: list[tuple[str, list[Finding]]]) -> None:
-    for one, findings in found:
-        click.echo(clean(f"{one}: {len(findings)} findings"))
+def _print_findings(results: list[tuple[str, list[Finding]]]) -> None:
+    for path, findings in results:
+        click.echo(clean(f"{path}: {len(findings)} findings"))
         for finding in findings:
             where = f"{finding.file or '-'}{f':{finding.line}' if finding.line else ''}"
             click.echo(clean(f"  {finding.severity} {finding.rule} {where}: {finding.message}"))
@@ -126,8 +129,9 @@ def rescan(restart: bool, target: Target, as_json: bool) -> None:
     if as_json:
         print_json(msgspec.to_builtins(done))
     else:
-        for one in done.new:
-            click.echo(clean(f"{one.name} {one.version}: {one.severity} {one.rule} {one.file or ''}: {one.message}"))
+        for finding in done.new:
+            subject = f"{finding.name} {finding.version}: {finding.severity} {finding.rule} {finding.file or ''}"
+            click.echo(clean(f"{subject}: {finding.message}"))
         for version in done.failed:
             click.echo(clean(f"{version}: not checked"), err=True)
         click.echo(f"{done.checked} versions checked: {len(done.new)} new findings, {len(done.failed)} not checked")

@@ -66,7 +66,8 @@ class Rescan:
         began, before = time.monotonic(), progress.checked
         while True:
             page = await client.list_versions(limit=PAGE, cursor=progress.cursor or None)
-            await self._check_page(client, [one for one in page["versions"] if one["status"] in PUBLISHED], progress)
+            versions = [version for version in page["versions"] if version["status"] in PUBLISHED]
+            await self._check_page(client, versions, progress)
             if page["next_cursor"] is None:
                 return progress
             progress.cursor = page["next_cursor"]
@@ -86,7 +87,7 @@ class Rescan:
         total, cursor = 0, None
         while True:
             page = await client.list_versions(limit=COUNTED, cursor=cursor)
-            total += sum(one["status"] in PUBLISHED for one in page["versions"])
+            total += sum(version["status"] in PUBLISHED for version in page["versions"])
             cursor = page["next_cursor"]
             if cursor is None:
                 return total
@@ -120,9 +121,10 @@ async def _check(client: Any, name: str, version: str, progress: Progress) -> No
     except AnsweredError as error:
         progress.failed.append(f"{name}@{version}: {error}")
     else:
-        for one in answer["new"]:
-            found = (one["rule"], one["severity"], one["message"], one.get("file"), one.get("line"))
-            progress.new.append(NewFinding(name, version, *found))
-        if any(one["rule"] == "scanner.failed" for one in answer["findings"]):
+        for finding in answer["new"]:
+            rule, severity, message = finding["rule"], finding["severity"], finding["message"]
+            place = finding.get("file"), finding.get("line")
+            progress.new.append(NewFinding(name, version, rule, severity, message, *place))
+        if any(finding["rule"] == "scanner.failed" for finding in answer["findings"]):
             progress.failed.append(f"{name}@{version}: the scan failed")
     progress.checked += 1

@@ -33,24 +33,24 @@ _INSTRUCTING = frozenset({".md", ".txt", ".mdx", ".rst", ".html", ".yaml", ".yml
 def scan(skill: Skill) -> list[Match]:
     """Return the matches of all rules."""
     uses = Uses()
-    found = list(lookalike_name(skill))
-    found += _instructions_in_manifest(skill)
+    matches = list(lookalike_name(skill))
+    matches += _instructions_in_manifest(skill)
     left = MOST_TOGETHER
     for file in skill.files:
-        found += formats(file.path, file.content)
+        matches += formats(file.path, file.content)
         text = _text(file)
         if text is None:
             if _is_followed(file) or _suffix(file.path) in _INSTRUCTING - {""}:
-                found.append(Match(_unread(file), file.path, None, "binary content, or text that is not UTF-8"))
+                matches.append(Match(_unread(file), file.path, None, "binary content, or text that is not UTF-8"))
             continue
         if len(text) > min(MOST_TEXT, left):
-            found.append(Match(_unread(file), file.path, None, f"{len(text)} characters"))
+            matches.append(Match(_unread(file), file.path, None, f"{len(text)} characters"))
         text = text[: max(0, min(MOST_TEXT, left))]
         left -= len(text)
-        found += _few(_in_text(file.path, text))
-        found += _few(_in_code(file.path, text, uses))
-    found += permissions(skill, uses)
-    return list(dict.fromkeys(found))
+        matches += _few(_in_text(file.path, text))
+        matches += _few(_in_code(file.path, text, uses))
+    matches += permissions(skill, uses)
+    return list(dict.fromkeys(matches))
 
 
 def _suffix(path: str) -> str:

@@ -30,9 +30,9 @@ class Scanner:
 
     def __init__(self, settings: ScannerSettings, place: Place) -> None:
         """Raise StartupError if the settings are not valid."""
-        found = problem(settings)
-        if found:
-            raise StartupError(found)
+        fault = problem(settings)
+        if fault:
+            raise StartupError(fault)
         self._settings = settings
         self._popular = _Popular(place.popular_skills, settings.popular)
         self._rules = ScanProcess(

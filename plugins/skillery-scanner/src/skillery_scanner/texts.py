@@ -116,4 +116,4 @@ def plain(text: str) -> str:
 def excerpt(text: str, start: int = 0, end: int | None = None) -> str:
     """Return a part of a text as one printable line of at most MOST_EXCERPT characters."""
     shown = " ".join(text[start : min(end or len(text), start + MOST_EXCERPT)].split())
-    return "".join(one if one.isprintable() else f"\\u{ord(one):04x}" for one in shown)[:MOST_EXCERPT]
+    return "".join(letter if letter.isprintable() else f"\\u{ord(letter):04x}" for letter in shown)[:MOST_EXCERPT]

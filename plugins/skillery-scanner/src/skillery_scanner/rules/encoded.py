@@ -32,8 +32,8 @@ def encoded_text(path: str, text: str) -> Iterator[Match]:
             left -= 1
             if left < 0:
                 return
-            found = next(commands(path, decoded), None) or next(instructions(path, decoded), None)
-            if found is not None:
+            match = next(commands(path, decoded), None) or next(instructions(path, decoded), None)
+            if match is not None:
                 yield Match("encoded-text", path, piece.numbers[0], excerpt(decoded))
                 break
 
@@ -64,6 +64,10 @@ def _readable(content: bytes) -> str:
             text = content.decode(encoding)
         except UnicodeDecodeError:
             continue
-        if text and text.isascii() and sum(one.isprintable() or one.isspace() for one in text) / len(text) > _READABLE:
+        if (
+            text
+            and text.isascii()
+            and sum(letter.isprintable() or letter.isspace() for letter in text) / len(text) > _READABLE
+        ):
             return text
     return ""

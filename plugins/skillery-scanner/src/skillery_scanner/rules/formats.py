@@ -80,12 +80,12 @@ def formats(path: str, content: bytes) -> Iterator[Match]:
 
 
 def _program(content: bytes, suffix: str) -> str:
-    found = next((name for magic, name in _PROGRAMS if content.startswith(magic)), "")
-    if found == "a Windows program" and b"PE\0\0" not in content[:4096] and suffix not in _PROGRAM_NAMES:
+    program = next((name for magic, name in _PROGRAMS if content.startswith(magic)), "")
+    if program == "a Windows program" and b"PE\0\0" not in content[:4096] and suffix not in _PROGRAM_NAMES:
         return ""  # a text may begin with MZ
-    if not found and content[2:4] == _PYC_MAGIC and (suffix in {".pyc", ".pyo"} or b"\xe3\0\0\0" in content[:32]):
+    if not program and content[2:4] == _PYC_MAGIC and (suffix in {".pyc", ".pyo"} or b"\xe3\0\0\0" in content[:32]):
         return "compiled Python"
-    return found
+    return program
 
 
 def _archive(path: str, suffix: str, archive: str, content: bytes) -> Iterator[Match]:

@@ -41,12 +41,12 @@ def _characters(path: str, text: str) -> Iterator[Match]:
         if line.isascii():
             continue
         without_flags = _FLAG.sub("", line)
-        found = _TAGS.search(without_flags) or _SELECTORS.search(line)
-        if found:
-            yield Match("hidden-text", path, number, _shown(found[0]))
+        match = _TAGS.search(without_flags) or _SELECTORS.search(line)
+        if match:
+            yield Match("hidden-text", path, number, _shown(match[0]))
         if _BIDIRECTIONAL.search(line) and not _RIGHT_TO_LEFT.search(line):
             yield Match("bidirectional-text", path, number, excerpt(line))
-        zero_width += [(number, one) for one in _ZERO_WIDTH.findall(line)]
+        zero_width += [(number, character) for character in _ZERO_WIDTH.findall(line)]
     if len(zero_width) > _FEW:
         yield Match("hidden-text", path, zero_width[0][0], f"{len(zero_width)} zero-width characters")
 
@@ -60,8 +60,8 @@ def _shown(characters: str) -> str:
 
 def _hidden_instructions(path: str, text: str) -> Iterator[Match]:
     for pattern in (_COMMENT, _INVISIBLE_STYLE):
-        for found in pattern.finditer(text):
-            match = next(instructions(path, found[1]), None)
+        for hidden in pattern.finditer(text):
+            match = next(instructions(path, hidden[1]), None)
             if match is not None:
-                line = text.count("\n", 0, found.start(1)) + (match.line or 1)
+                line = text.count("\n", 0, hidden.start(1)) + (match.line or 1)
                 yield Match("hidden-instruction", path, line, match.excerpt)

@@ -30,9 +30,9 @@ def _phrases(paragraph: Piece) -> Iterator[tuple[str, str, int]]:
     for rule, (hints, patterns) in PHRASES.items():
         if not any(hint in paragraph.text for hint in hints):
             continue
-        found = next((match for pattern in patterns if (match := pattern.search(paragraph.text))), None)
-        if found:
-            yield rule, excerpt(paragraph.text, found.start(), found.end()), paragraph.line_at(found.start())
+        phrase = next((match for pattern in patterns if (match := pattern.search(paragraph.text))), None)
+        if phrase:
+            yield rule, excerpt(paragraph.text, phrase.start(), phrase.end()), paragraph.line_at(phrase.start())
 
 
 def _stealing(path: str, paragraph: Piece) -> Match | None:
@@ -41,7 +41,7 @@ def _stealing(path: str, paragraph: Piece) -> Match | None:
     Each part is searched separately. One expression for all parts would take quadratic time on hostile texts.
     """
     text = paragraph.text
-    places = [found.start() for found in PLACE.finditer(text)]
+    places = [match.start() for match in PLACE.finditer(text)]
     sends = [match.start() for match in SEND.finditer(text)] if places else []
     if not sends:
         return None

@@ -89,7 +89,7 @@ def permissions(skill: Skill, uses: Uses) -> Iterator[Match]:
     yield from _undeclared(network, secrets, uses)
     if uses.has_code:
         yield from _unused(network, secrets, uses)
-    wide = [one for one in network if one.count(".") < 2 and "*." in one]
+    wide = [pattern for pattern in network if pattern.count(".") < 2 and "*." in pattern]
     if wide or len(network) > _MANY:
         yield Match("wide-network", "skill.toml", None, excerpt(wide[0] if wide else f"{len(network)} hosts"))
 
@@ -105,7 +105,7 @@ def _undeclared(network: Sequence[str], secrets: Sequence[str], uses: Uses) -> I
 
 def _unused(network: Sequence[str], secrets: Sequence[str], uses: Uses) -> Iterator[Match]:
     text = "\n".join(uses.text)
-    if network and not uses.connects and not any(_host_of(one) in text for one in network):
+    if network and not uses.connects and not any(_host_of(pattern) in text for pattern in network):
         yield Match("unused-permission", "skill.toml", None, excerpt(f"network: {', '.join(network[:5])}"))
     for name in secrets:
         if name not in text:
@@ -113,9 +113,9 @@ def _unused(network: Sequence[str], secrets: Sequence[str], uses: Uses) -> Itera
 
 
 def _declared(manifest: Mapping[str, Any], key: str) -> list[str]:
-    found = manifest.get("permissions")
-    listed = found.get(key) if isinstance(found, Mapping) else None
-    return [one for one in listed if isinstance(one, str)] if isinstance(listed, Sequence) else []
+    table = manifest.get("permissions")
+    listed = table.get(key) if isinstance(table, Mapping) else None
+    return [text for text in listed if isinstance(text, str)] if isinstance(listed, Sequence) else []
 
 
 def _host_of(pattern: str) -> str:

@@ -78,7 +78,7 @@ def _nodes_of(tree: ast.AST) -> list[ast.AST]:
         for name in node._fields:
             value = getattr(node, name, None)
             if isinstance(value, list):
-                children += [one for one in value if isinstance(one, ast.AST)]
+                children += [child for child in value if isinstance(child, ast.AST)]
             elif isinstance(value, ast.AST) and not isinstance(value, _NO_NODES):
                 children.append(value)
         waiting += reversed(children)
@@ -191,7 +191,7 @@ class PythonCode:
         if _NETWORK.fullmatch(name):
             return "network"
         if _DECODERS.fullmatch(name):
-            inner = next((found for arg in node.args if (found := self.taint(arg))), None)
+            inner = next((taint for arg in node.args if (taint := self.taint(arg))), None)
             return inner or "encoded"
         return "private" if self._reads_private(node, name) else None
 
@@ -211,13 +211,13 @@ class PythonCode:
 
         Each node is examined once, children first: in a long chain of calls, every call contains all earlier ones.
         """
-        found: set[int] = set()
+        sensitive: set[int] = set()
         for node in reversed(self.nodes):
             text = self.names.text_of(node)
             is_named = bool(text) and len(text or "") < 500 and _SENSITIVE.search(text or "") is not None
-            if is_named or any(id(child) in found for child in ast.iter_child_nodes(node)):
-                found.add(id(node))
-        return found
+            if is_named or any(id(child) in sensitive for child in ast.iter_child_nodes(node)):
+                sensitive.add(id(node))
+        return sensitive
 
     # -- calls
 
@@ -226,7 +226,7 @@ class PythonCode:
         arguments = [*node.args, *(keyword.value for keyword in node.keywords)]
         if _STARTS.fullmatch(name) and node.args and isinstance(node.args[0], ast.List | ast.Tuple):
             arguments = self._code_in(node.args[0])
-        taints = {found for argument in arguments if (found := self.taint(argument))}
+        taints = {taint for argument in arguments if (taint := self.taint(argument))}
         if name and _EXECUTES.fullmatch(name):
             yield from self._execution(node, name, taints)
         elif "private" in taints and (_SENDING.fullmatch(name) or self._sends(node)):
@@ -249,7 +249,7 @@ class PythonCode:
     def _code_in(self, command: ast.List | ast.Tuple) -> list[ast.expr]:
         """Return the parts of a command that are code: the program, and what follows an option such as `-c`."""
         parts = command.elts[:40]
-        after = [two for one, two in pairwise(parts) if self.names.text_of(one) in {"-c", "-e", "/c"}]
+        after = [argument for option, argument in pairwise(parts) if self.names.text_of(option) in {"-c", "-e", "/c"}]
         return [*parts[:1], *after]
 
     def _command(self, node: ast.Call) -> str:

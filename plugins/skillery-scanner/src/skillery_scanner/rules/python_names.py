@@ -25,13 +25,13 @@ class Names:
     def _note(self, node: ast.AST) -> None:
         if isinstance(node, ast.Import):
             self.modules.update(name.name for name in node.names)
-            for one in node.names:
-                top = one.name.partition(".")[0]
-                self.aliases[one.asname or top] = one.name if one.asname else top
+            for alias in node.names:
+                top = alias.name.partition(".")[0]
+                self.aliases[alias.asname or top] = alias.name if alias.asname else top
         elif isinstance(node, ast.ImportFrom) and not node.level:
             self.modules.update(f"{node.module}.{name.name}" for name in node.names)
-            for one in node.names:
-                self.aliases[one.asname or one.name] = f"{node.module}.{one.name}"
+            for alias in node.names:
+                self.aliases[alias.asname or alias.name] = f"{node.module}.{alias.name}"
         elif isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
             self._note_assignment(node.targets[0].id, node.value)
 

@@ -174,8 +174,8 @@ def commands(path: str, text: str) -> Iterator[Match]:
         line = piece.text.lower()
         for rule, hints, patterns in likely:
             if any(hint in line for hint in hints):
-                found = next((match for pattern in patterns if (match := pattern.search(line))), None)
-                if found:
-                    yield Match(rule, path, piece.numbers[0], excerpt(piece.text, found.start(), found.end()))
-        if any(hint in line for hint in _SENDERS) and (found := _THEFT.search(line)):
-            yield Match("data-theft", path, piece.numbers[0], excerpt(piece.text, found.start(), found.end()))
+                danger = next((match for pattern in patterns if (match := pattern.search(line))), None)
+                if danger:
+                    yield Match(rule, path, piece.numbers[0], excerpt(piece.text, danger.start(), danger.end()))
+        if any(hint in line for hint in _SENDERS) and (danger := _THEFT.search(line)):
+            yield Match("data-theft", path, piece.numbers[0], excerpt(piece.text, danger.start(), danger.end()))
