@@ -142,19 +142,19 @@ class DatabaseSecrets(Secrets):
         If there is no secret and no key, create the key file. Without the test, only a run would notice that a key was
         lost.
         """
-        one = next(((name, token) for name in self.names() if (token := self._values.get(name)) is not None), None)
+        stored = next(((name, token) for name in self.names() if (token := self._values.get(name)) is not None), None)
         try:
             keys = self._keys.read()
         except _NoKey:
-            if one is not None:
+            if stored is not None:
                 raise Unavailable(
                     "the key that encrypted the secrets of this database is missing",
                     hint="Bring the key file back, or remove the secrets and set them again.",
                 ) from None
             self._keys.make()
             keys = self._keys.read()
-        if one is not None:
-            _check_opens(keys, *one)
+        if stored is not None:
+            _check_opens(keys, *stored)
         return keys
 
 

@@ -60,8 +60,8 @@ class DirectoryStorage(Storage):
         with _speaking():
             self.path_of(digest).unlink(missing_ok=True)
 
-    def stored_before(self, moment: datetime) -> Iterator[tuple[str, int]]:
-        until = moment.timestamp()
+    def stored_before(self, time: datetime) -> Iterator[tuple[str, int]]:
+        until = time.timestamp()
         for path in self.folder.glob("[0-9a-f][0-9a-f]/*"):
             with suppress(FileNotFoundError, ContentMissing):  # deleted since, or a foreign file
                 stat = self.path_of(path.name).stat()

@@ -118,8 +118,8 @@ class PlainRun:
                 dialogue = await self._set_up()
         except (BrokenSetup, TimeoutError, OSError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
-            what = f"the process could not be started: {reason or 'it took too long'}"
-            self._session.stopped = Failure(FailureType.SANDBOX_ERROR, what)
+            message = f"the process could not be started: {reason or 'it took too long'}"
+            self._session.stopped = Failure(FailureType.SANDBOX_ERROR, message)
         else:
             await self._session.follow(dialogue, self._end_of_code)
 

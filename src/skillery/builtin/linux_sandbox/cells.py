@@ -46,11 +46,11 @@ def heard(raw: bytes) -> CellEnd:
         return CellEnd("ended", *STATUS.unpack(raw))
     if len(raw) < FAILURE.size:
         return CellEnd("failed", message="the sandbox sent an unknown message")
-    step, (answer,) = said(raw[: -FAILURE.size].decode(errors="replace")), FAILURE.unpack(raw[-FAILURE.size :])
+    step, (answer,) = one_line(raw[: -FAILURE.size].decode(errors="replace")), FAILURE.unpack(raw[-FAILURE.size :])
     return CellEnd("failed", message=f"{step}: {errno.errorcode.get(-answer, f'it answered {answer}')}")
 
 
-def said(text: str) -> str:
+def one_line(text: str) -> str:
     """Return the text as one line of limited length."""
     return "".join(letter if letter.isprintable() else " " for letter in text[:MOST_SAID])
 

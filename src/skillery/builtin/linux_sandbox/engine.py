@@ -79,7 +79,7 @@ class CellRun:
         self._job = job
         self._host = host
         self._demand = Demand(shape(job.limits), PROXY_PORT if job.network else None)
-        self._way_out: Session | None = None
+        self._egress: Session | None = None
         self._cell: Cell | None = None
         self._collector: Cell | None = None
         """The cell that collects the files after the end of `_cell`."""
@@ -140,10 +140,10 @@ class CellRun:
             channel = cell.channel or await self._open_channel(cell)
             return await self._hand_over(cell, channel, mounting)
         except (BrokenSetup, ConnectionError) as broken:
-            said = await cell.event()
+            event = await cell.event()
             explained = (isinstance(broken, BrokenSetup) and broken.explained) or self._oom_kills()
-            if explained or (said is not None and said.message):
-                raise BrokenSetup((said and said.message) or str(broken)) from None
+            if explained or (event is not None and event.message):
+                raise BrokenSetup((event and event.message) or str(broken)) from None
             raise ZygoteLost(str(broken)) from None
         finally:
             if mounting is not None:
@@ -156,7 +156,7 @@ class CellRun:
         """
         if self._job.network:  # the first message is the listener for the proxy
             job, egress = self._job, self._capabilities.egress
-            self._way_out = await egress.open_over(
+            self._egress = await egress.open_over(
                 cell.bare_channel, job.network, cell.log.note, private=job.private_network, identity=job.identity
             )
         return await cell.open_channel()
@@ -175,11 +175,11 @@ class CellRun:
         return dialogue
 
     async def _leave(self) -> None:
-        cell, way_out, self._cell, self._way_out = self._cell, self._way_out, None, None
+        cell, egress, self._cell, self._egress = self._cell, self._egress, None, None
         if cell is not None:
             self._pool.drop(cell)
-        if way_out is not None:
-            await way_out.close()
+        if egress is not None:
+            await egress.close()
 
     # -- while the code runs -----------------------------------------------------------------------------------
 
@@ -212,7 +212,7 @@ class CellRun:
             if self._session.status is None:
                 self._session.status = await self._end_of_code()
             oom_killed, used = self._oom_kills() > 0, self._used(self._cell)
-        network = await self._way_out.close() if self._way_out is not None else ()
+        network = await self._egress.close() if self._egress is not None else ()
         if self._cell is not None:
             log = await self._cell.log.finish(LOG_SECONDS)
             await self._collect(self._cell)
@@ -240,7 +240,7 @@ class CellRun:
 
     async def _collect_beside(self, cell: Cell, collection: Collection) -> None:
         """Collect in a new cell, which sees the workspace of the ended one."""
-        fresh = self._collector = await self._pool.beside(cell)
+        fresh = self._collector = await self._pool.next_to(cell)
         fresh.log.keep(self._job.limits.log_kb * 1024, self._host)
         dialogue = collecting_dialogue(await fresh.open_channel(), collection, self._host)
         await dialogue.wait_ready()  # its own workspace is mounted then, and the other one covers it

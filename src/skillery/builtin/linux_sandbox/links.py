@@ -41,10 +41,10 @@ class Received:
     def content(self) -> dict[str, Any]:
         """Return the message as a JSON object; {} if it is none."""
         try:
-            found = json.loads(self.raw)
+            message = json.loads(self.raw)
         except (ValueError, RecursionError):
             return {}
-        return found if isinstance(found, dict) else {}
+        return message if isinstance(message, dict) else {}
 
     def close(self) -> None:
         for descriptor in self.descriptors:

@@ -75,7 +75,7 @@ class Pool:
         self._warmth = warmth
         self._processors = Processors(counted=groups is not None and "cpu" in groups.controllers)
         self._usual = Demand(shape(Limits()))
-        self._asked: deque[Demand] = deque([self._usual], maxlen=REMEMBERED)
+        self._demands: deque[Demand] = deque([self._usual], maxlen=REMEMBERED)
         self._ready: deque[Cell] = deque()
         self._current: Zygote | None = None
         self._coming: asyncio.Task[None] | None = None
@@ -125,9 +125,9 @@ class Pool:
         """Record the requested parameters. Cells are prepared for the parameters that were requested most often
         recently.
         """
-        self._asked.append(demand)
+        self._demands.append(demand)
         if demand != self._usual:
-            self._usual = Counter(self._asked).most_common(1)[0][0]
+            self._usual = Counter(self._demands).most_common(1)[0][0]
             while self._ready and self._ready[0].demand != self._usual:
                 self.drop(self._ready.popleft(), busy=False)
 
@@ -155,7 +155,7 @@ class Pool:
                 self._retire(zygote)
         raise CannotStart("one zygote after the other was lost")
 
-    async def beside(self, cell: Cell) -> Cell:
+    async def next_to(self, cell: Cell) -> Cell:
         """Return a new cell that can read the files of a cell whose processes have ended.
 
         The new cell has the same zygote and the same uid, so drop it before the other one. Raise ZygoteLost, OSError.
@@ -200,7 +200,7 @@ class Pool:
         return self._uids
 
     def drop(self, cell: Cell, *, busy: bool = True, before: Cell | None = None) -> None:
-        """End a cell in the background. `before` is a used cell from `beside`, which must be gone first."""
+        """End a cell in the background. `before` is a used cell from `next_to`, which must be gone first."""
         self._busy -= busy + (before is not None)
         self._keep(self._clear(cell) if before is None else self._clear_both(before, cell))
         self._consider()

@@ -89,7 +89,7 @@ class PreloadedZygote(Zygote):
         self._held = plan["cgroups"] and group is not None
         self._reason = ""
         self._inner: tuple[int, str | None] = (0, None)
-        super().__init__(python, plan | {"environment": told(plan, environment, bounds, uid, group)})
+        super().__init__(python, plan | {"environment": environment_plan(plan, environment, bounds, uid, group)})
         self._guarding = None if self._held else asyncio.ensure_future(self._guard())
 
     async def prepare(self) -> None:
@@ -116,16 +116,16 @@ class PreloadedZygote(Zygote):
                     return True
         return False
 
-    def _why(self, said: str) -> str:
+    def _why(self, error: str) -> str:
         if self._reason:
             return self._reason
         if self.group is not None and self.group.oom_kills():
             return self._too_much()
-        if said.startswith("the sandbox was not ready"):
+        if error.startswith("the sandbox was not ready"):
             return f"importing {self.environment.modules} took longer than {self._bounds.preload_seconds:g} seconds"
-        if said.startswith("the sandbox ended"):
+        if error.startswith("the sandbox ended"):
             return f"the process that imported {self.environment.modules} ended"
-        return said
+        return error
 
     def _too_much(self) -> str:
         return f"importing {self.environment.modules} took more than {self._bounds.memory_mb} MiB of memory"
@@ -249,7 +249,7 @@ class PreloadedZygote(Zygote):
             await self.group.remove()
 
 
-def told(
+def environment_plan(
     plan: dict[str, Any], environment: Environment, bounds: Bounds, uid: int | None, group: ControlGroup | None
 ) -> dict[str, Any]:
     """Return the part of the plan that describes an environment."""

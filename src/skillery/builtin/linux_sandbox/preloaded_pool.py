@@ -125,7 +125,7 @@ class PreloadedPool(Pool):
 
     def _replace(self) -> asyncio.Task[None]:
         task = super()._replace()
-        task.add_done_callback(self._told)
+        task.add_done_callback(self._note_failure)
         return task
 
     async def _refill(self) -> None:
@@ -141,7 +141,7 @@ class PreloadedPool(Pool):
         except (ZygoteLost, CannotStart, OSError, TimeoutError) as error:
             self._spoiled(f"no run could be forked: {in_words(error)}")
 
-    def _told(self, task: asyncio.Task[None]) -> None:
+    def _note_failure(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()
         if error is not None:
             self._spoiled(in_words(error))

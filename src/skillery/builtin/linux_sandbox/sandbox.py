@@ -108,8 +108,8 @@ class LinuxSandbox(Sandbox):
 
         With `bounds`, zygotes with preloaded packages are kept, unless each run has a new zygote.
         """
-        found = groups.find()
-        root, held = os.geteuid() == 0, found is not None and "memory" in found.controllers
+        control_groups = groups.find()
+        root, held = os.geteuid() == 0, control_groups is not None and "memory" in control_groups.controllers
         has_landlock = landlock.abi() > 0
         filters = seccomp.filters(platform.machine(), cgroups=held)
         plan = make_plan(
@@ -118,13 +118,15 @@ class LinuxSandbox(Sandbox):
         python = base_python()
 
         def open_pool(environment: Environment, spoiled: Callable[[str], None]) -> PreloadedPool:
-            return PreloadedPool(python, plan, self._uids, found, warmth, environment, bounds or Bounds(), spoiled)
+            return PreloadedPool(
+                python, plan, self._uids, control_groups, warmth, environment, bounds or Bounds(), spoiled
+            )
 
         return HostCapabilities(
             root=root,
-            groups=found,
+            groups=control_groups,
             landlock=has_landlock,
-            pool=Pool(python, plan, self._uids, found, warmth),
+            pool=Pool(python, plan, self._uids, control_groups, warmth),
             egress=self.egress,
             environments=WarmEnvironments(open_pool, bounds) if bounds and warmth.recycle_runs > 1 else None,
         )

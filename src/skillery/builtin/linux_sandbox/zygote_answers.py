@@ -8,7 +8,7 @@ import itertools
 import os
 import time
 
-from skillery.builtin.linux_sandbox.cells import said
+from skillery.builtin.linux_sandbox.cells import one_line
 from skillery.builtin.linux_sandbox.links import Packets, Received
 from skillery.sandboxing.linux.cell.link import NUMBER
 
@@ -41,7 +41,7 @@ class ZygoteAnswers:
         self._wary = wary
         self.link = Packets(wary=wary)
         self._numbers = itertools.count()
-        self._asked: dict[int, tuple[float, asyncio.Future[Received]]] = {}
+        self._answers: dict[int, tuple[float, asyncio.Future[Received]]] = {}
         """The answers of requests, and the times from which an answer is expected."""
         self._ended: asyncio.Future[None] | None = None
         """Done when the other process has closed its end. None until the process was ready."""
@@ -60,7 +60,9 @@ class ZygoteAnswers:
             raise CannotStart(f"the sandbox was not ready after {seconds:.0f} seconds") from None
         if first is None or "ready" not in first.content:
             raise CannotStart(
-                said(str(first.content.get("message", ""))) if first else "the sandbox ended while it was being set up"
+                one_line(str(first.content.get("message", "")))
+                if first
+                else "the sandbox ended while it was being set up"
             )
         self._ended = asyncio.get_running_loop().create_future()
         self.link.deliver_to(self._hear)
@@ -72,12 +74,12 @@ class ZygoteAnswers:
             return
         self._answered_at = time.monotonic()
         number = NUMBER.unpack_from(received.raw)[0] if len(received.raw) >= NUMBER.size else -1
-        _, asked = self._asked.pop(number, NO_REQUEST)
-        if asked is None or asked.done():
+        _, answer = self._answers.pop(number, NO_REQUEST)
+        if answer is None or answer.done():
             received.close()
         else:
-            asked.set_result(received)
-        if asked is None and self._wary:
+            answer.set_result(received)
+        if answer is None and self._wary:
             self._end()
 
     def _end(self) -> None:
@@ -89,10 +91,10 @@ class ZygoteAnswers:
         self.lost = True
         if self._wary:
             self.link.hang_up()  # then its keeper ends it
-        for _, asked in self._asked.values():
-            if not asked.done():
-                asked.set_exception(ZygoteLost())
-        self._asked.clear()
+        for _, answer in self._answers.values():
+            if not answer.done():
+                answer.set_exception(ZygoteLost())
+        self._answers.clear()
 
     async def ask(self, messages: list[bytes], descriptors: tuple[int, ...] = ()) -> Received:
         """Send a request and return its answer, which begins with a NUMBER.
@@ -103,23 +105,23 @@ class ZygoteAnswers:
         if self.lost:
             raise ZygoteLost
         number = next(self._numbers)
-        asked: asyncio.Future[Received] = asyncio.get_running_loop().create_future()
-        self._asked[number] = time.monotonic() + SEND_SECONDS, asked
+        answer: asyncio.Future[Received] = asyncio.get_running_loop().create_future()
+        self._answers[number] = time.monotonic() + SEND_SECONDS, answer
         whole = False
         try:
             await self._send([NUMBER.pack(number) + message for message in messages], descriptors)
             whole = True
-            if number in self._asked:
-                self._asked[number] = time.monotonic(), asked
+            if number in self._answers:
+                self._answers[number] = time.monotonic(), answer
             self._look_later(ANSWER_SECONDS)
-            received = await asked
+            received = await answer
         except (TimeoutError, OSError):
-            self._asked.pop(number, None)
-            close_answer(asked)
+            self._answers.pop(number, None)
+            close_answer(answer)
             self.lose()
             raise ZygoteLost from None
         except asyncio.CancelledError:
-            close_answer(asked)
+            close_answer(answer)
             if not whole:
                 self.lose()  # the rest of a request must not be read as the next one
             raise
@@ -145,9 +147,9 @@ class ZygoteAnswers:
         The process handles one request after another, so an answer to any request shows that the process works.
         """
         self._looking = None
-        if not self._asked:
+        if not self._answers:
             return
-        oldest = min(since for since, _ in self._asked.values())
+        oldest = min(since for since, _ in self._answers.values())
         silent = time.monotonic() - max(self._answered_at, oldest)
         if silent >= ANSWER_SECONDS:
             self.lose()
@@ -165,7 +167,7 @@ class ZygoteAnswers:
         self._end()
 
 
-def close_answer(asked: asyncio.Future[Received]) -> None:
+def close_answer(answer: asyncio.Future[Received]) -> None:
     """Close an answer that arrived when its caller was cancelled."""
-    if asked.done() and not asked.cancelled() and asked.exception() is None:
-        asked.result().close()
+    if answer.done() and not answer.cancelled() and answer.exception() is None:
+        answer.result().close()
