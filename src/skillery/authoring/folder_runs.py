@@ -268,8 +268,8 @@ class _Compilers:
     """Compiles in this process: the author trusts the own folder, and the start of a worker takes time."""
 
     async def check(self, caller: str, sources: Sequence[SourceFile]) -> dict[str, Problem]:
-        found = {source.path: source_problem(source.path, source.content, source.export) for source in sources}
-        return {path: problem for path, problem in found.items() if problem}
+        problems = {source.path: source_problem(source.path, source.content, source.export) for source in sources}
+        return {path: problem for path, problem in problems.items() if problem}
 
     async def imports(self, caller: str, sources: Mapping[str, bytes]) -> dict[str, tuple[Import, ...]] | None:
         return dict(zip(sources, imports_of_all(tuple(sources.values())), strict=True))
@@ -287,7 +287,9 @@ class _Locks:
     def __init__(self, runs: FolderRuns) -> None:
         self._runs = runs
         environments = runs.settings.environments.items()
-        self.defined = Defined([Named(name, **msgspec.structs.asdict(one)) for name, one in environments])
+        self.defined = Defined(
+            [Named(name, **msgspec.structs.asdict(environment)) for name, environment in environments]
+        )
 
     async def make(self, requirements: Sequence[str], caller: str = "") -> bytes:
         return await (await self._runs.packages()).locks.make(requirements)
@@ -298,8 +300,8 @@ class _Locks:
     async def choose(self, modules: Sequence[Providers]) -> list[Choice]:
         return await (await self._runs.packages()).locks.choose(modules)
 
-    async def find(self, one: Named) -> NamedLock | None:
-        return await (await self._runs.packages()).named.find(one)
+    async def find(self, environment: Named) -> NamedLock | None:
+        return await (await self._runs.packages()).named.find(environment)
 
 
 @asynccontextmanager

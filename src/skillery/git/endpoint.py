@@ -78,7 +78,7 @@ class GitParts(NamedTuple):
     answers: Answers
 
 
-class _Asked(NamedTuple):
+class _Request(NamedTuple):
     """A request by its address: a repository, and the part of the protocol. `service` is for `info/refs`."""
 
     repository: RepositoryAddress
@@ -100,7 +100,7 @@ async def _answer(parts: GitParts, scope: Any, receive: Any, send: Any, headers:
     identity = await parts.gate.admit_reader(scope, with_bearer(headers), or_anonymous=True)
     if identity is ANONYMOUS:
         raise parts.gate.missing_credentials(scope, headers)
-    request = _asked(scope)
+    request = _request_of(scope)
     if RECEIVE_PACK in (request.service, request.operation):
         raise ReadOnlyRepository("this repository is read-only", hint="Publish skills with `skillery publish`.")
     match request.verb, request.operation, request.service:
@@ -112,7 +112,7 @@ async def _answer(parts: GitParts, scope: Any, receive: Any, send: Any, headers:
             raise _nothing_here()
 
 
-async def _advertise(parts: GitParts, identity: Identity, request: _Asked, send: Any, version: int) -> None:
+async def _advertise(parts: GitParts, identity: Identity, request: _Request, send: Any, version: int) -> None:
     state = await parts.repositories.find(identity, request.repository)
     if version == 2:
         body = advertise_v2()
@@ -124,7 +124,7 @@ async def _advertise(parts: GitParts, identity: Identity, request: _Asked, send:
 
 
 async def _upload(
-    parts: GitParts, identity: Identity, request: _Asked, receive: Any, send: Any, headers: dict[str, str]
+    parts: GitParts, identity: Identity, request: _Request, receive: Any, send: Any, headers: dict[str, str]
 ) -> None:
     kind = headers.get("content-type", "")
     # A browser sends this type to another origin only after a preflight request, which this server does not answer.
@@ -163,15 +163,15 @@ def _parsed(body: bytes, headers: Mapping[str, str], version: int) -> Fetch | Li
 def _unpacked(body: bytes) -> bytes:
     unpacking = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
     try:
-        found = unpacking.decompress(body, MOST_BODY + 1)
+        unpacked = unpacking.decompress(body, MOST_BODY + 1)
     except zlib.error:
         raise MalformedRequest("the body is not gzip") from None
-    if len(found) > MOST_BODY:
+    if len(unpacked) > MOST_BODY:
         message = f"the unpacked body is larger than this server takes ({MOST_BODY} bytes)"
         raise _refusal(413, "body_too_large", message, "Fetch fewer objects at once.")
     if not unpacking.eof:
         raise MalformedRequest("the body is a gzip that is cut off")
-    return found
+    return unpacked
 
 
 async def _send_objects(parts: GitParts, send: Any, opened: OpenRepository, wanted: Fetch, version: int) -> None:
@@ -197,7 +197,7 @@ def _joined(first: bytes, others: Iterator[bytes]) -> Iterator[bytes]:
 # -- addresses and refusals ------------------------------------------------------------------------------------
 
 
-def _asked(scope: Any) -> _Asked:
+def _request_of(scope: Any) -> _Request:
     """Return the repository and the operation of an address. Raise HttpRefusal 404 if it is not an address of git."""
     _, *parts = segments_of(scope, 3, more=True)
     is_skill = parts[0] == "n" and len(parts) > 2
@@ -205,7 +205,7 @@ def _asked(scope: Any) -> _Asked:
     if not name.endswith(".git") or name == ".git":
         raise _nothing_here()
     repository = _repository(name.removesuffix(".git"), is_skill)
-    return _Asked(repository, scope["method"], "/".join(rest), _service(scope))
+    return _Request(repository, scope["method"], "/".join(rest), _service(scope))
 
 
 def _service(scope: Any) -> str:

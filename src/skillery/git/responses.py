@@ -41,12 +41,12 @@ def advertise_v0(table: ObjectTable, version: int) -> bytes:
 
 def list_refs(table: ObjectTable, refs: ListRefs) -> bytes:
     """Return the branches and tags that a request of v2 asks for."""
-    found = []
+    lines = []
     for name, sha in _refs(table):
         if not refs.prefixes or name.startswith(refs.prefixes):
             target = f" symref-target:{table.head}" if name == "HEAD" and refs.symrefs else ""
-            found.append(pkt(f"{sha} {name}{target}\n"))
-    return b"".join(found) + FLUSH
+            lines.append(pkt(f"{sha} {name}{target}\n"))
+    return b"".join(lines) + FLUSH
 
 
 def refuse(reason: str) -> bytes:
@@ -63,7 +63,7 @@ def fetch_v2(opened: OpenRepository, request: Fetch) -> Iterator[bytes]:
     selected = _select(opened, request)
     if selection.haves and not request.is_done:
         known = common(opened.table, selection.haves)
-        yield pkt("acknowledgments\n") + b"".join(pkt(f"ACK {one}\n") for one in known)
+        yield pkt("acknowledgments\n") + b"".join(pkt(f"ACK {sha}\n") for sha in known)
         if not known:
             yield pkt("NAK\n") + FLUSH
             return
@@ -82,7 +82,7 @@ def fetch_v0(opened: OpenRepository, request: Fetch) -> Iterator[bytes]:
     known = common(opened.table, request.selection.haves)
     is_detailed = "multi_ack_detailed" in request.capabilities
     if is_detailed:
-        yield b"".join(pkt(f"ACK {one} common\n") for one in known)
+        yield b"".join(pkt(f"ACK {sha} common\n") for sha in known)
     elif known:
         yield pkt(f"ACK {known[0]}\n")
     if not request.is_done:
@@ -121,8 +121,8 @@ def _refs(table: ObjectTable) -> Iterator[tuple[str, str]]:
 
 
 def _boundary(selected: Selected) -> Iterator[bytes]:
-    yield from (pkt(f"shallow {one}") for one in selected.shallow)
-    yield from (pkt(f"unshallow {one}") for one in selected.unshallow)
+    yield from (pkt(f"shallow {sha}") for sha in selected.shallow)
+    yield from (pkt(f"unshallow {sha}") for sha in selected.unshallow)
 
 
 def _in_side_band(pieces: Iterator[bytes]) -> Iterator[bytes]:

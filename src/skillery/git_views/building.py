@@ -95,7 +95,7 @@ class Builder:
             self._sizes,
             self._ends,
             commits,
-            {ref: number for number, one in enumerate(self._state.snapshots) for ref in one.refs},
+            {ref: number for number, snapshot in enumerate(self._state.snapshots) for ref in snapshot.refs},
             self._state.head,
         )
         encoded = msgspec.msgpack.encode(table)
@@ -123,20 +123,22 @@ class Builder:
             )
         )
         # One reader for all versions: it reads many small files with one query.
-        files: dict[int, list[FileRow]] = {one.version_id: [] for one in batch}
+        files: dict[int, list[FileRow]] = {version.version_id: [] for version in batch}
         for version_id, path, sha256, size, executable in rows:
             files[version_id].append(FileRow(f"{version_id}/{path}", sha256, size, bool(executable)))
-        contents = Contents(self._database, self._storage, [file for one in batch for file in files[one.version_id]])
-        for one in batch:
-            skill_md = f"{one.version_id}/{SKILL_MD}"
-            known = facts.get(one.version_id)
+        contents = Contents(
+            self._database, self._storage, [file for version in batch for file in files[version.version_id]]
+        )
+        for version in batch:
+            skill_md = f"{version.version_id}/{SKILL_MD}"
+            known = facts.get(version.version_id)
             if known is None:
-                self._descriptions[one.version_id] = self._make_conform(contents, one)
+                self._descriptions[version.version_id] = self._make_conform(contents, version)
             else:
-                self._descriptions[one.version_id] = known.description
+                self._descriptions[version.version_id] = known.description
                 if known.is_generated:
                     contents.replace_beginning(skill_md, known.head.encode(), known.skill_md_bytes)
-            yield from self._add_version(one, contents, files[one.version_id])
+            yield from self._add_version(version, contents, files[version.version_id])
 
     def _make_conform(self, contents: Contents, version: RepositoryVersion) -> str:
         """Replace SKILL.md by the file that exports show, and return its description."""
@@ -230,9 +232,9 @@ class Builder:
 
     def _add(self, kind: int, content: bytes) -> int:
         """Add an object unless it exists, and return its place."""
-        found = hashlib.sha1(object_header(kind, len(content)), usedforsecurity=False)
-        found.update(content)
-        sha = found.digest()
+        hasher = hashlib.sha1(object_header(kind, len(content)), usedforsecurity=False)
+        hasher.update(content)
+        sha = hasher.digest()
         place = self._places.get(sha)
         if place is not None:
             return place
@@ -256,7 +258,7 @@ class Builder:
 
 
 def _ids(batch: Sequence[RepositoryVersion]) -> list[int]:
-    return [one.version_id for one in batch]
+    return [version.version_id for version in batch]
 
 
 def _folder(root: Folder, parts: Sequence[str]) -> Folder:

@@ -126,9 +126,9 @@ VERSION = 2
 
 def pack_pieces(table: ObjectTable, stream: BinaryIO, places: Sequence[int]) -> Iterator[bytes]:
     """Yield a pack with the objects at `places`, in pieces of at most PIECE_BYTES. Blocking."""
-    found = hashlib.sha1(usedforsecurity=False)
+    hasher = hashlib.sha1(usedforsecurity=False)
     header = b"PACK" + VERSION.to_bytes(4, "big") + len(places).to_bytes(4, "big")
-    found.update(header)
+    hasher.update(header)
     held = bytearray(header)
     for begin, end in _runs(table, places):
         stream.seek(begin)
@@ -138,12 +138,12 @@ def pack_pieces(table: ObjectTable, stream: BinaryIO, places: Sequence[int]) -> 
             if not piece:
                 raise Unavailable("a stored git pack is shorter than its table says", hint="Try again.")
             left -= len(piece)
-            found.update(piece)
+            hasher.update(piece)
             held += piece
             if len(held) == PIECE_BYTES:
                 yield bytes(held)
                 held.clear()
-    held += found.digest()
+    held += hasher.digest()
     for start in range(0, len(held), PIECE_BYTES):
         yield bytes(held[start : start + PIECE_BYTES])
 

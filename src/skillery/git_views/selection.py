@@ -105,21 +105,21 @@ def _place(table: ObjectTable, want: str) -> int:
 
 
 def _known(table: ObjectTable, ids: Iterable[str]) -> list[int]:
-    places = (table.find(one) for one in ids)
+    places = (table.find(sha) for sha in ids)
     numbers = (table.commit_number(place) for place in places if place is not None)
     return [number for number in numbers if number is not None]
 
 
 def _ancestors(table: ObjectTable, tips: Iterable[int], boundary: set[int]) -> set[int]:
     """Return the commits and their ancestors. The parents of commits in `boundary` are not followed."""
-    found: set[int] = set()
+    reached: set[int] = set()
     waiting = list(tips)
     while waiting:
         number = waiting.pop()
-        if number not in found:
-            found.add(number)
+        if number not in reached:
+            reached.add(number)
             waiting += [] if number in boundary else table.commits[number].parents
-    return found
+    return reached
 
 
 def _limited(table: ObjectTable, tips: Sequence[int], boundary: set[int], depth: Depth) -> tuple[set[int], set[int]]:
@@ -141,13 +141,13 @@ def _limited(table: ObjectTable, tips: Sequence[int], boundary: set[int], depth:
 
 
 def _within(table: ObjectTable, tips: Iterable[int], commits: int) -> set[int]:
-    found: set[int] = set()
+    reached: set[int] = set()
     level = set(tips)
     while level and commits > 0:
-        found |= level
-        level = {parent for number in level for parent in table.commits[number].parents} - found
+        reached |= level
+        level = {parent for number in level for parent in table.commits[number].parents} - reached
         commits -= 1
-    return found
+    return reached
 
 
 def _names(ref: str) -> tuple[str, ...]:

@@ -85,25 +85,25 @@ def state_of_skill(owner: str, name: str, history: SkillHistory) -> State:
         branches.setdefault(place, []).append(_branch(branch))
     snapshots = tuple(
         Snapshot(
-            tuple(ref for ref in (*branches.get(place, ()), f"refs/tags/v{one.version}") if is_ref(ref)),
-            (one,),
-            f"{one.name} {one.version}\n\nDigest: {one.digest}\n",
-            _seconds(one),
+            tuple(ref for ref in (*branches.get(place, ()), f"refs/tags/v{version.version}") if is_ref(ref)),
+            (version,),
+            f"{version.name} {version.version}\n\nDigest: {version.digest}\n",
+            _seconds(version),
             place - 1 if place else None,
         )
-        for place, one in enumerate(history.versions)
+        for place, version in enumerate(history.versions)
     )
     return _state(owner, f"n/{name}", snapshots)
 
 
 def _state(owner: str, repository: str, snapshots: tuple[Snapshot, ...], thin: ThinPlugins = NO_THIN_PLUGINS) -> State:
-    found = hashlib.sha256(msgspec.json.encode([FORMAT, MAKER, owner, repository]))
-    for one in snapshots:
-        rows = [(row.index_name, row.name, row.version, row.digest, _seconds(row)) for row in one.versions]
-        found.update(msgspec.json.encode([one.refs, one.message, one.time, one.parent, rows]))
+    hasher = hashlib.sha256(msgspec.json.encode([FORMAT, MAKER, owner, repository]))
+    for snapshot in snapshots:
+        rows = [(row.index_name, row.name, row.version, row.digest, _seconds(row)) for row in snapshot.versions]
+        hasher.update(msgspec.json.encode([snapshot.refs, snapshot.message, snapshot.time, snapshot.parent, rows]))
     if any(thin.members(snapshot.versions) for snapshot in snapshots):
-        found.update(msgspec.json.encode(thin))
-    return State(repository, snapshots, owner, found.hexdigest(), thin)
+        hasher.update(msgspec.json.encode(thin))
+    return State(repository, snapshots, owner, hasher.hexdigest(), thin)
 
 
 def _branch(label: str) -> str:

@@ -59,9 +59,9 @@ class Readiness:
         if self._peers is None:
             return await self._own_checks()
         answers = await self._peers.ask(QUESTION)
-        found = [checks for checks in answers if checks is not None]
-        merged = {name: all(checks[name] for checks in found) for name in found[0]} if found else {}
-        return merged | {"workers": len(found) == len(answers)}
+        reported = [checks for checks in answers if checks is not None]
+        merged = {name: all(checks[name] for checks in reported) for name in reported[0]} if reported else {}
+        return merged | {"workers": len(reported) == len(answers)}
 
     async def _own_checks(self) -> dict[str, bool]:
         async with self._lock:

@@ -235,12 +235,16 @@ def segments_of(scope: Any, count: int, *, more: bool = False) -> list[str]:
     """
     raw = scope["raw_path"].partition(b"?")[0].removeprefix(b"/").split(b"/")
     try:
-        found = [unquote_to_bytes(part).decode() for part in raw]
+        segments = [unquote_to_bytes(part).decode() for part in raw]
     except UnicodeDecodeError:
         raise nothing_here() from None
-    if len(found) < count or (len(found) > count and not more) or any("/" in part or "\0" in part for part in found):
+    if (
+        len(segments) < count
+        or (len(segments) > count and not more)
+        or any("/" in part or "\0" in part for part in segments)
+    ):
         raise nothing_here()
-    return found
+    return segments
 
 
 def query_of(scope: Any, *known: str) -> dict[str, str]:

@@ -130,8 +130,8 @@ class RunStreams:
                     events = self._events(
                         identity, run_id, followed, after, gone, log_event or _log_event, end_event or self._end_event
                     )
-                    async for one in events:
-                        await send({"type": "http.response.body", "body": one, "more_body": True})
+                    async for event in events:
+                        await send({"type": "http.response.body", "body": event, "more_body": True})
                 finally:
                     gone.cancel()
                 if not gone.done() or not gone.result():

@@ -31,8 +31,8 @@ from skillery.identity.tokens import digest_of, first_token
 
 def responsible(authenticators: Mapping[str, Authenticator], credentials: Credentials) -> str:
     """Return the name of the authenticator that decides about the credentials."""
-    for name, one in authenticators.items():
-        if one.recognizes(credentials):
+    for name, authenticator in authenticators.items():
+        if authenticator.recognizes(credentials):
             return name
     return next(iter(authenticators))
 
@@ -50,7 +50,7 @@ def revokers(authenticators: Mapping[str, Authenticator]) -> list[RevokesIdentit
 def keeps_tokens(authenticator: Authenticator) -> bool:
     """Return whether an authenticator, or one of a chain, accepts tokens of the registry."""
     if isinstance(authenticator, AuthenticatorChain):
-        return any(isinstance(one, KeepsTokens) for one in authenticator.by_name.values())
+        return any(isinstance(member, KeepsTokens) for member in authenticator.by_name.values())
     return isinstance(authenticator, KeepsTokens)
 
 
@@ -69,8 +69,8 @@ class AuthenticatorChain(Authenticator):
         if "open" in authenticators:
             raise StartupError("auth 'open' accepts every caller: it cannot be combined with other authenticators")
         *before, _ = authenticators.items()
-        for name, one in before:
-            if has_default(one, Authenticator.recognizes):
+        for name, authenticator in before:
+            if has_default(authenticator, Authenticator.recognizes):
                 raise StartupError(
                     f"auth '{name}' takes all credentials, so '{name}' must be the last in the setting 'auth'"
                 )
@@ -84,9 +84,9 @@ class AuthenticatorChain(Authenticator):
         return self.by_name[responsible(self.by_name, credentials)]
 
     def forget(self) -> None:
-        for one in self.by_name.values():
-            if isinstance(one, KeepsTokens):
-                one.forget()
+        for authenticator in self.by_name.values():
+            if isinstance(authenticator, KeepsTokens):
+                authenticator.forget()
 
     def note_failure(self, address: str) -> float | None:
         """Count a failed login with the first authenticator that limits them."""
@@ -96,7 +96,7 @@ class AuthenticatorChain(Authenticator):
         return None
 
     def first_token(self) -> str | None:
-        keepers = (one for one in self.by_name.values() if isinstance(one, KeepsTokens))
+        keepers = (authenticator for authenticator in self.by_name.values() if isinstance(authenticator, KeepsTokens))
         return next((token for keeper in keepers if (token := keeper.first_token())), None)
 
     def resource(self) -> Resource | None:

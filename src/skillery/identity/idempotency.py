@@ -76,10 +76,10 @@ def parse_key(text: str) -> str:
 
 def digest_of(*parts: bytes) -> str:
     """Return a digest of the parts. Other parts, or parts with other boundaries, have another digest."""
-    found = hashlib.sha256()
+    hasher = hashlib.sha256()
     for part in parts:
-        found.update(len(part).to_bytes(8, "big") + part)
-    return found.hexdigest()
+        hasher.update(len(part).to_bytes(8, "big") + part)
+    return hasher.hexdigest()
 
 
 def canonical(params: bytes) -> bytes:
@@ -109,10 +109,10 @@ def claim(connection: Connection, *, identity: Identity, key: str, digest: str, 
             return mine
         if not connection.execute(delete(idempotency_keys).where(expired)).rowcount:
             break
-    return _found(connection, mine, digest)
+    return _earlier_answer(connection, mine, digest)
 
 
-def _found(connection: Connection, mine: Claim, digest: str) -> Kept:
+def _earlier_answer(connection: Connection, mine: Claim, digest: str) -> Kept:
     row = connection.execute(select(idempotency_keys).where(_is(mine))).one_or_none()
     if row is not None and row.asked != digest:
         first = in_utc(row.created_at)
@@ -164,12 +164,12 @@ def settle(
     """
     left = and_(idempotency_keys.c.server.in_(servers), idempotency_keys.c.result_json.is_(None))
     for row in connection.execute(select(idempotency_keys).where(left)).all():
-        found = Claim(row.identity, row.key, row.server)
+        claim = Claim(row.identity, row.key, row.server)
         result = result_of(row.run_id) if row.run_id else None
         if result is not None:
-            keep(connection, found, result)
+            keep(connection, claim, result)
         elif not only_runs:
-            connection.execute(delete(idempotency_keys).where(_is_open(found)))
+            connection.execute(delete(idempotency_keys).where(_is_open(claim)))
 
 
 def forget_keys(connection: Connection, *, limit: int) -> int:
@@ -196,12 +196,12 @@ class Once:
         The work continues if the caller disconnects. If the work raises an error and has started no run, the key can be
         used again. Raise the errors of `claim` and `parse_key`.
         """
-        found = await self._database.write(
+        outcome = await self._database.write(
             partial(claim, identity=identity, key=parse_key(key), digest=digest, server=self._server)
         )
-        if isinstance(found, Kept):
-            return found.result_json.encode()
-        return await asyncio.shield(self._start(self._make(found, work)))
+        if isinstance(outcome, Kept):
+            return outcome.result_json.encode()
+        return await asyncio.shield(self._start(self._make(outcome, work)))
 
     async def is_answered(self, identity: Identity, key: str) -> bool:
         """Return whether a call with this key has an answer."""
@@ -216,10 +216,10 @@ class Once:
 
         Raise the errors of `claim` and `parse_key`.
         """
-        found = claim(connection, identity=identity, key=parse_key(key), digest=digest, server=self._server)
-        if isinstance(found, Kept):
-            return found.result_json.encode()
-        keep(connection, found, result.decode())
+        outcome = claim(connection, identity=identity, key=parse_key(key), digest=digest, server=self._server)
+        if isinstance(outcome, Kept):
+            return outcome.result_json.encode()
+        keep(connection, outcome, result.decode())
         return result
 
     async def _make(self, mine: Claim, work: Callable[[], Awaitable[bytes]]) -> bytes:

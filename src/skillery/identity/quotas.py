@@ -97,7 +97,7 @@ class Quotas(msgspec.Struct, frozen=True):
         """
         if identity in self.identities:
             return self.identities[identity]
-        fitting = [one for one in self.identities if one.endswith("*") and identity.startswith(one[:-1])]
+        fitting = [prefix for prefix in self.identities if prefix.endswith("*") and identity.startswith(prefix[:-1])]
         return self.identities[max(fitting, key=len)] if fitting else self.default
 
     def over(self, skill: str) -> dict[str, int]:
@@ -106,7 +106,9 @@ class Quotas(msgspec.Struct, frozen=True):
         These are the limits of all matching keys of `namespaces`. If no key matches, the only limit is `bundle_bytes`,
         for the top-level namespace of the skill.
         """
-        covering = {one: limit for one, limit in self.namespaces.items() if one == "*" or _covers(one[:-2], skill)}
+        covering = {
+            grant: limit for grant, limit in self.namespaces.items() if grant == "*" or _covers(grant[:-2], skill)
+        }
         return dict(sorted(covering.items())) or {f"{skill.partition('.')[0]}.*": self.bundle_bytes}
 
 

@@ -78,8 +78,8 @@ def read_usage(
         workspaces=_used(workspaces, quota.workspaces),
         workspace_bytes=_used(workspace_bytes, quota.workspace_bytes),
         namespaces=[
-            NamespaceUse(one, _used(bundle_bytes(connection, one) if sees(one) else None, limit))
-            for one, limit in sorted(limits.items())
+            NamespaceUse(namespace, _used(bundle_bytes(connection, namespace) if sees(namespace) else None, limit))
+            for namespace, limit in sorted(limits.items())
         ],
     )
 
@@ -109,7 +109,10 @@ def list_namespace_uses(connection: Connection, quotas: Quotas, most: int) -> li
     sizes = select(top, func.sum(skill_versions.c.size_bytes)).select_from(joined).group_by(top)
     limits = {f"{name}.*": quotas.bundle_bytes for name, _ in connection.execute(_largest(sizes, most))}
     limits |= quotas.namespaces
-    return [NamespaceUse(one, _used(bundle_bytes(connection, one), limit)) for one, limit in sorted(limits.items())]
+    return [
+        NamespaceUse(namespace, _used(bundle_bytes(connection, namespace), limit))
+        for namespace, limit in sorted(limits.items())
+    ]
 
 
 def _largest(sizes: Select[Any], most: int) -> Select[Any]:

@@ -174,10 +174,10 @@ def sign_out(connection: Connection, hashed: bytes) -> bool:
 
 def list_sessions(connection: Connection, name: str) -> list[SeenSession]:
     """Return the sessions of an identity that have not ended, the most recently used first."""
-    found = select(
+    statement = select(
         web_sessions.c.hash, web_sessions.c.authenticator, web_sessions.c.made_at, web_sessions.c.seen_at
     ).where(web_sessions.c.identity == name, ~_has_ended())
-    rows = connection.execute(found.order_by(web_sessions.c.seen_at.desc(), web_sessions.c.hash)).all()
+    rows = connection.execute(statement.order_by(web_sessions.c.seen_at.desc(), web_sessions.c.hash)).all()
     return [SeenSession(row.hash, row.authenticator, in_utc(row.made_at), in_utc(row.seen_at)) for row in rows]
 
 
@@ -212,5 +212,5 @@ def _has_ended() -> ColumnElement[bool]:
     return or_(web_sessions.c.ends_at <= now, web_sessions.c.seen_at <= now - IDLE, exists(token))
 
 
-def _delete(connection: Connection, *which: ColumnElement[bool]) -> int:
-    return connection.execute(delete(web_sessions).where(*which)).rowcount
+def _delete(connection: Connection, *conditions: ColumnElement[bool]) -> int:
+    return connection.execute(delete(web_sessions).where(*conditions)).rowcount

@@ -31,11 +31,13 @@ class WebSessions:
     def __init__(self, database: Database, authenticators: Mapping[str, Authenticator]) -> None:
         """`authenticators` are the authenticators of the setting `auth`, by name. Sessions of others are not valid."""
         self._database = database
-        self._keepers = [name for name, one in authenticators.items() if isinstance(one, KeepsTokens)]
+        self._keepers = [
+            name for name, authenticator in authenticators.items() if isinstance(authenticator, KeepsTokens)
+        ]
         self.logins = {
-            name: one
-            for name, one in authenticators.items()
-            if isinstance(one, LogsInBrowsers) and one.login_title() is not None
+            name: authenticator
+            for name, authenticator in authenticators.items()
+            if isinstance(authenticator, LogsInBrowsers) and authenticator.login_title() is not None
         }
         """The authenticators whose users log in at another address, by name."""
         self._known: OrderedDict[bytes, tuple[float, WebSession]] = OrderedDict()

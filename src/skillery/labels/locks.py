@@ -141,21 +141,21 @@ def _findings(connection: Connection, identity: Identity, pin: Pin, versions: di
 
 def _standing(row: VersionRow, name: str, version: str) -> Iterator[LockProblem]:
     states = msgspec.json.decode(row.standing_json) if row.standing_json else {}
-    what = f"'{row.name}' {row.version}"
+    subject = f"'{row.name}' {row.version}"
     match row.status:
         case "yanked":
-            yield LockProblem(name, version, "yanked", f"{what} was yanked: {states['yanked']['reason']}")
+            yield LockProblem(name, version, "yanked", f"{subject} was yanked: {states['yanked']['reason']}")
         case "rejected":
-            yield LockProblem(name, version, "rejected", f"{what} was rejected: {states['rejected']['reason']}")
+            yield LockProblem(name, version, "rejected", f"{subject} was rejected: {states['rejected']['reason']}")
         case "purged":
-            yield LockProblem(name, version, "purged", f"{what} was purged: {states['purged']['reason']}")
+            yield LockProblem(name, version, "purged", f"{subject} was purged: {states['purged']['reason']}")
         case "deprecated":
             instead = states["deprecated"]["successor"]
             use = f" Use '{instead}' instead." if instead else ""
-            message = f"{what} is deprecated: {states['deprecated']['message']}{use}"
+            message = f"{subject} is deprecated: {states['deprecated']['message']}{use}"
             yield LockProblem(name, version, "deprecated", message)
         case status if status not in RESOLVABLE:
-            yield LockProblem(name, version, "not_published", f"{what} is not published yet: {status}")
+            yield LockProblem(name, version, "not_published", f"{subject} is not published yet: {status}")
 
 
 # -- resolve_skills ----------------------------------------------------------------------------------------------------

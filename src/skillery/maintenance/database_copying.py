@@ -170,7 +170,7 @@ class _Copying:
                 self._compare(into, table)
         if not self._target.is_sqlite:
             advance_sequences(into, metadata.sorted_tables)
-        after = {"target": where(self._target), "rows": sum(one.rows for one in self._sums.values())}
+        after = {"target": where(self._target), "rows": sum(checksum.rows for checksum in self._sums.values())}
         audit.record_at_once(into, actor, "copy_database", where(self._source), after=after)
 
     def keep_read_only(self, connection: Connection) -> bool:
@@ -181,8 +181,8 @@ class _Copying:
         return True
 
     def copied(self, now: float) -> Copied:
-        rows = {name: one.rows for name, one in sorted(self._sums.items())}
-        checksums = {name: f"{one.total:032x}" for name, one in sorted(self._sums.items())}
+        rows = {name: checksum.rows for name, checksum in sorted(self._sums.items())}
+        checksums = {name: f"{checksum.total:032x}" for name, checksum in sorted(self._sums.items())}
         return Copied(where(self._target), rows, checksums, now - self._began, now - self._read_only_at)
 
     def _refuse_writes(self) -> None:
@@ -193,23 +193,23 @@ class _Copying:
         self._tell(f"the database is read-only for about {expected} s, while all other rows are copied")
 
     def _copy_table(self, connection: Connection, into: Connection, table: Table) -> None:
-        found = self._sums[table.name] = Checksum()
+        checksum = self._sums[table.name] = Checksum()
         # The migration has created the row of this table, and no statement can delete it.
         adding: Any = update(table).where(table.c.id == 1) if table is audit_head else insert(table)
         for lines in _batches(_lines(connection, table)):
             for line in lines:
-                found.add(line)
+                checksum.add(line)
             into.execute(adding, [_values(table, line) for line in lines])
 
     def _copy_contents(self, connection: Connection, into: Connection, known: set[str]) -> None:
-        found = self._sums.setdefault(objects.name, Checksum())
+        checksum = self._sums.setdefault(objects.name, Checksum())
         chosen = _rows_of(connection, objects)
         if known:
             chosen = chosen.where(objects.c.sha256.in_(known))
         for lines in _batches(_encoded(connection, chosen)):
             values = [_values(objects, line) for line in lines]
             for line, row in zip(lines, values, strict=True):
-                found.add(line)
+                checksum.add(line)
                 self._contents[row["sha256"]] = _hash(line)
             into.execute(insert(objects), values)
 

@@ -161,14 +161,14 @@ def stored_fault(row: Any, storage: Storage, deep: bool) -> Damage | None:
             stream.seek(0)
             if not deep:
                 return None
-            found = hashlib.sha256()
+            hasher = hashlib.sha256()
             while chunk := stream.read(CHUNK_BYTES):
-                found.update(chunk)
+                hasher.update(chunk)
     except ContentMissing:
         return Damage("content_missing", row.sha256, f"the content {row.sha256} is recorded, but not in the storage")
     except OSError as error:
         return Damage("content_unreadable", row.sha256, f"the content {row.sha256} cannot be read: {error.strerror}")
-    return None if found.hexdigest() == row.sha256 else _damaged(row)
+    return None if hasher.hexdigest() == row.sha256 else _damaged(row)
 
 
 def _wrong_size(row: Any, size: int) -> Damage:
@@ -240,9 +240,9 @@ def measure(connection: Connection) -> Sizes:
     )
 
 
-def _amount(connection: Connection, table: Table, *which: object) -> Amount:
+def _amount(connection: Connection, table: Table, *conditions: object) -> Amount:
     total = select(func.count(), func.coalesce(func.sum(table.c.size_bytes), 0)).select_from(table)
-    count, size = connection.execute(total.where(*which)).one()  # type: ignore[arg-type]
+    count, size = connection.execute(total.where(*conditions)).one()  # type: ignore[arg-type]
     return Amount(int(count), int(size))
 
 

@@ -161,9 +161,9 @@ class Copier:
                     copy,
                     cursor=batch[-1].sha256,
                     contents=copy.contents + len(batch),
-                    bytes=copy.bytes + sum(one.size_bytes for one in batch),
+                    bytes=copy.bytes + sum(content.size_bytes for content in batch),
                 )
-                self._done_bytes += sum(one.size_bytes for one in batch)
+                self._done_bytes += sum(content.size_bytes for content in batch)
                 if time.monotonic() - saved > SAVE_SECONDS:
                     saved = time.monotonic()
                     self._save(copy)
@@ -194,7 +194,7 @@ class Copier:
         with ThreadPoolExecutor(AT_ONCE) as pool:
             for batch in stored_batches(self._database):
                 copied += sum(pool.map(partial(self._bring, deep=deep), batch))
-                contents, size = contents + len(batch), size + sum(one.size_bytes for one in batch)
+                contents, size = contents + len(batch), size + sum(content.size_bytes for content in batch)
                 self._done_bytes = size
                 self._report("verifying" if deep else "looking", contents, size, total)
         return copied
@@ -284,7 +284,7 @@ def verify_storage(database: Database, storage: Storage, tell: Tell) -> Iterator
             for fault in pool.map(partial(stored_fault, storage=storage, deep=True), batch):
                 if fault is not None and database.read_now(partial(is_recorded, sha256=fault.subject)):
                     yield fault
-            contents, size = contents + len(batch), size + sum(one.size_bytes for one in batch)
+            contents, size = contents + len(batch), size + sum(content.size_bytes for content in batch)
             tell(Progress("verifying", contents, size, *total, time.monotonic() - started, size))
 
 

@@ -114,7 +114,7 @@ class McpEndpoint:
         only(scope, "POST")
         check_json(headers)
         identity = await self._gate.authenticate(scope, headers)
-        request = _asked(scope)
+        request = _requested_tools(scope)
         manager = await self._sdk()
         from skillery.mcp.responder import respond  # imports the SDK, which the first request loads
 
@@ -189,7 +189,7 @@ def _import_sdk() -> None:
     import skillery.mcp.server  # noqa: F401
 
 
-def _asked(scope: Any) -> tuple[str, ...]:
+def _requested_tools(scope: Any) -> tuple[str, ...]:
     try:
         return asked_tools(scope.get("query_string", b""))
     except InvalidParams as error:
@@ -233,13 +233,13 @@ def _again(body: bytes, receive: Any) -> Any:
     """Return an ASGI `receive` for the SDK: it returns `body`, which has been read from `receive` already, then
     calls `receive`.
     """
-    given = False
+    is_read = False
 
     async def receive_again() -> Any:
-        nonlocal given
-        if given:
+        nonlocal is_read
+        if is_read:
             return await receive()
-        given = True
+        is_read = True
         return {"type": "http.request", "body": body, "more_body": False}
 
     return receive_again

@@ -175,8 +175,8 @@ async def list_resources(core: Core, identity: Identity, page: ListPage) -> Reso
         storage=core.registry.storage,
         cursor=page.cursor,
     )
-    found, more = await _read(core, work)
-    return ResourcePage(resources=[_resource(one) for one in found], next_cursor=more or msgspec.UNSET)
+    resources, more = await _read(core, work)
+    return ResourcePage(resources=[_resource(resource) for resource in resources], next_cursor=more or msgspec.UNSET)
 
 
 async def read_resource(core: Core, identity: Identity, uri: AtUri) -> Json[ResourceContents]:
@@ -184,12 +184,12 @@ async def read_resource(core: Core, identity: Identity, uri: AtUri) -> Json[Reso
     text after it.
     """
     work = partial(read_content, identity=identity, storage=core.registry.storage, uri=uri.uri)
-    found = await _read(core, work)
-    core.contents.reads.note_file(found.skill, found.path)
-    field, kind = ("text", "text/plain") if found.encoding == "utf-8" else ("blob", "application/octet-stream")
-    about = {"uri": found.uri, "mimeType": found.media_type or kind}
+    resource = await _read(core, work)
+    core.contents.reads.note_file(resource.skill, resource.path)
+    field, kind = ("text", "text/plain") if resource.encoding == "utf-8" else ("blob", "application/octet-stream")
+    about = {"uri": resource.uri, "mimeType": resource.media_type or kind}
     head = b'{"contents":[%s,"%s":' % (encode(about)[:-1], field.encode())
-    return Json(JsonPieces([head, *found.content, b"}],%s" % encode(FRESHNESS)[1:]]))
+    return Json(JsonPieces([head, *resource.content, b"}],%s" % encode(FRESHNESS)[1:]]))
 
 
 async def read_directory(core: Core, identity: Identity, directory: ListDirectory) -> FolderPage:
@@ -201,8 +201,8 @@ async def read_directory(core: Core, identity: Identity, directory: ListDirector
         uri=directory.uri,
         cursor=directory.cursor,
     )
-    found, more = await _read(core, work)
-    return FolderPage(resources=[_resource(one) for one in found], next_cursor=more or msgspec.UNSET)
+    resources, more = await _read(core, work)
+    return FolderPage(resources=[_resource(resource) for resource in resources], next_cursor=more or msgspec.UNSET)
 
 
 async def list_skill_entries(core: Core, identity: Identity, page: ListPage) -> EntryPage:
@@ -213,8 +213,8 @@ async def list_skill_entries(core: Core, identity: Identity, page: ListPage) -> 
         storage=core.registry.storage,
         cursor=page.cursor,
     )
-    found, more = await _read(core, work)
-    return EntryPage(skills=[_entry(one) for one in found], next_cursor=more or msgspec.UNSET)
+    skills, more = await _read(core, work)
+    return EntryPage(skills=[_entry(skill) for skill in skills], next_cursor=more or msgspec.UNSET)
 
 
 async def get_skill_entry(core: Core, identity: Identity, uri: AtUri) -> OneEntry:

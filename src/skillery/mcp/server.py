@@ -116,7 +116,7 @@ async def _read_resource(context: Context, params: ReadResourceRequestParams) ->
 
 
 async def _complete(context: Context, params: CompleteRequestParams) -> dict[str, Any]:
-    templates = [one["uriTemplate"] for one in TEMPLATES]
+    templates = [template["uriTemplate"] for template in TEMPLATES]
     if not isinstance(params.ref, ResourceTemplateReference) or params.ref.uri not in templates:
         hint = f"Complete arguments of the templates {' and '.join(templates)}."
         raise MCPError(INVALID_PARAMS, "there is no such template", {"type": "invalid_params", "hint": hint})
@@ -155,5 +155,5 @@ async def _answer(context: Context, method: str, **params: str | None) -> dict[s
         # The parts between the first and the last are the text of the file.
         text = encoded(visit.splices.text(answer[1:-1]))
         answer = [answer[0], text, answer[-1]]
-    found: dict[str, Any] = msgspec.json.decode(b"".join(answer))
-    return found
+    result: dict[str, Any] = msgspec.json.decode(b"".join(answer))
+    return result

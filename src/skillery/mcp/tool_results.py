@@ -146,18 +146,18 @@ async def skill_tools(visit: Visit) -> dict[str, SkillTool]:
     is put before it: `text_words__count`. So no tool can replace another one. Raise MCPError if a skill does not exist
     or the tools are too large.
     """
-    found: list[tuple[str, dict[str, Any]]] = []
+    declared: list[tuple[str, dict[str, Any]]] = []
     size = 0
     for skill in visit.skills:
         text = await _tools_of(visit, skill)
         size += len(text)
         if size > MOST_BYTES:
             raise _too_many(visit, size)
-        found += [(skill, tool) for tool in msgspec.json.decode(text)["tools"]]
-    often = Counter(tool["name"] for _, tool in found)
-    separate = {_with_skill(skill, tool["name"]) for skill, tool in found}
+        declared += [(skill, tool) for tool in msgspec.json.decode(text)["tools"]]
+    often = Counter(tool["name"] for _, tool in declared)
+    separate = {_with_skill(skill, tool["name"]) for skill, tool in declared}
     tools: dict[str, SkillTool] = {}
-    for skill, tool in found:
+    for skill, tool in declared:
         bare = tool["name"]
         is_taken = often[bare] > 1 or bare in METHODS or bare in separate
         name = _free(_with_skill(skill, bare) if is_taken else bare, tools)
@@ -175,7 +175,7 @@ def _free(name: str, taken: Container[str]) -> str:
     prefix.
     """
     numbered = (f"{name}_{number}" for number in itertools.count(2))
-    return next(one for one in itertools.chain([name], numbered) if one not in taken)
+    return next(candidate for candidate in itertools.chain([name], numbered) if candidate not in taken)
 
 
 def arguments_of(tool: SkillTool, arguments: msgspec.Raw, more: Mapping[str, Any]) -> dict[str, Any]:
@@ -219,8 +219,8 @@ def _schema(parameters: dict[str, Any]) -> dict[str, Any]:
     """Return the JSON Schema of a tool's parameters. Skill Tools marks optional parameters, JSON Schema marks
     required ones.
     """
-    shown = {name: _property(one) for name, one in parameters.items()}
-    required = [name for name, one in parameters.items() if one.get("optional") is not True]
+    shown = {name: _property(parameter) for name, parameter in parameters.items()}
+    required = [name for name, parameter in parameters.items() if parameter.get("optional") is not True]
     return {"type": "object", "properties": shown, **({"required": required} if required else {})}
 
 

@@ -90,10 +90,10 @@ async def call_tool(context: Context, request: CallToolRequestParams) -> dict[st
     offered = await skill_tools(visit)
     if request.name not in offered:
         raise _unknown(request.name, [*_names(visit), *offered])
-    one = offered[request.name]
+    tool = offered[request.name]
     meta: Mapping[str, Any] = request.meta or {}
     values = {param: meta[key] for param, key in IN_META.items() if meta.get(key) is not None}
-    params = msgspec.Raw(encode(arguments_of(one, _arguments(visit, request), values)))
+    params = msgspec.Raw(encode(arguments_of(tool, _arguments(visit, request), values)))
     answer, error = await _call(context, request, "call_tool", params)
     if answer is None:
         return error_result(visit, error) | COMPLETE
@@ -130,12 +130,12 @@ def _names(visit: Visit) -> list[str]:
 
 
 def _unknown(name: str, there: list[str]) -> MCPError:
-    way_out = (
+    remedy = (
         f"Ask for it: /mcp?tools={name}, or skillery mcp --tools {name}"
         if name in ON_REQUEST
         else "Skills are run with execute_skill."
     )
-    hint = f"There are {', '.join(there)}. {way_out}"
+    hint = f"There are {', '.join(there)}. {remedy}"
     return MCPError(INVALID_PARAMS, f"there is no tool {name[:80]!r}", {"type": "tool_not_found", "hint": hint})
 
 

@@ -127,8 +127,8 @@ def schema_of(params: type[Params], path: str) -> dict[str, Any]:
 
 @cache
 def _schemas(params: type[Params]) -> dict[str, Any]:
-    found: dict[str, Any] = msgspec.json.schema(params)["$defs"]
-    return found
+    schemas: dict[str, Any] = msgspec.json.schema(params)["$defs"]
+    return schemas
 
 
 REDUCED = frozenset({"limit", "max_bytes", "wait_ms"})

@@ -122,8 +122,8 @@ def subject_of(params: bytes | msgspec.Raw, named_by: str) -> str:
     `named_by` is the param that names the subject, or "". Of a URL, the subject is the origin. The secret part of
     anything that looks like a token is removed, because callers may pass a whole token in place of its id.
     """
-    found = _subject(params, named_by) if len(params) <= MOST_BYTES else ""
-    return _WHAT_FOLLOWS_AN_ID.sub(r"\1", found)
+    subject = _subject(params, named_by) if len(params) <= MOST_BYTES else ""
+    return _WHAT_FOLLOWS_AN_ID.sub(r"\1", subject)
 
 
 def _subject(params: bytes | msgspec.Raw, named_by: str) -> str:
@@ -139,8 +139,8 @@ def _subject(params: bytes | msgspec.Raw, named_by: str) -> str:
         from skillery.webhooks.sending import origin_of  # imports httpx
 
         return origin_of(_text_of(values, named_by))
-    found, version = _text_of(values, named_by), _text_of(values, "version")
-    return f"{found}@{version}" if version else found
+    subject, version = _text_of(values, named_by), _text_of(values, "version")
+    return f"{subject}@{version}" if version else subject
 
 
 def _text_of(values: dict[str, msgspec.Raw], key: str) -> str:

@@ -125,11 +125,11 @@ class Plugins:
     def _check_protocols(self, kind: str, name: str, backend: Any) -> None:
         optional = [protocol for protocol in KINDS[kind].optional if isinstance(backend, protocol)]
         for protocol in (KINDS[kind].protocol, *optional):
-            found = "; ".join(f"it {problem}" for problem in problems(backend, protocol))
-            if found:
+            faults = "; ".join(f"it {problem}" for problem in problems(backend, protocol))
+            if faults:
                 raise StartupError(
                     f"plugin '{self._plugin_of[kind][name]}': the {kind} '{name}' is not a "
-                    f"skillery.backends.{protocol.__name__}: {found}"
+                    f"skillery.backends.{protocol.__name__}: {faults}"
                 )
 
     def check_settings(self, settings: Settings) -> None:

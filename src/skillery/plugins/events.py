@@ -94,7 +94,7 @@ class PluginEvents:
     async def _tell(self, name: str, **arguments: Any) -> None:
         """Call a hook of all plugins at the same time. Failures are only logged."""
         seconds = min(self._seconds, REACTION_SECONDS)
-        calls = [one.call(seconds, **arguments) for one in self._functions_of(name)]
+        calls = [function.call(seconds, **arguments) for function in self._functions_of(name)]
         if calls:
             await asyncio.gather(*(_without_failure(call) for call in calls))
 
@@ -121,7 +121,11 @@ class _Alone:
 
     def __init__(self, manager: pluggy.PluginManager, hook: str, plugin: str) -> None:
         every = getattr(manager.hook, hook).get_hookimpls()
-        others = [one.plugin for one in every if one.plugin_name != plugin and not (one.hookwrapper or one.wrapper)]
+        others = [
+            implementation.plugin
+            for implementation in every
+            if implementation.plugin_name != plugin and not (implementation.hookwrapper or implementation.wrapper)
+        ]
         self._caller = manager.subset_hook_caller(hook, others)
 
     def __call__(self, **arguments: Any) -> Any:

@@ -19,9 +19,9 @@ def plugins_of_server(plugins: Plugins, settings: Settings, failures: Failures) 
     rows = list_plugins(plugins, settings, {})
     for row in rows:
         row["failures"] = [
-            {"function": one.function, "reason": one.reason, "count": count}
-            for one, count in sorted(failures.counts.items())
-            if one.plugin == row["name"]
+            {"function": failure.function, "reason": failure.reason, "count": count}
+            for failure, count in sorted(failures.counts.items())
+            if failure.plugin == row["name"]
         ]
     return rows
 
@@ -29,11 +29,11 @@ def plugins_of_server(plugins: Plugins, settings: Settings, failures: Failures) 
 def list_plugins(plugins: Plugins, settings: Settings, commands: Mapping[str, list[str]]) -> list[Fact]:
     """Return a row for each plugin, sorted by name. `commands` has the names of the commands of each plugin."""
     offers, hooks = _offers(plugins, settings), _hooks(plugins)
-    found = []
+    rows = []
     for name, _ in plugins.manager.list_name_plugin():
         source = plugins.sources[name]
         of_plugin, own_hooks, verbs = offers.get(name, []), hooks.get(name, []), commands.get(name, [])
-        found.append(
+        rows.append(
             {
                 "name": name,
                 "package": source.package,
@@ -47,7 +47,7 @@ def list_plugins(plugins: Plugins, settings: Settings, commands: Mapping[str, li
                 "commands": verbs,
             }
         )
-    return sorted(found, key=lambda one: str(one["name"]))
+    return sorted(rows, key=lambda row: str(row["name"]))
 
 
 def _is_active(offers: list[Fact], hooks: list[str], commands: list[str]) -> bool:
@@ -78,9 +78,9 @@ def _offers(plugins: Plugins, settings: Settings) -> dict[str, list[Fact]]:
 
 def _hooks(plugins: Plugins) -> dict[str, list[str]]:
     """Return the hooks of each plugin that are called without a choice in the settings."""
-    found: dict[str, list[str]] = {}
+    hooks: dict[str, list[str]] = {}
     for hook in (*EVENTS, "routes"):
         caller = getattr(plugins.manager.hook, hook, None)
         for implementation in caller.get_hookimpls() if caller else ():
-            found.setdefault(implementation.plugin_name, []).append(hook)
-    return found
+            hooks.setdefault(implementation.plugin_name, []).append(hook)
+    return hooks

@@ -73,8 +73,8 @@ def _register(manager: pluggy.PluginManager, name: str, made: Any) -> None:
     hooks = [caller.name for caller in manager.get_hookcallers(made) or ()]
     if not hooks or set(hooks) - set(EVENTS):
         manager.unregister(made)
-        found = ", ".join(sorted(hooks)) or "none"
-        raise StartupError(f"plugin '{name}': its object may have the hooks {', '.join(EVENTS)}; it has {found}")
+        names = ", ".join(sorted(hooks)) or "none"
+        raise StartupError(f"plugin '{name}': its object may have the hooks {', '.join(EVENTS)}; it has {names}")
 
 
 async def _close(manager: pluggy.PluginManager, name: str, made: Any) -> None:
@@ -101,17 +101,17 @@ _SEGMENT = re.compile(r"[A-Za-z0-9._~-]+|\{[a-z_]+\}")
 
 def routes_of(manager: pluggy.PluginManager) -> Mapping[str, list[Route]]:
     """Return the routes of each plugin, by name. Raise StartupError if a plugin fails or a route is not valid."""
-    found: dict[str, list[Route]] = {}
+    by_plugin: dict[str, list[Route]] = {}
     for implementation in manager.hook.routes.get_hookimpls():
         plugin = implementation.plugin_name.removesuffix(OBJECT_SUFFIX)
         if not _NAME.fullmatch(plugin):
             raise StartupError(
                 f"plugin '{plugin}' has routes, so its name may have only letters, digits, '.', '_', '-'"
             )
-        found.setdefault(plugin, []).extend(_made_by(plugin, implementation.function))
-    for plugin, routes in found.items():
+        by_plugin.setdefault(plugin, []).extend(_made_by(plugin, implementation.function))
+    for plugin, routes in by_plugin.items():
         _check_distinct(plugin, routes)
-    return found
+    return by_plugin
 
 
 def _made_by(plugin: str, function: Any) -> list[Route]:
@@ -119,7 +119,7 @@ def _made_by(plugin: str, function: Any) -> list[Route]:
         made = function()
     except Exception as error:
         raise StartupError(f"plugin '{plugin}' failed to add routes: {one_line(error)}") from error
-    if not isinstance(made, list) or not all(isinstance(one, Route) for one in made):
+    if not isinstance(made, list) or not all(isinstance(route, Route) for route in made):
         raise StartupError(f"plugin '{plugin}' must return a list of Route from its hook 'routes', not {made!r:.80}")
     for route in made:
         problem = _problem(route)

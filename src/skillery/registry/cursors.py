@@ -94,10 +94,10 @@ def read_until_full(
     size = 0
     while len(rows) < count and size <= MOST_BYTES:
         wanted = min(ROWS_AT_ONCE, count - len(rows))
-        found = read(wanted, rows[-1] if rows else None)
-        rows += found
-        size += sum(map(size_of, found))
-        if len(found) < wanted:
+        batch = read(wanted, rows[-1] if rows else None)
+        rows += batch
+        size += sum(map(size_of, batch))
+        if len(batch) < wanted:
             break
     return rows
 

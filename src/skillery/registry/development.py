@@ -56,10 +56,10 @@ class Overlay:
 
         Raise VersionNotFound if `spec` is another development version of the skill.
         """
-        found = self._versions.get(name)
-        if found is None:
+        entry = self._versions.get(name)
+        if entry is None:
             return None
-        row = found.row
+        row = entry.row
         match spec:
             case Latest():
                 return row
@@ -80,17 +80,17 @@ class Overlay:
     def items(self, detail: str, namespace: str) -> list[tuple[str, str, str]]:
         """Return (namespace, name, item) of each version in the namespace or below. "" selects all."""
         return [
-            (one.namespace, name, one.items[detail])
-            for name, one in self._versions.items()
-            if not namespace or one.namespace == namespace or one.namespace.startswith(f"{namespace}.")
+            (version.namespace, name, version.items[detail])
+            for name, version in self._versions.items()
+            if not namespace or version.namespace == namespace or version.namespace.startswith(f"{namespace}.")
         ]
 
     def tools(self) -> list[tuple[str, str, str]]:
         """Return (skill, name, item) of each tool."""
         return [
             (skill, name, item)
-            for skill, one in self._versions.items()
-            for name, (_, item) in (one.row.unstored.tools if one.row.unstored else {}).items()
+            for skill, version in self._versions.items()
+            for name, (_, item) in (version.row.unstored.tools if version.row.unstored else {}).items()
         ]
 
 
@@ -125,10 +125,10 @@ def merged(
     kept: list[Row] = []
     position, is_end = after, False
     while len(kept) < count and not is_end:
-        found = read(count, position)
-        kept += [row for row in found if not is_hidden(row)]
-        is_end = len(found) < count
-        position = position if is_end else _position(found[-1])
+        stored = read(count, position)
+        kept += [row for row in stored if not is_hidden(row)]
+        is_end = len(stored) < count
+        position = position if is_end else _position(stored[-1])
     fitting = (row for row in own if _position(row) > after and (is_end or _position(row) <= position))
     return sorted((*kept, *fitting), key=_position)[:count]
 

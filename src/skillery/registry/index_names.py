@@ -166,8 +166,8 @@ def find_in_index(connection: Connection, identity: Identity, namespace: str, wa
     """Return the name of the skill that holds the index name `wanted`. Raise SkillNotFound if the identity sees no such
     skill in the index.
     """
-    found = _listed(identity, namespace, 0).where(index_names.c.index_name == wanted)
-    row = connection.execute(found, index_values(identity, namespace)).first()
+    statement = _listed(identity, namespace, 0).where(index_names.c.index_name == wanted)
+    row = connection.execute(statement, index_values(identity, namespace)).first()
     if row is not None:
         return str(row.name)
     where = f"the index of '{namespace}'" if namespace else "the index of this server"

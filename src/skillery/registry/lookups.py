@@ -96,9 +96,9 @@ class Lookup:
 
         The pair states whether the segment has releases (else pre-releases), and whether it has an upper bound.
         """
-        parts = [self._segment_statement(place, *one).subquery() for place, one in enumerate(shape)]
-        found = union_all(*(select(part) for part in parts)).subquery()
-        newest = select(found).order_by(found.c.precedence.desc()).limit(literal_column("1")).subquery()
+        parts = [self._segment_statement(place, *segment).subquery() for place, segment in enumerate(shape)]
+        candidates = union_all(*(select(part) for part in parts)).subquery()
+        newest = select(candidates).order_by(candidates.c.precedence.desc()).limit(literal_column("1")).subquery()
         return Statement(select(*(newest.c[key] for key in self._keys)))
 
     def _segment_statement(self, place: int, is_release: bool, has_high: bool) -> Select[Any]:

@@ -122,7 +122,9 @@ def skill_history(connection: Connection, identity: Identity, name: str, *, most
     )
     wanted = [(LATEST, latest), *((row.label, row.version_id) for row in marked)]
     resolvable = _resolvable(connection, skill_id)
-    branches = {branch: places[one] for branch, one in wanted if one in resolvable and one in places}
+    branches = {
+        branch: places[version_id] for branch, version_id in wanted if version_id in resolvable and version_id in places
+    }
     return SkillHistory(rows, branches) if rows else None
 
 

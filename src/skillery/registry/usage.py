@@ -223,9 +223,9 @@ def days_of(connection: Connection, skill_id: int) -> list[UsageDay]:
     """Return the last 30 days of a skill, oldest first. Days without runs have zeros."""
     first = first_day()
     rows = _DAYS.rows(connection, of_skill=skill_id, first=first.isoformat())
-    found: dict[str, Sequence[Any]] = {row[0]: row[1:] for row in rows}
+    by_day: dict[str, Sequence[Any]] = {row[0]: row[1:] for row in rows}
     days = [first + timedelta(days=number) for number in range(DAYS)]
-    return [UsageDay(day, *found.get(day.isoformat(), NO_USAGE)) for day in days]
+    return [UsageDay(day, *by_day.get(day.isoformat(), NO_USAGE)) for day in days]
 
 
 def roll_up_usage(connection: Connection) -> int:

@@ -48,13 +48,13 @@ MOST_REASON = 300
 def standing_warnings(standing_json: str | None) -> list[str]:
     """Return a line for the deprecation, yank and rejection of a version. describe_skill has the whole texts."""
     standing: dict[str, Any] = msgspec.json.decode(standing_json) if standing_json else {}
-    found = []
+    warnings = []
     if deprecated := standing.get("deprecated"):
         instead = f" Use '{deprecated['successor']}' instead." if deprecated["successor"] else ""
         message = one_line(deprecated["message"], MOST_REASON)
-        found.append(f"deprecated: {message}{instead if message.endswith(('.', '!', '?')) else f'.{instead}'}")
-    stated = (one for one in ("yanked", "rejected") if one in standing)
-    return [*found, *(f"{one}: {one_line(standing[one]['reason'], MOST_REASON)}" for one in stated)]
+        warnings.append(f"deprecated: {message}{instead if message.endswith(('.', '!', '?')) else f'.{instead}'}")
+    stated = (status for status in ("yanked", "rejected") if status in standing)
+    return [*warnings, *(f"{status}: {one_line(standing[status]['reason'], MOST_REASON)}" for status in stated)]
 
 
 def with_warnings(item_json: str, warnings: list[str]) -> str:
@@ -108,9 +108,9 @@ class VersionRow(NamedTuple):
 def version_purged(row: VersionRow) -> VersionPurged:
     """Return the error for a purged version, with the reason if `row` was read after the purge."""
     purged = msgspec.json.decode(row.standing_json or "{}").get("purged")
-    what = f"'{row.name}' {row.version} was purged"
+    message = f"'{row.name}' {row.version} was purged"
     return VersionPurged(
-        f"{what} at {purged['at']}: {purged['reason']}" if purged else what,
+        f"{message} at {purged['at']}: {purged['reason']}" if purged else message,
         hint="The files of this version no longer exist. Use another version: list_versions shows all versions.",
         name=row.name,
         version=row.version,

@@ -73,12 +73,12 @@ def parameters(identity: Identity) -> dict[str, Any]:
     """Return the SQL parameters of the conditions in this module."""
     if view_of(identity) is None:
         return {}
-    found: dict[str, Any] = {"me": identity.name}
+    values: dict[str, Any] = {"me": identity.name}
     for place, prefix in enumerate(_prefixes(identity)):
         # "/" follows "." in the order of bytes.
-        found |= {f"grant_low_{place}": f"{prefix}.", f"grant_high_{place}": f"{prefix}/"}
-        found |= {f"grant_{place}_{number}": one for number, one in enumerate(_above(prefix))}
-    return found
+        values |= {f"grant_low_{place}": f"{prefix}.", f"grant_high_{place}": f"{prefix}/"}
+        values |= {f"grant_{place}_{number}": namespace for number, namespace in enumerate(_above(prefix))}
+    return values
 
 
 def seen_by_namespace(view: View) -> list[ColumnElement[bool]]:
@@ -135,10 +135,10 @@ def seen_version(view: View) -> ColumnElement[bool]:
     `sees_version`.
     """
     statuses: list[ColumnElement[str]] = [literal_column(f"'{status}'") for status in SEEN_BY_ALL]
-    found = [skill_versions.c.status.in_(statuses), skill_versions.c.publisher == bindparam("me")]
+    conditions = [skill_versions.c.status.in_(statuses), skill_versions.c.publisher == bindparam("me")]
     if view.is_reviewer:
-        found += in_grants(view)
-    return or_(*found)
+        conditions += in_grants(view)
+    return or_(*conditions)
 
 
 def sees_each(view: View, rows: FromClause, skill_id: ColumnElement[int]) -> ColumnElement[bool]:

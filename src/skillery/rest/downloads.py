@@ -26,13 +26,13 @@ from skillery.rest.exports import (
     ASK_AGAIN,
     DownloadParts,
     DownloadResponse,
+    cache_control,
     reader_of,
     send_archive,
     send_download,
     send_file,
     send_index,
     send_indexed_file,
-    whose,
 )
 
 # -- `/marketplace.json`: the skills of the registry as plugins of a marketplace, for clients that do not read git -----
@@ -54,7 +54,7 @@ async def send_marketplace(parts: DownloadParts, scope: Any, _receive: Any, send
     """Answer `/marketplace.json`."""
     only(scope, "GET", "HEAD")
     identity = await reader_of(parts, scope, headers)
-    query = query_of(scope, *(one.name for one in PARAMETERS))
+    query = query_of(scope, *(parameter.name for parameter in PARAMETERS))
     # The gate has checked that the Host is a name of this server.
     address = (parts.public_url or f"{scope['scheme']}://{headers['host']}").rstrip("/")
     label = query.get("label", LATEST)
@@ -67,7 +67,9 @@ async def send_marketplace(parts: DownloadParts, scope: Any, _receive: Any, send
     content = encode(await parts.marketplaces.find(identity, request))
     size = len(content)
     sha256 = hashlib.sha256(content).hexdigest()
-    answer = DownloadResponse("application/json", size, sha256, whose(identity, ASK_AGAIN), [], [content], memory=size)
+    answer = DownloadResponse(
+        "application/json", size, sha256, cache_control(identity, ASK_AGAIN), [], [content], memory=size
+    )
     await send_download(parts, scope, send, headers, answer)
 
 

@@ -130,7 +130,7 @@ async def send_index(parts: DownloadParts, scope: Any, _receive: Any, send: Any,
     namespace, kind, _ = _in_index(scope)
     identity = await reader_of(parts, scope, headers)
     index = await parts.exports.index(identity, namespace, kind)
-    cache = whose(identity, ASK_AGAIN)
+    cache = cache_control(identity, ASK_AGAIN)
     size = len(index.content)
     # The whole index stays in memory until it is sent.
     answer = DownloadResponse("application/json", size, index.sha256, cache, [], [index.content], memory=size)
@@ -147,7 +147,7 @@ async def send_indexed_file(
     namespace, _, (wanted, *path) = _in_index(scope)
     identity = await reader_of(parts, scope, headers)
     export = await parts.exports.find_in_index(identity, namespace, wanted)
-    response = _file(export, "/".join(path), whose(identity, ASK_AGAIN))
+    response = _file(export, "/".join(path), cache_control(identity, ASK_AGAIN))
     parts.reads.note_file(export.row.name, "/".join(path))
     await send_download(parts, scope, send, headers, response)
 
@@ -246,10 +246,10 @@ def _caching(identity: Identity, export: Export, spec: VersionSpec) -> str:
     """
     exact = isinstance(spec, Digest) or (isinstance(spec, Exact) and str(spec.version) == export.row.version)
     is_settled = exact and export.row.status in WAS_PUBLISHED
-    return whose(identity, FOR_EVER if is_settled else ASK_AGAIN)
+    return cache_control(identity, FOR_EVER if is_settled else ASK_AGAIN)
 
 
-def whose(identity: Identity, cache: str) -> str:
+def cache_control(identity: Identity, cache: str) -> str:
     """Return `cache` as a Cache-Control. Responses to authenticated callers are `private`: shared caches must not
     keep them.
     """

@@ -244,7 +244,7 @@ async def _send_document(parts: ImportParts, identity: Identity, send: Any, repo
     document: dict[str, Any] = {}
     skills: list[msgspec.Raw] = []
     async for report in reports:
-        key, value = _said(parts, identity, report)
+        key, value = _line_of(parts, identity, report)
         if key == "skill":
             skills.append(msgspec.Raw(encode(value)))
         else:
@@ -266,7 +266,7 @@ async def _send_lines(parts: ImportParts, identity: Identity, send: Any, reports
                 head = [(b"content-type", LINES.encode()), (b"x-accel-buffering", b"no")]
                 await send({"type": "http.response.start", "status": 200, "headers": head})
                 started = True
-            await _send_line(send, *_said(parts, identity, report))
+            await _send_line(send, *_line_of(parts, identity, report))
     except SkilleryError as error:
         if not started:
             raise
@@ -278,7 +278,7 @@ async def _send_line(send: Any, key: str, value: Any) -> None:
     await send({"type": "http.response.body", "body": encode({key: value}) + b"\n", "more_body": True})
 
 
-def _said(parts: ImportParts, identity: Identity, report: Begun | SkillReport | Summary) -> tuple[str, Any]:
+def _line_of(parts: ImportParts, identity: Identity, report: Begun | SkillReport | Summary) -> tuple[str, Any]:
     if isinstance(report, Begun):
         return "begun", {
             "total": report.skills,

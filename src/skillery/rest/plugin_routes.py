@@ -80,8 +80,8 @@ class PluginRoutes:
 
     def __init__(self, parts: PluginParts, routes: Mapping[str, list[Route]]) -> None:
         self._parts = parts
-        self._addresses = {plugin: [self._address(plugin, one) for one in own] for plugin, own in routes.items()}
-        self.operations = [_operation(plugin, one) for plugin, own in routes.items() for one in own]
+        self._addresses = {plugin: [self._address(plugin, route) for route in own] for plugin, own in routes.items()}
+        self.operations = [_operation(plugin, route) for plugin, own in routes.items() for route in own]
         """The descriptions of all routes for OpenAPI."""
         self._requests: Counter[tuple[str, str]] = Counter()
         """The number of active requests by plugin and caller, and by plugin and ""."""
@@ -119,10 +119,10 @@ class PluginRoutes:
     def _find(self, plugin: str, path: tuple[str, ...], method: str) -> tuple[_Address, dict[str, str]]:
         """Return the address and the values in its path. Raise HttpRefusal 404 or 405."""
         matches = []
-        for one in self._addresses.get(plugin, ()):
-            values = _values(one.segments, path)
+        for candidate in self._addresses.get(plugin, ()):
+            values = _values(candidate.segments, path)
             if values is not None:
-                matches.append((one, values))
+                matches.append((candidate, values))
         for address, values in matches:
             if method == address.route.method or (method, address.route.method) == ("HEAD", "GET"):
                 return address, values

@@ -132,12 +132,12 @@ def segments(scope: Any, *counts: int) -> list[str]:
     """Return the decoded segments of the address. Raise HttpRefusal 404 if their number is not one of `counts`."""
     raw = scope["raw_path"].partition(b"?")[0].strip(b"/").split(b"/")
     try:
-        found = [unquote_to_bytes(part).decode() for part in raw]
+        parts = [unquote_to_bytes(part).decode() for part in raw]
     except UnicodeDecodeError:
-        found = []
-    if len(found) not in counts or any("/" in part or "\0" in part for part in found):
+        parts = []
+    if len(parts) not in counts or any("/" in part or "\0" in part for part in parts):
         raise HttpRefusal(404, plain_error(NOT_FOUND, "there is nothing at this address", "not_found"))
-    return found
+    return parts
 
 
 def limit_of(query: dict[str, str]) -> int:

@@ -92,24 +92,24 @@ def _files(parts: list[MultipartPart]) -> list[MultipartPart]:
     for part in parts:
         if part.name not in (*FILES, *IGNORED, DEFAULT):
             raise InvalidParams(f"there is no field {quoted(part.name)}", hint="Send the files as 'files[]'.")
-    found = [part for part in parts if part.name in FILES]
-    if not found:
+    files = [part for part in parts if part.name in FILES]
+    if not files:
         raise InvalidParams("there is no file in the form", hint="Send the files of a skill as 'files[]', or one zip.")
-    for part in found:
+    for part in files:
         if not part.filename or "\0" in part.filename:
             raise InvalidParams(
                 f"a file in {part.name!r} has no name", hint="Send its path as the filename: my-skill/SKILL.md."
             )
-    return found
+    return files
 
 
 def _is_default(parts: list[MultipartPart]) -> bool:
     """Return whether the field `default` is true. The last field counts."""
-    found = next((part for part in reversed(parts) if part.name == DEFAULT), None)
-    if found is None:
+    field = next((part for part in reversed(parts) if part.name == DEFAULT), None)
+    if field is None:
         return False
-    found.file.seek(0)
-    text: str = found.file.read(_MOST_TEXT).decode("utf-8", "replace").lower()
+    field.file.seek(0)
+    text: str = field.file.read(_MOST_TEXT).decode("utf-8", "replace").lower()
     if text not in ("true", "false"):
         raise InvalidParams(f"the field 'default' is {quoted(text)}", hint="Write true or false.", param=DEFAULT)
     return text == "true"
@@ -162,7 +162,7 @@ async def _only_one(reports: Any) -> SkillReport:
     """Return the report of the only skill in an import. Raise InvalidParams if there is not exactly one skill,
     before anything is published.
     """
-    found: SkillReport | None = None
+    only: SkillReport | None = None
     async for report in reports:
         if isinstance(report, Begun) and report.skills - report.merged != 1:
             raise InvalidParams(
@@ -170,6 +170,6 @@ async def _only_one(reports: Any) -> SkillReport:
                 hint="A skill is a folder with a SKILL.md; POST /import takes an archive with many skills.",
             )
         if isinstance(report, SkillReport) and report.outcome != "merged":
-            found = report
-    assert found is not None, "an import that has begun with one skill reports it"
-    return found
+            only = report
+    assert only is not None, "an import that has begun with one skill reports it"
+    return only

@@ -62,7 +62,7 @@ async def exchange_token(parts: TrustParts, scope: Any, receive: Any, send: Any,
     only(scope, "POST")
     check_json(headers)
     with parts.bodies.hold() as held:
-        request = _asked(await read_body(receive, headers, MOST_BYTES, held))
+        request = _exchange_request(await read_body(receive, headers, MOST_BYTES, held))
     try:
         exchanged = await parts.exchange.exchange(request.token, request.target)
     except NotAuthenticated as error:
@@ -77,7 +77,7 @@ def _refusal(gate: Gate, scope: Any, headers: dict[str, str], error: NotAuthenti
     return gate.refused_login(scope, headers, error, action=ACTION, reason=reason, actor=actor)
 
 
-def _asked(body: bytes) -> ExchangeRequest:
+def _exchange_request(body: bytes) -> ExchangeRequest:
     try:
         return msgspec.json.decode(body, type=ExchangeRequest)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

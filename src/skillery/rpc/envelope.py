@@ -85,7 +85,7 @@ def parse_batch(body: bytes) -> list[bytes | msgspec.Raw] | Refused:
         lenient = _lenient(body) if len(body) <= LARGE_TEXT else _NOT_JSON
         if not isinstance(lenient, list):
             return Refused(error_reply(_no_batch(error)))
-        calls = [json.dumps(one).encode() for one in lenient]
+        calls = [json.dumps(call).encode() for call in lenient]
     return calls if 1 <= len(calls) <= MOST_CALLS else Refused(error_reply(_too_many_calls()))
 
 

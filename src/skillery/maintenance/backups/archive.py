@@ -138,27 +138,27 @@ def verify_archive(path: Path) -> ArchiveHead:
 
 
 def _verified(path: Path) -> ArchiveHead:
-    found: dict[str, str] = {}
+    digests: dict[str, str] = {}
     head: ArchiveHead | None = None
     sums: dict[str, str] | None = None
     for name, stream, size in members(path):
-        if sums is not None or name in found:
+        if sums is not None or name in digests:
             raise _damaged(path, f"'{name[:80]}' is at a place where no member belongs")
         if name == SUMS:
             sums = _decoded(path, name, _whole(path, stream, size), dict[str, str])
         elif name == HEAD:
             data = _whole(path, stream, size)
-            head, found[name] = _decoded(path, name, data, ArchiveHead), hashlib.sha256(data).hexdigest()
+            head, digests[name] = _decoded(path, name, data, ArchiveHead), hashlib.sha256(data).hexdigest()
         else:
-            found[name] = _sum(stream)
+            digests[name] = _sum(stream)
             content = _CONTENT.fullmatch(name)
-            if content and content[1] != found[name]:
+            if content and content[1] != digests[name]:
                 raise _damaged(path, f"'{name}' contains another content")
     if head is None:
         raise _damaged(path, "it is not a backup of Skillery")
     if sums is None:
         raise _damaged(path, "its end is missing")
-    differing = sorted(name for name in found.keys() | sums.keys() if found.get(name) != sums.get(name))
+    differing = sorted(name for name in digests.keys() | sums.keys() if digests.get(name) != sums.get(name))
     if differing:
         raise _damaged(path, f"'{differing[0][:80]}' was changed after it was written")
     if head.format != FORMAT:

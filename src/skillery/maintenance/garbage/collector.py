@@ -119,7 +119,9 @@ class Collector:
         Steps for this machine only are omitted: they remove cached data, which is not lost.
         """
         own = {step.name for step in self._steps if step.own}
-        after = {name: msgspec.structs.asdict(one) for name, one in swept.items() if one.count and name not in own}
+        after = {
+            name: msgspec.structs.asdict(amount) for name, amount in swept.items() if amount.count and name not in own
+        }
         if after:
             self._database.write_now(
                 lambda connection: audit.record(connection, by, "collect_garbage", "", after=after)

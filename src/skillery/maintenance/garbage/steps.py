@@ -62,7 +62,7 @@ def old_runs(database: Database, keep_for: timedelta, keep_count: int, sweep: Sw
 def _cutoff(connection: Connection, keep_for: timedelta, keep_count: int) -> datetime | None:
     oldest = datetime.now(UTC) - keep_for if keep_for else None
     counted = cutoff_of(connection, keep_count)
-    return max((one for one in (oldest, counted) if one is not None), default=None)
+    return max((cutoff for cutoff in (oldest, counted) if cutoff is not None), default=None)
 
 
 def expired_blobs(database: Database, grace: timedelta, sweep: Sweep) -> Swept:
@@ -117,15 +117,15 @@ def unused_contents(database: Database, storage: Storage, grace: timedelta, swee
     finish_abandoned_deletions(database, storage)
     swept, last = Swept(), ""
     while not sweep.stopped():
-        found = database.read_now(partial(_find_unused, after=last))
-        if found:
+        digests = database.read_now(partial(_find_unused, after=last))
+        if digests:
             # Contents of a purged version may have been in use elsewhere until now.
-            deleted = database.erase_now(partial(delete_unused, server=database.server, digests=found))
+            deleted = database.erase_now(partial(delete_unused, server=database.server, digests=digests))
             swept += deleted.swept
             carry_out(database, storage, deleted.claimed)
-        if len(found) < FILES_AT_ONCE:
+        if len(digests) < FILES_AT_ONCE:
             break
-        last = found[-1]
+        last = digests[-1]
     return swept
 
 
