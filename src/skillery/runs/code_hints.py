@@ -198,8 +198,8 @@ def _code_only(call: CodeCall, failure: Failure) -> str | None:
 
 def _how_to_write(message: str) -> str | None:
     refused, absent = READ_ONLY.search(message), ABSENT.search(message)
-    found = refused or absent
-    path = (found["python"] or found["node"]) if found else ""
+    match = refused or absent
+    path = (match["python"] or match["node"]) if match else ""
     if not path or path.startswith(WRITABLE):
         return None
     if not refused and path.startswith("/blobs/"):
@@ -235,5 +235,7 @@ def _wanted(code: str, missing: str) -> str:
     wanted = [name for name in names if name == missing or name.startswith(f"{missing}." if missing else "")]
     if wanted:
         return wanted[0]
-    parents = ((found[1] or "").strip("."), found[2]) if (found := _FROM_PARENT.search(code)) else ("", "")
+    parents = (
+        ((from_parent[1] or "").strip("."), from_parent[2]) if (from_parent := _FROM_PARENT.search(code)) else ("", "")
+    )
     return ".".join(part for part in parents if part) or missing or "NAME"

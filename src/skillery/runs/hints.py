@@ -212,7 +212,7 @@ def missing_program(text: str) -> str:
         if phrase in text:
             return program
     for pattern in NOT_FOUND:
-        if found := pattern.findall(text):
-            return str(found[-1])
+        if programs := pattern.findall(text):
+            return str(programs[-1])
     known = [name for name in NO_FILE.findall(text) if package_of(name)]
     return str(known[-1]) if known else ""

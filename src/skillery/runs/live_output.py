@@ -145,13 +145,13 @@ class LiveOutput:
 
         The bytes are a list of one or two (offset, bytes). If there are two, the bytes between them were dropped.
         """
-        found: list[tuple[int, bytes]] = []
+        parts: list[tuple[int, bytes]] = []
         left = self.end if size is None else size
         while after < self.end and left > 0:
             start, content = self._kept.read(after, left)
-            found.append((start, content))
+            parts.append((start, content))
             after, left = start + len(content), left - len(content)
-        return found, after
+        return parts, after
 
     @property
     def gap(self) -> tuple[int, int]:

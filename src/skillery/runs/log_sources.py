@@ -107,13 +107,13 @@ def read_pieces(
     states = {
         row.id: FollowedRun(row.id, row.status, row.queued, row.progress_json, in_utc(row.finished_at)) for row in rows
     }
-    found: list[Piece] = []
+    newer: list[Piece] = []
     for run_id, offset in offsets:
         behind = select(pieces.c.start, pieces.c.content).where(pieces.c.run_id == run_id, pieces.c.start >= offset)
-        found += [
+        newer += [
             Piece(run_id, start, bytes(content)) for start, content in connection.execute(behind.order_by("start"))
         ]
-    return states, found
+    return states, newer
 
 
 def forget_pieces(connection: Connection, *, limit: int) -> int:

@@ -88,12 +88,12 @@ async def _packages(
     mounts = dict[str, PackageMount]()
     for name, (content, pins) in locks.items():
         left = max(0.0, timeout_ms / 1000 - (time.monotonic() - began))
-        found = await environments.ready(content, left) if pins else None
+        mount = await environments.ready(content, left) if pins else None
         waited = (time.monotonic() - began) * 1000
-        if isinstance(found, Failure):
-            return RunPackages((), Failure(found.type, f"{name}: {found.message}"), waited)
-        if found is not None:
-            mounts[found.lock] = found
+        if isinstance(mount, Failure):
+            return RunPackages((), Failure(mount.type, f"{name}: {mount.message}"), waited)
+        if mount is not None:
+            mounts[mount.lock] = mount
     return RunPackages(tuple(mounts.values()), None, (time.monotonic() - began) * 1000)
 
 
@@ -109,9 +109,9 @@ async def packages_in(
     if isinstance(lock, Failure):
         return RunPackages((), lock, (time.monotonic() - began) * 1000, environment=environment)
     environment = GivenEnvironment(chosen.name, lock.sha256)
-    found = await _packages(environments, skills, timeout_ms, began, (chosen, lock))
-    preload = chosen.preload if found.mounts and found.mounts[0].lock == lock.sha256 else ()
-    return found._replace(preload=preload, environment=environment)
+    packages = await _packages(environments, skills, timeout_ms, began, (chosen, lock))
+    preload = chosen.preload if packages.mounts and packages.mounts[0].lock == lock.sha256 else ()
+    return packages._replace(preload=preload, environment=environment)
 
 
 def chosen_for(
@@ -173,15 +173,15 @@ def _unfit(skill: Needing) -> Failure | None:
 
 
 def _check_clash(locks: dict[str, tuple[Pin, ...]], *, with_environment: bool) -> None:
-    found = clash(locks)
-    if found is None:
+    conflict = clash(locks)
+    if conflict is None:
         return
-    package, one, version, other, other_version = found
+    package, lock, version, other, other_version = conflict
     hint = "Mount them in two runs, or run each with execute_skill."
-    if with_environment and one.startswith(_ENVIRONMENT[:10]):
+    if with_environment and lock.startswith(_ENVIRONMENT[:10]):
         hint = "Take another environment, or none (environment: ''), or run the skill with execute_skill."
     raise InvalidParams(
-        f"{one} needs {package} {version} and {other} needs {package} {other_version}: "
+        f"{lock} needs {package} {version} and {other} needs {package} {other_version}: "
         "a run can have only one version of a package",
         hint=hint,
         package=package,
@@ -218,18 +218,18 @@ class GrantedSecrets:
 
         Raise SecretsRefused if a secret is not granted to the skill, has no value or cannot be read.
         """
-        allowed = _asked(lambda: self._database.read_now(lambda connection: granted(connection, skill, declared)))
+        allowed = _answer_of(lambda: self._database.read_now(lambda connection: granted(connection, skill, declared)))
         # Grants are checked before any value is read: a skill must not learn which other secrets exist.
         if refused := [name for name in declared if name not in allowed]:
             raise SecretsRefused(_not_granted(skill, refused))
-        found = _asked(lambda: {name: self._secrets.get(name) for name in declared})
-        values = SecretValues({name: value for name, value in found.items() if value})
+        stored = _answer_of(lambda: {name: self._secrets.get(name) for name in declared})
+        values = SecretValues({name: value for name, value in stored.items() if value})
         if missing := [name for name in declared if name not in values]:
             raise SecretsRefused(_missing(skill, missing))
         return values
 
 
-def _asked(ask: Callable[[], T]) -> T:
+def _answer_of(ask: Callable[[], T]) -> T:
     """Return the result of `ask`, a call of the database or the backend. Raise SecretsRefused if the call fails."""
     try:
         return ask()

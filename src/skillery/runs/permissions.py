@@ -58,10 +58,10 @@ def granted(identity: Identity, version: VersionRow, manifest: Manifest, rules: 
 
 
 def _why_less(version: VersionRow, listed: Permissions) -> str:
-    what = " and ".join(word for word, some in (("network", listed.network), ("secrets", listed.secrets)) if some)
+    rights = " and ".join(word for word, some in (("network", listed.network), ("secrets", listed.secrets)) if some)
     return (
-        f"'{version.name}' {version.version} is {version.status}: it gets its {what} once a reviewer has approved it, "
-        "or in a run of a reviewer's own"
+        f"'{version.name}' {version.version} is {version.status}: it gets its {rights} once a reviewer has approved "
+        "it, or in a run of a reviewer's own"
     )
 
 

@@ -268,7 +268,9 @@ class Preparer:
             for version, mount in zip(mounted, job.skills, strict=True)
             if not mount.stub
         ]
-        warnings = [f"'{one.name}' is {text}" for one in mounted for text in standing_warnings(one.standing_json)]
+        warnings = [
+            f"'{version.name}' is {text}" for version in mounted for text in standing_warnings(version.standing_json)
+        ]
         target = await self._workspaces.find(identity, request)
         made = Prepared("run_code", job, stubs=stubs, workspace=target, warnings=tuple(warnings))
         return await self._with_packages(made, needing, chosen, request.limits.get("timeout_ms"))
@@ -297,15 +299,15 @@ class Preparer:
         made = msgspec.structs.replace(made, warnings=warnings) if warnings else made
         if made.failure is not None or (chosen is None and not any(skill.manifest.runtime for skill in skills)):
             return made
-        found = await self._packages(skills, made.job.limits.timeout_ms, chosen)
-        if found is NO_PACKAGES:
+        packages = await self._packages(skills, made.job.limits.timeout_ms, chosen)
+        if packages is NO_PACKAGES:
             return made
         return msgspec.structs.replace(
             made,
-            job=found.in_job(made.job),
-            failure=found.failure,
-            waited_ms=found.waited_ms,
-            environment=found.environment,
+            job=packages.in_job(made.job),
+            failure=packages.failure,
+            waited_ms=packages.waited_ms,
+            environment=packages.environment,
         )
 
     async def _packages(self, skills: Sequence[Needing], timeout_ms: int, chosen: Named | None) -> RunPackages:

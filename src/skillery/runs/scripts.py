@@ -50,7 +50,7 @@ def _check_names(args: Mapping[str, Any]) -> None:
 def _texts(value: object) -> tuple[str, ...]:
     if not isinstance(value, list):
         raise _Invalid(f"The argument 'argv' is {kind_of(value)}, and a list of strings is expected.")
-    return tuple(_text(f"argv[{number}]", one) for number, one in enumerate(value))
+    return tuple(_text(f"argv[{number}]", argument) for number, argument in enumerate(value))
 
 
 def _text(name: str, value: object) -> str:
@@ -77,7 +77,7 @@ def _variables(value: object, permissions: Permissions) -> dict[str, str]:
         if not is_variable_name(name) or changes_what_runs(name):
             reason = "changes which code runs" if is_variable_name(name) else "is not a name of a variable"
             raise _Invalid(f"The argument 'env' sets {quoted(name)}, which {reason}; take another name.")
-    return {name: _text(f"env.{name}", one) for name, one in value.items()}
+    return {name: _text(f"env.{name}", variable) for name, variable in value.items()}
 
 
 def script_answer(result: bytes) -> dict[str, Any] | None:

@@ -118,7 +118,7 @@ def read_file(path: Path, settings: type[msgspec.Struct], *, required: bool) -> 
     except OSError as error:
         raise StartupError(f"cannot read {path}: {error.strerror}") from None
     sections = _take_sections(path, document)
-    entries = {table: found for table in ENTRIES if (found := _take_entries(path, document, table))}
+    entries = {table: taken for table in ENTRIES if (taken := _take_entries(path, document, table))}
     values = dict(leaves(document))
     names = names_of(settings)
     for name in values:
@@ -129,15 +129,17 @@ def read_file(path: Path, settings: type[msgspec.Struct], *, required: bool) -> 
 
 def _take_sections(path: Path, document: dict[str, Any]) -> dict[str, Any]:
     """Remove the sections of backends and plugins from the document, and return their settings by dotted name."""
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for table, shown, depth in (("backends", "[backends.<kind>.<name>]", 3), ("plugins", "[plugins.<name>]", 2)):
         sections = document.pop(table, {})
         if not isinstance(sections, dict):
             raise StartupError(f"{path}: '{table}' must be a table: {shown}")
-        found |= {f"{table}.{name}": value for name, value in leaves(sections, stop=depth)}
+        settings |= {f"{table}.{name}": value for name, value in leaves(sections, stop=depth)}
         # An empty section [plugins.<name>] chooses the plugin.
-        found |= {f"plugins.{name}": {} for name, section in sections.items() if table == "plugins" and section == {}}
-    return found
+        settings |= {
+            f"plugins.{name}": {} for name, section in sections.items() if table == "plugins" and section == {}
+        }
+    return settings
 
 
 def _take_entries(path: Path, document: dict[str, Any], table: str) -> dict[str, Any]:

@@ -55,8 +55,8 @@ def read_tools(
     after = read_cursor(key, bound_to, cursor, 2) if cursor else ("", "")
     if skill is not None:
         row = resolve(connection, identity, *skill)
-        found = tools_of(connection, row, after[1])[: limit + 1]
-        rows = [(row.name, name, item) for name, item in found]
+        declared = tools_of(connection, row, after[1])[: limit + 1]
+        rows = [(row.name, name, item) for name, item in declared]
     else:
         rows = _own_rows(connection, identity, session, after)
         rows += _offered_until_full(connection, identity, after, limit + 1)
@@ -72,7 +72,7 @@ def _offered_until_full(
     overlay = overlay_of(identity)
 
     def stored(wanted: int, position: tuple[str, ...]) -> list[tuple[str, str, str]]:
-        return [(one[0], one[1], one[2]) for one in _offered(connection, identity, position, wanted)]
+        return [(row[0], row[1], row[2]) for row in _offered(connection, identity, position, wanted)]
 
     def read(wanted: int, last: tuple[str, str, str] | None) -> list[tuple[str, str, str]]:
         position = (last or after)[:2] if (last or after)[0] else ("", "")
@@ -100,10 +100,10 @@ def _own_rows(
 def _offered(connection: Connection, identity: Identity, after: tuple[str, ...], rows: int) -> Sequence[Any]:
     view = view_of(identity)
     values = {"after_skill": after[0], "after_name": after[1] if after[0] else ""}
-    found = _whole(rows).rows(connection, **values)
-    if view is None or all(row[3] == "public" for row in found):
+    page = _whole(rows).rows(connection, **values)
+    if view is None or all(row[3] == "public" for row in page):
         # Most pages contain no hidden skill.
-        return found
+        return page
     return _seen(rows, view).rows(connection, **values, **parameters(identity))
 
 

@@ -140,7 +140,7 @@ def tool_run_by(connection: Connection, version: VersionRow, script: str) -> str
 def _in_version(connection: Connection, version: VersionRow, name: str) -> FoundTool:
     for script, item_json in _named_in(connection, version, name):
         return FoundTool(name, _declared(item_json), script, version)
-    names = [found for found, _ in tools_of(connection, version)]
+    names = [tool for tool, _ in tools_of(connection, version)]
     near = near_words(name, names, _NEAR)
     offers = f"The tools are {', '.join(names[:20])}." if names else "This version has no tools."
     raise ToolNotFound(
@@ -162,7 +162,7 @@ def _named_in(connection: Connection, version: VersionRow, name: str) -> Sequenc
 
 def _not_found(connection: Connection, identity: Identity, name: str, session: str) -> ToolNotFound:
     near = near_names(connection, identity, name, session)
-    hint = f"Did you mean {' or '.join(quoted(one) for one in near)}?" if near else "list_tools shows all tools."
+    hint = f"Did you mean {' or '.join(quoted(tool) for tool in near)}?" if near else "list_tools shows all tools."
     return ToolNotFound(f"there is no tool {quoted(name)}", hint=hint, name=name[:128], near=near)
 
 
@@ -181,7 +181,7 @@ def near_names(connection: Connection, identity: Identity, name: str, session: s
         offered.where(and_(tools.c.name >= first, tools.c.name < first + "\x7f")).order_by(tools.c.name).limit(100),
     )
     own = OF_SESSION.rows(connection, **session_values(connection, identity, session))
-    names = {one for one, _ in own}
+    names = {tool for tool, _ in own}
     names.update(value for look in looks for value in connection.scalars(look, values))
     return near_words(name, sorted(names), _NEAR)
 

@@ -54,11 +54,11 @@ class Documents:
         if self._tls is None:
             self._tls = await asyncio.to_thread(httpx.create_ssl_context)
         async with httpx.AsyncClient(verify=self._tls, trust_env=False, timeout=SECONDS) as client:
-            for one in (host, *others):
+            for address in (host, *others):
                 try:
-                    return await self._get(client, url, one)
+                    return await self._get(client, url, address)
                 except httpx.ConnectError:
-                    if one == [host, *others][-1]:
+                    if address == [host, *others][-1]:
                         raise
         raise AssertionError("a host has at least one address")
 
@@ -175,4 +175,4 @@ BY_START = frozenset({"ref", "ref_path", "workflow_ref", "ci_config_ref_uri"})
 
 def service_of(name: Name, issuer: str) -> Provider:
     """Return the CI service that signs the tokens of an issuer: the one with this public issuer, else the named one."""
-    return next((one for one in PROVIDERS.values() if one.issuer == issuer), PROVIDERS[name])
+    return next((provider for provider in PROVIDERS.values() if provider.issuer == issuer), PROVIDERS[name])

@@ -69,9 +69,9 @@ def matching_rule(job: Job, rules: Sequence[TrustRule], target: str) -> tuple[Tr
     rule or more than one rule matches.
     """
     problems = {rule.id: problem for rule in rules if (problem := mismatch(rule, job.claims))}
-    found = [rule for rule in rules if rule.id not in problems]
-    covering = [rule for rule in found if not target or grant_covers(rule.target, target)]
-    if not found:
+    matching = [rule for rule in rules if rule.id not in problems]
+    covering = [rule for rule in matching if not target or grant_covers(rule.target, target)]
+    if not matching:
         reason = "; ".join(f"{rule_id}: {problem}" for rule_id, problem in list(problems.items())[:20])
         raise ExchangeRefused(
             f"no trust rule of this server matches the job {_shown(job)}",
@@ -82,7 +82,7 @@ def matching_rule(job: Job, rules: Sequence[TrustRule], target: str) -> tuple[Tr
     if not covering:
         raise ExchangeRefused(
             f"no trust rule lets the job {_shown(job)} publish {quoted(target)}",
-            hint=f"The rules for this job are for {', '.join(sorted({rule.target for rule in found}))}.",
+            hint=f"The rules for this job are for {', '.join(sorted({rule.target for rule in matching}))}.",
         )
     targets = sorted({rule.target for rule in covering})
     if not target and len(targets) > 1:
@@ -91,7 +91,7 @@ def matching_rule(job: Job, rules: Sequence[TrustRule], target: str) -> tuple[Tr
             hint=f"Send 'target': one of {', '.join(targets)}, or a name below.",
         )
     # Of several rules for one target, the narrowest decides.
-    rule = min(covering, key=lambda one: (-len(one.claims), one.kind != "agent", one.id))
+    rule = min(covering, key=lambda candidate: (-len(candidate.claims), candidate.kind != "agent", candidate.id))
     return rule, target or rule.target
 
 
@@ -99,11 +99,11 @@ def mismatch(rule: TrustRule, claims: Mapping[str, Any]) -> str | None:
     """Return the reason why a rule does not match the claims, or None if the rule matches."""
     for name, wanted in rule.claims.items():
         value = claims.get(name)
-        found = str(value) if isinstance(value, str | int) and not isinstance(value, bool) else None
-        if found is None:
+        text = str(value) if isinstance(value, str | int) and not isinstance(value, bool) else None
+        if text is None:
             return f"the token has no claim '{name}'"
-        if not _matches(name, wanted, found):
-            return f"the claim '{name}' is {quoted(found[:200])}, not {quoted(wanted)}"
+        if not _matches(name, wanted, text):
+            return f"the claim '{name}' is {quoted(text[:200])}, not {quoted(wanted)}"
     return _problem_of_start(service_of(rule.provider, rule.issuer), claims)
 
 
@@ -139,8 +139,8 @@ def identity_of(rule: TrustRule, job: Job, target: str) -> Identity:
 
 
 def _provenance(rule: TrustRule, job: Job) -> Provenance:
-    found = {field: job.claims.get(claim) for field, claim in PROVIDERS[rule.provider].claims.items()}
-    texts = {field: _text(value) for field, value in found.items() if isinstance(value, str | int)}
+    values = {field: job.claims.get(claim) for field, claim in PROVIDERS[rule.provider].claims.items()}
+    texts = {field: _text(value) for field, value in values.items() if isinstance(value, str | int)}
     return Provenance(issuer=job.issuer, subject=_text(job.claims["sub"]), **texts)
 
 

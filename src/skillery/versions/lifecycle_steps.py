@@ -81,21 +81,21 @@ def step_one(
     # The lock comes first: the step applies to the values that are read after it.
     connection.execute(select(skills.c.id).where(skills.c.name == name).with_for_update())
     row = resolve(connection, identity, name, Exact(version))
-    found = found_version(row)
-    check_step(identity, name, found, step, digest, rules)
-    status = _apply_step(connection, identity, found, step, note)
+    stored = found_version(row)
+    check_step(identity, name, stored, step, digest, rules)
+    status = _apply_step(connection, identity, stored, step, note)
     point_to_latest(connection, row.skill_id)
     audit.record(
         connection,
         identity,
         STEPS[step].method,
-        f"{name}@{found.version}",
-        before={"status": found.status},
-        after={"status": status, "digest": found.digest, **({"note": note} if note else {})},
+        f"{name}@{stored.version}",
+        before={"status": stored.status},
+        after={"status": status, "digest": stored.digest, **({"note": note} if note else {})},
     )
-    about = {"version": found.version, "digest": found.digest, "status": status, "publisher": found.publisher}
+    about = {"version": stored.version, "digest": stored.digest, "status": status, "publisher": stored.publisher}
     record_step(connection, identity, step, name, note=note, **about)
-    return NewVersion(name, found.version, found.digest, status)
+    return NewVersion(name, stored.version, stored.digest, status)
 
 
 def step_all(
@@ -116,14 +116,16 @@ def step_all(
             version.status for version in versions if sees_version(identity, name, version.status, version.publisher)
         }
         raise _illegal(name, None, sorted(seen), step)
-    statuses = {one.version: _apply_step(connection, identity, one, step, note, deprecated) for one in ready}
+    statuses = {
+        version.version: _apply_step(connection, identity, version, step, note, deprecated) for version in ready
+    }
     point_to_latest(connection, skill_id)
     audit.record(
         connection,
         identity,
         STEPS[step].method,
         name,
-        before={"versions": {one.version: one.status for one in ready}},
+        before={"versions": {version.version: version.status for version in ready}},
         after={"versions": statuses, **(deprecated or {})},
     )
     if deprecated is not None:
@@ -134,19 +136,19 @@ def step_all(
 def _apply_step(
     connection: Connection,
     identity: Identity,
-    found: _Version,
+    version: _Version,
     step: StepName,
     note: str,
     deprecated: dict[str, Any] | None = None,
 ) -> str:
     """Take a step and return the new status. The row of `version_steps` records the identity, the time and the note."""
     now = datetime.now(UTC)
-    standing: dict[str, Any] = msgspec.json.decode(found.standing_json) if found.standing_json else {}
+    standing: dict[str, Any] = msgspec.json.decode(version.standing_json) if version.standing_json else {}
     by = {"by": identity.name, "kind": identity.kind, "at": now.isoformat(timespec="seconds").replace("+00:00", "Z")}
     status = STEPS[step].leads_to
     match step:
         case "approve":
-            standing["approval"] = {**by, "digest": found.digest, "note": note}
+            standing["approval"] = {**by, "digest": version.digest, "note": note}
         case "reject":
             standing["rejected"] = {**by, "reason": note}
         case "yank":
@@ -166,15 +168,15 @@ def _apply_step(
     standing_json = msgspec.json.encode(standing).decode() if standing else None
     connection.execute(
         update(skill_versions)
-        .where(skill_versions.c.id == found.version_id)
+        .where(skill_versions.c.id == version.version_id)
         .values(status=status, standing_json=standing_json)
     )
     connection.execute(
         insert(version_steps).values(
-            version_id=found.version_id,
+            version_id=version.version_id,
             step=step,
             status=status,
-            digest=found.digest,
+            digest=version.digest,
             identity=identity.name,
             identity_kind=identity.kind,
             note=note,
@@ -189,29 +191,29 @@ def found_version(row: VersionRow) -> _Version:
 
 
 def check_step(
-    identity: Identity, name: str, found: _Version, step: StepName, digest: str | None, rules: ApprovalRules = STRICT
+    identity: Identity, name: str, version: _Version, step: StepName, digest: str | None, rules: ApprovalRules = STRICT
 ) -> None:
-    if found.status not in STEPS[step].starts:
-        raise _illegal(name, found.version, [found.status], step)
+    if version.status not in STEPS[step].starts:
+        raise _illegal(name, version.version, [version.status], step)
     if step == "approve":
-        _check_approval(identity, name, found, digest, rules)
+        _check_approval(identity, name, version, digest, rules)
 
 
-def _check_approval(identity: Identity, name: str, found: _Version, digest: str | None, rules: ApprovalRules) -> None:
-    if digest is not None and digest.strip().lower() != found.digest:
+def _check_approval(identity: Identity, name: str, version: _Version, digest: str | None, rules: ApprovalRules) -> None:
+    if digest is not None and digest.strip().lower() != version.digest:
         raise DigestDiffers(
-            f"'{name}' {found.version} has the digest {found.digest}, not {digest[:80]}",
+            f"'{name}' {version.version} has the digest {version.digest}, not {digest[:80]}",
             hint="Review this version again, and approve the digest that describe_skill shows.",
             name=name,
-            version=found.version,
-            digest=found.digest,
+            version=version.version,
+            digest=version.digest,
         )
-    if refusal := rules.refusal(identity, found.publisher):
+    if refusal := rules.refusal(identity, version.publisher):
         raise NotAllowed(
-            f"'{identity.name}' cannot approve '{name}' {found.version}: it {refusal}",
+            f"'{identity.name}' cannot approve '{name}' {version.version}: it {refusal}",
             hint="Ask another reviewer, a person with the scope review.",
             name=name,
-            version=found.version,
+            version=version.version,
         )
 
 
@@ -232,24 +234,28 @@ def latest_version(connection: Connection, identity: Identity, name: str, skill_
     """
     latest_id = connection.scalar(select(skills.c.latest_version_id).where(skills.c.id == skill_id))
     if latest_id is not None:
-        found = _Version(*connection.execute(_VERSION.where(skill_versions.c.id == latest_id)).one())
+        chosen = _Version(*connection.execute(_VERSION.where(skill_versions.c.id == latest_id)).one())
     else:
         highest_first = _VERSION.where(skill_versions.c.skill_id == skill_id).order_by(
             skill_versions.c.precedence.desc()
         )
         versions = (_Version(*row) for row in connection.execute(highest_first))
-        found = next(version for version in versions if sees_version(identity, name, version.status, version.publisher))
-    return NewVersion(name, found.version, found.digest, found.status)
+        chosen = next(
+            version for version in versions if sees_version(identity, name, version.status, version.publisher)
+        )
+    return NewVersion(name, chosen.version, chosen.digest, chosen.status)
 
 
 def _illegal(name: str, version: str | None, statuses: Sequence[str], step: StepName) -> IllegalStep:
     """Return the error for one version, or for a skill whose versions have only these statuses (`version` None)."""
     # A purge is always legal, and never the remedy.
-    legal = [one.method for key, one in STEPS.items() if key != "purge" and set(statuses) & set(one.starts)]
-    what = f"'{name}' {version} is" if version else f"every version of '{name}' is"
+    legal = [
+        next_step.method for key, next_step in STEPS.items() if key != "purge" and set(statuses) & set(next_step.starts)
+    ]
+    subject = f"'{name}' {version} is" if version else f"every version of '{name}' is"
     leads = f"The next step can be {_either(legal)}." if legal else "No step is possible: publish a new version."
     return IllegalStep(
-        f"{what} {_either(statuses)}: it cannot be {STEPS[step].done}",
+        f"{subject} {_either(statuses)}: it cannot be {STEPS[step].done}",
         hint=leads,
         name=name,
         **({"version": version} if version else {}),

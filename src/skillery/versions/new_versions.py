@@ -113,9 +113,9 @@ def version_if_taken(connection: Connection, bundle: Bundle, identity: Identity)
     if is_seen and digest == bundle.digest and status != "purged":
         return NewVersion(manifest.name, version, digest, status)
     free = _next_free(connection, skill_id, manifest.version)
-    what = "was purged" if status == "purged" else "exists already" + (" with other contents" if is_seen else "")
+    problem = "was purged" if status == "purged" else "exists already" + (" with other contents" if is_seen else "")
     raise VersionExists(
-        f"'{manifest.name}' {version} {what}",
+        f"'{manifest.name}' {version} {problem}",
         hint=f"A version is never reused. Publish the change as {free}.",
         name=manifest.name,
         version=version,

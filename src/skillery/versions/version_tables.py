@@ -139,14 +139,14 @@ def resolve_for_page(connection: Connection, identity: Identity, name: str, spec
 
 def _highest_seen(connection: Connection, identity: Identity, name: str) -> str | None:
     skill_id = select(skills.c.id).where(skills.c.name == name).scalar_subquery()
-    found = (
+    statement = (
         select(skill_versions.c.version)
         .where(skill_versions.c.skill_id == skill_id, skill_versions.c.status != literal_column("'purged'"))
         .where(*_seen(view_of(identity)))
         .order_by(skill_versions.c.status.in_(_WITHDRAWN), skill_versions.c.precedence.desc())
         .limit(1)
     )
-    return cast("str | None", connection.scalar(found, parameters(identity)))
+    return cast("str | None", connection.scalar(statement, parameters(identity)))
 
 
 def facts_for_page(connection: Connection, identity: Identity, name: str, spec: VersionSpec) -> VersionFacts:
@@ -156,8 +156,8 @@ def facts_for_page(connection: Connection, identity: Identity, name: str, spec: 
     view = view_of(identity)
     counted = _counts_by_group(view).rows(connection, of_skill=row.skill_id, **parameters(identity))
     facts = _FACTS.rows(connection, of_skill=row.skill_id, of_version=row.version_id)
-    found: Sequence[Any] = facts[0] if facts else (None,) * 7
-    stored, latest, owner, owner_kind, created_at, size, older = found
+    values: Sequence[Any] = facts[0] if facts else (None,) * 7
+    stored, latest, owner, owner_kind, created_at, size, older = values
     if stored is None:
         size = sum(file.size for file in row.unstored.files.values()) if row.unstored is not None else 0
     return VersionFacts(
@@ -180,7 +180,7 @@ def _counts_by_group(view: View | None) -> Statement:
     return Statement(select(*columns).where(mine, *_seen(view)).group_by(_group))
 
 
-_one = skill_versions.alias("one")
+_shown = skill_versions.alias("one")
 _first = skill_versions.alias("first")
 _latest = skill_versions.alias("latest")
 _lower = skill_versions.alias("lower")
@@ -190,31 +190,31 @@ _any = skill_versions.alias("any_version")
 def _next_lower(*where: ColumnElement[bool]) -> ScalarSelect[str]:
     return (
         select(_lower.c.version)
-        .where(_lower.c.skill_id == skills.c.id, _lower.c.precedence < _one.c.precedence, *where)
+        .where(_lower.c.skill_id == skills.c.id, _lower.c.precedence < _shown.c.precedence, *where)
         .where(_lower.c.status.in_([literal_column(f"'{status}'") for status in RESOLVABLE]))
         .order_by(_lower.c.precedence.desc())
         .limit(literal_column("1"))
-        .correlate(skills, _one)
+        .correlate(skills, _shown)
         .scalar_subquery()
     )
 
 
 # A release is compared with a release, if there is one.
-_older = func.coalesce(case((_one.c.is_release, _next_lower(_lower.c.is_release))), _next_lower())
+_older = func.coalesce(case((_shown.c.is_release, _next_lower(_lower.c.is_release))), _next_lower())
 _first_id = select(func.min(_any.c.id)).where(_any.c.skill_id == skills.c.id).correlate(skills).scalar_subquery()
 # One statement, because each further one would be another round trip to Postgres.
 _FACTS = Statement(
     select(
-        _one.c.id,
+        _shown.c.id,
         _latest.c.version,
         _first.c.publisher,
         _first.c.publisher_kind,
-        _one.c.created_at,
-        _one.c.size_bytes,
+        _shown.c.created_at,
+        _shown.c.size_bytes,
         _older,
     )
     .select_from(skills)
-    .outerjoin(_one, _one.c.id == bindparam("of_version"))
+    .outerjoin(_shown, _shown.c.id == bindparam("of_version"))
     .outerjoin(_first, _first.c.id == _first_id)
     .outerjoin(_latest, _latest.c.id == skills.c.latest_version_id)
     .where(skills.c.id == bindparam("of_skill"))
@@ -259,7 +259,7 @@ def _tabled(row: Row[Any], pointing: list[str]) -> TabledVersion:
 def _counts(checks: Checks) -> FindingCounts:
     open_ones = [finding for finding in checks.findings if finding.waiver is None]
     return FindingCounts(
-        errors=sum(one.severity == "error" for one in open_ones),
-        warnings=sum(one.severity == "warning" for one in open_ones),
+        errors=sum(finding.severity == "error" for finding in open_ones),
+        warnings=sum(finding.severity == "warning" for finding in open_ones),
         waived=len(checks.findings) - len(open_ones),
     )

@@ -83,7 +83,7 @@ def read_versions(
     `name`. Raise InvalidCursor if the cursor belongs to another listing.
     """
     bound_to = _bound_to(identity, name, status, namespace, oldest_first)
-    where = [*_seen(identity), *_asked(status, namespace)]
+    where = [*_seen(identity), *_filters(status, namespace)]
     if name:
         skill_id = find_skill(connection, identity, name)
         if skill_id is None:
@@ -115,8 +115,8 @@ def cursor_after_version(
 
     Raise SkillNotFound or VersionNotFound if the identity sees no such version.
     """
-    found = _find(connection, identity, name, version)
-    return make_cursor(key, _bound_to(identity, name, "", "", oldest_first), (str(found.id),))
+    row = _find(connection, identity, name, version)
+    return make_cursor(key, _bound_to(identity, name, "", "", oldest_first), (str(row.id),))
 
 
 def _bound_to(identity: Identity, name: str, status: str, namespace: str, oldest_first: bool) -> tuple[str, ...]:
@@ -159,7 +159,7 @@ def ages(
     return {name: (in_utc(begun), in_utc(changed)) for name, begun, changed in rows}
 
 
-def _asked(status: str, namespace: str) -> list[ColumnElement[bool]]:
+def _filters(status: str, namespace: str) -> list[ColumnElement[bool]]:
     where: list[ColumnElement[bool]] = []
     if status:
         # Written into the statement: only then can a database use a partial index.

@@ -107,13 +107,13 @@ def end_waiver(connection: Connection, identity: Identity, waiver_id: str) -> Wa
     Versions that were published because of the waiver stay published. Raise WaiverNotFound if there is no such waiver,
     or if the identity does not review the skill.
     """
-    found = _find(connection, identity, waiver_id)
-    if found.revoked_at is None:
-        live = and_(waivers.c.waiver == found.id, waivers.c.revoked_at.is_(None))
+    waiver = _find(connection, identity, waiver_id)
+    if waiver.revoked_at is None:
+        live = and_(waivers.c.waiver == waiver.id, waivers.c.revoked_at.is_(None))
         values = {"revoked_at": datetime.now(UTC), "revoked_by": identity.name}
         connection.execute(update(waivers).where(live).values(**values))
-        before, after = {"name": found.name, "rule": found.rule, "status": found.status}, {"status": "revoked"}
-        audit.record(connection, identity, "revoke_waiver", found.id, before=before, after=after)
+        before, after = {"name": waiver.name, "rule": waiver.rule, "status": waiver.status}, {"status": "revoked"}
+        audit.record(connection, identity, "revoke_waiver", waiver.id, before=before, after=after)
     return _find(connection, identity, waiver_id)
 
 
@@ -198,7 +198,7 @@ def _reviewed(identity: Identity) -> ColumnElement[bool]:
         return true()
     # "/" follows "." in the order of bytes.
     below = [grant[:-2] for grant in identity.namespaces if grant.endswith(".*")]
-    return or_(*(and_(waivers.c.name >= f"{one}.", waivers.c.name < f"{one}/") for one in below))
+    return or_(*(and_(waivers.c.name >= f"{prefix}.", waivers.c.name < f"{prefix}/") for prefix in below))
 
 
 def _waiver(row: Any, now: datetime) -> Waiver:

@@ -60,8 +60,8 @@ def read_dead_letters(
     row = find_webhook(connection, webhook_id)
     bound_to = ("list_dead_letters", row.id)
     after = int(read_cursor(key, bound_to, cursor, 1)[0]) if cursor else 0
-    found = select(dead_letters).where(dead_letters.c.webhook_id == row.id, dead_letters.c.id > after)
-    rows = connection.execute(found.order_by(dead_letters.c.id).limit(limit + 1)).all()
+    statement = select(dead_letters).where(dead_letters.c.webhook_id == row.id, dead_letters.c.id > after)
+    rows = connection.execute(statement.order_by(dead_letters.c.id).limit(limit + 1)).all()
     page = fitting_items([_dead_letter(row) for row in rows[:limit]])
     more = make_cursor(key, bound_to, (str(rows[len(page) - 1].id),)) if len(rows) > len(page) else None
     return DeadLetterPage(list(page), more)

@@ -95,7 +95,7 @@ def parse_events(words: Sequence[str]) -> tuple[str, ...]:
                 hint=f"The events are {', '.join(EVENT_TYPES)}.",
                 param="events",
             )
-    return tuple(one for one in EVENT_TYPES if (one in words if words else one not in BY_REQUEST))
+    return tuple(event for event in EVENT_TYPES if (event in words if words else event not in BY_REQUEST))
 
 
 def parse_skills(patterns: Sequence[str]) -> tuple[str, ...]:
@@ -231,13 +231,13 @@ class WebhookCounts(msgspec.Struct, frozen=True):
 
 
 def count_webhooks(connection: Connection) -> WebhookCounts:
-    found = read_webhooks(connection).webhooks
+    webhooks = read_webhooks(connection).webhooks
     return WebhookCounts(
-        webhooks=len(found),
-        failing=sum(one.state == "failing" for one in found),
-        gone=sum(one.state == "gone" for one in found),
-        waiting=sum(one.waiting for one in found),
-        dead_letters=sum(one.dead_letters for one in found),
+        webhooks=len(webhooks),
+        failing=sum(webhook.state == "failing" for webhook in webhooks),
+        gone=sum(webhook.state == "gone" for webhook in webhooks),
+        waiting=sum(webhook.waiting for webhook in webhooks),
+        dead_letters=sum(webhook.dead_letters for webhook in webhooks),
     )
 
 

@@ -26,10 +26,10 @@ class Manifest(NamedTuple):
         """Return the SHA-256 over one line for each entry, computed as for a bundle. Modification times are not part
         of it.
         """
-        found = hashlib.sha256()
+        hasher = hashlib.sha256()
         for file in self.files:
-            found.update(f"{file.mode} {file.sha256} {file.path}\n".encode())
-        return f"sha256:{found.hexdigest()}"
+            hasher.update(f"{file.mode} {file.sha256} {file.path}\n".encode())
+        return f"sha256:{hasher.hexdigest()}"
 
     @property
     def size_bytes(self) -> int:
@@ -47,7 +47,7 @@ class Manifest(NamedTuple):
 
     def changes_since(self, before: Manifest) -> int:
         """Return the number of files that were added, changed or removed."""
-        old, new = ({(file.path, file.mode, file.sha256) for file in one.files} for one in (before, self))
+        old, new = ({(file.path, file.mode, file.sha256) for file in manifest.files} for manifest in (before, self))
         return len({path for path, _, _ in old ^ new})
 
     def find(self, path: str) -> KeptFile | None:

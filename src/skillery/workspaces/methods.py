@@ -150,8 +150,10 @@ class _Use(msgspec.Struct):
 
 def _left_by(connection: Connection, identity: Identity, run_id: str) -> rows.SnapshotRow:
     """Return the snapshot that was current at the end of a run. Raise SnapshotNotFound if it does not exist."""
-    found = select(runs.c.workspace_json).where(runs.c.id == run_id.replace("\0", ""), runs.c.identity == identity.name)
-    text = connection.scalar(found)
+    statement = select(runs.c.workspace_json).where(
+        runs.c.id == run_id.replace("\0", ""), runs.c.identity == identity.name
+    )
+    text = connection.scalar(statement)
     if not text:
         raise SnapshotNotFound(
             f"the run '{run_id[:80]}' has left no snapshot",
@@ -196,7 +198,7 @@ def insert_files(
     _kept_files(connection, identity=identity, files=files)  # the blobs are still there, and so are their contents
     admit_to_workspaces(connection, quotas, identity.name, more_bytes=manifest.size_bytes)
     contents: list[Content] = [(sha256, size, None) for sha256, size in manifest.contents.items()]
-    rows.refer(connection, row.family_id, [content, *(one for one in contents if one[0] != content[0])])
+    rows.refer(connection, row.family_id, [content, *(other for other in contents if other[0] != content[0])])
     rows.move(connection, row.id, row.family_id, manifest.digest, content[0], manifest.size_bytes, len(files), None)
     return rows.find_workspace(connection, identity, row.id)
 

@@ -84,8 +84,8 @@ class RecentContents:
             some = missing[start : start + FILES_AT_ONCE]
             small = self._database.read_now(partial(inline_data, digests=[file.sha256 for file in some]))
             for file in some:
-                found = small.get(file.sha256)
-                family.add(file.sha256, found if found is not None else self._stored(file))
+                data = small.get(file.sha256)
+                family.add(file.sha256, data if data is not None else self._stored(file))
 
     def _stored(self, file: KeptFile) -> bytes:
         with self._storage.open(file.sha256) as stream:

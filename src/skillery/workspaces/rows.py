@@ -70,19 +70,19 @@ _WORKSPACE = select_row(WorkspaceRow, workspaces)
 _SNAPSHOT = select_row(SnapshotRow, workspace_snapshots)
 
 
-def _row(found: Any) -> WorkspaceRow:
-    row = WorkspaceRow(*found)
+def _row(fields: Any) -> WorkspaceRow:
+    row = WorkspaceRow(*fields)
     return row._replace(created_at=in_utc(row.created_at), expires_at=in_utc(row.expires_at))
 
 
 def find_workspace(connection: Connection, identity: Identity, workspace_id: str) -> WorkspaceRow:
     """Return a workspace of the identity. Raise WorkspaceNotFound, also if it has expired."""
-    found = _WORKSPACE.where(
+    statement = _WORKSPACE.where(
         workspaces.c.id == workspace_id.replace("\0", ""),
         workspaces.c.identity == identity.name,
         workspaces.c.expires_at > datetime.now(UTC),
     )
-    row = connection.execute(found).one_or_none()
+    row = connection.execute(statement).one_or_none()
     if row is None:
         raise WorkspaceNotFound(
             f"there is no workspace '{workspace_id[:64]}'",
@@ -105,7 +105,7 @@ def lock_workspace(connection: Connection, identity: Identity, workspace_id: str
 
 def list_rows(connection: Connection, identity: Identity, after: str, limit: int) -> list[WorkspaceRow]:
     """Return workspaces of the identity in the order of their ids."""
-    found = (
+    statement = (
         _WORKSPACE.where(
             workspaces.c.identity == identity.name,
             workspaces.c.id > after,
@@ -114,7 +114,7 @@ def list_rows(connection: Connection, identity: Identity, after: str, limit: int
         .order_by(workspaces.c.id)
         .limit(limit)
     )
-    return [_row(row) for row in connection.execute(found)]
+    return [_row(row) for row in connection.execute(statement)]
 
 
 def find_snapshot(connection: Connection, snapshot_id: int) -> SnapshotRow:
@@ -128,7 +128,7 @@ def find_snapshot_by_digest(
 
     Raise SnapshotNotFound if there is no such snapshot.
     """
-    found = (
+    statement = (
         _SNAPSHOT.join(workspaces, workspaces.c.id == workspace_snapshots.c.workspace_id)
         .where(
             workspaces.c.identity == identity.name,
@@ -139,8 +139,8 @@ def find_snapshot_by_digest(
         .limit(1)
     )
     if workspace_id:
-        found = found.where(workspace_snapshots.c.workspace_id == workspace_id)
-    row = connection.execute(found).one_or_none()
+        statement = statement.where(workspace_snapshots.c.workspace_id == workspace_id)
+    row = connection.execute(statement).one_or_none()
     if row is None:
         raise SnapshotNotFound(
             f"there is no snapshot '{digest[:80]}'" + (f" of '{workspace_id}'" if workspace_id else ""),
@@ -152,8 +152,8 @@ def find_snapshot_by_digest(
 
 def list_snapshots(connection: Connection, workspace_id: str) -> list[SnapshotRow]:
     """Return the kept snapshots of a workspace, newest first."""
-    found = _SNAPSHOT.where(workspace_snapshots.c.workspace_id == workspace_id)
-    return [SnapshotRow(*row) for row in connection.execute(found.order_by(workspace_snapshots.c.id.desc()))]
+    statement = _SNAPSHOT.where(workspace_snapshots.c.workspace_id == workspace_id)
+    return [SnapshotRow(*row) for row in connection.execute(statement.order_by(workspace_snapshots.c.id.desc()))]
 
 
 # -- changes ---------------------------------------------------------------------------------------------------------
@@ -227,22 +227,23 @@ def refer(connection: Connection, family_id: int, contents: Iterable[tuple[str, 
     if some:
         record(connection, some)
         _REFER.run_many(
-            connection, [{"family_id": family_id, "sha256": sha256} for sha256 in sorted({one[0] for one in some})]
+            connection,
+            [{"family_id": family_id, "sha256": sha256} for sha256 in sorted({content[0] for content in some})],
         )
 
 
 def known_contents(connection: Connection, family_id: int) -> set[str]:
     """Return the digests that the family refers to."""
-    found = select(workspace_contents.c.sha256).where(workspace_contents.c.family_id == family_id)
-    return set(connection.scalars(found))
+    statement = select(workspace_contents.c.sha256).where(workspace_contents.c.family_id == family_id)
+    return set(connection.scalars(statement))
 
 
 def still_has(connection: Connection, family_id: int, digests: set[str]) -> bool:
     """Return whether the family refers to all these contents. Until the transaction ends, no sweep changes that."""
     connection.execute(select(workspace_families.c.id).where(workspace_families.c.id == family_id).with_for_update())
     mine = workspace_contents.c.family_id == family_id
-    found = select(workspace_contents.c.sha256).where(mine, workspace_contents.c.sha256.in_(digests))
-    return digests <= set(connection.scalars(found))
+    statement = select(workspace_contents.c.sha256).where(mine, workspace_contents.c.sha256.in_(digests))
+    return digests <= set(connection.scalars(statement))
 
 
 def move(

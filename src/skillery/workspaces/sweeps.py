@@ -73,16 +73,16 @@ def _forget_of(database: Database, storage: Storage, family: int) -> None:
 
 def _changes(connection: Connection, family: int) -> int | None:
     """Return the change counter of the family. Return None if a run writes to the family, or if it does not exist."""
-    found = select(workspace_families.c.changes).where(workspace_families.c.id == family)
-    changes = connection.scalar(found)
+    statement = select(workspace_families.c.changes).where(workspace_families.c.id == family)
+    changes = connection.scalar(statement)
     writes = select(workspaces.c.id).where(workspaces.c.family_id == family, workspaces.c.run_id.is_not(None))
     return None if connection.execute(writes.limit(1)).first() is not None else changes
 
 
 def _manifests(connection: Connection, family: int) -> list[str]:
-    found = (
+    statement = (
         select(workspace_snapshots.c.manifest_sha256)
         .join(workspaces, workspaces.c.id == workspace_snapshots.c.workspace_id)
         .where(workspaces.c.family_id == family)
     )
-    return list(dict.fromkeys(connection.scalars(found)))
+    return list(dict.fromkeys(connection.scalars(statement)))

@@ -210,8 +210,8 @@ class RunWorkspaces:
         if not text:
             return None
         if text.startswith("sha256:"):
-            found = await self._database.read(partial(rows.find_snapshot_by_digest, identity=identity, digest=text))
-            return Target(found.workspace_id, found.id, writes=False)
+            snapshot = await self._database.read(partial(rows.find_snapshot_by_digest, identity=identity, digest=text))
+            return Target(snapshot.workspace_id, snapshot.id, writes=False)
         if not text.startswith("ws_"):
             raise InvalidParams(
                 f"'workspace' is '{text[:80]}', which is neither a workspace nor a snapshot",
