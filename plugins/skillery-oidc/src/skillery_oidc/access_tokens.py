@@ -82,10 +82,10 @@ async def signed_claims(
     Raise Refused if the signature is not valid, Unavailable if the keys of the provider are not known.
     """
     log.append(_passed("header", f"algorithm {header.algorithm}, type {header.type or 'none'}, key {header.kid!r}"))
-    found = await keys.find(header.kid, header.algorithm)
-    if not found:
+    matching = await keys.find(header.kid, header.algorithm)
+    if not matching:
         raise Refused("signature", "the token is signed with a key that the identity provider does not list")
-    claims = _claims_of(_payload(token, found, header.algorithm))
+    claims = _claims_of(_payload(token, matching, header.algorithm))
     log.append(_passed("signature", f"valid, by a key of {settings.issuer}"))
     return claims
 

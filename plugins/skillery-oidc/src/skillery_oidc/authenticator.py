@@ -105,11 +105,11 @@ class OidcAuthenticator(Authenticator):
         if wait is not None:
             raise _too_many(wait)
         try:
-            found = await self._login.finish(answer)
+            login = await self._login.finish(answer)
         except Refused as error:
             raise self._failed(answer.address, error.message, "Sign in again.") from None
-        await self._revocations.check(found.identity.name)
-        return found
+        await self._revocations.check(login.identity.name)
+        return login
 
     async def check_login(self, identity: Identity) -> None:
         await self._revocations.check(identity.name)

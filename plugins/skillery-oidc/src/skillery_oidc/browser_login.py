@@ -119,14 +119,14 @@ class BrowserLogin:
             "code_verifier": answer.kept.get("verifier", ""),
             **self._resource,
         }
-        found = await self._redeemed(metadata, form)
-        error = found.get("error")
+        response = await self._redeemed(metadata, form)
+        error = response.get("error")
         if error in _OUR_FAULT:
-            log.error("the identity provider refuses the client %r: %s", self._settings.client_id, _shown(found))
+            log.error("the identity provider refuses the client %r: %s", self._settings.client_id, _shown(response))
             raise Unavailable("the identity provider refuses this server", hint="An admin finds the cause in the log.")
         if error is not None:
-            raise Refused("code", f"the identity provider does not accept the login: {_shown(found)}")
-        return found
+            raise Refused("code", f"the identity provider does not accept the login: {_shown(response)}")
+        return response
 
     async def _redeemed(self, metadata: Metadata, form: dict[str, str]) -> dict[str, Any]:
         if self._waiting >= MOST_WAITING:
@@ -167,10 +167,10 @@ def _random() -> str:
 
 
 def _text(tokens: dict[str, Any], name: str) -> str:
-    found = tokens.get(name)
-    if not isinstance(found, str) or not 1 <= len(found) <= MOST_CHARACTERS:
+    text = tokens.get(name)
+    if not isinstance(text, str) or not 1 <= len(text) <= MOST_CHARACTERS:
         raise Refused("provider", f"the identity provider has sent no {name}")
-    return found
+    return text
 
 
 def _shown(answer: Any) -> str:

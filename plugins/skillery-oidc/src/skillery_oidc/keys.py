@@ -38,29 +38,29 @@ class VerificationKey(NamedTuple):
     algorithms: frozenset[str]
 
 
-def usable_keys(found: Sequence[dict[str, Any]], allowed: frozenset[str]) -> tuple[VerificationKey, ...]:
+def usable_keys(jwks: Sequence[dict[str, Any]], allowed: frozenset[str]) -> tuple[VerificationKey, ...]:
     """Return the public signature keys of a key set. Leave out keys that are weak, symmetric, or for other purposes."""
-    keys = (_usable(one, allowed) for one in found[:MOST_KEYS])
+    keys = (_usable(jwk, allowed) for jwk in jwks[:MOST_KEYS])
     return tuple(key for key in keys if key is not None)
 
 
-def _usable(found: dict[str, Any], allowed: frozenset[str]) -> VerificationKey | None:
+def _usable(jwk: dict[str, Any], allowed: frozenset[str]) -> VerificationKey | None:
     try:
-        return _verification_key(found, allowed)
+        return _verification_key(jwk, allowed)
     except (JoseError, ValueError, TypeError, KeyError):
         return None  # One key that is not valid must not make the others unusable.
 
 
-def _verification_key(found: dict[str, Any], allowed: frozenset[str]) -> VerificationKey | None:
-    if found.get("use", "sig") != "sig" or "verify" not in found.get("key_ops", ("verify",)):
+def _verification_key(jwk: dict[str, Any], allowed: frozenset[str]) -> VerificationKey | None:
+    if jwk.get("use", "sig") != "sig" or "verify" not in jwk.get("key_ops", ("verify",)):
         return None
-    if found.get("kty") not in {"RSA", "EC", "OKP"}:
+    if jwk.get("kty") not in {"RSA", "EC", "OKP"}:
         return None
-    public = {name: value for name, value in found.items() if name in {"kty", "n", "e", "crv", "x", "y"}}
+    public = {name: value for name, value in jwk.items() if name in {"kty", "n", "e", "crv", "x", "y"}}
     with warnings.catch_warnings(action="ignore"):
         key = JWKRegistry.import_key(public)
         algorithms = _algorithms_of(key)
-    stated, kid = found.get("alg"), found.get("kid")
+    stated, kid = jwk.get("alg"), jwk.get("kid")
     algorithms &= allowed if stated is None else allowed & {stated}
     return VerificationKey(kid if isinstance(kid, str) else None, key, algorithms) if algorithms else None
 
@@ -83,7 +83,7 @@ class ProviderKeys:
         self._allowed = frozenset(settings.algorithms)
         self._on_change = on_change
         self._keys: tuple[VerificationKey, ...] = ()
-        self._found: list[dict[str, Any]] | None = None
+        self._jwks: list[dict[str, Any]] | None = None
         self._metadata: Metadata | None = None
         self._read_at = self._failed_at = self._asked_at = float("-inf")
         self._reading: asyncio.Task[None] | None = None
@@ -123,9 +123,9 @@ class ProviderKeys:
     def _matching(self, kid: str | None, algorithm: str) -> list[Key]:
         fitting = [key for key in self._keys if algorithm in key.algorithms]
         if kid is not None:
-            return [one.key for one in fitting if one.kid == kid]
+            return [candidate.key for candidate in fitting if candidate.kid == kid]
         # Without an id, more than one candidate would mean guessing.
-        return [one.key for one in fitting] if len(fitting) == 1 else []
+        return [candidate.key for candidate in fitting] if len(fitting) == 1 else []
 
     async def make_current(self) -> None:
         """Read the keys if they are old. Raise Unavailable if they must not be used any longer.
@@ -165,16 +165,16 @@ class ProviderKeys:
     async def _read(self) -> None:
         try:
             metadata = await self._provider.read_metadata()
-            found = await self._provider.read_keys(metadata)
-            keys = usable_keys(found, self._allowed)
+            jwks = await self._provider.read_keys(metadata)
+            keys = usable_keys(jwks, self._allowed)
             if not keys:
                 raise ProviderFailed(f"{metadata.jwks_uri} has no key for the algorithms of the setting 'algorithms'")
         except ProviderFailed as error:
             # At start, the caller reports the failure.
-            if self._found is not None:
+            if self._jwks is not None:
                 log.warning("the keys of the identity provider cannot be read: %s", error)
             raise
-        changed, self._found = found != self._found, found
+        changed, self._jwks = jwks != self._jwks, jwks
         self._metadata, self._keys, self._read_at = metadata, keys, time.monotonic()
         if changed:
             self._on_change()

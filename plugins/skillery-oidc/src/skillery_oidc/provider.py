@@ -73,9 +73,9 @@ class Provider:
                 "exactly this text"
             )
         for name in ("jwks_uri", "introspection_endpoint", "authorization_endpoint", "token_endpoint"):
-            found = getattr(metadata, name)
-            if found and not is_safe(found):
-                raise ProviderFailed(f"issuer '{issuer}': its {name} '{found[:200]}' does not begin with https://")
+            endpoint = getattr(metadata, name)
+            if endpoint and not is_safe(endpoint):
+                raise ProviderFailed(f"issuer '{issuer}': its {name} '{endpoint[:200]}' does not begin with https://")
         return metadata
 
     async def read_keys(self, metadata: Metadata) -> list[dict[str, Any]]:

@@ -52,22 +52,22 @@ def mismatch(rule: Rule, claims: dict[str, Any]) -> str | None:
     """Return why a rule does not match, or None if it does."""
     for path, wanted in rule.claims.items():
         values = wanted if isinstance(wanted, tuple) else (wanted,)
-        found = _values(path, claims)
-        if not found:
+        claimed = _values(path, claims)
+        if not claimed:
             return f"the token has no claim '{path}'"
-        if not any(value == ANY or _contains(found, value) for value in values):
+        if not any(value == ANY or _contains(claimed, value) for value in values):
             shown = " or ".join(repr(value) for value in values)
-            return f"the claim '{path}' is {_shown(found)}, not {shown}"
+            return f"the claim '{path}' is {_shown(claimed)}, not {shown}"
     return None
 
 
-def _contains(found: Sequence[Any], value: str | int | bool) -> bool:
+def _contains(claimed: Sequence[Any], value: str | int | bool) -> bool:
     # True == 1 in Python, and not in a claim.
-    return any(type(one) is type(value) and one == value for one in found)
+    return any(type(element) is type(value) and element == value for element in claimed)
 
 
-def _shown(found: Sequence[Any]) -> str:
-    return ", ".join(repr(one) for one in found[:20])[:300]
+def _shown(claimed: Sequence[Any]) -> str:
+    return ", ".join(repr(element) for element in claimed[:20])[:300]
 
 
 def _values(path: str, claims: dict[str, Any]) -> list[Any]:
@@ -76,7 +76,7 @@ def _values(path: str, claims: dict[str, Any]) -> list[Any]:
     if path == "scope" and isinstance(value, str):
         return value.split()
     if isinstance(value, list):
-        return [one for one in value if isinstance(one, str | int)]
+        return [element for element in value if isinstance(element, str | int)]
     return [value] if isinstance(value, str | int) else []
 
 
@@ -109,7 +109,7 @@ def _allowed(claims: dict[str, Any], settings: OidcSettings) -> frozenset[Scope]
     """Return the scopes that the claim `scope` allows."""
     if not settings.scopes:
         return ALL_SCOPES
-    return frozenset(one for name in _values("scope", claims) for one in settings.scopes.get(str(name), ()))
+    return frozenset(scope for name in _values("scope", claims) for scope in settings.scopes.get(str(name), ()))
 
 
 def _grant(grant: str, claims: dict[str, Any], subject: str) -> str:

@@ -100,8 +100,8 @@ class OpenBaoSecrets(Secrets):
                 return await self._has_value(name)
 
         names = sorted({*listed, *self._settings.paths})
-        found = await asyncio.gather(*map(has_value, names))
-        return [name for name, has in zip(names, found, strict=True) if has]
+        flags = await asyncio.gather(*map(has_value, names))
+        return [name for name, has in zip(names, flags, strict=True) if has]
 
     async def _has_value(self, name: str) -> bool:
         place = location_of(self._settings, name)

@@ -30,11 +30,11 @@ class Entries:
     async def read(self, path: str) -> Entry:
         """Return an entry. Raise ServiceFailed if the entry cannot be read."""
         answer = await self._session.send("GET", self._path("data", path))
-        found = answer.part("data")
-        if answer.status == 200 and isinstance(found.get("data"), dict):
-            return Entry(found["data"], _version_of(found))
-        if answer.status == 404 and (found or _is_absent(answer)):
-            return Entry({}, _version_of(found))
+        data = answer.part("data")
+        if answer.status == 200 and isinstance(data.get("data"), dict):
+            return Entry(data["data"], _version_of(data))
+        if answer.status == 404 and (data or _is_absent(answer)):
+            return Entry({}, _version_of(data))
         raise self._failure(answer, "read", "data", path)
 
     async def write(self, path: str, fields: dict[str, Any], version: int) -> bool:
@@ -85,6 +85,6 @@ def _dict_of(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _version_of(found: dict[str, Any]) -> int:
-    version = _dict_of(found.get("metadata")).get("version")
+def _version_of(data: dict[str, Any]) -> int:
+    version = _dict_of(data.get("metadata")).get("version")
     return version if isinstance(version, int) else 0

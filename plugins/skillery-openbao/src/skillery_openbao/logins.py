@@ -97,10 +97,10 @@ class TokenFile:
                 "OpenBao does not accept the token: it is wrong, has ended, was revoked, or belongs to another "
                 "namespace; write a new token into the file",
             )
-        found = answer.part("data")
+        data = answer.part("data")
         # `ttl` is 0 in the last second of a token, and for a token that never ends.
-        seconds = max(found.get("ttl") or 0, 1) if found.get("expire_time") else 0
-        return token_of(text, {"lease_duration": seconds, "renewable": found.get("renewable")})
+        seconds = max(data.get("ttl") or 0, 1) if data.get("expire_time") else 0
+        return token_of(text, {"lease_duration": seconds, "renewable": data.get("renewable")})
 
     def has_changed(self) -> bool:
         stamp = _stamp_of(self._path)

@@ -29,8 +29,8 @@ class Answer(NamedTuple):
 
     def part(self, name: str) -> dict[str, Any]:
         """Return the member `name` of the body if the member is an object, else an empty dict."""
-        found = (self.body or {}).get(name)
-        return found if isinstance(found, dict) else {}
+        member = (self.body or {}).get(name)
+        return member if isinstance(member, dict) else {}
 
 
 class Service:
@@ -137,10 +137,10 @@ async def _body_of(response: httpx.Response) -> bytes:
 
 def _object_of(body: bytes) -> dict[str, Any] | None:
     try:
-        found = msgspec.json.decode(body)
+        decoded = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return decoded if isinstance(decoded, dict) else None
 
 
 def _seconds_of(text: str) -> float:

@@ -27,12 +27,12 @@ async def _check_engine(settings: OpenBaoSettings, session: Session) -> None:
     if answer.status == 403:
         where = f"the namespace '{settings.namespace}'" if settings.namespace else "the root namespace"
         raise ServiceFailed("mount", f"there is no engine '{mount}' in {where}, or the policy permits nothing in it")
-    found = answer.part("data")
-    if not found:
+    engine = answer.part("data")
+    if not engine:
         return
-    if found.get("type") not in {"kv", "generic"}:
+    if engine.get("type") not in {"kv", "generic"}:
         raise ServiceFailed("mount", f"the engine '{mount}' is not of the type kv")
-    options = found.get("options")
+    options = engine.get("options")
     if not isinstance(options, dict) or options.get("version") != "2":
         raise ServiceFailed(
             "mount", f"the engine '{mount}' has version 1: choose another, or run `bao kv enable-versioning {mount}`"

@@ -36,8 +36,8 @@ class Cache:
         shutil.rmtree(self._incoming, ignore_errors=True)
         for part in (self._trees, self._incoming):
             part.mkdir(parents=True, exist_ok=True)
-        known = sorted(self._trees.iterdir(), key=lambda one: one.stat().st_mtime)
-        self._sizes = {one.name: _size_of(one) for one in known}
+        known = sorted(self._trees.iterdir(), key=lambda tree: tree.stat().st_mtime)
+        self._sizes = {tree.name: _size_of(tree) for tree in known}
         """The bytes of each tree, least recently used first."""
         self._used: Counter[str] = Counter()
         self._packages: WeakValueDictionary[str, PackageMount] = WeakValueDictionary()
@@ -131,15 +131,15 @@ async def _store_entry(folder: Path, entry: Entry, pieces: Pieces) -> None:
 
 
 async def _store_file(path: Path, entry: Entry, pieces: Pieces) -> None:
-    found, left = hashlib.sha256(), entry.size_bytes
+    hasher, left = hashlib.sha256(), entry.size_bytes
     with path.open("xb") as file:
         while left > 0:
             piece = await pieces()
             if not 0 < len(piece) <= left:
                 raise WrongContent(f"'{entry.path}' has another size than its list says")
-            await asyncio.to_thread(_append, file, piece, found)
+            await asyncio.to_thread(_append, file, piece, hasher)
             left -= len(piece)
-    if found.hexdigest() != entry.sha256:
+    if hasher.hexdigest() != entry.sha256:
         raise WrongContent(f"'{entry.path}' does not match its digest")
     await asyncio.to_thread(_finish, path, entry)
 
@@ -149,9 +149,9 @@ def _finish(path: Path, entry: Entry) -> None:
     os.utime(path, ns=(entry.mtime_ns, entry.mtime_ns))
 
 
-def _append(file: BinaryIO, piece: bytes, found: hashlib._Hash) -> None:
+def _append(file: BinaryIO, piece: bytes, hasher: hashlib._Hash) -> None:
     file.write(piece)
-    found.update(piece)
+    hasher.update(piece)
 
 
 def _checked(path: str) -> PurePosixPath:

@@ -117,7 +117,7 @@ class Cluster:
 
     def _take_nodes(self, nodes: tuple[ReportedNode, ...]) -> None:
         usable = {node.id: node for node in nodes if node.door is not None}
-        for node_id in [one for one, member in self.members.items() if member.door != _door(usable.get(one))]:
+        for node_id in [known for known, member in self.members.items() if member.door != _door(usable.get(known))]:
             self.members.pop(node_id).lose()
         for node_id, node in usable.items():
             if node_id not in self.members:

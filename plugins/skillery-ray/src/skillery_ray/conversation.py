@@ -115,7 +115,7 @@ class Conversation:
         try:
             header, payload = await self._operations[frame.header["op"]](frame)
         except SkilleryError as error:
-            await self._wire.send({"op": "answer", "n": number, "error": _told(error)})
+            await self._wire.send({"op": "answer", "n": number, "error": _message_of(error)})
         except Exception:
             logger.exception("a request of a node failed in %s", self._job.run_id)
             await self._wire.send({"op": "answer", "n": number, "error": {"type": "HostError"}})
@@ -230,7 +230,7 @@ class Conversation:
             await self._keeping
 
 
-def _told(error: SkilleryError) -> dict[str, Any]:
+def _message_of(error: SkilleryError) -> dict[str, Any]:
     message = {"type": type(error).__name__, "message": error.message}
     return message | {"failed_as": error.failed_as} if isinstance(error, SkillFailed) else message
 

@@ -75,7 +75,7 @@ class SentJob(msgspec.Struct, frozen=True):
     def trees(self) -> list[str]:
         """Return the digests of all trees of the job, each once."""
         mounts = (self.skills, self.blobs, self.packages, self.files)
-        return list(dict.fromkeys(one.tree for some in mounts for one in some))
+        return list(dict.fromkeys(mount.tree for some in mounts for mount in some))
 
 
 class Packed(msgspec.Struct, frozen=True):
@@ -96,10 +96,10 @@ async def pack(job: Job, trees: Trees) -> Packed:
 
 
 def _pack(job: Job, trees: Trees) -> Packed:
-    found: dict[str, Tree] = {}
+    by_digest: dict[str, Tree] = {}
 
     def known(tree: Tree) -> str:
-        found[tree.digest] = tree
+        by_digest[tree.digest] = tree
         return tree.digest
 
     workspace = job.workspace
@@ -119,7 +119,7 @@ def _pack(job: Job, trees: Trees) -> Packed:
         outputs=job.outputs,
         workspace=SentWorkspace(workspace.files, workspace.saves) if workspace is not None else None,
     )
-    return Packed(sent, found)
+    return Packed(sent, by_digest)
 
 
 def _input(trees: Trees, file: InputFile) -> Tree:

@@ -88,20 +88,20 @@ class Nodes:
             return
         self._asked[node_id] = now
         if message is None:
-            self._known[node_id] = self._told(node_id, node, "is starting", starting=True)
+            self._known[node_id] = self._report(node_id, node, "is starting", starting=True)
         threading.Thread(target=self._begin, args=(node_id, node), daemon=True).start()
 
     def _begin(self, node_id: str, node: dict[str, Any]) -> None:
         try:
-            found = self._engine(node_id, node)
+            engine = self._engine(node_id, node)
         except Exception as error:  # noqa: BLE001 - any error of Ray or of the node is the reason why it is not used
-            found = {"problem": _reason(error)}
-        message = self._told(node_id, node, found.pop("problem", ""), door=found or None)
+            engine = {"problem": _reason(error)}
+        message = self._report(node_id, node, engine.pop("problem", ""), door=engine or None)
         with self._lock:
             if node_id in self._known:
                 self._known[node_id] = message
 
-    def _told(self, node_id: str, node: dict[str, Any], problem: str, **more: Any) -> dict[str, Any]:
+    def _report(self, node_id: str, node: dict[str, Any], problem: str, **more: Any) -> dict[str, Any]:
         return {"id": node_id, "name": node["NodeName"], "problem": problem, "door": None, "starting": False, **more}
 
     def _engine(self, node_id: str, node: dict[str, Any]) -> dict[str, Any]:
@@ -112,8 +112,8 @@ class Nodes:
         problem = _difference(self._order["versions"], there)
         if problem:
             return {"problem": problem}
-        found: dict[str, Any] = ray.get(actor.engine.remote(node["NodeManagerAddress"]), timeout=CALL_SECONDS)
-        return found
+        engine: dict[str, Any] = ray.get(actor.engine.remote(node["NodeManagerAddress"]), timeout=CALL_SECONDS)
+        return engine
 
     def _actor(self, node_id: str) -> Any:
         import ray

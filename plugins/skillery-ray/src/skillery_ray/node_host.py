@@ -67,10 +67,10 @@ class Requests:
 
 def _error(message: dict[str, Any]) -> Exception:
     """Return the error of the server: the SkilleryError with this name, or HostFailed."""
-    found = getattr(errors, str(message.get("type")), None)
-    if not (isinstance(found, type) and issubclass(found, SkilleryError)):
+    kind = getattr(errors, str(message.get("type")), None)
+    if not (isinstance(kind, type) and issubclass(kind, SkilleryError)):
         return HostFailed("the host could not do this")
-    error = found.__new__(found)
+    error = kind.__new__(kind)
     SkilleryError.__init__(error, str(message.get("message", "")))
     if isinstance(error, SkillFailed):
         error.failed_as = str(message.get("failed_as", ""))

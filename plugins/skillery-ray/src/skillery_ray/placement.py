@@ -31,4 +31,4 @@ def allowed(members: Collection[Member], routes: Sequence[Route], job: Job) -> l
 
 def by_load(members: Collection[Member]) -> list[Member]:
     """Return the nodes that are ready: those without trouble first, then by the number of their runs."""
-    return sorted((member for member in members if member.is_ready), key=lambda one: (one.is_marked, one.load))
+    return sorted((member for member in members if member.is_ready), key=lambda member: (member.is_marked, member.load))

@@ -78,8 +78,8 @@ class Trees:
         return self._of(folder, tuple(_signatures(folder)))
 
     def of_file(self, file: Path) -> Tree:
-        found = file.stat()
-        return self._of(file, (found.st_size, found.st_mtime_ns, found.st_ino))
+        status = file.stat()
+        return self._of(file, (status.st_size, status.st_mtime_ns, status.st_ino))
 
     def _of(self, root: Path, signature: Signature) -> Tree:
         key = str(root)
@@ -95,36 +95,36 @@ class Trees:
 
 
 def _signatures(folder: Path) -> Iterator[tuple[str, int, int, int, int]]:
-    for path, found in _walk(folder, ""):
-        yield path, found.st_mode, found.st_size, found.st_mtime_ns, found.st_ino
+    for path, status in _walk(folder, ""):
+        yield path, status.st_mode, status.st_size, status.st_mtime_ns, status.st_ino
 
 
 def _walk(folder: Path, below: str) -> Iterator[tuple[str, os.stat_result]]:
     """Yield all files, links and empty folders, in the order of their names. Nothing else can be part of a tree."""
     with os.scandir(folder) as opened:
-        found = sorted(opened, key=lambda one: one.name)
-    if not found and below:
+        entries = sorted(opened, key=lambda entry: entry.name)
+    if not entries and below:
         yield below, folder.stat()
-    for one in found:
-        path = f"{below}/{one.name}" if below else one.name
-        if one.is_dir(follow_symlinks=False):
-            yield from _walk(Path(one.path), path)
-        elif one.is_file(follow_symlinks=False) or one.is_symlink():
-            yield path, one.stat(follow_symlinks=False)
+    for entry in entries:
+        path = f"{below}/{entry.name}" if below else entry.name
+        if entry.is_dir(follow_symlinks=False):
+            yield from _walk(Path(entry.path), path)
+        elif entry.is_file(follow_symlinks=False) or entry.is_symlink():
+            yield path, entry.stat(follow_symlinks=False)
 
 
 def _entries(folder: Path) -> Iterator[Entry]:
-    for path, found in _walk(folder, ""):
-        if stat.S_ISDIR(found.st_mode):
+    for path, status in _walk(folder, ""):
+        if stat.S_ISDIR(status.st_mode):
             yield Entry(path, "040000")
-        elif stat.S_ISLNK(found.st_mode):
+        elif stat.S_ISLNK(status.st_mode):
             yield Entry(path, "120000", target=str((folder / path).readlink()))
         else:
             yield _entry(folder / path, path)
 
 
 def _entry(file: Path, path: str) -> Entry:
-    found = file.stat()
+    status = file.stat()
     with file.open("rb") as opened:
         digest = hashlib.file_digest(opened, "sha256").hexdigest()
-    return Entry(path, "100755" if found.st_mode & 0o100 else "100644", digest, found.st_size, found.st_mtime_ns)
+    return Entry(path, "100755" if status.st_mode & 0o100 else "100644", digest, status.st_size, status.st_mtime_ns)

@@ -58,12 +58,12 @@ class CredentialChain:
 
     def __call__(self) -> S3Credential:
         """Return the credentials for obstore."""
-        found = self.find()
+        credentials = self.find()
         return {
-            "access_key_id": found.access_key,
-            "secret_access_key": found.secret_key,
-            "token": found.token,
-            "expires_at": found.expires_at,
+            "access_key_id": credentials.access_key,
+            "secret_access_key": credentials.secret_key,
+            "token": credentials.token,
+            "expires_at": credentials.expires_at,
         }
 
     def _ask(self) -> Credentials:

@@ -81,8 +81,8 @@ def _send(method: str, address: str, subject: str, **arguments: Any) -> httpx.Re
 
 def _read_sts(answer: bytes) -> Credentials:
     try:
-        found = Xml.fromstring(answer).find(".//{*}Credentials")  # noqa: S314 - expat limits entities, and loads none
-        texts = {one.tag.rpartition("}")[2]: one.text or "" for one in found} if found is not None else {}
+        element = Xml.fromstring(answer).find(".//{*}Credentials")  # noqa: S314 - expat limits entities, and loads none
+        texts = {child.tag.rpartition("}")[2]: child.text or "" for child in element} if element is not None else {}
         expires = datetime.fromisoformat(texts["Expiration"])
         return Credentials(texts["AccessKeyId"], texts["SecretAccessKey"], texts["SessionToken"], expires)
     except (Xml.ParseError, KeyError, ValueError):

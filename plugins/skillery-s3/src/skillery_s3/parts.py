@@ -45,8 +45,8 @@ def receive(bucket: Bucket, key: str, start: int, stop: int) -> Part:
     The client requests the rest again if an answer breaks. Raise the errors of obstore.
     """
     try:
-        found = obstore.get(bucket.store, key, options={"range": (start, stop)})
-        content, size = memoryview(found.bytes()), found.meta["size"]
+        answer = obstore.get(bucket.store, key, options={"range": (start, stop)})
+        content, size = memoryview(answer.bytes()), answer.meta["size"]
     except BaseError as error:
         if start or reason_of(error).code != "InvalidRange":  # the service's answer for an empty object
             raise
@@ -73,9 +73,9 @@ def pieces(bucket: Bucket, key: str, start: int, stop: int) -> Iterator[memoryvi
 
 
 def _streamed(bucket: Bucket, key: str, start: int, stop: int) -> Iterator[memoryview]:
-    found = obstore.get(bucket.store, key, options={"range": (start, stop)})
+    answer = obstore.get(bucket.store, key, options={"range": (start, stop)})
     left = stop - start
-    for chunk in found.stream(min_chunk_size=PIECE_BYTES):
+    for chunk in answer.stream(min_chunk_size=PIECE_BYTES):
         piece = memoryview(chunk)
         left -= len(piece)
         if left < 0:
@@ -122,10 +122,10 @@ class _Ahead:
         _THREADS.submit(self._receive, source)
 
     def next(self) -> memoryview:
-        found = self._queue.get()
-        if isinstance(found, BaseException):
-            raise found
-        return memoryview(b"") if found is None else found
+        entry = self._queue.get()
+        if isinstance(entry, BaseException):
+            raise entry
+        return memoryview(b"") if entry is None else entry
 
     def close(self) -> None:
         self._is_closed.set()
@@ -141,11 +141,11 @@ class _Ahead:
         finally:
             _FAST.release()
 
-    def _put(self, one: memoryview | BaseException | None) -> bool:
+    def _put(self, entry: memoryview | BaseException | None) -> bool:
         """Add an item when there is room. Return False if the download was closed."""
         while not self._is_closed.is_set():
             try:
-                self._queue.put(one, timeout=_WAIT_SECONDS)
+                self._queue.put(entry, timeout=_WAIT_SECONDS)
             except Full:
                 continue
             return True

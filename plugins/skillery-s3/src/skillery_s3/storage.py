@@ -55,16 +55,16 @@ class S3Storage(Storage):
     def stored_before(self, moment: datetime) -> Iterator[tuple[str, int]]:
         with speaking("a list of contents"):
             for page in obstore.list(self._bucket.store):
-                for found in page:
-                    digest = digest_in(found["path"])
-                    if digest and found["last_modified"] < moment:
-                        yield digest, found["size"]
+                for content in page:
+                    digest = digest_in(content["path"])
+                    if digest and content["last_modified"] < moment:
+                        yield digest, content["size"]
 
     def remove_unfinished(self, begun_before: datetime, dry_run: bool) -> int:
         with speaking("a sweep of unfinished uploads"):
-            old = [one for one in list_unfinished(self._bucket) if one.begun_at < begun_before]
-            for one in old if not dry_run else ():
-                abort(self._bucket, one)
+            old = [upload for upload in list_unfinished(self._bucket) if upload.begun_at < begun_before]
+            for upload in old if not dry_run else ():
+                abort(self._bucket, upload)
         return len(old)
 
     def sign(self, digest: str, seconds: int, headers: Mapping[str, str]) -> str | None:

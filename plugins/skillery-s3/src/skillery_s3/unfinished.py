@@ -30,10 +30,10 @@ def list_unfinished(bucket: Bucket) -> Iterator[Unfinished]:
     marker: dict[str, str] = {}
     while True:
         page = _parsed(_send(bucket, "GET", "", {"uploads": "", "prefix": folder, **marker}))
-        for one in page.findall("{*}Upload"):
-            key = _text(one, "Key").removeprefix(folder)
+        for upload in page.findall("{*}Upload"):
+            key = _text(upload, "Key").removeprefix(folder)
             if digest_in(key):  # other programs may upload to the same bucket
-                yield Unfinished(key, _text(one, "UploadId"), datetime.fromisoformat(_text(one, "Initiated")))
+                yield Unfinished(key, _text(upload, "UploadId"), datetime.fromisoformat(_text(upload, "Initiated")))
         if _text(page, "IsTruncated") != "true":
             return
         marker = {"key-marker": _text(page, "NextKeyMarker"), "upload-id-marker": _text(page, "NextUploadIdMarker")}
@@ -73,5 +73,5 @@ def _parsed(answer: bytes) -> Xml.Element:
 
 
 def _text(element: Xml.Element, name: str) -> str:
-    found = element.find(f"{{*}}{name}")
-    return (found.text or "") if found is not None else ""
+    child = element.find(f"{{*}}{name}")
+    return (child.text or "") if child is not None else ""
