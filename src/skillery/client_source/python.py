@@ -80,9 +80,7 @@ def fields_of(struct: type[msgspec.Struct]) -> Iterator[Field]:
             struct.__struct_config__.omit_defaults or field.default is msgspec.UNSET
         )
         is_null_omitted = may_be_omitted and field.default is None
-        yield Field(
-            field.encode_name, _json_type(kind, without_null=is_null_omitted), _description(kind), not may_be_omitted
-        )
+        yield Field(field.encode_name, _json_type(kind, without_null=is_null_omitted), _about(kind), not may_be_omitted)
 
 
 def _collect(kind: Any, structs: dict[str, type[msgspec.Struct]]) -> None:
@@ -132,7 +130,7 @@ def _json_type(kind: Any, *, without_null: bool = False) -> str:
     return kind.__name__ if kind not in _AS_JSON and issubclass(kind, msgspec.Struct) else _AS_JSON[kind]
 
 
-def _description(kind: Any) -> str:
+def _about(kind: Any) -> str:
     metas = kind.__metadata__ if typing.get_origin(kind) is typing.Annotated else ()
     return next((meta.description for meta in metas if isinstance(meta, msgspec.Meta) and meta.description), "")
 
