@@ -118,7 +118,7 @@ def unsafe(path: str) -> str:
 
 
 def scan(root: int, folder: Path) -> tuple[dict[str, State], list[dict[str, str]]]:
-    """Return the state of each file to send by path, and the other files with reasons."""
+    """Return the state of each file to send, by path, and the path and reason of each file that is not sent."""
     states: dict[str, State] = {}
     left_out: list[dict[str, str]] = []
     size = 0

@@ -93,7 +93,7 @@ class Database:
     async def write_statement(self, work: Callable[[Connection], T]) -> T:
         """Run `work` like `write`. `work` executes exactly one statement that writes, and calls no `before_commit`.
 
-        On SQLite, such a write takes a third of the calls of a transaction.
+        On SQLite, such a write needs a third of the driver calls that a transaction needs.
         """
         statement = self._writer.statement if self._writer is not None else self._in_transaction
         return await self._in_thread(statement, work)

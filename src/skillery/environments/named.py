@@ -215,7 +215,7 @@ class NamedEnvironments:
         return name in self._locking
 
     def failure(self, name: str) -> Failure | None:
-        """Return the last failure of this server to lock the environment; None if it did not fail."""
+        """Return why this server last failed to lock the environment, or None if it has not failed."""
         failed = self._failed.get(name)
         return failed[0] if failed else None
 

@@ -254,9 +254,9 @@ BLOCK = 4096
 
 
 def rename_into_place(staging: Path, target: Path, trash: Path) -> None:
-    """Flush a folder to the disk, then rename it. After a power failure, a folder with its name is complete.
+    """Flush the folder `staging` to the disk and rename it to `target`, which is complete even after a power failure.
 
-    An existing folder at `target` is moved to the trash.
+    An older folder at `target` is moved to the trash and removed.
     """
     sync(staging)
     target.parent.mkdir(parents=True, exist_ok=True)

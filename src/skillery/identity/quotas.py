@@ -186,7 +186,7 @@ def blobs_used(connection: Connection, owner: str) -> tuple[int, int]:
 
 
 def past_room(owner: str, size_bytes: int, room: int, limit: int) -> QuotaExceeded:
-    """Return the error for a blob that exceeds the quota while it is received."""
+    """Return the error for a blob that exceeds the quota `limit` while it is received. `room` is the unused part."""
     return _no_more_blobs(
         "blob_bytes",
         owner,

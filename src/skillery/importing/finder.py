@@ -84,6 +84,7 @@ class Finder:
         return FoundSkills(roots, tuple(listed), more, merged, () if roots else self._searched())
 
     def skill(self, path: str) -> LocatedSkill:
+        """Return the skill in the folder `path` of the archive, with its files."""
         root = self._roots.by_path[path]
         marked = self._roots.marked.get(root.real, "")
         renamed = marked if marked not in {"", SKILL_MD} else None

@@ -73,7 +73,7 @@ class ImportScan(msgspec.Struct, frozen=True):
 def is_provided(missing: Missing, packages: frozenset[str]) -> bool:
     """Return whether one of the packages provides the module.
 
-    If the provider of the module is only guessed, also return True if one of the packages contains unknown modules.
+    If no known package provides the module, a package whose modules are not known counts as its provider.
     """
     if packages & {*missing.providers.packages, canonicalize_name(missing.module.partition(".")[0])}:
         return True

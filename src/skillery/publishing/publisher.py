@@ -125,9 +125,9 @@ class Publisher:
 
         Raise InvalidManifest, InvalidBundle, InvalidPath or BundleTooLarge if the bundle is not valid. Raise NotAllowed
         if no namespace grant covers the name. Raise NameTaken or VersionExists if the name or the version belongs to
-        something else. Raise Refused if a finding or an example refuses the version. Raise QuotaExceeded if a quota is
-        used up. Raise Busy, RateLimited or Unavailable if the examples cannot be run. Raise the errors of `Locks.make`
-        if the dependencies cannot be locked.
+        another skill or bundle. Raise Refused if a finding or an example refuses the version. Raise QuotaExceeded if a
+        quota is used up. Raise Busy, RateLimited or Unavailable if the examples cannot be run. Raise the errors of
+        `Locks.make` if the dependencies cannot be locked.
         """
         rules = (rules or self._rules)._replace(submit=submit)
         published = await self.publish(identity, manifest, skill_md, files, rules, quotas, made_by=made_by)

@@ -142,8 +142,9 @@ class RedactedStream:
         return _replaced(held, self._marks)
 
     def _cut(self, text: bytes) -> int:
-        """Return a position at which the text can be split. No value, complete or just started, extends over this
-        position.
+        """Return the last position at which the text can be split without splitting a value.
+
+        A value that begins at the end of the text, and may continue in the next piece, is not split either.
         """
         cut = len(text) - max(_start_at_end(text, form) for form in self._marks)
         while cut > 0:

@@ -147,7 +147,7 @@ class CatalogueFilter(NamedTuple):
 
 
 def fact_conditions(names: tuple[str, ...], rows: FromClause = catalogue) -> list[ColumnElement[bool]]:
-    """Return the conditions of the facts with these names. Their parameters are those of `fact_parameters`."""
+    """Return the SQL conditions of the facts with these names. `fact_parameters` returns their parameters."""
     return [rows.c[name] == bindparam(f"fact_{name}", type_=rows.c[name].type) for name in names]
 
 

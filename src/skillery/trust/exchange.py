@@ -152,7 +152,10 @@ def _remember(connection: Connection, job: Job) -> None:
 
 
 def forget_expired(connection: Connection, limit: int, *, dry_run: bool = False) -> int:
-    """Delete at most `limit` records of exchanged tokens and as many expired tokens of CI jobs. Return the number."""
+    """Delete at most `limit` records of exchanged tokens and `limit` expired tokens of CI jobs. Return the number.
+
+    With `dry_run`, delete nothing, and return the number of all expired records of exchanged tokens.
+    """
     now = datetime.now(UTC)
     old = select(exchanged_tokens.c.digest).where(exchanged_tokens.c.expires_at < now)
     if dry_run:

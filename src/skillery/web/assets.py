@@ -1,6 +1,7 @@
 """The style sheet and the script bundle, `/static/{digest}/{name}`, and the icon, `/favicon.ico`.
 
 The digest in the address changes with the content, so browsers may keep each file for a year.
+Pages have no link to the icon: a link adds a request to the first visit, and Chromium requests the icon later anyway.
 """
 
 from __future__ import annotations

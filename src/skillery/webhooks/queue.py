@@ -51,7 +51,7 @@ def head_of(connection: Connection) -> int:
 
 
 def due_webhooks(connection: Connection) -> list[str]:
-    """Return the ids of the webhooks that this server may serve now. The one that was served longest ago is first."""
+    """Return the ids of the webhooks that this server may serve now. The webhook that has waited longest is first."""
     now, w = database_now(connection), webhooks.c
     newest = select(func.max(events.c.seq)).scalar_subquery()
     free = or_(w.leased_until.is_(None), w.leased_until < now)

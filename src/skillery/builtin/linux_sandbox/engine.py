@@ -59,7 +59,7 @@ class HostCapabilities(msgspec.Struct, frozen=True):
         return tuple(name for name, is_weaker in weaker.items() if is_weaker)
 
     def pool_for(self, job: Job, attempt: int) -> Pool:
-        """Return the pool for an attempt. Only the first attempt may use a pool with preloaded packages."""
+        """Return the pool for an attempt to run a job. Only the first attempt (0) may use preloaded packages."""
         warm = self.environments.pool_for(job) if self.environments is not None and attempt == 0 else None
         return warm or self.pool
 

@@ -198,7 +198,7 @@ class Zygote:
         check_mounts(await self._mounts.ask(messages, (cell.mounts,)))
 
     async def show_workspace(self, of: Cell, to: Cell) -> None:
-        """Mount the workspace of the cell `of` over that of `to`. Raise as `mount`."""
+        """Mount the workspace of the cell `of` over the workspace of the cell `to`. Raise the errors of `mount`."""
         check_mounts(await self._mounts.ask([mount_order(to.uid, [])], (of.mounts, to.mounts)))
 
     async def close(self) -> None:

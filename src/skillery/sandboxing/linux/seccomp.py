@@ -165,7 +165,11 @@ def mmap_that_a_watchdog_sees() -> Code:
 def verdicts(
     machine: str, *, cgroups: bool, network: bool, also: tuple[str, ...] = (), rights: bool | None = None
 ) -> dict[int, Code]:
-    """Return the code for each known system call by its number. Calls in `also` are always allowed."""
+    """Return the filter code of each known system call, by the number of the call. Calls in `also` are always allowed.
+
+    `cgroups` and `network`: whether the process has them. `rights`: whether sockets can refuse descriptors, by default
+    as this kernel can.
+    """
     checks = by_argument(cgroups=cgroups, rights=can_refuse_descriptors() if rights is None else rights)
     checks |= sockets(network=network)
     allow, eperm, enosys = answer(ALLOW), refuse(errno.EPERM), refuse(errno.ENOSYS)

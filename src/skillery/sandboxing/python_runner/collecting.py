@@ -81,8 +81,9 @@ def collection_of(
 
 
 async def collect(dialogue: Dialogue) -> None:
-    """Let the collecting process, which has received its header, pass the files to the host. Raise BrokenSetup on
-    failure.
+    """Let the collecting process begin, and pass the files to the host until it ends. Raise BrokenSetup if it fails.
+
+    The process must have received its header.
     """
     await dialogue.go()
     await dialogue.listen()

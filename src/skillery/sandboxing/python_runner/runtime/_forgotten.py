@@ -23,7 +23,7 @@ def lines(code: str, name: str) -> str:
 
 
 def shown(value: ast.expr) -> ast.expr:
-    """Return the expression that a call of print shows, or the expression itself. JSON text is shown as its value."""
+    """Return the argument of `print(…)`, `json.dumps(…)` or both. Return any other expression unchanged."""
     for name in ("print", "dumps"):
         if isinstance(value, ast.Call) and value.args and called(value) == name:
             value = value.args[0] if name == "dumps" or len(value.args) == 1 else value

@@ -47,7 +47,7 @@ class Stream:
             _wire.write_all(descriptor, piece)
 
     def finish(self) -> None:
-        """Discard the rest: the server finishes sending before it listens."""
+        """Read and discard the remaining bytes. The server reads no answer before it has sent all of them."""
         while self._buffer or self._left:
             self.piece(PIECE)
 
@@ -76,7 +76,7 @@ class Source:
 
 
 def receive_descriptor(channel: int) -> int:
-    """Return the descriptor that the next byte carries. Raise EOFError if there is none."""
+    """Read one byte and return the descriptor that was sent with it. Raise EOFError if it came without one."""
     import _socket  # `socket` costs milliseconds
     import array
 

@@ -59,10 +59,10 @@ def fonts() -> dict[str, str]:
 
 
 def names_file_in(folder: str, text: str, start: str) -> bool:
-    """Return whether an argument, or the value in `--output=value`, is a path in the folder.
+    """Return whether `text` is a path in `folder`, or an option such as `--output=PATH` with such a path.
 
-    Most scripts do not create their output folder. A script without such an argument starts in an empty working
-    directory.
+    `start` is the folder that relative paths begin at. The caller creates `folder` for such a script, because most
+    scripts do not create their output folder.
     """
     value = text.partition("=")[2] if text.startswith("-") else text
     return os.path.abspath(os.path.join(start, value)).startswith(folder + os.sep)
