@@ -133,7 +133,7 @@ Kept = Callable[[str, Version], Awaitable[tuple[str, bytes | None]]]
 
 
 class PackageLocks(Protocol):
-    """Makes and verifies locks of packages: `skillery.environments.Locks`."""
+    """Makes and verifies locks of packages, as `skillery.environments.dependency_locks.Locks` does."""
 
     async def make(self, requirements: Sequence[str], caller: str = "") -> bytes: ...
 
