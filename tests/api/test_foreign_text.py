@@ -13,8 +13,7 @@ import msgspec
 import pytest
 
 from skillery.app.composition import PAGE_FUNCTIONS, PAGE_LIMITS, PAGE_LOADERS
-from skillery.context.request import begin, note_task
-from skillery.context.silences import Silences
+from skillery.context.request import Silences, begin, note_task
 from skillery.context.worker_pool import TookTooLong, WorkerFailed, WorkerPool
 from skillery.context.worker_process import name_of
 from skillery.web import highlighting

@@ -23,14 +23,14 @@ from msgspec import inspect
 from skillery import formats
 from skillery.environments import uv_errors
 from skillery.errors import SkilleryError
-from skillery.formats import lenient_skill_md, text_diffs, toml_lines, version_spec
+from skillery.formats import lenient_skill_md, texts, toml_lines, version_spec
 from skillery.formats import skill_md as skill_md_parser
 from skillery.git import requests as git_requests
 from skillery.git.requests import MalformedRequest
 from skillery.methods.table import METHODS
 from skillery.runs import hints
 from skillery.web import differences, display
-from skillery.web.runs import events, outputs
+from skillery.web.runs import outputs, run_page
 from tests.conftest import Server, manifest
 from tests.support.archives import skill_md, tarred
 from tests.support.growth import check_growth, spent, spent_here
@@ -146,9 +146,9 @@ def frontmatter(text: str) -> bytes:
 
 
 PARSERS: dict[str, Callable[[str], object]] = {
-    "ansi": events.parts_of,
+    "ansi": run_page.parts_of,
     "csv preview": lambda text: outputs.table_of(text[: outputs.TEXT_BYTES], is_cut=False),
-    "diff": lambda text: text_diffs.unified_diff(f"{text}\n" * 2, f"x{text}\n" * 2),
+    "diff": lambda text: texts.unified_diff(f"{text}\n" * 2, f"x{text}\n" * 2),
     "diff page": lambda text: page_of(f"a\n{text}", f"b\n{text} x"),
     "diff page of lines": lambda text: page_of("\n".join(halves(text)), text),
     "git v0": lambda text: git_requests.parse_v0(text.encode()),
@@ -192,7 +192,7 @@ NOT_JOINED = {
 
 
 def page_of(old: str, new: str) -> object:
-    return differences.hunks_of(text_diffs.unified_diff(old, new) or "", f"# {new}")
+    return differences.hunks_of(texts.unified_diff(old, new) or "", f"# {new}")
 
 
 def halves(text: str) -> tuple[str, str]:

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from skillery.authoring.temporary_home import open_temporary_home
+from skillery.authoring.packages import open_temporary_home
 from skillery.backends import Identity
 from skillery.mcp.requests import ActiveCalls, TaskTerms, Visit
 from skillery.mcp.responder import respond

@@ -9,7 +9,7 @@ import pluggy
 
 from skillery import hookimpl, hookspecs
 from skillery.backends import Finding, Identity, Publication
-from skillery.plugins.events import PluginEvents
+from skillery.plugins.hooks import PluginEvents
 
 
 class Waiting:

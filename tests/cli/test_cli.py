@@ -856,7 +856,7 @@ def test_verbs_have_the_params_of_their_methods() -> None:
 
 
 def test_hints_name_existing_commands_instead_of_methods() -> None:
-    from skillery.formats.hint_words import COMMANDS, words_of_shell
+    from skillery.formats.words import COMMANDS, words_of_shell
     from skillery.methods.table import METHODS
 
     for line in COMMANDS.values():

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from skillery.backends import Capability
-from skillery.client_source import docs
+from skillery.client_source import openrpc
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "src" / "skillery"
@@ -38,7 +38,7 @@ def problems(pages: list[Path], of: Callable[[Path], list[str]]) -> dict[str, li
 def lines_of(page: Path) -> list[tuple[bool, str]]:
     """Return each line of the site, and whether it belongs to a code block."""
     found, in_code = [], False
-    for line in docs.filled(page.read_text("utf-8")).splitlines():
+    for line in openrpc.filled(page.read_text("utf-8")).splitlines():
         fence = line.lstrip().startswith("```")
         found.append((in_code or fence, line))
         in_code ^= fence

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.utils import canonicalize_name
 
+from skillery.environments.definitions import PackageSources
 from skillery.environments.dependency_locks import choose
-from skillery.environments.sources import PackageSources
 from skillery.formats.import_names import is_known_package, providers_of
 from skillery.formats.imports import MOST, NEVER_FOREIGN, find_imports, own_modules
 from skillery.formats.requirements import inferred_in, mark_inferred, read_lock

@@ -16,9 +16,9 @@ from sqlalchemy import func, insert, select
 
 from skillery.builtin.directory_storage import DirectoryStorage
 from skillery.contents import deletions as steps
-from skillery.contents import uploads
+from skillery.contents import store
 from skillery.contents.deletions import drop_files, finish_abandoned_deletions, finish_own_deletions
-from skillery.contents.uploads import Uploading
+from skillery.contents.store import Uploading
 from skillery.database import Database
 from skillery.database.tables import deletions
 from skillery.errors import Busy, Unavailable
@@ -130,7 +130,7 @@ def storage(tmp_path: Path) -> DirectoryStorage:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uploads, "WAIT_SECONDS", 0.2)
+    monkeypatch.setattr(store, "WAIT_SECONDS", 0.2)
 
 
 def leave_tombstone(database: Database, take_over_at: datetime, server: str = "dead") -> None:

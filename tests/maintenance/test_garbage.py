@@ -21,8 +21,7 @@ from skillery.backends import Identity
 from skillery.builtin.directory_storage import DirectoryStorage
 from skillery.contents.blobs import Blobs
 from skillery.contents.deletions import drop_files
-from skillery.contents.store import record
-from skillery.contents.uploads import Uploading, forget_uploads
+from skillery.contents.store import Uploading, forget_uploads, record
 from skillery.database import Database
 from skillery.database.tables import blobs, objects
 from skillery.errors import Busy, ContentMissing, Unavailable

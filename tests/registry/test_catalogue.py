@@ -17,7 +17,7 @@ from sqlalchemy import Connection, insert, select
 from skillery.backends import Identity
 from skillery.database import Database
 from skillery.database.tables import catalogue, skill_files, skill_versions, skills, usage_days
-from skillery.formats.languages import LANGUAGES, language_of
+from skillery.formats.media_types import LANGUAGES, language_of
 from skillery.formats.semver import Version
 from skillery.registry.usage import count_day, days_of, roll_up_usage
 from skillery.skills.catalogue_counts import CountsCache

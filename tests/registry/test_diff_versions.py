@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skillery.formats.text_diffs import MOST_DIFF, unified_diff
+from skillery.formats.texts import MOST_DIFF, unified_diff
 from tests.cli.test_cli import skillery
 from tests.conftest import Rpc, Server, manifest, skill_files
 from tests.support.people import Caller, Who

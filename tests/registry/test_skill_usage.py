@@ -15,7 +15,7 @@ from sqlalchemy import insert, select
 
 from skillery.database import Database
 from skillery.database.tables import read_days
-from skillery.skills.read_counts import MOST_CLIENTS, OTHER, client_of, forget_reads
+from skillery.skills.skill_usage import MOST_CLIENTS, OTHER, client_of, forget_reads
 from tests.cli.test_cli import skillery
 from tests.conftest import Rpc, Server
 from tests.support.mcp_client import PREFIX, Mcp

@@ -26,9 +26,8 @@ from skillery.builtin.linux_sandbox.zygotes import Zygote
 from skillery.sandboxing.linux import hierarchies, processes
 from skillery.testing import SandboxContract, SharedSandbox
 from skillery.testing.sandbox import MemoryHost, Trial
-from skillery.testing.sandbox.base import OpenWith
 from skillery.testing.sandbox.leftovers import descendants
-from skillery.testing.sandbox.trial import failure_type, log_of
+from skillery.testing.sandbox.trial import OpenWith, failure_type, log_of
 from tests.support.processes import eventually_async
 
 TESTS = Path(__file__).parents[1]

@@ -27,9 +27,8 @@ from skillery.builtin.linux_sandbox.sandbox import LinuxSandbox
 from skillery.sandboxing.linux import hierarchies, processes
 from skillery.sandboxing.linux.cell import landlock
 from skillery.testing.sandbox import Trial
-from skillery.testing.sandbox.base import SandboxCases
 from skillery.testing.sandbox.leftovers import descendants
-from skillery.testing.sandbox.trial import value_of
+from skillery.testing.sandbox.trial import SandboxCases, value_of
 from tests.sandbox.test_sandbox_warm import zygotes as running_zygotes
 from tests.support.processes import eventually_async
 

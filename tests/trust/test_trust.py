@@ -18,8 +18,7 @@ from skillery.database.tables import exchanged_tokens, tokens
 from skillery.errors import InvalidName, TrustedPublishingOff
 from skillery.formats.tokens import parse_token_name
 from skillery.identity.tokens import create_short_token
-from skillery.trust.exchange import Exchange, forget_expired
-from skillery.trust.matching import mismatch
+from skillery.trust.matching import Exchange, forget_expired, mismatch
 from skillery.trust.rules import AddTrustRule, Trust, TrustRule, add_trust_rule
 
 JOB = Identity("ci:github:acme/x", "agent", frozenset({"publish"}), ("a.b",), Provenance("https://x", "y"))

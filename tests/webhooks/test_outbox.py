@@ -18,17 +18,21 @@ from skillery.database.tables import dead_letters, event_readers, webhooks
 from skillery.database.tables import events as outbox
 from skillery.settings.groups import Webhooks
 from skillery.webhooks.dead_letters import DeadLetter, read_dead_letters
-from skillery.webhooks.leases import Lease, claim, release, release_own, renew
 from skillery.webhooks.queue import (
     BURY_BATCH,
     KEEP,
     KEEP_UNREAD,
     MOST_DEAD_LETTERS,
+    Lease,
     Queued,
+    claim,
     forget_events,
     move,
     next_events,
     note_failed,
+    release,
+    release_own,
+    renew,
 )
 from skillery.webhooks.targets import find_webhook, insert_webhook, read_webhooks
 

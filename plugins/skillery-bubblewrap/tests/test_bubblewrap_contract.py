@@ -22,14 +22,13 @@ from skillery.sandboxing.linux import hierarchies
 from skillery.testing import SandboxFunctions, SandboxIsolation, SharedSandbox
 from skillery.testing.sandbox import MemoryHost, Trial
 from skillery.testing.sandbox.attacks import EscapeCases, SystemCallCases
-from skillery.testing.sandbox.base import OpenWith
 from skillery.testing.sandbox.files import LayoutCases
 from skillery.testing.sandbox.leftovers import descendants
 from skillery.testing.sandbox.limits import DiskCases, MemoryCases, ProcessCases
 from skillery.testing.sandbox.network import NetworkCases
 from skillery.testing.sandbox.posture import PostureCases
 from skillery.testing.sandbox.secrets import SecretCases
-from skillery.testing.sandbox.trial import failure_type, value_of
+from skillery.testing.sandbox.trial import OpenWith, failure_type, value_of
 from skillery.testing.upstreams import upstream
 from skillery_bubblewrap import BubblewrapSettings, open_sandbox, process
 from skillery_bubblewrap.command import ENVIRONMENT

@@ -22,8 +22,8 @@ from bubblewrap_here import bwrap, make
 from skillery.backends import CodeCall, Job, Limits
 from skillery.sandboxing.linux import hierarchies
 from skillery.testing.sandbox import MemoryHost, Trial
-from skillery.testing.sandbox.base import SandboxCases
 from skillery.testing.sandbox.leftovers import descendants
+from skillery.testing.sandbox.trial import SandboxCases
 from skillery_bubblewrap.sandbox import BubblewrapSandbox
 from test_bubblewrap_contract import is_alive, status
 from tests.sandbox.test_sandbox_lockdown import generous_server

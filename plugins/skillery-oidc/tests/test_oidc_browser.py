@@ -25,7 +25,7 @@ from oidc_here import SCOPES, OidcProvider, new_key, settings_of, shared_provide
 from skillery.backends import LoginStart
 from skillery.database import Database
 from skillery.database.tables import registry, web_sessions
-from skillery.identity.signed_texts import KEY_NAME, Signer
+from skillery.identity.web_sessions import KEY_NAME, Signer
 from skillery.testing import BrowserLoginContract
 from skillery.testing.authenticator import Visit
 from skillery_oidc.authenticator import OidcAuthenticator

@@ -11,7 +11,7 @@ import pytest_asyncio
 from ray_fixtures import open_here
 from skillery.backends import Sandbox
 from skillery.testing import SandboxFunctions, SandboxIsolation, SandboxTransport, SharedSandbox
-from skillery.testing.sandbox.base import OpenWith
+from skillery.testing.sandbox.trial import OpenWith
 from skillery_ray.sandbox import RaySandbox
 from tests.support.ray_cluster import RayCluster
 

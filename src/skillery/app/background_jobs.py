@@ -42,7 +42,7 @@ from skillery.runs.log_sources import forget_pieces
 from skillery.runs.orphans import DEAD, close_lost, close_of_dead, note_seen
 from skillery.runs.runner import Runner
 from skillery.settings.load import Settings
-from skillery.skills.read_counts import Key, ReadCounts, add_reads, forget_reads
+from skillery.skills.skill_usage import Key, ReadCounts, add_reads, forget_reads
 
 log = logging.getLogger(__name__)
 BEAT_SECONDS = 10.0

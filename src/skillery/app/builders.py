@@ -10,23 +10,24 @@ import msgspec
 from packaging.utils import canonicalize_name
 
 from skillery import __version__
+from skillery.app.connections import ConnectionCount, OwnConnections
 from skillery.app.home import Home
 from skillery.backends import Authenticator, Event, Events, Finding, FinishedRun, Limits, Publication, Sandbox
-from skillery.context.queue import Queue
+from skillery.context.queue import OwnSlots, Queue, Slots
+from skillery.context.tallies import OwnTally, Peers, Tally
 from skillery.database import Database
 from skillery.database.registry import Registry
 from skillery.environments.builder import Builder
-from skillery.environments.definitions import Defined, Named
+from skillery.environments.definitions import Defined, Named, PackageSources, address_problem, has_login
 from skillery.environments.dependency_locks import Locks
 from skillery.environments.jobs import Jobs
 from skillery.environments.methods import EnvironmentParts, Rebuilds
 from skillery.environments.named import NamedEnvironments
 from skillery.environments.queries import EnvironmentQueries
-from skillery.environments.sources import PackageSources, address_problem, has_login
 from skillery.environments.store import Environments
 from skillery.errors import InvalidName, InvalidParams, StartupError
 from skillery.exports import FactsPreparation
-from skillery.exports.thin_plugins import ThinPlugins
+from skillery.exports.marketplaces import ThinPlugins
 from skillery.formats.bundle import BundleLimits
 from skillery.formats.names import parse_namespace
 from skillery.formats.tokens import parse_grants
@@ -283,3 +284,29 @@ def limit_rules(settings: Settings) -> LimitRules:
 
 def bundle_limits(settings: Settings) -> BundleLimits:
     return BundleLimits(max_bytes=settings.bundle_max_mb * 1024 * 1024, max_files=settings.bundle_max_files)
+
+
+# -- What the limits of a whole server count with: in one process, or shared by its worker processes -------------------
+
+
+class Counts(NamedTuple):
+    """The numbers of one server that its limits compare with."""
+
+    bodies: Tally
+    """Bytes of request bodies in memory."""
+    answers: Tally
+    """Bytes of answers in memory."""
+    waiting: Tally
+    """Runs that wait for a slot."""
+    waiting_bytes: Tally
+    """Bytes of the requests of these runs."""
+    slots: Slots
+    """The slots of runs."""
+    connections: ConnectionCount
+    peers: Peers | None = None
+    """The other worker processes. None if the server has one process."""
+
+
+def counts_of_one_process(settings: Settings) -> Counts:
+    slots = OwnSlots(settings.runs_at_once)
+    return Counts(OwnTally(), OwnTally(), OwnTally(), OwnTally(), slots, OwnConnections())

@@ -11,9 +11,8 @@ from shutil import disk_usage
 from typing import TYPE_CHECKING, NamedTuple
 
 from skillery import audit
-from skillery.app.builders import defined_in, documents_of
+from skillery.app.builders import Counts, counts_of_one_process, defined_in, documents_of
 from skillery.app.core_parts import MIB, Backends, Base, build_core
-from skillery.app.counts import Counts, counts_of_one_process
 from skillery.app.home import Home
 from skillery.app.logs import Tracing, open_tracing
 from skillery.app.routes import Edge
@@ -29,7 +28,7 @@ from skillery.contents.mirrors import MirroredStorage
 from skillery.contents.storage_copies import check_storage
 from skillery.context.budget import Answers, Bodies
 from skillery.context.disks import Disks
-from skillery.context.silences import Silences
+from skillery.context.request import Silences
 from skillery.context.worker_pool import WorkerPool, WorkLimits
 from skillery.database import Database, migrate, without_password
 from skillery.database.read_only import find_read_only, refuse_read_only
@@ -42,9 +41,8 @@ from skillery.mcp.requests import TaskTerms
 from skillery.methods.core import Core
 from skillery.plugins import Plugins
 from skillery.plugins.calls import Failures as PluginFailures
-from skillery.plugins.events import PluginEvents
 from skillery.plugins.facts import Fact, plugins_of_server
-from skillery.plugins.hooks import open_objects, routes_of
+from skillery.plugins.hooks import PluginEvents, open_objects, routes_of
 from skillery.rest.plugin_routes import PluginParts, PluginRoutes
 from skillery.routes import Route
 from skillery.runs.orphans import note_seen

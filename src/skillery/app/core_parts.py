@@ -14,6 +14,7 @@ import msgspec
 
 from skillery.app.background_jobs import BackgroundJobs, sweep_steps
 from skillery.app.builders import (
+    Counts,
     PackageServices,
     PreparingEvents,
     bundle_limits,
@@ -25,7 +26,6 @@ from skillery.app.builders import (
     thin_plugins_of,
 )
 from skillery.app.bundled import packaged_guide, publish_bundled
-from skillery.app.counts import Counts
 from skillery.app.home import Home
 from skillery.audit import Refusals
 from skillery.backends import Authenticator, Capability, Events, Sandbox, Secrets, Storage, Verifier
@@ -45,23 +45,20 @@ from skillery.identity.authenticator_chain import by_name
 from skillery.identity.idempotency import Once
 from skillery.identity.offboarding import Identities
 from skillery.identity.quotas import Quotas
-from skillery.identity.signed_texts import Signer, web_key
 from skillery.identity.usage import UsageParts
-from skillery.identity.web_sessions import WebSessions
+from skillery.identity.web_sessions import Signer, WebSessions, web_key
 from skillery.importing import Importer, ImportLimits
 from skillery.maintenance.garbage import Collector
 from skillery.maintenance.purges import Purger
 from skillery.methods.core import Core
 from skillery.methods.table import METHODS
-from skillery.publishing.bundle_checks import BundleChecks
+from skillery.publishing.bundle_checks import BundleChecks, Developer
 from skillery.publishing.compile_pool import CompilePool
-from skillery.publishing.developer import Developer
 from skillery.publishing.example_runs import ExampleRuns
-from skillery.publishing.gate import Gate, PublishingRules, Trials
+from skillery.publishing.gate import Gate, PublishingRules, ScriptCheck, Trials
 from skillery.publishing.import_check import ImportCheck
 from skillery.publishing.publisher import Publisher
 from skillery.publishing.rechecks import Rechecks
-from skillery.publishing.script_check import ScriptCheck
 from skillery.publishing.tool_maker import ToolMaker
 from skillery.publishing.undeclared import Undeclared
 from skillery.registry.cursors import cursor_key
@@ -80,8 +77,8 @@ from skillery.skills.catalogue_counts import CountsCache
 from skillery.skills.figures import FirstSkills
 from skillery.skills.files import Guide
 from skillery.skills.listings import CatalogueParts
-from skillery.skills.read_counts import ContentParts, ReadCounts
-from skillery.trust.exchange import Exchange
+from skillery.skills.skill_usage import ContentParts, ReadCounts
+from skillery.trust.matching import Exchange
 from skillery.trust.rules import Trust
 from skillery.webhooks.deliveries import Deliveries
 from skillery.webhooks.targets import Webhooks

@@ -18,8 +18,7 @@ from skillery.app.logs import Tracing
 from skillery.backends import Resource
 from skillery.client_source import model_tools
 from skillery.context.budget import Answers, Bodies
-from skillery.context.request import begin, current
-from skillery.context.silences import Silences
+from skillery.context.request import Silences, begin, current
 from skillery.context.tracing import starting
 from skillery.context.worker_pool import WorkerPool
 from skillery.errors import SkilleryError

@@ -33,15 +33,14 @@ from skillery.errors import BlobNotFound, NotAllowed, SkilleryError, TooLarge
 from skillery.formats.bundle import BundleFile, SourceFile
 from skillery.formats.imports import Import, RelativeImport, imports_of_all, relative_imports_of_all
 from skillery.formats.manifest import Manifest, Permissions
-from skillery.formats.problems import Problem
 from skillery.formats.python_source import Signature, find_signature, source_problem
 from skillery.formats.texts import new_blob_id
+from skillery.formats.wording import Problem
 from skillery.plugins import Plugins, load_plugins
-from skillery.plugins.events import PluginEvents
+from skillery.plugins.hooks import PluginEvents
 from skillery.publishing.example_runs import ExampleRuns
-from skillery.publishing.gate import Gate, Trials
+from skillery.publishing.gate import Gate, ScriptCheck, Trials
 from skillery.publishing.import_check import ImportCheck
-from skillery.publishing.script_check import ScriptCheck
 from skillery.publishing.undeclared import Undeclared
 from skillery.runs.declarations import checked
 from skillery.runs.hints import name_missing_program, with_hint

@@ -10,7 +10,7 @@ import msgspec
 
 from skillery.backends import Outcome
 from skillery.formats.examples import Example, Examples
-from skillery.formats.problems import AGAIN, Problem
+from skillery.formats.wording import AGAIN, Problem
 from skillery.publishing.example_runs import NO_RETURN, Tested
 
 Subject = Literal["check", "example", "test"]

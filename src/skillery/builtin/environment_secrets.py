@@ -7,7 +7,7 @@ import os
 from skillery import hookimpl
 from skillery.backends import NoSettings, Offer, Place, Secrets
 from skillery.errors import NotAllowed, Unavailable
-from skillery.formats.secret_names import SECRET_PREFIX, secret_name_problem
+from skillery.formats.names import SECRET_PREFIX, secret_name_problem
 from skillery.formats.wording import has_surrogate
 
 

@@ -230,7 +230,7 @@ class _Session:
         return True
 
     async def _round(self, runs: FolderRuns, folders: Sequence[Path]) -> bool:
-        from skillery.authoring.testing import test_folder
+        from skillery.authoring.own_tests import test_folder
 
         reports = []
         for folder in folders:

@@ -104,7 +104,7 @@ def _folder_side(folder: Path) -> _Side:
 
 async def _load(client: AsyncClient, old: _Side, new: _Side) -> None:
     """Read the changed files of published versions, if the files are small enough to be compared by lines."""
-    from skillery.formats.text_diffs import MOST_TEXT_BYTES
+    from skillery.formats.texts import MOST_TEXT_BYTES
 
     def differs(path: str) -> bool:
         facts = [side.compared.files.get(path) for side in (old, new)]

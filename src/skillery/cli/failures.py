@@ -14,7 +14,7 @@ import msgspec
 
 from skillery.cli.output import clean, print_json
 from skillery.errors import SkilleryError, StartupError
-from skillery.formats.hint_words import words_of_shell
+from skillery.formats.words import words_of_shell
 
 if TYPE_CHECKING:
     from types import FrameType

@@ -231,7 +231,7 @@ async def _published(client: AsyncClient, reference: str) -> SkillFolder:
 async def temporary_client(settings: Settings, skills: Sequence[SkillFolder]) -> AsyncIterator[AsyncClient]:
     """Context manager: yield a client of a temporary registry in this process, which has the skills."""
     from skillery.app.routes import create_app
-    from skillery.authoring.temporary_home import open_temporary_home
+    from skillery.authoring.packages import open_temporary_home
     from skillery.cli.connection import BASE_URL, SENT_ONCE, HomeClient, InProcessTransport
     from skillery.cli.output import show_log
 

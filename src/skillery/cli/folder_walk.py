@@ -15,8 +15,20 @@ from pathlib import Path
 from typing import NamedTuple
 
 from skillery.errors import StartupError
-from skillery.importing.entries import JUNK_FOLDERS, MAX_DEPTH, Entry, LeftOut, junk, shown
-from skillery.importing.links import CIRCLE, NOTHING, OUT, OUTSIDE, Links, is_below
+from skillery.importing.entries import (
+    CIRCLE,
+    JUNK_FOLDERS,
+    MAX_DEPTH,
+    NOTHING,
+    OUT,
+    OUTSIDE,
+    Entry,
+    LeftOut,
+    Links,
+    is_below,
+    junk,
+    shown,
+)
 from skillery.importing.roots import agent_folder
 
 MAX_FILES = 1_000_000

@@ -57,7 +57,7 @@ def secret() -> None:
 def set_(name: str, value_from_stdin: bool, target: Target, as_json: bool) -> None:
     """Set or replace the value of a secret. Without --value-from-stdin, a hidden prompt asks for the value."""
     from skillery.audit import local_actor
-    from skillery.formats.secret_names import parse_secret_name
+    from skillery.formats.names import parse_secret_name
     from skillery.identity.secret_grants import set_secret
 
     parse_secret_name(name)
@@ -147,7 +147,7 @@ def grant(name: str, grantee: str, target: Target, as_json: bool) -> None:
     The grant covers all present and future versions. A skill gets the secret only if it declares the secret.
     """
     from skillery.audit import local_actor
-    from skillery.formats.secret_names import parse_grantee, parse_secret_name
+    from skillery.formats.names import parse_grantee, parse_secret_name
     from skillery.identity.secret_grants import covers_a_skill, grant
 
     parse_secret_name(name)

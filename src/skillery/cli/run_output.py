@@ -16,8 +16,8 @@ from skillery.cli.files import download_files
 from skillery.cli.options import target_of
 from skillery.cli.output import as_json as as_json_text
 from skillery.cli.output import clean, print_fields, print_json
-from skillery.formats.hint_words import MOUNT
 from skillery.formats.inputs import CORRECT_CALL, SAMPLE_BLOB
+from skillery.formats.words import MOUNT
 
 if TYPE_CHECKING:
     import asyncio

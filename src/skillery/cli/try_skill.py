@@ -174,7 +174,7 @@ async def _tools(client: AsyncClient, skill: Mapping[str, Any]) -> list[str]:
 
 def _facts(skill: Mapping[str, Any], report: Mapping[str, Any], tools: Sequence[str]) -> Iterator[tuple[str, object]]:
     """Yield what the skill contains and may do, one fact at a time."""
-    from skillery.formats.languages import is_source
+    from skillery.formats.media_types import is_source
 
     manifest, front = skill["manifest"], skill.get("skill_md_frontmatter") or {}
     paths = [file["path"] for file in skill["files"]]
@@ -230,7 +230,7 @@ async def _run(client: AsyncClient, tried: Tried, skill: Mapping[str, Any], scri
 
 
 def _first_script(paths: Sequence[str]) -> str | None:
-    from skillery.formats.languages import is_source
+    from skillery.formats.media_types import is_source
 
     def last(path: str) -> tuple[bool, bool, str]:
         name = path.rpartition("/")[2]

@@ -6,7 +6,7 @@ A deletion has three steps:
 2. The storage deletes the file.
 3. A second transaction removes the tombstone.
 
-An upload of the same digest waits until the tombstone is removed (`skillery.contents.uploads`). So a deletion that was
+An upload of the same digest waits until the tombstone is removed (`skillery.contents.store`). So a deletion that was
 started earlier cannot delete the file that the upload stores.
 
 If a server dies, its tombstones stay. The same server completes these deletions at its next start, or any other server

@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 import msgspec
 
+from skillery.environments.definitions import PackageSources
 from skillery.environments.downloads import BuildProgress, Fetched, IncomingFiles, build_wheel, fetch
 from skillery.environments.jobs import BuildFailed, JobFailed, Jobs, not_written, too_large, workers
-from skillery.environments.sources import PackageSources
 from skillery.environments.trees import (
     BLOCK,
     TreeRecord,

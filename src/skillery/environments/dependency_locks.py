@@ -18,8 +18,8 @@ from skillery.backends import FailureType, Storage
 from skillery.contents.store import open_content
 from skillery.database import Database, Statement
 from skillery.database.tables import locks, skill_files, skill_versions, skills
+from skillery.environments.definitions import PackageSources, base_python, this_python
 from skillery.environments.jobs import JobFailed, Jobs
-from skillery.environments.sources import PackageSources, base_python, this_python
 from skillery.environments.uv_errors import check_yanked, foreign_hosts_error, locking_error, unresolvable, uv_error
 from skillery.errors import (
     InvalidBundle,
@@ -29,9 +29,9 @@ from skillery.errors import (
     UnresolvableDependencies,
 )
 from skillery.formats.import_names import Providers
-from skillery.formats.problems import Problem, raise_problems
 from skillery.formats.requirements import LOCK, InvalidLock, Pin, normalised, read_lock, why_unfit
 from skillery.formats.semver import Version
+from skillery.formats.wording import Problem, raise_problems
 
 # -- Database rows of locks: of recent locks, which equal dependencies use again, and of the locks of versions ---------
 

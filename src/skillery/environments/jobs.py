@@ -26,7 +26,7 @@ from skillery.backends import (
     RunHost,
     Sandbox,
 )
-from skillery.environments.sources import PackageSources
+from skillery.environments.definitions import PackageSources
 from skillery.errors import (
     BlobNotFound,
     NotAllowed,

@@ -10,9 +10,8 @@ from skillery.backends import FailureType
 from skillery.environments.jobs import BuildFailed, JobFailed
 from skillery.errors import PackageIndexUnavailable, SkilleryError, Unavailable, UnresolvableDependencies
 from skillery.formats.import_names import usual_packages
-from skillery.formats.problems import Problem, raise_problems
 from skillery.formats.requirements import DEPENDENCIES, package_of
-from skillery.formats.wording import nearest, printable, quoted
+from skillery.formats.wording import Problem, nearest, printable, quoted, raise_problems
 
 log = logging.getLogger(__name__)
 MOST = 600

@@ -15,10 +15,9 @@ from skillery.formats.inputs import Input, InputType
 from skillery.formats.json_values import join, kind_of, same
 from skillery.formats.manifest import Manifest
 from skillery.formats.paths import path_problem, plain_path
-from skillery.formats.problems import MAX_SHOWN, Problem
 from skillery.formats.shapes import MAX_WORD, Shapes
 from skillery.formats.tools import Tool
-from skillery.formats.wording import did_you_mean, printable, quoted
+from skillery.formats.wording import MAX_SHOWN, Problem, did_you_mean, printable, quoted
 
 MAX_EXAMPLES = 32
 MAX_FILES = 64

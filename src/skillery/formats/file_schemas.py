@@ -14,8 +14,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from skillery.formats import examples, manifest, paths, requirements, tools
 from skillery.formats.inputs import InputType
-from skillery.formats.names import MAX_LENGTH, PATTERN
-from skillery.formats.secret_names import SECRET_NAME
+from skillery.formats.names import MAX_LENGTH, PATTERN, SECRET_NAME
 from skillery.formats.semver import VERSION_PATTERN
 from skillery.formats.shapes import MAX_WORD
 

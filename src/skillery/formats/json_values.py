@@ -11,8 +11,7 @@ from typing import NoReturn
 
 import msgspec
 
-from skillery.formats.problems import Problem
-from skillery.formats.wording import has_surrogate, printable, quoted
+from skillery.formats.wording import Problem, has_surrogate, printable, quoted
 
 MAX_DEPTH = 32
 MAX_VALUES = 128 * 1024

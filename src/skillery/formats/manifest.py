@@ -14,7 +14,7 @@ from skillery.errors import InvalidManifest, InvalidParams
 from skillery.formats import requirements
 from skillery.formats.inputs import INPUT_TYPES, Input, InputType, fits
 from skillery.formats.json_values import copy, join, kind_of, same, value_problems
-from skillery.formats.names import is_within, namespace_of, parse_namespace, parse_skill_name
+from skillery.formats.names import is_within, namespace_of, parse_namespace, parse_skill_name, secret_name_problem
 from skillery.formats.network import (
     NETWORK_FORM,
     NetworkPattern,
@@ -23,12 +23,10 @@ from skillery.formats.network import (
     parse_network_pattern,
 )
 from skillery.formats.paths import path_problem, plain_path
-from skillery.formats.problems import AGAIN, MAX_SHOWN, Problem, raise_problems
-from skillery.formats.secret_names import secret_name_problem
 from skillery.formats.semver import Version
 from skillery.formats.shapes import MAX_WORD, Shapes, shown
 from skillery.formats.skill_toml import manifest_toml, same_manifest, toml_manifest
-from skillery.formats.wording import did_you_mean, printable, quoted
+from skillery.formats.wording import AGAIN, MAX_SHOWN, Problem, did_you_mean, printable, quoted, raise_problems
 
 __all__ = [
     "INPUT_TYPES",

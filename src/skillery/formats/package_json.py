@@ -10,8 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import NamedTuple
 
-from skillery.formats.problems import Problem
-from skillery.formats.wording import printable, quoted
+from skillery.formats.wording import Problem, printable, quoted
 
 FILE = "package.json"
 MODULES = "node_modules"

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Iterator
 from itertools import accumulate
 
 from skillery.errors import InvalidPath
-from skillery.formats.problems import Problem, raise_problems
-from skillery.formats.wording import has_surrogate, quoted
+from skillery.formats.wording import Problem, has_surrogate, quoted, raise_problems
 
 MAX_DEPTH = 8
 MAX_BYTES = 255

@@ -21,8 +21,7 @@ from importlib import import_module
 import msgspec
 
 from skillery.errors import InvalidBundle
-from skillery.formats.problems import AGAIN, Problem, raise_problems
-from skillery.formats.wording import printable, quoted
+from skillery.formats.wording import AGAIN, Problem, printable, quoted, raise_problems
 
 MAX_BYTES = 512 * 1024
 """The maximum number of bytes of one checked file: the compiler needs a few hundred bytes of memory for each byte of

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from skillery.formats.json_values import join, kind_of
-from skillery.formats.problems import MAX_SHOWN, Problem
-from skillery.formats.wording import did_you_mean, printable, quoted
+from skillery.formats.wording import MAX_SHOWN, Problem, did_you_mean, printable, quoted
 
 MAX_WORD = 128
 """The maximum number of characters of a tag, an input's name or a secret's name."""

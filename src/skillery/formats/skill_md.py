@@ -20,8 +20,7 @@ import yaml
 
 from skillery.errors import InvalidBundle
 from skillery.formats.json_values import text_problem
-from skillery.formats.problems import Problem, raise_problems
-from skillery.formats.wording import quoted
+from skillery.formats.wording import Problem, quoted, raise_problems
 
 FILE = "SKILL.md"
 MAX_FRONTMATTER_BYTES = 64 * 1024

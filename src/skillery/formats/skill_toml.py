@@ -14,7 +14,7 @@ import tomli_w
 from skillery.errors import InvalidManifest
 from skillery.formats.json_values import MAX_DEPTH, same
 from skillery.formats.names import is_within
-from skillery.formats.problems import Problem, raise_problems
+from skillery.formats.wording import Problem, raise_problems
 
 MAX_BYTES = 512 * 1024
 """The maximum number of bytes of the text: twice the limit for a manifest, to leave room for comments."""

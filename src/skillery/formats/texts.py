@@ -6,6 +6,10 @@ import base64
 import binascii
 import secrets
 import string
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Literal, NamedTuple
 
 from skillery.errors import InvalidParams
 
@@ -92,3 +96,155 @@ def new_run_id() -> str:
 
 def new_blob_id() -> str:
     return f"blob:{_random()}"
+
+
+# -- Differences of two texts by lines, bounded in time and size -------------------------------------------------------
+# Equal parts are found from anchors (patience diff): lines or words that occur equally often in both texts, in the
+# order of both. The time grows linearly with the texts, unlike that of difflib, which takes cubic time for repetitive
+# texts.
+
+
+CONTEXT = 3
+MOST_TEXT_BYTES = 128 * 1024
+"""Limit on a text that is compared by lines."""
+MOST_LINES = 5_000
+MOST_DEPTH = 8
+"""How often the parts between anchors are compared again."""
+MOST_DIFF = 64 * 1024
+"""Limit on one difference, in characters."""
+CUT = "… (cut)"
+NO_LINES = "the texts differ too much to compare their lines"
+
+
+class Part(NamedTuple):
+    """The lines or words `old[a:b]` and `new[c:d]`, which are equal or not."""
+
+    kind: Literal["equal", "replace"]
+    a: int
+    b: int
+    c: int
+    d: int
+
+
+def text_of(content: bytes) -> str | None:
+    """Return the text of a file, or None if it is not UTF-8, contains a NUL, or is too large to compare by lines."""
+    if len(content) > MOST_TEXT_BYTES or b"\x00" in content:
+        return None
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+
+
+def unified_diff(old: str, new: str) -> str | None:
+    """Return the hunks of a unified diff, without file names; None if more than MOST_LINES lines would be compared.
+
+    Each line ends with a newline, and a diff over MOST_DIFF ends with CUT.
+    """
+    before, after = old.splitlines(), new.splitlines()
+    start, end = _common(before, after, 0, len(before), 0, len(after))
+    if max(len(before), len(after)) - start - end > MOST_LINES:
+        return None
+    lines: list[str] = []
+    for group in _groups(parts_of(before, after)):
+        (_, a, _, c, _), (_, _, b, _, d) = group[0], group[-1]
+        lines.append(f"@@ -{a + 1},{b - a} +{c + 1},{d - c} @@")
+        for part in group:
+            if part.kind == "equal":
+                lines += [f" {line}" for line in before[part.a : part.b]]
+            else:
+                lines += [f"-{line}" for line in before[part.a : part.b]]
+                lines += [f"+{line}" for line in after[part.c : part.d]]
+    text = "".join(f"{line}\n" for line in lines)
+    return text if len(text) <= MOST_DIFF else f"{text[:MOST_DIFF]}\n{CUT}\n"
+
+
+def parts_of(old: Sequence[str], new: Sequence[str]) -> list[Part]:
+    """Return the equal and the different parts of two lists of lines or words, in order."""
+    parts: list[Part] = []
+    a = c = 0
+    for start, place, count in sorted(_runs(old, new)):
+        if (a, c) != (start, place):
+            parts.append(Part("replace", a, start, c, place))
+        former = parts.pop() if parts and parts[-1].kind == "equal" else None
+        a, c = start + count, place + count
+        parts.append(Part("equal", former.a if former else start, a, former.c if former else place, c))
+    if a < len(old) or c < len(new):
+        parts.append(Part("replace", a, len(old), c, len(new)))
+    return parts
+
+
+def _runs(old: Sequence[str], new: Sequence[str]) -> Iterator[tuple[int, int, int]]:
+    """Yield the equal parts: where they begin in both lists, and their length."""
+    waiting = [(0, len(old), 0, len(new), MOST_DEPTH)]
+    while waiting:
+        a, b, c, d, depth = waiting.pop()
+        start, end = _common(old, new, a, b, c, d)
+        if start:
+            yield a, c, start
+        if end:
+            yield b - end, d - end, end
+        a, b, c, d = a + start, b - end, c + start, d - end
+        anchors = _anchors(old[a:b], new[c:d]) if a < b and c < d and depth else []
+        i = j = 0
+        for p, q in [*anchors, (b - a, d - c)] if anchors else []:
+            if p > i and q > j:
+                waiting.append((a + i, a + p, c + j, c + q, depth - 1))
+            i, j = p + 1, q + 1
+        yield from ((a + p, c + q, 1) for p, q in anchors)
+
+
+def _anchors(old: Sequence[str], new: Sequence[str]) -> list[tuple[int, int]]:
+    """Return the places of items that occur equally often in both lists, in an order that grows in both."""
+    counts, places = Counter(old), defaultdict[str, list[int]](list)
+    for at, item in enumerate(new):
+        places[item].append(at)
+    waiting = {item: iter(positions) for item, positions in places.items() if len(positions) == counts[item]}
+    return _growing([(at, next(waiting[item])) for at, item in enumerate(old) if item in waiting])
+
+
+def _growing(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the most pairs in which the second number grows as the first one does (patience sorting)."""
+    ends: list[int] = []
+    """The smallest second number with which a growing part of each length can end."""
+    last: list[int] = []
+    former: list[int] = []
+    for number, (_, place) in enumerate(pairs):
+        length = bisect_left(ends, place)
+        former.append(last[length - 1] if length else -1)
+        ends[length : length + 1], last[length : length + 1] = [place], [number]
+    growing: list[tuple[int, int]] = []
+    at = last[-1] if last else -1
+    while at >= 0:
+        growing.append(pairs[at])
+        at = former[at]
+    return growing[::-1]
+
+
+def _common(old: Sequence[str], new: Sequence[str], a: int, b: int, c: int, d: int) -> tuple[int, int]:
+    """Return the numbers of equal items at the start and at the end of `old[a:b]` and `new[c:d]`."""
+    most = min(b - a, d - c)
+    start = next((at for at in range(most) if old[a + at] != new[c + at]), most)
+    most -= start
+    return start, next((at for at in range(most) if old[b - 1 - at] != new[d - 1 - at]), most)
+
+
+def _groups(parts: list[Part]) -> Iterator[list[Part]]:
+    """Yield the parts of each hunk: changes with at most CONTEXT equal lines around them."""
+    group: list[Part] = []
+    for number, part in enumerate(parts):
+        kind, a, b, c, d = part
+        if kind == "replace":
+            group.append(part)
+            continue
+        is_last = number == len(parts) - 1
+        if group and (is_last or b - a > 2 * CONTEXT):
+            length = min(CONTEXT, b - a)
+            yield [*group, Part(kind, a, a + length, c, c + length)]
+            group = []
+        if not group and not is_last:
+            a, c = max(a, b - CONTEXT), max(c, d - CONTEXT)
+        if not is_last:
+            group.append(Part(kind, a, b, c, d))
+    if group:
+        yield group

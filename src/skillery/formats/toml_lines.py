@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from skillery.formats.json_values import join
-from skillery.formats.problems import Problem
+from skillery.formats.wording import Problem
 
 _TOKEN = re.compile(
     r"""(?P<space>[ \t\r]++|\#[^\n]*+)|(?P<end>\n)"""

@@ -12,9 +12,8 @@ from skillery.errors import InvalidBundle, InvalidParams
 from skillery.formats.inputs import Input, fits
 from skillery.formats.json_values import Unreadable, join, kind_of, read_json, repeated, value_problems
 from skillery.formats.paths import path_problem, plain_path
-from skillery.formats.problems import MAX_SHOWN, Problem, raise_problems
 from skillery.formats.shapes import MAX_WORD, Shapes, shown
-from skillery.formats.wording import did_you_mean, quoted
+from skillery.formats.wording import MAX_SHOWN, Problem, did_you_mean, quoted, raise_problems
 
 MAX_TOOL_BYTES = 64 * 1024
 """The maximum number of bytes of one tool as compact JSON: agents receive the whole tool."""

@@ -26,7 +26,6 @@ from skillery.formats.examples import Examples, read_examples
 from skillery.formats.json_values import difference
 from skillery.formats.manifest import Manifest, parse_manifest, parse_partly
 from skillery.formats.paths import PATH_HINT, check_paths, path_problem
-from skillery.formats.problems import AGAIN, Problem, problems_of, raise_problems
 from skillery.formats.skill_md import SkillMd, parse_skill_md
 from skillery.formats.skill_toml import MAX_BYTES as MAX_TOML_BYTES
 from skillery.formats.skill_toml import manifest_toml, toml_manifest
@@ -34,7 +33,7 @@ from skillery.formats.toml_lines import with_toml
 from skillery.formats.tools import FILE as TOOLS_JSON
 from skillery.formats.tools import HINT as TOOLS_HINT
 from skillery.formats.tools import NO_TOOLS, Tool, ToolsFile, name_warnings, read_tools
-from skillery.formats.wording import did_you_mean, printable, quoted
+from skillery.formats.wording import AGAIN, Problem, did_you_mean, printable, problems_of, quoted, raise_problems
 
 _T = TypeVar("_T")
 _HINT = f"Fix the files{AGAIN}"

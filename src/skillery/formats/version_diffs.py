@@ -14,7 +14,7 @@ from skillery.formats.manifest import Permissions
 from skillery.formats.network import parse_network_pattern
 from skillery.formats.permissions import PermissionsDiff, beyond, permissions_diff
 from skillery.formats.semver import Version
-from skillery.formats.text_diffs import MOST_TEXT_BYTES, NO_LINES, text_of, unified_diff
+from skillery.formats.texts import MOST_TEXT_BYTES, NO_LINES, text_of, unified_diff
 
 MOST_CHANGES = 200
 """Limit on the changes of a manifest that are listed."""

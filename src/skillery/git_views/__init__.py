@@ -1,7 +1,6 @@
 """Git repositories made from the registry: rows of versions become states, objects and packs."""
 
-from skillery.git_views.object_table import ObjectTable, pack_pieces
-from skillery.git_views.repositories import OpenRepository, Repositories, RepositoryAddress
+from skillery.git_views.repositories import ObjectTable, OpenRepository, Repositories, RepositoryAddress, pack_pieces
 from skillery.git_views.selection import Depth, Filter, Selected, Selection, WantNotFound
 
 __all__ = [

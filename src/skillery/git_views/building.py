@@ -19,10 +19,10 @@ from skillery.database import Database
 from skillery.database.tables import skill_files, skill_versions
 from skillery.errors import RepositoryTooLarge
 from skillery.exports.facts import Contents, find_many_facts, make_conform
-from skillery.exports.thin_plugins import is_script, remote_instructions, thin_folder
+from skillery.exports.marketplaces import is_script, remote_instructions, thin_folder
 from skillery.formats.agent_skill import MAX_DESCRIPTION, cut
 from skillery.formats.bundle import SKILL_MD
-from skillery.git_views.object_table import BLOB, COMMIT, LENGTH_BYTES, MAGIC, TREE, StoredCommit, StoredTable
+from skillery.git_views.repositories import BLOB, COMMIT, LENGTH_BYTES, MAGIC, TREE, StoredCommit, StoredTable
 from skillery.git_views.states import Catalogue, Snapshot, State, catalogue_files
 from skillery.registry.repositories import RepositoryVersion
 from skillery.skills.files import FileRow

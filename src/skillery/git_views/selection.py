@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import BinaryIO, NamedTuple
 
-from skillery.git_views.object_table import BLOB, COMMIT, TREE, ObjectTable
+from skillery.git_views.repositories import BLOB, COMMIT, TREE, ObjectTable
 
 
 class WantNotFound(Exception):

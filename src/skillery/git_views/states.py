@@ -13,8 +13,18 @@ from typing import Any, NamedTuple
 import msgspec
 
 from skillery.exports.facts import MAKER
-from skillery.exports.marketplaces import Place, Plugins, describe_part, marketplace, marketplace_name
-from skillery.exports.thin_plugins import NO_THIN_PLUGINS, ThinPlugins, describe_thin, thin_folder, thin_name
+from skillery.exports.marketplaces import (
+    NO_THIN_PLUGINS,
+    Place,
+    Plugins,
+    ThinPlugins,
+    describe_part,
+    describe_thin,
+    marketplace,
+    marketplace_name,
+    thin_folder,
+    thin_name,
+)
 from skillery.registry.repositories import LATEST, RepositoryVersion, SkillHistory, is_ref
 
 FORMAT = 2

@@ -16,7 +16,7 @@ from skillery.backends import KeepsSecrets, Secrets
 from skillery.database import Database, in_utc
 from skillery.database.tables import secret_grants, skills
 from skillery.errors import NotFound
-from skillery.formats.secret_names import grantees_of
+from skillery.formats.names import grantees_of
 
 
 class Grant(msgspec.Struct, frozen=True):

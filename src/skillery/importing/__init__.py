@@ -6,7 +6,7 @@ unchanged, except the name and the version in a skill.toml.
 
 from skillery.importing.entries import ImportLimits
 from skillery.importing.importer import Importer
-from skillery.importing.options import ImportOptions
+from skillery.importing.publication import ImportOptions
 from skillery.importing.reports import Begun, SkillReport, Summary
 
 __all__ = ["Begun", "ImportLimits", "ImportOptions", "Importer", "SkillReport", "Summary"]

@@ -8,8 +8,21 @@ from typing import NamedTuple
 
 from skillery.errors import BundleTooLarge, InvalidPath
 from skillery.formats.wording import quoted
-from skillery.importing.entries import Entry, LeftOut, Reason, gathered, hidden, junk, shown
-from skillery.importing.links import CIRCLE, Links, Tree, is_below, is_outside, parents
+from skillery.importing.entries import (
+    CIRCLE,
+    Entry,
+    LeftOut,
+    Links,
+    Reason,
+    Tree,
+    gathered,
+    hidden,
+    is_below,
+    is_outside,
+    junk,
+    parents,
+    shown,
+)
 from skillery.importing.roots import SKILL_MD, SKILL_TOML, Root, Roots
 
 MOST_LISTED = 50

@@ -24,9 +24,8 @@ from skillery.importing.entries import shown
 from skillery.importing.finder import Finder, LocatedSkill, Merged
 from skillery.importing.free_names import Alias
 from skillery.importing.identity import UPLOADS, Aliases, tree_path
-from skillery.importing.options import ImportOptions
 from skillery.importing.preparation import PreparedSkill, SkillReader
-from skillery.importing.publication import SkillPublication
+from skillery.importing.publication import ImportOptions, SkillPublication
 from skillery.importing.reports import SkillReport, Summary, refusal_of, report_of
 from skillery.importing.skill_names import NamedSkill, Naming
 from skillery.publishing.publisher import Publisher

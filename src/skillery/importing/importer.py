@@ -27,8 +27,8 @@ from skillery.importing.entries import Archive, ImportLimits
 from skillery.importing.finder import Finder, FoundSkills
 from skillery.importing.identity import UPLOADS, Aliases, Fingerprint, Source, adopted_aliases
 from skillery.importing.import_run import ImportRun
-from skillery.importing.options import ImportOptions
 from skillery.importing.preparation import SkillReader
+from skillery.importing.publication import ImportOptions
 from skillery.importing.reports import Begun, SkillReport, Summary
 from skillery.publishing.publisher import Publisher
 

@@ -13,8 +13,7 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import NamedTuple
 
-from skillery.importing.entries import junk
-from skillery.importing.links import CIRCLE, Tree, is_below, is_outside, parents
+from skillery.importing.entries import CIRCLE, Tree, is_below, is_outside, junk, parents
 
 SKILL_MD = "SKILL.md"
 SKILL_TOML = "skill.toml"

@@ -19,7 +19,7 @@ from skillery.method import Json, Method, Params
 from skillery.methods.core import Core
 from skillery.methods.errors import NOT_FOUND, encode
 from skillery.methods.execution import Parts, perform
-from skillery.runs.states import RunState
+from skillery.runs.followed_runs import RunState
 from skillery.skills.completions import Completions, complete_path, complete_skill, complete_version
 from skillery.skills.resources import (
     Resource,

@@ -14,8 +14,7 @@ from mcp_types import CallToolRequestParams
 from skillery.backends import Progress
 from skillery.errors import SkilleryError
 from skillery.mcp.requests import Visit, visit_of
-from skillery.runs.followed_runs import Followed
-from skillery.runs.states import last_line, progress_message
+from skillery.runs.followed_runs import Followed, last_line, progress_message
 
 Context = ServerRequestContext[Any, Any]
 FIRST_SECONDS = 1.0

@@ -22,8 +22,8 @@ from skillery.mcp.methods import COMPLETE, answer_of
 from skillery.mcp.requests import Visit, visit_of
 from skillery.mcp.tool_results import result_of, tool_result, with_pictures
 from skillery.methods.execution import Parts
+from skillery.runs.followed_runs import RunState
 from skillery.runs.rendering import answer_within
-from skillery.runs.states import RunState
 
 # -- The checks of requests about tasks: the protocol version, the capability of the client, and the routing header ----
 

@@ -16,8 +16,8 @@ from mcp_types import INVALID_PARAMS
 from skillery.backends import Identity
 from skillery.client.tool_calls import Pictures
 from skillery.errors import SkilleryError
-from skillery.formats.hint_words import error_for_tools
 from skillery.formats.json_pieces import is_exactly, string_pieces
+from skillery.formats.words import error_for_tools
 from skillery.http.operations import ErrorAnswer
 from skillery.mcp.requests import MOST_OF_SDK, Visit
 from skillery.methods.errors import encode, error_object

@@ -18,12 +18,12 @@ from skillery.exports.marketplaces import Marketplaces
 from skillery.git_views import Repositories
 from skillery.identity.idempotency import Once
 from skillery.identity.offboarding import Identities
-from skillery.identity.signed_texts import Signer
 from skillery.identity.usage import UsageParts
+from skillery.identity.web_sessions import Signer
 from skillery.importing import Importer
 from skillery.maintenance.garbage import Collector
 from skillery.maintenance.purges import Purger
-from skillery.publishing.developer import Developer
+from skillery.publishing.bundle_checks import Developer
 from skillery.publishing.publisher import Publisher
 from skillery.publishing.rechecks import Rechecks
 from skillery.publishing.tool_maker import ToolMaker
@@ -33,8 +33,8 @@ from skillery.runs.runner import Runner
 from skillery.skills.figures import FirstSkills
 from skillery.skills.files import Guide
 from skillery.skills.listings import CatalogueParts
-from skillery.skills.read_counts import ContentParts
-from skillery.trust.exchange import Exchange
+from skillery.skills.skill_usage import ContentParts
+from skillery.trust.matching import Exchange
 from skillery.trust.rules import Trust
 from skillery.webhooks.deliveries import Deliveries
 from skillery.webhooks.targets import Webhooks

@@ -23,10 +23,13 @@ from skillery.identity import access
 from skillery.identity.idempotency import canonical, digest_of
 from skillery.method import Handler, Json, Method, Params
 from skillery.methods.core import Core
-from skillery.methods.decoding import RawParams, _decoder, changed, decode_params
 from skillery.methods.errors import (
     METHOD_NOT_FOUND,
+    RawParams,
+    _decoder,
+    changed,
     codes_of,
+    decode_params,
     encode,
     error_object,
     is_refusal,

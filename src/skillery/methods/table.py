@@ -18,7 +18,7 @@ from skillery.runs import reading, starting
 from skillery.skills import descriptions, files, listings, search, skill_usage
 from skillery.tools import tool_listings
 from skillery.trust import rules
-from skillery.versions import lifecycle, version_diffs, versions, waivers
+from skillery.versions import checks, lifecycle, versions, waivers
 from skillery.webhooks import dead_letters, targets
 from skillery.workspaces import methods as workspaces
 
@@ -41,7 +41,7 @@ METHODS = rows(
     *blobs.METHODS,
     *publishing.METHODS,
     *search.METHODS,
-    *version_diffs.METHODS,
+    *checks.METHODS,
     *lifecycle.METHODS,
     *versions.METHODS,
     *purges.METHODS,

@@ -7,26 +7,169 @@ import inspect
 import logging
 import re
 import typing
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack
 from typing import Any
+from weakref import WeakValueDictionary
 
 import msgspec
 import pluggy
 
-from skillery.backends import Offer
+from skillery.backends import Event, Finding, FinishedRun, Offer, Publication
+from skillery.context.queue import Queue
 from skillery.database import Database
 from skillery.errors import StartupError
 from skillery.plugins import Plugins, place_of, settings_of
-from skillery.plugins.events import OBJECT_SUFFIX
+from skillery.plugins.calls import Failures, PluginFailed, PluginFunction
 from skillery.plugins.loading import one_line
 from skillery.routes import Route
 from skillery.settings.load import Settings
 
-# -- The objects that plugins offer with `skillery_plugin`: the settings choose them, and their methods are hooks ------
+# -- The event hooks of plugins. A plugin that fails or hangs fails neither its caller nor the other plugins -----------
 
 
 log = logging.getLogger(__name__)
+CHECKS_AT_ONCE = 4
+UNBOUNDED = 1 << 40
+"""A limit that is never reached. The waiting requests already count against the server's limits of requests."""
+REACTION_SECONDS = 60.0
+"""The longest time for a hook that only reacts. Events are leased for about as long."""
+OBJECT_SUFFIX = " (object)"
+"""End of the name under which the object of a plugin is registered. No entry point has a space in its name."""
+
+
+class PluginEvents:
+    """Calls the hooks of the plugins, each plugin in its own threads. `hook_seconds` limits each call."""
+
+    def __init__(self, manager: pluggy.PluginManager, hook_seconds: float, failures: Failures | None = None) -> None:
+        self.failures = failures or Failures()
+        self._manager = manager
+        self._seconds = hook_seconds
+        self._turns = Queue(CHECKS_AT_ONCE, UNBOUNDED, UNBOUNDED)
+        self._turns_of: WeakValueDictionary[str, Queue] = WeakValueDictionary()
+        self._functions: dict[tuple[str, str], PluginFunction] = {}
+
+    async def before_publish(self, publication: Publication) -> list[Finding]:
+        """Return the findings of all plugins. For a plugin that fails, hangs or does not return a list of findings,
+        the list has a finding of severity error.
+        """
+        checks = list(self._functions_of("before_publish"))
+        if not checks:
+            return []
+        turn = await self._enter(publication.identity.name)
+        work = asyncio.ensure_future(self._check_all(checks, publication))
+        # A cancelled caller does not end the calls, so the turn lasts as long as the calls.
+        work.add_done_callback(lambda _: turn.close())
+        return await asyncio.shield(work)
+
+    async def _check_all(self, checks: list[PluginFunction], publication: Publication) -> list[Finding]:
+        answers = [await self._check(check, publication) for check in checks]
+        return [finding for findings in answers for finding in findings]
+
+    async def _check(self, check: PluginFunction, publication: Publication) -> list[Finding]:
+        try:
+            findings = await check.call(self._seconds, publication=publication)
+        except PluginFailed as failed:
+            log.warning("%s %s is refused: %s", publication.name, publication.version, failed)
+            return [Finding("before_publish", "a check of this server failed; an admin finds the error in the log")]
+        if not _are_findings(findings):
+            text = f"a before_publish hook must return a list of Finding, not {findings!r:.200}"
+            self.failures.note(check.plugin, "before_publish", "invalid", text)
+            return [Finding("before_publish", "a check of this server is broken; an admin finds the error in the log")]
+        return list(findings)
+
+    async def _enter(self, publisher: str) -> ExitStack:
+        """Wait for a slot, and return a stack that frees it. A publisher has at most one slot, so that its slow checks
+        do not occupy all slots.
+        """
+        queue = self._turns_of.get(publisher)
+        if queue is None:
+            self._turns_of[publisher] = queue = Queue(1, UNBOUNDED, UNBOUNDED)
+        with ExitStack() as stack:
+            stack.callback((await queue.enter(publisher, 0)).leave)
+            stack.callback((await self._turns.enter(publisher, 0)).leave)
+            return stack.pop_all()
+
+    async def after_publish(self, publication: Publication) -> None:
+        await self._tell("after_publish", publication=publication)
+
+    async def run_finished(self, run: FinishedRun) -> None:
+        await self._tell("run_finished", run=run)
+
+    @property
+    def has_event_hooks(self) -> bool:
+        return any(True for _ in self._functions_of("events"))
+
+    async def events(self, event: Event) -> None:
+        await self._tell("events", event=event)
+
+    async def _tell(self, name: str, **arguments: Any) -> None:
+        """Call a hook of all plugins at the same time. Failures are only logged."""
+        seconds = min(self._seconds, REACTION_SECONDS)
+        calls = [function.call(seconds, **arguments) for function in self._functions_of(name)]
+        if calls:
+            await asyncio.gather(*(_without_failure(call) for call in calls))
+
+    def _functions_of(self, hook: str) -> Iterator[PluginFunction]:
+        """Yield the implementations of a hook in the order of pluggy: the plugin that was registered last is first.
+
+        Wrappers are not included, because each call of an implementation is wrapped.
+        """
+        for hookimpl in reversed(getattr(self._manager.hook, hook).get_hookimpls()):
+            if not (hookimpl.hookwrapper or hookimpl.wrapper):
+                yield self._function(hook, hookimpl.plugin_name)
+
+    def _function(self, hook: str, plugin: str) -> PluginFunction:
+        function = self._functions.get((hook, plugin))
+        if function is None:
+            name = plugin.removesuffix(OBJECT_SUFFIX)
+            function = PluginFunction(name, hook, _Alone(self._manager, hook, plugin), self.failures)
+            self._functions[hook, plugin] = function
+        return function
+
+
+class _Alone:
+    """A hook as one plugin implements it, with the wrappers of all plugins."""
+
+    def __init__(self, manager: pluggy.PluginManager, hook: str, plugin: str) -> None:
+        every = getattr(manager.hook, hook).get_hookimpls()
+        others = [
+            implementation.plugin
+            for implementation in every
+            if implementation.plugin_name != plugin and not (implementation.hookwrapper or implementation.wrapper)
+        ]
+        self._caller = manager.subset_hook_caller(hook, others)
+
+    def __call__(self, **arguments: Any) -> Any:
+        answers = self._caller(**arguments)
+        return answers[0] if answers else None
+
+
+async def _without_failure(call: Any) -> None:
+    try:
+        await call
+    except PluginFailed:
+        return
+
+
+def _are_findings(findings: Any) -> bool:
+    return isinstance(findings, list) and all(_is_finding(finding) for finding in findings)
+
+
+def _is_finding(finding: Any) -> bool:
+    if not isinstance(finding, Finding):
+        return False
+    try:
+        # The constructor does not check types. An unknown severity would refuse nothing.
+        msgspec.convert(msgspec.structs.asdict(finding), Finding)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
+# -- The objects that plugins offer with `skillery_plugin`: the settings choose them, and their methods are hooks ------
+
+
 EVENTS = ("before_publish", "after_publish", "run_finished", "events", "routes")
 
 

@@ -10,7 +10,6 @@ from skillery.context.worker_process import name_of
 from skillery.formats.bundle import SourceFile
 from skillery.formats.defined_tools import python_handler
 from skillery.formats.imports import Import, RelativeImport, imports_of_all, relative_imports_of_all
-from skillery.formats.problems import Problem
 from skillery.formats.python_source import (
     Signature,
     SourceFault,
@@ -21,6 +20,7 @@ from skillery.formats.python_source import (
     located,
     size_fault,
 )
+from skillery.formats.wording import Problem
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -13,11 +13,11 @@ from skillery.formats.bundle import SKILL_MD, SKILL_TOML, BundleFile
 from skillery.formats.foreign_skill import read_foreign_skill, registry_name
 from skillery.formats.lenient_skill_md import read_skill_md
 from skillery.formats.manifest import misspelt_keys, toml_manifest
-from skillery.formats.problems import raise_problems
 from skillery.formats.repairs import Repairs
 from skillery.formats.semver import Version
 from skillery.formats.skill_md import SkillMd, text_of
 from skillery.formats.toml_lines import span_of, with_toml
+from skillery.formats.wording import raise_problems
 
 # Folders that interpreters create and that are never meant to be published. Names that begin with a dot are skipped
 # too, because a published .env cannot be withdrawn.

@@ -15,7 +15,7 @@ from skillery.formats.paths import plain_path
 from skillery.formats.semver import Version
 from skillery.formats.texts import decode_content, parse_sentence
 from skillery.method import HIDDEN, ExactVersion, Given, Method, Params, SkillName, about
-from skillery.publishing.developer import DevelopedSkill, Developer, KeptSkills
+from skillery.publishing.bundle_checks import DevelopedSkill, Developer, KeptSkills
 from skillery.publishing.publisher import CheckedSkill, CreatedSkill, Publisher
 from skillery.versions.new_versions import NewVersion
 

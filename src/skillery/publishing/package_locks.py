@@ -12,16 +12,16 @@ import msgspec
 from packaging.utils import canonicalize_name
 
 from skillery.backends import Finding
+from skillery.environments.definitions import check_python
 from skillery.environments.dependency_locks import Choice
-from skillery.environments.sources import check_python
 from skillery.errors import InvalidManifest
 from skillery.formats.bundle import SKILL_TOML, Bundle, BundleFile, BundleLimits, with_file
 from skillery.formats.import_names import Providers, is_known_package
 from skillery.formats.manifest import with_inferred
-from skillery.formats.problems import Problem
 from skillery.formats.requirements import LOCK, inferred_in, mark_inferred
 from skillery.formats.semver import Version
 from skillery.formats.toml_lines import with_toml
+from skillery.formats.wording import Problem
 
 # -- Findings about undeclared packages --------------------------------------------------------------------------------
 

@@ -14,8 +14,7 @@ import msgspec
 from sqlalchemy import Connection
 
 from skillery.backends import Events, Identity, Storage
-from skillery.contents.store import is_inline, put_large
-from skillery.contents.uploads import Uploading
+from skillery.contents.store import Uploading, is_inline, put_large
 from skillery.database import Database
 from skillery.environments.store import Environments
 from skillery.errors import NotFound, SkilleryError

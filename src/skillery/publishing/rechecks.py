@@ -23,9 +23,9 @@ from skillery.identity import access
 from skillery.method import ExactVersion, Method, Params, SkillName
 from skillery.publishing.bundle_checks import MOST_FINDINGS, BundleChecks
 from skillery.publishing.example_runs import RULE as EXAMPLES
+from skillery.publishing.gate import RULE as SCRIPTS
 from skillery.publishing.import_check import RULE as IMPORT
 from skillery.publishing.package_locks import INFERRED, UNDECLARED
-from skillery.publishing.script_check import RULE as SCRIPTS
 from skillery.registry.resolution import resolve
 from skillery.registry.version_rows import record_findings
 from skillery.registry.visibility import WAS_PUBLISHED

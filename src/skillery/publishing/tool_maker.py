@@ -26,11 +26,10 @@ from skillery.formats.defined_tools import (
     write_skill,
 )
 from skillery.formats.names import parse_namespace
-from skillery.formats.problems import Problem, raise_problems
 from skillery.formats.semver import Version
 from skillery.formats.texts import parse_plain
 from skillery.formats.tools import Tool, parse_definition
-from skillery.formats.wording import quoted
+from skillery.formats.wording import Problem, quoted, raise_problems
 from skillery.identity import access
 from skillery.identity.quotas import Quotas
 from skillery.method import Method, Params, about, or_none

@@ -28,7 +28,7 @@ from skillery.formats.version_spec import Digest, Exact, VersionSpec, parse_vers
 from skillery.http.gate import ANONYMOUS, Gate
 from skillery.http.requests import CHUNK_BYTES, nothing_here, only, segments_of, send_elsewhere, send_pieces
 from skillery.registry.visibility import WAS_PUBLISHED
-from skillery.skills.read_counts import ReadCounts
+from skillery.skills.skill_usage import ReadCounts
 
 MOST_TAGS = 4096
 """Characters of an If-None-Match header that are read."""

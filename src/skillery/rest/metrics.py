@@ -20,7 +20,7 @@ from prometheus_client.registry import Collector
 
 from skillery.backends import LIMITS, Sandbox, Scope
 from skillery.context.disks import Disks
-from skillery.context.silences import Silences
+from skillery.context.request import Silences
 from skillery.context.tallies import Peers
 from skillery.environments.named import NamedEnvironments
 from skillery.http.gate import Gate

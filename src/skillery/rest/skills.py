@@ -47,9 +47,9 @@ from skillery.rest.skill_requests import (
     yanked,
 )
 from skillery.rest.skill_uploads import published
+from skillery.skills.catalogue_listings import SkillPage
 from skillery.skills.creation_order import Order, cursor_after_creation, labelled_versions, list_by_creation
 from skillery.skills.listings import cursor_after_skill, read_skills
-from skillery.skills.results import SkillPage
 from skillery.versions.lifecycle import yank, yank_skill
 from skillery.versions.versions import ages, cursor_after_version, descriptions_of, find_version
 

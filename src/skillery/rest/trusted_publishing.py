@@ -17,7 +17,7 @@ from skillery.http.gate import Gate
 from skillery.http.operations import Body, Operation, Response
 from skillery.http.requests import JSON, HttpRefusal, check_json, only, read_body, send_bytes
 from skillery.methods.errors import encode
-from skillery.trust.exchange import Exchange, ExchangedToken
+from skillery.trust.matching import Exchange, ExchangedToken
 
 ADDRESS = "/auth/exchange"
 ACTION = "exchange_token"

@@ -16,8 +16,7 @@ from skillery.context.request import note_task
 from skillery.identity.idempotency import Claim, claimed
 from skillery.runs.live_output import LiveOutput
 from skillery.runs.preparation import Prepared
-from skillery.runs.run_host import Host
-from skillery.runs.skill_calls import CalledHost
+from skillery.runs.run_host import CalledHost, Host
 from skillery.runs.trials import Unpublished
 from skillery.workspaces.usage import HeldWorkspace
 

@@ -21,8 +21,7 @@ from skillery.runs.live_output import LiveOutput
 from skillery.runs.packages import GrantedSecrets, SecretsRefused
 from skillery.runs.preparation import Prepared
 from skillery.runs.redaction import Redaction
-from skillery.runs.run_host import Host
-from skillery.runs.skill_calls import CalledHost
+from skillery.runs.run_host import CalledHost, Host
 from skillery.sandboxing.python_runner.run_session import with_stack
 
 log = logging.getLogger(__name__)

@@ -21,7 +21,7 @@ from skillery.formats.wording import quoted
 from skillery.registry.version_rows import VersionRow
 from skillery.runs.cache import Cache
 from skillery.runs.declarations import Declarations
-from skillery.runs.permissions import has_permissions
+from skillery.runs.requests import has_permissions
 from skillery.runs.scripts import SESSION_SKILL, session_files
 from skillery.tools.tool_lookup import FoundTool
 from skillery.workspaces.run_files import RunFile

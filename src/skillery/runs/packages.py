@@ -14,9 +14,8 @@ import msgspec
 
 from skillery.backends import Failure, FailureType, Job, PackageMount, Secrets, SecretValues
 from skillery.database import Database
-from skillery.environments.definitions import Defined, Named
+from skillery.environments.definitions import Defined, Named, fits_this_python
 from skillery.environments.named import NamedEnvironments, NamedLock, pins_of
-from skillery.environments.sources import fits_this_python
 from skillery.environments.store import Environments
 from skillery.errors import InvalidParams, SkilleryError
 from skillery.formats.manifest import Manifest

@@ -33,8 +33,12 @@ from skillery.runs.packages import (
     packages_in,
     packages_of_skills,
 )
-from skillery.runs.permissions import (
+from skillery.runs.requests import (
+    CallTool,
+    ExecuteSkill,
     Granted,
+    Method,
+    RunCode,
     WorkspaceTargets,
     check_no_handler,
     granted,
@@ -42,9 +46,8 @@ from skillery.runs.permissions import (
     has_permissions,
     not_executable,
 )
-from skillery.runs.requests import CallTool, ExecuteSkill, Method, RunCode
+from skillery.runs.run_host import called_job
 from skillery.runs.scripts import SESSION_SKILL, script_call, tool_args
-from skillery.runs.skill_calls import called_job
 from skillery.runs.trials import Trial, Unpublished, code_job, trial_job
 from skillery.skills.files import find_module, stored_path
 from skillery.tools.tool_lookup import FoundTool, find_tool

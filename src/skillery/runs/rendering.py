@@ -17,9 +17,8 @@ from skillery.errors import QuotaExceeded, SkilleryError
 from skillery.runs.active_run import CLIENT_GONE, ActiveRun
 from skillery.runs.display import displayable, logs_preview
 from skillery.runs.results import ExactSkill, Run, RunError, ToolResult, if_set
-from skillery.runs.run_host import Host
+from skillery.runs.run_host import CalledHost, Host
 from skillery.runs.scripts import script_answer
-from skillery.runs.skill_calls import CalledHost
 from skillery.tools.tool_lookup import FoundTool
 
 OUTPUT_BYTES = 4096

@@ -40,8 +40,7 @@ from skillery.runs.rendering import (
 )
 from skillery.runs.requests import CallTool, ExecuteSkill, RunCode
 from skillery.runs.results import EndStatus, Run, ToolResult
-from skillery.runs.run_host import Host
-from skillery.runs.skill_calls import CalledHost, Calls
+from skillery.runs.run_host import CalledHost, Calls, Host
 from skillery.runs.trials import Trial, TrialResult
 from skillery.workspaces.usage import RunWorkspaces
 

@@ -11,7 +11,7 @@ from skillery.backends import Failure, FailureType, PublishedFile, ScriptCall
 from skillery.context.threads import BIG_TEXT
 from skillery.formats.json_values import kind_of
 from skillery.formats.manifest import Permissions
-from skillery.formats.secret_names import changes_what_runs, is_variable_name
+from skillery.formats.names import changes_what_runs, is_variable_name
 from skillery.formats.tools import WORK_DIR
 from skillery.formats.wording import did_you_mean, quoted
 

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from skillery.errors import StartupError
-from skillery.formats.secret_names import SECRET_PREFIX
+from skillery.formats.names import SECRET_PREFIX
 from skillery.formats.wording import nearest
 from skillery.settings.groups import ENTRIES
 

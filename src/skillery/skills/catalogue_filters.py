@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement, FromClause, and_, bindparam, literal_colum
 from skillery.backends import Identity
 from skillery.database.tables import catalogue, catalogue_tags
 from skillery.errors import InvalidParams
-from skillery.formats.languages import SkillLanguage
+from skillery.formats.media_types import SkillLanguage
 from skillery.method import HIDDEN, Params, about, annotated_params, or_none
 from skillery.registry.visibility import SEEN_BY_ALL, View, in_grants, parameters, sees_each
 

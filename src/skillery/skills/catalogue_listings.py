@@ -8,26 +8,21 @@ from functools import cache, lru_cache, partial
 from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, Struct, UnsetType
 from sqlalchemy import BindParameter, ColumnElement, Connection, Select, bindparam, func, literal_column, select, tuple_
 
 from skillery.backends import Identity
 from skillery.database import Statement, as_stored, in_utc
 from skillery.database.tables import catalogue, labels, skill_versions
 from skillery.database.tables.base import Moment
-from skillery.formats.languages import SkillLanguage
-from skillery.registry.cursors import fitting, make_cursor, read_cursor, read_until_full, text_bytes
+from skillery.formats.manifest import Kind
+from skillery.formats.media_types import SkillLanguage
+from skillery.registry.cursors import NextCursor, fitting, make_cursor, read_cursor, read_until_full, text_bytes
 from skillery.registry.usage import SUMS, from_first_day, sums_from
-from skillery.registry.version_rows import standing_warnings, with_warnings
+from skillery.registry.version_rows import Object, standing_warnings, with_warnings
 from skillery.registry.visibility import View, view_of
-from skillery.skills.catalogue_counts import Counts, CountsCache, count_catalogue
-from skillery.skills.catalogue_filters import (
-    CatalogueFilter,
-    FilterStatus,
-    condition_parameters,
-    conditions,
-    is_listed,
-)
+from skillery.skills.catalogue_counts import Counts, CountsCache, Facets, count_catalogue
+from skillery.skills.catalogue_filters import CatalogueFilter, FilterStatus, condition_parameters, conditions, is_listed
 
 # -- The entries of the catalogue: what a page shows of a version next to its item of list_skills ----------------------
 
@@ -294,3 +289,40 @@ def _answer(items: Sequence[str], next_cursor: str | None, counted: Counts | Non
     closing = f'"{next_cursor}"' if next_cursor else "null"
     further = f",{msgspec.json.encode(counted)[1:-1].decode()}" if counted is not None else ""
     return msgspec.Raw(f'{{"skills":[{",".join(items)}],"next_cursor":{closing}{further}}}'.encode())
+
+
+# Structs of results. The registry mostly returns stored JSON text instead; a test decodes such answers into these
+# structs.
+
+
+SUMMARY = Meta(description="With detail 'summary'")
+DEPRECATED = Meta(description="If the version is deprecated or yanked, with the successor")
+CATALOGUE = Meta(description="With catalogue: true")
+TOTAL = Meta(description="With counts: true: the number of matching rows of all pages, at most 1000")
+IS_MORE = Meta(description="With counts: true: whether there are more than total")
+FACETS = Meta(description="With counts: true")
+
+
+class SkillRow(Struct, frozen=True):
+    """The latest version of a skill."""
+
+    name: str
+    version: str
+    description: str
+    namespace: str
+    kind: Kind
+    tags: Annotated[list[str] | UnsetType, SUMMARY] = UNSET
+    inputs: Annotated[Object | UnsetType, SUMMARY] = UNSET
+    tools: Annotated[list[str] | UnsetType, SUMMARY] = UNSET
+    warnings: Annotated[list[str] | UnsetType, DEPRECATED] = UNSET
+    catalogue: Annotated[CatalogueEntry | UnsetType, CATALOGUE] = UNSET
+
+
+class SkillPage(Struct, frozen=True):
+    """A page of skills, sorted by the bytes of (namespace, name)."""
+
+    skills: list[SkillRow]
+    next_cursor: NextCursor
+    total: Annotated[int | UnsetType, TOTAL] = UNSET
+    total_is_more: Annotated[bool | UnsetType, IS_MORE] = UNSET
+    facets: Annotated[Facets | UnsetType, FACETS] = UNSET

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, bindparam, delete, insert, literal_column, or
 from skillery.database import Change, Statement, in_utc, select_row
 from skillery.database.tables import catalogue, catalogue_hosts, catalogue_tags, skill_files, skill_versions, skills
 from skillery.formats.bundle import Bundle
-from skillery.formats.languages import language_of
+from skillery.formats.media_types import language_of
 from skillery.formats.network import parse_network_pattern
 from skillery.registry.usage import NO_USAGE, recent_usage
 from skillery.registry.version_rows import VersionValues

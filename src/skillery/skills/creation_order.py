@@ -15,7 +15,7 @@ from skillery.database.tables import RESOLVABLE, labels, skill_versions, skills
 from skillery.registry.cursors import make_cursor, read_cursor
 from skillery.registry.resolution import find_skill, skill_not_found
 from skillery.registry.visibility import View, is_own, parameters, seen_by_name, view_of
-from skillery.skills.results import SkillPage, SkillRow
+from skillery.skills.catalogue_listings import SkillPage, SkillRow
 
 Order = Literal["asc", "desc"]
 

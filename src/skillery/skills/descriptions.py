@@ -26,14 +26,13 @@ from skillery.formats.skill_md import text_of
 from skillery.formats.version_spec import VersionSpec, parse_named
 from skillery.method import Json, Method, Params, about
 from skillery.registry.index_names import HOLDER, index_name_warning
-from skillery.registry.lookups import Lookup
-from skillery.registry.resolution import resolve_with
+from skillery.registry.resolution import Lookup, resolve_with
 from skillery.registry.usage import USAGE, Usage, usage_from
 from skillery.registry.version_rows import Approval, Object, Objection, Status, VersionRow, standing_warnings
 from skillery.registry.visibility import Visibility
 from skillery.skills.catalogue_listings import Deprecation
 from skillery.skills.files import file_size, files_in, read_file
-from skillery.skills.read_counts import ContentParts
+from skillery.skills.skill_usage import ContentParts
 
 # -- The locked packages of a version, as `describe_skill` returns them ------------------------------------------------
 

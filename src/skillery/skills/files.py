@@ -23,7 +23,7 @@ from skillery.formats.wording import near_words
 from skillery.method import Json, Method, Params, about
 from skillery.registry.resolution import resolve
 from skillery.registry.version_rows import VersionRow
-from skillery.skills.read_counts import ContentParts
+from skillery.skills.skill_usage import ContentParts
 
 
 class SkillFileContent(msgspec.Struct, frozen=True):

@@ -35,8 +35,7 @@ from skillery.registry.version_rows import standing_warnings, with_warnings
 from skillery.registry.visibility import View, is_own, parameters, seen_by_namespace, view_of
 from skillery.skills.catalogue_counts import CountsCache
 from skillery.skills.catalogue_filters import CatalogueFilter, FilterStatus, SkillFilters, filter_of
-from skillery.skills.catalogue_listings import list_catalogue
-from skillery.skills.results import SkillPage
+from skillery.skills.catalogue_listings import SkillPage, list_catalogue
 
 Detail = Literal["names", "summary"]
 Item = Literal["names", "summary", "key"]

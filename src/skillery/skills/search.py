@@ -27,9 +27,19 @@ from skillery.registry.cursors import NextCursor, fitting, make_cursor, read_cur
 from skillery.registry.version_rows import Object, standing_warnings
 from skillery.skills.catalogue_counts import Counts, Facets, count_found
 from skillery.skills.catalogue_filters import Facts, ListedStatus, SkillFilters, check_tags, fact_parameters
-from skillery.skills.catalogue_listings import CatalogueEntry, in_order, show
+from skillery.skills.catalogue_listings import (
+    CATALOGUE,
+    DEPRECATED,
+    FACETS,
+    IS_MORE,
+    SUMMARY,
+    TOTAL,
+    CatalogueEntry,
+    SkillRow,
+    in_order,
+    show,
+)
 from skillery.skills.catalogue_listings import Sort as ListSort
-from skillery.skills.results import CATALOGUE, DEPRECATED, FACETS, IS_MORE, SUMMARY, TOTAL, SkillRow
 from skillery.skills.search_index import SKILL_MD, VisibleSkills, body_in, seen_by, tag_word
 from skillery.skills.search_statements import MOST_FOUND, Filters, most_points, ranking_of
 from skillery.skills.search_terms import Meaning, meanings_of

@@ -21,7 +21,7 @@ from skillery.database import in_utc
 from skillery.database.registry import Registry
 from skillery.database.tables import trust_rules
 from skillery.errors import Conflict, InvalidParams, NotAllowed, TrustedPublishingOff, TrustRuleNotFound
-from skillery.formats.secret_names import parse_grantee
+from skillery.formats.names import parse_grantee
 from skillery.formats.wording import quoted
 from skillery.identity import access
 from skillery.identity.tokens import revoke_tokens_of_rule

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from typing import Annotated
 
 import msgspec
 from sqlalchemy import Connection, bindparam, case, literal_column, select, update
 
+from skillery.backends import Identity, Storage
 from skillery.database import Statement
+from skillery.database.registry import Registry
 from skillery.database.tables import RESOLVABLE, catalogue, runs, skill_versions, skills
 from skillery.formats.check_results import CheckedExample, CheckFinding
 from skillery.formats.manifest import Manifest, Permissions
 from skillery.formats.network import parse_network_pattern
 from skillery.formats.permissions import PermissionsDiff, permissions_diff
+from skillery.formats.version_diffs import Compared, DiffSide, FileFacts, VersionsDiff, compare_versions
+from skillery.formats.version_spec import VersionSpec, parse_named, parse_version_spec
+from skillery.method import Method, Params, about
+from skillery.registry.resolution import resolve
+from skillery.registry.version_rows import VersionRow
 from skillery.registry.visibility import WAS_PUBLISHED
+from skillery.skills.files import files_in, read_file
 
 
 class Checks(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -148,3 +158,56 @@ def _permissions(manifest_json: str) -> Permissions:
     patterns = [parse_network_pattern(text) for text in listed.network]
     network = tuple(pattern for pattern in patterns if not isinstance(pattern, str))
     return Permissions(network, tuple(listed.secrets), accepts and bool(network or listed.secrets))
+
+
+# -- diff_versions: two versions of a skill compared -------------------------------------------------------------------
+
+
+def read_diff(
+    connection: Connection, identity: Identity, storage: Storage, *, name: str, old: VersionSpec, new: VersionSpec
+) -> VersionsDiff:
+    """Return the changes from the version `old` to the version `new` of the skill.
+
+    Raise SkillNotFound, VersionNotFound or LabelNotFound if the identity does not see both versions.
+    """
+    versions = [resolve(connection, identity, name, spec) for spec in (old, new)]
+    return compare_versions(*(_compared(connection, storage, version) for version in versions))
+
+
+def digests_of(
+    connection: Connection, identity: Identity, *, name: str, old: VersionSpec, new: VersionSpec
+) -> tuple[str, str]:
+    """Return the digests of two versions, which determine their differences. Raise the errors of `diff_versions`."""
+    return resolve(connection, identity, name, old).digest, resolve(connection, identity, name, new).digest
+
+
+def _compared(connection: Connection, storage: Storage, version: VersionRow) -> Compared:
+    files = files_in(connection, version)
+    provenance = msgspec.json.decode(version.provenance_json) if version.provenance_json else None
+    return Compared(
+        DiffSide(version.name, version.version, version.digest, provenance),
+        msgspec.json.decode(version.whole_manifest_json),
+        {file.path: FileFacts(file.sha256, file.size_bytes, file.executable) for file in files},
+        partial(read_file, connection, storage, version),
+    )
+
+
+# -- diff_versions -----------------------------------------------------------------------------------------------------
+
+
+class DiffVersions(Params, frozen=True, kw_only=True):
+    """Compare two versions of a skill: permissions first, then manifest, instructions and files."""
+
+    name: Annotated[str, about("Skill name")]
+    from_version: Annotated[str, about("The older version, as a version spec: exact, range, label or digest")]
+    to_version: Annotated[str, about("The newer version (omit for latest)")] = ""
+
+
+async def diff_versions(registry: Registry, identity: Identity, params: DiffVersions) -> VersionsDiff:
+    name, old = parse_named(params.name, params.from_version)
+    new = parse_version_spec(params.to_version)
+    work = partial(read_diff, identity=identity, storage=registry.storage, name=name, old=old, new=new)
+    return await registry.read_and_compare(work)
+
+
+METHODS = (Method(diff_versions, "read", audits="", develops=True),)

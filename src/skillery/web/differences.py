@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
-from skillery.formats.text_diffs import parts_of
+from skillery.formats.texts import parts_of
 from skillery.formats.version_diffs import FileChange
 from skillery.web.display import visible
 

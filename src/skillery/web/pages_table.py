@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from skillery.http.operations import Route
-from skillery.web import account, login, provider_login
-from skillery.web.admin import problems, tokens, upkeep
-from skillery.web.admin.layout import admin_route
+from skillery.web import account, login
+from skillery.web.admin import tokens, upkeep
+from skillery.web.admin.upkeep import admin_route
 from skillery.web.assets import ICON, STATIC
 from skillery.web.catalogue import show as catalogue
 from skillery.web.failures import failing
 from skillery.web.frame import Handler
 from skillery.web.page_routes import page_route
 from skillery.web.publish import pages as publish
-from skillery.web.reviews import decision, queue
-from skillery.web.runs import events, one, trying
+from skillery.web.reviews import decision
+from skillery.web.runs import run_page, trying
 from skillery.web.site import Site
 from skillery.web.skills import about, changes, files, raw
 
@@ -25,13 +25,13 @@ FOR_VISITORS: dict[tuple[str, str], Handlers] = {
     ("/s/file", "/s/{ref:str}/files/{path:path}"): {"GET": files.show_file},
     ("/s/raw", "/s/{ref:str}/raw/{path:path}"): {"GET": raw.show_raw},
     ("/s/versions", "/s/{ref:str}/versions"): {"GET": changes.show_versions},
-    ("/s/diff", "/s/{ref:str}/diff/{older:str}"): {"GET": queue.show_diff},
+    ("/s/diff", "/s/{ref:str}/diff/{older:str}"): {"GET": decision.show_diff},
 }
 """The pages of skills, by the name and the path of the route. Callers without a login see them, if the setting
 `public_downloads` admits them.
 """
 ADMIN: dict[str, Handlers] = {
-    "/admin": {"GET": problems.show_overview},
+    "/admin": {"GET": upkeep.show_overview},
     "/admin/tokens": {"GET": tokens.show_tokens, "POST": tokens.change_tokens},
     "/admin/secrets": {"GET": tokens.show_secrets, "POST": tokens.change_secrets},
     "/admin/quotas": {"GET": upkeep.show_quotas},
@@ -48,10 +48,10 @@ def make_pages(site: Site) -> list[Route]:
     """Return the routes of all pages, of the sign-in and of the static files."""
     start: Handlers = {"GET": publish.show_start, "POST": publish.receive_upload}
     upload: Handlers = {"GET": publish.show_upload, "POST": publish.change_upload}
-    waivers: Handlers = {"GET": queue.show_waivers, "POST": queue.change_waivers}
+    waivers: Handlers = {"GET": decision.show_waivers, "POST": decision.change_waivers}
     review: Handlers = {"GET": decision.show_review, "POST": decision.decide}
     attempt: Handlers = {"GET": trying.show_try, "POST": trying.start_run}
-    run: Handlers = {"GET": one.show_run, "POST": one.change_run}
+    run: Handlers = {"GET": run_page.show_run, "POST": run_page.change_run}
     me: Handlers = {"GET": account.show_account, "POST": account.change_account}
     return [
         *login_routes(site),
@@ -59,14 +59,16 @@ def make_pages(site: Site) -> list[Route]:
         Route(ICON, site.assets.answer_icon, (), is_guarded=False),
         catalogue.route(site),
         *(page_route(site, name, (path,), row, for_visitors=True) for (name, path), row in FOR_VISITORS.items()),
-        page_route(site, "/review", ("/review",), {"GET": queue.show_queue}, needs="review"),
+        page_route(site, "/review", ("/review",), {"GET": decision.show_queue}, needs="review"),
         page_route(site, "/review/waivers", ("/review/waivers",), waivers, needs="review"),
         page_route(site, "/review/version", ("/review/{ref:str}",), review),
         page_route(site, "/s/try", ("/s/{ref:str}/try",), attempt, needs="run"),
-        page_route(site, "/runs", ("/runs",), {"GET": one.show_runs}, needs="read"),
+        page_route(site, "/runs", ("/runs",), {"GET": run_page.show_runs}, needs="read"),
         page_route(site, "/runs/run", ("/runs/{id:str}",), run, needs="read"),
-        page_route(site, "/runs/events", ("/runs/{id:str}/events",), {"GET": events.Events().send}, needs="read"),
-        page_route(site, "/runs/blobs", ("/runs/{id:str}/blobs/{blob:str}",), {"GET": one.send_blob}, needs="read"),
+        page_route(site, "/runs/events", ("/runs/{id:str}/events",), {"GET": run_page.Events().send}, needs="read"),
+        page_route(
+            site, "/runs/blobs", ("/runs/{id:str}/blobs/{blob:str}",), {"GET": run_page.send_blob}, needs="read"
+        ),
         page_route(site, "/publish", ("/publish",), start, needs="publish"),
         page_route(site, "/publish/upload", ("/publish/{upload:str}",), upload, needs="publish"),
         page_route(site, "/account", ("/account",), me),
@@ -76,7 +78,7 @@ def make_pages(site: Site) -> list[Route]:
 
 def login_routes(site: Site) -> list[Route]:
     """Return the routes of the sign-in. They exist with `web = false` too."""
-    pages, elsewhere = login.LoginPages(site), provider_login.ProviderLogin(site)
+    pages, elsewhere = login.LoginPages(site), login.ProviderLogin(site)
     fail = failing(site)
     return [
         Route("/login", pages.answer, login.LOGIN_OPERATIONS, fail=fail),
@@ -84,16 +86,16 @@ def login_routes(site: Site) -> list[Route]:
         Route(
             "/login/{name}",
             elsewhere.begin,
-            provider_login.BEGIN,
-            provider_login.BEGIN_PATHS,
+            login.BEGIN,
+            login.BEGIN_PATHS,
             ("GET",),
             fail=fail,
         ),
         Route(
             "/login/{name}/callback",
             elsewhere.finish,
-            provider_login.FINISH,
-            provider_login.FINISH_PATHS,
+            login.FINISH,
+            login.FINISH_PATHS,
             ("GET",),
             fail=fail,
         ),

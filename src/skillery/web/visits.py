@@ -14,9 +14,8 @@ from skillery.context.request import current
 from skillery.errors import SkilleryError
 from skillery.http.gate import Gate
 from skillery.http.requests import HttpRefusal, read_body
-from skillery.identity.signed_texts import Signer
 from skillery.identity.web_session_rows import WebSession
-from skillery.identity.web_sessions import WebSessions
+from skillery.identity.web_sessions import Signer, WebSessions
 from skillery.methods.errors import NOT_FOUND, plain_error
 from skillery.web.cookies import Cookies, cookie_of, cookies_of
 from skillery.web.forms import (

@@ -19,8 +19,7 @@ from skillery.database.tables import event_readers, webhooks
 from skillery.errors import SkilleryError, WebhookNotFound
 from skillery.settings.groups import Webhooks
 from skillery.webhooks import queue
-from skillery.webhooks.leases import Lease, claim, release, release_own
-from skillery.webhooks.queue import Queued
+from skillery.webhooks.queue import Lease, Queued, claim, release, release_own
 from skillery.webhooks.sending import Sender, Sent
 from skillery.webhooks.targets import WebhookCounts, count_webhooks, find_webhook
 

@@ -19,7 +19,7 @@ from skillery.database import Database, take_turns
 from skillery.errors import InvalidParams, Unavailable, WorkspaceFileNotFound
 from skillery.formats.wording import quoted
 from skillery.identity.quotas import Quotas
-from skillery.identity.workspace_quotas import admit_to_workspaces, check_use, workspaces_used
+from skillery.identity.usage import admit_to_workspaces, check_use, workspaces_used
 from skillery.workspaces import rows, usage
 from skillery.workspaces.manifests import Manifest, make_manifest
 from skillery.workspaces.results import WorkspaceInfo, info

@@ -23,7 +23,7 @@ from skillery.errors import InvalidParams, SnapshotNotFound, WorkspaceFileTooLar
 from skillery.formats.paths import plain_path
 from skillery.formats.wording import quoted
 from skillery.identity.quotas import Quotas
-from skillery.identity.workspace_quotas import admit_to_workspaces
+from skillery.identity.usage import admit_to_workspaces
 from skillery.method import Cursor, Method, PageLimit, Params, about
 from skillery.registry.cursors import make_cursor, read_cursor
 from skillery.workspaces import rows, usage

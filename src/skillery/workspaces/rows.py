@@ -22,7 +22,7 @@ from skillery.database.tables import (
 )
 from skillery.errors import SnapshotNotFound, WorkspaceNotFound
 from skillery.identity.quotas import Quotas
-from skillery.identity.workspace_quotas import admit_to_workspaces
+from skillery.identity.usage import admit_to_workspaces
 from skillery.workspaces.manifests import EMPTY
 
 SNAPSHOTS = 20

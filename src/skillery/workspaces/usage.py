@@ -20,7 +20,7 @@ from skillery.database.tables import workspaces
 from skillery.errors import InvalidParams, QuotaExceeded, SkilleryError, WorkspaceHeld
 from skillery.events.outbox import note_if_near
 from skillery.identity.quotas import Quotas
-from skillery.identity.workspace_quotas import check_workspaces
+from skillery.identity.usage import check_workspaces
 from skillery.workspaces import rows
 from skillery.workspaces.manifests import EMPTY, Manifest
 from skillery.workspaces.open_contents import RecentContents

@@ -6,7 +6,7 @@ import mmap
 import os
 from pathlib import Path
 
-from skillery.app.counts import Counts
+from skillery.app.builders import Counts
 from skillery.context.shared_slots import SharedSlots
 from skillery.context.tallies import Peers, SharedNumbers, SharedTally, Tally
 

@@ -13,9 +13,10 @@ from functools import partial
 from typing import NamedTuple, NoReturn
 
 from skillery.app.home import Home
-from skillery.app.server import Process, serve_on
+from skillery.app.server import Process, announce_at, listening, serve_on
 from skillery.app.workers.links import WorkerLink
 from skillery.app.workers.shared_counts import SharedCounts
+from skillery.app.workers.supervisor import Supervisor, check_workers, import_all
 from skillery.errors import StartupError
 from skillery.plugins import Plugins
 from skillery.settings.load import Settings
@@ -141,3 +142,40 @@ async def _work(common: Common, settings: Settings, part: int, end: socket.socke
 
 def _accept(common: Common, part: int, make_protocol: Callable[[], asyncio.Protocol]) -> Acceptor:
     return Acceptor(common.listener, make_protocol, partial(common.counts.is_ahead, part))
+
+
+# -- Start a server with several worker processes ----------------------------------------------------------------------
+
+
+BACKLOG = 2048
+"""Connections that wait in the kernel until a worker accepts them, as with one process."""
+
+
+def serve_with_workers(
+    settings: Settings,
+    load: Callable[[], Settings],
+    plugins: Plugins,
+    loop_factory: LoopFactory,
+    announce: Callable[[str, str | None], None],
+) -> None:
+    """Serve requests in `settings.workers` processes until SIGTERM or SIGINT. Raise StartupError if one cannot start.
+
+    `load` reads the settings again for SIGHUP. `announce` is called as by `serve`.
+    """
+    check_workers(settings)
+    home = Home(settings.home)
+    try:
+        (home.path / "workers").mkdir(mode=0o700, exist_ok=True)
+        with listening(settings) as listener:
+            listener.listen(BACKLOG)
+            counts = SharedCounts(settings.workers, home.path / "workers" / "slots")
+            import_all()
+            Supervisor(
+                settings,
+                counts,
+                partial(become_worker, Common(plugins, listener, counts, loop_factory)),
+                load,
+                partial(announce_at, home, settings, listener, announce),
+            ).run()
+    finally:
+        home.close()

@@ -21,7 +21,7 @@ catalogue = Table(
     Column("publisher", String(255), nullable=False),
     Column("status", String(16), nullable=False),
     Column("kind", String(16), nullable=False),
-    # python, javascript, bash or markdown: skillery.formats.languages.
+    # python, javascript, bash or markdown: skillery.formats.media_types.
     Column("language", String(16), nullable=False),
     *(Column(name, Boolean, nullable=False) for name in FLAG_COLUMNS),
     # Time of the approval, or of the publication if there was no review.

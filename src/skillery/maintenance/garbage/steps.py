@@ -16,7 +16,7 @@ from sqlalchemy import Connection, and_, delete, exists, func, not_, or_, select
 
 from skillery.backends import ListsContents, Storage
 from skillery.contents.deletions import TombstoneClaim, carry_out, claim, drop_files, finish_abandoned_deletions
-from skillery.contents.uploads import forget_uploads
+from skillery.contents.store import forget_uploads
 from skillery.database import Database
 from skillery.database.tables import blobs, objects, skill_files, workspace_contents, workspace_snapshots
 from skillery.environments.dependency_locks import count_old_locks, forget_locks
@@ -25,7 +25,7 @@ from skillery.identity.web_session_rows import count_ended, forget_ended
 from skillery.maintenance.garbage.collector import Sweep, Swept
 from skillery.runs.cache import Cache
 from skillery.runs.records import count_old_runs, cutoff_of, forget_runs
-from skillery.trust.exchange import forget_expired
+from skillery.trust.matching import forget_expired
 from skillery.versions.purges import purged_among
 from skillery.workspaces.sweeps import AT_ONCE as EXPIRED_AT_ONCE
 from skillery.workspaces.sweeps import count_expired, forget_contents, remove_expired

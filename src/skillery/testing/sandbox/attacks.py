@@ -10,8 +10,7 @@ import signal
 import pytest
 
 from skillery.backends import Limits
-from skillery.testing.sandbox.base import SandboxCases
-from skillery.testing.sandbox.trial import Trial, failure_type
+from skillery.testing.sandbox.trial import SandboxCases, Trial, failure_type
 
 REFUSED = {errno.EPERM, errno.EACCES, errno.ENOSYS}
 # number on x86_64, number on aarch64, arguments

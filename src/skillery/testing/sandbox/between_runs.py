@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from skillery.testing.sandbox.base import OpenWith, SandboxCases
-from skillery.testing.sandbox.trial import Trial
+from skillery.testing.sandbox.trial import OpenWith, SandboxCases, Trial
 
 RUNS, LOOKS_BEFORE = 8, 3
 """More runs than a backend prepares in advance, so that some runs reuse a folder or a namespace."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from skillery.backends import Limits
-from skillery.testing.sandbox.base import SandboxCases
-from skillery.testing.sandbox.trial import Trial, log_of, value_of
+from skillery.testing.sandbox.trial import SandboxCases, Trial, log_of, value_of
 
 INPUT = "blob:3kf9-_aZ"
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from skillery.backends import Limits
-from skillery.testing.sandbox.base import SandboxCases
-from skillery.testing.sandbox.trial import Trial, failure_type, log_of, value_of
+from skillery.testing.sandbox.trial import SandboxCases, Trial, failure_type, log_of, value_of
 
 LAST_ACTS = {
     "an exit handler that raises": "atexit.register(lambda: 1 / 0)",

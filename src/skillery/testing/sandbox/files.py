@@ -7,8 +7,7 @@ import hashlib
 import msgspec
 
 from skillery.backends import CodeCall, HandlerCall, Limits, ScriptCall
-from skillery.testing.sandbox.base import SandboxCases
-from skillery.testing.sandbox.trial import QUICK, Trial, failure_type, log_of, value_of
+from skillery.testing.sandbox.trial import QUICK, SandboxCases, Trial, failure_type, log_of, value_of
 
 TREE = """
 import os, pathlib

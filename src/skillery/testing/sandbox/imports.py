@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from skillery.testing.sandbox.base import SandboxCases
-from skillery.testing.sandbox.trial import Trial, failure_type, log_of, value_of
+from skillery.testing.sandbox.trial import SandboxCases, Trial, failure_type, log_of, value_of
 
 GREET = {
     "code/main.py": """

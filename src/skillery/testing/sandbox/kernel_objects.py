@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from skillery.backends import Limits
-from skillery.testing.sandbox.base import OpenWith, SandboxCases
-from skillery.testing.sandbox.trial import Trial, failure_type
+from skillery.testing.sandbox.trial import OpenWith, SandboxCases, Trial, failure_type
 
 SMALL = Limits(timeout_ms=30_000, memory_mb=128, processes=20)
 OBJECTS = {

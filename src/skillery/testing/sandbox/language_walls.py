@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from skillery.backends import HandlerCall, Language, Limits
-from skillery.testing.sandbox.base import SandboxCases
 from skillery.testing.sandbox.languages import INPUT, javascript, shell, with_node
-from skillery.testing.sandbox.trial import Trial, failure_type, value_of
+from skillery.testing.sandbox.trial import SandboxCases, Trial, failure_type, value_of
 
 STATUS = "grep -E '^(Cap|NoNewPrivs|Seccomp:)' /proc/self/status"
 OPEN = "for n in {0..255}; do [ -e /proc/$$/fd/$n ] && printf '%s ' $n; done; true"

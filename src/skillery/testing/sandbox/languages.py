@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from skillery.backends import Outcome
-from skillery.testing.sandbox.base import SandboxCases
-from skillery.testing.sandbox.trial import Trial, failure_type, log_of, value_of
+from skillery.testing.sandbox.trial import SandboxCases, Trial, failure_type, log_of, value_of
 
 INPUT = "blob:3kf9-_aZ"
 with_node = pytest.mark.skipif(shutil.which("node") is None, reason="this host has no Node.js")

@@ -8,8 +8,7 @@ import asyncio
 import pytest
 
 from skillery.backends import Limits
-from skillery.testing.sandbox.base import SandboxCases
-from skillery.testing.sandbox.trial import Trial, failure_type, log_of
+from skillery.testing.sandbox.trial import SandboxCases, Trial, failure_type, log_of
 
 SHORT = Limits(timeout_ms=400)
 NEVER_ENDING = {

@@ -10,10 +10,18 @@ from pathlib import Path
 import pytest
 
 from skillery.backends import Limits, Outcome
-from skillery.testing.sandbox.base import OpenWith, SandboxCases
-from skillery.testing.sandbox.network import PROBES, everything_at_one_port, visited
-from skillery.testing.sandbox.network_targets import ADDRESSES, CONTRADICTIONS, HERE, HOSTS, INSIDE, LOOKALIKES
-from skillery.testing.sandbox.trial import Trial, failure_type, value_of
+from skillery.testing.sandbox.network import (
+    ADDRESSES,
+    CONTRADICTIONS,
+    HERE,
+    HOSTS,
+    INSIDE,
+    LOOKALIKES,
+    PROBES,
+    everything_at_one_port,
+    visited,
+)
+from skillery.testing.sandbox.trial import OpenWith, SandboxCases, Trial, failure_type, value_of
 from skillery.testing.upstreams import Upstream, ca_pem, redirect, upstream
 
 TALK = """

@@ -7,8 +7,7 @@ import asyncio
 import pytest
 
 from skillery.backends import CodeCall, HandlerCall, Limits
-from skillery.testing.sandbox.base import SandboxCases
-from skillery.testing.sandbox.trial import Trial, failure_type, log_of, value_of
+from skillery.testing.sandbox.trial import SandboxCases, Trial, failure_type, log_of, value_of
 
 LEAVES = """
 import os

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from skillery.testing.sandbox.base import SandboxCases
-from skillery.testing.sandbox.trial import Trial
+from skillery.testing.sandbox.trial import SandboxCases, Trial
 
 CAPABILITY_SETS = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
 STATUS = "{line.partition(':')[0]: line.partition(':')[2].strip() for line in open('/proc/self/status')}"

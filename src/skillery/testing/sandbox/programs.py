@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from skillery.backends import HandlerCall, Limits, Outcome, ScriptCall
-from skillery.testing.sandbox.base import SandboxCases
 from skillery.testing.sandbox.languages import with_node
-from skillery.testing.sandbox.trial import QUICK, Trial, failure_type, log_of, value_of
+from skillery.testing.sandbox.trial import QUICK, SandboxCases, Trial, failure_type, log_of, value_of
 
 
 class HandlerCases(SandboxCases):

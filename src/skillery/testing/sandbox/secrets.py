@@ -7,9 +7,8 @@ import os
 import secrets
 from pathlib import Path
 
-from skillery.testing.sandbox.base import SandboxCases
 from skillery.testing.sandbox.leftovers import descendants
-from skillery.testing.sandbox.trial import Trial, failure_type, log_of
+from skillery.testing.sandbox.trial import SandboxCases, Trial, failure_type, log_of
 
 SEARCH = """
 import os

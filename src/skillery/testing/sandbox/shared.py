@@ -11,11 +11,10 @@ import pytest
 import pytest_asyncio
 
 from skillery.backends import KeepsWarm, Sandbox
-from skillery.testing.sandbox.base import OpenWith, SandboxCases, state_of_server
 from skillery.testing.sandbox.leftovers import Traces, assert_none_since, traces
+from skillery.testing.sandbox.network import HERE, HOSTS
 from skillery.testing.sandbox.network_lists import opened, with_proxy
-from skillery.testing.sandbox.network_targets import HERE, HOSTS
-from skillery.testing.sandbox.trial import Trial
+from skillery.testing.sandbox.trial import OpenWith, SandboxCases, Trial, state_of_server
 
 
 class SharedSandbox(SandboxCases):

@@ -8,8 +8,7 @@ import pytest
 
 from skillery.backends import Limits
 from skillery.errors import SkillFailed
-from skillery.testing.sandbox.base import SandboxCases
-from skillery.testing.sandbox.trial import Trial, failure_type, log_of, value_of
+from skillery.testing.sandbox.trial import SandboxCases, Trial, failure_type, log_of, value_of
 
 STUB = {
     "code/main.py": """

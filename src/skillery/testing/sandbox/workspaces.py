@@ -7,8 +7,7 @@ import hashlib
 import pytest
 
 from skillery.backends import CodeCall, Limits, ScriptCall, Workspace
-from skillery.testing.sandbox.base import SandboxCases
-from skillery.testing.sandbox.trial import Trial, failure_type, value_of
+from skillery.testing.sandbox.trial import SandboxCases, Trial, failure_type, value_of
 
 FILLS = r"""
 import os, pathlib, time

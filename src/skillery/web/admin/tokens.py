@@ -9,12 +9,12 @@ from urllib.parse import urlencode
 
 from skillery.audit import Head
 from skillery.errors import InvalidParams, SkilleryError
-from skillery.formats.secret_names import parse_grantee, parse_secret_name
+from skillery.formats.names import parse_grantee, parse_secret_name
 from skillery.identity import secret_grants
 from skillery.identity.offboarding import RevokeToken, revoke_token
 from skillery.identity.tokens import CreateToken, ListTokens, create_token, list_tokens
 from skillery.registry.audit_trail import AuditPage, ListAudit, list_audit
-from skillery.web.admin.layout import admin_page, asks_again
+from skillery.web.admin.upkeep import admin_page, asks_again
 from skillery.web.frame import Done, Form, Page, PageRequest, SeeOther, message_of
 
 SCOPES = ("read", "run", "publish", "review", "admin")

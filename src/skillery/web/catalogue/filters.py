@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, cast
 from urllib.parse import quote_plus
 
-from skillery.formats.languages import SkillLanguage
+from skillery.formats.media_types import SkillLanguage
 from skillery.skills.catalogue_counts import Facets, FacetValue
 from skillery.skills.catalogue_filters import FLAGS, CatalogueFilter, Facts, filter_of
 

@@ -19,10 +19,9 @@ from skillery.http.requests import disconnected, only, send_bytes
 from skillery.identity import access
 from skillery.method import or_none
 from skillery.skills.catalogue_counts import NO_FACETS, count_unlisted
-from skillery.skills.catalogue_listings import CatalogueEntry
+from skillery.skills.catalogue_listings import CatalogueEntry, SkillPage, SkillRow
 from skillery.skills.descriptions import DescribeSkill, describe_skill
 from skillery.skills.listings import ListSkills, list_skills
-from skillery.skills.results import SkillPage, SkillRow
 from skillery.skills.search import FoundSkill, FoundSkillPage, SearchSkills, search_skills
 from skillery.web.catalogue.filters import (
     LANGUAGES,

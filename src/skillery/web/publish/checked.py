@@ -14,7 +14,7 @@ import msgspec
 from skillery.context.threads import COMPARISONS
 from skillery.errors import Busy, SkilleryError, Unavailable, VersionExists
 from skillery.formats.manifest import toml_manifest
-from skillery.formats.text_diffs import unified_diff
+from skillery.formats.texts import unified_diff
 from skillery.formats.toml_lines import ancestors, line_of, lines_of
 from skillery.formats.version_diffs import Change, FileChange, FileFacts
 from skillery.method import or_none

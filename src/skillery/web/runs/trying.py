@@ -18,8 +18,7 @@ from skillery.runs.starting import call_tool, execute_skill
 from skillery.skills.files import ReadSkillFile, read_skill_file
 from skillery.web.frame import Form, Page, PageRequest, SeeOther, message_of, path_of
 from skillery.web.runs.fields import Declared, Field, args_of_form, fields_of, filled, inputs_of_schema, refused
-from skillery.web.skills.inputs import tools_of
-from skillery.web.skills.opened import Opened, open_version, page_of
+from skillery.web.skills.opened import Opened, open_version, page_of, tools_of
 from skillery.web.uploads import UploadedFile, is_multipart, read_multipart
 
 MOST_UPLOAD = 1_000_000_000

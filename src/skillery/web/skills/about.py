@@ -14,8 +14,17 @@ from skillery.skills.descriptions import Skill
 from skillery.web.display import Language, duration, number
 from skillery.web.frame import Page, PageRequest
 from skillery.web.markdown import Place, split_frontmatter
-from skillery.web.skills.inputs import Tool, examples_of, inputs_of, tool_of, tools_of
-from skillery.web.skills.opened import Opened, may_change, open_version, page_of
+from skillery.web.skills.opened import (
+    Opened,
+    Tool,
+    examples_of,
+    inputs_of,
+    may_change,
+    open_version,
+    page_of,
+    tool_of,
+    tools_of,
+)
 from skillery.web.skills.snippets import CLIENTS, snippet_of
 
 FIRST_INPUTS = 8

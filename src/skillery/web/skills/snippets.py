@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from skillery.web.frame import PageRequest
-from skillery.web.skills.inputs import Input, Tool
-from skillery.web.skills.opened import Opened
+from skillery.web.skills.opened import Input, Opened, Tool
 
 CLIENTS = {
     "shell": "Shell",
