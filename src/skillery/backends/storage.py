@@ -96,8 +96,8 @@ class ListsContents(Protocol):
     Without this Protocol, files that a killed server left in the storage are never removed.
     """
 
-    def stored_before(self, moment: datetime) -> Iterator[tuple[str, int]]:
-        """Yield the digest and the size in bytes of every content that was stored before `moment`, in any order.
+    def stored_before(self, time: datetime) -> Iterator[tuple[str, int]]:
+        """Yield the digest and the size in bytes of every content that was stored before `time`, in any order.
 
         Contents that are stored or deleted during the call may be included or not.
         """

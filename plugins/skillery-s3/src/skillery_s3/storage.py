@@ -52,12 +52,12 @@ class S3Storage(Storage):
         with speaking("a check"):
             self._read_mark(quick=True)
 
-    def stored_before(self, moment: datetime) -> Iterator[tuple[str, int]]:
+    def stored_before(self, time: datetime) -> Iterator[tuple[str, int]]:
         with speaking("a list of contents"):
             for page in obstore.list(self._bucket.store):
                 for content in page:
                     digest = digest_in(content["path"])
-                    if digest and content["last_modified"] < moment:
+                    if digest and content["last_modified"] < time:
                         yield digest, content["size"]
 
     def remove_unfinished(self, begun_before: datetime, dry_run: bool) -> int:
