@@ -19,7 +19,8 @@ CLIENT_JS_TOOLS := .tools/client-js/.installed
 CHROMIUM := .tools/chromium/chromium
 AXE := .tools/axe/.installed-4.14.1
 PLUGINS := $(dir $(wildcard plugins/*/pyproject.toml))
-PACKAGES := $(PLUGINS) packages/skills-protocol-conformance/
+CELLBLOCK := packages/cellblock/
+PACKAGES := $(CELLBLOCK) $(PLUGINS) packages/skills-protocol-conformance/
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE := # if a machine sets it, each process of the tests compiles its imports again
 export UV_PROJECT_ENVIRONMENT := .venv
@@ -32,12 +33,12 @@ $(UV):
 	@echo "make: downloading uv from PyPI into .tools (20 MB, 40 MB on the disk)"
 	@PIP_ROOT_USER_ACTION=ignore $(PYTHON) -m pip install --quiet --no-warn-script-location --target .tools 'uv>=0.8,<1'
 
-.venv/.server: $(UV) requirements-server.lock pyproject.toml ## Skillery alone, without plugins and development tools
+.venv/.server: $(UV) requirements-server.lock pyproject.toml $(CELLBLOCK)pyproject.toml ## Skillery alone, without plugins and development tools
 	@echo "make: installing Skillery and $$(grep -c ^[a-z] requirements-server.lock) packages into .venv" \
 	  "(45 MB to download, 140 MB on the disk); plugins and development tools are not needed"
 	@$(UV) venv --quiet --allow-existing --python $(PYTHON) .venv
 	@$(UV) pip sync --quiet --require-hashes --python $(BIN)/python requirements-server.lock
-	@$(UV) pip install --quiet --no-deps --no-build-isolation --python $(BIN)/python --editable .
+	@$(UV) pip install --quiet --no-deps --no-build-isolation --python $(BIN)/python --editable . --editable $(CELLBLOCK)
 	@touch $@
 
 .venv/.installed: $(UV) requirements.lock pyproject.toml $(PACKAGES:%=%pyproject.toml)
@@ -234,9 +235,9 @@ client-js: $(CLIENT_JS_TOOLS) $(or $(wildcard .venv/.installed),.venv/.server) #
 
 lock: $(UV) ## pin the ranges of pyproject.toml, with hashes
 	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
-	  --group dev pyproject.toml -o requirements.lock
+	  --no-emit-package cellblock --group dev pyproject.toml -o requirements.lock
 	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
-	  --no-annotate --constraint requirements.lock --group build pyproject.toml -o requirements-server.lock
+	  --no-emit-package cellblock --no-annotate --constraint requirements.lock --group build pyproject.toml -o requirements-server.lock
 	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
 	  --group docs -o requirements-docs.lock
 	$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \

@@ -18,19 +18,21 @@ from checks.names import bound_names, riddles
 ROOT = Path(__file__).parents[1]
 RATCHET = ROOT / "checks/ratchet.toml"
 SOURCE = ROOT / "src"
+CELLBLOCK = ROOT / "packages/cellblock/src"
 
 
 def places() -> dict[str, list[str]]:
     """Return the places of each count: `path:line name` or `path`."""
-    lines = sizes(SOURCE / "skillery")
+    trees = [(sizes(SOURCE / "skillery"), SOURCE), (sizes(CELLBLOCK), CELLBLOCK)]
+    lines = {path: size for tree, _ in trees for path, size in tree.items()}
     free = {path: size for path, size in lines.items() if not is_exempt(path)}
-    source = [*SOURCE.rglob("*.py"), *(ROOT / "plugins").glob("*/src/**/*.py")]
+    source = [*SOURCE.rglob("*.py"), *CELLBLOCK.rglob("*.py"), *(ROOT / "plugins").glob("*/src/**/*.py")]
     tests = [*(ROOT / "tests").rglob("test_*.py"), *(ROOT / "plugins").glob("*/tests/**/test_*.py")]
     return {
         "modules": [_name(path) for path in lines],
         "large_modules": [_name(path) for path, size in free.items() if size > LARGE],
         "small_modules": [_name(path) for path, size in free.items() if size < SMALL],
-        "lonely_modules": [_name(path) for path in lonely(lines, SOURCE)],
+        "lonely_modules": [_name(path) for tree, root in trees for path in lonely(tree, root)],
         "forbidden_names": [
             f"{_name(path)}:{line} {name}" for path, tree in _trees(source) for line, name in bound_names(tree)
         ],

@@ -12,7 +12,7 @@ SMALL = 40
 OWN_SUBJECT = 120
 """Lines from which a module with one importer may stand alone."""
 EXEMPT = (
-    *("__init__.py", "/in_sandbox/", "/inside/", "/cell/", "/runtime/", "/tables/", "/templates/"),
+    *("__init__.py", "/in_sandbox/", "/inside/", "/runtime/", "/tables/", "/templates/"),
     "/client/generated.py",
 )
 """Parts of paths. Modules that run inside a sandbox, tables and generated modules have their own reasons."""

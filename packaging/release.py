@@ -66,7 +66,7 @@ def write_version(version: str) -> list[Path]:
     for file in packages:
         line = r'^(version = |  "version": )".+"'
         text = re.sub(line, rf'\g<1>"{version}"', file.read_text("utf-8"), count=1, flags=re.MULTILINE)
-        file.write_text(text, "utf-8")
+        file.write_text(re.sub(r'"cellblock==.+?"', f'"cellblock=={version}"', text), "utf-8")
     changelog = ROOT / "CHANGELOG.md"
     heading = f"## Unreleased\n\n## {version} ({datetime.now(UTC):%Y-%m-%d})\n"
     changelog.write_text(changelog.read_text("utf-8").replace("## Unreleased\n", heading, 1), "utf-8")
@@ -74,13 +74,13 @@ def write_version(version: str) -> list[Path]:
 
 
 def build(version: str) -> None:
-    """Build all packages, install the wheel elsewhere, and write the checksums."""
+    """Build all packages, install the wheels of the server elsewhere, and write the checksums."""
     run("make", "build", "client-js")
     files = sorted(file for file in (ROOT / "dist").glob(f"*{version}*") if file.suffix in {".whl", ".gz", ".tgz"})
-    (wheel,) = (file for file in files if re.match(rf"skillery-{re.escape(version)}-.*\.whl", file.name))
+    wheels = [file for file in files if re.match(rf"(skillery|cellblock)-{re.escape(version)}-.*\.whl", file.name)]
     with tempfile.TemporaryDirectory() as folder:
         run(ROOT / ".tools/bin/uv", "venv", "--quiet", folder)
-        run(ROOT / ".tools/bin/uv", "pip", "install", "--quiet", "--python", f"{folder}/bin/python", wheel)
+        run(ROOT / ".tools/bin/uv", "pip", "install", "--quiet", "--python", f"{folder}/bin/python", *wheels)
         printed = run(f"{folder}/bin/skillery", "--version", quiet=True).strip()
     if printed != f"skillery {version}":
         raise SystemExit(f"release: the wheel says {printed!r}, not {version}")

@@ -14,7 +14,7 @@ import asyncio, ctypes, json, struct, sys
 from pathlib import Path
 from skillery.backends import CodeCall, Job, Place
 from skillery.builtin.linux_sandbox import skillery_sandbox
-from skillery.sandboxing.linux.cell import kernel, lockdown
+from cellblock.inside import kernel, lockdown
 from skillery.errors import SandboxUnavailable
 from skillery.testing.sandbox import MemoryHost
 

@@ -37,7 +37,9 @@ print(package.__file__)
 
 
 def build(source: Path, folder: Path) -> Path:
-    """Build the wheel of a package and return its path."""
+    """Build the wheel of a package in its own folder and return its path."""
+    folder = folder / source.name
+    folder.mkdir()
     options = ["--quiet", "--wheel", "--no-build-isolation", "--python", sys.executable, "--out-dir", str(folder)]
     subprocess.run([UV, "build", *options, source], check=True, cwd=folder)
     (wheel,) = folder.glob("*.whl")
@@ -55,14 +57,16 @@ def install(folder: Path, *wheels: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(ROOT, tmp_path_factory.mktemp("build"))
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Return the wheels of Skillery and of its sandbox."""
+    folder = tmp_path_factory.mktemp("build")
+    return [build(source, folder) for source in (ROOT, ROOT / "packages/cellblock")]
 
 
 @pytest.fixture(scope="module")
-def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the Python of an environment with the wheel and its dependencies, and without this checkout."""
-    return install(tmp_path_factory.mktemp("wheel"), wheel)
+def installed(wheels: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the Python of an environment with the wheels and their dependencies, and without this checkout."""
+    return install(tmp_path_factory.mktemp("wheel"), *wheels)
 
 
 @pytest.mark.smoke
@@ -101,9 +105,9 @@ def test_no_plugin_package_is_in_it(installed: Path) -> None:
 @pytest.mark.full
 @pytest.mark.long
 @pytest.mark.parametrize("plugin", PLUGINS, ids=lambda path: path.name)
-def test_a_plugin_is_installed_alone(plugin: Path, wheel: Path, tmp_path: Path) -> None:
+def test_a_plugin_is_installed_alone(plugin: Path, wheels: list[Path], tmp_path: Path) -> None:
     """Its own dependencies are enough for all of its modules, and `skillery` finds the plugin."""
-    python = install(tmp_path, wheel, build(plugin, tmp_path))
+    python = install(tmp_path, *wheels, build(plugin, tmp_path))
     name = plugin.name.removeprefix("skillery-")
     command: list[str | Path] = [python, "-c", IMPORT_ALL, f"skillery_{name}", *RUN_ELSEWHERE]
     imported = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/")
@@ -137,7 +141,7 @@ def test_the_demo_installs_versions_of_the_development_lock() -> None:
 @pytest.mark.full
 @pytest.mark.long
 def test_make_demo_installs_no_plugins_and_no_development_tools(tmp_path: Path) -> None:
-    for name in (*DEMO_FILES, "src"):
+    for name in (*DEMO_FILES, "src", "packages/cellblock"):
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copyfile
         copy(ROOT / name, tmp_path / name)
     (tmp_path / ".tools" / "bin").mkdir(parents=True)

@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 import runtime
 
-from skillery.sandboxing.python_runner import runtime as real
+from cellblock import runtime as real
 
 
 def surface(module: ModuleType, names: list[str]) -> dict[str, object]:

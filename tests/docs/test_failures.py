@@ -6,10 +6,10 @@ import re
 from pathlib import Path
 
 import skillery
+from cellblock.host.plan import RUNTIME
 from skillery.backends import FailureType
 
 SOURCE = Path(skillery.__file__).parent
-RUNTIME = SOURCE / "sandboxing" / "python_runner" / "runtime"
 
 
 def test_every_failure_type_has_a_distinct_cause_and_remedy() -> None:

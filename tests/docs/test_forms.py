@@ -38,6 +38,7 @@ def test_the_table_names_known_subjects() -> None:
         ("packages/skills-protocol-conformance/tests/stand_in.py", {"conformance", "api"}),
         ("src/skillery/identity/quotas.py", {"identity", "oidc", "openbao"}),
         ("src/skillery/builtin/linux_sandbox/sandbox.py", {"sandbox", "bubblewrap", "ray"}),
+        ("packages/cellblock/src/cellblock/host/groups.py", {"sandbox", "bubblewrap", "ray"}),
         ("migrations/versions/0001_first.py", {"database", "postgres", "maintenance"}),
         ("docs/guide/skills.md", {"docs"}),
         ("tests/support/prefork.py", set()),

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cellblock.egress.policy import Target, matches
 from skillery.errors import InvalidParams
 from skillery.formats.network import NetworkPattern, covers, parse_network_pattern
 from skillery.formats.timestamps import parse_until
-from skillery.sandboxing.egress.policy import Target, matches
 from tests.cli.test_cli import skillery
 from tests.conftest import Server, manifest, skill_files
 from tests.support.people import Caller, Who, people_settings

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from skillery.sandboxing.egress.lookups import BOUNDS
-from skillery.sandboxing.egress.service import Egress
-from skillery.sandboxing.egress.streams import Caps
+from cellblock.egress.lookups import BOUNDS
+from cellblock.egress.service import Egress
+from cellblock.egress.streams import Caps
 from skillery.testing.upstreams import upstream
 from tests.conftest import Server
 from tests.support.name_server import NameServer, answer_of

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skillery.sandboxing.egress import http_heads
-from skillery.sandboxing.egress.clienthello import MAX_BYTES, BadHello, server_name
-from skillery.sandboxing.egress.http_heads import BadHead, Body, Request
-from skillery.sandboxing.egress.policy import Denied
+from cellblock.egress import http_heads
+from cellblock.egress.clienthello import MAX_BYTES, BadHello, server_name
+from cellblock.egress.http_heads import BadHead, Body, Request
+from cellblock.egress.policy import Denied
 
 fuzzed = settings(max_examples=int(os.environ.get("SKILLERY_FUZZ_EXAMPLES", "100")), deadline=None)
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cellblock.egress.lookups import LookUpThreads, RunLookUps
+from cellblock.egress.policy import Denied, Policy, Target, parse_target
+from cellblock.egress.resolver import AddressRules, FixedHosts, checked_addresses
+from cellblock.egress.streams import Caps
 from skillery.formats.network import parse_network_pattern
-from skillery.sandboxing.egress.lookups import LookUpThreads, RunLookUps
-from skillery.sandboxing.egress.policy import Denied, Policy, Target, parse_target
-from skillery.sandboxing.egress.resolver import AddressRules, FixedHosts, checked_addresses
-from skillery.sandboxing.egress.streams import Caps
 
 SALES = Policy.parse(["https://*.salesforce.com", "https://api.example.com:8443", "http://plain.example.com"])
 

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from skillery.backends import NetworkUse
-from skillery.sandboxing.egress.log import Event, Uses
-from skillery.sandboxing.egress.policy import Policy
-from skillery.sandboxing.egress.process import RunProxy
-from skillery.sandboxing.egress.resolver import AddressRules
-from skillery.sandboxing.egress.service import Egress, EgressBroken
-from skillery.sandboxing.egress.streams import Caps
+from cellblock.egress.log import Event, Uses
+from cellblock.egress.policy import Policy
+from cellblock.egress.process import RunProxy
+from cellblock.egress.resolver import AddressRules
+from cellblock.egress.service import Egress, EgressBroken
+from cellblock.egress.streams import Caps
+from cellblock.values import NetworkUse
 from skillery.testing.upstreams import Upstream, client_context, ok, upstream
 from tests.support.processes import eventually_async
 

@@ -18,12 +18,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from cellblock.egress.listeners import ENVIRONMENT
+from cellblock.inside import landlock
 from skillery.backends import CodeCall, Job, Language, Limits, NetworkUse, Outcome, Place
 from skillery.builtin.linux_sandbox import LinuxSandboxSettings, open_sandbox
 from skillery.builtin.linux_sandbox.sandbox import LinuxSandbox
 from skillery.errors import StartupError
-from skillery.sandboxing.egress.listeners import ENVIRONMENT
-from skillery.sandboxing.linux.cell import landlock
 from skillery.testing.sandbox import MemoryHost, Trial
 from skillery.testing.sandbox.leftovers import assert_none_since, traces
 from skillery.testing.sandbox.trial import log_of, value_of

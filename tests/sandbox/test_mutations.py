@@ -37,7 +37,7 @@ from tests.sandbox import test_sandbox_linux, test_sandbox_lockdown
 from tests.support import processes
 from tests.support.processes import eventually, eventually_async
 
-CELL = zygotes.HERE / "cell"
+CELL = zygotes.HERE / "inside"
 TESTS = Path(__file__).parents[1]
 EVERYTHING = os.environ.get("SKILLERY_MUTATIONS") == "all"
 SUITES = (test_sandbox_lockdown.TestLockdown, test_sandbox_linux.TestLinuxSandbox)
@@ -362,9 +362,9 @@ def end_group(folder: Path) -> None:
 
 def changed_copy(folder: Path, *mutations: Mutation) -> Path:
     changed = folder / "changed"
-    shutil.copytree(CELL, changed / "cell", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(CELL, changed / "inside", ignore=shutil.ignore_patterns("__pycache__"))
     for mutation in mutations:
-        path = changed / "cell" / mutation.file
+        path = changed / "inside" / mutation.file
         source = path.read_text()
         assert source.count(mutation.old) == 1, f"{mutation.file} holds {mutation.old!r} {source.count(mutation.old)}x"
         path.write_text(source.replace(mutation.old, mutation.new))

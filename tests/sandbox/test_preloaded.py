@@ -23,9 +23,9 @@ from typing import Any
 
 import pytest
 
+from cellblock.host import processes
 from skillery.backends import KeepsWarm, Limits, PackageMount, Place, Warm
 from skillery.builtin.linux_sandbox import skillery_sandbox, zygotes
-from skillery.sandboxing.linux import processes
 from skillery.testing.sandbox import Trial
 from skillery.testing.sandbox.between_runs import check_nothing_is_left
 from skillery.testing.sandbox.leftovers import assert_none_since, descendants, traces
@@ -515,8 +515,8 @@ async def test_a_step_back_that_is_not_made_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     changed = tmp_path / "changed"
-    shutil.copytree(zygotes.HERE / "cell", changed / "cell")
-    program = changed / "cell" / "preloading.py"
+    shutil.copytree(zygotes.HERE / "inside", changed / "inside")
+    program = changed / "inside" / "preloading.py"
     assert program.read_text().count(step) == 1
     program.write_text(program.read_text().replace(step, "        pass" if step.startswith("        os") else ""))
     monkeypatch.setattr(zygotes, "HERE", changed)

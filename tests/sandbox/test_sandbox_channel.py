@@ -17,11 +17,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cellblock.host.channel import HEAD, BrokenSetup, Channel
+from cellblock.values import FailureKind
 from skillery.backends import CodeCall, Job, Limits, Place
 from skillery.builtin.linux_sandbox import LinuxSandboxSettings, open_sandbox
-from skillery.sandboxing.python_runner.dialogue import Dialogue
-from skillery.sandboxing.python_runner.setup import BrokenSetup
-from skillery.sandboxing.python_runner.wire import HEAD, Channel
+from skillery.jobs.dialogue import Dialogue
 from skillery.testing.sandbox import MemoryHost, Trial
 
 LIMITS = Limits(result_mb=1, blobs=3, blobs_mb=1, timeout_ms=20_000)
@@ -98,7 +98,7 @@ def assert_in_order(dialogue: Dialogue, host: MemoryHost) -> None:
         assert len(dialogue.result) <= LIMITS.result_mb << 20
         msgspec.json.decode(dialogue.result)
     if dialogue.failure is not None:
-        assert dialogue.failure.type
+        assert dialogue.failure.type or dialogue.failure.kind is not FailureKind.EXCEPTION
         assert len(dialogue.failure.message) <= 1000
         assert len(dialogue.failure.traceback) <= 4000
     assert len(dialogue.summary or "") <= 2000

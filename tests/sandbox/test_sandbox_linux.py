@@ -18,12 +18,12 @@ import pytest
 import pytest_asyncio
 import uvloop
 
+from cellblock.host import hierarchies, processes
 from skillery.backends import CodeCall, Job, Limits, Outcome, Place, SkillCall, SkillMount
 from skillery.builtin.linux_sandbox import LinuxSandboxSettings, open_sandbox, skillery_sandbox
 from skillery.builtin.linux_sandbox.sandbox import LinuxSandbox
 from skillery.builtin.linux_sandbox.zygote_answers import CannotStart
 from skillery.builtin.linux_sandbox.zygotes import Zygote
-from skillery.sandboxing.linux import hierarchies, processes
 from skillery.testing import SandboxContract, SharedSandbox
 from skillery.testing.sandbox import MemoryHost, Trial
 from skillery.testing.sandbox.leftovers import descendants
@@ -335,7 +335,7 @@ def test_groups_of_the_server_do_not_reach_the_code() -> None:
 @only_as_root
 def test_run_is_refused_with_remedy_without_user_namespaces() -> None:
     script = ASK + (
-        "from skillery.sandboxing.linux.cell import kernel, root\n"
+        "from cellblock.inside import kernel, root\n"
         "kernel.unshare(kernel.NEWUSER); root.write_own_maps(65533, 65533)\n"
         "open('/proc/sys/user/max_user_namespaces', 'w').write('0')\n"
         "print(asyncio.run(ask('def main(args): pass')))"
@@ -385,7 +385,7 @@ async def test_runs_die_with_a_killed_server_and_the_next_start_sweeps_up(tmp_pa
 
 FIND_GROUPS = """
 import sys
-from skillery.sandboxing.linux import groups
+from cellblock.host import groups
 print("ready", flush=True)
 sys.stdin.read()
 groups.find().close()

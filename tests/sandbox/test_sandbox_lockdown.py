@@ -21,11 +21,11 @@ from typing import Any
 
 import pytest
 
+from cellblock.host import hierarchies, processes
+from cellblock.inside import landlock
 from skillery.backends import Limits, Place
 from skillery.builtin.linux_sandbox import LinuxSandboxSettings, open_sandbox
 from skillery.builtin.linux_sandbox.sandbox import LinuxSandbox
-from skillery.sandboxing.linux import hierarchies, processes
-from skillery.sandboxing.linux.cell import landlock
 from skillery.testing.sandbox import Trial
 from skillery.testing.sandbox.leftovers import descendants
 from skillery.testing.sandbox.trial import SandboxCases, value_of

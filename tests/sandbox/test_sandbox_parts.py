@@ -18,16 +18,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skillery.backends import Failure, Limits, Log
-from skillery.errors import Busy
-from skillery.formats.kept_log import KeptLog
-from skillery.sandboxing.linux import groups, hierarchies, plan, processes, seccomp, syscalls, watchdog
-from skillery.sandboxing.linux.shares import Uids
-from skillery.sandboxing.python_runner.run_session import ended_early
-from skillery.sandboxing.python_runner.wire import HEAD, Channel, ChannelAbused
+from cellblock.filter import calls, rules
+from cellblock.host import groups, hierarchies, plan, processes, watchdog
+from cellblock.host.channel import HEAD, Channel, ChannelAbused
+from cellblock.host.logs import KeptLog
+from cellblock.host.sessions import ended_early
+from cellblock.host.shares import Uids
+from cellblock.values import Busy, Failure, FailureKind, Limits, Log
 
-EPERM, ENOSYS = (seccomp.REFUSE | errno.EPERM), (seccomp.REFUSE | errno.ENOSYS)
-EACCES, DOES_NOTHING = (seccomp.REFUSE | errno.EACCES), seccomp.REFUSE
+EPERM, ENOSYS = (rules.REFUSE | errno.EPERM), (rules.REFUSE | errno.ENOSYS)
+EACCES, DOES_NOTHING = (rules.REFUSE | errno.EACCES), rules.REFUSE
 
 
 def judge(program: bytes, architecture: int, number: int, *arguments: int) -> int:
@@ -39,112 +39,110 @@ def judge(program: bytes, architecture: int, number: int, *arguments: int) -> in
     while True:
         operation, if_true, if_false, value = code[place]
         place += 1
-        if operation == seccomp.LOAD:
+        if operation == rules.LOAD:
             accumulator = struct.unpack_from("=I", data, value)[0]
-        elif operation == seccomp.AND:
+        elif operation == rules.AND:
             accumulator &= value
-        elif operation == seccomp.JUMP:
+        elif operation == rules.JUMP:
             place += value
-        elif operation == seccomp.RETURN:
+        elif operation == rules.RETURN:
             return int(value)
         else:
-            holds = accumulator == value if operation == seccomp.EQUAL else accumulator >= value
+            holds = accumulator == value if operation == rules.EQUAL else accumulator >= value
             place += if_true if holds else if_false
 
 
 @pytest.mark.parametrize("cgroups", [True, False])
-@pytest.mark.parametrize("machine", syscalls.MACHINES)
+@pytest.mark.parametrize("machine", calls.MACHINES)
 def test_the_filter_answers_every_number_as_the_tables_say(machine: str, cgroups: bool) -> None:
-    program = seccomp.program(machine, cgroups=cgroups)
-    architecture = seccomp.ARCHITECTURE[machine]
-    judged = syscalls.numbers(syscalls.BY_ARGUMENT, machine).values()
-    expected = dict.fromkeys(syscalls.numbers(syscalls.ALLOWED, machine).values(), seccomp.ALLOW)
-    memory = dict.fromkeys(
-        syscalls.numbers(syscalls.ONLY_WITH_CGROUPS, machine).values(), seccomp.ALLOW if cgroups else EPERM
-    )
-    expected |= memory | dict.fromkeys(syscalls.numbers(syscalls.FORBIDDEN, machine).values(), EPERM)
-    expected |= dict.fromkeys(syscalls.numbers(syscalls.IGNORED, machine).values(), DOES_NOTHING)
+    program = rules.program(machine, cgroups=cgroups)
+    architecture = rules.ARCHITECTURE[machine]
+    judged = calls.numbers(calls.BY_ARGUMENT, machine).values()
+    expected = dict.fromkeys(calls.numbers(calls.ALLOWED, machine).values(), rules.ALLOW)
+    memory = dict.fromkeys(calls.numbers(calls.ONLY_WITH_CGROUPS, machine).values(), rules.ALLOW if cgroups else EPERM)
+    expected |= memory | dict.fromkeys(calls.numbers(calls.FORBIDDEN, machine).values(), EPERM)
+    expected |= dict.fromkeys(calls.numbers(calls.IGNORED, machine).values(), DOES_NOTHING)
     for number in range(1200):
         if number not in judged:
             assert judge(program, architecture, number) == expected.get(number, ENOSYS), number
 
 
-@pytest.mark.parametrize("machine", syscalls.MACHINES)
+@pytest.mark.parametrize("machine", calls.MACHINES)
 def test_an_additional_call_is_allowed_and_no_other(machine: str) -> None:
-    usual = seccomp.program(machine, cgroups=True)
-    wider = seccomp.program(machine, cgroups=True, also=("mount",))
-    architecture, mount = seccomp.ARCHITECTURE[machine], syscalls.numbers(syscalls.FORBIDDEN, machine)["mount"]
+    usual = rules.program(machine, cgroups=True)
+    wider = rules.program(machine, cgroups=True, also=("mount",))
+    architecture, mount = rules.ARCHITECTURE[machine], calls.numbers(calls.FORBIDDEN, machine)["mount"]
     differing = [n for n in range(700) if judge(usual, architecture, n) != judge(wider, architecture, n)]
     assert differing == [mount]
-    assert judge(wider, architecture, mount) == seccomp.ALLOW
+    assert judge(wider, architecture, mount) == rules.ALLOW
 
 
-@pytest.mark.parametrize("machine", syscalls.MACHINES)
+@pytest.mark.parametrize("machine", calls.MACHINES)
 def test_another_architecture_is_killed(machine: str) -> None:
-    program = seccomp.program(machine, cgroups=True)
-    assert judge(program, 0x40000003, 1) == seccomp.KILL_PROCESS
-    assert judge(program, seccomp.ARCHITECTURE[machine], 0x40000001) == seccomp.KILL_PROCESS
+    program = rules.program(machine, cgroups=True)
+    assert judge(program, 0x40000003, 1) == rules.KILL_PROCESS
+    assert judge(program, rules.ARCHITECTURE[machine], 0x40000001) == rules.KILL_PROCESS
 
 
-@pytest.mark.parametrize("machine", syscalls.MACHINES)
+@pytest.mark.parametrize("machine", calls.MACHINES)
 @given(high=st.integers(0, 2**32 - 1), low=st.integers(0, 2**32 - 1))
 def test_filter_checks_only_argument_bits_read_by_kernel(machine: str, high: int, low: int) -> None:
-    program, architecture = seccomp.program(machine, cgroups=True), seccomp.ARCHITECTURE[machine]
-    numbers = syscalls.numbers(syscalls.BY_ARGUMENT, machine)
+    program, architecture = rules.program(machine, cgroups=True), rules.ARCHITECTURE[machine]
+    numbers = calls.numbers(calls.BY_ARGUMENT, machine)
     wide = high << 32 | low
     expected = {
-        ("clone", (wide,)): EPERM if low & seccomp.NEW_NAMESPACES else seccomp.ALLOW,
+        ("clone", (wide,)): EPERM if low & rules.NEW_NAMESPACES else rules.ALLOW,
         ("ioctl", (0, high << 32 | 0x5412)): EPERM,
-        ("ioctl", (0, high << 32 | 0x5401)): seccomp.ALLOW,
-        ("socketpair", (wide, 1)): seccomp.ALLOW if low == 1 else EPERM,
-        ("socketpair", (high << 32 | 1, 5 | 0o2004000)): seccomp.ALLOW,
+        ("ioctl", (0, high << 32 | 0x5401)): rules.ALLOW,
+        ("socketpair", (wide, 1)): rules.ALLOW if low == 1 else EPERM,
+        ("socketpair", (high << 32 | 1, 5 | 0o2004000)): rules.ALLOW,
         ("socketpair", (1, 2)): EPERM,
-        ("fcntl", (0, wide)): EPERM if low in {1024, 1026} else seccomp.ALLOW,
+        ("fcntl", (0, wide)): EPERM if low in {1024, 1026} else rules.ALLOW,
         ("prctl", (high << 32 | 78,)): EPERM,
-        ("prlimit64", (wide,)): EPERM if low else seccomp.ALLOW,
-        ("sched_setscheduler", (wide,)): EPERM if low == 1 else seccomp.ALLOW,
+        ("prlimit64", (wide,)): EPERM if low else rules.ALLOW,
+        ("sched_setscheduler", (wide,)): EPERM if low == 1 else rules.ALLOW,
         ("sched_setattr", (high << 32 | 1,)): EPERM,
         ("sched_setparam", (high << 32 | 1,)): EPERM,
         ("sched_setaffinity", (high << 32 | 1,)): EPERM,
-        ("setpriority", (0, wide)): EPERM if low == 1 else seccomp.ALLOW,
+        ("setpriority", (0, wide)): EPERM if low == 1 else rules.ALLOW,
         ("setpriority", (high << 32 | 2, wide)): EPERM,
-        ("ioprio_set", (1, wide)): EPERM if low == 1 else seccomp.ALLOW,
+        ("ioprio_set", (1, wide)): EPERM if low == 1 else rules.ALLOW,
         ("ioprio_set", (high << 32 | 3, wide)): EPERM,
-        ("mmap", (0, 0, 0, wide)): EPERM if low & 0x40000 else seccomp.ALLOW,
-        ("fcntl", (0, high << 32 | 1031)): seccomp.ALLOW,
-        ("madvise", (0, 0, wide)): DOES_NOTHING if low in {3, 12, 20, 21} else seccomp.ALLOW,
+        ("mmap", (0, 0, 0, wide)): EPERM if low & 0x40000 else rules.ALLOW,
+        ("fcntl", (0, high << 32 | 1031)): rules.ALLOW,
+        ("madvise", (0, 0, wide)): DOES_NOTHING if low in {3, 12, 20, 21} else rules.ALLOW,
         ("setsockopt", (3, 1, high << 32 | 7)): DOES_NOTHING,
-        ("setsockopt", (3, 1, 9)): seccomp.ALLOW,
+        ("setsockopt", (3, 1, 9)): rules.ALLOW,
         ("setsockopt", (3, high << 32 | 1, 26)): EPERM,
         ("setsockopt", (3, 1, high << 32 | 50)): EPERM,
-        ("setsockopt", (3, 41, 26)): seccomp.ALLOW,
-        ("memfd_create", (0, wide)): EPERM if low & 4 else seccomp.ALLOW,
+        ("setsockopt", (3, 41, 26)): rules.ALLOW,
+        ("memfd_create", (0, wide)): EPERM if low & 4 else rules.ALLOW,
         ("socket", (high << 32 | 2, 1, 6)): EACCES,
         ("socket", (10, 2 | 0o2004000, 17)): EACCES,
-        ("socket", (1, 1, 0)): seccomp.REFUSE | errno.EAFNOSUPPORT,
+        ("socket", (1, 1, 0)): rules.REFUSE | errno.EAFNOSUPPORT,
         ("connect", (wide,)): EACCES,
         ("bind", (wide,)): EACCES,
         ("personality", (0x40000,)): EPERM,
-        ("personality", (0,)): seccomp.ALLOW,
+        ("personality", (0,)): rules.ALLOW,
     }
     for (name, arguments), answer in expected.items():
         assert judge(program, architecture, numbers[name], *arguments) == answer, (name, arguments)
 
 
-@pytest.mark.parametrize("machine", syscalls.MACHINES)
+@pytest.mark.parametrize("machine", calls.MACHINES)
 @given(high=st.integers(0, 2**32 - 1), low=st.integers(0, 2**32 - 1))
 def test_runs_with_a_network_have_tcp_as_a_client_and_nothing_else(machine: str, high: int, low: int) -> None:
-    architecture = seccomp.ARCHITECTURE[machine]
-    program = seccomp.program(machine, cgroups=True, network=True)
-    numbers = syscalls.numbers(syscalls.BY_ARGUMENT, machine)
+    architecture = rules.ARCHITECTURE[machine]
+    program = rules.program(machine, cgroups=True, network=True)
+    numbers = calls.numbers(calls.BY_ARGUMENT, machine)
     wide = high << 32 | low
     expected = {
-        ("socket", (high << 32 | 2, 1, 6)): seccomp.ALLOW,
-        ("socket", (10, 1 | 0o2004000, 0)): seccomp.ALLOW,
-        ("socket", (2, wide, 0)): seccomp.ALLOW if low & 0xF == 1 else EACCES,
+        ("socket", (high << 32 | 2, 1, 6)): rules.ALLOW,
+        ("socket", (10, 1 | 0o2004000, 0)): rules.ALLOW,
+        ("socket", (2, wide, 0)): rules.ALLOW if low & 0xF == 1 else EACCES,
         ("socket", (2, 1, 262)): EPERM,
-        ("socket", (1, 1, 0)): seccomp.REFUSE | errno.EAFNOSUPPORT,
-        ("connect", (wide,)): seccomp.ALLOW,
+        ("socket", (1, 1, 0)): rules.REFUSE | errno.EAFNOSUPPORT,
+        ("connect", (wide,)): rules.ALLOW,
         ("bind", (wide,)): EACCES,
         ("listen", (wide,)): EACCES,
         ("accept", (wide,)): EACCES,
@@ -155,37 +153,37 @@ def test_runs_with_a_network_have_tcp_as_a_client_and_nothing_else(machine: str,
             assert judge(program, architecture, numbers[name], *arguments) == answer, (name, arguments)
 
 
-@pytest.mark.parametrize("machine", syscalls.MACHINES)
+@pytest.mark.parametrize("machine", calls.MACHINES)
 @given(flags=st.integers(0, 2**64 - 1))
 def test_without_cgroups_memory_that_no_watchdog_sees_cannot_be_had(machine: str, flags: int) -> None:
-    program, architecture = seccomp.program(machine, cgroups=False), seccomp.ARCHITECTURE[machine]
-    numbers = syscalls.numbers(syscalls.BY_ARGUMENT, machine)
+    program, architecture = rules.program(machine, cgroups=False), rules.ARCHITECTURE[machine]
+    numbers = calls.numbers(calls.BY_ARGUMENT, machine)
     shared_anonymous = flags & 0x21 == 0x21
     answer = judge(program, architecture, numbers["mmap"], 0, 0, 0, flags)
-    assert answer == (EPERM if shared_anonymous or flags & 0x40000 else seccomp.ALLOW)
+    assert answer == (EPERM if shared_anonymous or flags & 0x40000 else rules.ALLOW)
     assert judge(program, architecture, numbers["fcntl"], 3, 1031, 1 << 20) == EPERM
 
 
-@pytest.mark.parametrize("machine", syscalls.MACHINES)
+@pytest.mark.parametrize("machine", calls.MACHINES)
 def test_where_the_channel_takes_descriptors_none_can_be_sent(machine: str) -> None:
-    numbers, architecture = syscalls.numbers(syscalls.BY_ARGUMENT, machine), seccomp.ARCHITECTURE[machine]
+    numbers, architecture = calls.numbers(calls.BY_ARGUMENT, machine), rules.ARCHITECTURE[machine]
     for name in ("sendmsg", "sendmmsg"):
-        assert judge(seccomp.program(machine, cgroups=True, rights=False), architecture, numbers[name], 3) == EPERM
-        allowed = judge(seccomp.program(machine, cgroups=True, rights=True), architecture, numbers[name], 3)
-        assert allowed == seccomp.ALLOW
+        assert judge(rules.program(machine, cgroups=True, rights=False), architecture, numbers[name], 3) == EPERM
+        allowed = judge(rules.program(machine, cgroups=True, rights=True), architecture, numbers[name], 3)
+        assert allowed == rules.ALLOW
 
 
 def test_the_tables_name_no_call_twice() -> None:
-    for machine in syscalls.MACHINES:
+    for machine in calls.MACHINES:
         tables = (
-            syscalls.ALLOWED,
-            syscalls.BY_ARGUMENT,
-            syscalls.ONLY_WITH_CGROUPS,
-            syscalls.IGNORED,
-            syscalls.ABSENT,
-            syscalls.FORBIDDEN,
+            calls.ALLOWED,
+            calls.BY_ARGUMENT,
+            calls.ONLY_WITH_CGROUPS,
+            calls.IGNORED,
+            calls.ABSENT,
+            calls.FORBIDDEN,
         )
-        found = [number for table in tables for number in syscalls.numbers(table, machine).values()]
+        found = [number for table in tables for number in calls.numbers(table, machine).values()]
         assert len(found) == len(set(found))
 
 
@@ -391,11 +389,13 @@ def test_uids_are_never_shared_and_last_used_again() -> None:
 
 
 def test_the_ways_a_process_ends_have_their_words() -> None:
-    assert ended_early(9) == Failure("ProcessKilled", "the process was killed by SIGKILL before it returned a result")
-    assert ended_early(24).type == "CpuTimeExceeded"
+    assert ended_early(9) == Failure(
+        FailureKind.KILLED, "the process was killed by SIGKILL before it returned a result"
+    )
+    assert ended_early(24).kind is FailureKind.CPU_TIME
     assert ended_early(34).message == "the process was killed by SIGRTMIN before it returned a result"
     assert ended_early(3 << 8) == Failure(
-        "ProcessExited", "the process exited with status 3 before it returned a result"
+        FailureKind.EXITED, "the process exited with status 3 before it returned a result"
     )
 
 
@@ -485,7 +485,7 @@ async def test_the_watchdog_waits_for_no_thread_of_others(sharing: int) -> None:
 
 WORKSHOP = """
 import os, resource, sys
-from skillery.sandboxing.linux.cell import kernel, workshop
+from cellblock.inside import kernel, workshop
 kernel.unshare(kernel.NEWNS)
 workshop.leave_room()
 own = os.open('/proc/self/ns/mnt', os.O_RDONLY)

@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 
+from cellblock.host import hierarchies, processes
+from cellblock.inside import forks
 from skillery.backends import CodeCall, Job, Limits, Place
 from skillery.builtin.linux_sandbox import skillery_sandbox
 from skillery.builtin.linux_sandbox.zygotes import SHARED_FROM_MB
-from skillery.sandboxing.linux import hierarchies, processes
-from skillery.sandboxing.linux.cell import forks
 from skillery.testing.sandbox import MemoryHost, Trial
 from skillery.testing.sandbox.leftovers import assert_none_since, descendants, traces
 from skillery.testing.sandbox.secrets import SEARCH
@@ -368,7 +368,7 @@ async def test_a_waiting_engine_uses_no_processor(tmp_path: Path) -> None:
 
 def test_a_zygote_with_a_second_thread_refuses_to_fork() -> None:
     script = (
-        "import threading; from skillery.sandboxing.linux.cell import forks, kernel\n"
+        "import threading; from cellblock.inside import forks, kernel\n"
         "forks.check_threads()\n"
         "threading.Thread(target=threading.Event().wait, daemon=True).start()\n"
         "try: forks.check_threads()\n"

@@ -49,7 +49,7 @@ PLUGINS = "bubblewrap oidc openbao ray s3 scanner"
 # src/skillery/X/, tests/X/ or plugins/skillery-X/ adds the subject X itself.
 ALSO = {
     r"src/skillery/database/|migrations/|alembic\.ini": "database postgres maintenance",
-    r"src/skillery/(sandboxing|builtin|testing/sandbox)/|src/runtime/": "sandbox bubblewrap ray",
+    r"packages/cellblock/|src/(skillery/(builtin|jobs|sandboxing|testing/sandbox)|runtime)\b": "sandbox bubblewrap ray",
     r"src/skillery/testing/(?!sandbox/)": f"plugins audit contents {PLUGINS}",
     r"src/skillery/((commands|failure_types|hookspecs|routes)\.py|backends/|plugins/)": f"plugins {PLUGINS}",
     r"src/skillery/((__init__|__main__|errors)\.py|settings|context/)": "app api",

@@ -20,7 +20,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, cast
 
-from skillery.sandboxing.linux.cell import kernel
+from cellblock.inside import kernel
 
 # The resolver tries once, for a minute, so a look-up that hangs occupies a thread longer than any test takes.
 FILES = {"resolv.conf": "nameserver 127.0.0.1\noptions timeout:60 attempts:1\n", "nsswitch.conf": "hosts: files dns\n"}

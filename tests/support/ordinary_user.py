@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import NoReturn
 
-from skillery.sandboxing.linux.cell import kernel
+from cellblock.inside import kernel
 
 USER = 65533
 PROCESSES = 8192

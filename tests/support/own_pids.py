@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from skillery.sandboxing.linux.cell import kernel
+from cellblock.inside import kernel
 
 
 def main() -> None:

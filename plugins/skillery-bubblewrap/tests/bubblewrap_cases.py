@@ -201,7 +201,7 @@ FACTS = {
         "list(sys.flags), sys.path, sys.argv, sys.orig_argv, os.getcwd(), sys.getfilesystemencoding(),",
         "locale.getlocale(), sys.executable",
     ),
-    "modules": value("sorted(n for n in sys.modules if n.startswith(('cell', 'skill', '__main__', 'runtime')))"),
+    "modules": value("sorted(n for n in sys.modules if n.startswith(('inside', 'skill', '__main__', 'runtime')))"),
     "environment at start": value("b'SERVER' in open('/proc/self/environ', 'rb').read()"),
     "scheduling": value("os.nice(0), os.sched_getscheduler(0), open('/proc/self/oom_score_adj').read()"),
     "signals": value("[str(signal.getsignal(n)) for n in (1, 2, 3, 13, 15, 17)]"),
@@ -287,7 +287,8 @@ ATTACKS = {
         "tried(os.nice, -5), tried(os.sched_setscheduler, 0, 1, os.sched_param(1)), tried(os.setpriority, 0, 1, -5)"
     ),
     "packages of the server": value(
-        "[tried(__import__, name) for name in ('skillery', 'skillery_bubblewrap', 'msgspec', 'cell', 'prologue')]"
+        "[tried(__import__, name) for name in ('skillery', 'skillery_bubblewrap', 'cellblock', 'msgspec', 'inside', "
+        "'prologue')]"
     ),
     "every system call": Case(
         """

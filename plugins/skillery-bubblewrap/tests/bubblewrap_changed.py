@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 
 import skillery_bubblewrap
-from skillery.sandboxing import INSIDE
+from cellblock.parts import INSIDE
 from skillery_bubblewrap import process, run, sandbox
 
 Edit = tuple[str, str, str]
@@ -21,7 +21,7 @@ Edit = tuple[str, str, str]
 
 def changed_copy(folder: Path, edits: Iterable[Edit]) -> Path:
     changed = folder / "changed"
-    for source, name in ((Path(skillery_bubblewrap.__file__).parent, "package"), (INSIDE, "cell")):
+    for source, name in ((Path(skillery_bubblewrap.__file__).parent, "package"), (INSIDE, "inside")):
         shutil.copytree(source, changed / name, ignore=shutil.ignore_patterns("__pycache__"))
     for file, old, new in edits:
         path = changed / file
@@ -44,8 +44,8 @@ def use_changed(folder: Path, put: Callable[[object, str, object], None]) -> Non
     """Let all sandboxes that start later use the copy."""
     command = module(folder / "package" / "command.py")
     command.__dict__["PROLOGUE"] = folder / "package" / "inside" / "prologue.py"
-    command.__dict__["INSIDE"] = folder / "cell"
+    command.__dict__["INSIDE"] = folder / "inside"
     put(process, "LAUNCHER", folder / "package" / "inside" / "launcher.py")
-    put(process, "INSIDE", folder / "cell")
+    put(process, "INSIDE", folder / "inside")
     put(run, "command", command)
     put(sandbox, "fixed", command.fixed)

@@ -16,9 +16,9 @@ import pytest
 import pytest_asyncio
 
 from bubblewrap_here import CHECKOUT, bwrap, make
+from cellblock.host import hierarchies
 from skillery.backends import CodeCall, Job, Limits, Place, SkillMount
 from skillery.errors import SandboxUnavailable, StartupError
-from skillery.sandboxing.linux import hierarchies
 from skillery.testing import SandboxFunctions, SandboxIsolation, SharedSandbox
 from skillery.testing.sandbox import MemoryHost, Trial
 from skillery.testing.sandbox.attacks import EscapeCases, SystemCallCases

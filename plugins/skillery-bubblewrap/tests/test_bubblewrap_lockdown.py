@@ -19,8 +19,8 @@ from pathlib import Path
 import pytest
 
 from bubblewrap_here import bwrap, make
+from cellblock.host import hierarchies
 from skillery.backends import CodeCall, Job, Limits
-from skillery.sandboxing.linux import hierarchies
 from skillery.testing.sandbox import MemoryHost, Trial
 from skillery.testing.sandbox.leftovers import descendants
 from skillery.testing.sandbox.trial import SandboxCases
@@ -171,7 +171,7 @@ class TestLockdown(SandboxCases):
         code = "def main(args): return open('/proc/self/mountinfo').read().splitlines()"
         lines = await trial.value(code, skills=(skill,), blobs=(trial.blob("blob:x", b"content"),))
         mounts = [(line.split()[4], set(line.split()[5].split(","))) for line in lines]
-        assert {"/", "/usr", "/skills/mine", "/blobs/blob:x", "/run/skillery/cell"} <= {point for point, _ in mounts}
+        assert {"/", "/usr", "/skills/mine", "/blobs/blob:x", "/run/skillery/inside"} <= {point for point, _ in mounts}
         writable = ("/workspace", "/tmp", "/dev/", "/proc")
         assert [point for point, options in mounts if "ro" not in options and not point.startswith(writable)] == []
         assert [point for point, options in mounts if "nosuid" not in options] == []

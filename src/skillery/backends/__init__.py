@@ -1,6 +1,6 @@
 """The interface between Skillery and its backends and plugins: Protocols, and the frozen values that they exchange.
 
-Plugin packages may import this package, `skillery.hookimpl`, `skillery.errors`, `skillery.sandboxing` (parts of
+Plugin packages may import this package, `skillery.hookimpl`, `skillery.errors`, `skillery.jobs` (for
 sandboxes), `skillery.testing`, `skillery.commands` and `skillery.routes`. All other modules of Skillery are private.
 """
 

@@ -22,25 +22,25 @@ from pathlib import Path
 
 import msgspec
 
+from cellblock.host.channel import BrokenSetup, Channel
+from cellblock.host.plan import HERE
+from cellblock.host.sessions import run_whole
 from skillery import hookimpl
 from skillery.backends import Capability, Failure, FailureType, Job, Offer, Outcome, Place, Probe, RunHost, Sandbox
-from skillery.sandboxing import python_runner
-from skillery.sandboxing.python_runner import languages
-from skillery.sandboxing.python_runner.collecting import (
+from skillery.jobs import languages
+from skillery.jobs.collecting import (
     Collection,
     collect,
     collecting_dialogue,
     collection_of,
     try_to_collect,
 )
-from skillery.sandboxing.python_runner.dialogue import Dialogue, NoHost
-from skillery.sandboxing.python_runner.job_header import Places, job_header
-from skillery.sandboxing.python_runner.logs import LogPipe
-from skillery.sandboxing.python_runner.run_session import RunSession, run_whole
-from skillery.sandboxing.python_runner.setup import BrokenSetup, filling_seconds
-from skillery.sandboxing.python_runner.wire import Channel
+from skillery.jobs.dialogue import Dialogue, NoHost
+from skillery.jobs.filling import filling_seconds
+from skillery.jobs.header import Places, job_header
+from skillery.jobs.outcomes import LogPipe, RunSession
 
-RUNNER = Path(python_runner.__file__).parent
+RUNNER = HERE
 START = "import sys; sys.path.append('.'); from runtime import _run; _run.main(int(sys.argv[1]))"
 SETUP_SECONDS = 20.0
 LOG_SECONDS = 0.5

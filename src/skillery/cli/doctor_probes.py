@@ -242,7 +242,7 @@ class SeenProgram(msgspec.Struct, frozen=True):
 async def seen_programs(sandbox: Sandbox) -> list[SeenProgram]:
     """Look up the usual programs in a run. The sandbox must be started. Return [] if the run fails."""
     from skillery.backends import CodeCall, Job, Limits
-    from skillery.sandboxing.python_runner.dialogue import NoHost
+    from skillery.jobs import NoHost
 
     names = [program for programs in USUAL.values() for program in programs]
     args = msgspec.json.encode({"names": names})

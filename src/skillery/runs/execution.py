@@ -12,6 +12,7 @@ from skillery.backends import Capability, Failure, FailureType, Job, Log, Outcom
 from skillery.context.threads import REDACTION
 from skillery.context.tracing import span
 from skillery.errors import SkilleryError
+from skillery.jobs.outcomes import with_stack
 from skillery.runs.active_run import ActiveRun
 from skillery.runs.declarations import checked
 from skillery.runs.display import with_text
@@ -22,7 +23,6 @@ from skillery.runs.packages import GrantedSecrets, SecretsRefused
 from skillery.runs.preparation import Prepared
 from skillery.runs.redaction import Redaction
 from skillery.runs.run_host import CalledHost, Host
-from skillery.sandboxing.python_runner.run_session import with_stack
 
 log = logging.getLogger(__name__)
 

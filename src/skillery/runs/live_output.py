@@ -10,8 +10,8 @@ import asyncio
 
 import msgspec
 
+from cellblock.host.logs import KeptLog
 from skillery.backends import Log, Progress
-from skillery.formats.kept_log import KeptLog
 from skillery.runs.display import displayable
 from skillery.runs.redaction import RedactedStream, Redaction
 from skillery.runs.results import EndStatus

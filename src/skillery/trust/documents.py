@@ -11,12 +11,12 @@ from urllib.parse import SplitResult, urlsplit
 
 import httpx
 
+from cellblock.egress.lookups import Bounds, LookUpThreads, RunLookUps
+from cellblock.egress.policy import DEFAULT_PORTS, Denied, Scheme, canonical_host
+from cellblock.egress.resolver import AddressRules, checked_addresses
+from cellblock.egress.streams import Caps
 from skillery.errors import Unavailable
 from skillery.formats.wording import quoted
-from skillery.sandboxing.egress.lookups import Bounds, LookUpThreads, RunLookUps
-from skillery.sandboxing.egress.policy import DEFAULT_PORTS, Denied, Scheme, canonical_host
-from skillery.sandboxing.egress.resolver import AddressRules, checked_addresses
-from skillery.sandboxing.egress.streams import Caps
 
 MOST_BYTES = 512 * 1024
 SECONDS = 5.0

@@ -21,13 +21,13 @@ from urllib.parse import urlsplit
 import httpx
 import msgspec
 
+from cellblock.egress.lookups import Bounds, LookUpThreads, RunLookUps
+from cellblock.egress.policy import Denied, Scheme, Target, parse_target
+from cellblock.egress.resolver import AddressRules, checked_addresses, is_public
+from cellblock.egress.streams import Caps
 from skillery.backends import Event
 from skillery.errors import InvalidParams
 from skillery.formats.wording import quoted
-from skillery.sandboxing.egress.lookups import Bounds, LookUpThreads, RunLookUps
-from skillery.sandboxing.egress.policy import Denied, Scheme, Target, parse_target
-from skillery.sandboxing.egress.resolver import AddressRules, checked_addresses, is_public
-from skillery.sandboxing.egress.streams import Caps
 
 MOST_ANSWER_BYTES = 64 * 1024
 GONE = 410

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta
 from sqlalchemy import Connection, delete, func, insert, select
 
+from cellblock.egress.policy import Denied
 from skillery import audit
 from skillery.audit import Actor
 from skillery.backends import Identity
@@ -24,7 +25,6 @@ from skillery.events import BY_REQUEST, EVENT_TYPES
 from skillery.formats.names import parse_grantee
 from skillery.formats.wording import did_you_mean, quoted
 from skillery.method import Method, Params, about
-from skillery.sandboxing.egress.policy import Denied
 from skillery.webhooks.queue import database_now, head_of, wanted
 from skillery.webhooks.sending import Sender, message, new_secret, origin_of
 

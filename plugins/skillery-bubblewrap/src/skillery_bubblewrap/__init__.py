@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import msgspec
 
+from cellblock.parts import Egress, Uids
 from skillery import hookimpl
 from skillery.backends import Offer, Place
 from skillery.errors import StartupError
-from skillery.sandboxing import Egress, Uids
 from skillery_bubblewrap.sandbox import BubblewrapSandbox
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
+from cellblock.parts import INSIDE, RUNTIME, hidden, is_open_to_all, prefixes, root
 from skillery.backends import Job
-from skillery.sandboxing import INSIDE, RUNTIME, hidden, is_open_to_all, prefixes, root
 from skillery_bubblewrap import inside
 
 STAGE = "/sys"
@@ -137,7 +137,7 @@ def arguments(job: Job, fixed: Fixed, sources: Sources, limits: dict[str, int], 
         found += ["--ro-bind", sources.path(prefix, "the interpreter"), prefix]
     found += fixed.packages
     found += ["--proc", "/proc"]
-    for source, name in ((RUNTIME, "runtime"), (INSIDE, "cell"), (PROLOGUE, "prologue.py")):
+    for source, name in ((RUNTIME, "runtime"), (INSIDE, "inside"), (PROLOGUE, "prologue.py")):
         found += ["--ro-bind", sources.path(source, "the runtime"), f"/run/skillery/{name}"]
     found += given(job, sources)
     found += own(limits)

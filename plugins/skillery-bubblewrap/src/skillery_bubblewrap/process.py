@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from skillery.sandboxing import INSIDE
+from cellblock.parts import INSIDE
 from skillery_bubblewrap import inside
 from skillery_bubblewrap.command import python
 

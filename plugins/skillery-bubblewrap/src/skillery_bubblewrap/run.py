@@ -9,39 +9,44 @@ import os
 import platform
 import socket
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 
-from skillery.backends import CodeCall, Failure, FailureType, Job, Outcome, RunHost
-from skillery.sandboxing import (
-    COLLECTING_LIMITS,
+from cellblock import Busy
+from cellblock.parts import (
     PROXY_ENVIRONMENT,
     PROXY_PORT,
     BrokenSetup,
     Channel,
-    Collection,
     ControlGroup,
     ControlGroups,
-    Dialogue,
     Egress,
     EgressBroken,
-    LogPipe,
-    Places,
     Processors,
-    RunSession,
     Session,
     Uids,
     call_filter,
+    cpu_seconds,
+    exceeds_memory,
+    run_whole,
+    tree_limits,
+)
+from skillery.backends import CodeCall, Failure, FailureType, Job, Outcome, RunHost
+from skillery.jobs import (
+    COLLECTING_LIMITS,
+    Collection,
+    Dialogue,
+    LogPipe,
+    Places,
+    RunSession,
     collect,
     collecting_dialogue,
     collection_of,
-    cpu_seconds,
-    exceeds_memory,
     filling_seconds,
     job_header,
-    run_whole,
-    tree_limits,
+    limits_of,
     try_to_collect,
 )
 from skillery_bubblewrap import command
@@ -99,7 +104,7 @@ class BubblewrapRun:
         self._job = job
         self._host = host
         self._log = LogPipe(job.limits.log_kb * 1024, host)
-        self._limits = tree_limits(job.limits, cgroups=capabilities.memory_held)
+        self._limits = tree_limits(limits_of(job.limits), cgroups=capabilities.memory_held)
         self._uid: int | None = None
         self._group: ControlGroup | None = None
         self._bwrap: Bwrap | None = None
@@ -116,7 +121,7 @@ class BubblewrapRun:
         try:
             async with asyncio.timeout(seconds):
                 dialogue = await self._set_up()
-        except (BrokenSetup, EgressBroken, command.NotThere) as problem:
+        except (Busy, BrokenSetup, EgressBroken, command.NotThere) as problem:
             if not self._oom_kills():  # else the outcome names the limit
                 self._session.stopped = Failure(FailureType.SANDBOX_ERROR, str(problem))
         except TimeoutError:
@@ -142,7 +147,8 @@ class BubblewrapRun:
         if self._means.groups is not None:
             self._group = self._means.groups.make()
             # One process more than the group's allowance for pid 1: bwrap itself, outside.
-            self._group.limit(msgspec.structs.replace(self._job.limits, processes=self._job.limits.processes + 1))
+            limits = limits_of(self._job.limits)
+            self._group.limit(replace(limits, processes=limits.processes + 1))
         self._end_of_channel, theirs = socket.socketpair()
         with theirs:
             self._bwrap = self._start(theirs.fileno())
@@ -234,7 +240,7 @@ class BubblewrapRun:
         await dialogue.wait_ready()
         proxy = PROXY_ENVIRONMENT if self._job.network else {}
         header = job_header(self._job, {**proxy, **self._job.environment}, Places())
-        await self._channel.send(header | {"cpu_seconds": cpu_seconds(self._job.limits)}, self._job.args)
+        await self._channel.send(header | {"cpu_seconds": cpu_seconds(limits_of(self._job.limits))}, self._job.args)
         await dialogue.go()
         return dialogue
 

@@ -10,11 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import skillery
-from skillery.backends import Capability, CodeCall, Job, Limits, Outcome, Place, Probe, RunHost, Sandbox
-from skillery.errors import SandboxUnavailable
-from skillery.sandboxing import (
+from cellblock.parts import (
     Egress,
-    NoHost,
     Processors,
     Uids,
     cgroup_probes,
@@ -23,9 +20,11 @@ from skillery.sandboxing import (
     landlock,
     machine_probe,
     namespace_fix,
-    run_probes,
     watchdog_possible,
 )
+from skillery.backends import Capability, Job, Outcome, Place, Probe, RunHost, Sandbox
+from skillery.errors import SandboxUnavailable
+from skillery.jobs import NO_OP, NoHost, probe_of, run_probes
 from skillery_bubblewrap.command import fixed
 from skillery_bubblewrap.run import HostCapabilities, run_job
 
@@ -57,12 +56,6 @@ OLDEST = (0, 7)
 """The first version of bwrap with --size, --perms and --json-status-fd."""
 VERSION_SECONDS = 10
 LANDLOCK_FIX = "use a kernel from 5.13 on with `landlock` among its security modules, or set allow_degraded"
-NO_OP = Job(
-    run_id="run_0",
-    call=CodeCall("def main(args): return True", "main"),
-    args=b"{}",
-    limits=Limits(timeout_ms=10_000, memory_mb=256),
-)
 
 
 class BubblewrapSandbox(Sandbox):
@@ -88,7 +81,8 @@ class BubblewrapSandbox(Sandbox):
                 self._means = await self._find_means()
 
     async def _find_means(self) -> HostCapabilities:
-        for probe in (machine_probe(), interpreter_probe(), await asyncio.to_thread(self._program_probe)):
+        program = await asyncio.to_thread(self._program_probe)
+        for probe in (probe_of(machine_probe()), probe_of(interpreter_probe()), program):
             if not probe.ok:
                 raise SandboxUnavailable(f"the sandbox `bubblewrap` cannot use {probe.detail}: {probe.fix}")
         capabilities = self._look_around()
@@ -147,15 +141,16 @@ class BubblewrapSandbox(Sandbox):
         return Probe("bwrap", new_enough, found, "" if new_enough else "bubblewrap 0.7 or newer is needed: " + INSTALL)
 
     def probe(self) -> list[Probe]:
-        machine, program = machine_probe(), self._program_probe()
+        machine, program = probe_of(machine_probe()), self._program_probe()
         if not machine.ok or not program.ok:
             return [machine, program]
         version = landlock.abi()
         locked = f"version {version}" if version else "the kernel has none"
         fix = "" if version else LANDLOCK_FIX
-        found = [machine, program, interpreter_probe(), Probe("landlock", version > 0, locked, fix), *cgroup_probes()]
+        land = Probe("landlock", version > 0, locked, fix)
+        parts = [machine, program, probe_of(interpreter_probe()), land, *map(probe_of, cgroup_probes())]
         *languages, ran = run_probes(self._run_apart)
-        return [*found, *languages, ran if ran.ok else Probe(ran.name, False, ran.detail, namespace_fix())]
+        return [*parts, *languages, ran if ran.ok else Probe(ran.name, False, ran.detail, namespace_fix())]
 
     async def _run_apart(self, jobs: Sequence[Job]) -> list[Outcome]:
         """Run jobs in a separate sandbox. Any thread may call this method."""

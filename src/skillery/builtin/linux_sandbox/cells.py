@@ -14,14 +14,14 @@ from typing import Any, Protocol
 
 import msgspec
 
-from skillery.backends import Limits
+from cellblock.host.channel import Channel
+from cellblock.host.groups import ControlGroup
+from cellblock.host.logs import LogPipe
+from cellblock.host.processes import descendants, pid_of
+from cellblock.inside import calls
+from cellblock.values import Limits
 from skillery.builtin.linux_sandbox.links import Packets, Received
 from skillery.builtin.linux_sandbox.unmounting import Unmounting
-from skillery.sandboxing.linux.cell import calls
-from skillery.sandboxing.linux.groups import ControlGroup
-from skillery.sandboxing.linux.processes import descendants, pid_of
-from skillery.sandboxing.python_runner.logs import LogPipe
-from skillery.sandboxing.python_runner.wire import Channel
 
 STATUS = struct.Struct("=i")
 FAILURE = calls.FAILURE

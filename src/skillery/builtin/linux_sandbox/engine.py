@@ -8,29 +8,31 @@ from typing import Any
 
 import msgspec
 
-from skillery.backends import Failure, FailureType, Job, Log, Outcome, RunHost, Used
+from cellblock.egress.listeners import ENVIRONMENT as PROXY_ENVIRONMENT
+from cellblock.egress.listeners import PORT as PROXY_PORT
+from cellblock.egress.service import Egress, EgressBroken, Session
+from cellblock.host import watchdog
+from cellblock.host.channel import BrokenSetup, Channel
+from cellblock.host.groups import ControlGroups
+from cellblock.host.plan import cpu_seconds, mount_entries, shape
+from cellblock.host.sessions import run_whole
+from cellblock.values import Busy, Log, Used
+from skillery.backends import Failure, FailureType, Job, Outcome, RunHost
 from skillery.builtin.linux_sandbox.cells import Cell, Demand
 from skillery.builtin.linux_sandbox.pool import Pool
 from skillery.builtin.linux_sandbox.warm_environments import WarmEnvironments
 from skillery.builtin.linux_sandbox.zygote_answers import CannotMount, CannotStart, ZygoteLost
-from skillery.sandboxing.egress.listeners import ENVIRONMENT as PROXY_ENVIRONMENT
-from skillery.sandboxing.egress.listeners import PORT as PROXY_PORT
-from skillery.sandboxing.egress.service import Egress, EgressBroken, Session
-from skillery.sandboxing.linux import watchdog
-from skillery.sandboxing.linux.groups import ControlGroups
-from skillery.sandboxing.linux.plan import cpu_seconds, given, shape
-from skillery.sandboxing.python_runner.collecting import (
+from skillery.jobs.collecting import (
     Collection,
     collect,
     collecting_dialogue,
     collection_of,
     try_to_collect,
 )
-from skillery.sandboxing.python_runner.dialogue import Dialogue
-from skillery.sandboxing.python_runner.job_header import Places, job_header
-from skillery.sandboxing.python_runner.run_session import RunSession, run_whole
-from skillery.sandboxing.python_runner.setup import BrokenSetup, filling_seconds
-from skillery.sandboxing.python_runner.wire import Channel
+from skillery.jobs.dialogue import Dialogue
+from skillery.jobs.filling import filling_seconds
+from skillery.jobs.header import Places, job_header, mounts_of
+from skillery.jobs.outcomes import RunSession, limits_of, sink_of
 
 SETUP_SECONDS = 20.0
 ATTEMPTS = 4
@@ -78,7 +80,7 @@ class CellRun:
         self._capabilities = capabilities
         self._job = job
         self._host = host
-        self._demand = Demand(shape(job.limits), PROXY_PORT if job.network else None)
+        self._demand = Demand(shape(limits_of(job.limits)), PROXY_PORT if job.network else None)
         self._egress: Session | None = None
         self._cell: Cell | None = None
         self._collector: Cell | None = None
@@ -94,7 +96,7 @@ class CellRun:
         try:
             async with asyncio.timeout(seconds):
                 dialogue = await self._set_up()
-        except (BrokenSetup, CannotStart, CannotMount, EgressBroken) as problem:
+        except (Busy, BrokenSetup, CannotStart, CannotMount, EgressBroken) as problem:
             if not self._oom_kills():  # else the outcome names the limit
                 self._session.stopped = Failure(FailureType.SANDBOX_ERROR, str(problem))
         except TimeoutError:
@@ -130,11 +132,11 @@ class CellRun:
         If the zygote has preloaded the only environment of the job, its packages are mounted already.
         """
         is_there = self._pool is not self._capabilities.pool and len(self._job.packages) == 1
-        return given(self._job, root=self._capabilities.root, packages=not is_there)
+        return mount_entries(mounts_of(self._job, packages=not is_there), root=self._capabilities.root)
 
     async def _enter(self, entries: list[dict[str, Any]]) -> Dialogue:
         cell = self._cell = await self._pool.take(self._demand)
-        cell.log.keep(self._job.limits.log_kb * 1024, self._host)
+        cell.log.keep(self._job.limits.log_kb * 1024, sink_of(self._host))
         mounting = asyncio.create_task(cell.home.mount(cell, entries)) if entries else None
         try:
             channel = cell.channel or await self._open_channel(cell)
@@ -165,7 +167,7 @@ class CellRun:
         """Send the job while its mounts are made. Raise BrokenSetup, CannotMount or ZygoteLost if a step fails."""
         proxy = PROXY_ENVIRONMENT if self._job.network else {}
         header = job_header(self._job, {**proxy, **self._job.environment}, Places())
-        await channel.send(header | {"cpu_seconds": cpu_seconds(self._job.limits)}, self._job.args)
+        await channel.send(header | {"cpu_seconds": cpu_seconds(limits_of(self._job.limits))}, self._job.args)
         if mounting is not None:
             await mounting
         dialogue = Dialogue(channel, self._job, self._host)
@@ -241,7 +243,7 @@ class CellRun:
     async def _collect_beside(self, cell: Cell, collection: Collection) -> None:
         """Collect in a new cell, which sees the workspace of the ended one."""
         fresh = self._collector = await self._pool.next_to(cell)
-        fresh.log.keep(self._job.limits.log_kb * 1024, self._host)
+        fresh.log.keep(self._job.limits.log_kb * 1024, sink_of(self._host))
         dialogue = collecting_dialogue(await fresh.open_channel(), collection, self._host)
         await dialogue.wait_ready()  # its own workspace is mounted then, and the other one covers it
         await cell.home.show_workspace(cell, fresh)

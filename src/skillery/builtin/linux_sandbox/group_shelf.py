@@ -6,8 +6,8 @@ import asyncio
 import logging
 from collections import deque
 
-from skillery.backends import Limits
-from skillery.sandboxing.linux.groups import ControlGroup, ControlGroups
+from cellblock.host.groups import ControlGroup, ControlGroups
+from cellblock.values import Limits
 
 log = logging.getLogger(__name__)
 AHEAD = 8

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
-from skillery.sandboxing.python_runner.wire import refuse_descriptors
+from cellblock.host.channel import refuse_descriptors
 
 MOST_BYTES = 128 * 1024
 MOST_DESCRIPTORS = 16

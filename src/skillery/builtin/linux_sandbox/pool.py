@@ -12,15 +12,15 @@ from typing import Any
 
 import msgspec
 
-from skillery.backends import Limits
+from cellblock.host.channel import BrokenSetup, wait_ready
+from cellblock.host.groups import ControlGroup, ControlGroups
+from cellblock.host.plan import shape
+from cellblock.host.shares import Processors, Uids
+from cellblock.values import Limits
 from skillery.builtin.linux_sandbox.cells import Cell, Demand
 from skillery.builtin.linux_sandbox.group_shelf import GroupShelf
 from skillery.builtin.linux_sandbox.zygote_answers import CannotStart, ZygoteLost
 from skillery.builtin.linux_sandbox.zygotes import Zygote
-from skillery.sandboxing.linux.groups import ControlGroup, ControlGroups
-from skillery.sandboxing.linux.plan import shape
-from skillery.sandboxing.linux.shares import Processors, Uids
-from skillery.sandboxing.python_runner.setup import BrokenSetup, wait_ready
 
 log = logging.getLogger(__name__)
 ATTEMPTS = 4

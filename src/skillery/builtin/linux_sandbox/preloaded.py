@@ -18,13 +18,14 @@ from typing import Any
 
 import msgspec
 
+from cellblock.filter import rules
+from cellblock.host import watchdog
+from cellblock.host.groups import ControlGroup
+from cellblock.host.plan import MEBIBYTE, look
+from cellblock.host.processes import children, parent_of, start_time
 from skillery.builtin.linux_sandbox.cells import Cell, Demand, Ends
 from skillery.builtin.linux_sandbox.zygote_answers import ANSWER_SECONDS, CannotStart, ZygoteLost
 from skillery.builtin.linux_sandbox.zygotes import Zygote, is_crowded
-from skillery.sandboxing.linux import seccomp, watchdog
-from skillery.sandboxing.linux.groups import ControlGroup
-from skillery.sandboxing.linux.plan import MEBIBYTE, look
-from skillery.sandboxing.linux.processes import children, parent_of, start_time
 
 PROCESSES = 32
 """Most processes of a zygote and its keeper, without its runs."""
@@ -254,7 +255,7 @@ def environment_plan(
 ) -> dict[str, Any]:
     """Return the part of the plan that describes an environment."""
     source, is_open = look(environment.folder)
-    program = seccomp.program(platform.machine(), cgroups=plan["cgroups"], also=FORKING)
+    program = rules.program(platform.machine(), cgroups=plan["cgroups"], also=FORKING)
     return {
         "lock": environment.lock,
         "folder": source,

@@ -7,14 +7,14 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from skillery.backends import Limits
+from cellblock.host.groups import ControlGroup, ControlGroups
+from cellblock.host.shares import Uids
+from cellblock.values import Limits
 from skillery.builtin.linux_sandbox.cells import Cell, Demand
 from skillery.builtin.linux_sandbox.pool import Pool, Warmth
 from skillery.builtin.linux_sandbox.preloaded import PROCESSES, Bounds, Crowded, Environment, PreloadedZygote
 from skillery.builtin.linux_sandbox.zygote_answers import CannotStart, ZygoteLost
 from skillery.builtin.linux_sandbox.zygotes import Zygote
-from skillery.sandboxing.linux.groups import ControlGroup, ControlGroups
-from skillery.sandboxing.linux.shares import Uids
 
 LOST = "the process that had imported it ended"
 

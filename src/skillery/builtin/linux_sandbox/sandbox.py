@@ -10,6 +10,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import skillery
+from cellblock.egress.service import Egress
+from cellblock.filter import rules
+from cellblock.host import groups, probes
+from cellblock.host.plan import INSIDE, RUNTIME, base_python, make_plan
+from cellblock.host.shares import Uids
+from cellblock.inside import landlock
 from skillery.backends import Capability, Job, Outcome, Place, Probe, RunHost, Sandbox, Warm
 from skillery.builtin.linux_sandbox.engine import HostCapabilities, run_job
 from skillery.builtin.linux_sandbox.pool import Pool, Warmth
@@ -17,12 +23,7 @@ from skillery.builtin.linux_sandbox.preloaded import Bounds, Environment
 from skillery.builtin.linux_sandbox.preloaded_pool import PreloadedPool
 from skillery.builtin.linux_sandbox.warm_environments import WarmEnvironments
 from skillery.errors import SandboxUnavailable
-from skillery.sandboxing.egress.service import Egress
-from skillery.sandboxing.linux import cell, groups, probes, seccomp
-from skillery.sandboxing.linux.cell import landlock
-from skillery.sandboxing.linux.plan import RUNTIME, base_python, make_plan
-from skillery.sandboxing.linux.shares import Uids
-from skillery.sandboxing.python_runner.dialogue import NoHost
+from skillery.jobs import NO_OP, NoHost, languages
 
 # Compiled Python code of the programs that start with every run. The first start compiles it if the installer has
 # not.
@@ -92,7 +93,7 @@ class LinuxSandbox(Sandbox):
         interpreter = probes.interpreter_probe()
         if not interpreter.ok:
             raise SandboxUnavailable(f"the sandbox `linux` cannot use {interpreter.detail}: {interpreter.fix}")
-        compile_ahead(Path(cell.__file__).parent, RUNTIME)
+        compile_ahead(INSIDE, RUNTIME)
         capabilities = self.look_around(self._warmth, self._bounds)
         try:
             self._refuse_what_is_weak(capabilities)
@@ -111,7 +112,7 @@ class LinuxSandbox(Sandbox):
         control_groups = groups.find()
         root, held = os.geteuid() == 0, control_groups is not None and "memory" in control_groups.controllers
         has_landlock = landlock.abi() > 0
-        filters = seccomp.filters(platform.machine(), cgroups=held)
+        filters = rules.filters(platform.machine(), cgroups=held)
         plan = make_plan(
             root=root, filters=filters, cgroups=held, without_landlock=not has_landlock, private=self._private
         )
@@ -147,16 +148,16 @@ class LinuxSandbox(Sandbox):
 
         If the job fails, raise SandboxUnavailable with the results of the probes.
         """
-        outcome = await run_job(capabilities, probes.NO_OP, NoHost())
+        outcome = await run_job(capabilities, NO_OP, NoHost())
         if outcome.result == b"true":
             return
-        missing = [probe for probe in await asyncio.to_thread(probes.all_probes) if probe.required and not probe.ok]
+        missing = [probe for probe in await asyncio.to_thread(probes.host_probes) if probe.required and not probe.ok]
         reasons = [f"{probe.name}: {probe.detail}; {probe.fix}" for probe in missing]
         failure = outcome.failure.message if outcome.failure else "a run that does nothing failed"
         raise SandboxUnavailable("the sandbox `linux` cannot run here: " + (" | ".join(reasons) or failure))
 
     def probe(self) -> list[Probe]:
-        return probes.all_probes(self._run_apart)
+        return languages.all_probes(self._run_apart)
 
     async def _run_apart(self, jobs: Sequence[Job]) -> list[Outcome]:
         """Run jobs in a separate sandbox. Any thread may call this method."""

@@ -8,13 +8,13 @@ import time
 from collections.abc import Callable
 from typing import Any, Literal
 
+from cellblock.host.plan import MEBIBYTE
 from skillery.backends import CodeCall, Job, PackageMount, SkillCall, Warm
 from skillery.builtin.linux_sandbox.pool import Pool
 from skillery.builtin.linux_sandbox.preloaded import Bounds, Environment
 from skillery.builtin.linux_sandbox.preloaded_pool import PreloadedPool, in_words
 from skillery.builtin.linux_sandbox.zygote_answers import CannotStart
 from skillery.errors import SkilleryError
-from skillery.sandboxing.linux.plan import MEBIBYTE
 
 log = logging.getLogger(__name__)
 REMEMBERED_SECONDS = 300.0

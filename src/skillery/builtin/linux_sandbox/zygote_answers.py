@@ -8,9 +8,9 @@ import itertools
 import os
 import time
 
+from cellblock.inside.link import NUMBER
 from skillery.builtin.linux_sandbox.cells import one_line
 from skillery.builtin.linux_sandbox.links import Packets, Received
-from skillery.sandboxing.linux.cell.link import NUMBER
 
 START_SECONDS = 20.0
 ANSWER_SECONDS = 2.0

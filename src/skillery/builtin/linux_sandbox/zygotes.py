@@ -12,18 +12,18 @@ import time
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+from cellblock.host import plan as interpreter
+from cellblock.host.channel import encode_json
+from cellblock.host.groups import ControlGroup
+from cellblock.host.plan import tree_limits
+from cellblock.inside.link import CROWDED, NUMBER, ORDER, PID, SLOTS_FROM, id_map
 from skillery.builtin.linux_sandbox.cells import Cell, Demand, Ends
 from skillery.builtin.linux_sandbox.links import Received
 from skillery.builtin.linux_sandbox.unmounting import Unmounting
 from skillery.builtin.linux_sandbox.zygote_answers import CannotMount, ZygoteAnswers
-from skillery.sandboxing.linux import plan as interpreter
-from skillery.sandboxing.linux.cell.link import CROWDED, NUMBER, ORDER, PID, SLOTS_FROM, id_map
-from skillery.sandboxing.linux.groups import ControlGroup
-from skillery.sandboxing.linux.plan import tree_limits
-from skillery.sandboxing.python_runner.wire import encode_json
 
 HERE = interpreter.HERE
-START = "import sys; sys.path.append('.'); from cell import zygote; zygote.main(*map(int, sys.argv[1:]))"
+START = "import sys; sys.path.append('.'); from inside import zygote; zygote.main(*map(int, sys.argv[1:]))"
 BASE_ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/workspace", "LANG": "C.UTF-8"}
 SLOTS = 64
 REMEMBERED = 32

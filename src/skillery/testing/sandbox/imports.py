@@ -93,7 +93,9 @@ class ImportCases(SandboxCases):
         outcome = await trial.code("import skills.unknown.name\ndef main(args): pass")
         assert failure_type(outcome) == "ModuleNotFoundError"
 
-    @pytest.mark.parametrize("module", ["skillery", "msgspec", "pluggy", "litestar", "cell", "_run", "site_packages"])
+    @pytest.mark.parametrize(
+        "module", ["skillery", "cellblock", "msgspec", "pluggy", "litestar", "inside", "_run", "site_packages"]
+    )
     async def test_the_packages_of_the_server_are_not_there(self, trial: Trial, module: str) -> None:
         assert failure_type(await trial.code(f"import {module}\ndef main(args): pass")) == "ModuleNotFoundError"
 

@@ -109,7 +109,7 @@ class ResultCases(SandboxCases):
         assert outcome.failure is not None
         shown = log_of(outcome) + outcome.failure.message + outcome.failure.traceback
         assert "skillery/builtin" not in shown
-        assert "skillery/sandboxing" not in shown
+        assert "cellblock/" not in shown
         await trial.is_well()
 
     async def test_an_async_function_is_awaited(self, trial: Trial) -> None:

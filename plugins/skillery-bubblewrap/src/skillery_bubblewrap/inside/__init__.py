@@ -1,5 +1,5 @@
 """Two small programs around `bwrap`, which run in an interpreter without packages.
 
 `launcher` becomes bwrap by exec, and bwrap starts `prologue`. Both import only the standard library and, as `cell`, the
-folder `skillery.sandboxing.INSIDE`. `prologue` also imports `runtime`.
+folder `cellblock.parts.INSIDE`. `prologue` also imports `runtime`.
 """

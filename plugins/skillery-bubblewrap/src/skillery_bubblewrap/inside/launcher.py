@@ -18,10 +18,10 @@ TYPE_CHECKING = False  # importing `typing` for this costs every run millisecond
 if TYPE_CHECKING:
     from typing import Any
 
-    from skillery.sandboxing import idmap, kernel, root
+    from cellblock.parts import idmap, kernel, root
 else:
     sys.path.append(sys.argv[1])
-    from cell import idmap, kernel, root
+    from inside import idmap, kernel, root
 
 
 def join_groups(group_files: list[int]) -> None:

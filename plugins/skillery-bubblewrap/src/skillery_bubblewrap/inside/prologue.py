@@ -20,10 +20,10 @@ TYPE_CHECKING = False  # importing `typing` for this costs every run millisecond
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
-    from skillery.sandboxing import kernel, landlock, lockdown, outlet, posture, running, wire
+    from cellblock.parts import kernel, landlock, lockdown, outlet, posture, running, wire
 else:
     sys.path.insert(0, "/run/skillery")
-    from cell import kernel, landlock, lockdown, outlet, posture
+    from inside import kernel, landlock, lockdown, outlet, posture
     from runtime import _run as running
     from runtime import _wire as wire
 

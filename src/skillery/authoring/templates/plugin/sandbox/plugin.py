@@ -14,12 +14,10 @@ import threading
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+from cellblock.parts import HERE, BrokenSetup, Channel, run_whole
 from skillery import hookimpl
 from skillery.backends import LIMITS, Capability, Failure, FailureType, Job, Offer, Outcome, Probe, RunHost
-from skillery.sandboxing import (
-    RUNTIME,
-    BrokenSetup,
-    Channel,
+from skillery.jobs import (
     Collection,
     Dialogue,
     LogPipe,
@@ -30,12 +28,11 @@ from skillery.sandboxing import (
     collection_of,
     filling_seconds,
     job_header,
-    run_whole,
     try_to_collect,
 )
 
 api_version = __API__
-RUNNER = RUNTIME.parent
+RUNNER = HERE
 START = "import sys; sys.path.append('.'); from runtime import _run; _run.main(int(sys.argv[1]))"
 SETUP_SECONDS = 20.0
 LOG_SECONDS = 0.5

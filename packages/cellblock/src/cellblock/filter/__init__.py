@@ -1,0 +1,1 @@
+"""The system call filter: the rules, and the numbers of the calls."""

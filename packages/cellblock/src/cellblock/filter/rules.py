@@ -1,0 +1,241 @@
+"""The system call filter: an allow-list as a balanced tree of comparisons. The host makes it once, each run loads it.
+
+The filter is written without a library. Source: Documentation/userspace-api/seccomp_filter.rst.
+"""
+
+from __future__ import annotations
+
+import errno
+import struct
+from collections.abc import Mapping
+from functools import cache
+
+from cellblock.filter import calls
+from cellblock.host.channel import can_refuse_descriptors
+from cellblock.host.plan import Filters
+
+Instruction = tuple[int, int, int, int]
+Code = tuple[Instruction, ...]
+
+LOAD, JUMP, EQUAL, AT_LEAST, AND, RETURN = 0x20, 0x05, 0x15, 0x35, 0x54, 0x06
+ALLOW = 0x7FFF0000
+KILL_PROCESS = 0x80000000
+REFUSE = 0x00050000
+ARCHITECTURE = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+X32 = 0x40000000
+
+NEW_NAMESPACES = 0x7E020000
+FAMILY_UNIX, FAMILY_INET, FAMILY_INET6 = 1, 2, 10
+STREAM, DATAGRAM, SEQUENCED = 1, 2, 5
+F_SETLEASE, F_NOTIFY, F_SETPIPE_SZ = 1024, 1026, 1031
+PR_SCHED_CORE, PR_SET_MEMORY_MERGE, PR_FUTEX_HASH = 62, 67, 78
+# Each of these moves pages of files that the host and other runs use, or compares pages of several runs (KSM).
+MADV_WILLNEED, MADV_MERGEABLE, MADV_COLD, MADV_PAGEOUT = 3, 12, 20, 21
+SHARED_ANONYMOUS = 0x21  # MAP_SHARED_VALIDATE has the bit of MAP_SHARED too
+MAP_HUGETLB, MFD_HUGETLB = 0x40000, 4
+SOL_SOCKET = 1
+ATTACH_PROGRAMS = (26, 50, 51, 52)  # SO_ATTACH_FILTER, _BPF, _REUSEPORT_CBPF, _REUSEPORT_EBPF
+BUFFER_SIZES = (7, 8, 32, 33)  # SO_SNDBUF, SO_RCVBUF and their privileged twins
+TERMINAL_INJECTION = (0x5412, 0x541C, 0x5423)  # TIOCSTI, TIOCLINUX, TIOCSETD
+PRIO_USER, IOPRIO_WHO_USER = 2, 3
+HARMLESS_PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)
+
+
+def answer(value: int) -> Code:
+    return ((RETURN, 0, 0, value),)
+
+
+def refuse(number: int) -> Code:
+    return answer(REFUSE | number)
+
+
+def load_argument(index: int) -> Instruction:
+    # The low half, because the kernel itself reads no more of an ioctl request, a family or clone flags. Filters that
+    # compared all 64 bits were bypassed.
+    return (LOAD, 0, 0, 16 + 8 * index)
+
+
+def one_of(index: int, values: tuple[int, ...], then: Code, otherwise: Code) -> Code:
+    """Return code that continues with `then` if the argument is one of the values, else with `otherwise`.
+
+    `then` and `otherwise` must end with a return instruction.
+    """
+    last = len(values) - 1
+    tests = tuple((EQUAL, last - place, int(place == last) * len(then), value) for place, value in enumerate(values))
+    return (load_argument(index), *tests, *then, *otherwise)
+
+
+def socket_type(*types: int, refused: int = errno.EPERM) -> Code:
+    """Return code that refuses the call unless argument 1, without its flags, is one of the socket types."""
+    last = len(types)
+    tests = tuple((EQUAL, last - place, 0, value) for place, value in enumerate(types))
+    return (load_argument(1), (AND, 0, 0, 0xF), *tests, *refuse(refused))
+
+
+def by_argument(*, cgroups: bool, rights: bool) -> dict[str, Code]:
+    """Return the code for each call whose arguments are checked, except the calls of `sockets`."""
+    allow, eperm, ignored = answer(ALLOW), refuse(errno.EPERM), refuse(0)
+    # Leases and notices concern files that the host and other runs use too. A large pipe takes pages from the server
+    # user's share if no cgroup counts them.
+    fcntl = (F_SETLEASE, F_NOTIFY) if cgroups else (F_SETLEASE, F_NOTIFY, F_SETPIPE_SZ)
+    return {
+        "clone": (load_argument(0), (AND, 0, 0, NEW_NAMESPACES), (EQUAL, 0, 1, 0), *allow, *eperm),
+        # A datagram socket, paired or not, sends to any address, such as a host socket in a mounted folder.
+        "socketpair": (*socket_type(STREAM, SEQUENCED), *one_of(0, (FAMILY_UNIX,), allow, eperm)),
+        # The memory of data in a socket is counted, or estimated, at the default buffer size.
+        "setsockopt": socket_options(),
+        "ioctl": one_of(1, TERMINAL_INJECTION, eperm, allow),
+        "personality": one_of(0, HARMLESS_PERSONALITIES, allow, eperm),
+        "fcntl": one_of(1, fcntl, eperm, allow),
+        "madvise": one_of(2, (MADV_WILLNEED, MADV_MERGEABLE, MADV_COLD, MADV_PAGEOUT), ignored, allow),
+        "prctl": one_of(0, (PR_SCHED_CORE, PR_SET_MEMORY_MERGE, PR_FUTEX_HASH), eperm, allow),
+        # Only of the caller itself: pid 1 has the same uid, and its own limits could kill it.
+        "prlimit64": one_of(0, (0,), allow, eperm),
+        **of_all_but_pid_1(cgroups=cgroups),
+        # The server closes a descriptor sent to it, which takes as long as the code wants.
+        **dict.fromkeys(("sendmsg", "sendmmsg"), allow if rights else eperm),
+        "mmap": without_flag(3, MAP_HUGETLB, allow if cgroups else mmap_that_a_watchdog_sees()),
+        "memfd_create": without_flag(1, MFD_HUGETLB, allow) if cgroups else eperm,
+    }
+
+
+def socket_options() -> Code:
+    """Return the code for setsockopt. It ignores changes of buffer sizes, and refuses to attach BPF programs.
+
+    The kernel has one budget of memory for compiled BPF programs of the whole host, which no cgroup counts.
+    """
+    sizes = one_of(2, BUFFER_SIZES, refuse(0), answer(ALLOW))
+    programs = one_of(2, ATTACH_PROGRAMS, refuse(errno.EPERM), sizes)
+    return (load_argument(1), (EQUAL, 0, len(programs), SOL_SOCKET), *programs, *sizes)
+
+
+def without_flag(index: int, flag: int, otherwise: Code) -> Code:
+    """Return code that refuses calls with this flag. The flag asks for huge pages, a pool of the host without
+    limits.
+    """
+    refused = refuse(errno.EPERM)
+    return (load_argument(index), (AND, 0, 0, flag), (EQUAL, 0, len(refused), flag), *refused, *otherwise)
+
+
+def sockets(*, network: bool) -> dict[str, Code]:
+    """Return the code for the calls that create and connect sockets. TCP clients are allowed only with `network`.
+
+    With Landlock version 4, these clients can connect only to the port of the proxy. `bind`, `listen` and `accept` are
+    refused: the channel's socket belongs to the host's net namespace, so `bind` would give it an address there.
+    Datagrams are refused, because queued datagrams on loopback use memory that no limit counts.
+    """
+    allow, eacces = answer(ALLOW), refuse(errno.EACCES)
+    client = (*socket_type(STREAM, refused=errno.EACCES), *one_of(2, (0, 6), allow, refuse(errno.EPERM)))
+    internet = client if network else eacces
+    return {
+        "socket": one_of(0, (FAMILY_INET, FAMILY_INET6), internet, refuse(errno.EAFNOSUPPORT)),
+        "connect": allow if network else eacces,
+        **dict.fromkeys(("bind", "listen", "accept", "accept4"), eacces),
+    }
+
+
+def of_all_but_pid_1(*, cgroups: bool) -> dict[str, Code]:
+    """Return the code for the calls that change the scheduling of a process. They are refused for pid 1.
+
+    Without processor time, pid 1 could not end, and could not end the others. Without `cgroups`, a run may not change
+    its processors at all.
+    """
+    allow, eperm = answer(ALLOW), refuse(errno.EPERM)
+    others = one_of(0, (1,), eperm, allow)
+    second = one_of(1, (1,), eperm, allow)
+    return {
+        **dict.fromkeys(("sched_setscheduler", "sched_setparam", "sched_setattr"), others),
+        "sched_setaffinity": others if cgroups else eperm,
+        # Setting by uid would include pid 1.
+        "setpriority": one_of(0, (PRIO_USER,), eperm, second),
+        "ioprio_set": one_of(0, (IOPRIO_WHO_USER,), eperm, second),
+    }
+
+
+def mmap_that_a_watchdog_sees() -> Code:
+    """Return the code for mmap on hosts where no cgroup counts memory. The code refuses shared anonymous mappings.
+
+    Pages of such a mapping can stay in memory after a process unmaps them. They then belong to no process, so the
+    watchdog would not count them.
+    """
+    shared = (load_argument(3), (AND, 0, 0, SHARED_ANONYMOUS), (EQUAL, 0, 1, SHARED_ANONYMOUS))
+    return (*shared, *refuse(errno.EPERM), *answer(ALLOW))
+
+
+def verdicts(
+    machine: str, *, cgroups: bool, network: bool, also: tuple[str, ...] = (), rights: bool | None = None
+) -> dict[int, Code]:
+    """Return the filter code of each known system call, by the number of the call. Calls in `also` are always allowed.
+
+    `cgroups` and `network`: whether the process has them. `rights`: whether sockets can refuse descriptors, by default
+    as this kernel can.
+    """
+    checks = by_argument(cgroups=cgroups, rights=can_refuse_descriptors() if rights is None else rights)
+    checks |= sockets(network=network)
+    allow, eperm, enosys = answer(ALLOW), refuse(errno.EPERM), refuse(errno.ENOSYS)
+    tables: tuple[tuple[str, Code], ...] = (
+        (calls.ALLOWED, allow),
+        (calls.ONLY_WITH_CGROUPS, allow if cgroups else eperm),
+        (calls.IGNORED, refuse(0)),
+        (calls.ABSENT, enosys),
+        (calls.FORBIDDEN, eperm),
+    )
+    found = {number: checks[name] for name, number in calls.numbers(calls.BY_ARGUMENT, machine).items()}
+    for table, verdict in tables:
+        found |= dict.fromkeys(calls.numbers(table, machine).values(), verdict)
+    held = calls.numbers(calls.FORBIDDEN + calls.BY_ARGUMENT, machine)
+    return found | {held[name]: allow for name in also}
+
+
+def intervals(known: Mapping[int, Code], unknown: Code) -> list[tuple[int, Code]]:
+    """Return ranges of call numbers with the same code, as (first number, code), from 0 without gaps."""
+    stretches: list[tuple[int, Code]] = []
+    for number in range(max(known) + 2):
+        code = known.get(number, unknown)
+        if not stretches or stretches[-1][1] != code:
+            stretches.append((number, code))
+    return stretches
+
+
+def tree(stretches: list[tuple[int, Code]]) -> Code:
+    """Return a binary search by call number: about seven comparisons for each call instead of hundreds."""
+    if len(stretches) == 1:
+        return stretches[0][1]
+    middle = len(stretches) // 2
+    left, right = tree(stretches[:middle]), tree(stretches[middle:])
+    first = stretches[middle][0]
+    if len(left) <= 255:
+        return ((AT_LEAST, len(left), 0, first), *left, *right)
+    return ((AT_LEAST, 0, 1, first), (JUMP, 0, 0, len(left)), *left, *right)
+
+
+@cache
+def program(
+    machine: str, *, cgroups: bool, network: bool = False, also: tuple[str, ...] = (), rights: bool | None = None
+) -> bytes:
+    """Return the filter in the kernel's format, an array of struct sock_filter. Raise KeyError if the machine is
+    unsupported.
+
+    - `cgroups`: whether a cgroup counts the memory of the run.
+    - `network`: whether the run may use the network, and so may open TCP sockets to its proxy.
+    - `also`: calls that are allowed during set-up. Later, the run loads the complete filter in addition.
+    - `rights`: whether code may try to send descriptors. None means: only if the channel refuses them.
+    """
+    kill = answer(KILL_PROCESS)
+    head: Code = (
+        (LOAD, 0, 0, 4),
+        (EQUAL, 1, 0, ARCHITECTURE[machine]),
+        *kill,
+        (LOAD, 0, 0, 0),
+        (AT_LEAST, 0, 1, X32),
+        *kill,
+    )
+    body = tree(
+        intervals(verdicts(machine, cgroups=cgroups, network=network, also=also, rights=rights), refuse(errno.ENOSYS))
+    )
+    return b"".join(struct.pack("=HBBI", *instruction) for instruction in (*head, *body))
+
+
+def filters(machine: str, *, cgroups: bool) -> Filters:
+    """Return the filters of all runs. Raise KeyError if the machine is unsupported."""
+    return Filters(*(program(machine, cgroups=cgroups, network=network) for network in (False, True)))

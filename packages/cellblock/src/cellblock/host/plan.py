@@ -1,0 +1,155 @@
+"""The plan of a zygote, and the mounts and limits of a run."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections.abc import Sequence
+from functools import lru_cache
+from glob import glob
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cellblock.values import Limits, Mount
+
+MEBIBYTE = 1 << 20
+HERE = Path(__file__).parents[1]
+"""The folder of the package: the working directory of the programs in `inside`, which import `inside` from it."""
+RUNTIME = HERE / "runtime"
+INSIDE = HERE / "inside"
+ADDRESS_SPACE_BACKUP = 64 << 30
+INTERPRETER_BYTES = 256 * MEBIBYTE
+DESCRIPTORS, FEW_DESCRIPTORS = 1024, 256
+"""Most descriptors of one process. The lower limit applies if no cgroup counts the memory of the kernel.
+
+A process with n descriptors can create n²/4 epoll watches. The kernel limits watches per user. If the server is not
+root, server and runs are the same user.
+"""
+
+
+class Filters(NamedTuple):
+    """The system call filters of runs, in the kernel's format."""
+
+    usual: bytes
+    network: bytes
+    """The filter for runs with network access, which may open TCP sockets."""
+
+
+def is_beneath(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def prefixes() -> list[str]:
+    """Return the folders of the interpreter that are not below /usr."""
+    found = {os.path.realpath(prefix) for prefix in (sys.base_prefix, sys.base_exec_prefix)}
+    return sorted(prefix for prefix in found if not is_beneath(prefix, "/usr"))
+
+
+def hidden(private: tuple[str, ...]) -> list[str]:
+    """Return the folders to hide: installed packages, with this one, and the `private` folders of the server."""
+    roots = {"/usr", "/usr/local", os.path.realpath(sys.base_prefix), os.path.realpath(sys.base_exec_prefix)}
+    patterns = [f"{root}/lib*/python*/{kind}-packages" for root in sorted(roots) for kind in ("site", "dist")]
+    found = {path for pattern in patterns for path in glob(pattern) if Path(path).is_dir()}  # noqa: PTH207
+    if sys.prefix != sys.base_prefix:
+        found.add(os.path.realpath(sys.prefix))
+    found |= {os.path.realpath(folder) for folder in (*private, str(HERE.parent)) if Path(folder).is_dir()}
+    mounted = ["/usr", *prefixes()]
+    return sorted(path for path in found if path not in mounted and any(is_beneath(path, root) for root in mounted))
+
+
+def is_open_to_all(path: str) -> bool:
+    """Return whether every user may read the path. The uid of a run owns no files.
+
+    Of a folder, only its own mode is checked.
+    """
+    mode = Path(path).stat().st_mode
+    needed = stat.S_IROTH | stat.S_IXOTH if stat.S_ISDIR(mode) else stat.S_IROTH
+    return mode & needed == needed
+
+
+def shape(limits: Limits) -> Limits:
+    """Return the limits that a cell has from its set-up. The other limits are applied from outside, or with the job."""
+    return Limits(
+        memory_mb=limits.memory_mb,
+        processes=limits.processes,
+        cpus=limits.cpus,
+        disk_mb=limits.disk_mb,
+        disk_files=limits.disk_files,
+        tmp_mb=limits.tmp_mb,
+    )
+
+
+def cpu_seconds(limits: Limits) -> int:
+    """Return the limit on the CPU time of one process in seconds: a backup in case the timeout does not work."""
+    return int(limits.timeout_ms / 1000 * max(1.0, limits.cpus)) + 2
+
+
+@lru_cache(maxsize=64)
+def tree_limits(limits: Limits, *, cgroups: bool, base: int = 0) -> dict[str, int]:
+    """Return the limits as rlimits and mount options.
+
+    Without cgroups, the address space of each process is limited to the memory limit of the whole run, plus room for
+    the interpreter. With cgroups, the address space is only a backup. `base` is the address space in bytes that a
+    process inherits from its zygote.
+    """
+    memory = limits.memory_mb * MEBIBYTE
+    return {
+        "processes": limits.processes,
+        "descriptors": DESCRIPTORS if cgroups else FEW_DESCRIPTORS,
+        "file_bytes": max(limits.disk_mb, limits.tmp_mb) * MEBIBYTE,
+        "address_bytes": ADDRESS_SPACE_BACKUP if cgroups else memory + INTERPRETER_BYTES + base,
+        "address_ceiling": ADDRESS_SPACE_BACKUP,
+        "disk_bytes": limits.disk_mb * MEBIBYTE,
+        "disk_files": limits.disk_files,
+        "tmp_bytes": limits.tmp_mb * MEBIBYTE,
+        "shm_bytes": min(64, limits.memory_mb) * MEBIBYTE,
+    }
+
+
+def make_plan(
+    *, root: bool, filters: Filters, cgroups: bool, without_landlock: bool = False, private: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """Return the plan, which is equal for all runs. `cgroups` says whether cgroups limit the memory of runs."""
+    return {
+        "root": root,
+        "keeps_groups": not root,
+        "without_landlock": without_landlock,
+        "prefixes": prefixes(),
+        "hidden": hidden(private),
+        "cgroups": cgroups,
+        "runtime": str(RUNTIME.resolve()),
+        "filter": filters.usual.hex(),
+        "network_filter": filters.network.hex(),
+        "environment": None,
+    }
+
+
+def mount_entries(mounts: Sequence[Mount], *, root: bool) -> list[dict[str, Any]]:
+    """Return what the workshop mounts for one run: kind, name, source, and whether only root may read the source."""
+    return [
+        entry(mount.kind, mount.name, *(seen if mount.lasting else look)(str(mount.source)), root=root)
+        for mount in mounts
+    ]
+
+
+def entry(kind: str, name: str, source: str, is_open: bool, *, root: bool) -> dict[str, Any]:
+    return {"kind": kind, "name": name, "source": source, "closed": root and not is_open}
+
+
+def look(path: str) -> tuple[str, bool]:
+    """Return the real path, and whether every user may read it."""
+    source = os.path.realpath(path)
+    return source, is_open_to_all(source)
+
+
+seen = lru_cache(maxsize=4096)(look)
+"""A cached `look`, for folders that never change."""
+
+
+# -- The interpreter that runs the programs of `inside` ----------------------------------------------------------------
+
+
+def base_python() -> str:
+    """Return the interpreter outside all virtual environments, without symbolic links."""
+    return os.path.realpath(getattr(sys, "_base_executable", sys.executable))

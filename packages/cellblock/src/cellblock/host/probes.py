@@ -1,0 +1,126 @@
+"""Probes of this host for `skillery doctor`. Each probe uses the feature that it tests, and has a remedy."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from cellblock.filter import rules
+from cellblock.host import groups
+from cellblock.host.hierarchies import CONTROLLERS
+from cellblock.host.plan import HERE, Filters, base_python, is_beneath, make_plan, prefixes, tree_limits
+from cellblock.inside import host_tests
+from cellblock.values import Limits, Probe
+
+TRY = "import sys; sys.path.append('.'); from inside import host_tests; host_tests.main(sys.argv[1])"
+LIMITS = Limits(timeout_ms=10_000, memory_mb=256)
+LANDLOCK_FIX = (
+    "use a kernel from 5.13 on with `landlock` among its security modules (boot with lsm=landlock,…), or set "
+    "allow_degraded"
+)
+APPARMOR = Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
+MAX_USER_NAMESPACES = Path("/proc/sys/user/max_user_namespaces")
+CONTAINER = (
+    "in a container, allow it there (Docker: --security-opt seccomp=unconfined --security-opt apparmor=unconfined)"
+)
+FIXES = {
+    "uid mapping": "give [backends.sandbox.linux] a range of uids that this user namespace has",
+    "own /proc": "nothing has to be done: runs go without /proc; " + CONTAINER,
+    "landlock": LANDLOCK_FIX,
+    "seccomp": "use a kernel with CONFIG_SECCOMP_FILTER",
+}
+OPTIONAL = {"own /proc"}
+OWN_FOLDERS = ("/tmp", "/workspace", "/skills", "/packages", "/blobs", "/dev", "/proc", "/run")  # noqa: S108 - the sandbox's own
+CGROUP_FIX = (
+    "make cgroups writable for the server (systemd: Delegate=yes; root in a container: mount /sys/fs/cgroup "
+    "read-write); until then, runs list a weaker memory limit in `degraded`"
+)
+WITHOUT_CGROUP = {
+    "memory": "memory is held by RLIMIT_AS and a watchdog",
+    "pids": "processes are held by RLIMIT_NPROC",
+    "cpu": "CPU is held by binding a run to processors",
+}
+
+
+def namespace_fix() -> str:
+    if APPARMOR.exists() and APPARMOR.read_text().strip() == "1":
+        return f"AppArmor forbids user namespaces to ordinary users: sysctl -w {'.'.join(APPARMOR.parts[3:])}=0"
+    if MAX_USER_NAMESPACES.exists() and MAX_USER_NAMESPACES.read_text().strip() == "0":
+        return "sysctl -w user.max_user_namespaces=10000"
+    return "allow user namespaces (sysctl kernel.unprivileged_userns_clone=1 on old Debian); " + CONTAINER
+
+
+def probe_plan() -> dict[str, Any]:
+    machine = platform.machine()
+    filters = rules.filters(machine, cgroups=False) if machine in rules.ARCHITECTURE else Filters(b"", b"")
+    plan = make_plan(root=os.geteuid() == 0, filters=filters, cgroups=False)
+    return {**plan, "uid": 100_000, "limits": tree_limits(LIMITS, cgroups=False)}
+
+
+def tried(name: str, plan: bytes) -> Probe:
+    done = subprocess.run(
+        [base_python(), "-I", "-S", "-B", "-c", TRY, name],
+        cwd=HERE,
+        env={},
+        input=plan,
+        capture_output=True,
+        timeout=30,
+        check=False,
+    )
+    ok = done.returncode == 0
+    words = (done.stdout if ok else done.stderr + done.stdout).decode(errors="replace").split("\n")
+    detail = next((line for line in words if line), f"ended with status {done.returncode}")
+    fix = "" if ok else FIXES.get(name) or namespace_fix()
+    return Probe(name, ok, detail, fix, required=name not in OPTIONAL)
+
+
+def cgroup_probes() -> list[Probe]:
+    found = groups.find()
+    controllers = found.controllers if found else frozenset()
+    if found:
+        found.close()
+    return [cgroup_probe(name, held=name in controllers) for name in CONTROLLERS]
+
+
+def cgroup_probe(name: str, *, held: bool) -> Probe:
+    if held:
+        return Probe(f"cgroup {name}", True, "limits all processes of a run together", required=False)
+    return Probe(f"cgroup {name}", False, WITHOUT_CGROUP[name], CGROUP_FIX, required=False)
+
+
+def watchdog_possible() -> bool:
+    """Return whether the kernel can list the children of a process (CONFIG_PROC_CHILDREN)."""
+    return Path(f"/proc/self/task/{threading.get_native_id()}/children").exists()
+
+
+def machine_probe() -> Probe:
+    ok = sys.platform == "linux" and platform.machine() in rules.ARCHITECTURE
+    fix = "" if ok else "use Linux on x86_64 or aarch64; for trusted code there is `unsafe-subprocess`"
+    return Probe("machine", ok, f"{sys.platform} on {platform.machine()}", fix)
+
+
+def interpreter_probe() -> Probe:
+    """Check that the interpreter is not in a folder that the sandbox replaces."""
+    covered = [prefix for prefix in prefixes() if any(is_beneath(prefix, folder) for folder in OWN_FOLDERS)]
+    fix = f"install Python elsewhere than beneath {', '.join(OWN_FOLDERS)}" if covered else ""
+    return Probe("interpreter", not covered, ", ".join(covered or ["/usr", *prefixes()]), fix)
+
+
+def host_probes() -> list[Probe]:
+    """Return all probes, each after the probes that it depends on. On an unsupported machine, return only its probe."""
+    machine = machine_probe()
+    if not machine.ok:
+        return [machine]
+    plan = json.dumps(probe_plan()).encode()
+    probes = [machine, interpreter_probe(), *(tried(name, plan) for name in host_tests.TRIES), *cgroup_probes()]
+    if not watchdog_possible():
+        fix = "make cgroups writable, or use a kernel with CONFIG_PROC_CHILDREN"
+        required = not next(probe.ok for probe in probes if probe.name == "cgroup memory")
+        probes.append(Probe("memory watchdog", False, "the processes of a run cannot be listed", fix, required))
+    return probes

@@ -1,0 +1,94 @@
+"""Parts of the sandbox, for other backends. They may change with every minor version.
+
+On the host:
+
+- `Channel` talks to the runtime inside the sandbox. `LogPipe` reads the log of a run. `RunSession` follows a run to its
+  `Result`. `Egress` gives a run access to the network.
+- `control_groups` and `exceeds_memory` enforce limits. `call_filter` is the system call filter.
+
+Inside a run:
+
+- `RUNTIME` and `INSIDE` are folders to mount at `/run/skillery/runtime` and `/run/skillery/inside`.
+- The process inside imports `runtime._run` and `runtime._wire` to call the code. Before that, the process locks itself
+  in with the modules of `inside` that this module names. All of these modules import only the standard library.
+- `running` and `wire` are `runtime._run` and `runtime._wire`, for annotations that type checkers can resolve.
+"""
+
+from __future__ import annotations
+
+from cellblock.egress.listeners import ENVIRONMENT as PROXY_ENVIRONMENT
+from cellblock.egress.listeners import PORT as PROXY_PORT
+from cellblock.egress.service import Egress, EgressBroken, Session
+from cellblock.filter.rules import program as call_filter
+from cellblock.host.channel import BrokenSetup, Channel
+from cellblock.host.groups import ControlGroup, ControlGroups
+from cellblock.host.groups import find as control_groups
+from cellblock.host.logs import KeptLog, LogPipe
+from cellblock.host.plan import (
+    HERE,
+    INSIDE,
+    RUNTIME,
+    cpu_seconds,
+    hidden,
+    is_open_to_all,
+    mount_entries,
+    prefixes,
+    tree_limits,
+)
+from cellblock.host.probes import (
+    cgroup_probes,
+    interpreter_probe,
+    machine_probe,
+    namespace_fix,
+    watchdog_possible,
+)
+from cellblock.host.sessions import RunSession, run_whole
+from cellblock.host.shares import Processors, Uids
+from cellblock.host.watchdog import exceeds as exceeds_memory
+from cellblock.inside import idmap, kernel, landlock, lockdown, outlet, posture, root
+from cellblock.runtime import _run as running
+from cellblock.runtime import _wire as wire
+
+__all__ = [
+    "HERE",
+    "INSIDE",
+    "PROXY_ENVIRONMENT",
+    "PROXY_PORT",
+    "RUNTIME",
+    "BrokenSetup",
+    "Channel",
+    "ControlGroup",
+    "ControlGroups",
+    "Egress",
+    "EgressBroken",
+    "KeptLog",
+    "LogPipe",
+    "Processors",
+    "RunSession",
+    "Session",
+    "Uids",
+    "call_filter",
+    "cgroup_probes",
+    "control_groups",
+    "cpu_seconds",
+    "exceeds_memory",
+    "hidden",
+    "idmap",
+    "interpreter_probe",
+    "is_open_to_all",
+    "kernel",
+    "landlock",
+    "lockdown",
+    "machine_probe",
+    "mount_entries",
+    "namespace_fix",
+    "outlet",
+    "posture",
+    "prefixes",
+    "root",
+    "run_whole",
+    "running",
+    "tree_limits",
+    "watchdog_possible",
+    "wire",
+]

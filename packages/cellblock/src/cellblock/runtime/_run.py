@@ -1,0 +1,316 @@
+"""A run inside its sandbox: import the code, call its function, send the returned value."""
+
+# ruff: noqa: SIM105 - importing contextlib costs every run milliseconds
+from __future__ import annotations
+
+import _signal  # type: ignore[import-not-found]  # `signal` builds enums, which cost memory
+import io
+import json
+import os
+import sys
+from types import ModuleType
+
+from . import _failure, _host, _importing, _wire
+
+TYPE_CHECKING = False  # importing `typing` for this costs every run milliseconds
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, NoReturn
+
+MAX_DEPTH = 200
+
+
+class InvalidOutput(Exception):
+    """Raised if the returned value is not JSON."""
+
+
+def open_streams() -> None:
+    """Open stdout and stderr, line-buffered on one pipe, with unencodable characters escaped."""
+    for name, descriptor in (("stdout", 1), ("stderr", 2)):
+        raw = io.FileIO(descriptor, "w", closefd=False)
+        stream = io.TextIOWrapper(
+            io.BufferedWriter(raw), encoding="utf-8", errors="backslashreplace", line_buffering=True
+        )
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+
+
+def set_stage() -> None:
+    """Make the interpreter look as if it was started for the code alone.
+
+    The function reads no data of a run, and does not change the environment variables.
+    """
+    open_streams()
+    sys.argv = [""]
+    sys.orig_argv = [sys.executable]
+    sys.modules["__main__"] = ModuleType("__main__")
+    for name in [name for name in sys.modules if name == "inside" or name.startswith("inside.")]:
+        del sys.modules[name]
+    sys.path = [entry for entry in sys.path if entry not in {".", "", "/run/skillery"}]
+    sys.meta_path.insert(0, _importing.FINDER)
+
+
+def rehearse() -> None:
+    """Execute typical steps of a run once, so that the kernel copies the changed memory pages before the run begins."""
+    exec(compile("def main(args):\n    return {**args}\n", "<rehearsal>", "exec"), {})  # noqa: S102 - our own line
+    encode(json.loads('{"name": [1, 2.5, null, "text"]}'), 1000, default=as_picture)
+    keep_files({"lock_folder": "/nowhere", "outputs": [], "program": None}, 0)
+
+
+def find_export(job: dict[str, Any], finder: _importing.SkillFinder) -> Callable[..., Any]:
+    """Import the module of the job, and return the function to call. Raise AttributeError if there is none."""
+    if job["spread"]:
+        from . import _functions
+
+        _functions.check_offered(job)
+    skill = job["skill"]
+    module = finder.load("skills." + _importing.import_name(skill) if skill is not None else _importing.CODE)
+    name = job["function"]
+    try:
+        export: Callable[..., Any] = getattr(module, name)
+    except AttributeError:
+        raise AttributeError(f"{module.__name__} defines no function {name!r}; {definition(job, name)}") from None
+    if job["spread"]:
+        _functions.check_own(job, export)
+    return export
+
+
+def definition(job: dict[str, Any], name: str) -> str:
+    """Return what to write in code or in a skill that does not define its function."""
+    if job["code"] is None:
+        return f"define it: def {name}(args): ..."
+    try:
+        from . import _forgotten
+
+        return f"write these three lines:\n{_forgotten.lines(job['code'], name)}"
+    except Exception:  # noqa: BLE001 - the code may have broken builtins
+        return f"define it: def {name}(args): ..."
+
+
+def call(job: dict[str, Any], args: bytes, finder: _importing.SkillFinder) -> Any:
+    if job["program"] is not None:
+        from . import _programs  # imported late: most runs need none
+
+        return _programs.run(job, args)
+    settle_address_space()
+    export, given = find_export(job, finder), json.loads(args)
+    return settled(export(*given["args"], **given["kwargs"]) if job["spread"] else export(given))
+
+
+def settle_address_space(*, room: bool = False) -> None:
+    """Fix RLIMIT_AS, the limit on address space; with `room`, raise it to its hard limit before.
+
+    Without a cgroup for memory, the address space of a process is little more than its memory limit. V8 reserves many
+    times the memory that it uses, so a run of Node.js keeps the hard limit, and only the watchdog limits its memory.
+    The hard limit cannot be raised again, so it is set here, when the program is known and no code has run.
+    """
+    import resource  # not on every system; a sandbox has imported it before
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    held = hard if room else soft
+    resource.setrlimit(resource.RLIMIT_AS, (held, held))
+
+
+def settled(returned: Any) -> Any:
+    """Return the value. If it is awaitable, await it and return its result."""
+    if not hasattr(type(returned), "__await__"):
+        return returned
+    import asyncio  # costs tens of milliseconds, only for async code
+
+    async def awaited() -> Any:
+        return await returned
+
+    return asyncio.run(awaited())
+
+
+def check_shape(value: Any, what: str) -> None:
+    """Raise InvalidOutput if a key is not a string, or if the value is nested deeper than MAX_DEPTH. `what` names
+    the value.
+    """
+    left = [(value, 1)]
+    while left:
+        item, depth = left.pop()
+        if depth > MAX_DEPTH:
+            raise InvalidOutput(f"{what} is nested deeper than {MAX_DEPTH} levels")
+        if isinstance(item, dict):
+            wrong = next((key for key in item if not isinstance(key, str)), None)
+            if wrong is not None or None in item:
+                raise InvalidOutput(f"a key of {what} is {type(wrong).__name__}, and JSON keys are strings")
+            left += [(child, depth + 1) for child in item.values()]
+        elif isinstance(item, list | tuple):
+            left += [(child, depth + 1) for child in item]
+
+
+def not_json(value: Any) -> Any:
+    """Raise TypeError for a value that is not JSON. If a usual remedy exists, the message contains it."""
+    from . import _pictures
+
+    raise _pictures.not_json(value)
+
+
+def as_picture(value: Any) -> Any:
+    """Store a figure or an image as a blob, and return its reference.
+
+    Raise InvalidOutput if it cannot be stored, TypeError for any other value.
+    """
+    from . import _pictures
+
+    return _pictures.reference(value)
+
+
+def encode(value: Any, limit: int, what: str = "the output", default: Callable[[Any], Any] = not_json) -> bytes:
+    """Return a value as compact JSON in UTF-8. Raise InvalidOutput if it is not JSON or larger than `limit`.
+
+    `default` returns a replacement for an object that is not JSON.
+    """
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=default)
+        encoded = text.encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        said = _failure.message(error)
+        way = ": put None in the place of NaN and infinity" if said.startswith("Out of range float") else ""
+        raise InvalidOutput(f"{what} is not JSON: {said}{way}") from None
+    check_shape(value, what)
+    if len(encoded) > limit:
+        raise InvalidOutput(f"{what} is {len(encoded)} bytes of JSON; the limit is {limit}: write a blob instead")
+    return encoded
+
+
+def flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except Exception:  # noqa: BLE001, S110 - the code may have closed or replaced it
+            pass
+
+
+def finish(header: dict[str, Any], body: bytes, owner: int) -> NoReturn:
+    flush()
+    if os.getpid() != owner:  # a forked child of the code has returned here: it must not send a result
+        os._exit(0 if header["op"] == "result" else 1)
+    try:
+        _host.tell(_host.with_disk(header), body)
+    except OSError:  # the code has closed the channel; a traceback would show paths of the server
+        os._exit(1)
+    os._exit(0)
+
+
+def serve(channel: int, job: dict[str, Any], args: bytes) -> NoReturn:
+    """Serve one job in the locked and prepared process: wait for the start signal, run the code, send the result."""
+    if "collect" in job:
+        from . import _collecting
+
+        _collecting.serve(channel, job)
+    owner = os.getpid()
+    _host.connect(channel, job["lock_folder"], job["blobs_folder"])
+    if job["environment"]:
+        os.environ.update(job["environment"])
+    finder = _importing.FINDER
+    sys.path += [folder for folder in job["packages"] if folder not in sys.path]  # preloaded folders are present
+    finder.mount(job["skills"], job["code"], job["code_path"])
+    if job["home"]:
+        from . import _restoring
+
+        _restoring.restore(channel, job)
+    if job["files"]:
+        from . import _placing
+
+        _placing.place(channel, job["files"], job["lock_folder"])
+    # The server may have set another handler, or have been started with blocked signals.
+    _signal.signal(_signal.SIGINT, _signal.default_int_handler)
+    _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
+    _wire.receive(channel)
+    show_stack_after(job["stack_seconds"])
+    try:
+        returned = call(job, args, finder)
+        if "matplotlib.pyplot" in sys.modules:
+            keep_figures(owner)
+        result = encode(returned, job["result_bytes"], default=as_picture)
+    except:  # noqa: E722 - SystemExit is a failure too, and the code may have deleted the names
+        error = sys.exc_info()[1]
+        keep_files(job, owner)
+        fail(error, owner)
+    keep_files(job, owner)
+    finish({"op": "result"}, result, owner)
+
+
+def show_stack_after(seconds: float) -> None:
+    """Write the stack of the code to the log after `seconds`, shortly before the run is killed. 0 means never.
+
+    Code that sets its own timer replaces this one.
+    """
+    if seconds:
+        _signal.signal(_signal.SIGALRM, _show_stack)
+        _signal.setitimer(_signal.ITIMER_REAL, seconds)
+
+
+def _show_stack(_signal_number: int, frame: Any) -> None:
+    try:
+        note(_failure.stack(frame))
+    except OSError:  # the code has closed its streams: the run has no log, and its end does not change
+        pass
+
+
+def keep_figures(owner: int) -> None:
+    """Store the figures that the code left open. If that fails, the result stays."""
+    if os.getpid() == owner:
+        from . import _pictures
+
+        note(_pictures.keep_open_figures())
+
+
+def keep_files(job: dict[str, Any], owner: int) -> None:
+    """Store the files below `out` in the working directory, and the files that the caller requested, also after a
+    failure of the code.
+
+    For a script, `_scripts` has stored the files in `out` already. This function never raises an exception.
+    """
+    try:
+        folder, outputs = job["lock_folder"], job["outputs"]
+        is_script = job["program"] is not None and job["program"]["form"] == "script"
+        # Most runs have no such folder.
+        has_out = not is_script and os.access(folder + "/out", os.F_OK)
+        if os.getpid() == owner and (has_out or outputs):
+            from . import _gathering
+
+            note(_gathering.leave(folder, outputs, with_out=has_out))
+    except:  # noqa: E722, S110 - the code may have broken builtins
+        pass
+
+
+def note(line: str) -> None:
+    """Write a line to the log, even if the code has closed or replaced its streams."""
+    if line:
+        flush()
+        os.write(2, f"{line}\n".encode("utf-8", "replace"))
+
+
+def fail(error: BaseException | None, owner: int) -> NoReturn:
+    try:
+        _failure.breathe()
+        if error is not None:
+            finish({"op": "failure", **_failure.describe(error)}, b"", owner)
+    except:  # noqa: E722, S110 - the code has broken builtins: the host sees that the process ended
+        pass
+    os._exit(1)
+
+
+def main(channel: int) -> NoReturn:
+    """Serve a run in a process without isolation (`unsafe-subprocess`)."""
+    job, args = _wire.receive(channel)
+    os.chdir(job["lock_folder"])
+    hold_memory(job["memory_bytes"])
+    set_stage()
+    _wire.send(channel, {"op": "ready"})
+    serve(channel, job, args)
+
+
+def hold_memory(limit: int) -> None:
+    """Limit the address space to `limit` bytes plus room for the interpreter, if the system supports that."""
+    import resource  # not on every system
+
+    try:
+        _, ceiling = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (limit + 256 * 1024 * 1024, ceiling))
+    except (AttributeError, ValueError, OSError):
+        return

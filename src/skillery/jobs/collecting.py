@@ -1,0 +1,102 @@
+"""Collection: keep the files that the code of an ended run did not keep, and save the workspace of the run.
+
+A separate process collects. It sees the workspace, and executes no code of the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from cellblock.host.channel import BrokenSetup, Channel
+from cellblock.host.plan import cpu_seconds
+from skillery.backends import Job, Limits, RunHost
+from skillery.jobs.dialogue import Dialogue
+from skillery.jobs.outcomes import RunSession, limits_of
+
+log = logging.getLogger(__name__)
+LIMITS = Limits(timeout_ms=30_000)
+"""Limits of the collecting process."""
+SECONDS = 10.0
+BYTES_PER_SECOND = 20 << 20
+"""An ending run waits for a collection of at least this speed."""
+
+
+class Collection(msgspec.Struct, frozen=True):
+    """The files to collect of a run, and their folder in the sandbox of the collecting process."""
+
+    job: Job
+    kept: Iterable[str] | None
+    """Paths of the files that the code kept before it was stopped. None if the code kept all its files itself."""
+    folder: str = "/workspace"
+    lock_folder: str = "/tmp"  # noqa: S108 - a path of the sandbox
+    """Any folder that the collecting process can open."""
+
+    @property
+    def seconds(self) -> float:
+        """Time limit of the collection in seconds."""
+        return SECONDS + (self.job.limits.disk_mb << 20) / BYTES_PER_SECOND
+
+    def header(self) -> dict[str, Any]:
+        return {
+            "collect": {
+                "folder": self.folder,
+                "outputs": list(self.job.outputs),
+                "gathers": self.kept is not None,
+                "kept": list(self.kept or ()),
+                "workspace": {"most_bytes": self.job.limits.disk_mb << 20} if saves(self.job) else None,
+            },
+            "lock_folder": self.lock_folder,
+            "cpu_seconds": cpu_seconds(limits_of(LIMITS)),
+            "memory_bytes": LIMITS.memory_mb << 20,
+        }
+
+
+def saves(job: Job) -> bool:
+    """Return whether the workspace of the job is saved when its run has ended."""
+    return job.workspace is not None and job.workspace.saves
+
+
+def collecting_dialogue(channel: Channel, collection: Collection, host: RunHost) -> Dialogue:
+    """Return the dialogue with the collecting process."""
+    return Dialogue(channel, msgspec.structs.replace(collection.job, files=(), workspace=None), host, collects=True)
+
+
+def collection_of(
+    session: RunSession,
+    job: Job,
+    folder: str = "/workspace",
+    lock_folder: str = "/tmp",  # noqa: S108 - as above
+) -> Collection | None:
+    """Return the files to collect from an ended run, or None if no file is collected."""
+    kept = session.left_files
+    if kept is None and not (saves(job) and session.has_begun):
+        return None
+    return Collection(job, kept, folder, lock_folder)
+
+
+async def collect(dialogue: Dialogue) -> None:
+    """Let the collecting process begin, and pass the files to the host until it ends. Raise BrokenSetup if it fails.
+
+    The process must have received its header.
+    """
+    await dialogue.go()
+    await dialogue.listen()
+    if dialogue.failure is not None or dialogue.result is None:
+        raise BrokenSetup(dialogue.failure.message if dialogue.failure else "the collecting process ended")
+
+
+async def try_to_collect(work: Any, collection: Collection) -> None:
+    """Await `work` until it ends, or until the time limit of the collection is over.
+
+    An error is logged and does not change the outcome of the run. Its uncollected files are lost.
+    """
+    try:
+        async with asyncio.timeout(collection.seconds):
+            await work
+    except Exception as error:  # noqa: BLE001 - the backend is ending a run
+        log.warning("the files of %s could not be collected: %s", collection.job.run_id, error or type(error).__name__)

@@ -1,0 +1,108 @@
+"""The header of a job: what the process inside the sandbox must know about its run."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from cellblock.host.sessions import STACK_SECONDS
+from cellblock.values import Mount
+from skillery.backends import CodeCall, HandlerCall, Job, ScriptCall, SkillCall
+
+# -- The description of a program that is not a Python function, for the process inside the sandbox --------------------
+
+
+def program_of(job: Job, skills: str) -> dict[str, Any] | None:
+    """Return the description of the program; None if the run calls a Python function.
+
+    `skills` is the folder of mounted skills inside the sandbox.
+    """
+    call = job.call
+    told: dict[str, Any]
+    match call:
+        case CodeCall(language="javascript" | "bash"):
+            told = {"form": "code", "language": call.language, "code": call.code, "entrypoint": call.function}
+        case HandlerCall():
+            told = {"form": "handler", **file_of(call, skills)}
+        case ScriptCall():
+            told = {
+                "form": "script",
+                **file_of(call, skills),
+                "module": call.module,
+                "in_skill": call.in_skill,
+                "argv": list(call.argv),
+                "stdin": b64encode(call.stdin).decode(),
+                "environment": dict(call.environment),
+            }
+        case _:
+            return None
+    return {**told, "memory_mb": job.limits.memory_mb}
+
+
+def file_of(call: HandlerCall | ScriptCall, skills: str) -> dict[str, str]:
+    root = f"{skills}/{call.skill}"
+    return {"name": call.path, "path": f"{root}/{call.path}", "root": root}
+
+
+MEBIBYTE = 1 << 20
+
+
+class Places(msgspec.Struct, frozen=True):
+    """Paths in the sandbox, as the code sees them."""
+
+    skills: str = "/skills"
+    blobs: str = "/blobs"
+    packages: str = "/packages"
+    lock: str = "/workspace"
+    home: str = "/tmp/home"  # noqa: S108 - a path of the sandbox
+    """The home of a run with a workspace: programs must not read settings that another run has left."""
+    code: str = "/run/code/run_code.py"
+    own_processes: bool = True
+    """Whether the run has its own pid namespace, so that the code can signal only processes of the run."""
+
+
+def mounts_of(job: Job, *, packages: bool = True) -> list[Mount]:
+    """Return the mounts of a job. If `packages` is False, its packages are mounted already."""
+    mounts = [Mount("skills", skill.name, skill.folder, lasting=True) for skill in job.skills]
+    if packages:
+        mounts += [Mount("packages", package.lock, package.folder) for package in job.packages]
+    return mounts + [Mount("blobs", blob.blob_id, blob.path) for blob in job.blobs]
+
+
+def job_header(job: Job, environment: Mapping[str, str], places: Places) -> dict[str, Any]:
+    """Return what the process inside must know about its run, without the arguments.
+
+    `environment` has variables in addition to those of the process.
+    """
+    call = job.call
+    program = program_of(job, places.skills)
+    return {
+        "skill": call.skill if isinstance(call, SkillCall) else None,
+        "code": call.code if isinstance(call, CodeCall) and program is None else None,
+        "function": call.function if isinstance(call, SkillCall | CodeCall) else None,
+        "spread": isinstance(call, SkillCall) and call.spread,
+        "program": program,
+        "own_processes": places.own_processes,
+        "code_path": places.code,
+        "lock_folder": places.lock,
+        "blobs_folder": places.blobs,
+        "environment": dict(environment),
+        "packages": [f"{places.packages}/{packages.lock}" for packages in job.packages],
+        "files": [{"path": file.path, "executable": file.executable} for file in job.files],
+        "home": places.home if job.workspace is not None else "",
+        "outputs": list(job.outputs),
+        "stack_seconds": max(0.0, job.limits.timeout_ms / 1000 - STACK_SECONDS),
+        "result_bytes": job.limits.result_mb * MEBIBYTE,
+        "skills": [
+            {
+                "name": skill.name,
+                "folder": f"{places.skills}/{skill.name}",
+                "entrypoint": skill.entrypoint,
+                "stub": skill.stub,
+            }
+            for skill in job.skills
+        ],
+    }
