@@ -145,7 +145,11 @@ def test_init_reports_status_of_pid_2(machine: str, emulator: list[str], tmp_pat
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:
         subprocess.run(
-            [sys.executable, "-c", AS_PID_1, *program], stdin=theirs, check=True, timeout=60, start_new_session=True
+            [sys.executable, "-c", AS_PID_1, *program],
+            stdin=theirs.fileno(),
+            check=True,
+            timeout=60,
+            start_new_session=True,
         )
         assert int.from_bytes(ours.recv(16), sys.byteorder) == 7 << 8
 
