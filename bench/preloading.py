@@ -14,11 +14,11 @@ from pathlib import Path
 from bench.packages import INDEX
 from bench.report import Report, format_ms, median, percentile
 from bench.runs import one
+from cellblock.host.pool import Pool, Warmth
+from cellblock.host.preloaded import Bounds
 from skillery.backends import CodeCall, Job, PackageMount, Place
 from skillery.builtin.linux_sandbox import skillery_sandbox
 from skillery.builtin.linux_sandbox.engine import HostCapabilities
-from skillery.builtin.linux_sandbox.pool import Pool, Warmth
-from skillery.builtin.linux_sandbox.preloaded import Bounds
 from skillery.builtin.linux_sandbox.sandbox import LinuxSandbox
 from skillery.testing.sandbox.leftovers import descendants
 from tests.conftest import Server

@@ -15,10 +15,10 @@ from typing import NamedTuple
 from bench.load import call, send, send_paced
 from bench.processor_time import ProcessorTime
 from bench.report import Report, format_ms, median, milliseconds, percentile
+from cellblock.host.pool import Warmth
 from skillery.backends import Job, Place, SkillCall, SkillMount
 from skillery.builtin.linux_sandbox import skillery_sandbox
 from skillery.builtin.linux_sandbox.engine import CellRun, HostCapabilities
-from skillery.builtin.linux_sandbox.pool import Warmth
 from skillery.builtin.linux_sandbox.sandbox import COLD, LinuxSandbox
 from skillery.testing.sandbox import MemoryHost
 from skillery.testing.sandbox.leftovers import descendants

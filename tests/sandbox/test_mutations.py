@@ -28,8 +28,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from cellblock.host import zygotes
 from skillery.backends import Place, Sandbox
-from skillery.builtin.linux_sandbox import LinuxSandboxSettings, open_sandbox, zygotes
+from skillery.builtin.linux_sandbox import LinuxSandboxSettings, open_sandbox
 from skillery.builtin.linux_sandbox.sandbox import LinuxSandbox
 from skillery.errors import SandboxUnavailable
 from skillery.testing.sandbox import Trial

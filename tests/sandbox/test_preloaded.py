@@ -23,9 +23,9 @@ from typing import Any
 
 import pytest
 
-from cellblock.host import processes
+from cellblock.host import processes, zygotes
 from skillery.backends import KeepsWarm, Limits, PackageMount, Place, Warm
-from skillery.builtin.linux_sandbox import skillery_sandbox, zygotes
+from skillery.builtin.linux_sandbox import skillery_sandbox
 from skillery.testing.sandbox import Trial
 from skillery.testing.sandbox.between_runs import check_nothing_is_left
 from skillery.testing.sandbox.leftovers import assert_none_since, descendants, traces

@@ -19,11 +19,11 @@ import pytest_asyncio
 import uvloop
 
 from cellblock.host import hierarchies, processes
+from cellblock.host.zygote_answers import CannotStart
+from cellblock.host.zygotes import Zygote
 from skillery.backends import CodeCall, Job, Limits, Outcome, Place, SkillCall, SkillMount
 from skillery.builtin.linux_sandbox import LinuxSandboxSettings, open_sandbox, skillery_sandbox
 from skillery.builtin.linux_sandbox.sandbox import LinuxSandbox
-from skillery.builtin.linux_sandbox.zygote_answers import CannotStart
-from skillery.builtin.linux_sandbox.zygotes import Zygote
 from skillery.testing import SandboxContract, SharedSandbox
 from skillery.testing.sandbox import MemoryHost, Trial
 from skillery.testing.sandbox.leftovers import descendants

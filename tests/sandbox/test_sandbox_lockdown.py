@@ -276,7 +276,8 @@ SERVER = """
 import asyncio, os, sys, time
 from pathlib import Path
 from skillery.backends import Place
-from skillery.builtin.linux_sandbox import LinuxSandboxSettings, open_sandbox, zygotes
+from cellblock.host import zygotes
+from skillery.builtin.linux_sandbox import LinuxSandboxSettings, open_sandbox
 zygotes.HERE = Path(os.environ.get("SKILLERY_TEST_CELL") or zygotes.HERE)
 async def main():
     await open_sandbox(LinuxSandboxSettings(prepared=0), Place(Path(sys.argv[1]))).start()

@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 
 from cellblock.host import hierarchies, processes
+from cellblock.host.zygotes import SHARED_FROM_MB
 from cellblock.inside import forks
 from skillery.backends import CodeCall, Job, Limits, Place
 from skillery.builtin.linux_sandbox import skillery_sandbox
-from skillery.builtin.linux_sandbox.zygotes import SHARED_FROM_MB
 from skillery.testing.sandbox import MemoryHost, Trial
 from skillery.testing.sandbox.leftovers import assert_none_since, descendants, traces
 from skillery.testing.sandbox.secrets import SEARCH

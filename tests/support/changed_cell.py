@@ -5,6 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from skillery.builtin.linux_sandbox import zygotes
+from cellblock.host import zygotes
 
 zygotes.HERE = Path(os.environ["SKILLERY_TEST_CELL"])

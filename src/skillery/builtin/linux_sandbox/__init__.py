@@ -8,11 +8,11 @@ from __future__ import annotations
 import msgspec
 
 from cellblock.egress.service import Egress
+from cellblock.host.pool import Warmth
+from cellblock.host.preloaded import Bounds
 from cellblock.host.shares import Uids
 from skillery import hookimpl
 from skillery.backends import Offer, Place
-from skillery.builtin.linux_sandbox.pool import Warmth
-from skillery.builtin.linux_sandbox.preloaded import Bounds
 from skillery.builtin.linux_sandbox.sandbox import LinuxSandbox
 from skillery.errors import StartupError
 

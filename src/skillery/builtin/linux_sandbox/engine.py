@@ -12,16 +12,16 @@ from cellblock.egress.listeners import ENVIRONMENT as PROXY_ENVIRONMENT
 from cellblock.egress.listeners import PORT as PROXY_PORT
 from cellblock.egress.service import Egress, EgressBroken, Session
 from cellblock.host import watchdog
+from cellblock.host.cells import Cell, Demand
 from cellblock.host.channel import BrokenSetup, Channel
 from cellblock.host.groups import ControlGroups
 from cellblock.host.plan import cpu_seconds, mount_entries, shape
+from cellblock.host.pool import Pool
 from cellblock.host.sessions import run_whole
+from cellblock.host.zygote_answers import CannotMount, CannotStart, ZygoteLost
 from cellblock.values import Busy, Log, Used
 from skillery.backends import Failure, FailureType, Job, Outcome, RunHost
-from skillery.builtin.linux_sandbox.cells import Cell, Demand
-from skillery.builtin.linux_sandbox.pool import Pool
 from skillery.builtin.linux_sandbox.warm_environments import WarmEnvironments
-from skillery.builtin.linux_sandbox.zygote_answers import CannotMount, CannotStart, ZygoteLost
 from skillery.jobs.collecting import (
     Collection,
     collect,

@@ -14,13 +14,13 @@ from cellblock.egress.service import Egress
 from cellblock.filter import rules
 from cellblock.host import groups, probes
 from cellblock.host.plan import INSIDE, RUNTIME, base_python, make_plan
+from cellblock.host.pool import Pool, Warmth
+from cellblock.host.preloaded import Bounds, Environment
+from cellblock.host.preloaded_pool import PreloadedPool
 from cellblock.host.shares import Uids
 from cellblock.inside import landlock
 from skillery.backends import Capability, Job, Outcome, Place, Probe, RunHost, Sandbox, Warm
 from skillery.builtin.linux_sandbox.engine import HostCapabilities, run_job
-from skillery.builtin.linux_sandbox.pool import Pool, Warmth
-from skillery.builtin.linux_sandbox.preloaded import Bounds, Environment
-from skillery.builtin.linux_sandbox.preloaded_pool import PreloadedPool
 from skillery.builtin.linux_sandbox.warm_environments import WarmEnvironments
 from skillery.errors import SandboxUnavailable
 from skillery.jobs import NO_OP, NoHost, languages

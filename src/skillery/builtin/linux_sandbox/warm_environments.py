@@ -9,11 +9,11 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from cellblock.host.plan import MEBIBYTE
+from cellblock.host.pool import Pool
+from cellblock.host.preloaded import Bounds, Environment
+from cellblock.host.preloaded_pool import PreloadedPool, in_words
+from cellblock.host.zygote_answers import CannotStart
 from skillery.backends import CodeCall, Job, PackageMount, SkillCall, Warm
-from skillery.builtin.linux_sandbox.pool import Pool
-from skillery.builtin.linux_sandbox.preloaded import Bounds, Environment
-from skillery.builtin.linux_sandbox.preloaded_pool import PreloadedPool, in_words
-from skillery.builtin.linux_sandbox.zygote_answers import CannotStart
 from skillery.errors import SkilleryError
 
 log = logging.getLogger(__name__)

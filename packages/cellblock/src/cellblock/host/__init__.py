@@ -1,1 +1,1 @@
-"""The side of the host: limits, channels, logs, probes, and the session of a run."""
+"""The side of the host: pools of cells, zygotes, limits, channels, logs, probes, and the session of a run."""

@@ -8,9 +8,9 @@ import itertools
 import os
 import time
 
+from cellblock.host.cells import one_line
+from cellblock.host.packets import Packets, Received
 from cellblock.inside.link import NUMBER
-from skillery.builtin.linux_sandbox.cells import one_line
-from skillery.builtin.linux_sandbox.links import Packets, Received
 
 START_SECONDS = 20.0
 ANSWER_SECONDS = 2.0

@@ -8,19 +8,18 @@ import logging
 import os
 import time
 from collections import Counter, deque
+from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
+from cellblock.host.cells import Cell, Demand
 from cellblock.host.channel import BrokenSetup, wait_ready
+from cellblock.host.group_shelf import GroupShelf
 from cellblock.host.groups import ControlGroup, ControlGroups
 from cellblock.host.plan import shape
 from cellblock.host.shares import Processors, Uids
+from cellblock.host.zygote_answers import CannotStart, ZygoteLost
+from cellblock.host.zygotes import Zygote
 from cellblock.values import Limits
-from skillery.builtin.linux_sandbox.cells import Cell, Demand
-from skillery.builtin.linux_sandbox.group_shelf import GroupShelf
-from skillery.builtin.linux_sandbox.zygote_answers import CannotStart, ZygoteLost
-from skillery.builtin.linux_sandbox.zygotes import Zygote
 
 log = logging.getLogger(__name__)
 ATTEMPTS = 4
@@ -33,7 +32,8 @@ files.
 REMEMBERED = 16
 
 
-class Warmth(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Warmth:
     """The number and the lifetime of prepared cells and zygotes."""
 
     prepared: int

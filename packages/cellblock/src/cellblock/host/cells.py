@@ -10,18 +10,17 @@ import signal
 import socket
 import struct
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol
-
-import msgspec
 
 from cellblock.host.channel import Channel
 from cellblock.host.groups import ControlGroup
 from cellblock.host.logs import LogPipe
+from cellblock.host.packets import Packets, Received
 from cellblock.host.processes import descendants, pid_of
+from cellblock.host.unmounting import Unmounting
 from cellblock.inside import calls
 from cellblock.values import Limits
-from skillery.builtin.linux_sandbox.links import Packets, Received
-from skillery.builtin.linux_sandbox.unmounting import Unmounting
 
 STATUS = struct.Struct("=i")
 FAILURE = calls.FAILURE
@@ -29,7 +28,8 @@ PATIENCE = 0.1
 MOST_SAID = 300
 
 
-class CellEnd(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class CellEnd:
     """The end of a cell. `event` is `ended` or `failed`. `status` is the wait status of the code's process."""
 
     event: str
@@ -55,7 +55,8 @@ def one_line(text: str) -> str:
     return "".join(letter if letter.isprintable() else " " for letter in text[:MOST_SAID])
 
 
-class Demand(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Demand:
     """The parameters of a cell. A cell can serve any run with equal parameters."""
 
     limits: Limits

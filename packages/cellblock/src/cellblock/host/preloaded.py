@@ -13,19 +13,18 @@ import json
 import os
 import platform
 import signal
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from cellblock.filter import rules
 from cellblock.host import watchdog
+from cellblock.host.cells import Cell, Demand, Ends
 from cellblock.host.groups import ControlGroup
 from cellblock.host.plan import MEBIBYTE, look
 from cellblock.host.processes import children, parent_of, start_time
-from skillery.builtin.linux_sandbox.cells import Cell, Demand, Ends
-from skillery.builtin.linux_sandbox.zygote_answers import ANSWER_SECONDS, CannotStart, ZygoteLost
-from skillery.builtin.linux_sandbox.zygotes import Zygote, is_crowded
+from cellblock.host.zygote_answers import ANSWER_SECONDS, CannotStart, ZygoteLost
+from cellblock.host.zygotes import Zygote, is_crowded
 
 PROCESSES = 32
 """Most processes of a zygote and its keeper, without its runs."""
@@ -41,7 +40,8 @@ FORKING = ("mount", "unshare", "setns", "clone", "sched_setaffinity")
 """System calls that a zygote needs to fork a run, and that the run itself must not make."""
 
 
-class Environment(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Environment:
     """The modules that a zygote imports, and the folder of their packages."""
 
     lock: str
@@ -58,7 +58,8 @@ class Environment(msgspec.Struct, frozen=True):
         return ", ".join(self.preload)
 
 
-class Bounds(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Bounds:
     """The limits of zygotes with preloaded packages."""
 
     most: int = 4

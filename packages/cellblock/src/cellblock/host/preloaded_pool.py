@@ -7,14 +7,14 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from cellblock.host.cells import Cell, Demand
 from cellblock.host.groups import ControlGroup, ControlGroups
+from cellblock.host.pool import Pool, Warmth
+from cellblock.host.preloaded import PROCESSES, Bounds, Crowded, Environment, PreloadedZygote
 from cellblock.host.shares import Uids
+from cellblock.host.zygote_answers import CannotStart, ZygoteLost
+from cellblock.host.zygotes import Zygote
 from cellblock.values import Limits
-from skillery.builtin.linux_sandbox.cells import Cell, Demand
-from skillery.builtin.linux_sandbox.pool import Pool, Warmth
-from skillery.builtin.linux_sandbox.preloaded import PROCESSES, Bounds, Crowded, Environment, PreloadedZygote
-from skillery.builtin.linux_sandbox.zygote_answers import CannotStart, ZygoteLost
-from skillery.builtin.linux_sandbox.zygotes import Zygote
 
 LOST = "the process that had imported it ended"
 

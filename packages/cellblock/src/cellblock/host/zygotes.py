@@ -13,14 +13,14 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from cellblock.host import plan as interpreter
+from cellblock.host.cells import Cell, Demand, Ends
 from cellblock.host.channel import encode_json
 from cellblock.host.groups import ControlGroup
+from cellblock.host.packets import Received
 from cellblock.host.plan import tree_limits
+from cellblock.host.unmounting import Unmounting
+from cellblock.host.zygote_answers import CannotMount, ZygoteAnswers
 from cellblock.inside.link import CROWDED, NUMBER, ORDER, PID, SLOTS_FROM, id_map
-from skillery.builtin.linux_sandbox.cells import Cell, Demand, Ends
-from skillery.builtin.linux_sandbox.links import Received
-from skillery.builtin.linux_sandbox.unmounting import Unmounting
-from skillery.builtin.linux_sandbox.zygote_answers import CannotMount, ZygoteAnswers
 
 HERE = interpreter.HERE
 START = "import sys; sys.path.append('.'); from inside import zygote; zygote.main(*map(int, sys.argv[1:]))"
