@@ -13,9 +13,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import httpx
 import pytest
 
+from skillery.app.routes import create_app
+from skillery.authoring.packages import open_temporary_home
 from skillery.git.requests import pkt
+from skillery.settings.load import Settings
 from tests.conftest import Rpc, Server, manifest
 from tests.support.mcp_client import LEGACY, MODERN, Mcp
 from tests.support.processes import eventually
@@ -153,6 +157,39 @@ def test_a_large_text_is_read_as_it_was_written(sqlite_rpc: Rpc, new_name: str, 
         assert json.loads(answered["content"][0]["text"]) == read
         uri = f"skill://{name.replace('.', '/')}/large.txt"
         assert mcp("resources/read", uri=uri)["contents"][0]["text"] == content
+
+
+@pytest.mark.full
+async def test_requests_release_all_their_bytes(tmp_path: Path) -> None:
+    """Answered, refused and failed requests of each protocol count their bytes, and leave both budgets empty."""
+    created = call(
+        "create_skill", manifest=manifest("kept.bytes", kind="instruction"), skill_md="# x\n" + "y" * MIB, files=[]
+    )
+    bodies: list[tuple[str, Any]] = [
+        ("/rpc", created),
+        ("/rpc", call("describe_skill", name="kept.bytes")),
+        ("/rpc", call("describe_skill", name="kept.absent")),
+        ("/rpc", [call("list_skills"), call("describe_skill", name="kept.bytes"), call("unknown")]),
+        ("/mcp", call("tools/call", name="describe_skill", arguments={"name": "kept.bytes"})),
+        ("/mcp", call("tools/call", name="describe_skill", arguments={"name": "kept.absent"})),
+        ("/mcp", {"jsonrpc": "2.0"}),
+    ]
+    addresses = ("/", "/s/kept.bytes", "/skills/kept.bytes.zip", "/skills/kept.bytes/1.0.0/SKILL.md", "/nothing")
+    async with open_temporary_home(Settings(home=tmp_path), []) as (core, edge):
+        totals = (edge.bodies.tally, edge.answers.tally)
+        app: Any = create_app(core, edge)
+        accepted = {"accept": "application/json, text/event-stream"}
+        async with httpx.AsyncClient(
+            transport=httpx.ASGITransport(app), base_url="http://127.0.0.1", headers=accepted
+        ) as client:
+            statuses = [(await client.post(path, json=body)).status_code for path, body in bodies]
+            statuses += [(await client.get(path)).status_code for path in addresses]
+            sizes = [len((await client.get(path)).content) for path in addresses[1:4]]
+            assert [tally.total for tally in totals] == [0, 0]
+
+    assert statuses[:4] == [200] * 4
+    assert {200, 404} <= set(statuses)
+    assert max(sizes) > MIB
 
 
 def test_changes_succeed_while_the_answer_budget_is_exhausted(small: Server) -> None:

@@ -87,17 +87,15 @@ def test_calls_are_refused_and_counted_like_those_of_the_sdk(tokens_sqlite: Serv
 
 async def test_the_responder_answers_tool_lists_and_reads(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path)
-    async with open_temporary_home(settings, []) as (core, edge):
+    async with open_temporary_home(settings, []) as (core, _):
 
         async def is_answered(method: str, params: dict[str, Any], version: str) -> bool:
             body, headers = request(method, params, version)
             raw = [(name.encode(), value.encode()) for name, value in headers.items()]
             scope = {"type": "http", "method": "POST", "path": "/mcp", "headers": raw, "query_string": b""}
-            with edge.bodies.hold() as held, edge.answers.hold() as room:
-                terms = TaskTerms(30.0, None)
-                caller = Identity("local", scopes=frozenset({"admin"}))
-                visit = Visit(core, caller, ActiveCalls(), headers, (), room, held, terms)
-                return await respond(visit, scope, headers, body, _dropped)
+            caller = Identity("local", scopes=frozenset({"admin"}))
+            visit = Visit(core, caller, ActiveCalls(), headers, (), TaskTerms(30.0, None))
+            return await respond(visit, scope, headers, body, _dropped)
 
         answered = {
             (method, version): await is_answered(method, params, version)

@@ -26,7 +26,7 @@ from skillery.backends import (
 from skillery.contents.deletions import finish_own_deletions
 from skillery.contents.mirrors import MirroredStorage
 from skillery.contents.storage_copies import check_storage
-from skillery.context.budget import Answers, Bodies
+from skillery.context.budget import Budget
 from skillery.context.disks import Disks
 from skillery.context.request import Silences
 from skillery.context.worker_pool import WorkerPool, WorkLimits
@@ -146,17 +146,15 @@ def _edge(
     resource = core.identities.authenticator.resource()
     gate = Gate(core.identities.authenticator, core.refusals, hosts, origins, resource)
     counts = additions.counts
-    bodies = Bodies(settings.bodies_mb * MIB, counts.bodies)
-    answers = Answers(settings.answers_mb * MIB, settings.answer_max_mb * MIB, counts.answers)
     streams, silences = settings.runs, Silences()
     disks = core.disks
     write, cache = partial(_write, database, server, disks), partial(_check_cache, disks)
     readiness = Readiness(write, cache, core.registry.storage, core.sandbox, counts.peers)
     return Edge(
         gate=gate,
-        bodies=bodies,
+        bodies=Budget(settings.bodies_mb * MIB, "bodies_mb", counts.bodies),
         max_body_bytes=settings.max_body_mb * MIB,
-        answers=answers,
+        answers=Budget(settings.answers_mb * MIB, "answers_mb", counts.answers, settings.answer_max_mb * MIB),
         answer_seconds=settings.answer_seconds,
         streams=OpenStreams(StreamLimits(streams.streams_per_run, streams.streams_per_identity, streams.streams)),
         public_downloads=settings.public_downloads,
@@ -177,12 +175,12 @@ def _edge(
             known.secrets,
         ),
         page_workers=WorkerPool(PAGE_FUNCTIONS, PAGE_LIMITS, PAGE_LOADERS),
-        mcp=McpEndpoint(gate, core, bodies, answers, _max_mcp_body(settings), _task_terms(settings)),
+        mcp=McpEndpoint(gate, core, _max_mcp_body(settings), _task_terms(settings)),
         metrics=_metrics(settings, gate, core, database, additions, silences),
         silences=silences,
         tracing=tracing,
         plugin_routes=_plugin_routes(
-            PluginParts(gate, bodies, answers, additions.failures, partial(_record, database), settings.hook_seconds),
+            PluginParts(gate, additions.failures, partial(_record, database), settings.hook_seconds),
             additions,
         ),
         resource=resource,

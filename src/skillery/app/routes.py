@@ -17,7 +17,7 @@ from litestar.types import ASGIApp
 from skillery.app.logs import Tracing
 from skillery.backends import Resource
 from skillery.client_source import model_tools
-from skillery.context.budget import Answers, Bodies
+from skillery.context.budget import Budget, Room, answer_room, body_room
 from skillery.context.request import Silences, begin, current
 from skillery.context.tracing import starting
 from skillery.context.worker_pool import WorkerPool
@@ -50,9 +50,9 @@ class Edge(NamedTuple):
     """The parts of the HTTP side. Each endpoint gets only the parts that it needs."""
 
     gate: Gate
-    bodies: Bodies
+    bodies: Budget
     max_body_bytes: int
-    answers: Answers
+    answers: Budget
     answer_seconds: float
     """Seconds that a client may read nothing of its answer."""
     streams: OpenStreams
@@ -92,15 +92,15 @@ def make_routes(core: Core, edge: Edge, pages: Sequence[Route] = ()) -> list[Any
 
 
 def _plain_routes(core: Core, edge: Edge) -> list[Route]:
-    gate, bodies, answers = edge.gate, edge.bodies, edge.answers
+    gate = edge.gate
     tools = model_tools.ToolsEndpoint(gate, core.environments.named)
     prompt = model_tools.PromptEndpoint(gate, core)
-    blob_parts = blobs.BlobParts(gate, core.blobs, core.signed, core.once, answers)
+    blob_parts = blobs.BlobParts(gate, core.blobs, core.signed, core.once)
     import_parts = imports.ImportParts(gate, core.importer)
     events = run_streams.RunEvents(gate, core.following, edge.streams)
-    workspace_parts = workspaces.WorkspaceParts(gate, core.workspaces, answers)
-    rpc_endpoint = rpc.RpcEndpoint(gate, core, bodies, answers, edge.max_body_bytes)
-    trust = trusted_publishing.TrustParts(gate, core.exchange, bodies)
+    workspace_parts = workspaces.WorkspaceParts(gate, core.workspaces)
+    rpc_endpoint = rpc.RpcEndpoint(gate, core, edge.max_body_bytes)
+    trust = trusted_publishing.TrustParts(gate, core.exchange)
     metrics = edge.metrics
     return [
         *([Route("/metrics", metrics.answer, metrics.operations)] if metrics is not None else []),
@@ -168,13 +168,12 @@ def _download_routes(core: Core, edge: Edge) -> list[Route]:
         core.exports,
         core.contents.reads,
         core.signed,
-        edge.answers,
         edge.public_downloads,
         core.marketplaces,
         edge.git,
         edge.public_url,
     )
-    v1_parts = V1Parts(edge.gate, core.registry, core.importer, parts, edge.bodies)
+    v1_parts = V1Parts(edge.gate, core.registry, core.importer, parts)
     downloads = [Route(row.group, partial(row.endpoint, parts), row.operations, row.paths) for row in DOWNLOADS]
     v1 = [
         Route("/v1/skills", partial(row.endpoint, v1_parts), row.operations, row.paths, row.methods)
@@ -204,6 +203,9 @@ def _app(edge: Edge, route: Route) -> ASGIApp:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         headers = headers_of(scope)
         exchange = Exchange(scope, headers, receive, send, edge.answer_seconds)
+        body, answer = Room(edge.bodies), Room(edge.answers)
+        body_room.set(body)
+        answer_room.set(answer)
         exchange.request.method = f"{scope['method']} {route.name}"
         if edge.tracing is not None:
             starting.set(edge.tracing.start)
@@ -226,6 +228,8 @@ def _app(edge: Edge, route: Route) -> ASGIApp:
                 raise
             await refuse(scope, exchange.send, headers, HttpRefusal(500, unexpected(error)))
         finally:
+            body.close()
+            answer.close()
             if edge.metrics is not None:
                 edge.metrics.note(route.name, exchange)
             if edge.log_requests:
@@ -271,7 +275,7 @@ def create_app(core: Core, edge: Edge, *, for_browsers: bool = True) -> Litestar
     if edge.git:
         from skillery.git.endpoint import GitParts, git_routes
 
-        pages = [*pages, *git_routes(GitParts(edge.gate, core.repositories, edge.bodies, edge.answers))]
+        pages = [*pages, *git_routes(GitParts(edge.gate, core.repositories))]
     app = Litestar if edge.tracing is not None else LeanApp
     return app(
         make_routes(core, edge, pages),

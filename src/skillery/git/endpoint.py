@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import binascii
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
 from skillery.backends import Identity
-from skillery.context.budget import Answers, Bodies
 from skillery.context.threads import BODIES
 from skillery.errors import InvalidName, ReadOnlyRepository
 from skillery.formats.names import parse_namespace, parse_skill_name
@@ -74,8 +72,6 @@ class GitParts(NamedTuple):
 
     gate: Gate
     repositories: Repositories
-    bodies: Bodies
-    answers: Answers
 
 
 class _Request(NamedTuple):
@@ -131,13 +127,12 @@ async def _upload(
     if kind.partition(";")[0].strip().lower() != REQUEST:
         raise _refusal(415, "unsupported_media_type", f"the Content-Type is {kind[:80]!r}", f"Send {REQUEST}.")
     version = _version(headers)
-    with parts.bodies.hold() as held:
-        body = await read_body(receive, headers, MOST_BODY, held)
-        try:
-            wanted = await BODIES.run(_parsed, body, headers, version)
-        except MalformedRequest as error:
-            await send_bytes(send, 200, refuse(str(error)), RESULT, NO_CACHE)
-            return
+    body = await read_body(receive, headers, MOST_BODY)
+    try:
+        wanted = await BODIES.run(_parsed, body, headers, version)
+    except MalformedRequest as error:
+        await send_bytes(send, 200, refuse(str(error)), RESULT, NO_CACHE)
+        return
     # The caller may see other skills than before: each request finds the state again.
     state = await parts.repositories.find(identity, request.repository)
     if wanted is None:
@@ -148,7 +143,7 @@ async def _upload(
         if isinstance(wanted, ListRefs):
             await send_bytes(send, 200, list_refs(opened.table, wanted), RESULT, NO_CACHE)
         else:
-            await _send_objects(parts, send, opened, wanted, version)
+            await _send_objects(send, opened, wanted, version)
     finally:
         opened.stream.close()
 
@@ -174,24 +169,13 @@ def _unpacked(body: bytes) -> bytes:
     return unpacked
 
 
-async def _send_objects(parts: GitParts, send: Any, opened: OpenRepository, wanted: Fetch, version: int) -> None:
+async def _send_objects(send: Any, opened: OpenRepository, wanted: Fetch, version: int) -> None:
     pieces = (fetch_v2 if version == 2 else fetch_v0)(opened, wanted)
-    with parts.answers.hold() as held:
-        held.take(MEMORY_OF_ANSWER)
-        try:
-            # A request that is refused gets its refusal and not a cut response.
-            first = await asyncio.to_thread(next, pieces, b"")
-        except MalformedRequest as error:
-            await send_bytes(send, 200, refuse(str(error)), RESULT, NO_CACHE)
-            return
-        raw = [(name.encode(), value.encode()) for name, value in [("content-type", RESULT), *NO_CACHE]]
-        await send({"type": "http.response.start", "status": 200, "headers": raw})
-        await send_pieces(send, _joined(first, pieces))
-
-
-def _joined(first: bytes, others: Iterator[bytes]) -> Iterator[bytes]:
-    yield first
-    yield from others
+    raw = [(name.encode(), value.encode()) for name, value in [("content-type", RESULT), *NO_CACHE]]
+    try:
+        await send_pieces(send, raw, pieces, MEMORY_OF_ANSWER)
+    except MalformedRequest as error:  # before the response begins
+        await send_bytes(send, 200, refuse(str(error)), RESULT, NO_CACHE)
 
 
 # -- addresses and refusals ------------------------------------------------------------------------------------

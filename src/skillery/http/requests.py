@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Any, BinaryIO
 from urllib.parse import parse_qs, unquote_to_bytes
 
-from skillery.context.budget import HeldAnswer, HeldBody
+from skillery.context.budget import answer_room, body_room
 from skillery.context.threads import within
 from skillery.errors import InvalidParams, SkilleryError
 from skillery.formats.wording import quoted
@@ -92,7 +92,7 @@ async def disconnected(receive: Any) -> None:
         pass
 
 
-async def read_body(receive: Any, headers: dict[str, str], max_bytes: int, held: HeldBody) -> bytes:
+async def read_body(receive: Any, headers: dict[str, str], max_bytes: int) -> bytes:
     """Return the request body.
 
     Raise HttpRefusal 413 if the body is larger than `max_bytes`. Raise Busy if the budget has no room. If the client
@@ -102,15 +102,16 @@ async def read_body(receive: Any, headers: dict[str, str], max_bytes: int, held:
     declared = headers.get("content-length", "")
     if declared.isdecimal() and int(declared[:20]) > max_bytes:
         raise _too_large(max_bytes)
+    room = body_room.get()
     if declared.isdecimal():
-        held.expect(int(declared))
+        room.check(int(declared))
     parts: list[bytes] = []
     size = 0
     async for chunk in chunks_of(receive):
         size += len(chunk)
         if size > max_bytes:
             raise _too_large(max_bytes)
-        held.grow(len(chunk))
+        room.take(len(chunk))
         parts.append(chunk)
     # Joining large parts would block the event loop.
     return await asyncio.to_thread(b"".join, parts) if size > LARGE_BODY else b"".join(parts)
@@ -150,7 +151,7 @@ async def send_bytes(
     await send({"type": "http.response.body", "body": body})
 
 
-async def send_parts(send: Any, parts: deque[Part], held: HeldAnswer) -> None:
+async def send_parts(send: Any, parts: deque[Part]) -> None:
     """Send JSON in parts. A text over PIECE_BYTES is not copied as a whole, and the bytes of each part are released
     when the socket has taken them.
     """
@@ -160,9 +161,10 @@ async def send_parts(send: Any, parts: deque[Part], held: HeldAnswer) -> None:
         return
     headers = [(b"content-type", JSON.encode()), (b"content-length", str(size).encode())]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
+    room = answer_room.get()
     for piece in _gathered(parts):
         await send({"type": "http.response.body", "body": piece, "more_body": True})
-        held.sent(len(piece))
+        room.release(len(piece))
     await send({"type": "http.response.body", "body": b""})
 
 
@@ -170,9 +172,11 @@ async def send_stream(
     send: Any, status: int, headers: Iterable[tuple[bytes, bytes]], stream: BinaryIO, size: int
 ) -> None:
     """Send `size` bytes of an open content, from its position on. If its first bytes cannot be read, the error is
-    raised before the response begins, so that the client receives the error and not a cut response.
+    raised before the response begins, so that the client receives the error and not a cut response. Raise Busy if the
+    budget of answers has no room.
     """
     left = size
+    answer_room.get().take(min(CHUNK_BYTES, size))
     chunk = await _next(stream, left)
     await send({"type": "http.response.start", "status": status, "headers": list(headers)})
     while left := left - len(chunk):
@@ -262,11 +266,19 @@ def nothing_here(hint: str | None = None) -> HttpRefusal:
     return HttpRefusal(404, plain_error(NOT_FOUND, "there is nothing at this address", "not_found", hint))
 
 
-async def send_pieces(send: Any, pieces: Iterable[bytes]) -> None:
-    """Send the pieces as the rest of a response. They are made in worker threads."""
+async def send_pieces(
+    send: Any, headers: Iterable[tuple[bytes, bytes]], pieces: Iterable[bytes], memory: int = CHUNK_BYTES
+) -> None:
+    """Send the pieces, which are made in worker threads and take `memory` bytes. If the first ones cannot be made, the
+    error is raised before the response begins. Raise Busy if the budget of answers has no room.
+    """
+    answer_room.get().take(memory)
     gathered = gathered_pieces(pieces)
-    while chunk := await asyncio.to_thread(next, gathered, b""):
+    chunk = await asyncio.to_thread(next, gathered, b"")
+    await send({"type": "http.response.start", "status": 200, "headers": list(headers)})
+    while chunk:
         await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        chunk = await asyncio.to_thread(next, gathered, b"")
     await send({"type": "http.response.body", "body": b""})
 
 

@@ -15,7 +15,6 @@ from litestar.openapi.spec import Schema
 from litestar.openapi.spec.enums import OpenAPIType
 
 from skillery.client_source.model_tools import short_guide
-from skillery.context.budget import Answers, Bodies, held_answer
 from skillery.context.request import current
 from skillery.errors import InvalidParams
 from skillery.http.gate import Gate
@@ -95,14 +94,10 @@ class McpEndpoint:
     `skillery.mcp.server`.
     """
 
-    def __init__(
-        self, gate: Gate, core: Core, bodies: Bodies, answers: Answers, max_body_bytes: int, terms: TaskTerms
-    ) -> None:
+    def __init__(self, gate: Gate, core: Core, max_body_bytes: int, terms: TaskTerms) -> None:
         """Store the parts. `max_body_bytes` limits the body of one request."""
         self._gate = gate
         self._core = core
-        self._bodies = bodies
-        self._answers = answers
         self._max_body_bytes = max_body_bytes
         self._terms = terms
         self._calls = ActiveCalls()
@@ -118,23 +113,21 @@ class McpEndpoint:
         manager = await self._sdk()
         from skillery.mcp.responder import respond  # imports the SDK, which the first request loads
 
-        with self._bodies.hold() as held, self._answers.hold() as room:
-            visit = Visit(self._core, identity, self._calls, headers, request, room, held, self._terms)
-            held_answer.set(room)
-            whole = await read_body(receive, headers, self._max_body_bytes, held)
-            body, visit.arguments = await without_arguments(whole)
-            del whole
-            _note_client(body)
-            if await respond(visit, scope, headers, body, send):
-                return
-            message = _peek(body)
-            if message.method == CANCELLED:
-                self._take_back(visit, message)
-            if message.method in GREETINGS:
-                await _set_instructions(visit)
-            if message.method == INITIALIZE and visit.session is None:
-                send = _with_session(send)
-            await manager.handle_request(_scope_of(scope, visit), _again(body, receive), visit.splices.into(send))
+        visit = Visit(self._core, identity, self._calls, headers, request, self._terms)
+        whole = await read_body(receive, headers, self._max_body_bytes)
+        body, visit.arguments = await without_arguments(whole)
+        del whole
+        _note_client(body)
+        if await respond(visit, scope, headers, body, send):
+            return
+        message = _peek(body)
+        if message.method == CANCELLED:
+            self._take_back(visit, message)
+        if message.method in GREETINGS:
+            await _set_instructions(visit)
+        if message.method == INITIALIZE and visit.session is None:
+            send = _with_session(send)
+        await manager.handle_request(_scope_of(scope, visit), _again(body, receive), visit.splices.into(send))
 
     async def close(self) -> None:
         self._closing.set()

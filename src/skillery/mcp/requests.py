@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs
 
@@ -13,7 +13,7 @@ import msgspec
 from skillery import __version__
 from skillery.backends import Identity
 from skillery.client_source.model_tools import OPT_IN
-from skillery.context.budget import HeldAnswer, HeldBody
+from skillery.context.budget import answer_room
 from skillery.errors import InvalidParams
 from skillery.formats.json_pieces import is_exactly
 from skillery.formats.names import parse_skill_name
@@ -108,12 +108,9 @@ Pieces = Sequence[Part]
 
 
 class Splices:
-    """The large values of one response. When the socket has taken a piece of a value, `given_back` is called with
-    its size.
-    """
+    """The large values of one response."""
 
-    def __init__(self, given_back: Callable[[int], None]) -> None:
-        self._given_back = given_back
+    def __init__(self) -> None:
         self._pieces: dict[bytes, Pieces] = {}
         self._start: Any = None
         self._is_gone = False
@@ -164,7 +161,7 @@ class Splices:
         for part, is_value in parts:
             await send({"type": "http.response.body", "body": part, "more_body": True})
             if is_value:
-                self._given_back(len(part))
+                answer_room.get().release(len(part))
         await send({"type": "http.response.body", "body": b"", "more_body": message.get("more_body", False)})
 
     def _split(self, body: bytes) -> list[tuple[Part, bool]]:
@@ -238,7 +235,7 @@ class ActiveCalls:
 
 
 class Visit:
-    """One request of MCP: the caller, the tools that the connection asks for, and the memory that the request holds."""
+    """One request of MCP: the caller, and the tools that the connection asks for."""
 
     def __init__(
         self,
@@ -247,8 +244,6 @@ class Visit:
         calls: ActiveCalls,
         headers: Mapping[str, str],
         tools: tuple[str, ...],
-        held: HeldAnswer,
-        body: HeldBody,
         terms: TaskTerms,
     ) -> None:
         self.core = core
@@ -268,9 +263,7 @@ class Visit:
         """Skills that the connection names, to get their tools."""
         self.arguments: msgspec.Raw | None = None
         """Arguments of the called tool, if they are too large for the SDK."""
-        self.held = held
-        self.body = body
-        self.splices = Splices(held.sent)
+        self.splices = Splices()
         self.terms = terms
 
 

@@ -19,6 +19,7 @@ from mcp_types import (
 )
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
 
+from skillery.context.budget import body_room
 from skillery.http.requests import JSON
 from skillery.mcp.methods import COMPLETE, FRESHNESS
 from skillery.mcp.requests import EVENTS, SERVER, Visit
@@ -106,7 +107,7 @@ async def respond(visit: Visit, scope: Any, headers: Mapping[str, str], body: by
 async def _called(visit: Visit, message: Message) -> dict[str, Any]:
     params = msgspec.Raw(encode(FOR_MODELS.get(message.tool, {}) | message.arguments))
     answer, error = await perform(visit.core, visit.identity, message.tool, params, visit.key)
-    visit.body.give_back()
+    body_room.get().release()
     if answer is None:
         return error_result(visit, error)
     if is_large(answer):

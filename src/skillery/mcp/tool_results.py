@@ -15,6 +15,7 @@ from mcp_types import INVALID_PARAMS
 
 from skillery.backends import Identity
 from skillery.client.tool_calls import Pictures
+from skillery.context.budget import answer_room, expect_result
 from skillery.errors import SkilleryError
 from skillery.formats.json_pieces import is_exactly, string_pieces
 from skillery.formats.words import error_for_tools
@@ -52,8 +53,8 @@ def large_result(visit: Visit, answer: Parts) -> dict[str, Any]:
     If the text does not fit into the memory budget, return an error result.
     """
     try:
-        text = string_pieces((bytes(part).decode() for part in answer), visit.held.expect)
-        visit.held.keep(text.size)
+        text = string_pieces((bytes(part).decode() for part in answer), expect_result)
+        answer_room.get().keep(text.size)
     except SkilleryError as error:
         return error_result(visit, error_object(error))
     return {
@@ -211,7 +212,7 @@ async def _tools_of(visit: Visit, skill: str) -> bytes:
         message = f"the tools of '{skill}', which this connection asks for, cannot be listed: {error['message']}"
         raise MCPError(INVALID_PARAMS, message, error["data"])
     text = b"".join(answer)
-    visit.held.sent(len(text))
+    answer_room.get().release(len(text))
     return text
 
 

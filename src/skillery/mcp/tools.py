@@ -18,6 +18,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from skillery.client_source.model_tools import explained
 from skillery.client_source.openrpc import tool
+from skillery.context.budget import body_room
 from skillery.environments.definitions import Defined, shown_properties
 from skillery.mcp.methods import COMPLETE, FRESHNESS, encoded
 from skillery.mcp.progress import progress_sent
@@ -121,7 +122,7 @@ async def _call(
     async with _taken_back(context, visit, runs), progress_sent(context, request, followed):
         with answered_within(context, visit.terms.after_seconds):
             done = await perform(visit.core, visit.identity, method, params, key)
-    visit.body.give_back()
+    body_room.get().release()
     return done
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from skillery.backends import Identity
-from skillery.context.budget import held_answer
+from skillery.context.budget import answer_room
 from skillery.context.request import current
 from skillery.context.threads import BIG_TEXT, JSON
 from skillery.context.tracing import span, tool_call
@@ -59,7 +59,7 @@ async def perform(
     """Call a method. Return the result as JSON and {}. If the call fails, return None and an error object.
 
     If `key` is given, a method that honours idempotency keys is executed at most once for this key. The bytes of the
-    result are counted in `held_answer`.
+    result are counted in `answer_room`.
     """
     failed: dict[str, Any]
     try:
@@ -81,7 +81,9 @@ async def execute(core: Core, identity: Caller, call: Handler, params: Params, k
         # msgspec checks the bounds of params only while it decodes them.
         result = await _call_method(core, identity, name, msgspec.Raw(encode(changed(params))), key, METHODS)
         text = _kept(result)
-        return _decoder(METHODS[name].result).decode(b"".join(text)) if isinstance(result, Json) else result
+        decoded = _decoder(METHODS[name].result).decode(b"".join(text)) if isinstance(result, Json) else result
+        answer_room.get().release(sum(map(len, text)))
+        return decoded
 
 
 @contextmanager
@@ -102,9 +104,7 @@ def _recorded(name: str) -> Iterator[None]:
                 code = METHOD_NOT_FOUND if isinstance(error, _Unknown) else codes_of(error)[0]
                 if traced is not None:
                     traced.set_attribute("rpc.jsonrpc.error_code", code)
-                held = held_answer.get()
-                if held is not None:
-                    held.drop()
+                answer_room.get().drop()
                 raise
     finally:
         if request is not None and code is not None:  # None: the call is cancelled
@@ -112,11 +112,9 @@ def _recorded(name: str) -> Iterator[None]:
 
 
 def _kept(result: Any) -> Parts:
-    """Return a result as JSON, and count its bytes in the budget. Raise the errors of `HeldAnswer.keep`."""
+    """Return a result as JSON, and count its bytes in the budget. Raise the errors of `Room.keep`."""
     parts = encoded_parts(result)
-    held = held_answer.get()
-    if held is not None:
-        held.keep(sum(map(len, parts)))
+    answer_room.get().keep(sum(map(len, parts)))
     return parts
 
 
@@ -151,7 +149,8 @@ async def _call_method(
     try:
         if method.needs is not None:
             access.require(identity, method.needs)
-        _begin(name, method)
+        # After a change, its result must not be refused.
+        answer_room.get().begin(name, is_refusable=not (method.once or method.audits))
         params = decode_params(method, raw)
         if method.develops:
             identity = core.developer.overlays.of(identity)
@@ -167,16 +166,6 @@ async def _call_method(
 
 def _note_refusal(core: Core, identity: Identity, action: str, subject: str, error: SkilleryError) -> None:
     core.refusals.note(identity, action, subject, code=codes_of(error)[0], error_type=error.type)
-
-
-def _begin(name: str, method: Method) -> None:
-    """Reserve room for the result of a method.
-
-    Raise Busy if there is no room and the method changes something: after the change, its result must not be refused.
-    """
-    held = held_answer.get()
-    if held is not None:
-        held.begin(name, is_refusable=not (method.once or method.audits))
 
 
 async def _call_once(core: Core, identity: Identity, name: str, method: Method, params: Any, key: str) -> Json[Any]:

@@ -18,7 +18,6 @@ from skillery.contents.blob_rows import BlobRow, NewBlob
 from skillery.contents.blobs import MOST_TTL, Blobs
 from skillery.contents.kept_contents import SignedDownloads
 from skillery.contents.store import Content
-from skillery.context.budget import Answers
 from skillery.errors import InvalidParams
 from skillery.formats.wording import quoted
 from skillery.http.gate import Gate
@@ -72,7 +71,6 @@ class BlobParts(NamedTuple):
     blobs: Blobs
     signed: SignedDownloads
     once: Once
-    answers: Answers
 
 
 async def blobs_endpoint(parts: BlobParts, scope: Any, receive: Any, send: Any, headers: dict[str, str]) -> None:
@@ -177,14 +175,9 @@ async def send_blob(parts: BlobParts, scope: Any, send: Any, headers: dict[str, 
     if part:
         reply.append((b"content-range", f"bytes {first}-{last - 1}/{blob.size_bytes}".encode()))
     left = 0 if scope["method"] == "HEAD" else last - first
-    with parts.answers.hold() as held:
-        held.take(min(CHUNK_BYTES, left))
-        stream = await asyncio.to_thread(parts.blobs.open, blob)
-        try:
-            await asyncio.to_thread(stream.seek, first)
-            await send_stream(send, status, reply, stream, left)
-        finally:
-            stream.close()
+    with await asyncio.to_thread(parts.blobs.open, blob) as stream:
+        await asyncio.to_thread(stream.seek, first)
+        await send_stream(send, status, reply, stream, left)
 
 
 async def _signed(signed: SignedDownloads, blob: BlobRow) -> str | None:

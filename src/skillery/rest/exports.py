@@ -17,7 +17,6 @@ import msgspec
 
 from skillery.backends import Identity
 from skillery.contents.kept_contents import MadeContent, SignedDownloads
-from skillery.context.budget import Answers
 from skillery.context.threads import ARCHIVES
 from skillery.errors import InvalidName
 from skillery.exports import KINDS, Export, Exports, Kind
@@ -65,7 +64,6 @@ class DownloadParts(NamedTuple):
     exports: Exports
     reads: ReadCounts
     signed: SignedDownloads
-    answers: Answers
     are_public: bool
     """Whether public skills can be downloaded without credentials."""
     marketplaces: Marketplaces
@@ -277,15 +275,12 @@ async def send_download(
     if answer.is_hashed:
         digest = base64.b64encode(bytes.fromhex(answer.sha256)).decode()
         whole.append(("repr-digest", f"sha-256=:{digest}:"))
-    head = {"type": "http.response.start", "status": 200, "headers": _raw([*whole, *fixed])}
+    raw = _raw([*whole, *fixed])
     if scope["method"] == "HEAD":
-        await send(head)
+        await send({"type": "http.response.start", "status": 200, "headers": raw})
         await send({"type": "http.response.body", "body": b""})
         return
-    with parts.answers.hold() as held:
-        held.take(min(answer.memory, answer.size))
-        await send(head)
-        await send_pieces(send, answer.pieces)
+    await send_pieces(send, raw, answer.pieces, min(answer.memory, answer.size))
 
 
 async def _signed(signed: SignedDownloads, answer: DownloadResponse) -> str | None:

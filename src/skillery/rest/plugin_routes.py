@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, unquote
 from litestar.openapi.spec import Schema
 
 from skillery.backends import Identity
-from skillery.context.budget import Answers, Bodies
+from skillery.context.budget import answer_room
 from skillery.errors import Busy, SkilleryError, Unavailable
 from skillery.http.exchanges import headers_of_all_answers
 from skillery.http.gate import Gate
@@ -60,8 +60,6 @@ class PluginParts(NamedTuple):
     """The parts of the server that the endpoints of plugins use."""
 
     gate: Gate
-    bodies: Bodies
-    answers: Answers
     failures: Failures
     record: Record
     hook_seconds: float
@@ -99,8 +97,8 @@ class PluginRoutes:
         if route.needs != "public":
             identity = await parts.gate.admit(scope, headers, route.needs, ACTION)
         _check_kind(route, headers)
-        with self._counted(plugin, identity.name if identity else address_of(scope)), parts.bodies.hold() as held:
-            body = b"" if route.method == "GET" else await read_body(receive, headers, route.max_body_bytes, held)
+        with self._counted(plugin, identity.name if identity else address_of(scope)):
+            body = b"" if route.method == "GET" else await read_body(receive, headers, route.max_body_bytes)
             request = Request(
                 method=scope["method"],
                 path="/".join(path),
@@ -113,8 +111,9 @@ class PluginRoutes:
             # Before the call: the plugin may change something, and no change may be without its entry.
             if identity is not None and route.method != "GET":
                 await parts.record(identity, ACTION, f"{route.method} {PREFIX}/{plugin}/{request.path}")
+            answer_room.get().begin(ACTION, is_refusable=route.method == "GET")
             response = await self._call(address, request)
-        await self._send(send, plugin, address, response)
+        await self._send(send, response)
 
     def _find(self, plugin: str, path: tuple[str, ...], method: str) -> tuple[_Address, dict[str, str]]:
         """Return the address and the values in its path. Raise HttpRefusal 404 or 405."""
@@ -170,16 +169,14 @@ class PluginRoutes:
         )
         raise _fault(plugin)
 
-    async def _send(self, send: Any, plugin: str, address: _Address, response: Response) -> None:
+    async def _send(self, send: Any, response: Response) -> None:
         content = b"" if response.status in WITHOUT_CONTENT else _bytes(response.content)
         ours = headers_of_all_answers("")
         own = {name.lower(): value for name, value in response.headers.items() if name.lower() not in ours}
         fixed = {name: value for name, value in SECURITY_HEADERS.items() if name not in RESPONSE_HEADERS}
         headers = SECURITY_HEADERS | own | fixed
-        with self._parts.answers.hold() as held:
-            held.begin(ACTION, is_refusable=address.route.method == "GET")
-            held.keep(len(content))
-            await send_bytes(send, response.status, content, response.kind, headers.items())
+        answer_room.get().keep(len(content))
+        await send_bytes(send, response.status, content, response.kind, headers.items())
 
 
 def _operation(plugin: str, route: Route) -> Operation:

@@ -11,7 +11,6 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 
 from skillery.backends import Identity
-from skillery.context.budget import Bodies
 from skillery.database.registry import Registry
 from skillery.errors import InvalidParams, SkilleryError, VersionNotFound
 from skillery.formats.agent_skill import index_name
@@ -38,7 +37,6 @@ class V1Parts(NamedTuple):
     registry: Registry
     importer: Importer
     downloads: DownloadParts
-    bodies: Bodies
 
 
 DEFAULT_LIMIT = 20

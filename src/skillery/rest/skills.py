@@ -97,8 +97,7 @@ async def skill_endpoint(parts: V1Parts, scope: Any, receive: Any, send: Any, he
     if scope["method"] == "POST":
         check_json(headers)
         request = Asked(parts, await parts.gate.admit(scope, headers, "publish", "set_label"), headers)
-        with parts.bodies.hold() as held:
-            wanted = _new_default(await read_body(receive, headers, MOST_BYTES, held))
+        wanted = _new_default(await read_body(receive, headers, MOST_BYTES))
         name = parse_skill_name(skill_id)
         await make_default(request, name, parse_version_spec(version_number(name, wanted)))
         await send_answer(send, await _skill(request, name, Latest()))

@@ -10,7 +10,6 @@ from litestar.openapi.spec import Schema
 from litestar.openapi.spec.enums import OpenAPIType
 
 from skillery.backends import Identity
-from skillery.context.budget import Bodies
 from skillery.errors import ExchangeRefused, InvalidParams, NotAuthenticated
 from skillery.formats.tokens import CI_PREFIX
 from skillery.http.gate import Gate
@@ -55,14 +54,12 @@ class TrustParts(NamedTuple):
 
     gate: Gate
     exchange: Exchange
-    bodies: Bodies
 
 
 async def exchange_token(parts: TrustParts, scope: Any, receive: Any, send: Any, headers: dict[str, str]) -> None:
     only(scope, "POST")
     check_json(headers)
-    with parts.bodies.hold() as held:
-        request = _exchange_request(await read_body(receive, headers, MOST_BYTES, held))
+    request = _exchange_request(await read_body(receive, headers, MOST_BYTES))
     try:
         exchanged = await parts.exchange.exchange(request.token, request.target)
     except NotAuthenticated as error:

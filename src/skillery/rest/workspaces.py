@@ -6,12 +6,11 @@ import asyncio
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, quote
 
-from skillery.context.budget import Answers
 from skillery.errors import InvalidParams
 from skillery.formats.wording import quoted
 from skillery.http.gate import Gate
 from skillery.http.operations import BINARY, Body, Operation, Response, in_query
-from skillery.http.requests import CHUNK_BYTES, chunks_of, only, segments_of, send_bytes, send_pieces, send_stream
+from skillery.http.requests import chunks_of, only, segments_of, send_bytes, send_pieces, send_stream
 from skillery.methods.errors import encode
 from skillery.rest.blobs import gathered
 from skillery.workspaces.files import NewFile
@@ -65,7 +64,6 @@ class WorkspaceParts(NamedTuple):
 
     gate: Gate
     workspaces: Workspaces
-    answers: Answers
 
 
 async def file_endpoint(parts: WorkspaceParts, scope: Any, receive: Any, send: Any, headers: dict[str, str]) -> None:
@@ -88,14 +86,8 @@ async def archive_endpoint(
     workspace_id = segments_of(scope, 4)[2]
     files = parts.workspaces.files
     manifest = await files.manifest(identity, workspace_id)
-    with parts.answers.hold() as held:
-        held.take(CHUNK_BYTES)
-        reply = [(b"content-type", TAR.encode()), *_SAFE, _attachment(f"{workspace_id}.tar")]
-        await send({"type": "http.response.start", "status": 200, "headers": reply})
-        if scope["method"] == "HEAD":
-            await send({"type": "http.response.body", "body": b""})
-        else:
-            await send_pieces(send, files.archive(manifest))
+    reply = [(b"content-type", TAR.encode()), *_SAFE, _attachment(f"{workspace_id}.tar")]
+    await send_pieces(send, reply, () if scope["method"] == "HEAD" else files.archive(manifest))
 
 
 async def _receive_file(
@@ -119,10 +111,8 @@ async def _send_file(
         *_SAFE,
         _attachment(path.rpartition("/")[2]),
     ]
-    with parts.answers.hold() as held:
-        held.take(min(CHUNK_BYTES, size))
-        with await asyncio.to_thread(parts.workspaces.files.open, file) as stream:
-            await send_stream(send, 200, reply, stream, 0 if scope["method"] == "HEAD" else size)
+    with await asyncio.to_thread(parts.workspaces.files.open, file) as stream:
+        await send_stream(send, 200, reply, stream, 0 if scope["method"] == "HEAD" else size)
 
 
 # A file may be a web page with scripts. These headers keep browsers from running it as a page of this server.

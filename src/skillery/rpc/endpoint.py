@@ -11,7 +11,7 @@ from litestar.openapi.spec import Schema
 from litestar.openapi.spec.enums import OpenAPIType
 
 from skillery.client_source.openrpc import CALLABLE
-from skillery.context.budget import Answers, Bodies, HeldAnswer, held_answer
+from skillery.context.budget import body_room
 from skillery.context.queue import until_client_gone
 from skillery.errors import Busy, Unavailable
 from skillery.http.gate import Gate
@@ -52,30 +52,26 @@ OPERATIONS = (
 class RpcEndpoint:
     """Reads the body of a request, executes its calls, and sends the answer."""
 
-    def __init__(self, gate: Gate, core: Core, bodies: Bodies, answers: Answers, max_body_bytes: int) -> None:
+    def __init__(self, gate: Gate, core: Core, max_body_bytes: int) -> None:
         self._gate = gate
         self._core = core
-        self._bodies = bodies
-        self._answers = answers
         self._max_body_bytes = max_body_bytes
 
     async def answer(self, scope: Any, receive: Any, send: Any, headers: dict[str, str]) -> None:
         only(scope, "POST")
         check_json(headers)
         caller = await self._caller(scope, headers)
-        with self._bodies.hold() as held:
-            try:
-                body = await read_body(receive, headers, self._max_body_bytes, held)
-            except Busy as busy:
-                # Answer like an error of a method. The id is null, because the body with the id was not read.
-                raise HttpRefusal(200, error_object(busy)) from None
-            until_client_gone.set(partial(disconnected, receive))
-            with self._answers.hold() as room:
-                reply = await answer_body(self._core, caller, body, room, headers.get("idempotency-key"))
-                # The client may read the answer slowly, and the body is no longer needed.
-                del body
-                held.give_back()
-                await _send_reply(send, reply, room)
+        try:
+            body = await read_body(receive, headers, self._max_body_bytes)
+        except Busy as busy:
+            # Answer like an error of a method. The id is null, because the body with the id was not read.
+            raise HttpRefusal(200, error_object(busy)) from None
+        until_client_gone.set(partial(disconnected, receive))
+        reply = await answer_body(self._core, caller, body, headers.get("idempotency-key"))
+        # The client may read the answer slowly, and the body is no longer needed.
+        del body
+        body_room.get().release()
+        await _send_reply(send, reply)
 
     async def _caller(self, scope: Any, headers: dict[str, str]) -> Caller:
         """Return the caller. If the database is unavailable, return the error Unavailable, which then answers each
@@ -87,27 +83,23 @@ class RpcEndpoint:
             return error
 
 
-async def _send_reply(send: Any, reply: Reply | None, room: HeldAnswer) -> None:
+async def _send_reply(send: Any, reply: Reply | None) -> None:
     if reply is None:
         await send({"type": "http.response.start", "status": 204, "headers": []})
         await send({"type": "http.response.body", "body": b""})
         return
-    await send_parts(send, reply, room)
+    await send_parts(send, reply)
 
 
-async def answer_body(
-    core: Core, identity: Caller, body: bytes, held: HeldAnswer, key: str | None = None
-) -> Reply | None:
+async def answer_body(core: Core, identity: Caller, body: bytes, key: str | None = None) -> Reply | None:
     """Execute the calls in the body of a request. Return the answer, or None if the body has only notifications.
 
-    `key` is an idempotency key: a call of a method that honours idempotency keys is executed at most once. The bytes of
-    the answer are counted in `held`.
+    `key` is an idempotency key: a call of a method that honours idempotency keys is executed at most once.
     """
     try:
         await check_text(body)
     except TextRefusal as refusal:
         return error_reply(refusal.error)
-    held_answer.set(held)
     if not is_batch(body):
         return await _answer_call(core, identity, body, key)
     if key is not None:

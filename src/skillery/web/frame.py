@@ -9,7 +9,6 @@ from urllib.parse import parse_qsl, quote
 import msgspec
 
 from skillery.backends import Identity, Scope
-from skillery.context.budget import held_answer
 from skillery.errors import NotAllowed, NotAuthenticated, SkilleryError
 from skillery.http.gate import ANONYMOUS
 from skillery.http.requests import HttpRefusal
@@ -166,10 +165,8 @@ class PageRequest:
         self, method: Callable[[Any, Identity, P], Awaitable[Json[R] | R]], params: P, *, key: str | None = None
     ) -> R:
         """Call a method with the rights of the caller and an idempotency key. Return its result. Raise its errors."""
-        with self.site.answers.hold() as held:
-            held_answer.set(held)
-            result: R = await execute(self.site.core, self.identity, method, params, key)
-            return result
+        result: R = await execute(self.site.core, self.identity, method, params, key)
+        return result
 
     def read(self, work: Callable[[Any], T]) -> Awaitable[T]:
         """Return the result of a function that takes a connection and reads a few rows. Raise Unavailable if the

@@ -11,7 +11,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, pass_context
 from jinja2.runtime import Context
 
 from skillery.backends import Authenticator
-from skillery.context.budget import Answers, Bodies
 from skillery.context.worker_pool import WorkerPool
 from skillery.http.gate import Gate
 from skillery.http.health import ServerState
@@ -84,8 +83,6 @@ class Site(NamedTuple):
     gate: Gate
     authenticator: Authenticator
     visits: Visits
-    bodies: Bodies
-    answers: Answers
     templates: Templates
     assets: Assets
     texts: RenderedTexts
@@ -100,12 +97,6 @@ class Shared(Protocol):
 
     @property
     def gate(self) -> Gate: ...
-
-    @property
-    def bodies(self) -> Bodies: ...
-
-    @property
-    def answers(self) -> Answers: ...
 
     @property
     def streams(self) -> OpenStreams: ...
@@ -126,9 +117,7 @@ def open_site(core: Core, shared: Shared) -> Site:
         core=core,
         gate=shared.gate,
         authenticator=core.identities.authenticator,
-        visits=Visits(shared.gate, core.identities.sessions, core.signer, shared.bodies),
-        bodies=shared.bodies,
-        answers=shared.answers,
+        visits=Visits(shared.gate, core.identities.sessions, core.signer),
         templates=Templates(),
         assets=Assets(),
         texts=RenderedTexts(shared.page_workers),

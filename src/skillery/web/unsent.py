@@ -54,8 +54,7 @@ async def read_unsent(request: PageRequest) -> Unsent:
     check_same_origin(request.scope, request.headers)
     check_form_type(request.headers)
     try:
-        with request.site.bodies.hold() as held:
-            body = await read_body(request.receive, request.headers, MOST_KEPT_BYTES, held)
+        body = await read_body(request.receive, request.headers, MOST_KEPT_BYTES)
         pairs = pairs_of(body, MOST_KEPT_FIELDS)
     except HttpRefusal as refusal:
         if refusal.status != 413:

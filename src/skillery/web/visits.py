@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from skillery.context.budget import Bodies
 from skillery.context.request import current
 from skillery.errors import SkilleryError
 from skillery.http.gate import Gate
@@ -41,11 +40,10 @@ class Visit(NamedTuple):
 
 
 class Visits:
-    def __init__(self, gate: Gate, sessions: WebSessions, signer: Signer, bodies: Bodies) -> None:
+    def __init__(self, gate: Gate, sessions: WebSessions, signer: Signer) -> None:
         self.gate = gate
         self.sessions = sessions
         self.signer = signer
-        self._bodies = bodies
 
     async def visit(self, scope: Any, headers: Mapping[str, str]) -> Visit:
         """Return the session of a request, and record its identity in the current request, for the log.
@@ -88,8 +86,7 @@ class Visits:
         """Return the fields of a form in order, without the form token. Raise the errors of `read_form`."""
         check_same_origin(scope, headers)
         check_form_type(headers)
-        with self._bodies.hold() as held:
-            pairs = pairs_of(await read_body(receive, headers, most_bytes, held), most_fields)
+        pairs = pairs_of(await read_body(receive, headers, most_bytes), most_fields)
         kept = [(name, value) for name, value in pairs if name != FORM_TOKEN]
         if not self.is_form_of(visit, [value for name, value in pairs if name == FORM_TOKEN]):
             raise OutdatedForm(kept)

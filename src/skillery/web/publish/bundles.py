@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from skillery.context.budget import body_room
 from skillery.context.threads import IMPORTS
 from skillery.errors import BlobNotFound, InvalidArchive
 from skillery.importing.entries import Archive, ImportLimits
@@ -64,27 +65,27 @@ async def receive(request: PageRequest) -> Bundle:
     Raise the errors of `read_multipart`. Raise InvalidArchive or ArchiveTooLarge if the archive cannot be read.
     """
     entries: list[Entry] = []
-    with request.site.bodies.hold() as held:
+    room = body_room.get()
 
-        async def keep(file: UploadedFile, content: AsyncIterator[bytes]) -> str:
-            if len(entries) >= MOST_FILES:
-                raise InvalidArchive(f"the folder has more than {MOST_FILES} files", hint="Leave some out.")
-            gathered = bytearray()
-            async for chunk in content:
-                held.grow(len(chunk))
-                gathered += chunk
-            entries.append(Entry(file.name.replace("\\", "/"), bytes(gathered)))
-            return file.name
+    async def keep(file: UploadedFile, content: AsyncIterator[bytes]) -> str:
+        if len(entries) >= MOST_FILES:
+            raise InvalidArchive(f"the folder has more than {MOST_FILES} files", hint="Leave some out.")
+        gathered = bytearray()
+        async for chunk in content:
+            room.take(len(chunk))
+            gathered += chunk
+        entries.append(Entry(file.name.replace("\\", "/"), bytes(gathered)))
+        return file.name
 
-        await read_multipart(request, keep, MOST_BYTES)
-        if len(entries) == 1 and entries[0].path.lower().endswith(_ARCHIVES):
-            importer = request.site.core.importer
-            with importer.temporary_file() as file:
-                await IMPORTS.run(file.write, entries[0].content)
-                async with importer.opened(file, _LIMITS) as archive:
-                    held.grow(sum(entry.size for entry in archive.entries))
-                    entries = await IMPORTS.run(_unpacked, archive)
-        return await asyncio.to_thread(_bundle_of, entries)
+    await read_multipart(request, keep, MOST_BYTES)
+    if len(entries) == 1 and entries[0].path.lower().endswith(_ARCHIVES):
+        importer = request.site.core.importer
+        with importer.temporary_file() as file:
+            await IMPORTS.run(file.write, entries[0].content)
+            async with importer.opened(file, _LIMITS) as archive:
+                room.take(sum(entry.size for entry in archive.entries))
+                entries = await IMPORTS.run(_unpacked, archive)
+    return await asyncio.to_thread(_bundle_of, entries)
 
 
 def _bundle_of(entries: list[Entry]) -> Bundle:

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO, Literal, NamedTuple, Protocol
 from urllib.parse import quote
 
 from skillery.backends import Storage
-from skillery.http.requests import CHUNK_BYTES, send_stream
+from skillery.http.requests import send_stream
 from skillery.skills.files import FoundFile, find_file
 from skillery.versions.version_tables import resolve_for_page
 from skillery.web.frame import Direct, PageRequest
@@ -144,9 +144,7 @@ async def send_raw(request: PageRequest, file: RawFile, send: Any) -> None:
             await send({"type": "http.response.start", "status": 200, "headers": _raw(headers)})
             await send({"type": "http.response.body", "body": b""})
             return
-        with request.site.answers.hold() as held:
-            held.take(min(CHUNK_BYTES, file.size_bytes))
-            await send_stream(send, 200, _raw(headers), _Joined(head, stream), file.size_bytes)
+        await send_stream(send, 200, _raw(headers), _Joined(head, stream), file.size_bytes)
     finally:
         await asyncio.to_thread(stream.close)
 
