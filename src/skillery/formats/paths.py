@@ -12,12 +12,16 @@ from itertools import accumulate
 from skillery.errors import InvalidPath
 from skillery.formats.wording import Problem, has_surrogate, quoted, raise_problems
 
-MAX_DEPTH = 8
+MAX_DEPTH = 32
+RUN_DEPTH = 8
+"""The maximum number of segments of a path or glob in the workspace of a run. Each `**` of a glob multiplies the
+comparisons with a path.
+"""
 MAX_BYTES = 255
 
 PATH_HINT = (
-    "A path is relative to the skill's root, with '/' between at most 8 segments, e.g. 'code/main.py', "
-    "and at most 255 bytes."
+    f"A path is relative to the skill's root, with '/' between at most {MAX_DEPTH} segments, e.g. 'code/main.py', "
+    f"and at most {MAX_BYTES} bytes."
 )
 _DRIVE = re.compile(r"[A-Za-z]:")
 
@@ -49,12 +53,12 @@ def plain_path(text: str) -> str:
     return "/".join(kept) or text
 
 
-def path_problem(text: str) -> str | None:
-    """Return the reason why `text` is not a valid path in a bundle, or None if it is valid.
+def path_problem(text: str, most: int = MAX_DEPTH) -> str | None:
+    """Return the reason why `text` is not a valid path with at most `most` segments, or None if it is valid.
 
     The reason is a clause that follows the path in a message.
     """
-    return _text_problem(text) or _segment_problem(text.split("/"))
+    return _text_problem(text) or _segment_problem(text.split("/"), most)
 
 
 def leads_outside(path: str) -> bool:
@@ -111,7 +115,7 @@ def _text_problem(text: str) -> str | None:
     return None
 
 
-def _segment_problem(segments: list[str]) -> str | None:
+def _segment_problem(segments: list[str], most: int) -> str | None:
     if segments == [""]:
         return "is empty"
     if not segments[0]:
@@ -122,8 +126,8 @@ def _segment_problem(segments: list[str]) -> str | None:
         return "contains an empty segment"
     if "." in segments or ".." in segments:
         return "contains a '.' or '..' segment"
-    if len(segments) > MAX_DEPTH:
-        return f"has {len(segments)} segments, at most {MAX_DEPTH} are allowed"
+    if len(segments) > most:
+        return f"has {len(segments)} segments, at most {most} are allowed"
     return None
 
 
