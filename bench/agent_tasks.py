@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bench.search_corpus import corpus
+from bench.search.corpus import corpus
 
 BUNDLED = Path(__file__).parents[1] / "skills"
 Inputs = Mapping[str, Mapping[str, Any]]

@@ -1,11 +1,11 @@
-"""Search quality: for how many of 40 realistic queries a useful skill is among the first five results, on both
+"""Search quality: for how many realistic queries a useful skill is the first result, or among the first five, on both
 databases."""
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from sqlalchemy import Connection, insert, update
 
 from bench.pages import KEY, NOW
 from bench.report import Report
-from bench.search_corpus import Query, Skill, anchors, corpus
+from bench.search.corpus import Query, Skill, anchors, bundled, corpus, task_queries
 from skillery.builtin.open_authenticator import LOCAL
 from skillery.database import Database, migrate
 from skillery.database.tables import objects, skill_files, skill_versions, skills
@@ -26,6 +26,7 @@ from skillery.skills.search_index import index_latest
 from tests.support.postgres import running_postgres
 
 FIRST = 5
+QUERIES = (*anchors().queries, *task_queries())
 _NUMBER = re.compile(r"-\d+$")
 
 
@@ -33,35 +34,36 @@ def measure(report: Report, folder: Path) -> None:
     """Write one row for each kind of query and both databases."""
     report.heading("Search: quality")
     report.text(
-        f"{len(anchors().queries)} queries over {len(corpus()):,} generated skills: how many have a useful skill "
-        f"among the first {FIRST} results."
+        f"{len(QUERIES)} queries over {len(corpus()):,} generated skills and {len(bundled())} bundled ones: how many "
+        f"have a useful skill as their first result / among the first {FIRST} results."
     )
-    found = {"SQLite": _missed(Database(f"sqlite:///{folder / 'quality.db'}"))}
+    ranks = {"SQLite": _ranks(Database(f"sqlite:///{folder / 'quality.db'}"))}
     with running_postgres() as url:
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute(b"CREATE DATABASE quality")
-        found["Postgres"] = _missed(Database(url.replace("/postgres?", "/quality?")))
-    counts: dict[str, int] = defaultdict(int)
-    for query in anchors().queries:
-        counts[query.kind] += 1
-    rows = [[name, *(_share(missed, counts))] for name, missed in found.items()]
-    report.table(["database", *counts, "all"], rows)
-    for query in {query.text: query for missed in found.values() for query in missed}.values():
-        report.text(f"Missed: `{query.text}`")
+        ranks["Postgres"] = _ranks(Database(url.replace("/postgres?", "/quality?")))
+    kinds = dict.fromkeys(query.kind for query in QUERIES)
+    report.table(["database", *kinds], [[name, *_shares(kinds, places)] for name, places in ranks.items()])
+    missed = [query for query, *places in zip(QUERIES, *ranks.values(), strict=True) if max(places) > FIRST]
+    report.text("Missed: " + ", ".join(f"`{query.text}`" for query in missed))
 
 
-def _share(missed: list[Query], counts: dict[str, int]) -> list[str]:
-    parts = [f"{count - sum(one.kind == kind for one in missed)}/{count}" for kind, count in counts.items()]
-    count = sum(counts.values())
-    return [*parts, f"{100 * (count - len(missed)) / count:.0f} %"]
+def _shares(kinds: Iterable[str], ranks: Sequence[int]) -> list[str]:
+    shares = []
+    for kind in kinds:
+        places = [rank for query, rank in zip(QUERIES, ranks, strict=True) if query.kind == kind]
+        first, among = (sum(rank <= most for rank in places) for most in (1, FIRST))
+        shares.append(f"{first} / {among} of {len(places)}")
+    return shares
 
 
-def _missed(database: Database) -> list[Query]:
+def _ranks(database: Database) -> list[int]:
+    """Return the rank of the first useful result of each query. A rank above FIRST means that there is none."""
     migrate.upgrade(database)
-    database.write_now(partial(fill, wanted=corpus()))
-    missed = [query for query in anchors().queries if not is_useful(query, first_names(database, query.text))]
+    database.write_now(partial(fill, wanted=[*corpus(), *bundled()]))
+    ranks = [rank_of(query, first_names(database, query.text)) for query in QUERIES]
     database.close()
-    return missed
+    return ranks
 
 
 def first_names(database: Database, query: str) -> list[str]:
@@ -71,9 +73,12 @@ def first_names(database: Database, query: str) -> list[str]:
     return [skill.name for skill in found.skills]
 
 
-def is_useful(query: Query, names: list[str]) -> bool:
-    """Return whether a meant skill, or a copy or variant of one, is among the names."""
-    return any(_NUMBER.sub("", name.rpartition(".")[2]) in query.means for name in names)
+def rank_of(query: Query, names: list[str]) -> int:
+    """Return the rank of the first meant skill, or of a copy or variant of one, among the names."""
+    for rank, name in enumerate(names, 1):
+        if {name, _NUMBER.sub("", name.rpartition(".")[2])} & set(query.means):
+            return rank
+    return FIRST + 1
 
 
 def fill(connection: Connection, wanted: list[Skill]) -> None:

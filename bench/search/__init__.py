@@ -14,9 +14,9 @@ from typing import Any
 
 import psycopg
 
-from bench import search_quality
 from bench.pages import KEY, NOW
 from bench.report import Report, format_ms, median, milliseconds, percentile
+from bench.search import quality
 from skillery.backends import Identity
 from skillery.builtin.open_authenticator import LOCAL
 from skillery.database import Database, migrate
@@ -48,7 +48,7 @@ READER = Identity("reader", "person", frozenset({"read"}), ("team00001.*",))
 
 
 def measure(report: Report, folder: Path, small: bool) -> None:
-    search_quality.measure(report, folder)
+    quality.measure(report, folder)
     sizes = [10_000] if small else [10_000, 100_000]
     report.heading("Search")
     report.text(

@@ -1,21 +1,23 @@
-"""A corpus with a fixed seed, whose descriptions resemble those of public skills, and 40 queries with their useful
-results.
+"""A corpus with a fixed seed, whose descriptions resemble those of public skills, and queries with useful results.
 
-`data/search_anchors.json` has the queries and the skills that they mean. The other skills are generated from a topic,
-an
-activity and phrases that authors use.
+`anchors.json` has 40 queries and the skills that they mean. `queries.json` has 60 tasks in plain English, and 24 in
+other languages. The corpus has the skills of `anchors.json`, and skills that are generated from a topic, an activity
+and phrases that authors use.
 """
 
 from __future__ import annotations
 
 import random
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
-ANCHORS = Path(__file__).parent / "data" / "search_anchors.json"
+from skillery.app.bundled import bundled_folders
+
+ANCHORS, QUERIES = (Path(__file__).parent / name for name in ("anchors.json", "queries.json"))
 GENERATED = 2000
 COPIES = 120
 TOPICS = {
@@ -150,12 +152,27 @@ def anchors() -> Anchors:
     return msgspec.json.decode(ANCHORS.read_bytes(), type=Anchors)
 
 
+def task_queries() -> list[Query]:
+    """Return the queries that describe a task, of the kinds `english` and `languages`."""
+    return msgspec.json.decode(QUERIES.read_bytes(), type=list[Query])
+
+
 def corpus(seed: int = 14) -> list[Skill]:
     """Return the anchors, the generated skills and identical copies of some of both."""
     choose = random.Random(seed)
     skills = [*anchors().skills, *_generated(choose)]
     copied = choose.sample(skills, COPIES)
     return skills + [one._replace(name=f"mirror{number % 7}.{one.name}") for number, one in enumerate(copied)]
+
+
+def bundled() -> list[Skill]:
+    """Return the bundled skills, each once."""
+    return list({skill.name: skill for skill in map(_bundled, bundled_folders())}.values())
+
+
+def _bundled(folder: Path) -> Skill:
+    manifest = tomllib.loads((folder / "skill.toml").read_text())
+    return Skill(manifest["name"], manifest["description"], tuple(manifest["tags"]), (folder / "SKILL.md").read_text())
 
 
 def _generated(choose: random.Random) -> Iterator[Skill]:
