@@ -167,7 +167,7 @@ class Connection(HttpToolsProtocol):
     def _check_sizes(self, size: int) -> None:
         # The piece that ends a head may also contain body: only an unfinished head can be too long.
         if self._in_head:
-            if self._head_bytes > self._bounds.head_bytes:
+            if self._head_bytes > self._bounds.head_bytes or len(self.headers or ()) > self._bounds.headers:
                 self._give_up("The headers of this request are too long.")
             elif self._head_bytes and not self._unanswered:
                 self._admission.hold(self, self._head_bytes + HEADER_BYTES * len(self.headers or ()))
@@ -198,20 +198,18 @@ class Connection(HttpToolsProtocol):
             self._refuse("Too many requests wait on this connection.")
         super().on_message_begin()
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if not self._in_head:
-            return
-        if len(self.headers) >= self._bounds.headers:
-            self._refuse("This request has too many headers.")
-        if name.lower() == b"transfer-encoding" and value.strip().lower() != b"chunked":
-            self._refuse("This server reads only the transfer coding chunked.")
-        super().on_header(name, value)
-
     def on_headers_complete(self) -> None:
         if self.parser.get_method() == b"CONNECT":
             self._refuse("This server is not a proxy.")
+        names = [name for name, _ in self.headers]
+        if len(names) > self._bounds.headers:
+            self._refuse("This request has too many headers.")
+        if b"transfer-encoding" in names and not all(
+            value.strip().lower() == b"chunked" for name, value in self.headers if name == b"transfer-encoding"
+        ):
+            self._refuse("This server reads only the transfer coding chunked.")
         # RFC 9112, section 3.2. A proxy may read the first of two hosts, and this server the second.
-        hosts = sum(name == b"host" for name, _ in self.headers)
+        hosts = names.count(b"host")
         if hosts > 1 or (hosts == 0 and self.parser.get_http_version() == "1.1"):
             self._refuse("This request has no Host, or more than one.")
         if self.parser.should_upgrade():
@@ -223,7 +221,9 @@ class Connection(HttpToolsProtocol):
         self._unanswered.append(self.cycle)
         # uvicorn reads keep_alive when a response begins: a response before the end of the body closes the connection.
         self._may_keep_alive, self.cycle.keep_alive = self.cycle.keep_alive, False
-        self._has_length = any(name == b"content-length" for name, _ in self.headers)
+        self._has_length = b"content-length" in names
+        # The parser reports trailers as headers: they go to a list that nothing reads.
+        self.headers = []
         self._framing_bytes = self._body_bytes = 0
         self._was_paused = self.flow.read_paused
 
