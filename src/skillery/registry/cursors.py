@@ -9,9 +9,8 @@ import binascii
 import hashlib
 import hmac
 import secrets
-from collections.abc import Callable, Sequence
-from itertools import accumulate
-from typing import Annotated, Any, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Annotated, TypeVar
 
 import msgspec
 from sqlalchemy import Connection
@@ -72,15 +71,26 @@ ROWS_AT_ONCE = 50
 """Number of rows with large items that are read at a time. The bytes are counted after each read."""
 
 
-def fitting(rows: Sequence[Row], size_of: Callable[[Row], int]) -> Sequence[Row]:
-    """Return the first rows with together at most MOST_BYTES of items, but at least one row."""
-    ends = accumulate(map(size_of, rows))
-    return rows[: max(1, sum(1 for end in ends if end <= MOST_BYTES))]
+def fitting(rows: Sequence[Row], sizes: Iterable[int]) -> Sequence[Row]:
+    """Return the first rows with together at most MOST_BYTES of items, but at least one row. `sizes` are the bytes of
+    the items.
+    """
+    whole = 0
+    for count, size in enumerate(sizes):
+        whole += size
+        if whole > MOST_BYTES and count:
+            return rows[:count]
+    return rows
+
+
+def bytes_of(texts: Iterable[str]) -> Iterable[int]:
+    """Return the numbers of bytes of the texts in UTF-8."""
+    return map(len, map(str.encode, texts))
 
 
 def fitting_items(items: Sequence[Row]) -> Sequence[Row]:
     """Return the first items with together at most MOST_BYTES of JSON, but at least one item."""
-    return fitting(items, lambda item: len(msgspec.json.encode(item)))
+    return fitting(items, map(len, map(msgspec.json.encode, items)))
 
 
 def read_until_full(
@@ -100,8 +110,3 @@ def read_until_full(
         if len(batch) < wanted:
             break
     return rows
-
-
-def text_bytes(text: Any) -> int:
-    """Return the number of bytes of the text in UTF-8."""
-    return len(text) if text.isascii() else len(text.encode())

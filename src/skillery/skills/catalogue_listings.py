@@ -17,7 +17,7 @@ from skillery.database.tables import catalogue, labels, skill_versions
 from skillery.database.tables.base import Moment
 from skillery.formats.manifest import Kind
 from skillery.formats.media_types import SkillLanguage
-from skillery.registry.cursors import NextCursor, fitting, make_cursor, read_cursor, read_until_full, text_bytes
+from skillery.registry.cursors import NextCursor, fitting, make_cursor, read_cursor, read_until_full
 from skillery.registry.usage import SUMS, from_first_day, sums_from
 from skillery.registry.version_rows import Object, standing_warnings, with_warnings
 from skillery.registry.visibility import View, view_of
@@ -196,7 +196,7 @@ def list_catalogue(
     after = read_cursor(key, bound_to, cursor, len(order.columns)) if cursor else None
     keys = _keys(connection, identity, filters, sort, after, limit + 1)
     rows = read_until_full(partial(_read, connection, keys), min(limit, len(keys)), partial(_size_of, detail))
-    page = fitting(rows, partial(_size_of, detail))
+    page = fitting(rows, map(partial(_size_of, detail), rows))
     last = len(page) and next(at for at, row in enumerate(keys, 1) if row[-1] == page[-1].version_id)
     next_cursor = make_cursor(key, bound_to, _position(order, keys[last - 1])) if 0 < last < len(keys) else None
     counted = count_catalogue(connection, identity, filters, counts) if counts is not None else None
@@ -273,7 +273,7 @@ def _read(connection: Connection, keys: Sequence[Any], wanted: int, last: Shown 
 
 
 def _size_of(detail: Literal["names", "summary"], row: Shown) -> int:
-    return text_bytes(_stored(row, detail))
+    return len(_stored(row, detail).encode())
 
 
 def _stored(row: Shown, detail: Literal["names", "summary"]) -> str:

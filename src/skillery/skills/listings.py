@@ -29,12 +29,12 @@ from skillery.database.registry import Registry
 from skillery.database.tables import skill_versions, skills
 from skillery.formats.names import parse_namespace
 from skillery.method import HIDDEN, Cursor, Json, Method, PageLimit, about, or_none
-from skillery.registry.cursors import fitting, make_cursor, read_cursor, read_until_full, text_bytes
+from skillery.registry.cursors import bytes_of, fitting, make_cursor, read_cursor, read_until_full
 from skillery.registry.development import merged, overlay_of
 from skillery.registry.version_rows import standing_warnings, with_warnings
 from skillery.registry.visibility import View, is_own, parameters, seen_by_namespace, view_of
 from skillery.skills.catalogue_counts import CountsCache
-from skillery.skills.catalogue_filters import CatalogueFilter, FilterStatus, SkillFilters, filter_of
+from skillery.skills.catalogue_filters import FilterStatus, SkillFilters, filter_of
 from skillery.skills.catalogue_listings import SkillPage, list_catalogue
 
 Detail = Literal["names", "summary"]
@@ -157,10 +157,11 @@ def read_skills(
     bound_to = _bound_to(namespace, detail)
     after = read_cursor(key, bound_to, cursor, 2) if cursor else ("", "")
     rows = _rows(connection, identity, detail, limit + 1, (after[0], after[1]), namespace)
-    page = fitting(rows[:limit], _size_of)
+    items = [row[2] for row in rows[:limit]]
+    page = fitting(items, bytes_of(items))
     more = len(rows) > len(page)
-    next_cursor = make_cursor(key, bound_to, tuple(page[-1][:2])) if more else None
-    return _answer([row[2] for row in page], next_cursor)
+    next_cursor = make_cursor(key, bound_to, tuple(rows[len(page) - 1][:2])) if more else None
+    return _answer(page, next_cursor)
 
 
 def cursor_after_skill(key: bytes, namespace: str, name: str) -> str:
@@ -197,7 +198,7 @@ def _rows(
 
 
 def _size_of(row: Any) -> int:
-    return text_bytes(row[2])
+    return len(row[2].encode())
 
 
 def seen_rows(
@@ -287,9 +288,8 @@ class ListSkills(SkillFilters, frozen=True, kw_only=True):
 
 async def list_skills(catalogue: CatalogueParts, identity: Identity, params: ListSkills) -> Json[SkillPage]:
     namespace = parse_namespace(params.namespace) if params.namespace else ""
-    wanted = filter_of(namespace, or_none(params.kind) or "", params.tags, params.facts(params.status))
-    if params.counts or params.catalogue or params.sort != "name" or wanted != CatalogueFilter(namespace):
-        return await _list_catalogue(catalogue, identity, params, wanted)
+    if params != ListSkills(namespace=params.namespace, detail=params.detail, limit=params.limit, cursor=params.cursor):
+        return await _list_catalogue(catalogue, identity, params, namespace)
     work = partial(
         read_skills,
         identity=identity,
@@ -303,13 +303,13 @@ async def list_skills(catalogue: CatalogueParts, identity: Identity, params: Lis
 
 
 async def _list_catalogue(
-    catalogue: CatalogueParts, identity: Identity, params: ListSkills, wanted: CatalogueFilter
+    catalogue: CatalogueParts, identity: Identity, params: ListSkills, namespace: str
 ) -> Json[SkillPage]:
     work = partial(
         list_catalogue,
         identity=identity,
         key=catalogue.registry.cursor_key,
-        filters=wanted,
+        filters=filter_of(namespace, or_none(params.kind) or "", params.tags, params.facts(params.status)),
         sort=params.sort,
         detail=params.detail,
         limit=params.limit,

@@ -90,7 +90,7 @@ def find_skill_entries(
     folders = open_folders(connection, identity, storage, [(row[1], row[2]) for row in page])
     crowded = with_skills_below(connection, [folder.name for folder in folders])
     served = [_served(connection, identity, storage, folder, folder.name in crowded) for folder in folders]
-    fits = fitting(served, _size_of)
+    fits = fitting(served, map(_size_of, served))
     last = page[len(fits) - 1] if len(fits) < len(served) else page[-1] if len(rows) > SKILLS_A_PAGE else None
     more = make_cursor(key, bound_to, (last[0], last[1])) if last is not None else None
     return [fit for fit in fits if isinstance(fit, SkillEntry)], more

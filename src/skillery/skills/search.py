@@ -23,7 +23,7 @@ from skillery.formats.names import parse_namespace
 from skillery.formats.search_fields import snippet_of
 from skillery.formats.words import Term, parse_query
 from skillery.method import HIDDEN, Method, about, or_none
-from skillery.registry.cursors import NextCursor, fitting, make_cursor, read_cursor, read_until_full, text_bytes
+from skillery.registry.cursors import NextCursor, fitting, make_cursor, read_cursor, read_until_full
 from skillery.registry.version_rows import Object, standing_warnings
 from skillery.skills.catalogue_counts import Counts, Facets, count_found
 from skillery.skills.catalogue_filters import Facts, ListedStatus, SkillFilters, check_tags, fact_parameters
@@ -147,7 +147,7 @@ def find_skills(
     counted = _counts(connection, ranked, namespace) if counts else None
     rest = _rest(connection, ranked, sort, page_start.after)
     results = read_until_full(partial(_read, connection, rest), min(limit, len(rest)), _size_of)
-    page = fitting(results, _size_of)
+    page = fitting(results, map(_size_of, results))
     more = len(rest) > len(page)
     next_cursor = make_cursor(key, bound_to, _next_position(page_start, page[-1])) if more and page else None
     shown = _entries(connection, page) if entries else {}
@@ -234,7 +234,7 @@ def _read(connection: Connection, ranked: Sequence[Any], wanted: int, last: Resu
 
 
 def _size_of(result: Result) -> int:
-    return text_bytes(result.details.summary_json)
+    return len(result.details.summary_json.encode())
 
 
 def _item(result: Result, meanings: Sequence[Meaning], entry: CatalogueEntry | None) -> FoundSkill:

@@ -24,7 +24,7 @@ from skillery.database.registry import Registry
 from skillery.database.tables import skills, tools
 from skillery.formats.version_spec import VersionSpec, parse_reference
 from skillery.method import Cursor, Json, Method, PageLimit, Params, about
-from skillery.registry.cursors import NextCursor, fitting, make_cursor, read_cursor, read_until_full, text_bytes
+from skillery.registry.cursors import NextCursor, fitting, make_cursor, read_cursor, read_until_full
 from skillery.registry.development import merged, overlay_of
 from skillery.registry.resolution import resolve
 from skillery.registry.tool_rows import OF_SESSION, SessionName, parse_session, sees_tool, session_values, tools_of
@@ -60,7 +60,7 @@ def read_tools(
     else:
         rows = _own_rows(connection, identity, session, after)
         rows += _offered_until_full(connection, identity, after, limit + 1)
-    page = fitting(rows[:limit], _size_of)
+    page = fitting(rows[:limit], map(_size_of, rows))
     more = len(rows) > len(page)
     next_cursor = f'"{make_cursor(key, bound_to, (page[-1][0], page[-1][1]))}"' if more else "null"
     return msgspec.Raw(f'{{"tools":[{",".join(row[2] for row in page)}],"next_cursor":{next_cursor}}}'.encode())
@@ -85,7 +85,7 @@ def _offered_until_full(
 
 
 def _size_of(row: tuple[str, str, str]) -> int:
-    return text_bytes(row[2])
+    return len(row[2].encode())
 
 
 def _own_rows(
