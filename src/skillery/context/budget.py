@@ -90,8 +90,10 @@ class Room:
 
     def close(self) -> None:
         """Release all bytes. From now on, nothing is counted: a worker thread may still make a result."""
-        self._is_closed = True
-        self.release()
+        with self._budget.lock:
+            self._is_closed = True
+            if self._taken:
+                self._add(-self._taken)
 
     def begin(self, method: str, *, is_refusable: bool) -> None:
         """Start the result of a call of `method`.

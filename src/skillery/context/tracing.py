@@ -57,14 +57,15 @@ class _ToolSpan:
 _current: ContextVar[_ToolSpan | None] = ContextVar("tool_span", default=None)
 
 
-@contextmanager
-def tool_call(span: Span | None, method: str, *, is_tool: bool) -> Iterator[None]:
+def tool_call(span: Span | None, method: str, *, is_tool: bool) -> AbstractContextManager[None]:
     """Context manager for the call of a method: add the attributes of a tool to its span, which is None without
     tracing.
     """
-    if span is None or not (is_tool or method in OF_ONE_SKILL):
-        yield
-        return
+    return nullcontext() if span is None or not (is_tool or method in OF_ONE_SKILL) else _of_tool(span, method)
+
+
+@contextmanager
+def _of_tool(span: Span, method: str) -> Iterator[None]:
     span.set_attribute(OPERATION, EXECUTE_TOOL)
     span.set_attribute(TOOL_NAME, method)
     if method not in OF_ONE_SKILL:

@@ -6,8 +6,6 @@ import logging
 import math
 import sqlite3
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from sqlalchemy import Connection, Engine, create_engine, event, exc
 from sqlalchemy.engine import URL, make_url
@@ -102,17 +100,18 @@ def postgres_engine(url: URL) -> Engine:
     return engine
 
 
-@contextmanager
-def errors_for_callers() -> Iterator[None]:
+class ErrorsForCallers:
     """Context manager that converts errors of the database, except integrity errors, to errors for callers."""
-    try:
-        yield
-    except exc.IntegrityError as error:
-        if (refusal := _read_only(error)) is not None:
-            raise refusal from error
-        raise
-    except exc.SQLAlchemyError as error:
-        raise error_for_caller(error) from error
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, exc.IntegrityError):
+            if (refusal := _read_only(error)) is not None:
+                raise refusal from error
+        elif isinstance(error, exc.SQLAlchemyError):
+            raise error_for_caller(error) from error
 
 
 READ_ONLY = "this registry is read-only "

@@ -28,7 +28,7 @@ from skillery.context.tracing import span
 from skillery.database.drivers import (
     BUSY_TIMEOUT_SECONDS,
     POSTGRES_CONNECTIONS,
-    errors_for_callers,
+    ErrorsForCallers,
     parse_database_url,
     postgres_engine,
     sqlite_engine,
@@ -78,7 +78,7 @@ class Database:
         """
         if self._kept is not None:
             return await self._kept.read(work)
-        with span("database read"), errors_for_callers(), self._reading:
+        with span("database read"), ErrorsForCallers(), self._reading:
             if self._reader is None:
                 self._reader = self._reads.connect()
             return work(self._reader)
@@ -116,7 +116,7 @@ class Database:
         """Return the result of `work` like `read`, on a separate connection. `work` may take long. Blocking: for
         worker threads.
         """
-        with span("database read"), errors_for_callers(), self._reads.connect() as connection:
+        with span("database read"), ErrorsForCallers(), self._reads.connect() as connection:
             return work(connection)
 
     @contextmanager
@@ -124,10 +124,10 @@ class Database:
         """Context manager that yields a connection on one state of the database, while writers continue. Blocking."""
         if not self.is_sqlite:
             frozen = self.engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
-            with errors_for_callers(), frozen.connect() as connection:
+            with ErrorsForCallers(), frozen.connect() as connection:
                 yield connection
             return
-        with errors_for_callers(), self._reads.connect() as connection:
+        with ErrorsForCallers(), self._reads.connect() as connection:
             connection.exec_driver_sql("BEGIN")  # deferred: it takes no lock that a writer wants
             try:
                 yield connection
@@ -173,7 +173,7 @@ class Database:
             self._threads.run_now(self._empty_log)
 
     def _empty_log(self) -> None:
-        with errors_for_callers(), self._reads.connect() as connection:
+        with ErrorsForCallers(), self._reads.connect() as connection:
             # No waiting for readers, because all writers would wait too.
             connection.exec_driver_sql("PRAGMA busy_timeout = 0")
             try:
@@ -200,7 +200,7 @@ class Database:
                 if is_alone:
                     self._alone.release()
             return
-        with errors_for_callers(), self._reads.connect() as connection:
+        with ErrorsForCallers(), self._reads.connect() as connection:
             key = {"key": _lock_key("task", task)}
             is_alone = bool(connection.scalar(text("SELECT pg_try_advisory_lock(:key)"), key))
             try:

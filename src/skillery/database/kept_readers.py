@@ -23,7 +23,7 @@ from sqlalchemy.pool import NullPool
 
 from skillery.context.threads import Workers
 from skillery.context.tracing import span
-from skillery.database.drivers import CONNECT, errors_for_callers
+from skillery.database.drivers import CONNECT, ErrorsForCallers
 
 # -- Waits for Postgres on the event loop, in functions that are not coroutines ----------------------------------------
 # The core is synchronous. If a read runs in a thread, the two changes of threads cost more than the query. So a short
@@ -223,7 +223,7 @@ class KeptReaders:
 
     def _on(self, connection: Connection, work: Callable[[Connection], T]) -> T:
         try:
-            with span("database read"), errors_for_callers():
+            with span("database read"), ErrorsForCallers():
                 result = work(connection)
         except GreenletExit:
             raise  # the read was abandoned during a query, so no other read can use the connection
@@ -243,7 +243,7 @@ class KeptReaders:
             self._idle.append(connection)
 
     def _connect(self) -> None:
-        with errors_for_callers():
+        with ErrorsForCallers():
             connection: Connection = self._engine.connect()
         self._open.add(connection)
         self._idle.append(connection)

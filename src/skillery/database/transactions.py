@@ -16,7 +16,7 @@ from sqlalchemy import Connection, Engine, exc
 
 from skillery.context.threads import Workers, settle
 from skillery.context.tracing import span
-from skillery.database.drivers import error_for_caller, errors_for_callers
+from skillery.database.drivers import ErrorsForCallers, error_for_caller
 
 T = TypeVar("T")
 FOREIGN_KEY_VIOLATION = "23503"
@@ -47,7 +47,7 @@ def in_transaction(engine: Engine, work: Callable[[Connection], T]) -> T:
     """
     for number in range(1, MOST_TRIES + 1):
         try:
-            with span("database write"), errors_for_callers(), engine.begin() as connection:
+            with span("database write"), ErrorsForCallers(), engine.begin() as connection:
                 return with_last_work(connection, work)
         except (exc.IntegrityError, engine.dialect.loaded_dbapi.IntegrityError) as error:
             is_swept = getattr(getattr(error, "orig", error), "sqlstate", None) == FOREIGN_KEY_VIOLATION
@@ -65,7 +65,7 @@ def in_savepoint(connection: Connection, work: Callable[[Connection], T]) -> T:
     raw: Any = connection.connection.driver_connection
     raw.execute("SAVEPOINT sharing")
     try:
-        with errors_for_callers():
+        with ErrorsForCallers():
             result = with_last_work(connection, work)
     except BaseException:
         try:
@@ -108,7 +108,7 @@ class SqliteWriter:
 
     def in_transaction(self, work: Callable[[Connection], T]) -> T:
         """Run `work` in a transaction and return its result. If `work` raises an error, roll back."""
-        with span("database write"), errors_for_callers():
+        with span("database write"), ErrorsForCallers():
             connection = self._connection()
             # Take the write lock first, so that a transaction that reads and then writes cannot fail half-way.
             self._tell(connection, "BEGIN IMMEDIATE")
@@ -125,7 +125,7 @@ class SqliteWriter:
 
         In SQLite, one statement outside of a transaction is a transaction.
         """
-        with span("database write"), errors_for_callers():
+        with span("database write"), ErrorsForCallers():
             connection = self._connection()
             try:
                 return work(connection)
@@ -210,7 +210,7 @@ class SharedCommits:
             settle(write.done, outcomes[place] if outcomes is not None else _outcome(alone, write))
 
     def _in_one_transaction(self, group: Sequence[_Sharing]) -> list[Callable[[], Any]]:
-        with span("database write"), errors_for_callers(), self._engine.begin() as connection:
+        with span("database write"), ErrorsForCallers(), self._engine.begin() as connection:
             return [_outcome(partial(in_savepoint, connection), write) for write in group]
 
 

@@ -74,17 +74,15 @@ class Exchange:
 
     async def send(self, message: Any) -> None:
         """Send an ASGI message. Raise ClientGone if the client reads nothing for too long, or reads too slowly."""
+        size = len(message.get("body", b""))
         if message["type"] == "http.response.start":
             self.status = message["status"]
             fixed = headers_of_all_answers(self.request.id).items()
             message["headers"] = [*message["headers"], *((name.encode(), value.encode()) for name, value in fixed)]
-        elif len(message.get("body", b"")) > PIECE_BYTES:
+        elif size > PIECE_BYTES:
             for piece in _pieces(message):
-                await self._give(piece)
+                await self.send(piece)
             return
-        await self._give(message)
-
-    async def _give(self, message: Any) -> None:
         # Without a minimum rate, a client that reads one byte a minute would hold its connection forever.
         begun = time.monotonic()
         left = self._patience + self.bytes_out / SLOWEST_BYTES - self._waited
@@ -94,7 +92,7 @@ class Exchange:
             await self._give_up()
             raise ClientGone from None
         self._waited += time.monotonic() - begun
-        self.bytes_out += len(message.get("body", b""))
+        self.bytes_out += size
 
     async def _give_up(self) -> None:
         """Abort the connection. Closing the connection would wait until the client has read the buffered bytes."""

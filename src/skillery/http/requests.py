@@ -40,7 +40,7 @@ def headers_of(scope: Any) -> dict[str, str]:
     """
     headers: dict[str, str] = {}
     for raw_name, raw_value in scope["headers"]:
-        name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
+        name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
         headers[name] = f"{headers[name]}, {value}" if name in headers else value
     return headers
 
@@ -68,22 +68,27 @@ def address_of(scope: Any) -> str:
 
 
 async def chunks_of(receive: Any) -> AsyncIterator[bytes]:
-    """Yield the chunks of the request body.
+    """Yield the chunks of the request body. Raise the errors of `_next_chunk`."""
+    has_more = True
+    while has_more:
+        chunk, has_more = await _next_chunk(receive)
+        if chunk:
+            yield chunk
+
+
+async def _next_chunk(receive: Any) -> tuple[bytes, bool]:
+    """Return the next chunk of the request body, and whether there are more.
 
     Raise ClientGone if the client disconnects. Raise HttpRefusal 408 if no byte arrives for BODY_SILENCE_SECONDS.
     """
-    while True:
-        try:
-            message = await within(BODY_SILENCE_SECONDS, receive())
-        except TimeoutError:
-            silence = f"nothing of the body came for {BODY_SILENCE_SECONDS} seconds"
-            raise HttpRefusal(408, plain_error(INVALID_REQUEST, silence, "request_timeout")) from None
-        if message["type"] == "http.disconnect":
-            raise ClientGone
-        if message.get("body"):
-            yield message["body"]
-        if not message.get("more_body"):
-            return
+    try:
+        message = await within(BODY_SILENCE_SECONDS, receive())
+    except TimeoutError:
+        silence = f"nothing of the body came for {BODY_SILENCE_SECONDS} seconds"
+        raise HttpRefusal(408, plain_error(INVALID_REQUEST, silence, "request_timeout")) from None
+    if message["type"] == "http.disconnect":
+        raise ClientGone
+    return message.get("body", b""), message.get("more_body", False)
 
 
 async def disconnected(receive: Any) -> None:
@@ -97,7 +102,7 @@ async def read_body(receive: Any, headers: dict[str, str], max_bytes: int) -> by
 
     Raise HttpRefusal 413 if the body is larger than `max_bytes`. Raise Busy if the budget has no room. If the client
     sends a Content-Length, both are checked before the body is read. Busy can still be raised later, because other
-    requests may use the room first. Raise the errors of `chunks_of`.
+    requests may use the room first. Raise the errors of `_next_chunk`.
     """
     declared = headers.get("content-length", "")
     if declared.isdecimal() and int(declared[:20]) > max_bytes:
@@ -106,8 +111,9 @@ async def read_body(receive: Any, headers: dict[str, str], max_bytes: int) -> by
     if declared.isdecimal():
         room.check(int(declared))
     parts: list[bytes] = []
-    size = 0
-    async for chunk in chunks_of(receive):
+    size, has_more = 0, True
+    while has_more:  # not `chunks_of`, because the event loop registers each asynchronous generator
+        chunk, has_more = await _next_chunk(receive)
         size += len(chunk)
         if size > max_bytes:
             raise _too_large(max_bytes)

@@ -10,10 +10,10 @@ from itertools import takewhile
 from typing import Any, NamedTuple
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, Table, and_, delete, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Table, and_, bindparam, delete, func, insert, or_, select, update
 
 from skillery.backends import Event
-from skillery.database import in_utc
+from skillery.database import Statement, in_utc
 from skillery.database.tables import dead_letters, event_readers, events, webhooks
 from skillery.settings.groups import Webhooks
 
@@ -108,6 +108,18 @@ class Batch(NamedTuple):
 def head_of(connection: Connection) -> int:
     """Return the number of the newest event, or 0."""
     return int(connection.scalar(select(func.max(events.c.seq))) or 0)
+
+
+_DUE = Statement(
+    select(webhooks.c.id)
+    .where(
+        webhooks.c.position < select(func.max(events.c.seq)).scalar_subquery(),
+        webhooks.c.next_at <= bindparam("now"),
+        webhooks.c.gone_at.is_(None),
+        or_(webhooks.c.leased_until.is_(None), webhooks.c.leased_until < bindparam("now")),
+    )
+    .order_by(webhooks.c.next_at)
+)
 
 
 def due_webhooks(connection: Connection) -> list[str]:
