@@ -124,11 +124,8 @@ _DUE = Statement(
 
 def due_webhooks(connection: Connection) -> list[str]:
     """Return the ids of the webhooks that this server may serve now. The webhook that has waited longest is first."""
-    now, w = database_now(connection), webhooks.c
-    newest = select(func.max(events.c.seq)).scalar_subquery()
-    free = or_(w.leased_until.is_(None), w.leased_until < now)
-    due = select(w.id).where(w.position < newest, w.next_at <= now, w.gone_at.is_(None), free)
-    return list(connection.scalars(due.order_by(w.next_at)))
+    rows = _DUE.rows(connection, now=as_stored(connection, database_now(connection)))
+    return [webhook_id for (webhook_id,) in rows]
 
 
 def wanted(kinds: Sequence[str], skills: Sequence[str]) -> list[ColumnElement[bool]]:

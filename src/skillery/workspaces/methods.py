@@ -11,15 +11,14 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection
 
 from skillery import audit
 from skillery.backends import Identity, KeptFile
 from skillery.contents.blob_rows import find_blob
 from skillery.database import Database
 from skillery.database.registry import Registry
-from skillery.database.tables import runs
-from skillery.errors import InvalidParams, SnapshotNotFound, WorkspaceFileTooLarge
+from skillery.errors import InvalidParams, WorkspaceFileTooLarge
 from skillery.formats.paths import plain_path
 from skillery.formats.wording import quoted
 from skillery.identity.quotas import Quotas
@@ -41,7 +40,7 @@ from skillery.workspaces.results import (
 )
 from skillery.workspaces.run_files import RunFile, parse_files
 from skillery.workspaces.saver import Content, Saver
-from skillery.workspaces.snapshots import manifest_of
+from skillery.workspaces.snapshots import manifest_of, origin_of
 
 MOST_READ = 1 << 20
 WorkspaceId = Annotated[Annotated[str, Meta(min_length=1, max_length=64)], about("The workspace's id")]
@@ -126,42 +125,8 @@ async def create_workspace(workspaces: Workspaces, identity: Identity, params: C
 def insert_workspace(
     connection: Connection, *, identity: Identity, origin: str, name: str, ttl: int, quotas: Quotas
 ) -> rows.WorkspaceRow:
-    snapshot, parent = _origin(connection, identity, origin) if origin else (None, None)
+    snapshot, parent = origin_of(connection, identity, origin) if origin else (None, None)
     return rows.add_workspace(connection, identity, rows.New(name, ttl, parent, snapshot), quotas)
-
-
-def _origin(connection: Connection, identity: Identity, origin: str) -> tuple[rows.SnapshotRow | None, str]:
-    """Return the snapshot that a fork starts from, and the text that names its origin.
-
-    The snapshot is None for an empty workspace.
-    """
-    if origin.startswith("sha256:"):
-        return rows.find_snapshot_by_digest(connection, identity, origin), origin
-    if origin.startswith("run_"):
-        return _left_by(connection, identity, origin), origin
-    row = rows.find_workspace(connection, identity, origin)
-    return rows.find_snapshot(connection, row.snapshot_id) if row.snapshot_id is not None else None, row.id
-
-
-class _Use(msgspec.Struct):
-    id: str
-    after: str
-
-
-def _left_by(connection: Connection, identity: Identity, run_id: str) -> rows.SnapshotRow:
-    """Return the snapshot that was current at the end of a run. Raise SnapshotNotFound if it does not exist."""
-    statement = select(runs.c.workspace_json).where(
-        runs.c.id == run_id.replace("\0", ""), runs.c.identity == identity.name
-    )
-    text = connection.scalar(statement)
-    if not text:
-        raise SnapshotNotFound(
-            f"the run '{run_id[:80]}' has left no snapshot",
-            hint="Pass a run of yours that had a workspace, and that has ended.",
-            run_id=run_id[:80],
-        )
-    use = msgspec.json.decode(text, type=_Use)
-    return rows.find_snapshot_by_digest(connection, identity, use.after, use.id)
 
 
 async def _fill(

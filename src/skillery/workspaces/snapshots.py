@@ -1,4 +1,4 @@
-"""Read the manifest of a snapshot, and the contents of its files."""
+"""Read the manifest of a snapshot and the contents of its files. Find the snapshot that a fork starts from."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from functools import partial
 from typing import BinaryIO
 
-from sqlalchemy import Connection
+import msgspec
+from sqlalchemy import Connection, select
 
-from skillery.backends import KeptFile, Storage
+from skillery.backends import Identity, KeptFile, Storage
 from skillery.contents.store import inline_data, open_content
 from skillery.context.threads import JSON
 from skillery.database import Database
+from skillery.database.tables import runs
+from skillery.errors import SnapshotNotFound
 from skillery.workspaces.manifests import EMPTY, Manifest, read_manifest
-from skillery.workspaces.rows import find_snapshot
+from skillery.workspaces.rows import SnapshotRow, find_snapshot, find_snapshot_by_digest, find_workspace
 
 FILES_AT_ONCE = 400
 PIECE = 1 << 20
@@ -69,3 +72,38 @@ def _joined(files: Sequence[KeptFile], small: dict[str, bytes]) -> Iterator[byte
         pending = []
         yield file
     yield b"".join(pending)
+
+
+# -- the snapshot that a fork starts from ------------------------------------------------------------------------------
+
+
+def origin_of(connection: Connection, identity: Identity, origin: str) -> tuple[SnapshotRow | None, str]:
+    """Return the snapshot that a fork starts from, and the text that names its origin.
+
+    The snapshot is None for an empty workspace.
+    """
+    if origin.startswith("sha256:"):
+        return find_snapshot_by_digest(connection, identity, origin), origin
+    if origin.startswith("run_"):
+        return _left_by(connection, identity, origin), origin
+    row = find_workspace(connection, identity, origin)
+    return find_snapshot(connection, row.snapshot_id) if row.snapshot_id is not None else None, row.id
+
+
+class _Use(msgspec.Struct):
+    id: str
+    after: str
+
+
+def _left_by(connection: Connection, identity: Identity, run_id: str) -> SnapshotRow:
+    """Return the snapshot that was current at the end of a run. Raise SnapshotNotFound if there is none."""
+    found = select(runs.c.workspace_json).where(runs.c.id == run_id.replace("\0", ""), runs.c.identity == identity.name)
+    text = connection.scalar(found)
+    if not text:
+        raise SnapshotNotFound(
+            f"the run '{run_id[:80]}' has left no snapshot",
+            hint="Pass a run of yours that had a workspace, and that has ended.",
+            run_id=run_id[:80],
+        )
+    use = msgspec.json.decode(text, type=_Use)
+    return find_snapshot_by_digest(connection, identity, use.after, use.id)
