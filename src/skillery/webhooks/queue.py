@@ -13,7 +13,7 @@ import msgspec
 from sqlalchemy import ColumnElement, Connection, Table, and_, bindparam, delete, func, insert, or_, select, update
 
 from skillery.backends import Event
-from skillery.database import Statement, in_utc
+from skillery.database import Statement, as_stored, in_utc
 from skillery.database.tables import dead_letters, event_readers, events, webhooks
 from skillery.settings.groups import Webhooks
 

@@ -97,8 +97,10 @@ class _Use(msgspec.Struct):
 
 def _left_by(connection: Connection, identity: Identity, run_id: str) -> SnapshotRow:
     """Return the snapshot that was current at the end of a run. Raise SnapshotNotFound if there is none."""
-    found = select(runs.c.workspace_json).where(runs.c.id == run_id.replace("\0", ""), runs.c.identity == identity.name)
-    text = connection.scalar(found)
+    statement = select(runs.c.workspace_json).where(
+        runs.c.id == run_id.replace("\0", ""), runs.c.identity == identity.name
+    )
+    text = connection.scalar(statement)
     if not text:
         raise SnapshotNotFound(
             f"the run '{run_id[:80]}' has left no snapshot",
