@@ -682,6 +682,17 @@ def test_db_upgrades_and_checks_the_embedded_database(home: str) -> None:
     assert ready.json["ok"] is True
 
     with sqlite3.connect(Path(home) / "skillery.db") as connection:
+        connection.execute("INSERT INTO registry (key, value) VALUES ('rebuild', x'')")
+    pending = skillery("db", "check", "--home", home, "--json")
+    assert pending.code == 1
+    assert [("derived from versions" in text, "when it starts" in text) for text in pending.json["problems"]] == [
+        (True, True)
+    ]
+    assert "skillery db upgrade" in skillery("db", "check", "--home", home).err
+    skillery("db", "upgrade", "--home", home)
+    assert skillery("db", "check", "--home", home, "--json").json["problems"] == []
+
+    with sqlite3.connect(Path(home) / "skillery.db") as connection:
         connection.execute("ALTER TABLE runs ADD COLUMN extra TEXT")
     changed = skillery("db", "check", "--home", home)
     assert changed.code == 1

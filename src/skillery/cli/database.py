@@ -66,18 +66,28 @@ def current(target: Target, as_json: bool) -> None:
     click.echo(f"{revision or 'none'} (head {head})")
 
 
+_REBUILD_PENDING = (
+    "the rows that are derived from versions (the catalogue, the search index, the tools) wait for a rebuild that a "
+    "migration has asked for: a server does it when it starts, and so does `skillery db upgrade`"
+)
+
+
 @db.command("check")
 @home_options
 @json_option
 def check(target: Target, as_json: bool) -> None:
-    """Check that the database is at the revision of this release, and has exactly the tables of this release."""
+    """Check that the database is at the revision of this release, has exactly the tables of this release, and needs no
+    rebuild.
+    """
     from skillery.database import migrate
+    from skillery.versions.new_versions import is_rebuild_pending
 
     head = migrate.head()
     with open_database(target.load().settings) as database:
         revision = revision_of(database)
-        differences = migrate.differences(database) if revision == head else []
-    problems = differences if revision == head else [_off_head(revision, head)]
+        problems = migrate.differences(database) if revision == head else [_off_head(revision, head)]
+        if not problems and database.read_now(is_rebuild_pending):
+            problems = [_REBUILD_PENDING]
     if as_json:
         print_json({"ok": not problems, "revision": revision, "head": head, "problems": problems})
     elif problems:

@@ -216,12 +216,16 @@ def rebuild_derived_rows(database: Database) -> None:
     A migration that adds or changes such rows inserts REBUILD into the table `registry`. It does not call this code,
     which writes the columns of the newest revision. Raise StartupError if the database fails.
     """
-    is_requested = select(registry.c.key).where(registry.c.key == REBUILD)
     try:
-        if database.read_now(lambda connection: connection.scalar(is_requested)) is not None:
+        if database.read_now(is_rebuild_pending):
             database.write_now(_rebuild)
     except SkilleryError as error:
         raise StartupError(f"the rows that are derived from versions cannot be computed: {error.message}") from None
+
+
+def is_rebuild_pending(connection: Connection) -> bool:
+    """Return whether a migration has asked for `rebuild_derived_rows`, which has not run since."""
+    return connection.scalar(select(registry.c.key).where(registry.c.key == REBUILD)) is not None
 
 
 def _rebuild(connection: Connection) -> None:
