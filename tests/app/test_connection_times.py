@@ -27,7 +27,7 @@ BODY = {"transfer_encoding": "chunked"}
 PIECE = 65_536
 
 
-class Edge:
+class SmallServer:
     """An ASGI application behind `Connection`, in a thread, on its own port."""
 
     def __init__(self) -> None:
@@ -103,14 +103,14 @@ class Edge:
 
 
 @pytest.fixture
-def edge() -> Iterator[Edge]:
-    running = Edge()
+def edge() -> Iterator[SmallServer]:
+    running = SmallServer()
     yield running
     running.stop()
 
 
 @pytest.fixture
-def connection(edge: Edge) -> Iterator[RawConnection]:
+def connection(edge: SmallServer) -> Iterator[RawConnection]:
     with connected(edge.url) as made:
         yield made
 
@@ -177,7 +177,7 @@ def test_a_slow_next_head_does_not_end_the_request_before(connection: RawConnect
     ],
     ids=["trailers", "one trailer", "silence", "a size", "an extension", "silence after a size"],
 )
-def test_slow_framing_is_closed(edge: Edge, connection: RawConnection, start: bytes, drops: list[bytes]) -> None:
+def test_slow_framing_is_closed(edge: SmallServer, connection: RawConnection, start: bytes, drops: list[bytes]) -> None:
     connection.send(connection.head("POST /read", **BODY), start)
     assert connection.drip(20, 0.1, *drops)
     assert edge.is_empty()
@@ -196,7 +196,9 @@ def test_pauses_between_chunks_are_no_slow_framing(connection: RawConnection) ->
 
 
 @pytest.mark.parametrize(("headers", "drop"), [({"content_length": "1000000"}, b"a"), (BODY, b"1\r\na\r\n")])
-def test_a_dripping_body_is_closed(edge: Edge, connection: RawConnection, headers: dict[str, str], drop: bytes) -> None:
+def test_a_dripping_body_is_closed(
+    edge: SmallServer, connection: RawConnection, headers: dict[str, str], drop: bytes
+) -> None:
     connection.send(connection.head("POST /read", **headers))
     assert connection.drip(20, 0.1, drop)
     assert edge.is_empty()
@@ -230,22 +232,22 @@ def test_a_client_that_waits_for_100_continue_is_not_slow(connection: RawConnect
 # -- responses ---------------------------------------------------------------------------------------------------
 
 
-def test_a_client_that_does_not_read_a_stream_is_closed(edge: Edge, connection: RawConnection) -> None:
+def test_a_client_that_does_not_read_a_stream_is_closed(edge: SmallServer, connection: RawConnection) -> None:
     connection.send(connection.head("GET /stream"))
     assert edge.is_empty()
 
 
-def test_a_client_that_does_not_read_the_last_answer_is_closed(edge: Edge, connection: RawConnection) -> None:
+def test_a_client_that_does_not_read_the_last_answer_is_closed(edge: SmallServer, connection: RawConnection) -> None:
     connection.send(connection.head("GET /large"))
     assert edge.is_empty()
 
 
-def test_a_pipelining_client_that_does_not_read_answers_is_closed(edge: Edge, connection: RawConnection) -> None:
+def test_a_pipelining_client_that_does_not_read_answers_is_closed(edge: SmallServer, connection: RawConnection) -> None:
     connection.send(connection.head("GET /large") * 10)
     assert edge.is_empty()
 
 
-def test_a_client_that_reads_slowly_but_steadily_is_kept(edge: Edge, connection: RawConnection) -> None:
+def test_a_client_that_reads_slowly_but_steadily_is_kept(edge: SmallServer, connection: RawConnection) -> None:
     connection.send(connection.head("GET /stream"))
     for _ in range(40):
         assert read_some(connection, 100_000) == 100_000
@@ -253,7 +255,9 @@ def test_a_client_that_reads_slowly_but_steadily_is_kept(edge: Edge, connection:
     assert edge.count.total == 1
 
 
-def test_a_client_that_reads_slowly_gets_all_of_an_answer_that_closes(edge: Edge, connection: RawConnection) -> None:
+def test_a_client_that_reads_slowly_gets_all_of_an_answer_that_closes(
+    edge: SmallServer, connection: RawConnection
+) -> None:
     connection.send(connection.head("POST /large", content_length="5"))
     size = 0
     while got := connection.socket.recv(400_000):
@@ -266,7 +270,9 @@ def test_a_client_that_reads_slowly_gets_all_of_an_answer_that_closes(edge: Edge
 # -- ends --------------------------------------------------------------------------------------------------------
 
 
-def test_a_client_that_stays_after_an_answer_that_closes_is_closed(edge: Edge, connection: RawConnection) -> None:
+def test_a_client_that_stays_after_an_answer_that_closes_is_closed(
+    edge: SmallServer, connection: RawConnection
+) -> None:
     connection.send(connection.head("POST /", content_length="1000000"))
     reply = connection.reply()
     assert (reply.status, reply.headers["connection"]) == (200, "close")
@@ -274,21 +280,23 @@ def test_a_client_that_stays_after_an_answer_that_closes_is_closed(edge: Edge, c
     assert edge.is_empty()
 
 
-def test_a_client_that_sends_on_without_an_end_is_closed(edge: Edge, connection: RawConnection) -> None:
+def test_a_client_that_sends_on_without_an_end_is_closed(edge: SmallServer, connection: RawConnection) -> None:
     connection.send(connection.head("POST /", content_length="1000000000"))
     with pytest.raises(OSError, match=r"reset|[Bb]roken pipe"):
         connection.socket.sendall(b"a" * 100_000_000)
     assert edge.is_empty()
 
 
-def test_a_client_that_sends_nothing_more_after_its_request_is_answered(edge: Edge, connection: RawConnection) -> None:
+def test_a_client_that_sends_nothing_more_after_its_request_is_answered(
+    edge: SmallServer, connection: RawConnection
+) -> None:
     connection.send(connection.head("GET /stream"))
     assert read_some(connection, 100_000) == 100_000
     connection.socket.shutdown(socket.SHUT_WR)
     assert edge.is_empty()
 
 
-def test_a_client_disconnect_ends_the_request_before_a_pipelined_request(edge: Edge) -> None:
+def test_a_client_disconnect_ends_the_request_before_a_pipelined_request(edge: SmallServer) -> None:
     with connected(edge.url) as connection:
         connection.send(connection.head("GET /stream"), connection.head("GET /"))
         assert read_some(connection, 100_000) == 100_000
@@ -297,7 +305,7 @@ def test_a_client_disconnect_ends_the_request_before_a_pipelined_request(edge: E
 
 
 def test_a_stop_waits_for_no_client_that_is_only_connected() -> None:
-    edge = Edge()
+    edge = SmallServer()
     with connected(edge.url) as silent, connected(edge.url) as idle, connected(edge.url) as lingering:
         silent.send(b"GET")
         assert idle.get("/").status == 200

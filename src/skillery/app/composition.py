@@ -15,7 +15,7 @@ from skillery.app.builders import Counts, counts_of_one_process, defined_in, doc
 from skillery.app.core_parts import MIB, Backends, Base, build_core
 from skillery.app.home import Home
 from skillery.app.logs import Tracing, open_tracing
-from skillery.app.routes import Edge
+from skillery.app.routes import HttpParts
 from skillery.backends import (
     Authenticator,
     Identity,
@@ -81,7 +81,7 @@ PAGE_LIMITS = WorkLimits(cpu_seconds=1, wall_seconds=5, memory_bytes=1024 * MIB,
 @asynccontextmanager
 async def open_server(
     settings: Settings, plugins: Plugins, home: Home, *, bundled: bool = True, counts: Counts | None = None
-) -> AsyncIterator[tuple[Core, Edge]]:
+) -> AsyncIterator[tuple[Core, HttpParts]]:
     """Context manager: migrate the database, open all parts of a server, and close them at the end.
 
     The sandbox is not started. If `bundled` is False, the bundled skills are not published. `counts` are those of a
@@ -140,7 +140,7 @@ def _edge(
     tracing: Tracing | None,
     additions: _Additions,
     known: _Known,
-) -> Edge:
+) -> HttpParts:
     hosts = frozenset(name.lower() for name in (*settings.allowed_hosts, settings.host))
     origins = frozenset(origin.lower() for origin in settings.allowed_origins)
     resource = core.identities.authenticator.resource()
@@ -150,7 +150,7 @@ def _edge(
     disks = core.disks
     write, cache = partial(_write, database, server, disks), partial(_check_cache, disks)
     readiness = Readiness(write, cache, core.registry.storage, core.sandbox, counts.peers)
-    return Edge(
+    return HttpParts(
         gate=gate,
         bodies=Budget(settings.bodies_mb * MIB, "bodies_mb", counts.bodies),
         max_body_bytes=settings.max_body_mb * MIB,

@@ -39,14 +39,14 @@ from skillery.rest.downloads import DOWNLOADS, routed
 from skillery.rest.exports import DownloadParts
 from skillery.rest.plugin_routes import PREFIX, PluginRoutes
 from skillery.rest.skill_endpoints import V1_ENDPOINTS
-from skillery.rest.skill_requests import V1Parts
+from skillery.rest.skill_requests import SkillParts
 from skillery.rpc import endpoint as rpc
 
 if TYPE_CHECKING:
     from skillery.rest.metrics import Metrics
 
 
-class Edge(NamedTuple):
+class HttpParts(NamedTuple):
     """The parts of the HTTP side. Each endpoint gets only the parts that it needs."""
 
     gate: Gate
@@ -83,7 +83,7 @@ class Edge(NamedTuple):
 # -- The routes of all endpoints. This module gives each endpoint the parts that it uses -------------------------------
 
 
-def make_routes(core: Core, edge: Edge, pages: Sequence[Route] = ()) -> list[Route]:
+def make_routes(core: Core, edge: HttpParts, pages: Sequence[Route] = ()) -> list[Route]:
     """Return all routes of the server. `pages` are the routes of web pages and of git."""
     routes = [*_plain_routes(core, edge), *_download_routes(core, edge), *pages]
     operations = [operation for route in routes for operation in route.operations] + list(documents.OPENAPI)
@@ -91,7 +91,7 @@ def make_routes(core: Core, edge: Edge, pages: Sequence[Route] = ()) -> list[Rou
     return [*routes, Route("/v1/openapi.json", document, ())]
 
 
-def _plain_routes(core: Core, edge: Edge) -> list[Route]:
+def _plain_routes(core: Core, edge: HttpParts) -> list[Route]:
     gate = edge.gate
     tools = model_tools.ToolsEndpoint(gate, core.environments.named)
     prompt = model_tools.PromptEndpoint(gate, core)
@@ -144,14 +144,14 @@ def _plain_routes(core: Core, edge: Edge) -> list[Route]:
     ]
 
 
-def _plugin_routes(edge: Edge) -> list[Route]:
+def _plugin_routes(edge: HttpParts) -> list[Route]:
     plugin_routes = edge.plugin_routes
     return (
         [] if plugin_routes is None else [Route(PREFIX, plugin_routes.answer, plugin_routes.operations, is_mount=True)]
     )
 
 
-def _metadata_routes(edge: Edge) -> list[Route]:
+def _metadata_routes(edge: HttpParts) -> list[Route]:
     if edge.resource is None:
         return []
     metadata = ResourceMetadata(edge.resource)
@@ -162,7 +162,7 @@ def _metadata_routes(edge: Edge) -> list[Route]:
     ]
 
 
-def _download_routes(core: Core, edge: Edge) -> list[Route]:
+def _download_routes(core: Core, edge: HttpParts) -> list[Route]:
     parts = DownloadParts(
         edge.gate,
         core.exports,
@@ -173,16 +173,16 @@ def _download_routes(core: Core, edge: Edge) -> list[Route]:
         edge.git,
         edge.public_url,
     )
-    v1_parts = V1Parts(edge.gate, core.registry, core.importer, parts)
+    skill_parts = SkillParts(edge.gate, core.registry, core.importer, parts)
     downloads = [Route(row.group, partial(row.endpoint, parts), row.operations, row.paths) for row in DOWNLOADS]
     v1 = [
-        Route("/v1/skills", partial(row.endpoint, v1_parts), row.operations, row.paths, row.methods)
+        Route("/v1/skills", partial(row.endpoint, skill_parts), row.operations, row.paths, row.methods)
         for row in V1_ENDPOINTS
     ]
     return [*downloads, *v1]
 
 
-def _for_litestar(edge: Edge, route: Route) -> Any:
+def _for_litestar(edge: HttpParts, route: Route) -> Any:
     app = _app(edge, route)
     if route.paths:
         return routed(route.paths, route.methods, app)
@@ -194,7 +194,7 @@ def _for_litestar(edge: Edge, route: Route) -> Any:
     return handler
 
 
-def _app(edge: Edge, route: Route) -> ASGIApp:
+def _app(edge: HttpParts, route: Route) -> ASGIApp:
     """Return the ASGI app of a route. The app calls the endpoint, turns exceptions into responses, and counts and
     logs the request.
     """
@@ -267,7 +267,7 @@ class LeanApp(Litestar):
         return config
 
 
-def create_app(core: Core, edge: Edge, *, for_browsers: bool = True) -> Litestar:
+def create_app(core: Core, edge: HttpParts, *, for_browsers: bool = True) -> Litestar:
     """Return the Litestar app of an open server. Without `for_browsers`, the app has no pages: templates take time to
     load, and commands in the process of a home open none.
     """

@@ -22,7 +22,7 @@ from skillery.app.builders import Counts, counts_of_one_process
 from skillery.app.composition import open_server
 from skillery.app.connections import Bounds, Connection, ConnectionAdmission, ConnectionCount
 from skillery.app.home import Home
-from skillery.app.routes import Edge, create_app
+from skillery.app.routes import HttpParts, create_app
 from skillery.backends import Authenticator, KeepsTokens
 from skillery.database import without_password
 from skillery.errors import StartupError
@@ -220,7 +220,7 @@ async def serve_on(
 
 
 @contextlib.asynccontextmanager
-async def _opened(process: Process) -> AsyncIterator[tuple[Core, Edge]]:
+async def _opened(process: Process) -> AsyncIterator[tuple[Core, HttpParts]]:
     """Context manager: open the server and start its parts."""
     settings, plugins, home, counts, is_first, _ = process
     async with open_server(settings, plugins, home, bundled=is_first, counts=counts) as (core, edge):

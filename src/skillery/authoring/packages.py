@@ -20,7 +20,7 @@ import msgspec
 from skillery.app.builders import defined_in, packages_of
 from skillery.app.composition import open_server
 from skillery.app.home import Home
-from skillery.app.routes import Edge
+from skillery.app.routes import HttpParts
 from skillery.authoring.folder_runs import AUTHOR
 from skillery.backends import Failure, Job, PackageMount, Sandbox
 from skillery.database import Database, migrate
@@ -152,7 +152,9 @@ RULES = PublishingRules(trials=False)
 
 
 @asynccontextmanager
-async def open_temporary_home(settings: Settings, skills: Sequence[SkillFolder]) -> AsyncIterator[tuple[Core, Edge]]:
+async def open_temporary_home(
+    settings: Settings, skills: Sequence[SkillFolder]
+) -> AsyncIterator[tuple[Core, HttpParts]]:
     """Open a new registry with these skills. Raise StartupError, and the errors of `Publisher.create_skill`."""
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="skillery-")))

@@ -17,10 +17,10 @@ from skillery.rest.skill_requests import (
     Headers,
     InlineSkill,
     Skill,
+    SkillParts,
     Skills,
     SkillVersion,
     SkillVersions,
-    V1Parts,
 )
 from skillery.rest.skills import (
     content_endpoint,
@@ -84,7 +84,7 @@ class V1Endpoint(NamedTuple):
     paths: tuple[str, ...]
     """Addresses in the notation of Litestar."""
     methods: tuple[str, ...]
-    endpoint: Callable[[V1Parts, Any, Any, Any, Headers], Awaitable[None]]
+    endpoint: Callable[[SkillParts, Any, Any, Any, Headers], Awaitable[None]]
     operations: tuple[Operation, ...]
 
 

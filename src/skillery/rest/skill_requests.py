@@ -30,7 +30,7 @@ from skillery.versions.versions import ListedVersion, VersionPage, read_versions
 # -- The parts of the server that the endpoints of `/v1/skills` use ----------------------------------------------------
 
 
-class V1Parts(NamedTuple):
+class SkillParts(NamedTuple):
     """The parts of the server that the endpoints of `/v1/skills` use."""
 
     gate: Gate
@@ -50,7 +50,7 @@ Headers = dict[str, str]
 class Asked(NamedTuple):
     """One request of an authenticated caller."""
 
-    parts: V1Parts
+    parts: SkillParts
     identity: Identity
     headers: Headers
 

@@ -26,10 +26,10 @@ from skillery.rest.skill_requests import (
     Deleted,
     Headers,
     Skill,
+    SkillParts,
     Skills,
     SkillVersion,
     SkillVersions,
-    V1Parts,
     describe,
     is_anthropic,
     is_first_beta,
@@ -65,7 +65,7 @@ class NewDefault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     default_version: str
 
 
-async def skills_endpoint(parts: V1Parts, scope: Any, receive: Any, send: Any, headers: Headers) -> None:
+async def skills_endpoint(parts: SkillParts, scope: Any, receive: Any, send: Any, headers: Headers) -> None:
     """Answer `/v1/skills`. GET lists skills, POST publishes a new skill."""
     only(scope, "GET", "HEAD", "POST")
     segments(scope, 2)
@@ -81,7 +81,7 @@ async def skills_endpoint(parts: V1Parts, scope: Any, receive: Any, send: Any, h
     await send_answer(send, await _listed(request, query_of(scope, "beta", *LIST_QUERY)))
 
 
-async def skill_endpoint(parts: V1Parts, scope: Any, receive: Any, send: Any, headers: Headers) -> None:
+async def skill_endpoint(parts: SkillParts, scope: Any, receive: Any, send: Any, headers: Headers) -> None:
     """Answer `/v1/skills/{skill_id}`. GET describes a skill, POST sets its default version, DELETE yanks all its
     versions.
     """
@@ -106,17 +106,19 @@ async def skill_endpoint(parts: V1Parts, scope: Any, receive: Any, send: Any, he
     await send_answer(send, await _skill(request, parse_skill_name(skill_id), Latest()))
 
 
-async def content_endpoint(parts: V1Parts, scope: Any, _receive: Any, send: Any, headers: Headers) -> None:
+async def content_endpoint(parts: SkillParts, scope: Any, _receive: Any, send: Any, headers: Headers) -> None:
     """Answer `/v1/skills/{skill_id}/content` and `…/versions/{version}/content` with a zip of the files."""
     await _send_files(parts, scope, send, headers, "zip")
 
 
-async def inline_endpoint(parts: V1Parts, scope: Any, _receive: Any, send: Any, headers: Headers) -> None:
+async def inline_endpoint(parts: SkillParts, scope: Any, _receive: Any, send: Any, headers: Headers) -> None:
     """Answer `/v1/skills/{skill_id}/inline` and `…/versions/{version}/inline` with the files in a JSON object."""
     await _send_files(parts, scope, send, headers, "inline")
 
 
-async def _send_files(parts: V1Parts, scope: Any, send: Any, headers: Headers, form: Literal["zip", "inline"]) -> None:
+async def _send_files(
+    parts: SkillParts, scope: Any, send: Any, headers: Headers, form: Literal["zip", "inline"]
+) -> None:
     only(scope, "GET", "HEAD")
     headers = with_token(headers)
     identity = await parts.gate.admit(scope, headers, "read", "read_skill_file")
@@ -124,7 +126,7 @@ async def _send_files(parts: V1Parts, scope: Any, send: Any, headers: Headers, f
     await answer_export(parts.downloads, scope, send, headers, identity, export, spec, form)
 
 
-async def _exported(parts: V1Parts, scope: Any, identity: Identity) -> tuple[Export, VersionSpec]:
+async def _exported(parts: SkillParts, scope: Any, identity: Identity) -> tuple[Export, VersionSpec]:
     """Return the export of the version in the address, or of the default version, and its version spec."""
     _, _, skill_id, *rest = segments(scope, 4, 6)
     query_of(scope, "beta")
@@ -221,7 +223,7 @@ async def _skill(request: Asked, name: str, spec: VersionSpec) -> Skill:
 RESOLVABLE = {"published", "deprecated"}
 
 
-async def versions_endpoint(parts: V1Parts, scope: Any, receive: Any, send: Any, headers: Headers) -> None:
+async def versions_endpoint(parts: SkillParts, scope: Any, receive: Any, send: Any, headers: Headers) -> None:
     """Answer `/v1/skills/{skill_id}/versions`. GET lists the versions of a skill, POST publishes a new version."""
     only(scope, "GET", "HEAD", "POST")
     headers = with_token(headers)
@@ -245,7 +247,7 @@ async def versions_endpoint(parts: V1Parts, scope: Any, receive: Any, send: Any,
     await send_answer(send, await _listed_versions(request, name, query))
 
 
-async def version_endpoint(parts: V1Parts, scope: Any, _receive: Any, send: Any, headers: Headers) -> None:
+async def version_endpoint(parts: SkillParts, scope: Any, _receive: Any, send: Any, headers: Headers) -> None:
     """Answer `/v1/skills/{skill_id}/versions/{version}`. GET describes a version, DELETE yanks it."""
     only(scope, "GET", "HEAD", "DELETE")
     headers = with_token(headers)
