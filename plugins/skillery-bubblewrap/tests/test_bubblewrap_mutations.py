@@ -22,7 +22,7 @@ from tests.sandbox.test_mutations import MUTATED_SECONDS, attempt
 from tests.support import processes
 
 COMMAND, LAUNCHER, PROLOGUE = "package/command.py", "package/inside/launcher.py", "package/inside/prologue.py"
-LOCKDOWN = "cell/lockdown.py"
+LOCKDOWN = "inside/lockdown.py"
 SUITES = (
     test_bubblewrap_lockdown.TestLockdown,
     test_bubblewrap_contract.TestBubblewrap,
