@@ -64,7 +64,7 @@ class Mutation(msgspec.Struct, frozen=True):
 
 BLIND = Mutation(
     "posture.py",
-    'return [*found, f"descriptors {sorted(surplus)} are open"] if surplus else found',
+    'return [*deviations, f"descriptors {sorted(surplus)} are open"] if surplus else deviations',
     "return []",
 )
 LIMITS = "test_each_process_has_limits_of_its_own"

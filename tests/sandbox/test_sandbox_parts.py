@@ -380,12 +380,13 @@ def test_without_a_count_of_processes_a_group_lists_them(tmp_path: Path, version
 
 def test_uids_are_never_shared_and_last_used_again() -> None:
     uids = Uids(100, 2)
-    with uids.one() as first, uids.one() as second:
-        assert {first, second} == {100, 101}
-        with pytest.raises(Busy), uids.one():
-            pass
-    with uids.one() as third:
-        assert third == second
+    first, second = uids.take(), uids.take()
+    assert {first, second} == {100, 101}
+    with pytest.raises(Busy):
+        uids.take()
+    uids.give_back(second)
+    uids.give_back(first)
+    assert uids.take() == second
 
 
 def test_the_ways_a_process_ends_have_their_words() -> None:

@@ -291,10 +291,10 @@ class Dialogue:
 
     async def _refuse(self, error: Exception) -> None:
         if isinstance(error, SkilleryError):
-            told = {"type": type(error).__name__, "message": error.message}
+            shown = {"type": type(error).__name__, "message": error.message}
             if isinstance(error, SkillFailed):
-                told["failed_as"] = error.failed_as
-            await self._channel.send({"error": told})
+                shown["failed_as"] = error.failed_as
+            await self._channel.send({"error": shown})
             return
         logger.error("a call from a sandbox failed", exc_info=error)
         await self._channel.send({"error": {"type": "HostError", "message": "the host could not do this"}})

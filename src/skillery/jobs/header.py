@@ -21,14 +21,14 @@ def program_of(job: Job, skills: str) -> dict[str, Any] | None:
     `skills` is the folder of mounted skills inside the sandbox.
     """
     call = job.call
-    told: dict[str, Any]
+    program: dict[str, Any]
     match call:
         case CodeCall(language="javascript" | "bash"):
-            told = {"form": "code", "language": call.language, "code": call.code, "entrypoint": call.function}
+            program = {"form": "code", "language": call.language, "code": call.code, "entrypoint": call.function}
         case HandlerCall():
-            told = {"form": "handler", **file_of(call, skills)}
+            program = {"form": "handler", **file_of(call, skills)}
         case ScriptCall():
-            told = {
+            program = {
                 "form": "script",
                 **file_of(call, skills),
                 "module": call.module,
@@ -39,7 +39,7 @@ def program_of(job: Job, skills: str) -> dict[str, Any] | None:
             }
         case _:
             return None
-    return {**told, "memory_mb": job.limits.memory_mb}
+    return {**program, "memory_mb": job.limits.memory_mb}
 
 
 def file_of(call: HandlerCall | ScriptCall, skills: str) -> dict[str, str]:

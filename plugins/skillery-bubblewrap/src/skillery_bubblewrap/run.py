@@ -110,7 +110,7 @@ class BubblewrapRun:
         self._bwrap: Bwrap | None = None
         self._end_of_channel: socket.socket | None = None
         self._channel: Channel | None = None
-        self._way_out: Session | None = None
+        self._network: Session | None = None
         self._session = RunSession(job.limits)
 
     # -- set-up ------------------------------------------------------------------------------------------------
@@ -230,7 +230,7 @@ class BubblewrapRun:
             self._workspace = await received_folder(end)
         if self._job.network:  # the next message is the listener for the proxy
             job, egress = self._job, self._means.egress
-            self._way_out = await egress.open_over(
+            self._network = await egress.open_over(
                 end, job.network, self._log.note, private=job.private_network, identity=job.identity
             )
         self._channel = await Channel.over(end)
@@ -283,7 +283,7 @@ class BubblewrapRun:
         await self._collect()
         if self._uid is not None and self._means.uids is not None and self._collected is None:
             self._means.uids.give_back(self._uid)
-        network = await self._way_out.close() if self._way_out is not None else ()
+        network = await self._network.close() if self._network is not None else ()
         log = await self._log.finish(LOG_SECONDS)
         self._log.close()
         if self._channel is not None:

@@ -81,7 +81,7 @@ class CellRun:
         self._job = job
         self._host = host
         self._demand = Demand(shape(limits_of(job.limits)), PROXY_PORT if job.network else None)
-        self._egress: Session | None = None
+        self._network: Session | None = None
         self._cell: Cell | None = None
         self._collector: Cell | None = None
         """The cell that collects the files after the end of `_cell`."""
@@ -158,7 +158,7 @@ class CellRun:
         """
         if self._job.network:  # the first message is the listener for the proxy
             job, egress = self._job, self._capabilities.egress
-            self._egress = await egress.open_over(
+            self._network = await egress.open_over(
                 cell.bare_channel, job.network, cell.log.note, private=job.private_network, identity=job.identity
             )
         return await cell.open_channel()
@@ -177,11 +177,11 @@ class CellRun:
         return dialogue
 
     async def _leave(self) -> None:
-        cell, egress, self._cell, self._egress = self._cell, self._egress, None, None
+        cell, session, self._cell, self._network = self._cell, self._network, None, None
         if cell is not None:
             self._pool.drop(cell)
-        if egress is not None:
-            await egress.close()
+        if session is not None:
+            await session.close()
 
     # -- while the code runs -----------------------------------------------------------------------------------
 
@@ -214,7 +214,7 @@ class CellRun:
             if self._session.status is None:
                 self._session.status = await self._end_of_code()
             oom_killed, used = self._oom_kills() > 0, self._used(self._cell)
-        network = await self._egress.close() if self._egress is not None else ()
+        network = await self._network.close() if self._network is not None else ()
         if self._cell is not None:
             log = await self._cell.log.finish(LOG_SECONDS)
             await self._collect(self._cell)
@@ -238,11 +238,11 @@ class CellRun:
         """Keep the files that the code could not keep itself, and save its workspace."""
         collection = collection_of(self._session, self._job)
         if collection is not None:
-            await try_to_collect(self._collect_beside(cell, collection), collection)
+            await try_to_collect(self._collect_after(cell, collection), collection)
 
-    async def _collect_beside(self, cell: Cell, collection: Collection) -> None:
+    async def _collect_after(self, cell: Cell, collection: Collection) -> None:
         """Collect in a new cell, which sees the workspace of the ended one."""
-        fresh = self._collector = await self._pool.next_to(cell)
+        fresh = self._collector = await self._pool.cell_after(cell)
         fresh.log.keep(self._job.limits.log_kb * 1024, sink_of(self._host))
         dialogue = collecting_dialogue(await fresh.open_channel(), collection, self._host)
         await dialogue.wait_ready()  # its own workspace is mounted then, and the other one covers it

@@ -108,13 +108,13 @@ def name_in(message: bytes) -> str:
 
 def extensions_of(data: bytes) -> dict[int, bytes]:
     fields = Fields(data)
-    found: dict[int, bytes] = {}
+    extensions: dict[int, bytes] = {}
     while not fields.done:
         kind = fields.number(2)
-        if kind in found:
+        if kind in extensions:
             raise BadHello("an extension of the ClientHello stands there twice")
-        found[kind] = fields.vector(2)
-    return found
+        extensions[kind] = fields.vector(2)
+    return extensions
 
 
 def only_name(extension: bytes) -> str:

@@ -41,8 +41,8 @@ BOUNDS = Bounds()
 def system_addresses(host: str, of_the_house: bool) -> Found:
     # The final dot stops the host's search domains from turning a public name into an internal one.
     name = host if of_the_house else f"{host}."
-    found = socket.getaddrinfo(name.encode("ascii"), None, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(address[0]) for *_, address in found))
+    infos = socket.getaddrinfo(name.encode("ascii"), None, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(address[0]) for *_, address in infos))
 
 
 class LookUpThreads:
@@ -104,7 +104,7 @@ class RunLookUps:
             if time.monotonic() < self._failed_until.get(host, 0.0):
                 raise OSError("its lookup failed a few seconds ago")
             task = self._under_way[host] = asyncio.create_task(self._ask(host))
-            task.add_done_callback(partial(self._asked, host))
+            task.add_done_callback(partial(self._forget_task, host))
         return await asyncio.shield(self._under_way[host])
 
     def close(self) -> None:
@@ -112,7 +112,7 @@ class RunLookUps:
         for task in self._under_way.values():
             task.cancel()
 
-    def _asked(self, host: str, task: asyncio.Task[Found]) -> None:
+    def _forget_task(self, host: str, task: asyncio.Task[Found]) -> None:
         del self._under_way[host]
         if not task.cancelled():
             task.exception()  # mark the exception as retrieved: the connections have ended
@@ -139,5 +139,5 @@ class RunLookUps:
             raise Denied(reason, status=503, advice="try again in a minute") from None
 
     def _returned(self, host: str, look_up: asyncio.Future[Found]) -> None:
-        found = not look_up.cancelled() and look_up.exception() is None
-        self._failed_until[host] = 0.0 if found else time.monotonic() + FAILURE_SECONDS
+        succeeded = not look_up.cancelled() and look_up.exception() is None
+        self._failed_until[host] = 0.0 if succeeded else time.monotonic() + FAILURE_SECONDS

@@ -180,11 +180,11 @@ def verdicts(
         (calls.ABSENT, enosys),
         (calls.FORBIDDEN, eperm),
     )
-    found = {number: checks[name] for name, number in calls.numbers(calls.BY_ARGUMENT, machine).items()}
+    verdicts = {number: checks[name] for name, number in calls.numbers(calls.BY_ARGUMENT, machine).items()}
     for table, verdict in tables:
-        found |= dict.fromkeys(calls.numbers(table, machine).values(), verdict)
+        verdicts |= dict.fromkeys(calls.numbers(table, machine).values(), verdict)
     held = calls.numbers(calls.FORBIDDEN + calls.BY_ARGUMENT, machine)
-    return found | {held[name]: allow for name in also}
+    return verdicts | {held[name]: allow for name in also}
 
 
 def intervals(known: Mapping[int, Code], unknown: Code) -> list[tuple[int, Code]]:

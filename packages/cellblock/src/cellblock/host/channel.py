@@ -45,9 +45,9 @@ def refuse_descriptors(end: socket.socket) -> bool:
 
 @cache
 def can_refuse_descriptors() -> bool:
-    one, other = socket.socketpair()
-    with one, other:
-        return refuse_descriptors(one)
+    end, other = socket.socketpair()
+    with end, other:
+        return refuse_descriptors(end)
 
 
 class ChannelAbused(Exception):

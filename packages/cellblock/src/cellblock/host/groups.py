@@ -309,15 +309,15 @@ def find() -> ControlGroups | None:
 
     The groups of dead servers are removed before.
     """
-    found: list[Hierarchy] = []
+    hierarchies: list[Hierarchy] = []
     for candidate in candidates():
         hierarchy = usable(candidate)
-        taken = {name for other in found for name in other.controllers}
+        taken = {name for other in hierarchies for name in other.controllers}
         if hierarchy is not None and not taken & set(hierarchy.controllers):
             sweep(hierarchy.folder)
-            found.append(hierarchy)
-    if not found:
+            hierarchies.append(hierarchy)
+    if not hierarchies:
         return None
-    groups = ControlGroups(found)
+    groups = ControlGroups(hierarchies)
     groups.open()
     return groups

@@ -147,14 +147,14 @@ def own_paths() -> dict[str, str]:
 
 def mounted() -> list[tuple[int, Path, str, set[str]]]:
     """Return (version, mount point, root of the mount, options of the hierarchy) of every cgroup mount."""
-    found = []
+    mounts = []
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         left, _, right = line.partition(" - ")
         kind, _, options = right.split(" ", 2)
         if kind in {"cgroup", "cgroup2"}:
             fields = left.split()
-            found.append((1 if kind == "cgroup" else 2, Path(fields[4]), fields[3], set(options.split(","))))
-    return found
+            mounts.append((1 if kind == "cgroup" else 2, Path(fields[4]), fields[3], set(options.split(","))))
+    return mounts
 
 
 def own_folder(point: Path, root: str, own: str) -> Path:
@@ -164,7 +164,7 @@ def own_folder(point: Path, root: str, own: str) -> Path:
 
 def candidates() -> list[Hierarchy]:
     """Return the folders in which groups could be created, as the mounts say. Whether it works is not tested."""
-    paths, found = own_paths(), []
+    paths, folders = own_paths(), []
     for version, point, root, options in mounted():
         if version == 1:
             names = tuple(name for name in CONTROLLERS if name in options)
@@ -173,8 +173,8 @@ def candidates() -> list[Hierarchy]:
             names = CONTROLLERS
             own = paths.get("")
         if own is not None:
-            found.append(Hierarchy(own_folder(point, root, own), names, version))
-    return found
+            folders.append(Hierarchy(own_folder(point, root, own), names, version))
+    return folders
 
 
 def delegate(hierarchy: Hierarchy) -> Hierarchy:

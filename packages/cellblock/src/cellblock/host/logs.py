@@ -207,13 +207,13 @@ class KeptLog:
                 break
             blocks.append(block)
             behind += len(block)
-        content, skipped = bytearray(), behind - wanted
+        piece, skipped = bytearray(), behind - wanted
         for block in reversed(blocks):
-            content += block[skipped : skipped + size - len(content)] if skipped else block[: size - len(content)]
+            piece += block[skipped : skipped + size - len(piece)] if skipped else block[: size - len(piece)]
             skipped = 0
-            if len(content) >= size:
+            if len(piece) >= size:
                 break
-        return bytes(content)
+        return bytes(piece)
 
     def parts(self) -> tuple[bytes, bytes, int]:
         """Return the head, the tail, and the number of bytes that were dropped between head and tail."""

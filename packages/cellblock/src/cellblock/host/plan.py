@@ -42,20 +42,20 @@ def is_beneath(path: str, folder: str) -> bool:
 
 def prefixes() -> list[str]:
     """Return the folders of the interpreter that are not below /usr."""
-    found = {os.path.realpath(prefix) for prefix in (sys.base_prefix, sys.base_exec_prefix)}
-    return sorted(prefix for prefix in found if not is_beneath(prefix, "/usr"))
+    folders = {os.path.realpath(prefix) for prefix in (sys.base_prefix, sys.base_exec_prefix)}
+    return sorted(prefix for prefix in folders if not is_beneath(prefix, "/usr"))
 
 
 def hidden(private: tuple[str, ...]) -> list[str]:
     """Return the folders to hide: installed packages, with this one, and the `private` folders of the server."""
     roots = {"/usr", "/usr/local", os.path.realpath(sys.base_prefix), os.path.realpath(sys.base_exec_prefix)}
     patterns = [f"{root}/lib*/python*/{kind}-packages" for root in sorted(roots) for kind in ("site", "dist")]
-    found = {path for pattern in patterns for path in glob(pattern) if Path(path).is_dir()}  # noqa: PTH207
+    folders = {path for pattern in patterns for path in glob(pattern) if Path(path).is_dir()}  # noqa: PTH207
     if sys.prefix != sys.base_prefix:
-        found.add(os.path.realpath(sys.prefix))
-    found |= {os.path.realpath(folder) for folder in (*private, str(HERE.parent)) if Path(folder).is_dir()}
+        folders.add(os.path.realpath(sys.prefix))
+    folders |= {os.path.realpath(folder) for folder in (*private, str(HERE.parent)) if Path(folder).is_dir()}
     mounted = ["/usr", *prefixes()]
-    return sorted(path for path in found if path not in mounted and any(is_beneath(path, root) for root in mounted))
+    return sorted(path for path in folders if path not in mounted and any(is_beneath(path, root) for root in mounted))
 
 
 def is_open_to_all(path: str) -> bool:

@@ -155,7 +155,7 @@ class Pool:
                 self._retire(zygote)
         raise CannotStart("one zygote after the other was lost")
 
-    async def next_to(self, cell: Cell) -> Cell:
+    async def cell_after(self, cell: Cell) -> Cell:
         """Return a new cell that can read the files of a cell whose processes have ended.
 
         The new cell has the same zygote and the same uid, so drop it before the other one. Raise ZygoteLost, OSError.
@@ -200,7 +200,7 @@ class Pool:
         return self._uids
 
     def drop(self, cell: Cell, *, busy: bool = True, before: Cell | None = None) -> None:
-        """End a cell in the background. `before` is a used cell from `next_to`, which must be gone first."""
+        """End a cell in the background. `before` is a used cell from `cell_after`, which must be gone first."""
         self._busy -= busy + (before is not None)
         self._keep(self._clear(cell) if before is None else self._clear_both(before, cell))
         self._consider()

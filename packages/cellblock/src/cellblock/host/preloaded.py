@@ -118,16 +118,16 @@ class PreloadedZygote(Zygote):
                     return True
         return False
 
-    def _why(self, error: str) -> str:
+    def _why(self, reason: str) -> str:
         if self._reason:
             return self._reason
         if self.group is not None and self.group.oom_kills():
             return self._too_much()
-        if error.startswith("the sandbox was not ready"):
+        if reason.startswith("the sandbox was not ready"):
             return f"importing {self.environment.modules} took longer than {self._bounds.preload_seconds:g} seconds"
-        if error.startswith("the sandbox ended"):
+        if reason.startswith("the sandbox ended"):
             return f"the process that imported {self.environment.modules} ended"
-        return error
+        return reason
 
     def _too_much(self) -> str:
         return f"importing {self.environment.modules} took more than {self._bounds.memory_mb} MiB of memory"

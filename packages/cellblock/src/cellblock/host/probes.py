@@ -81,10 +81,10 @@ def tried(name: str, plan: bytes) -> Probe:
 
 
 def cgroup_probes() -> list[Probe]:
-    found = groups.find()
-    controllers = found.controllers if found else frozenset()
-    if found:
-        found.close()
+    available = groups.find()
+    controllers = available.controllers if available else frozenset()
+    if available:
+        available.close()
     return [cgroup_probe(name, held=name in controllers) for name in CONTROLLERS]
 
 

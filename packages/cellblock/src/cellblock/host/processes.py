@@ -42,7 +42,7 @@ def children(pid: int) -> list[int]:
     If a thread ends, the kernel gives its children to another thread, whose children may have been read already. Then
     all threads are read again. The number of attempts is limited, because hostile code can end threads all the time.
     """
-    found: dict[int, None] = {}
+    pids: dict[int, None] = {}
     for _ in range(LOOKS):
         has_ended = False
         for thread in threads(pid):
@@ -51,10 +51,10 @@ def children(pid: int) -> list[int]:
             except OSError:
                 has_ended = True
             else:
-                found |= dict.fromkeys(map(int, text.split()))
+                pids |= dict.fromkeys(map(int, text.split()))
         if not has_ended:
             break
-    return list(found)
+    return list(pids)
 
 
 def descendants(root: int) -> Iterator[int]:

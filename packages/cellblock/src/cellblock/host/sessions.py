@@ -216,12 +216,12 @@ def with_stack(stopped: Failure, log: Log) -> tuple[Failure, Log]:
     whole = log.tail or log.head
     at = whole.rfind(STACK.encode())
     frames = whole[at:][:_MOST_STACK].decode("utf-8", "replace")
-    found = list(_FRAME.finditer(frames)) if at >= 0 else []
-    if not found:
+    matches = list(_FRAME.finditer(frames)) if at >= 0 else []
+    if not matches:
         return stopped, log
-    file, line, function = found[-1].groups()
+    file, line, function = matches[-1].groups()
     bare = file.split("/", 3)[-1] if file.startswith("/skills/") else file.rpartition("/")[2]
-    text = "".join(one[0] for one in _FRAME_LINES.finditer(frames))
+    text = "".join(match[0] for match in _FRAME_LINES.finditer(frames))
     traceback = f"Traceback (most recent call last):\n{text}{stopped.type}: {stopped.message}"
     message = f"{stopped.message}; the code was at {printable(bare)}:{line}, in {printable(function)}"
     kept = Log(log.head, whole[:at], log.dropped) if log.tail else Log(whole[:at], b"", log.dropped)

@@ -6,8 +6,6 @@ import itertools
 import math
 import os
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from cellblock.values import Busy
 
@@ -29,14 +27,6 @@ class Uids:
 
     def give_back(self, uid: int) -> None:
         self._free.append(uid)
-
-    @contextmanager
-    def one(self) -> Iterator[int]:
-        uid = self.take()
-        try:
-            yield uid
-        finally:
-            self.give_back(uid)
 
 
 # -- The processors to which a run is bound if no cgroup limits its CPU time -------------------------------------------

@@ -154,7 +154,7 @@ def process_limits(plan: Plan) -> str:
     return "the limits of a process work"
 
 
-def way_out(plan: Plan) -> str:
+def open_network(plan: Plan) -> str:
     if not plan["root"]:
         root.enter_own_mounts(plan)
 
@@ -180,19 +180,19 @@ TRIES: dict[str, Try] = {
     "seccomp": system_calls,
     "landlock": files,
     "rlimits": process_limits,
-    "way to the network": way_out,
+    "way to the network": open_network,
 }
 
 
 def main(name: str) -> None:
     plan = json.load(sys.stdin)
     try:
-        found = TRIES[name](plan)
+        detail = TRIES[name](plan)
     except kernel.SetupError as error:
-        found = ""
+        detail = ""
         print(error)
     except OSError as error:
-        found = ""
+        detail = ""
         print(os.strerror(error.errno or 0))
-    print(found, flush=True)
-    os._exit(0 if found else 1)  # skip the cleanup, which the locks may prevent
+    print(detail, flush=True)
+    os._exit(0 if detail else 1)  # skip the cleanup, which the locks may prevent

@@ -16,16 +16,16 @@ ATTR_IDMAP = 0x00100000
 
 def user_namespace(uid: int) -> int:
     """Return a descriptor of a user namespace that maps root's files to `uid`."""
-    ready, said = os.pipe()
+    ready, signal_end = os.pipe()
     hold, release = os.pipe()
     child = os.fork()
     if child == 0:
         kernel.unshare(kernel.NEWUSER)
-        os.write(said, b"r")
+        os.write(signal_end, b"r")
         os.close(release)
         os.read(hold, 1)  # killed here, after the parent has opened the namespace
         os._exit(0)
-    os.close(said)
+    os.close(signal_end)
     try:
         if os.read(ready, 1) != b"r":
             raise kernel.SetupError("a user namespace for mounts: refused")

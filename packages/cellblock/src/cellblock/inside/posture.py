@@ -49,8 +49,8 @@ def syscall_faults() -> list[str]:
     kernel.checked("capget", kernel.syscall(SYS_CAPGET, header, sets))
     faults = ["capabilities are left"] if any(sets.raw) else []
     for name, option, wanted in (("Seccomp", PR_GET_SECCOMP, 2), ("NoNewPrivs", PR_GET_NO_NEW_PRIVS, 1)):
-        found = kernel.syscall(kernel.SYS_PRCTL, option, 0, 0, 0, 0)
-        faults += [f"{name} is {found}"] if found != wanted else []
+        value = kernel.syscall(kernel.SYS_PRCTL, option, 0, 0, 0, 0)
+        faults += [f"{name} is {value}"] if value != wanted else []
     return faults
 
 
@@ -67,22 +67,22 @@ def can_open(path: bytes, flags: int) -> bool:
 def faults(expected: dict[str, Any], keep: set[int], landlock_abi: int) -> list[str]:
     """Return all deviations from the expected state; [] if the process is locked as expected."""
     status = own_status()
-    found = status_faults(status) if status else syscall_faults()
+    deviations = status_faults(status) if status else syscall_faults()
     if os.getresuid() != (UID,) * 3 or os.getresgid() != (UID,) * 3:
-        found.append(f"uids are {os.getresuid()}, gids {os.getresgid()}")
+        deviations.append(f"uids are {os.getresuid()}, gids {os.getresgid()}")
     # An ordinary user cannot drop groups in a user namespace; they arrive unmapped and open nothing inside.
     if set(os.getgroups()) - ({UNMAPPED, UID} if expected["keeps_groups"] else set()):
-        found.append("supplementary groups are left")
+        deviations.append("supplementary groups are left")
     if os.getpid() == 1:
-        found.append("the code would be pid 1")
+        deviations.append("the code would be pid 1")
     if landlock_abi == 0 and not expected["without_landlock"]:
-        found.append("Landlock is missing")
+        deviations.append("Landlock is missing")
     if can_open(b"/usr/.posture", os.O_WRONLY | os.O_CREAT) or can_open(b"/etc/passwd", os.O_RDONLY):
-        found.append("a forbidden file could be opened")
+        deviations.append("a forbidden file could be opened")
     if kernel.syscall(kernel.SYS_UNSHARE, kernel.NEWUSER) == 0 or ctypes.get_errno() != errno.EPERM:
-        found.append("a forbidden system call was let through")
+        deviations.append("a forbidden system call was let through")
     surplus = open_descriptors() - keep
-    return [*found, f"descriptors {sorted(surplus)} are open"] if surplus else found
+    return [*deviations, f"descriptors {sorted(surplus)} are open"] if surplus else deviations
 
 
 def open_descriptors() -> set[int]:

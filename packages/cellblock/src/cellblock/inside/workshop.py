@@ -56,19 +56,19 @@ def add(entries: list[dict[str, Any]], uid: int) -> None:
 
 def copy(place: MountPoint) -> dict[str, int]:
     """Return a descriptor of a copy of the mounts, for each kind."""
-    found: dict[str, int] = {}
+    trees: dict[str, int] = {}
     try:
         for kind in place[1]:
-            found[kind] = kernel.clone_tree(f"{place[0]}/{kind}")
+            trees[kind] = kernel.clone_tree(f"{place[0]}/{kind}")
     except kernel.SetupError:
-        close(found)
+        close(trees)
         raise
-    return found
+    return trees
 
 
-def close(found: dict[str, int]) -> None:
-    """Close the descriptors in `found`, which were not mounted."""
-    for tree in found.values():
+def close(trees: dict[str, int]) -> None:
+    """Close the descriptors in `trees`, which were not mounted."""
+    for tree in trees.values():
         os.close(tree)
 
 
@@ -76,8 +76,8 @@ def identity(entries: list[dict[str, Any]]) -> tuple[object, ...] | None:
     """Return a key for mounts that later runs can share; None for mounts of a single run."""
     if any(entry["closed"] or entry["kind"] not in FOLDERS for entry in entries):
         return None
-    found = [(entry["name"], entry["source"], os.stat(root.OLD + entry["source"])) for entry in entries]  # noqa: PTH116
-    return tuple((name, source, seen.st_dev, seen.st_ino) for name, source, seen in found)
+    sources = [(entry["name"], entry["source"], os.stat(root.OLD + entry["source"])) for entry in entries]  # noqa: PTH116
+    return tuple((name, source, seen.st_dev, seen.st_ino) for name, source, seen in sources)
 
 
 class Shelf:
@@ -100,14 +100,14 @@ class Shelf:
         if place is None:
             place = self._make(uid, entries)
         try:
-            found = copy(place)
+            trees = copy(place)
         except kernel.SetupError:
             self.clear(place)
             raise
         if known is None:
-            return found, place
+            return trees, place
         self._places[known] = place  # least recently used first
-        return found, self._places.pop(next(iter(self._places))) if len(self._places) > KEPT else None
+        return trees, self._places.pop(next(iter(self._places))) if len(self._places) > KEPT else None
 
     def _make(self, uid: int, entries: list[dict[str, Any]]) -> MountPoint:
         self._made += 1
@@ -134,27 +134,27 @@ class Shelf:
         os.rmdir(place[0])
 
 
-def hand_over(found: dict[str, int], mounts: int, own: int) -> None:
+def hand_over(trees: dict[str, int], mounts: int, own: int) -> None:
     """Mount each kind at its path in the mount namespace `mounts`, then return to the namespace `own`.
 
-    The descriptors of mounted kinds are removed from `found`.
+    The descriptors of mounted kinds are removed from `trees`.
     """
     kernel.set_namespace(mounts, kernel.NEWNS)
     try:
-        for kind in tuple(found):
-            kernel.attach_tree(found[kind], f"/{kind}")
-            del found[kind]
+        for kind in tuple(trees):
+            kernel.attach_tree(trees[kind], f"/{kind}")
+            del trees[kind]
     finally:
         kernel.set_namespace(own, kernel.NEWNS)
 
 
 def give(shelf: Shelf, uid: int, entries: list[dict[str, Any]], ends: tuple[int, int]) -> None:
     """Mount the entries for a run. Afterwards, also after an error, close all mounts that no other run will use."""
-    found, rest = shelf.open(uid, entries)
+    trees, rest = shelf.open(uid, entries)
     try:
-        hand_over(found, *ends)
+        hand_over(trees, *ends)
     finally:
-        close(found)
+        close(trees)
         if rest is not None:
             shelf.clear(rest)
 

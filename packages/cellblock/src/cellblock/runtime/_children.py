@@ -188,9 +188,9 @@ def be_unreadable() -> None:
         raise OSError(ctypes.get_errno(), "the process of the run could not be made unreadable")
 
 
-def describe_end(status: int, said: bytes | bytearray = b"") -> dict[str, Any]:
-    """Return the failure of a program that ended abnormally. `said` is the last part of its output."""
-    words = bytes(said).decode("utf-8", "replace").strip()
+def describe_end(status: int, output: bytes | bytearray = b"") -> dict[str, Any]:
+    """Return the failure of a program that ended abnormally. `output` is the last part of its output."""
+    words = bytes(output).decode("utf-8", "replace").strip()
     tail = f": {words}" if words else ""
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)

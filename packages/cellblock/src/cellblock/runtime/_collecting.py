@@ -17,22 +17,22 @@ def serve(channel: int, job: dict[str, Any]) -> NoReturn:
     """Wait until the workspace of the run is visible, then pass its files to the host."""
     _host.connect(channel, job["lock_folder"], "")
     _wire.receive(channel)
-    asked = job["collect"]
-    if asked["workspace"] is not None:
+    order = job["collect"]
+    if order["workspace"] is not None:
         from . import _snapshots
 
-        _snapshots.save(asked["folder"], asked["workspace"])
-    if asked["gathers"]:
-        gather(asked)
+        _snapshots.save(order["folder"], order["workspace"])
+    if order["gathers"]:
+        gather(order)
     _host.tell({"op": "result"}, b"true")
     os._exit(0)
 
 
-def gather(asked: dict[str, Any]) -> None:
+def gather(order: dict[str, Any]) -> None:
     """Store the files that the code of the run did not store before it was stopped."""
-    open_up(asked["folder"] if asked["outputs"] else asked["folder"] + "/" + _gathering.OUT)
-    _gathering.BEFORE.update(asked["kept"])
-    _run.note(_gathering.leave(asked["folder"], asked["outputs"], with_out=True, name="/workspace"))
+    open_up(order["folder"] if order["outputs"] else order["folder"] + "/" + _gathering.OUT)
+    _gathering.BEFORE.update(order["kept"])
+    _run.note(_gathering.leave(order["folder"], order["outputs"], with_out=True, name="/workspace"))
 
 
 def open_up(folder: str, depth: int = 1) -> None:

@@ -24,7 +24,7 @@ class Told(Exception):
         self.record = record
 
 
-def told(type_: str, message: str, traceback: str = "") -> Told:
+def failed(type_: str, message: str, traceback: str = "") -> Told:
     """Return an exception with this failure. Its texts are cut to the allowed lengths."""
     return Told({"type": type_, "message": clip(message, MESSAGE), "traceback": clip(traceback, TRACEBACK)})
 
@@ -67,8 +67,8 @@ def stack(frame: FrameType | None) -> str:
     try:
         whole = extract_stack(frame)
         # The first frame of the runner has called the code; the frames before it belong to the sandbox.
-        first = next(number for number, one in enumerate(whole) if one.filename.startswith(NOT_THEIRS[0]))
-        frames = [one for one in whole[first:] if not one.filename.startswith(NOT_THEIRS)]
+        first = next(number for number, entry in enumerate(whole) if entry.filename.startswith(NOT_THEIRS[0]))
+        frames = [entry for entry in whole[first:] if not entry.filename.startswith(NOT_THEIRS)]
         return clip(f"{STACK}\n{''.join(format_list(frames))}", TRACEBACK) if frames else ""
     except BaseException:  # noqa: BLE001 - the code may have broken builtins
         return ""

@@ -105,7 +105,7 @@ class Source:
             if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
                 names.bind(statement.name, statement, always=always)
             elif isinstance(statement, ast.ImportFrom):
-                self._take_over(names, statement, self._beside(statement, above(path)), always=always)
+                self._take_over(names, statement, self._neighbour(statement, above(path)), always=always)
             elif isinstance(statement, ast.Assign | ast.AnnAssign):
                 assign(names, statement, always=always)
         for node in ast.walk(module):
@@ -136,7 +136,7 @@ class Source:
             else:
                 names.withdrawn.add(name)
 
-    def _beside(self, statement: ast.ImportFrom, folder: str) -> str | None:
+    def _neighbour(self, statement: ast.ImportFrom, folder: str) -> str | None:
         parts = statement.module.split(".") if statement.module else []
         if statement.level == 0:
             folder = self._folder

@@ -133,9 +133,9 @@ def leave(folder: str, patterns: list[str], *, with_out: bool, name: str = "") -
     return "\n".join(filter(None, lines))
 
 
-def left(folder: str, found: dict[str, Any]) -> str:
+def left(folder: str, listing: dict[str, Any]) -> str:
     """Return a line about files that were left out; "" if there are none."""
-    left_out = found.get("left_out", ())
+    left_out = listing.get("left_out", ())
     if not left_out:
         return ""
     named = ", ".join(left_out[:MOST_NAMED]) + (", …" if len(left_out) > MOST_NAMED else "")

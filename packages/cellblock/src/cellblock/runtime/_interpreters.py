@@ -7,7 +7,7 @@ import json
 import os
 import sys
 
-from ._failure import told
+from ._failure import failed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,9 +30,9 @@ def set_variables(job: Job) -> None:
     root = job["program"]["root"]
     for name in SKILL_FOLDER:
         os.environ.setdefault(name, root)
-    told = {"root": root, "packages": job["packages"], "version": sys.version_info[:2]}
+    description = {"root": root, "packages": job["packages"], "version": sys.version_info[:2]}
     os.environ.setdefault("PYTHONPATH", SITE)
-    os.environ.setdefault("SKILLERY_PYTHON", json.dumps(told))
+    os.environ.setdefault("SKILLERY_PYTHON", json.dumps(description))
 
 
 def find(name: str) -> str | None:
@@ -46,7 +46,7 @@ def needed(name: str, language: str) -> str:
     path = find(name)
     if path is None:
         there = ["python", *(other for other, program in (("bash", "bash"), ("javascript", "node")) if find(program))]
-        raise told(
+        raise failed(
             "SandboxError",
             f"{language} cannot be run here: the host has no '{name}' where runs see it; there is {', '.join(there)}",
         )
@@ -85,12 +85,14 @@ def by_first_line(job: Job, name: str, path: str) -> list[str]:
     with open(path, "rb") as file:
         words = file.read(SHEBANG).partition(b"\n")[0].decode("utf-8", "replace").strip()
     if not words.startswith("#!") or not words[2:].split():
-        raise told("OSError", f"'{name}' has no ending that says how to run it (.py, .sh, .js, .mjs) and no '#!' line")
+        raise failed(
+            "OSError", f"'{name}' has no ending that says how to run it (.py, .sh, .js, .mjs) and no '#!' line"
+        )
     if not os.access(path, os.X_OK):
-        raise told("PermissionError", f"'{name}' is not executable; publish it with executable: true")
+        raise failed("PermissionError", f"'{name}' is not executable; publish it with executable: true")
     program, *options = words[2:].split()
     named = [option for option in options if not option.startswith("-")]
     wanted = named[0] if os.path.basename(program) == "env" and named else program
     if not os.access(program, os.X_OK) or find(wanted) is None:
-        raise told("OSError", f"'{name}' wants '{wanted}', and there is no such program in the sandbox")
+        raise failed("OSError", f"'{name}' wants '{wanted}', and there is no such program in the sandbox")
     return [*node(job), path] if os.path.basename(wanted) == "node" and options in ([], named) else [path]

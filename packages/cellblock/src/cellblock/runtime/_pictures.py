@@ -94,14 +94,14 @@ def keep_image(image: Any) -> dict[str, Any]:
     return keep(image, "image", PNG, content)
 
 
-def keep(picture: object, what: str, kind: str, content: io.BytesIO) -> dict[str, Any]:
-    path = f"{what}-{_counted[what] + 1}.{'jpg' if kind == JPEG else 'png'}"
+def keep(picture: object, prefix: str, kind: str, content: io.BytesIO) -> dict[str, Any]:
+    path = f"{prefix}-{_counted[prefix] + 1}.{'jpg' if kind == JPEG else 'png'}"
     with content.getbuffer() as view:
         blob_id = _host.ask({"op": "blob_write", "kind": kind, "path": path}, view)[0]["blob_id"]
-        found = {"blob_id": str(blob_id), "kind": kind, "size_bytes": len(view)}
-    _counted[what] += 1
-    _kept[id(picture)] = picture, found
-    return found
+        blob = {"blob_id": str(blob_id), "kind": kind, "size_bytes": len(view)}
+    _counted[prefix] += 1
+    _kept[id(picture)] = picture, blob
+    return blob
 
 
 # -- other values --------------------------------------------------------------------------------------------------
@@ -135,5 +135,5 @@ def not_json(value: Any) -> TypeError:
     """Return the error for a value that is not JSON. If a usual remedy exists, the message contains it."""
     name = _failure.type_name(value)
     package = str(type.__dict__["__module__"].__get__(type(value))).partition(".")[0]
-    way = BUILTIN_WAYS.get(name) if package in BUILTIN else WAYS.get((package, name)) or WAYS.get((package, ""))
-    return TypeError(f"Object of type {name} is not JSON serializable{': ' + way if way else ''}")
+    remedy = BUILTIN_WAYS.get(name) if package in BUILTIN else WAYS.get((package, name)) or WAYS.get((package, ""))
+    return TypeError(f"Object of type {name} is not JSON serializable{': ' + remedy if remedy else ''}")

@@ -64,7 +64,7 @@ def create(file: dict[str, Any], folder: str) -> tuple[int, str]:
         remove_kept(path)
         return os.open(path, NEW_FILE, 0o755 if file["executable"] else 0o644), ""
     except OSError as error:
-        return -1, told(file, error)
+        return -1, describe(file, error)
 
 
 def remove_kept(path: str) -> None:
@@ -79,10 +79,10 @@ def write_piece(descriptor: int, piece: bytes, file: dict[str, Any]) -> str:
     try:
         _wire.write_all(descriptor, piece)
     except OSError as error:
-        return told(file, error)
+        return describe(file, error)
     return ""
 
 
-def told(file: dict[str, Any], error: OSError) -> str:
+def describe(file: dict[str, Any], error: OSError) -> str:
     reason = os.strerror(error.errno or 0)
     return f"the input file '{file['path']}' could not be copied to the workspace: {reason}"

@@ -14,7 +14,7 @@ import sys
 
 from . import _children, _failure, _run
 from ._children import Program, Sink
-from ._failure import told
+from ._failure import failed
 from ._interpreters import HEAP_SHARE, NODE_ENDINGS, PYTHON_ENDING, interpreter, needed, node, set_variables
 
 TYPE_CHECKING = False
@@ -37,7 +37,7 @@ def run(job: Job, args: bytes) -> Any:
     program = job["program"]
     if program["form"] != "code":
         if not is_file_of_skill(program):
-            raise told("FileNotFoundError", f"the skill has no file '{program['name']}'")
+            raise failed("FileNotFoundError", f"the skill has no file '{program['name']}'")
         set_variables(job)
     match program["form"]:
         case "code" if program["language"] == "javascript":
@@ -70,28 +70,28 @@ def start(program: Program, job: Job, command: list[str], **streams: Any) -> int
         return program.run(command, alone=job["own_processes"], **streams)
     except (OSError, ValueError) as error:  # too many arguments, or a NUL in one
         reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
-        raise told("OSError", f"the program could not be started: {reason}") from None
+        raise failed("OSError", f"the program could not be started: {reason}") from None
 
 
 # -- JavaScript ----------------------------------------------------------------------------------------------------
 
 
-def call_javascript(job: Job, what: dict[str, str], args: bytes) -> Any:
+def call_javascript(job: Job, call: dict[str, str], args: bytes) -> Any:
     program = Program()
     answer = Sink(job["result_bytes"] + ENVELOPE)
-    request = json.dumps(what)[:-1].encode() + b',"args":' + args + b"}"
+    request = json.dumps(call)[:-1].encode() + b',"args":' + args + b"}"
     reading, writing = program.feed(request), program.drain(answer)
     command = [*node(job), "--experimental-vm-modules", JAVASCRIPT, str(reading), str(writing)]
     status = start(program, job, command)
     if answer.size > job["result_bytes"] + ENVELOPE:
         limit = job["result_bytes"]
-        raise told("InvalidOutput", f"the output is over {limit} bytes of JSON, which is the limit: make it shorter")
+        raise failed("InvalidOutput", f"the output is over {limit} bytes of JSON, which is the limit: make it shorter")
     record = answer_of(answer.content)
     if record is None:
         raise _failure.Told(heap_full(job, status) or _children.describe_end(status))
     if "failure" in record:
         failure = record["failure"]
-        raise told(failure.get("type", "Error"), failure.get("message", ""), failure.get("traceback", ""))
+        raise failed(failure.get("type", "Error"), failure.get("message", ""), failure.get("traceback", ""))
     return record["value"]
 
 
@@ -177,15 +177,15 @@ def answer_on_stdout(program: Program, job: Job, command: list[str], stdin: byte
     stderr goes to the log.
     """
     printed = Sink(job["result_bytes"])
-    said = Sink(END_OF_STDERR, tail=True, copy_to=2)
-    streams = {"stdin": program.feed(stdin), "stdout": program.drain(printed), "stderr": program.drain(said)}
+    errors = Sink(END_OF_STDERR, tail=True, copy_to=2)
+    streams = {"stdin": program.feed(stdin), "stdout": program.drain(printed), "stderr": program.drain(errors)}
     status = start(program, job, command, **streams)
     if status:
         _children.pass_on(1, printed.content)  # the output may explain the failure
-        raise _failure.Told(_children.describe_end(status, said.content))
+        raise _failure.Told(_children.describe_end(status, errors.content))
     if printed.size > job["result_bytes"]:
         limit = job["result_bytes"]
-        raise told("InvalidOutput", f"the program printed {printed.size} bytes; the limit is {limit}")
+        raise failed("InvalidOutput", f"the program printed {printed.size} bytes; the limit is {limit}")
     return value_of(printed.content.decode("utf-8", "replace"))
 
 

@@ -82,15 +82,15 @@ def receive_descriptor(channel: int) -> int:
 
     end = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, channel)
     try:
-        found = array.array("i")
-        _, extra, _, _ = end.recvmsg(1, _socket.CMSG_LEN(found.itemsize), _socket.MSG_CMSG_CLOEXEC)
+        descriptors = array.array("i")
+        _, extra, _, _ = end.recvmsg(1, _socket.CMSG_LEN(descriptors.itemsize), _socket.MSG_CMSG_CLOEXEC)
     finally:
         end.detach()
     for _, _, data in extra:
-        found.frombytes(data[: found.itemsize])
-    if not found:
+        descriptors.frombytes(data[: descriptors.itemsize])
+    if not descriptors:
         raise EOFError
-    return found[0]
+    return descriptors[0]
 
 
 def restore(channel: int, job: dict[str, Any]) -> None:

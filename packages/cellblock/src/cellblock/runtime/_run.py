@@ -93,8 +93,8 @@ def call(job: dict[str, Any], args: bytes, finder: _importing.SkillFinder) -> An
 
         return _programs.run(job, args)
     settle_address_space()
-    export, given = find_export(job, finder), json.loads(args)
-    return settled(export(*given["args"], **given["kwargs"]) if job["spread"] else export(given))
+    export, params = find_export(job, finder), json.loads(args)
+    return settled(export(*params["args"], **params["kwargs"]) if job["spread"] else export(params))
 
 
 def settle_address_space(*, room: bool = False) -> None:
@@ -123,19 +123,19 @@ def settled(returned: Any) -> Any:
     return asyncio.run(awaited())
 
 
-def check_shape(value: Any, what: str) -> None:
-    """Raise InvalidOutput if a key is not a string, or if the value is nested deeper than MAX_DEPTH. `what` names
+def check_shape(value: Any, subject: str) -> None:
+    """Raise InvalidOutput if a key is not a string, or if the value is nested deeper than MAX_DEPTH. `subject` names
     the value.
     """
     left = [(value, 1)]
     while left:
         item, depth = left.pop()
         if depth > MAX_DEPTH:
-            raise InvalidOutput(f"{what} is nested deeper than {MAX_DEPTH} levels")
+            raise InvalidOutput(f"{subject} is nested deeper than {MAX_DEPTH} levels")
         if isinstance(item, dict):
             wrong = next((key for key in item if not isinstance(key, str)), None)
             if wrong is not None or None in item:
-                raise InvalidOutput(f"a key of {what} is {type(wrong).__name__}, and JSON keys are strings")
+                raise InvalidOutput(f"a key of {subject} is {type(wrong).__name__}, and JSON keys are strings")
             left += [(child, depth + 1) for child in item.values()]
         elif isinstance(item, list | tuple):
             left += [(child, depth + 1) for child in item]
@@ -158,7 +158,7 @@ def as_picture(value: Any) -> Any:
     return _pictures.reference(value)
 
 
-def encode(value: Any, limit: int, what: str = "the output", default: Callable[[Any], Any] = not_json) -> bytes:
+def encode(value: Any, limit: int, subject: str = "the output", default: Callable[[Any], Any] = not_json) -> bytes:
     """Return a value as compact JSON in UTF-8. Raise InvalidOutput if it is not JSON or larger than `limit`.
 
     `default` returns a replacement for an object that is not JSON.
@@ -167,12 +167,12 @@ def encode(value: Any, limit: int, what: str = "the output", default: Callable[[
         text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=default)
         encoded = text.encode()
     except (TypeError, ValueError, RecursionError) as error:
-        said = _failure.message(error)
-        way = ": put None in the place of NaN and infinity" if said.startswith("Out of range float") else ""
-        raise InvalidOutput(f"{what} is not JSON: {said}{way}") from None
-    check_shape(value, what)
+        reason = _failure.message(error)
+        remedy = ": put None in the place of NaN and infinity" if reason.startswith("Out of range float") else ""
+        raise InvalidOutput(f"{subject} is not JSON: {reason}{remedy}") from None
+    check_shape(value, subject)
     if len(encoded) > limit:
-        raise InvalidOutput(f"{what} is {len(encoded)} bytes of JSON; the limit is {limit}: write a blob instead")
+        raise InvalidOutput(f"{subject} is {len(encoded)} bytes of JSON; the limit is {limit}: write a blob instead")
     return encoded
 
 

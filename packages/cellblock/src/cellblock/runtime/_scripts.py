@@ -26,21 +26,21 @@ PREVIEW = 1000
 
 def run_script(job: Job) -> dict[str, Any]:
     """Run the script. Return its exit code, its output, and the files below `out` in the workspace."""
-    asked = job["program"]
+    call = job["program"]
     out_folder = os.path.join(job["lock_folder"], "out")
-    folder = asked["root"] if asked["in_skill"] else job["lock_folder"]
-    if any(names_file_in(out_folder, text, folder) for text in (*asked["argv"], *asked["environment"].values())):
+    folder = call["root"] if call["in_skill"] else job["lock_folder"]
+    if any(names_file_in(out_folder, text, folder) for text in (*call["argv"], *call["environment"].values())):
         os.makedirs(out_folder, exist_ok=True)
     program = Program()
     out, err = (Sink(job["result_bytes"], copy_to=descriptor) for descriptor in (1, 2))
     streams = {
-        "stdin": program.feed(binascii.a2b_base64(asked["stdin"])),
+        "stdin": program.feed(binascii.a2b_base64(call["stdin"])),
         "stdout": program.drain(out),
         "stderr": program.drain(err),
-        "environment": {**fonts(), **os.environ, **asked["environment"]},
+        "environment": {**fonts(), **os.environ, **call["environment"]},
         "folder": folder,
     }
-    status = start(program, job, [*interpreter(job, asked["path"]), *asked["argv"]], **streams)
+    status = start(program, job, [*interpreter(job, call["path"]), *call["argv"]], **streams)
     signalled = os.WIFSIGNALED(status)
     return {
         "exit_code": 128 + os.WTERMSIG(status) if signalled else os.WEXITSTATUS(status),

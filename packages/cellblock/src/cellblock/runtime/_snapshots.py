@@ -98,20 +98,20 @@ BUFFER = memoryview(bytearray(64 * 1024))
 def hashed(folder: int, name: str, most: int) -> tuple[str, int]:
     """Return digest and size of a file that has `most` bytes. No process changes it any more."""
     descriptor = os.open(name, _gathering.ONLY_FILES, dir_fd=folder)
-    found, size = sha256(), 0
+    digest, size = sha256(), 0
     try:
         while size < most and (count := os.readv(descriptor, [BUFFER])):
-            found.update(BUFFER[:count])
+            digest.update(BUFFER[:count])
             size += count
     finally:
         os.close(descriptor)
-    return found.hexdigest(), size
+    return digest.hexdigest(), size
 
 
-def save(path: str, asked: dict[str, Any]) -> None:
+def save(path: str, order: dict[str, Any]) -> None:
     """Send the list of the files, then the contents that the host needs."""
     root = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    listing = Listing(asked["most_bytes"])
+    listing = Listing(order["most_bytes"])
     listing.walk(root)
     listed = json.dumps({"files": listing.entries, "left_out": listing.left_out}).encode()
     _, answer = _host.ask({"op": "workspace"}, listed)

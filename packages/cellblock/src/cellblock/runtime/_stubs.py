@@ -82,7 +82,7 @@ def spec_of(module: str, skill: str, path: str, packages: set[str]) -> ModuleSpe
 
 
 def proxy(stub: Stub, name: str, function: Function) -> Callable[..., Any]:
-    parameters = [one.arg for one in (*function.args.posonlyargs, *function.args.args)]
+    parameters = [parameter.arg for parameter in (*function.args.posonlyargs, *function.args.args)]
 
     def called(*args: Any, **kwargs: Any) -> Any:
         return call(stub.skill, name, parameters, args, kwargs)
@@ -120,25 +120,25 @@ def call(skill: str, function: str, parameters: list[str], args: tuple[Any, ...]
     raise as_raised(failure, f"{function}() in {skill} failed")
 
 
-def encoded(value: Any, what: str) -> str:
+def encoded(value: Any, subject: str) -> str:
     try:
-        return _run.encode(value, sys.maxsize, what).decode()
+        return _run.encode(value, sys.maxsize, subject).decode()
     except _run.InvalidOutput as problem:
         message = str(problem)
     raise TypeError(message)
 
 
-def as_raised(failure: _host.SkillError, what: str) -> Exception:
+def as_raised(failure: _host.SkillError, function_name: str) -> Exception:
     """Return an exception of the built-in class that the function raised, or else a SkillError.
 
-    `what` names the function, for the message.
+    `function_name` names the function, for the message.
     """
     import builtins
 
     kind = vars(builtins).get(failure.type)
     if isinstance(kind, type) and issubclass(kind, Exception):
         try:
-            return kind(f"{what}: {failure.message}")
+            return kind(f"{function_name}: {failure.message}")
         except TypeError:  # exceptions with other arguments: UnicodeDecodeError, ExceptionGroup
             pass
-    return _host.SkillError(failure.type, f"{what} with {failure.type}: {failure.message}")
+    return _host.SkillError(failure.type, f"{function_name} with {failure.type}: {failure.message}")

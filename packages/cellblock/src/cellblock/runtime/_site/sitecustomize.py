@@ -13,14 +13,14 @@ INSTALLED = ("site-packages", "dist-packages")
 
 
 def extend_path() -> None:
-    told = json.loads(os.environ.get(TOLD, "null"))
-    if told is None:
+    description = json.loads(os.environ.get(TOLD, "null"))
+    if description is None:
         return
     # Packages are built for one version of Python, and a script may start another version.
-    packages = told["packages"] if told["version"] == list(sys.version_info[:2]) else []
+    packages = description["packages"] if description["version"] == list(sys.version_info[:2]) else []
     places = [place for place, folder in enumerate(sys.path) if folder.endswith(INSTALLED)]
     place = places[0] if places else len(sys.path)
-    sys.path[place:place] = [*packages, told["root"]]
+    sys.path[place:place] = [*packages, description["root"]]
 
 
 extend_path()
