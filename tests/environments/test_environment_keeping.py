@@ -7,7 +7,7 @@ import gc
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -16,12 +16,11 @@ import pytest
 from skillery.backends import Failure, PackageMount, Place, Sandbox
 from skillery.builtin.linux_sandbox import LinuxSandboxSettings, open_sandbox
 from skillery.builtin.unsafe_subprocess import UnsafeSubprocess
-from skillery.context.queue import Queue
+from skillery.context.queue import BuildProgress, BuildQueue, Queue
 from skillery.database import Database, migrate
 from skillery.environments.builder import Builder
 from skillery.environments.definitions import PackageSources
 from skillery.environments.dependency_locks import Locks
-from skillery.environments.downloads import BuildProgress
 from skillery.environments.jobs import BuildFailed, Jobs
 from skillery.environments.store import Environments
 from skillery.errors import PackageIndexUnavailable, Unavailable
@@ -121,6 +120,81 @@ async def test_a_build_that_fails_leaves_another_build_in_use(keeping: Keeping, 
 
     assert len((await slow).trees) == 1
     assert keeping.builder.busy == {}
+
+
+@pytest.mark.parametrize("first", [0, 1])
+async def test_a_sweep_keeps_the_trees_of_the_build_that_goes_on(keeping: Keeping, tmp_path: Path, first: int) -> None:
+    make_wheel(keeping.house, "one", "1.0")
+    lock = await keeping.locks.make(["one"])
+    await keeping.builder.build(lock, tmp_path / "before", BuildProgress(), lambda *_: None)
+    waits, goes_on = [threading.Event(), threading.Event()], [threading.Event(), threading.Event()]
+
+    def held(number: int) -> Callable[[int, frozenset[str]], None]:
+        def make_room(_bytes: int, _needed: frozenset[str]) -> None:
+            waits[number].set()
+            goes_on[number].wait(60)
+
+        return make_room
+
+    builds = [
+        asyncio.create_task(keeping.builder.build(lock, tmp_path / str(number), BuildProgress(), held(number)))
+        for number in (0, 1)
+    ]
+    for event in waits:
+        await asyncio.to_thread(event.wait, 60)
+    goes_on[first].set()
+    await builds[first]
+    list(keeping.environments.drop_unused(datetime.now(UTC) + timedelta(hours=1), None, dry_run=False))
+    goes_on[1 - first].set()
+
+    assert (await builds[1 - first]).trees == (await builds[first]).trees
+    assert (tmp_path / str(1 - first) / "packages" / "one.py").is_file()
+
+
+async def test_a_build_with_a_caller_uses_the_reserved_slot() -> None:
+    queue, started, goes_on = BuildQueue(3, 1), list[int](), asyncio.Event()
+    builds = [BuildProgress() for _ in range(35)]
+
+    async def build(number: int) -> None:
+        async with queue.slot(builds[number]):
+            started.append(number)
+            await goes_on.wait()
+
+    tasks = [asyncio.create_task(build(number)) for number in range(35)]
+    await asyncio.sleep(0)
+    without_callers = list(started)
+    ahead = queue.ahead(builds[34])
+    builds[34].callers = 1
+    queue.offer()
+    await asyncio.sleep(0)
+    first_ahead, reserved = queue.ahead(builds[2]), list(started)
+    builds[33].callers = 1
+    queue.offer()
+    tasks[2].cancel()
+    goes_on.set()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+    assert (without_callers, ahead) == ([0, 1], 34)
+    assert (reserved, first_ahead, queue.ahead(builds[34])) == ([0, 1, 34], 3, 0)
+    assert started == [0, 1, 34, 33, *range(3, 33)]
+
+
+async def test_a_cancelled_build_gives_its_slot_back() -> None:
+    queue = BuildQueue(1)
+    build = BuildProgress()
+
+    async def hold() -> None:
+        async with queue.slot(build):
+            await asyncio.Event().wait()
+
+    holder, waiter = asyncio.create_task(hold()), asyncio.create_task(hold())
+    await asyncio.sleep(0)
+    holder.cancel()
+    waiter.cancel()
+    await asyncio.gather(holder, waiter, return_exceptions=True)
+
+    async with asyncio.timeout(60), queue.slot(build):
+        assert queue.ahead(build) == 0
 
 
 async def test_where_links_are_impossible_files_are_copied(keeping: Keeping, monkeypatch: pytest.MonkeyPatch) -> None:

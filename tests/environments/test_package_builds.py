@@ -191,6 +191,32 @@ def test_a_running_build_reports_its_progress(indexed: Server, new_name: str, pa
 
 
 @pytest.mark.full
+def test_a_run_with_new_packages_goes_before_queued_installations(
+    indexed: Server, new_name: str, package_index: PackageIndex
+) -> None:
+    released = threading.Event()
+    for number in range(4):
+        slow = f"slow{number}{new_name}"
+        package_index.held[make_wheel(package_index.folder, slow, "1.0").name] = released
+        create(indexed.rpc, needing(f"{new_name}.s{number}", slow))
+    own = f"own{new_name}"
+    make_wheel(package_index.folder, own, "1.0")
+    create(indexed.rpc, needing(new_name, own), importing(own))
+
+    try:
+        answer = indexed.rpc("execute_skill", name=new_name)
+        states = [
+            indexed.rpc("describe_skill", name=f"{new_name}.s{number}")["skill"]["lock"]["environments"]
+            for number in range(4)
+        ]
+    finally:
+        released.set()
+
+    assert answer.get("output") == "1.0", answer
+    assert [state["state"] for [state] in states] == ["building"] * 4
+
+
+@pytest.mark.full
 def test_a_build_over_its_time_limit_names_its_current_step(
     start_server: Callable[..., Server], new_name: str, package_index: PackageIndex
 ) -> None:

@@ -173,7 +173,7 @@ class PreparingEvents:
 # -- Build the locks and environments of packages from the settings ----------------------------------------------------
 
 
-LOCKS_AT_ONCE, BUILD_JOBS_AT_ONCE = 2, 3
+LOCKS_AT_ONCE, BUILD_JOBS_AT_ONCE, RESERVED_JOBS = 2, 3, 1
 UNBOUNDED = 1 << 40
 """A limit that is never reached. The request that waits for a lock of packages already counts against limits of
 requests.
@@ -197,9 +197,8 @@ def packages_of(settings: Settings, home: Home, database: Database, sandbox: San
     locking = Jobs(sandbox, sources, LOCKS_AT_ONCE)
     turns = Queue(LOCKS_AT_ONCE, UNBOUNDED, UNBOUNDED)
     locks = Locks(database, locking, sources, request.lock_seconds, timedelta(hours=request.reuse_hours), turns)
-    builder = Builder(
-        folder, Jobs(sandbox, sources, BUILD_JOBS_AT_ONCE), sources, request.build_seconds, request.max_mb
-    )
+    jobs = Jobs(sandbox, sources, BUILD_JOBS_AT_ONCE, RESERVED_JOBS)
+    builder = Builder(folder, jobs, sources, request.build_seconds, request.max_mb)
     return PackageServices(locks, Environments(folder, database, builder, home.server_id, request.total_mb))
 
 

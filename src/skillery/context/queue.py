@@ -6,9 +6,12 @@ import asyncio
 import statistics
 import time
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from typing import Protocol
+
+import msgspec
 
 from skillery.context.tallies import OwnTally, Tally
 from skillery.errors import Busy, Unavailable
@@ -230,3 +233,103 @@ class Queue:
             hint="Nothing was run. Try again after retry_after_ms.",
             retry_after_ms=min(MOST_RETRY_MS, max(50, round(seconds * 1000))),
         )
+
+
+# -- Slots for installations of packages -------------------------------------------------------------------------------
+
+
+class BuildProgress:
+    """The progress of a build: the present step as text, and the number of finished packages."""
+
+    def __init__(self) -> None:
+        self.step = "waiting for a build slot"
+        self.done = 0
+        self.total = 0
+        self.callers = 0
+        """The number of callers that wait for the build."""
+
+    @contextmanager
+    def awaited(self, *queues: BuildQueue) -> Iterator[None]:
+        """Context manager: count one more caller of the build, and offer the free slots of these queues."""
+        self.callers += 1
+        for queue in queues:
+            queue.offer()
+        try:
+            yield
+        finally:
+            self.callers -= 1
+            for queue in queues:
+                queue.offer()
+
+
+class BuildQueue:
+    """Slots for builds, or for their jobs. A build with a waiting caller goes first, even if it is queued already.
+    Builds without a caller never use the last `reserved` slots.
+    """
+
+    def __init__(self, at_once: int, reserved: int = 0) -> None:
+        self._at_once = at_once
+        self._for_all = at_once - reserved
+        self._running: dict[asyncio.Future[None], BuildProgress] = {}
+        self._waiting: dict[asyncio.Future[None], BuildProgress] = {}
+
+    @asynccontextmanager
+    async def slot(self, build: BuildProgress) -> AsyncIterator[None]:
+        """Context manager: wait for a slot, and hold it during the `with` block."""
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting[turn] = build
+        self.offer()
+        try:
+            await turn
+            yield
+        finally:
+            self._waiting.pop(turn, None)
+            self._running.pop(turn, None)
+            self.offer()
+
+    def offer(self) -> None:
+        """Give free slots to waiting builds. Call this after the number of callers of a build has changed."""
+        while (turn := self._next()) is not None:
+            self._running[turn] = self._waiting.pop(turn)
+            turn.set_result(None)
+
+    def ahead(self, build: BuildProgress) -> int:
+        """Return the number of builds that run now or start earlier than `build`; 0 if `build` does not wait."""
+        order = sorted(self._waiting.values(), key=lambda waiting: not waiting.callers)
+        return len(self._running) + order.index(build) if build in order else 0
+
+    def _next(self) -> asyncio.Future[None] | None:
+        if len(self._running) >= self._at_once:
+            return None
+        waiting = [turn for turn in self._waiting if not turn.done()]  # a cancelled one is about to leave
+        awaited = next((turn for turn in waiting if self._waiting[turn].callers), None)
+        without_caller = sum(not build.callers for build in self._running.values())
+        return awaited or (next(iter(waiting), None) if without_caller < self._for_all else None)
+
+
+class PackageWait(msgspec.Struct, frozen=True):
+    """The packages that a run waits for."""
+
+    step: str
+    done: int
+    """Installed packages."""
+    total: int
+    """All packages, or 0 if the number is not known yet."""
+    ahead: int
+    """Installations that run now or start earlier, or 0 if this installation has started."""
+
+    @property
+    def text(self) -> str:
+        if self.ahead:
+            return f"packages: {self.ahead} install{'s' * (self.ahead > 1)} ahead"
+        verb, _, package = self.step.partition(" ")
+        step = package if verb in {"fetching", "unpacking"} else self.step
+        return f"installing packages: {f'{self.done} of {self.total} ({step})' if self.total else step}"
+
+
+Watch = Callable[[PackageWait], None]
+"""Function that gets the progress of an installation."""
+
+
+def ignore(_: PackageWait) -> None:
+    """Watch nothing."""

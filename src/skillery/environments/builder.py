@@ -17,8 +17,9 @@ from typing import NamedTuple
 
 import msgspec
 
+from skillery.context.queue import BuildProgress, BuildQueue
 from skillery.environments.definitions import PackageSources
-from skillery.environments.downloads import BuildProgress, Fetched, IncomingFiles, build_wheel, fetch
+from skillery.environments.downloads import Fetched, IncomingFiles, build_wheel, fetch
 from skillery.environments.jobs import BuildFailed, JobFailed, Jobs, not_written, too_large, workers
 from skillery.environments.trees import (
     BLOCK,
@@ -75,6 +76,11 @@ class Builder:
         self._max_mb = max_mb
         self.busy: dict[Path, dict[str, str]] = {}
         """Trees in use by active builds, by the folder of the build. Builds with equal trees are different builds."""
+
+    @property
+    def queue(self) -> BuildQueue:
+        """The queue of the jobs of all builds."""
+        return self._jobs.queue
 
     def tidy(self) -> None:
         """Remove the leftovers of a killed build. Blocking."""
@@ -185,7 +191,12 @@ class Builder:
         subject = f"{wheel.package} could not be unpacked"
         try:
             answer = await self._jobs.run(
-                "unpack", args, seconds=self._seconds, receiver=writer, paths={"wheel": fetched.path}
+                "unpack",
+                args,
+                seconds=self._seconds,
+                receiver=writer,
+                paths={"wheel": fetched.path},
+                build=build.progress,
             )
         except JobFailed as stopped:
             raise job_failure(subject, stopped) from None

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 from packaging.tags import sys_tags
 
+from skillery.context.queue import BuildProgress
 from skillery.environments.definitions import PackageSources, base_python
 from skillery.environments.jobs import BuildFailed, JobFailed, Jobs, Receiver, too_large
 from skillery.environments.uv_errors import build_failure, job_failure, uv_failure
@@ -39,15 +40,6 @@ class Fetched(NamedTuple):
         return self.name.endswith(".whl")
 
 
-class BuildProgress:
-    """The progress of a build: the present step as text, and the number of finished packages."""
-
-    def __init__(self) -> None:
-        self.step = "waiting for a build slot"
-        self.done = 0
-        self.total = 0
-
-
 class Begin(msgspec.Struct, frozen=True):
     name: str
     version: str
@@ -70,7 +62,7 @@ class IncomingFiles(Receiver):
         self._begun: Begin | None = None
         self._file: io.BufferedRandom | None = None
         self._size = 0
-        self._progress = progress
+        self.progress = progress
         self.max_mb = max_mb
         self.whole: asyncio.Queue[Fetched | None] = asyncio.Queue()
         """Complete files; None marks the end."""
@@ -102,7 +94,7 @@ class IncomingFiles(Receiver):
             Path(self._file.name).unlink()
         self._size = 0
         self._file = (self._aside / f"{secrets.token_hex(8)}.part").open("xb+")
-        self._progress.step = f"fetching {begun.name} {printable(begun.version, 100)}"
+        self.progress.step = f"fetching {begun.name} {printable(begun.version, 100)}"
 
     def _end(self, begun: Begin, file: io.BufferedRandom) -> None:
         file.seek(0)
@@ -150,7 +142,7 @@ async def fetch(
         "max_bytes": incoming.max_mb * MIB,
     }
     try:
-        answer = await jobs.run("fetch", args, seconds=seconds, receiver=incoming)
+        answer = await jobs.run("fetch", args, seconds=seconds, receiver=incoming, build=incoming.progress)
     except JobFailed as stopped:
         raise job_failure("the packages could not be fetched", stopped) from None
     finally:
@@ -174,7 +166,9 @@ async def build_wheel(
     }
     values = {"source": source.path}
     try:
-        answer = await jobs.run("build", args, seconds=seconds, receiver=incoming, paths=values, disk_mb=BUILD_DISK_MB)
+        answer = await jobs.run(
+            "build", args, seconds=seconds, receiver=incoming, paths=values, disk_mb=BUILD_DISK_MB, build=progress
+        )
     except JobFailed as stopped:
         raise job_failure(f"{package} could not be built from source", stopped) from None
     finally:

@@ -26,6 +26,7 @@ from skillery.backends import (
     RunHost,
     Sandbox,
 )
+from skillery.context.queue import BuildProgress, BuildQueue
 from skillery.environments.definitions import PackageSources
 from skillery.errors import (
     BlobNotFound,
@@ -85,10 +86,11 @@ class NoOutput:
 class Jobs:
     """Runs a few jobs at a time. They do not wait in the queue of runs."""
 
-    def __init__(self, sandbox: Sandbox, sources: PackageSources, at_once: int) -> None:
+    def __init__(self, sandbox: Sandbox, sources: PackageSources, at_once: int, reserved: int = 0) -> None:
+        """The jobs of builds without a caller never use the last `reserved` slots."""
         self._sandbox = sandbox
         self._sources = sources
-        self._slots = asyncio.Semaphore(at_once)
+        self.queue = BuildQueue(at_once, reserved)
 
     async def run(
         self,
@@ -99,15 +101,16 @@ class Jobs:
         receiver: Receiver | None = None,
         paths: Mapping[str, Path] | None = None,
         disk_mb: int = 1024,
+        build: BuildProgress | None = None,
     ) -> JobResult:
-        """Run a job and return its answer. If this coroutine is cancelled, the job ends.
+        """Run a job, of `build` if there is one, and return its answer. If this coroutine is cancelled, the job ends.
 
         Raise JobFailed if the job fails, BuildFailed if `receiver` refuses the output, and PackagesNotOffered or
         Unavailable if the sandbox cannot run jobs.
         """
         job = self._job(task, args, paths or {}, seconds, disk_mb)
         host = _Host(receiver or NoOutput())
-        async with self._slots:
+        async with self.queue.slot(build or BuildProgress()):
             await self._start(job)
             outcome = await self._sandbox.run(job, host)
         if host.problem is not None:

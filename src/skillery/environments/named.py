@@ -277,7 +277,9 @@ class NamedEnvironments:
             lock = await self.lock(environment, BUILD_SECONDS)
             if isinstance(lock, Failure) or not pins_of(lock.content):
                 return not isinstance(lock, Failure)
-            return not isinstance(await self._environments.ready(lock.content, BUILD_SECONDS), Failure)
+            return not isinstance(
+                await self._environments.ready(lock.content, BUILD_SECONDS, is_awaited=False), Failure
+            )
         except SkilleryError as error:
             log.debug("the environment '%s': %s", environment.name, error.message)
         except Exception:

@@ -20,10 +20,10 @@ from sqlalchemy import Connection, delete, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from skillery.backends import Failure, FailureType, PackageMount
+from skillery.context.queue import BuildProgress, BuildQueue, PackageWait, Watch, ignore
 from skillery.database import Database
 from skillery.database.tables import environments, named_locks, skill_files
 from skillery.environments.builder import Builder, Built
-from skillery.environments.downloads import BuildProgress
 from skillery.environments.folders import Installed, PackageMounts, Shelf
 from skillery.environments.jobs import BuildFailed
 from skillery.environments.trees import remove
@@ -80,7 +80,7 @@ MIB = 1024 * 1024
 RETRY_SECONDS = 60.0
 """Seconds before a failed build is tried again, unless the cause was temporary."""
 PROGRESS_SECONDS = 0.5
-BUILDS_AT_ONCE = 3
+BUILDS_AT_ONCE, RESERVED_BUILDS = 3, 1
 
 
 class Environments:
@@ -98,7 +98,7 @@ class Environments:
         self._building: dict[str, asyncio.Task[Failure | None]] = {}
         self._progress: dict[str, BuildProgress] = {}
         self._failed: dict[str, tuple[Failure, float]] = {}
-        self._turns = asyncio.Semaphore(BUILDS_AT_ONCE)
+        self._queue = BuildQueue(BUILDS_AT_ONCE, RESERVED_BUILDS)
         self._closed = False
 
     async def start(self) -> None:
@@ -116,10 +116,13 @@ class Environments:
         """
         return self._mounts.find(sha256)
 
-    async def ready(self, lock: bytes, seconds: float) -> PackageMount | Failure:
-        """Return the environment of a lock. If it is not installed, build it.
+    async def ready(
+        self, lock: bytes, seconds: float, watch: Watch = ignore, *, is_awaited: bool = True
+    ) -> PackageMount | Failure:
+        """Return the environment of a lock. If it is not installed, build it, and pass the progress to `watch`.
 
-        Return a failure if the build fails or takes longer than `seconds`. After a timeout, the build continues.
+        Return a failure if the build fails or takes longer than `seconds`. After a timeout, the build continues. The
+        build goes before builds without a caller, unless `is_awaited` is false.
         """
         sha256 = hashlib.sha256(lock).hexdigest()
         mount = self.find(sha256)
@@ -127,12 +130,23 @@ class Environments:
             return mount
         task = self.begin(lock)
         if task is not None:
-            await asyncio.wait({task}, timeout=seconds)
+            progress = self._progress[sha256]
+            with progress.awaited(self._queue, self._builder.queue) if is_awaited else contextlib.nullcontext():
+                await self._wait(task, progress, seconds, watch)
             if not task.done():
                 elapsed = f"after {round(seconds, 1):g} s{self._progress_text(sha256)}"
                 message = f"the packages were still being installed {elapsed}; try again"
                 return Failure(FailureType.ENVIRONMENT_NOT_READY, message)
         return self.find(sha256) or self._last_failure(sha256)
+
+    async def _wait(
+        self, task: asyncio.Task[Failure | None], progress: BuildProgress, seconds: float, watch: Watch
+    ) -> None:
+        """Wait for a build up to `seconds`, and pass its progress to `watch`."""
+        until = time.monotonic() + seconds
+        while not task.done() and (left := until - time.monotonic()) > 0:
+            watch(PackageWait(progress.step, progress.done, progress.total, self._queue.ahead(progress)))
+            await asyncio.wait({task}, timeout=min(left, PROGRESS_SECONDS))
 
     def _progress_text(self, sha256: str) -> str:
         progress = self._progress.get(sha256)
@@ -211,7 +225,7 @@ class Environments:
         is_over = asyncio.Event()
         recorder = asyncio.create_task(self._record_progress(sha256, progress, is_over))
         try:
-            async with self._turns:
+            async with self._queue.slot(progress):
                 target = await asyncio.to_thread(self._shelf.next_folder, sha256)
                 make_room = partial(self._make_room, sha256)
                 return await self._builder.build(lock, target, progress, make_room, force=force)
