@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import random
 import signal
 import subprocess
@@ -12,11 +13,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
+from skillery.context.queue import PackageWait
 from tests.conftest import Rpc, Server, clean_environment
 from tests.support.needing import create, needing, refused
 from tests.support.package_index import PackageIndex
+from tests.support.prefork import FORKED
 from tests.support.processes import eventually
 from tests.support.wheels import make_sdist, make_wheel
 
@@ -188,6 +192,98 @@ def test_a_running_build_reports_its_progress(indexed: Server, new_name: str, pa
     assert state == {"state": "building", "step": f"fetching {own} 1.0", "done": 0, "total": 1}
     assert output == "1.0"
     assert indexed.rpc("describe_skill", name=new_name)["skill"]["lock"]["environments"] == [{"state": "ready"}]
+
+
+def test_a_run_that_waits_for_packages_has_a_state(indexed: Server, new_name: str, package_index: PackageIndex) -> None:
+    own = f"own{new_name}"
+    wheel = make_wheel(package_index.folder, own, "1.0")
+    package_index.held[wheel.name] = threading.Event()
+    create(indexed.rpc, needing(new_name, own), importing(own))
+    begun = indexed.rpc("execute_skill", name=new_name, background=True)
+
+    def fetching() -> dict[str, Any]:
+        run: dict[str, Any] = indexed.rpc("get_run", run_id=begun["run_id"])
+        return run if "fetching" in run["packages"]["step"] else {}
+
+    run = eventually(fetching)
+    log = indexed.rpc("read_run_log", run_id=begun["run_id"])
+    package_index.held[wheel.name].set()
+    ended = indexed.rpc("get_run", run_id=begun["run_id"], wait_ms=60_000)
+
+    packages = {"step": f"fetching {own} 1.0", "done": 0, "total": 1, "ahead": 0}
+    assert (begun["status"], begun["state"]) == ("queued", "waiting_for_packages")
+    assert (run["status"], run["state"], run["packages"]) == ("queued", "waiting_for_packages", packages)
+    assert (log["state"], log["packages"]) == ("waiting_for_packages", packages)
+    assert log["progress"]["text"] == f"installing packages: 0 of 1 ({own} 1.0)"
+    assert (ended["output"], ended.keys() & {"state", "packages", "progress"}) == ("1.0", set())
+
+
+def test_a_run_that_waits_for_packages_can_be_cancelled(
+    indexed: Server, new_name: str, package_index: PackageIndex
+) -> None:
+    own = f"own{new_name}"
+    wheel = make_wheel(package_index.folder, own, "1.0")
+    package_index.held[wheel.name] = threading.Event()
+    create(indexed.rpc, needing(new_name, own))
+    begun = indexed.rpc("execute_skill", name=new_name, background=True)
+
+    indexed.rpc("cancel_run", run_id=begun["run_id"])
+    ended = indexed.rpc("get_run", run_id=begun["run_id"], wait_ms=60_000)
+    package_index.held[wheel.name].set()
+
+    assert (ended["status"], ended["error"]["type"]) == ("failed", "Cancelled")
+
+
+def test_the_command_run_prints_the_progress_of_packages(
+    indexed: Server, new_name: str, package_index: PackageIndex
+) -> None:
+    own = f"own{new_name}"
+    wheel = make_wheel(package_index.folder, own, "1.0")
+    package_index.held[wheel.name] = threading.Event()
+    create(indexed.rpc, needing(new_name, own), importing(own))
+
+    command = [FORKED, "run", new_name, "--url", indexed.url]
+    streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env=clean_environment(), **streams) as process:
+        assert process.stderr is not None
+        printed = [process.stderr.readline()]
+        while printed[-1] and own not in printed[-1]:
+            printed.append(process.stderr.readline())
+        package_index.held[wheel.name].set()
+        output, _ = process.communicate()
+
+    assert printed[-1] == f"installing packages: 0 of 1 ({own} 1.0)\n", printed
+    assert "1.0" in output
+
+
+def test_mcp_progress_names_the_packages_that_a_run_waits_for(
+    indexed: Server, new_name: str, package_index: PackageIndex
+) -> None:
+    own = f"own{new_name}"
+    wheel = make_wheel(package_index.folder, own, "1.0")
+    package_index.held[wheel.name] = threading.Event()
+    create(indexed.rpc, needing(new_name, own), importing(own))
+    asked = {"name": "execute_skill", "arguments": {"name": new_name}, "_meta": {"progressToken": "p"}}
+    call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": asked}
+    messages = []
+
+    accept = {"Accept": "application/json, text/event-stream"}
+    with httpx.stream("POST", f"{indexed.url}/mcp", json=call, headers=accept, timeout=60) as stream:
+        for line in stream.iter_lines():
+            if line.startswith("data:"):
+                message = json.loads(line.removeprefix("data:"))
+                messages.append(message.get("params", {}).get("message", ""))
+            if any(own in text for text in messages):
+                package_index.held[wheel.name].set()
+
+    assert f"installing packages: 0 of 1 ({own} 1.0)" in messages
+
+
+def test_the_text_of_a_wait_names_the_installs_ahead() -> None:
+    assert PackageWait("waiting for a build slot", 0, 0, 4).text == "packages: 4 installs ahead"
+    assert PackageWait("waiting for a build slot", 0, 0, 1).text == "packages: 1 install ahead"
+    assert PackageWait("fetching numpy 2.4.6", 3, 12, 0).text == "installing packages: 3 of 12 (numpy 2.4.6)"
+    assert PackageWait("locking the packages", 0, 0, 0).text == "installing packages: locking the packages"
 
 
 @pytest.mark.full

@@ -36,7 +36,7 @@ from skillery.plugins import load_plugins
 from skillery.publishing.folders import SkillFolder
 from skillery.publishing.gate import PublishingRules
 from skillery.publishing.package_locks import lock_of
-from skillery.runs.packages import Needing, chosen_for, packages_in, packages_of_skills
+from skillery.runs.packages import Needing, chosen_for, packages_for
 from skillery.runs.trials import Trial
 from skillery.settings.groups import Quotas
 from skillery.settings.load import Settings
@@ -61,10 +61,7 @@ class FolderPackages:
         """Return the job of a trial with its packages, as a server chooses them."""
         skills = [Needing(trial.manifest.name, trial.manifest, trial.folder)]
         chosen, wait_ms = chosen_for(self.named.defined, trial.manifest, script=trial.script), int(BUILD_SECONDS * 1000)
-        if chosen is None:
-            packages = await packages_of_skills(self._environments, skills, wait_ms)
-        else:
-            packages = await packages_in(self._environments, self.named, chosen, skills, wait_ms)
+        packages = await packages_for(self._environments, self.named, chosen, skills, wait_ms)
         return packages.failure or packages.in_job(job)
 
     async def of_bundle(self, bundle: Bundle) -> tuple[PackageMount, ...]:

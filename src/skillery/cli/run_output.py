@@ -260,6 +260,7 @@ async def _end(
         answer = await asyncio.shield(started)
         if answer.get("status") not in RUNNING or options.background:
             return answer, answer
+        await print_packages(client, answer)
         if options.follow:
             from skillery.cli.runs import write_log
 
@@ -274,6 +275,17 @@ async def _end(
         if started.done() and not started.exception():
             click.echo(clean(f"{started.result()['run_id']} goes on: its result needs the scope read"), err=True)
         raise
+
+
+async def print_packages(client: AsyncClient, answer: Mapping[str, Any]) -> None:
+    """While the run waits for packages, print the progress to stderr: after a second, and after each change."""
+    printed, part = "", answer
+    while part.get("state") == "waiting_for_packages":
+        part = await client.read_run_log(answer["run_id"], max_bytes=4, wait_ms=1000)
+        text = part["progress"]["text"] if "packages" in part else printed
+        if text != printed:
+            click.echo(clean(text), err=True)
+            printed = text
 
 
 def _result(answer: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:

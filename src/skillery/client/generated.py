@@ -68,6 +68,7 @@ __all__ = [
     "Objection",
     "OnServer",
     "OutputFile",
+    "PackageWait",
     "PermissionNames",
     "PermissionsDiff",
     "Progress",
@@ -520,6 +521,15 @@ class WorkspaceUse(TypedDict):
     """Why nothing was saved, although the run may write."""
 
 
+class PackageWait(TypedDict):
+    """The packages that a run waits for."""
+
+    step: str
+    done: int
+    total: int
+    ahead: int
+
+
 class Run(TypedDict):
     """A run that has ended, or a run that was started in the background. A failed run is a result, not an error."""
 
@@ -543,6 +553,9 @@ class Run(TypedDict):
     warnings: NotRequired[list[str]]
     """Undeclared args, for example."""
     workspace: NotRequired[WorkspaceUse]
+    state: NotRequired[Literal["waiting_for_packages"]]
+    """Only while the run waits for packages."""
+    packages: NotRequired[PackageWait]
 
 
 class NewBlob(TypedDict):
@@ -589,6 +602,9 @@ class ToolResult(TypedDict):
     """queued or started, for a run in the background."""
     warnings: NotRequired[list[str]]
     """Undeclared args, for example."""
+    state: NotRequired[Literal["waiting_for_packages"]]
+    """Only while the run waits for packages."""
+    packages: NotRequired[PackageWait]
 
 
 class DeletedBlob(TypedDict):
@@ -959,6 +975,9 @@ class RunRecord(TypedDict):
     files: NotRequired[list[OutputFile]]
     workspace: NotRequired[WorkspaceUse]
     used: NotRequired[RunUse]
+    state: NotRequired[Literal["waiting_for_packages"]]
+    """Only while the run waits for packages."""
+    packages: NotRequired[PackageWait]
 
 
 class RunLog(TypedDict):
@@ -977,6 +996,9 @@ class RunLog(TypedDict):
     ended: bool
     """Whether the run has ended and there is no more text."""
     progress: NotRequired[Progress]
+    state: NotRequired[Literal["waiting_for_packages"]]
+    """Only while the run waits for packages."""
+    packages: NotRequired[PackageWait]
 
 
 class RunRow(TypedDict):

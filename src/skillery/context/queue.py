@@ -141,6 +141,13 @@ class Queue:
         slot = self.enter_now()
         if slot is not None:
             return slot
+        with self.place(size):
+            await self._wait_in_line(caller)
+        return Slot(self)
+
+    @contextmanager
+    def place(self, size: int) -> Iterator[None]:
+        """Context manager: count a waiting job with a request of `size` bytes. Raise Busy if the queue is full."""
         waiting, held = self._waiting.total, self._waiting_bytes.total
         if waiting >= self._most_waiting:
             raise self._busy(f"{waiting} runs are waiting already, as many as may (the setting queued_runs)")
@@ -152,11 +159,10 @@ class Queue:
         self._waiting.add(1)
         self._waiting_bytes.add(size)
         try:
-            await self._wait_in_line(caller)
+            yield
         finally:
             self._waiting.add(-1)
             self._waiting_bytes.add(-size)
-        return Slot(self)
 
     def free(self, seconds: float) -> None:
         """Pass the slot of a job that took `seconds` to the next caller. `Slot.leave` calls this method."""

@@ -35,7 +35,7 @@ class Stop(msgspec.Struct, frozen=True):
 
 
 SERVER_STOPPED = Stop(Failure(FailureType.SANDBOX_ERROR, "the server was stopped while this ran"))
-CLIENT_GONE = Stop(Failure(FailureType.CANCELLED, "the client disconnected while the run waited for a slot"))
+CLIENT_GONE = Stop(Failure(FailureType.CANCELLED, "the client disconnected while the run waited"))
 CALLER_ENDED = Stop(Failure(FailureType.CALLER_ENDED, "the run that called this has ended"))
 
 
@@ -72,7 +72,7 @@ class ActiveRun:
         self.claim = _claim(prepared)
         self.slot: Slot | None = None
         self.is_waiting = False
-        """True while the run waits in the queue."""
+        """True while the run waits for its packages, its workspace or a slot."""
         self.is_on_record = False
         self.in_background = in_background
         """True if the caller gets the id before the run ends. From then on, the record stays, however the run ends."""
@@ -140,6 +140,13 @@ class ActiveRun:
         if task.cancelled():
             raise Stopped(self._stop or CALLER_ENDED)
         return task.result()
+
+    async def wait_for_packages(self) -> None:
+        """Wait for the packages of the run. Callers see the progress meanwhile."""
+        try:
+            self.prepared = await self.prepared.with_packages(self.live.set_packages)
+        finally:
+            self.live.set_packages(None)
 
     def announce(self) -> None:
         """Mark the run as recorded. If the run is in the background, its caller now gets the id."""

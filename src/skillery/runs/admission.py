@@ -91,6 +91,8 @@ class Admission:
         # wait for called runs, which would then never start.
         if run.prepared.parent_run_id is None:
             await self._take_turn(run)
+        elif run.prepared.waiting is not None:
+            await run.until_stopped(run.wait_for_packages())
         if run.is_on_record:
             await self._database.write(partial(begin_run, run=run))
         else:
@@ -140,7 +142,12 @@ class Admission:
             run.is_waiting = False
 
     async def _enter(self, run: ActiveRun) -> Slot:
-        """Wait for the workspace of the run, then for a slot: a run that waits for another one takes no slot."""
+        """Wait for the packages of the run, then for its workspace, then for a slot: a run that waits for an
+        installation or for another run takes no slot.
+        """
+        if run.prepared.waiting is not None:
+            with self._queue.place(run.queued_bytes):
+                await run.wait_for_packages()
         target = run.prepared.workspace
         if target is not None:
             # A run may become a run in the background while it waits.
@@ -194,16 +201,23 @@ def start_run(connection: Connection, run: ActiveRun, *, quotas: Quotas, queued:
         args_json=run.job.args.decode() if len(run.job.args) <= KEPT_ARGS else None,
         started_at=datetime.now(UTC),
         queued=queued,
-        environment_json=msgspec.json.encode(prepared.environment).decode() if prepared.environment else None,
+        environment_json=_environment_of(run),
     )
     if run.claim is not None and not queued:
         note_run(connection, run.claim, run.run_id)
 
 
+def _environment_of(run: ActiveRun) -> str | None:
+    environment = run.prepared.environment
+    return msgspec.json.encode(environment).decode() if environment else None
+
+
 def begin_run(connection: Connection, run: ActiveRun) -> None:
     """Record that a queued run got its slot."""
     began = update(runs).where(runs.c.id == run.run_id)
-    connection.execute(began.values(queued=False, begun_at=datetime.now(UTC)))
+    environment = _environment_of(run)
+    values = {"queued": False, "begun_at": datetime.now(UTC), "progress_json": None, "environment_json": environment}
+    connection.execute(began.values(values))
     if run.claim is not None:
         note_run(connection, run.claim, run.run_id)
 

@@ -26,7 +26,7 @@ from skillery.runs.live_output import LogPart
 from skillery.runs.log_sources import EndedRun, LocalRun, LogSource, StoredLog
 from skillery.runs.queries import find_run, get_run, record_of, result_in
 from skillery.runs.relay import RemoteRuns
-from skillery.runs.results import RunError, RunLog, RunRecord, Status, if_set
+from skillery.runs.results import RunError, RunLog, RunRecord, Status, if_set, waiting_for
 
 # -- The state of a run, for the caller that started it: while the code runs, and after the run has ended --------------
 
@@ -199,6 +199,7 @@ class Following:
             dropped_bytes=max(0, part.start - after),
             ended=source.has_ended and part.next >= source.end,
             progress=source.progress or msgspec.UNSET,
+            **waiting_for(source.packages),
         )
 
     async def get_run(self, identity: Identity, run_id: str, wait_ms: int = 0) -> RunRecord:
@@ -218,7 +219,8 @@ class Following:
         if run.finished_at is not None or active is None:
             return run
         preview, progress = logs_preview(active.live.log()), active.live.progress
-        return msgspec.structs.replace(run, logs_preview=preview, progress=progress or msgspec.UNSET)
+        waiting = waiting_for(active.live.packages)
+        return msgspec.structs.replace(run, logs_preview=preview, progress=progress or msgspec.UNSET, **waiting)
 
     async def state(self, identity: Identity, run_id: str) -> RunState:
         """Return the state of a run that this identity has started. Raise TaskNotFound if there is no such run.

@@ -12,6 +12,7 @@ import msgspec
 
 from cellblock.host.logs import KeptLog
 from skillery.backends import Log, Progress
+from skillery.context.queue import PackageWait
 from skillery.runs.display import displayable
 from skillery.runs.redaction import RedactedStream, Redaction
 from skillery.runs.results import EndStatus
@@ -55,6 +56,12 @@ def _partial_character(content: bytes) -> int:
     return 0
 
 
+class Shown(Progress, frozen=True):
+    """The progress of a run, in the form in which other servers read it from the database."""
+
+    packages: PackageWait | None = None
+
+
 class LiveOutput:
     """The log and the progress of one run, from its first byte. At most `limit` bytes of the log are kept in memory."""
 
@@ -66,7 +73,9 @@ class LiveOutput:
         self._waiting: set[asyncio.Future[None]] = set()
         self._waiting_for_end: set[asyncio.Future[None]] = set()
         self.progress: Progress | None = None
-        """The last progress that the code reported."""
+        """The last progress that the code reported. Before the code starts, the progress of its packages as text."""
+        self.packages: PackageWait | None = None
+        """The packages that the run waits for, or None if it does not wait for packages."""
         self.status: EndStatus | None = None
         """The status of the ended run, or None if the run is active."""
         self._latest: tuple[tuple[int, int, int, bool], LogPart] | None = None
@@ -116,6 +125,23 @@ class LiveOutput:
         text = progress.text if self._stream is None else self._redaction.text(progress.text)
         self.progress = msgspec.structs.replace(progress, text=displayable(text)[:PROGRESS_CHARACTERS])
         _wake(self._waiting)
+
+    def set_packages(self, packages: PackageWait | None) -> None:
+        """Set the packages that the run waits for."""
+        self.show(Shown(0.0, None, displayable(packages.text), packages) if packages is not None else None)
+
+    @property
+    def shown(self) -> Shown | None:
+        """The progress for other servers."""
+        progress = self.progress
+        return None if progress is None else Shown(progress.done, progress.total, progress.text, self.packages)
+
+    def show(self, shown: Shown | None) -> None:
+        """Set the progress to the one that another server has passed on."""
+        if shown != self.shown:
+            self.packages = shown.packages if shown is not None else None
+            self.progress = Progress(shown.done, shown.total, shown.text) if shown is not None else None
+            _wake(self._waiting)
 
     def flush(self) -> None:
         """Add the bytes that were held back as a possible start of a secret. Call this when the code prints no more."""

@@ -14,6 +14,7 @@ from sqlalchemy import ColumnElement, Connection, Row, delete, insert, literal_c
 from skillery.backends import Progress
 from skillery.contents.blob_rows import BlobRow
 from skillery.contents.blobs import Blobs
+from skillery.context.queue import PackageWait
 from skillery.database import in_utc
 from skillery.database.tables import run_log_pieces as pieces
 from skillery.database.tables import runs
@@ -137,7 +138,6 @@ class StoredLog:
     """The log that was stored when its run ended. Its offsets are those of the live log."""
 
     has_ended = True
-    progress = None
 
     def __init__(self, row: Row[Any], blob: BlobRow | None, blobs: Blobs) -> None:
         """`row` is the row of the run. `blob` contains the log, or is None if the preview in the row is the whole
@@ -189,6 +189,11 @@ class LogSource(Protocol):
     @property
     def progress(self) -> Progress | None: ...
 
+    @property
+    def packages(self) -> PackageWait | None:
+        """The packages that the run waits for, or None if it does not wait for packages."""
+        ...
+
     async def read(self, after: int, size: int) -> LogPart:
         """Return at most `size` bytes of the log from the offset `after`. If bytes were dropped there, the part starts
         later.
@@ -222,6 +227,10 @@ class LiveSource:
     def progress(self) -> Progress | None:
         return self.live.progress
 
+    @property
+    def packages(self) -> PackageWait | None:
+        return self.live.packages
+
     async def read(self, after: int, size: int) -> LogPart:
         return self.live.read(after, size)
 
@@ -250,7 +259,7 @@ class EndedRun:
     """The stored log of a run that has ended."""
 
     has_ended = True
-    progress = None
+    progress = packages = None
 
     def __init__(self, status: Status, stored: StoredLog) -> None:
         self.status = status

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -13,6 +14,7 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from skillery.backends import Failure, FailureType, Job, PackageMount, Secrets, SecretValues
+from skillery.context.queue import PackageWait, Watch, ignore
 from skillery.database import Database
 from skillery.environments.definitions import Defined, Named, fits_this_python
 from skillery.environments.named import NamedEnvironments, NamedLock, pins_of
@@ -57,22 +59,73 @@ NO_PACKAGES = RunPackages()
 _ENVIRONMENT = "the environment '{}'"
 
 
-async def packages_of_skills(environments: Environments, skills: Sequence[Needing], timeout_ms: int) -> RunPackages:
-    """Return the packages of all skills. Skills with equal locks share one mount.
+async def packages_now(
+    environments: Environments, named: NamedEnvironments, chosen: Named | None, skills: Sequence[Needing]
+) -> RunPackages | None:
+    """Return the packages of a run, or None if some are not locked or installed yet. Raise the errors of
+    `packages_for`.
+    """
+    lock = await named.find(chosen) if chosen is not None else None
+    if chosen is not None and lock is None:
+        return None
+    first = (chosen, lock) if chosen is not None and lock is not None else None
+    locks = _locks(skills, first)
+    if isinstance(locks, Failure):
+        return RunPackages(failure=locks, environment=_environment_in(first))
+    mounts = dict[str, PackageMount]()
+    for content, pins in locks.values():
+        mount = environments.find(hashlib.sha256(content).hexdigest()) if pins else None
+        if pins and mount is None:
+            return None
+        if mount is not None:
+            mounts[mount.lock] = mount
+    return _made(mounts, first) if locks else NO_PACKAGES
+
+
+async def packages_for(
+    environments: Environments,
+    named: NamedEnvironments,
+    chosen: Named | None,
+    skills: Sequence[Needing],
+    timeout_ms: int,
+    watch: Watch = ignore,
+) -> RunPackages:
+    """Return the packages of the named environment `chosen`, if there is one, and then those of the skills. Skills with
+    equal locks share one mount. Wait for them up to `timeout_ms`, and pass the progress to `watch`.
 
     Raise InvalidParams if two locks have different versions of a package: a process can import only one of them.
     """
-    return await _packages(environments, skills, timeout_ms, time.monotonic(), None)
+    began, first = time.monotonic(), None
+    if chosen is not None:
+        watch(PackageWait("locking the packages", 0, 0, 0))
+        lock = await named.lock(chosen, timeout_ms / 1000)
+        if isinstance(lock, Failure):
+            environment = GivenEnvironment(chosen.name)
+            return RunPackages((), lock, (time.monotonic() - began) * 1000, environment=environment)
+        first = (chosen, lock)
+    locks = _locks(skills, first)
+    if isinstance(locks, Failure):
+        return RunPackages(failure=locks, environment=_environment_in(first))
+    mounts = dict[str, PackageMount]()
+    for name, (content, pins) in locks.items():
+        left = max(0.0, timeout_ms / 1000 - (time.monotonic() - began))
+        mount = await environments.ready(content, left, watch) if pins else None
+        waited = (time.monotonic() - began) * 1000
+        if isinstance(mount, Failure):
+            return RunPackages(
+                (), Failure(mount.type, f"{name}: {mount.message}"), waited, environment=_environment_in(first)
+            )
+        if mount is not None:
+            mounts[mount.lock] = mount
+    return _made(mounts, first)._replace(waited_ms=(time.monotonic() - began) * 1000)
 
 
-async def _packages(
-    environments: Environments,
-    skills: Sequence[Needing],
-    timeout_ms: int,
-    began: float,
-    first: tuple[Named, NamedLock] | None,
-) -> RunPackages:
-    locks: dict[str, tuple[bytes, tuple[Pin, ...]]] = {}
+_Locks = dict[str, tuple[bytes, tuple[Pin, ...]]]
+
+
+def _locks(skills: Sequence[Needing], first: tuple[Named, NamedLock] | None) -> _Locks | Failure:
+    """Return the locks of a run by their owners, or the failure if a skill needs another Python."""
+    locks: _Locks = {}
     if first is not None:
         locks[_ENVIRONMENT.format(first[0].name)] = first[1].content, pins_of(first[1].content)
     locks |= {
@@ -81,36 +134,19 @@ async def _packages(
         if needs_packages(skill.manifest) and (lock := lock_in(skill.folder))
     }
     failure = next((unfit for skill in skills if (unfit := _unfit(skill))), None)
-    if failure is not None or not locks:
-        return RunPackages(failure=failure) if failure else NO_PACKAGES
+    if failure is not None:
+        return failure
     _check_clash({name: pins for name, (_, pins) in locks.items()}, with_environment=first is not None)
-    mounts = dict[str, PackageMount]()
-    for name, (content, pins) in locks.items():
-        left = max(0.0, timeout_ms / 1000 - (time.monotonic() - began))
-        mount = await environments.ready(content, left) if pins else None
-        waited = (time.monotonic() - began) * 1000
-        if isinstance(mount, Failure):
-            return RunPackages((), Failure(mount.type, f"{name}: {mount.message}"), waited)
-        if mount is not None:
-            mounts[mount.lock] = mount
-    return RunPackages(tuple(mounts.values()), None, (time.monotonic() - began) * 1000)
+    return locks
 
 
-async def packages_in(
-    environments: Environments, named: NamedEnvironments, chosen: Named, skills: Sequence[Needing], timeout_ms: int
-) -> RunPackages:
-    """Return the packages of the named environment `chosen`, and then those of the skills.
+def _made(mounts: Mapping[str, PackageMount], first: tuple[Named, NamedLock] | None) -> RunPackages:
+    preload = first[0].preload if first is not None and first[1].sha256 in mounts else ()
+    return RunPackages(tuple(mounts.values()), preload=preload, environment=_environment_in(first))
 
-    Raise InvalidParams if two locks, including the lock of the environment, have different versions of a package.
-    """
-    environment, began = GivenEnvironment(chosen.name), time.monotonic()
-    lock = await named.lock(chosen, timeout_ms / 1000)
-    if isinstance(lock, Failure):
-        return RunPackages((), lock, (time.monotonic() - began) * 1000, environment=environment)
-    environment = GivenEnvironment(chosen.name, lock.sha256)
-    packages = await _packages(environments, skills, timeout_ms, began, (chosen, lock))
-    preload = chosen.preload if packages.mounts and packages.mounts[0].lock == lock.sha256 else ()
-    return packages._replace(preload=preload, environment=environment)
+
+def _environment_in(first: tuple[Named, NamedLock] | None) -> GivenEnvironment | None:
+    return GivenEnvironment(first[0].name, first[1].sha256) if first is not None else None
 
 
 def chosen_for(

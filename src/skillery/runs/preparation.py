@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 
 import msgspec
 
 from skillery.backends import CodeCall, Failure, HandlerCall, Identity, Job, Limits, ScriptCall, SkillCall
+from skillery.context.queue import Watch, ignore
 from skillery.context.threads import JSON
 from skillery.database import Database
 from skillery.environments.definitions import Named
@@ -30,8 +31,8 @@ from skillery.runs.packages import (
     Needing,
     RunPackages,
     chosen_for,
-    packages_in,
-    packages_of_skills,
+    packages_for,
+    packages_now,
 )
 from skillery.runs.requests import (
     CallTool,
@@ -77,6 +78,8 @@ class Prepared(msgspec.Struct, frozen=True):
     waited_ms: float = 0.0
     """The time in milliseconds that the run waited for its packages."""
     environment: GivenEnvironment | None = None
+    waiting: Callable[[Watch], Awaitable[RunPackages]] | None = None
+    """Function that waits for the packages of the run and returns them. None if the run has its packages."""
     warnings: tuple[str, ...] = ()
     """Remarks on the request for the caller, for example on undeclared args."""
     workspace: Target | None = None
@@ -85,6 +88,21 @@ class Prepared(msgspec.Struct, frozen=True):
     def for_caller(self, identity: Identity) -> Prepared:
         """Return the run with the name of the caller in its job."""
         return msgspec.structs.replace(self, job=msgspec.structs.replace(self.job, identity=identity.name))
+
+    async def with_packages(self, watch: Watch = ignore) -> Prepared:
+        """Return the run with its packages. Wait for them if necessary, and pass the progress to `watch`."""
+        return self if self.waiting is None else self.having(await self.waiting(watch))
+
+    def having(self, packages: RunPackages) -> Prepared:
+        """Return the run with these packages."""
+        return msgspec.structs.replace(
+            self,
+            job=packages.in_job(self.job),
+            failure=packages.failure,
+            waited_ms=packages.waited_ms,
+            environment=packages.environment,
+            waiting=None,
+        )
 
 
 class Preparer:
@@ -297,26 +315,19 @@ class Preparer:
     async def _with_packages(
         self, made: Prepared, skills: Sequence[Needing], chosen: Named | None = None, asked_ms: object = None
     ) -> Prepared:
-        """Return the run with its packages. `asked_ms` is the time that the caller asked for, or None."""
+        """Return the run with its packages, or with the function that waits for them. `asked_ms` is the time that the
+        caller asked for, or None.
+        """
         warnings = (*made.warnings, *reduced(asked_ms, made.job.limits))
         made = msgspec.structs.replace(made, warnings=warnings) if warnings else made
         if made.failure is not None or (chosen is None and not any(skill.manifest.runtime for skill in skills)):
             return made
-        packages = await self._packages(skills, made.job.limits.timeout_ms, chosen)
-        if packages is NO_PACKAGES:
-            return made
-        return msgspec.structs.replace(
-            made,
-            job=packages.in_job(made.job),
-            failure=packages.failure,
-            waited_ms=packages.waited_ms,
-            environment=packages.environment,
-        )
-
-    async def _packages(self, skills: Sequence[Needing], timeout_ms: int, chosen: Named | None) -> RunPackages:
-        if chosen is None:
-            return await packages_of_skills(self._environments, skills, timeout_ms)
-        return await packages_in(self._environments, self._named, chosen, skills, timeout_ms)
+        packages = await packages_now(self._environments, self._named, chosen, skills)
+        if packages is None:
+            timeout_ms = made.job.limits.timeout_ms
+            waiting = partial(packages_for, self._environments, self._named, chosen, skills, timeout_ms)
+            return msgspec.structs.replace(made, waiting=waiting)
+        return made if packages is NO_PACKAGES else made.having(packages)
 
 
 def _made(

@@ -11,6 +11,7 @@ from sqlalchemy import ColumnElement, Connection, Row, Select, bindparam, litera
 
 from skillery.backends import Identity, NetworkUse, Progress, Used
 from skillery.contents.blob_rows import output_blobs, output_files
+from skillery.context.queue import PackageWait
 from skillery.database import in_utc
 from skillery.database.tables import runs, skill_versions, skills
 from skillery.errors import InvalidParams, NotAllowed, RunNotFound
@@ -18,9 +19,10 @@ from skillery.formats.timestamps import parse_timestamp
 from skillery.identity import access
 from skillery.identity.access import Who
 from skillery.registry.cursors import fitting_items, make_cursor, read_cursor
+from skillery.runs.live_output import Shown
 from skillery.runs.packages import GivenEnvironment
 from skillery.runs.rendering import tool_answer
-from skillery.runs.results import ExactSkill, Run, RunError, RunPage, RunRecord, RunRow, RunUse, Status
+from skillery.runs.results import ExactSkill, Run, RunError, RunPage, RunRecord, RunRow, RunUse, Status, waiting_for
 from skillery.workspaces.usage import WorkspaceUse
 
 _SKILL = (
@@ -127,6 +129,7 @@ def record_of(connection: Connection, row: Row[Any]) -> RunRecord:
         progress=_progress(row),
         files=output_files(written),
         used=_use(row),
+        **waiting_for(_packages(row)),
     )
 
 
@@ -141,6 +144,11 @@ def _use(row: Row[Any]) -> RunUse | msgspec.UnsetType:
 def _progress(row: Row[Any]) -> Progress | msgspec.UnsetType:
     is_live = row.status == "started" and row.progress_json is not None
     return msgspec.json.decode(row.progress_json, type=Progress) if is_live else UNSET
+
+
+def _packages(row: Row[Any]) -> PackageWait | None:
+    is_waiting = row.status == "started" and row.queued and row.progress_json is not None
+    return msgspec.json.decode(row.progress_json, type=Shown).packages if is_waiting else None
 
 
 def _ended_run(connection: Connection, row: Row[Any]) -> Run:

@@ -9,11 +9,10 @@ from functools import partial
 
 import msgspec
 
-from skillery.backends import Progress
 from skillery.database import Database
 from skillery.errors import SkilleryError
 from skillery.runs.active_run import ActiveRun, ActiveRuns
-from skillery.runs.live_output import LiveOutput
+from skillery.runs.live_output import LiveOutput, Shown
 from skillery.runs.log_sources import (
     FollowedRun,
     LiveSource,
@@ -96,7 +95,7 @@ class Relay:
         async with passed.alone:
             live, run_id = passed.run.live, passed.run.run_id
             parts, end = live.parts(passed.offset, size)
-            progress = msgspec.json.encode(live.progress) if live.progress is not None else None
+            progress = msgspec.json.encode(live.shown) if live.shown is not None else None
             message = progress.decode() if progress is not None and progress != passed.progress else None
             if not parts and message is None:
                 return
@@ -136,10 +135,7 @@ class RemoteRun(LiveSource):
             self.live.finish(None, "failed")
             return
         self._is_queued = row.is_queued
-        if row.progress_json is not None:
-            progress = msgspec.json.decode(row.progress_json, type=Progress)
-            if progress != self.live.progress:
-                self.live.set_progress(progress)
+        self.live.show(msgspec.json.decode(row.progress_json, type=Shown) if row.progress_json is not None else None)
         if row.finished_at is not None:
             self.live.finish(None, "completed" if row.status == "completed" else "failed")
 

@@ -16,7 +16,7 @@ from skillery.context.threads import BIG_TEXT
 from skillery.errors import QuotaExceeded, SkilleryError
 from skillery.runs.active_run import CLIENT_GONE, ActiveRun
 from skillery.runs.display import displayable, logs_preview
-from skillery.runs.results import ExactSkill, Run, RunError, ToolResult, if_set
+from skillery.runs.results import ExactSkill, Run, RunError, ToolResult, if_set, waiting_for
 from skillery.runs.run_host import CalledHost, Host
 from skillery.runs.scripts import script_answer
 from skillery.tools.tool_lookup import FoundTool
@@ -95,6 +95,7 @@ def begun_answer(run: ActiveRun) -> Run:
         duration_ms=0.0,
         skill=ExactSkill(version.name, version.version, version.digest) if version else UNSET,
         warnings=list(run.prepared.warnings) or UNSET,
+        **waiting_for(run.live.packages),
     )
 
 
@@ -115,6 +116,8 @@ def tool_answer(run: Run) -> ToolResult:
         workspace=run.workspace,
         environment=run.environment,
         warnings=run.warnings,
+        state=run.state,
+        packages=run.packages,
     )
 
 

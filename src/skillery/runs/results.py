@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypedDict, TypeVar
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from skillery.backends import NetworkUse, Progress
 from skillery.contents.blob_rows import OutputFile
+from skillery.context.queue import PackageWait
 from skillery.identity.access import Who
 from skillery.registry.cursors import NextCursor
 from skillery.runs.packages import GivenEnvironment
@@ -17,7 +18,20 @@ from skillery.workspaces.usage import WorkspaceUse
 
 Status = Literal["queued", "started", "completed", "failed"]
 EndStatus = Literal["completed", "failed"]
+State = Literal["waiting_for_packages"]
 T = TypeVar("T")
+
+
+class Waiting(TypedDict, total=False):
+    """The fields of an answer about a run that waits for its packages."""
+
+    state: State
+    packages: PackageWait
+
+
+def waiting_for(packages: PackageWait | None) -> Waiting:
+    """Return the fields for a run that waits for packages; no fields if it does not wait for packages."""
+    return {"state": "waiting_for_packages", "packages": packages} if packages is not None else {}
 
 
 def if_set(value: T | UnsetType) -> T | None:
@@ -61,6 +75,8 @@ class Run(Struct, frozen=True, kw_only=True):
     files: list[OutputFile] | UnsetType = UNSET
     warnings: Annotated[list[str] | UnsetType, Meta(description="Undeclared args, for example")] = UNSET
     workspace: WorkspaceUse | UnsetType = UNSET
+    state: Annotated[State | UnsetType, Meta(description="Only while the run waits for packages")] = UNSET
+    packages: PackageWait | UnsetType = UNSET
 
     @property
     def end_status(self) -> EndStatus:
@@ -107,6 +123,8 @@ class RunRecord(Struct, frozen=True, kw_only=True):
     files: list[OutputFile] | UnsetType = UNSET
     workspace: WorkspaceUse | UnsetType = UNSET
     used: RunUse | UnsetType = UNSET
+    state: Annotated[State | UnsetType, Meta(description="Only while the run waits for packages")] = UNSET
+    packages: PackageWait | UnsetType = UNSET
 
 
 class RunLog(Struct, frozen=True):
@@ -120,6 +138,8 @@ class RunLog(Struct, frozen=True):
     dropped_bytes: Annotated[int, Meta(description="Bytes between after and start that were not kept")]
     ended: Annotated[bool, Meta(description="Whether the run has ended and there is no more text")]
     progress: Progress | UnsetType = UNSET
+    state: Annotated[State | UnsetType, Meta(description="Only while the run waits for packages")] = UNSET
+    packages: PackageWait | UnsetType = UNSET
 
 
 class RunRow(Struct, frozen=True):
@@ -160,3 +180,5 @@ class ToolResult(Struct, frozen=True):
     environment: GivenEnvironment | UnsetType = UNSET
     status: Annotated[Status | UnsetType, Meta(description="queued or started, for a run in the background")] = UNSET
     warnings: Annotated[list[str] | UnsetType, Meta(description="Undeclared args, for example")] = UNSET
+    state: Annotated[State | UnsetType, Meta(description="Only while the run waits for packages")] = UNSET
+    packages: PackageWait | UnsetType = UNSET

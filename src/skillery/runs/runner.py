@@ -182,8 +182,8 @@ class Runner:
         run = ActiveRun(prepared, identity, self._server, host, in_background=in_background)
         if prepared.stubs:
             host.calls = Calls(prepared.stubs, prepared.job.limits, partial(self._run_called, run, host))
-        # A run in a workspace waits for the workspace first.
-        if prepared.workspace is None:
+        # A run waits for its packages and its workspace first.
+        if prepared.workspace is None and prepared.waiting is None:
             run.slot = self._admission.take_free_slot()
         begun = begun_runs.get()
         if begun is not None:

@@ -31,7 +31,7 @@ class UnrecordedRuns:
         If the sandbox cannot run the code, return an outcome with a failure. Raise Unavailable if the client
         disconnects while the run waits.
         """
-        prepared = await self._preparer.trial(trial, code)
+        prepared = await (await self._preparer.trial(trial, code)).with_packages()
         slot = await self._queue.enter(identity.name, 0)
         try:
             return await self._execution.execute_unrecorded(prepared.for_caller(identity), DroppingHost())
