@@ -144,6 +144,80 @@ def test_search_groups_identical_skills_and_counts_them(rpc: Rpc, new_name: str,
     assert [one["name"] for one in rest["skills"]] == [f"{new_name}.d.copied"]
 
 
+def test_search_shows_one_of_several_look_alikes(rpc: Rpc, new_name: str, new_word: str) -> None:
+    said = f"Draws {new_word} charts from tables of sales figures"
+    publish(rpc, f"{new_name}.a.draw-charts", description=said)
+    publish(rpc, f"{new_name}.b.draw_charts-2", description=f"{said} quickly")
+    publish(rpc, f"{new_name}.c.charts", description=said)
+    publish(rpc, f"{new_name}.d.draw-charts", description=f"Paints {new_word} walls, doors and windows of houses")
+
+    found = search(rpc, new_word, namespace=new_name)
+    shown = [(skill["name"].removeprefix(f"{new_name}."), skill["copies"]) for skill in found]
+    assert sorted(shown) == [("a.draw-charts", 2), ("c.charts", 1), ("d.draw-charts", 1)]
+    pages = rpc("search_skills", query=new_word, namespace=new_name, counts=True, sort="name", limit=1)
+    assert (pages["total"], pages["skills"][0]["name"]) == (3, f"{new_name}.a.draw-charts")
+
+
+def test_look_alikes_show_the_official_and_not_the_deprecated_skill(rpc: Rpc, new_name: str, new_word: str) -> None:
+    for name in "abc":
+        publish(rpc, f"{new_name}.{name}.chart", description=f"Draws {new_word} charts")
+
+    def shown() -> list[tuple[str, int]]:
+        return [(skill["name"], skill["copies"]) for skill in search(rpc, new_word)]
+
+    assert shown() == [(f"{new_name}.a.chart", 3)]
+    rpc("deprecate_skill", name=f"{new_name}.a.chart", message="old")
+    assert shown() == [(f"{new_name}.b.chart", 3)]
+    rpc("set_label", name=f"{new_name}.c.chart", label="official", version="1.0.0")
+    assert shown() == [(f"{new_name}.c.chart", 3)]
+
+
+def test_look_alikes_show_the_import_of_the_smallest_source(database: Database) -> None:
+    migrate.upgrade(database)
+
+    def fill(connection: Connection) -> None:
+        for number, (name, source) in enumerate((("own.chart", ""), ("much.chart", "s/much"), ("few.chart", "s/few"))):
+            add_skill(connection, number + 1, name, "Draws charts of sales")
+            for path in ("chart", "other")[: len(source) - 4]:
+                alias = {"namespace": name[:-6], "source": source, "path": path, "stated": path, "source_digest": ""}
+                named = name if path == "chart" else "x.other"
+                more = {"name": named, "owns": True, "version": "1.0.0", "identity": "me", "imported_at": NOW}
+                insert(connection, "import_aliases", alias | more)
+
+    database.write_now(fill)
+    asked: dict[str, Any] = {"kind": "", "tags": [], "namespace": "", "limit": 9, "cursor": ""}
+    page = database.read_now(lambda connection: find_skills(connection, LOCAL, b"k" * 32, query="charts", **asked))
+    assert [(skill.name, skill.copies) for skill in page.skills] == [("few.chart", 3)]
+
+
+@pytest.mark.parametrize("limit", [1, 9])
+def test_deprecated_skills_follow_their_successors(rpc: Rpc, new_name: str, new_word: str, limit: int) -> None:
+    for name in ("a", "b", "c", "d", "e", "f"):
+        publish(rpc, f"{new_name}.{name}", description=f"Does {new_word} work. {name * 9}")
+
+    def ranked() -> str:
+        found, cursor = "", ""
+        while True:
+            page = rpc("search_skills", query=new_word, limit=limit, cursor=cursor or None)
+            found += "".join(skill["name"].removeprefix(f"{new_name}.") for skill in page["skills"])
+            if not (cursor := page["next_cursor"]):
+                return found
+
+    def deprecate(name: str, successor: str) -> None:
+        rpc("deprecate_skill", name=f"{new_name}.{name}", message="old", successor=f"{new_name}.{successor}")
+
+    assert ranked() == "abcdef"
+    deprecate("b", "e")
+    assert ranked() == "aebcdf"
+    deprecate("f", "b")
+    deprecate("d", "absent")
+    assert ranked() == "aebfcd"
+    deprecate("e", "f")
+    assert ranked() == "abcdef"
+    rpc("undeprecate_skill", name=f"{new_name}.e")
+    assert ranked() == "aebfcd"
+
+
 def test_search_matches_words_of_all_scripts(rpc: Rpc, new_name: str, new_word: str) -> None:
     publish(rpc, f"{new_name}.a", description=f"{new_word} Größe naïve café Москва 東京都 हिन्दी ١٢٣ ﬁn ½ emoji 🎉 end")
 
@@ -490,21 +564,18 @@ def _fill_many(connection: Connection) -> None:
     for number in range(1, MANY + 1):
         name = {7: "common", 13: "s0013.even"}.get(number, f"s{number:04}")
         is_even = number % 2 == 0 or number == 13
-        description = f"Has common{' even' * is_even}{' unique' * (number == 777)} words."
-        summary = msgspec.json.encode(
-            {"name": name, "version": "1.0.0", "description": description, "tags": []}
-        ).decode()
-        visibility = "namespace"
-        skill = {"id": number, "name": name, "namespace": name.rpartition(".")[0], "visibility": visibility}
-        insert(connection, "skills", skill | {"created_at": NOW})
-        insert(
-            connection,
-            "skill_versions",
-            VERSION | {"id": number, "skill_id": number, "version": "1.0.0", "summary_json": summary},
-        )
-        connection.execute(text(f"UPDATE skills SET latest_version_id = id WHERE id = {number}"))
-        row = indexed(name, description, [], str(number), [])
-        add_rows(connection, number, number, name, visibility, row)
+        add_skill(connection, number, name, f"Has common{' even' * is_even}{' unique' * (number == 777)} words.")
+
+
+def add_skill(connection: Connection, number: int, name: str, description: str) -> None:
+    summary = msgspec.json.encode({"name": name, "version": "1.0.0", "description": description, "tags": []}).decode()
+    visibility = "namespace"
+    skill = {"id": number, "name": name, "namespace": name.rpartition(".")[0], "visibility": visibility}
+    insert(connection, "skills", skill | {"created_at": NOW})
+    version = VERSION | {"id": number, "skill_id": number, "version": "1.0.0", "summary_json": summary}
+    insert(connection, "skill_versions", version)
+    connection.execute(text(f"UPDATE skills SET latest_version_id = id WHERE id = {number}"))
+    add_rows(connection, number, number, name, visibility, indexed(name, description, [], str(number), []))
 
 
 # -- words and snippets ----------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -41,6 +41,7 @@ from skillery.skills.catalogue_listings import (
 )
 from skillery.skills.catalogue_listings import Sort as ListSort
 from skillery.skills.search_index import SKILL_MD, VisibleSkills, body_in, seen_by, tag_word
+from skillery.skills.search_order import Ranked, Shown, in_groups, originals
 from skillery.skills.search_statements import MOST_FOUND, Filters, most_points, ranking_of
 from skillery.skills.search_terms import Meaning, meanings_of
 
@@ -95,12 +96,10 @@ class PageStart(msgspec.Struct, frozen=True):
     after: tuple[int, str] | None
 
 
-class Result(msgspec.Struct, frozen=True):
-    """One skill in the results, with its points and the number of its copies."""
+class Result(NamedTuple):
+    """One skill in the results, with its details."""
 
-    name: str
-    points: int
-    copies: int
+    shown: Shown
     details: Any
 
 
@@ -140,18 +139,25 @@ def find_skills(
         return _page([], None, warnings, counted)
     filters = Filters(visible.visibility_shape, bool(kind), bool(namespace), len(asked_tags), tuple(facts.values))
     values = visible.parameters | _filtering(kind, asked_tags, namespace) | fact_parameters(facts)
-    wanted = limit + 1 if sort == "best" and not counts else MOST_FOUND + 1
-    after = page_start.after if sort == "best" and not counts else None
-    ranking = ranking_of(filters, page_start.meanings, after, wanted)
-    ranked = ranking.statement.rows(connection, **values, **ranking.parameters)
-    counted = _counts(connection, ranked, namespace) if counts else None
-    rest = _rest(connection, ranked, sort, page_start.after)
+    ranking = ranking_of(filters, page_start.meanings)
+    ranked = [Ranked(*row) for row in ranking.statement.rows(connection, **values, **ranking.parameters)]
+    groups = in_groups(connection, ranked)
+    counted = None
+    if counts or sort != "best":
+        shown = originals(connection, groups)
+        counted = _counts(connection, shown, len(ranked), namespace) if counts else None
+        rest = _after(shown if sort == "best" else in_order(connection, shown, sort), page_start.after)
+        further = 0
+    else:
+        following = _after(groups, page_start.after)
+        rest = originals(connection, following[:limit])
+        further = len(following) - len(rest)
     results = read_until_full(partial(_read, connection, rest), min(limit, len(rest)), _size_of)
     page = fitting(results, map(_size_of, results))
-    more = len(rest) > len(page)
+    more = len(rest) + further > len(page)
     next_cursor = make_cursor(key, bound_to, _next_position(page_start, page[-1])) if more and page else None
-    shown = _entries(connection, page) if entries else {}
-    items = [_item(result, page_start.meanings, shown.get(result.details.version_id)) for result in page]
+    listed = _entries(connection, page) if entries else {}
+    items = [_item(result, page_start.meanings, listed.get(result.details.version_id)) for result in page]
     items = [*map(_with_inputs, items[:WITH_INPUTS]), *items[WITH_INPUTS:]]
     return _page([_brief(item) for item in items] if detail == "brief" else items, next_cursor, warnings, counted)
 
@@ -164,22 +170,20 @@ def _bound_to(
     return "search_skills", msgspec.json.encode([terms, kind, tags, namespace, *further]).decode()
 
 
-def _counts(connection: Connection, ranked: Sequence[Any], namespace: str) -> Counts:
-    """Return the counts of all results. A search with MOST_FOUND results, copies included, may have dropped others."""
-    is_more = sum(row[3] for row in ranked) >= MOST_FOUND
-    return count_found(connection, [row[0] for row in ranked], namespace, is_more)
+def _counts(connection: Connection, shown: Sequence[Shown], matches: int, namespace: str) -> Counts:
+    """Return the counts of all results. A search with MOST_FOUND matches, copies included, may have dropped others."""
+    return count_found(connection, [row.skill_id for row in shown], namespace, matches >= MOST_FOUND)
 
 
-def _rest(connection: Connection, ranked: Sequence[Any], sort: Sort, after: tuple[int, str] | None) -> Sequence[Any]:
-    """Return the results after the position of a cursor, in the given order."""
-    if sort == "best":
-        if after is None:
-            return ranked
-        return [row for row in ranked if (-row[2], row[1]) > (-after[0], after[1])]
-    ordered = in_order(connection, ranked, sort)
-    # The position is the name: all results are read again for each page.
-    names = [row[1] for row in ordered]
-    return ordered[names.index(after[1]) + 1 :] if after is not None and after[1] in names else ordered
+def _after(rows: Sequence[Any], after: tuple[int, str] | None) -> Sequence[Any]:
+    """Return the rows after the position of a cursor. All rows are read again for each page."""
+    if after is None:
+        return rows
+    at = next((number for number, row in enumerate(rows, 1) if row.position == after[1]), None)
+    if at is not None:
+        return rows[at:]
+    # The skill at the position is no longer among the results.
+    return [row for row in rows if (-row.points, row.position) > (-after[0], after[1])]
 
 
 def _entries(connection: Connection, page: Sequence[Result]) -> dict[int, CatalogueEntry]:
@@ -214,7 +218,7 @@ def _page_start(
 
 
 def _next_position(page_start: PageStart, last: Result) -> tuple[str, str, str]:
-    return str(last.points), last.name, msgspec.json.encode(page_start.meanings).decode()
+    return str(last.shown.points), last.shown.position, msgspec.json.encode(page_start.meanings).decode()
 
 
 def _filtering(kind: Kind, tags: Sequence[str], namespace: str) -> dict[str, str]:
@@ -224,13 +228,13 @@ def _filtering(kind: Kind, tags: Sequence[str], namespace: str) -> dict[str, str
     return values | ({"kind": kind} if kind else {})
 
 
-def _read(connection: Connection, ranked: Sequence[Any], wanted: int, last: Result | None) -> list[Result]:
+def _read(connection: Connection, rest: Sequence[Shown], wanted: int, last: Result | None) -> list[Result]:
     """Return at most `wanted` results after `last`, with their details."""
-    start = next((at for at, row in enumerate(ranked, 1) if last is not None and row[1] == last.name), 0)
-    rows = ranked[start : start + wanted]
-    details = {row.skill_id: row for row in connection.execute(_DETAILS, {"skill_ids": [row[0] for row in rows]})}
+    start = rest.index(last.shown) + 1 if last is not None else 0
+    rows = rest[start : start + wanted]
+    details = {row.skill_id: row for row in connection.execute(_DETAILS, {"skill_ids": [row.skill_id for row in rows]})}
     # A skill that was hidden or yanked after the ranking has no details.
-    return [Result(name, points, copies, details[id_]) for id_, name, points, copies in rows if id_ in details]
+    return [Result(row, details[row.skill_id]) for row in rows if row.skill_id in details]
 
 
 def _size_of(result: Result) -> int:
@@ -240,11 +244,11 @@ def _size_of(result: Result) -> int:
 def _item(result: Result, meanings: Sequence[Meaning], entry: CatalogueEntry | None) -> FoundSkill:
     summary = _rows.decode(result.details.summary_json)
     body = body_in(result.details.skill_md_start, result.details.data)
-    score = max(_LEAST_SCORE, round(result.points / most_points(meanings), 3))
+    score = max(_LEAST_SCORE, round(result.shown.points / most_points(meanings), 3))
     snippet = snippet_of((summary.description, body), meanings)
     warnings = standing_warnings(result.details.standing_json)
     fields = {**msgspec.structs.asdict(summary), "catalogue": entry or UNSET, "warnings": warnings or UNSET}
-    return FoundSkill(**fields, score=score, snippet=snippet, copies=result.copies)
+    return FoundSkill(**fields, score=score, snippet=snippet, copies=result.shown.copies)
 
 
 def _with_inputs(item: FoundSkill) -> FoundSkill:

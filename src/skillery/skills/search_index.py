@@ -54,7 +54,7 @@ _NAMED_INSIDE = (SKILL_MD, "skill.toml")
 _LONG_TAG = 100
 
 _INDEXED = Statement(select(search_words.c.version_id).where(search_words.c.skill_id == bindparam("of_skill")))
-_ADD_WORDS = Change(insert(search_words), ("skill_id", "version_id", "copy_key", "words"))
+_ADD_WORDS = Change(insert(search_words), ("skill_id", "version_id", "copy_key", "successor", "words"))
 _ADD_POSTINGS = Change(insert(search_postings), ("skill_id", "name", "visibility", "word", "loss"))
 _TEXTS = Statement(
     select(
@@ -63,6 +63,7 @@ _TEXTS = Statement(
         skill_versions.c.summary_json,
         skill_versions.c.skill_md_start,
         objects.c.data,
+        skill_versions.c.standing_json,
     )
     .join_from(skill_versions, skills, skills.c.id == skill_versions.c.skill_id)
     .outerjoin(skill_files, and_(skill_files.c.version_id == skill_versions.c.id, skill_files.c.path == SKILL_MD))
@@ -124,6 +125,12 @@ def index_visibility(connection: Connection, skill_id: int, visibility: str) -> 
     connection.execute(postings.values(visibility=visibility))
 
 
+def index_successor(connection: Connection, skill_id: int, successor: str | None) -> None:
+    """Store the skill to use instead of this one."""
+    words = update(search_words).where(search_words.c.skill_id == skill_id)
+    connection.execute(words.values(successor=successor))
+
+
 def erase_removed_words(connection: Connection) -> None:
     """Remove the words of removed skills from the files of the index.
 
@@ -166,9 +173,18 @@ def indexed(name: str, description: str, tags: Sequence[str], body: str, files: 
     return Indexed(_copy_key(description, body, files), _words(fields, body), losses, fields.spellings)
 
 
-def add_rows(connection: Connection, skill_id: int, version_id: int, name: str, visibility: str, row: Indexed) -> None:
+def add_rows(
+    connection: Connection,
+    skill_id: int,
+    version_id: int,
+    name: str,
+    visibility: str,
+    row: Indexed,
+    successor: str | None = None,
+) -> None:
     """Insert the search rows of a skill that has no search rows."""
-    _ADD_WORDS.run_later(connection, skill_id=skill_id, version_id=version_id, copy_key=row.copy_key, words=row.words)
+    words = {"copy_key": row.copy_key, "successor": successor, "words": row.words}
+    _ADD_WORDS.run_later(connection, skill_id=skill_id, version_id=version_id, **words)
     common = {"skill_id": skill_id, "name": name, "visibility": visibility}
     postings = [{**common, "word": word, "loss": loss} for word, loss in row.losses.items()]
     _ADD_POSTINGS.run_many(connection, postings)
@@ -176,11 +192,13 @@ def add_rows(connection: Connection, skill_id: int, version_id: int, name: str, 
 
 
 def _add(connection: Connection, skill_id: int, version_id: int) -> None:
-    [(name, visibility, summary_json, start, data)] = _TEXTS.rows(connection, version_id=version_id)
+    [(name, visibility, summary_json, start, data, standing_json)] = _TEXTS.rows(connection, version_id=version_id)
     files = [(path, sha256) for path, sha256 in _FILES.rows(connection, version_id=version_id)]
     summary: dict[str, Any] = msgspec.json.decode(summary_json)
     row = indexed(name, summary["description"], summary["tags"], body_in(start, data), files)
-    add_rows(connection, skill_id, version_id, name, visibility, row)
+    standing: dict[str, Any] = msgspec.json.decode(standing_json or "{}")
+    successor = standing.get("deprecated", {}).get("successor")
+    add_rows(connection, skill_id, version_id, name, visibility, row, successor)
 
 
 def _words(fields: Fields, body: str) -> str:

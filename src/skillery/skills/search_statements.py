@@ -51,8 +51,6 @@ class Shape(NamedTuple):
     """For each frequent word of the query, the number of stored words that are looked up for each candidate."""
     has_alternatives: bool
     """True if several words of a skill can match one word of the query. Then the best of these words counts."""
-    has_cursor: bool
-    rows: int
 
 
 @lru_cache(KEPT)
@@ -69,7 +67,10 @@ def statement_of(shape: Shape) -> Statement:
         .order_by(points.desc(), scored.c.name)
         .limit(_number(MOST_FOUND))
     ).subquery("ranked")
-    return Statement(_page(_collapsed(ranked), shape))
+    same = search_words.c.skill_id == ranked.c.skill_id
+    columns = (*ranked.c, search_words.c.copy_key, search_words.c.successor)
+    joined = select(*columns).join_from(ranked, search_words, same)
+    return Statement(joined.order_by(ranked.c.points.desc(), ranked.c.name))
 
 
 def _best_of_terms(matches: Any) -> Any:
@@ -159,31 +160,6 @@ def _columns(skill_id: Any, name: Any, kind: str, place: int, impact: Any) -> li
     ]
 
 
-def _collapsed(ranked: Any) -> Any:
-    """Return the ranked rows with two more columns: `place` is 1 for the best copy of each skill, `copies` is the
-    number of copies.
-    """
-    same = search_words.c.copy_key
-    best_first = [ranked.c.points.desc(), ranked.c.name]
-    numbered = select(
-        ranked.c.skill_id,
-        ranked.c.name,
-        ranked.c.points,
-        func.row_number().over(partition_by=same, order_by=best_first).label("place"),
-        func.count().over(partition_by=same).label("copies"),
-    ).join_from(ranked, search_words, search_words.c.skill_id == ranked.c.skill_id)
-    return numbered.subquery("numbered")
-
-
-def _page(numbered: Any, shape: Shape) -> Select[Any]:
-    columns = (numbered.c.skill_id, numbered.c.name, numbered.c.points, numbered.c.copies)
-    page = select(*columns).where(numbered.c.place == _number(1))
-    if shape.has_cursor:
-        same = and_(numbered.c.points == bound("after_points"), numbered.c.name > bound("after_name"))
-        page = page.where(or_(numbered.c.points < bound("after_points"), same))
-    return page.order_by(numbered.c.points.desc(), numbered.c.name).limit(_number(shape.rows))
-
-
 def _number(value: int) -> ColumnElement[int]:
     """Return a number that is part of the statement's text: Postgres plans well only if it knows the limit."""
     return literal_column(str(value))
@@ -242,20 +218,17 @@ class Ranking(NamedTuple):
     parameters: dict[str, Any]
 
 
-def ranking_of(filters: Filters, meanings: Sequence[Meaning], after: tuple[int, str] | None, rows: int) -> Ranking:
-    """Return the statement for `rows` results after the position `after` (points, name), with its parameters.
-
-    The columns are skill_id, name, points and copies.
+def ranking_of(filters: Filters, meanings: Sequence[Meaning]) -> Ranking:
+    """Return the statement for the skills that match, best first, with its parameters. Its rows are those of
+    `search_order.Ranked`.
     """
     parts = _Parts(filters.visibility_shape.dialect)
     for number, meaning in sorted(enumerate(meanings), key=lambda numbered: (numbered[1].rows, numbered[0])):
         parts.add(number, meaning)
     parts.parameters["total"] = sum(meaning.weight for meaning in meanings)
-    if after is not None:
-        parts.parameters |= {"after_points": after[0], "after_name": after[1]}
     alternatives = any(len(meaning.words) + (meaning.texts != "none") > 1 for meaning in meanings)
     drawn = (tuple(parts.ranges), tuple(parts.texts), tuple(parts.probes), alternatives)
-    return Ranking(statement_of(Shape(filters, *drawn, after is not None, rows)), parts.parameters)
+    return Ranking(statement_of(Shape(filters, *drawn)), parts.parameters)
 
 
 class _Parts:

@@ -21,6 +21,7 @@ from skillery.identity.access import ApprovalRules
 from skillery.registry.resolution import find_skill, resolve, skill_not_found
 from skillery.registry.version_rows import VersionRow, record_deprecation, record_step
 from skillery.registry.visibility import sees_version
+from skillery.skills.search_index import index_successor
 from skillery.versions.new_versions import NewVersion, point_to_latest
 
 StepName = Literal["submit", "approve", "reject", "yank", "unyank", "deprecate", "undeprecate", "purge"]
@@ -120,6 +121,7 @@ def step_all(
         version.version: _apply_step(connection, identity, version, step, note, deprecated) for version in ready
     }
     point_to_latest(connection, skill_id)
+    index_successor(connection, skill_id, deprecated["successor"] if deprecated else None)
     audit.record(
         connection,
         identity,

@@ -14,9 +14,11 @@ search_words = Table(
     Column("version_id", Key, ForeignKey("skill_versions.id"), nullable=False),
     # A hash of description, text and files, without the name: two skills with the same hash are copies.
     Column("copy_key", BigInteger, nullable=False),
+    # The skill to use instead, if the latest version is deprecated.
+    Column("successor", Name, nullable=True),
     # Stems of the text that no posting of the skill has.
     Column("words", Words, nullable=False),
-    comment="The texts that search_skills looks in: rows are added and removed, never changed.",
+    comment="The texts that search_skills looks in: rows are added and removed, and only `successor` is changed.",
 )
 Index("ix_search_words_copy_key", search_words.c.copy_key)
 search_postings = Table(

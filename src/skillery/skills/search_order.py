@@ -1,0 +1,229 @@
+"""The order of search results: look-alikes are one result, and a deprecated skill follows its successor.
+
+Two skills are look-alikes if their names end alike and their descriptions have most words in common, or if they are
+copies. Only skills that the caller sees and that match the query are compared.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import msgspec
+from sqlalchemy import Connection, and_, bindparam, func, select
+
+from skillery.database.tables import import_aliases, labels, search_words, skill_versions, skills
+from skillery.formats.words import FILLERS, spelt_words
+
+OFFICIAL = "official"
+"""The label of a skill that is the original of its look-alikes."""
+_LEAST_OVERLAP = 0.6
+_LEAST_WORDS = 3
+"""The minimum number of common words: a description with fewer says too little."""
+_KEPT = 4096
+_NUMBER = re.compile(r"-\d+$")
+
+
+class Ranked(NamedTuple):
+    """A skill that matches the words of a query."""
+
+    skill_id: int
+    name: str
+    points: int
+    copy_key: int
+    successor: str | None
+    """The skill to use instead, if the skill is deprecated."""
+
+
+class Group(NamedTuple):
+    """Look-alikes, best first."""
+
+    members: tuple[Ranked, ...]
+    points: int
+
+    @property
+    def position(self) -> str:
+        """The name of the best member."""
+        return self.members[0].name
+
+    @property
+    def successor(self) -> str | None:
+        """The skill to use instead, or None if a member is not deprecated."""
+        return self.members[0].successor if all(member.successor for member in self.members) else None
+
+
+class Shown(NamedTuple):
+    """The member of a group that is shown."""
+
+    skill_id: int
+    name: str
+    points: int
+    copies: int
+    position: str
+    """The name of the best member of the group."""
+
+
+def in_groups(connection: Connection, rows: Sequence[Ranked]) -> list[Group]:
+    """Return the groups of look-alikes, in the order of their best members. A deprecated skill is directly below its
+    successor.
+    """
+    leaves: dict[str, list[Ranked]] = defaultdict(list)
+    for row in rows:
+        leaves[_leaf(row.name)].append(row)
+    shared = [row.skill_id for alike in leaves.values() if len(alike) > 1 for row in alike]
+    described = _descriptions(connection, shared) if shared else {}
+    by_copy: dict[int, list[Ranked]] = {}
+    by_leaf: dict[str, list[list[Ranked]]] = defaultdict(list)
+    groups: list[list[Ranked]] = []
+    for row in rows:
+        leaf = _leaf(row.name)
+        group = by_copy.get(row.copy_key)
+        if group is None and len(leaves[leaf]) > 1:
+            words = described.get(row.skill_id, frozenset())
+            alike = (each for each in by_leaf[leaf] if overlap(words, described.get(each[0].skill_id, frozenset())))
+            group = next(alike, None)
+        if group is None:
+            group = []
+            groups.append(group)
+            by_leaf[leaf].append(group)
+        by_copy.setdefault(row.copy_key, group)
+        group.append(row)
+    return _below_successors([Group(tuple(group), group[0].points) for group in groups])
+
+
+def overlap(left: frozenset[str], right: frozenset[str]) -> bool:
+    """Return whether two descriptions, as sets of words, are those of look-alikes."""
+    return len(left & right) >= max(_LEAST_WORDS, _LEAST_OVERLAP * len(left | right))
+
+
+def originals(connection: Connection, groups: Sequence[Group]) -> list[Shown]:
+    """Return the member of each group that is shown: the original."""
+    several = [member.skill_id for group in groups if len(group.members) > 1 for member in group.members]
+    facts = _facts(connection, several) if several else {}
+    shown = []
+    for group in groups:
+        # A skill that was hidden after the ranking has no facts.
+        known = [member for member in group.members if member.skill_id in facts] or group.members[:1]
+        original = min(known, key=lambda member: facts.get(member.skill_id, ()))
+        shown.append(Shown(original.skill_id, original.name, group.points, len(group.members), group.position))
+    return shown
+
+
+def _leaf(name: str) -> str:
+    """Return the last segment of a name, without the number that an import adds to a name that is taken."""
+    return _NUMBER.sub("", name.rpartition(".")[2].replace("_", "-"))
+
+
+# -- descriptions ------------------------------------------------------------------------------------------------------
+
+
+class _Summary(msgspec.Struct):
+    description: str
+
+
+_summaries = msgspec.json.Decoder(_Summary)
+_SUMMARIES = (
+    select(search_words.c.skill_id, skill_versions.c.summary_json)
+    .join_from(search_words, skill_versions, skill_versions.c.id == search_words.c.version_id)
+    .where(search_words.c.skill_id.in_(bindparam("skill_ids", expanding=True)))
+)
+
+
+def _descriptions(connection: Connection, skill_ids: Sequence[int]) -> dict[int, frozenset[str]]:
+    """Return the words of the descriptions."""
+    rows = connection.execute(_SUMMARIES, {"skill_ids": skill_ids})
+    return {skill_id: _words(_summaries.decode(summary).description) for skill_id, summary in rows}
+
+
+@lru_cache(_KEPT)
+def _words(description: str) -> frozenset[str]:
+    return frozenset(spelt_words(description)) - FILLERS
+
+
+# -- originals ---------------------------------------------------------------------------------------------------------
+
+
+_FACTS = (
+    select(
+        search_words.c.skill_id,
+        skill_versions.c.status,
+        labels.c.label,
+        import_aliases.c.namespace,
+        import_aliases.c.source,
+    )
+    .join_from(search_words, skills, skills.c.id == search_words.c.skill_id)
+    .join(skill_versions, skill_versions.c.id == search_words.c.version_id)
+    .outerjoin(labels, and_(labels.c.skill_id == skills.c.id, labels.c.label == OFFICIAL))
+    .outerjoin(import_aliases, and_(import_aliases.c.name == skills.c.name, import_aliases.c.owns))
+    .where(search_words.c.skill_id.in_(bindparam("skill_ids", expanding=True)))
+)
+_SOURCES = (
+    select(import_aliases.c.namespace, import_aliases.c.source, func.count())
+    .where(
+        import_aliases.c.namespace.in_(bindparam("namespaces", expanding=True)),
+        import_aliases.c.source.in_(bindparam("sources", expanding=True)),
+    )
+    .group_by(import_aliases.c.namespace, import_aliases.c.source)
+)
+
+
+def _facts(connection: Connection, skill_ids: Sequence[int]) -> dict[int, tuple[bool, bool, float, int]]:
+    """Return the sort key of each skill among its look-alikes: not deprecated, with the label `official`, of the source
+    with the fewest skills, oldest.
+
+    Authors publish few skills, and collections copy many. A skill that was not imported follows the imported ones: any
+    publisher could copy a description.
+    """
+    rows = connection.execute(_FACTS, {"skill_ids": skill_ids}).all()
+    names = {"namespaces": {row.namespace for row in rows} - {None}, "sources": {row.source for row in rows} - {None}}
+    params = {key: sorted(values) for key, values in names.items()}
+    sizes = {(space, source): size for space, source, size in connection.execute(_SOURCES, params)} if rows else {}
+    facts: dict[int, tuple[bool, bool, float, int]] = {}
+    for row in rows:
+        size = sizes.get((row.namespace, row.source), float("inf"))
+        key = (row.status == "deprecated", row.label is None, size, row.skill_id)
+        facts[row.skill_id] = min(key, facts.get(row.skill_id, key))
+    return facts
+
+
+# -- successors --------------------------------------------------------------------------------------------------------
+
+
+def _below_successors(groups: list[Group]) -> list[Group]:
+    """Return the groups with each deprecated skill directly below its successor, at the better place of the two."""
+    if not any(group.successor for group in groups):
+        return groups
+    by_name = {member.name: group for group in groups for member in group.members}
+    followers: dict[str, list[Group]] = defaultdict(list)
+    first: dict[str, Group] = {}
+    for group in groups:
+        lead = _first_of(group, by_name)
+        first[group.position] = lead
+        successor = by_name.get(group.successor or "")
+        if lead is not group and successor is not None:
+            followers[successor.position].append(group)
+    ordered: dict[str, Group] = {}
+    for group in groups:
+        for each in _family(first[group.position], followers):
+            ordered.setdefault(each.position, each._replace(points=max(group.points, each.points)))
+    return list(ordered.values())
+
+
+def _first_of(group: Group, by_name: dict[str, Group]) -> Group:
+    """Return the last successor of a group among the results. A circle of successors has none."""
+    seen, lead = {group.position}, group
+    while (successor := by_name.get(lead.successor or "")) is not None:
+        if successor.position in seen:
+            return group
+        seen.add(successor.position)
+        lead = successor
+    return lead
+
+
+def _family(lead: Group, followers: dict[str, list[Group]]) -> Iterator[Group]:
+    yield lead
+    for follower in followers.get(lead.position, ()):
+        yield from _family(follower, followers)
