@@ -57,6 +57,13 @@ def _shared(command: Callable[..., Any]) -> Callable[..., Any]:
             help="A SKILL.md below another skill's folder: keep it as a file of that skill, or split it off.",
         ),
         click.option(
+            "--names",
+            metavar="ENCODING",
+            help="Encoding of the names in a zip that are not UTF-8, e.g. gb18030, cp932, big5, euc-kr.  [default: the "
+            "one in which a SKILL.md mentions a name]",
+        ),
+        click.option("--keep-bytes", is_flag=True, help="Scripts keep CR LF at the ends of their lines."),
+        click.option(
             "--follow-links",
             is_flag=True,
             help="Follow links to skills anywhere on this machine; links in archives are never followed.",
@@ -99,6 +106,8 @@ def import_(
     take_over: Sequence[str],
     packages: Literal["infer", "declared"] | None,
     nested: Literal["keep", "split"],
+    names: str | None,
+    keep_bytes: bool,
     follow_links: bool,
     review: bool,
     watch: bool,
@@ -112,6 +121,7 @@ def import_(
     refused skill does not stop the others. Skills that have not changed since the last import are not published again.
     """
     options = _options(namespace, permissions, dry_run, packages, nested)
+    options["names"], options["keep_bytes"] = names or "", keep_bytes
     options["review"] = review
     options["take_over"] = take_over
     sources = ImportPaths(paths, follow_links, is_local=True)
@@ -134,6 +144,8 @@ def sync(
     source: str | None,
     packages: Literal["infer", "declared"] | None,
     nested: Literal["keep", "split"],
+    names: str | None,
+    keep_bytes: bool,
     follow_links: bool,
     review: bool,
     watch: bool,
@@ -144,6 +156,7 @@ def sync(
 ) -> None:
     """Import new and changed skills of each DIR, and list removed skills."""
     options = _options(namespace, permissions, dry_run, packages, nested)
+    options["names"], options["keep_bytes"] = names or "", keep_bytes
     options["review"] = review
     options["prune"] = prune
     options_of = _with_source(options, source, folders)

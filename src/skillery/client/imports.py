@@ -26,6 +26,10 @@ class ImportOptions(TypedDict, total=False):
     take_over: Sequence[str]
     packages: Literal["infer", "declared"]
     nested: Literal["keep", "split"]
+    names: str
+    """Encoding of the names in a zip that are not UTF-8."""
+    keep_bytes: bool
+    """Scripts keep CR LF at the ends of their lines."""
     dry_run: bool
     prune: bool
     review: bool

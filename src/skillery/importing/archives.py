@@ -153,16 +153,16 @@ _HINT = "Send a .zip, .skill, .tar.gz, .tgz or .tar of folders with a SKILL.md."
 
 
 @contextmanager
-def open_archive(file: BinaryIO, limits: ImportLimits, folder: Path) -> Iterator[Archive]:
+def open_archive(file: BinaryIO, limits: ImportLimits, folder: Path, names: str = "") -> Iterator[Archive]:
     """Context manager that opens an archive of any supported format. Blocking.
 
-    A compressed tar is unpacked into a file without a name in `folder`. Raise InvalidArchive if the archive is
-    malformed or has an unsafe entry. Raise ArchiveTooLarge if the archive exceeds the limits. Both are raised when the
-    context is entered.
+    A compressed tar is unpacked into a file without a name in `folder`. `names` is the encoding of names in a zip that
+    are not UTF-8, or "" to find it. Raise InvalidArchive if the archive is malformed or has an unsafe entry. Raise
+    ArchiveTooLarge if the archive exceeds the limits. Both are raised when the context is entered.
     """
     start = _start(file)
     if start.startswith(_ZIPS):
-        zipped = ZipArchive(file, limits)
+        zipped = ZipArchive(file, limits, names)
         try:
             yield zipped
         finally:

@@ -39,6 +39,10 @@ class Entry(NamedTuple):
     target: str
     place: Any
     """Position of the content in the archive. The type depends on the format."""
+    encoding: str = ""
+    """The encoding in which the path was read, if the archive does not state it."""
+    has_mode: bool = True
+    """False if the archive does not say whether files are executable."""
 
 
 class Archive(Protocol):

@@ -88,12 +88,15 @@ class Importer:
             raise StorageFull(hint="Nothing more was imported. Free space on the server.") from error
 
     @asynccontextmanager
-    async def opened(self, file: BinaryIO, limits: ImportLimits | None = None) -> AsyncIterator[Archive]:
+    async def opened(
+        self, file: BinaryIO, limits: ImportLimits | None = None, names: str = ""
+    ) -> AsyncIterator[Archive]:
         """Context manager that opens an archive in the threads of archives, so that other work does not wait for it.
 
-        Raise InvalidArchive or ArchiveTooLarge. Without `limits`, those of imports apply.
+        Raise InvalidArchive or ArchiveTooLarge. Without `limits`, those of imports apply. `names` is the
+        encoding of names in a zip that are not UTF-8.
         """
-        opening = open_archive(file, limits or self.limits, self._folder)
+        opening = open_archive(file, limits or self.limits, self._folder, names)
         archive = await IMPORTS.run(opening.__enter__)
         try:
             yield archive
@@ -112,11 +115,17 @@ class Importer:
         """
         check_permissions(options.permissions)
         async with AsyncExitStack() as stack:
-            archive = await stack.enter_async_context(self.opened(file))
+            archive = await stack.enter_async_context(self.opened(file, names=options.names))
             finder, located = await IMPORTS.run(_find_skills, archive, options)
             folders = frozenset(root.rpartition("/")[2] for root in located.roots)
             skill_reader = SkillReader(
-                archive, self._bundles, options.namespace, options.permissions, options.name, folders
+                archive,
+                self._bundles,
+                options.namespace,
+                options.permissions,
+                options.name,
+                folders,
+                options.keep_bytes,
             )
             aliases = await self._aliases(identity, options, located.roots, finder, skill_reader)
             skills = len(located.roots) + len(located.merged)

@@ -21,6 +21,7 @@ from skillery.formats.semver import Version
 from skillery.formats.skill_md import SkillMd
 from skillery.formats.skill_toml import renamed_toml
 from skillery.formats.wording import quoted
+from skillery.formats.words import normalized
 from skillery.importing.aliases import FILES_PART
 from skillery.importing.entries import Archive
 from skillery.importing.finder import SKILL_MD, SKILL_TOML, LocatedSkill
@@ -73,9 +74,10 @@ class SkillReader:
         permissions: Mapping[str, Any] | None,
         archive_name: str,
         folders: frozenset[str],
+        keep_bytes: bool = False,
     ) -> None:
         """`folders` are the folder names of all skills. A skill at the root of the archive that states no name is named
-        after `archive_name`.
+        after `archive_name`. With `keep_bytes`, scripts keep CR LF.
         """
         self._archive = archive
         self._limits = limits
@@ -83,6 +85,7 @@ class SkillReader:
         self._permissions = permissions
         self._archive_name = archive_name
         self._folders = folders
+        self._keep_bytes = keep_bytes
         self._named_as_folders = frozenset(self._below(folder) for folder in folders)
 
     def is_other_folder(self, skill: LocatedSkill, name: str) -> bool:
@@ -103,9 +106,7 @@ class SkillReader:
         repairs = Repairs()
         if skill_row.renamed:
             repairs.note("file_name", f"{quoted(skill_row.renamed)} is taken as {SKILL_MD}", file=skill_row.renamed)
-        files = tuple(
-            BundleFile(path, self._archive.read(entry), entry.executable) for path, entry in skill_row.files.items()
-        )
+        files = self._read_files(skill_row, repairs)
         by_path = {file.path: file for file in files}
         read = read_skill_md(by_path[SKILL_MD].content)
         repairs.listed.extend(read.repairs)
@@ -115,6 +116,33 @@ class SkillReader:
         skill = read_foreign_skill(read.skill_md, skill_row.folder or self._archive_name, self._folders, repairs)
         needs = read_needs({path: file.content for path, file in by_path.items()}, repairs)
         return self._without_toml(skill_row, read.skill_md, files, skill, repairs)._replace(needs=needs)
+
+    def _read_files(self, skill: LocatedSkill, repairs: Repairs) -> tuple[BundleFile, ...]:
+        """Return the files as they are stored. The files of a skill with a skill.toml, which may be an export, keep
+        their paths and bytes.
+        """
+        changes = SKILL_TOML not in skill.files
+        encodings = {entry.encoding for entry in skill.files.values()} - {""}
+        for encoding in sorted(encodings):
+            names = [path for path, entry in skill.files.items() if entry.encoding == encoding]
+            message = (
+                f"{len(names)} names of files, such as {quoted(names[0])}, are read in the encoding {encoding} "
+                "(--names ENCODING chooses another one)"
+            )
+            repairs.note("file_name_encoding", message)
+        files = []
+        for path, entry in skill.files.items():
+            content = self._archive.read(entry)
+            is_script = content.startswith(b"#!")
+            if changes and not self._keep_bytes and (is_script or path.endswith(".sh")) and _is_crlf_text(content):
+                content = content.replace(b"\r\n", b"\n")
+                message = "the lines of this script end in CR LF; they are stored with LF (--keep-bytes keeps them)"
+                repairs.note("line_ends", message, file=path)
+            stored_path = normalized("NFC", path) if changes else path
+            if stored_path != path:
+                repairs.note("nfc", f"the path {quoted(path)} is stored in the Unicode form NFC", file=path)
+            files.append(BundleFile(stored_path, content, entry.executable or (is_script and not entry.has_mode)))
+        return tuple(files)
 
     def _without_toml(
         self,
@@ -207,6 +235,10 @@ class SkillReader:
                 size_bytes=size,
                 max_bytes=limits.max_bytes,
             )
+
+
+def _is_crlf_text(content: bytes) -> bool:
+    return b"\r\n" in content and b"\0" not in content
 
 
 def is_export(manifest: Manifest, files: tuple[BundleFile, ...]) -> bool:

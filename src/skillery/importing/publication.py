@@ -66,6 +66,10 @@ class ImportOptions(NamedTuple):
     """The handling of undeclared packages. None means the setting of the server."""
     split: bool = False
     """True if a SKILL.md below another skill's folder is a separate skill."""
+    names: str = ""
+    """The encoding of names in a zip that are not UTF-8, or "" to find it."""
+    keep_bytes: bool = False
+    """True if scripts keep CR LF at the ends of their lines."""
     is_new: bool = False
     """True if each skill must be new, or the same as the stored skill."""
 

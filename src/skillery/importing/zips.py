@@ -10,7 +10,8 @@ import stat
 import struct
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import BinaryIO
 
 from skillery.errors import ArchiveTooLarge, InvalidArchive
@@ -43,8 +44,9 @@ _ENCRYPTED = 0x41
 
 
 class ZipArchive:
-    def __init__(self, file: BinaryIO, limits: ImportLimits) -> None:
-        """Read and check the directory. The caller closes the file.
+    def __init__(self, file: BinaryIO, limits: ImportLimits, names: str = "") -> None:
+        """Read and check the directory. The caller closes the file. `names` is the encoding of names that are not
+        UTF-8, or "" to find it.
 
         Raise InvalidArchive if the archive is malformed or has an unsafe entry, and ArchiveTooLarge if it exceeds the
         limits.
@@ -56,9 +58,9 @@ class ZipArchive:
             raise broken(f"is not a readable zip ({_why(error)})", None) from None
         sizes = Sizes(limits)
         try:
-            self.entries: Sequence[Entry] = [
-                entry for info in self._zip.infolist() if (entry := self._entry(info, sizes)) is not None
-            ]
+            infos = self._zip.infolist()
+            self._encoding = names or (found_encoding(infos, self._texts(infos)) if any(map(_legacy, infos)) else "")
+            self.entries: Sequence[Entry] = [entry for info in infos if (entry := self._entry(info, sizes)) is not None]
         except BaseException:
             self._zip.close()
             raise
@@ -68,6 +70,23 @@ class ZipArchive:
 
     def close(self) -> None:
         self._zip.close()
+
+    def _texts(self, infos: Iterable[zipfile.ZipInfo]) -> list[bytes]:
+        """Return the contents of SKILL.md files, _MOST_TEXT bytes together."""
+        texts, left = list[bytes](), _MOST_TEXT
+        for info in infos:
+            is_skill_md = info.filename.lower().endswith("skill.md") and not info.flag_bits & _ENCRYPTED
+            if not is_skill_md or info.compress_type not in _METHODS:
+                continue
+            if left <= 0 or len(texts) == _MOST_TEXTS:
+                break
+            try:
+                with self._zip.open(info) as content:
+                    texts.append(content.read(left))
+            except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, NotImplementedError):
+                continue  # `read` raises this error if the skill is imported
+            left -= len(texts[-1])
+        return texts
 
     def _read(self, info: zipfile.ZipInfo, path: str) -> bytes:
         try:
@@ -83,12 +102,14 @@ class ZipArchive:
 
     def _entry(self, info: zipfile.ZipInfo, sizes: Sizes) -> Entry | None:
         """Return the entry, or None for a folder. Raise InvalidArchive if the entry is unsafe."""
-        path = safe_path(_name(info))
+        name, encoding = _name(info, self._encoding)
+        path = safe_path(name)
         sizes.add(path, info.file_size)
         if info.flag_bits & _ENCRYPTED:
             raise refuse(path, "is encrypted", "Nothing was imported. Pack it without a password.")
         mode = info.external_attr >> 16
-        if info.filename.endswith("/") or stat.S_ISDIR(mode) or not path:
+        # Windows may end the name of a folder with a backslash.
+        if name.endswith("/") or stat.S_ISDIR(mode) or not path or (name.endswith("\\") and not info.file_size):
             return None
         if stat.S_IFMT(mode) and not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
             raise refuse(path, "is not a file, folder or link", "Nothing was imported. Leave devices and pipes out.")
@@ -98,23 +119,86 @@ class ZipArchive:
         if info.file_size > RATIO_BYTES and info.file_size > MAX_RATIO * max(1, info.compress_size):
             raise refuse(path, f"unpacks to more than {MAX_RATIO} times its size", "Nothing was imported.")
         if not stat.S_ISLNK(mode):
-            return Entry(path, info.file_size, bool(mode & 0o111), "", info)
+            return Entry(path, info.file_size, bool(mode & 0o111), "", info, encoding, has_mode=bool(mode))
         if info.file_size > MAX_TARGET_BYTES:
             raise refuse(path, "is a link whose target is too long")
         return Entry(path, 0, False, safe_target(path, self._read(info, path).decode("utf-8", "surrogateescape")), info)
 
 
-def _name(info: zipfile.ZipInfo) -> str:
-    """Return the name of an entry.
+# -- Names of entries --------------------------------------------------------------------------------------------------
+# A name is UTF-8 if its flag, an extra field or its bytes say so. Otherwise, its encoding is that of the system that
+# made the archive. No field of a zip names this encoding.
+
+
+ENCODINGS = ("gb18030", "cp932", "big5", "euc-kr")
+"""The encodings that are tried, in this order. The first one in which a SKILL.md mentions a name is used."""
+ALLOWED_ENCODINGS = frozenset({
+    *ENCODINGS, "gbk", "big5hkscs", "cp949", "euc-jp", "shift_jis", "cp437", "cp850", "cp852", "cp866", "cp874",
+    *(f"cp{number}" for number in range(1250, 1259)), "koi8-r", "koi8-u", "latin-1",
+})  # fmt: skip
+_MOST_NAMES = 200
+_MOST_TEXT = 256 * 1024
+_MOST_TEXTS = 100
+_UNICODE_PATH = 0x7075
+
+
+def _name(info: zipfile.ZipInfo, encoding: str) -> tuple[str, str]:
+    """Return the name of an entry, and its encoding if the archive does not state it, else "".
 
     Not `info.filename`: many programs write UTF-8 without marking it, and zipfile cuts names at a NUL.
     """
-    if info.flag_bits & _UTF8:
-        return info.orig_filename
+    if not _legacy(info):
+        return _unicode_name(info) or info.orig_filename, ""
+    raw = _raw(info)
     try:
-        return info.orig_filename.encode("cp437").decode()
+        return raw.decode(encoding or "cp437"), encoding or "cp437"
     except UnicodeError:
-        return info.orig_filename
+        return info.orig_filename, "cp437"
+
+
+def _legacy(info: zipfile.ZipInfo) -> bool:
+    """Return whether the name of an entry is not UTF-8."""
+    return _unicode_name(info) is None and not info.flag_bits & _UTF8
+
+
+def _unicode_name(info: zipfile.ZipInfo) -> str | None:
+    """Return the name in the extra field of Info-ZIP (0x7075), or the name without a flag if its bytes are UTF-8."""
+    if info.flag_bits & _UTF8:
+        return None
+    raw, at = _raw(info), 0
+    try:
+        while at + 4 <= len(info.extra):
+            kind, length = struct.unpack_from("<HH", info.extra, at)
+            field = info.extra[at + 4 : at + 4 + length]
+            # The checksum shows that no program has renamed the entry without the field.
+            if kind == _UNICODE_PATH and field[:1] == b"\x01" and field[1:5] == struct.pack("<I", zlib.crc32(raw)):
+                return field[5:].decode()
+            at += 4 + length
+        return raw.decode()
+    except UnicodeError:
+        return None
+
+
+def _raw(info: zipfile.ZipInfo) -> bytes:
+    return info.orig_filename.encode("cp437")
+
+
+def found_encoding(infos: Sequence[zipfile.ZipInfo], texts: Sequence[bytes]) -> str:
+    """Return the first of ENCODINGS in which a SKILL.md mentions a name of the archive, or "" if no SKILL.md does.
+
+    `texts` are the contents of SKILL.md files. At most _MOST_NAMES names and _MOST_TEXT bytes are compared.
+    """
+    raw = [_raw(info) for info in islice(filter(_legacy, infos), _MOST_NAMES)]
+    for encoding in ENCODINGS:
+        try:
+            names = {segment for name in raw for segment in name.decode(encoding).replace("\\", "/").split("/")}
+        except UnicodeError:
+            continue
+        words = [name for name in names if not name.isascii()]
+        for text in (part.decode(kind, "ignore") for part in texts for kind in ("utf-8", encoding)):
+            if any(word in text for word in words):
+                return encoding
+    return ""
 
 
 def _count_entries(file: BinaryIO, most: int) -> None:

@@ -23,6 +23,7 @@ from skillery.http.gate import Gate
 from skillery.http.operations import BINARY, JSON, Body, Operation, Response, in_query
 from skillery.http.requests import BODY_SILENCE_SECONDS, HttpRefusal, chunks_of, disconnected, only, send_bytes
 from skillery.importing import Begun, Importer, ImportOptions, SkillReport, Summary
+from skillery.importing.zips import ALLOWED_ENCODINGS
 from skillery.methods.errors import INVALID_REQUEST, encode, error_object, is_refusal, plain_error, unexpected
 from skillery.publishing.package_locks import Mode
 
@@ -41,6 +42,8 @@ _PARAMS = {
     "dry_run": "true: report what the import would do, and change nothing.",
     "review": "true: each new version waits for a review.",
     "packages": "infer: lock undeclared packages too. declared: lock only declared packages.",
+    "names": "Encoding of the names in a zip that are not UTF-8, e.g. gb18030.",
+    "keep_bytes": "true: scripts keep CR LF at the ends of their lines.",
     "nested": "split: a SKILL.md in the folder of another skill is a separate skill. keep: it is a file of that skill.",
 }
 _PACKAGES: dict[str, Mode] = {"infer": "lock", "declared": "off"}
@@ -79,6 +82,8 @@ def options_of(scope: Any) -> ImportOptions:
         dry_run=_flag(fields, "dry_run"),
         review=_flag(fields, "review"),
         packages=_packages(fields["packages"]) if "packages" in fields else None,
+        names=_encoding(fields["names"]) if "names" in fields else "",
+        keep_bytes=_flag(fields, "keep_bytes"),
         split=_nested(fields.get("nested", "keep")) == "split",
     )
 
@@ -129,6 +134,18 @@ def _flag(values: dict[str, str], key: str) -> bool:
     if text not in _FLAGS:
         raise InvalidParams(f"the parameter {key!r} is {quoted(text)}", hint="Write true or false.", param=key)
     return _FLAGS[text]
+
+
+def _encoding(text: str) -> str:
+    name = text.lower().replace("euc_", "euc-")
+    if name not in ALLOWED_ENCODINGS:
+        near = did_you_mean(name, ALLOWED_ENCODINGS)
+        raise InvalidParams(
+            f"the parameter 'names' is {quoted(text)}{near}",
+            hint=f"Write one of {', '.join(sorted(ALLOWED_ENCODINGS))}.",
+            param="names",
+        )
+    return name
 
 
 def _nested(text: str) -> str:
