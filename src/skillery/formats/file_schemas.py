@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from skillery.formats import examples, manifest, paths, requirements, tools
+from skillery.formats import examples, manifest, manifest_tables, paths, requirements, tools
 from skillery.formats.inputs import InputType
 from skillery.formats.names import MAX_LENGTH, PATTERN, SECRET_NAME
 from skillery.formats.semver import VERSION_PATTERN
@@ -30,7 +30,7 @@ class LimitsTable(msgspec.Struct):
     cpus: Annotated[float, Meta(gt=0)] | UnsetType = UNSET
     disk_mb: Annotated[int, Meta(ge=1, description="Files in MiB")] | UnsetType = UNSET
     timeout_ms: (
-        Annotated[int, Meta(ge=1, le=manifest.MAX_TIMEOUT_MS, description="Time in milliseconds")] | UnsetType
+        Annotated[int, Meta(ge=1, le=manifest_tables.MAX_TIMEOUT_MS, description="Time in milliseconds")] | UnsetType
     ) = UNSET
 
 
