@@ -20,6 +20,10 @@ CHROMIUM := .tools/chromium/chromium
 AXE := .tools/axe/.installed-4.14.1
 PLUGINS := $(dir $(wildcard plugins/*/pyproject.toml))
 CELLBLOCK := packages/cellblock/
+NATIVE := $(CELLBLOCK)pyproject.toml $(CELLBLOCK)build_native.py $(wildcard $(CELLBLOCK)native/*)
+ZIG := .tools/ziglang/.installed-0.17.1
+COMPILER := $(if $(CC:cc=)$(shell command -v cc || command -v gcc),,$(ZIG))
+QEMU := .tools/qemu/qemu-aarch64
 PACKAGES := $(CELLBLOCK) $(PLUGINS) packages/skills-protocol-conformance/
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE := # if a machine sets it, each process of the tests compiles its imports again
@@ -33,21 +37,31 @@ $(UV):
 	@echo "make: downloading uv from PyPI into .tools (20 MB, 40 MB on the disk)"
 	@PIP_ROOT_USER_ACTION=ignore $(PYTHON) -m pip install --quiet --no-warn-script-location --target .tools 'uv>=0.8,<1'
 
-.venv/.server: $(UV) requirements-server.lock pyproject.toml $(CELLBLOCK)pyproject.toml ## Skillery alone, without plugins and development tools
+.venv/.server: $(UV) requirements-server.lock pyproject.toml $(NATIVE) | $(COMPILER) ## Skillery alone, without plugins and development tools
 	@echo "make: installing Skillery and $$(grep -c ^[a-z] requirements-server.lock) packages into .venv" \
 	  "(45 MB to download, 140 MB on the disk); plugins and development tools are not needed"
 	@$(UV) venv --quiet --allow-existing --python $(PYTHON) .venv
 	@$(UV) pip sync --quiet --require-hashes --python $(BIN)/python requirements-server.lock
-	@$(UV) pip install --quiet --no-deps --no-build-isolation --python $(BIN)/python --editable . --editable $(CELLBLOCK)
+	@PYTHONPATH=$(CURDIR)/.tools/ziglang $(UV) pip install --quiet --no-deps --no-build-isolation --python $(BIN)/python \
+	  --editable . --editable $(CELLBLOCK)
 	@touch $@
 
-.venv/.installed: $(UV) requirements.lock pyproject.toml $(PACKAGES:%=%pyproject.toml)
+.venv/.installed: $(UV) requirements.lock pyproject.toml $(PACKAGES:%=%pyproject.toml) $(NATIVE) | $(COMPILER)
 	@echo "make: installing Skillery, its plugins and the tools of developers into .venv (700 MB on the disk)"
 	$(UV) venv --quiet --allow-existing --python $(PYTHON) .venv
 	$(UV) pip sync --quiet --compile-bytecode --require-hashes --python $(BIN)/python requirements.lock
-	$(UV) pip install --quiet --compile-bytecode --no-deps --no-build-isolation --python $(BIN)/python \
+	PYTHONPATH=$(CURDIR)/.tools/ziglang $(UV) pip install --quiet --compile-bytecode --no-deps --no-build-isolation --python $(BIN)/python \
 	  --editable . $(PACKAGES:%=--editable %)
 	touch $@
+
+$(ZIG): | $(UV) ## C compiler, for machines without one and for the tests of cellblock
+	@echo "make: downloading the C compiler of Zig from PyPI into .tools (101 MB, 400 MB on the disk)"
+	@rm -rf $(@D)
+	@$(UV) pip install --quiet --python $(PYTHON) --target $(@D) ziglang==$(@:$(@D)/.installed-%=%) && touch $@ || \
+	  echo "cellblock: no C compiler. Install gcc or clang, or allow pip to fetch ziglang (101 MB)." >&2
+
+$(QEMU): ## emulator of aarch64, used by the tests of cellblock
+	$(CELLBLOCK)tests/fetch-qemu $@
 
 $(BWRAP): # no prerequisites: the target may be a link to a system file with an old timestamp
 	plugins/skillery-bubblewrap/fetch-bwrap $@
@@ -145,7 +159,7 @@ check: install ## check style, types, import contracts, and calls with foreign t
 	$(BIN)/python -m checks
 	$(BIN)/pytest -q tests/docs/test_foreign_text_calls.py
 
-TEST_TOOLS := $(BWRAP) $(SKILLS_CLI) $(CONFORMANCE) $(WEED) $(OPENBAO) $(RAY) $(FORMER_SDKS) $(OIDC_PROVIDER) $(CLIENT_JS_TOOLS) $(CHROMIUM) $(AXE)
+TEST_TOOLS := $(ZIG) $(QEMU) $(BWRAP) $(SKILLS_CLI) $(CONFORMANCE) $(WEED) $(OPENBAO) $(RAY) $(FORMER_SDKS) $(OIDC_PROVIDER) $(CLIENT_JS_TOOLS) $(CHROMIUM) $(AXE)
 PYTEST := $(BIN)/pytest -n auto --dist worksteal
 
 test: check $(TEST_TOOLS) ## every feature once, and all cases of what changed; FULL=web,postgres: all cases of these; FULL=none: core only

@@ -21,7 +21,7 @@ __attribute__((noreturn)) void _start(void) {
             SYS(SYS_write, SERVER, &status, sizeof status);
             break;
         }
-        while ((int)SYS(SYS_ppoll, ends, 2, 0, 0, SIGNAL_SET_BYTES) <= 0)
+        while ((int)SYS(SYS_ppoll, ends, 2, 0, 0, 0) <= 0)
             ;
         if (ends[0].revents)
             break;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import struct
 import sys
 from collections.abc import Sequence
 from functools import lru_cache
@@ -11,6 +12,7 @@ from glob import glob
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from cellblock.inside.link import ID_MAP_BYTES, id_map
 from cellblock.values import Limits, Mount
 
 MEBIBYTE = 1 << 20
@@ -122,7 +124,16 @@ def make_plan(
         "filter": filters.usual.hex(),
         "network_filter": filters.network.hex(),
         "environment": None,
+        "helper": helper(),
     }
+
+
+def helper() -> str:
+    """Return which helper forks runs: `c` (packages/cellblock/native), or `hex` (`inside/calls.py`) for comparison."""
+    name = os.environ.get("CELLBLOCK_HELPER", "c")
+    if name not in {"c", "hex"}:
+        raise ValueError(f"CELLBLOCK_HELPER is {name!r}: it must be c or hex")
+    return name
 
 
 def mount_entries(mounts: Sequence[Mount], *, root: bool) -> list[dict[str, Any]]:
@@ -145,6 +156,43 @@ def look(path: str) -> tuple[str, bool]:
 
 seen = lru_cache(maxsize=4096)(look)
 """A cached `look`, for folders that never change."""
+
+
+# -- An order to fork a run: `struct order` of native/cell.c -----------------------------------------------------------
+
+
+VERSION = 1
+AHEAD, SHARES_MEMORY, IS_BOUND = 1, 2, 4
+HEAD = struct.Struct(f"=2I{ID_MAP_BYTES}s3q")
+"""Version, flags, the text of the id maps, gid, uid, slot. The number of the order goes to NUMBER_AT."""
+NUMBER_AT = 8
+PARAMETERS = struct.Struct("=2I9Q")
+"""The port of the proxy inside the run or 0, a reserved field, and the limits in the order of LIMITS."""
+LIMITS = (
+    "processes",
+    "descriptors",
+    "file_bytes",
+    "address_bytes",
+    "address_ceiling",
+    "disk_bytes",
+    "disk_files",
+    "tmp_bytes",
+    "shm_bytes",
+)
+AFFINITY_BYTES = 128
+
+
+def parameters(limits: dict[str, int], affinity: Sequence[int], port: int | None) -> bytes:
+    """Return the part of an order that is equal for all runs with the same parameters."""
+    processors = sum(1 << number for number in affinity).to_bytes(AFFINITY_BYTES, "little")
+    return PARAMETERS.pack(port or 0, 0, *(limits[name] for name in LIMITS)) + processors
+
+
+def order(uid: int, slot: int, parameters: bytes, *, ahead: bool, shares_memory: bool) -> bytes:
+    """Return an order without its number. The slot is -1 for a new net namespace."""
+    is_bound = any(parameters[-AFFINITY_BYTES:])
+    flags = AHEAD * ahead | SHARES_MEMORY * shares_memory | IS_BOUND * is_bound
+    return HEAD.pack(VERSION, flags, id_map(uid), uid, uid, slot) + parameters
 
 
 # -- The interpreter that runs the programs of `inside` ----------------------------------------------------------------

@@ -96,8 +96,8 @@ class ZygoteAnswers:
                 answer.set_exception(ZygoteLost())
         self._answers.clear()
 
-    async def ask(self, messages: list[bytes], descriptors: tuple[int, ...] = ()) -> Received:
-        """Send a request and return its answer, which begins with a NUMBER.
+    async def ask(self, messages: list[bytes], descriptors: tuple[int, ...] = (), *, number_at: int = 0) -> Received:
+        """Send a request and return its answer, which begins with a NUMBER. Each message has it at `number_at`.
 
         Raise ZygoteLost if there is no answer, and OSError if descriptors of the answer were lost.
         A request may have several messages. The last one carries the descriptors.
@@ -109,7 +109,9 @@ class ZygoteAnswers:
         self._answers[number] = time.monotonic() + SEND_SECONDS, answer
         whole = False
         try:
-            await self._send([NUMBER.pack(number) + message for message in messages], descriptors)
+            packed = NUMBER.pack(number)
+            numbered = [message[:number_at] + packed + message[number_at:] for message in messages]
+            await self._send(numbered, descriptors)
             whole = True
             if number in self._answers:
                 self._answers[number] = time.monotonic(), answer

@@ -144,12 +144,19 @@ class Zygote:
         *,
         ahead: bool,
     ) -> Received:
-        namespace = SLOTS_FROM + slot if slot >= 0 else -1
-        order = ORDER.pack(id_map(uid), uid, uid, namespace, ahead)
         group_files: AbstractContextManager[list[int]] = group.group_files() if group else nullcontext([])
+        known = self._parameters(demand, tuple(affinity))
         with group_files as opened:
-            order += self._unless_known(self._parameters(demand, tuple(affinity)), slot, len(opened))
-            received = await self._forks.ask([order], (*ends.theirs, *opened))
+            if self._plan["helper"] == "hex":
+                namespace = SLOTS_FROM + slot if slot >= 0 else -1
+                order = ORDER.pack(id_map(uid), uid, uid, namespace, ahead)
+                order += self._unless_known(known, slot, len(opened))
+                number_at = 0
+            else:
+                shares = demand.limits.memory_mb >= SHARED_FROM_MB
+                order = interpreter.order(uid, slot, known, ahead=ahead, shares_memory=shares)
+                number_at = interpreter.NUMBER_AT
+            received = await self._forks.ask([order], (*ends.theirs, *opened), number_at=number_at)
         ends.handed_over()
         return received
 
@@ -166,13 +173,16 @@ class Zygote:
         return parameters
 
     def _parameters(self, demand: Demand, affinity: tuple[int, ...]) -> bytes:
-        """Return the parameters of a run as JSON. Most runs have the same ones."""
+        """Return the parameters of a run in the format of the helper. Most runs have the same ones."""
         known = self._encoded.get((demand, affinity))
         if known is None:
             limits = tree_limits(demand.limits, cgroups=self._plan["cgroups"], base=self.base_bytes)
-            shares = demand.limits.memory_mb >= SHARED_FROM_MB
-            parameters = {"limits": limits, "affinity": affinity, "port": demand.port, "shares_memory": shares}
-            known = json.dumps(parameters).encode()
+            if self._plan["helper"] == "hex":
+                shares = demand.limits.memory_mb >= SHARED_FROM_MB
+                parameters = {"limits": limits, "affinity": affinity, "port": demand.port, "shares_memory": shares}
+                known = json.dumps(parameters).encode()
+            else:
+                known = interpreter.parameters(limits, affinity, demand.port)
             if len(self._encoded) >= REMEMBERED:
                 self._encoded.clear()
             self._encoded[demand, affinity] = known

@@ -291,20 +291,3 @@ class Written:
     def argument_address(self, position: int, argument: int) -> int:
         """Return the address of an argument (0 is the first) of a call. It holds eight bytes."""
         return self.address_of(position) + ARGUMENTS_AT + 8 * argument
-
-
-def thread_id_address() -> int:
-    """Return the address where the C library keeps the id of this thread.
-
-    The C library uses this id when the process signals itself. After a fork without the C library, the id is right only
-    if the kernel writes it to this address. Raise SetupError if the address cannot be found.
-    """
-    found = ctypes.c_void_p()
-    own = os.getpid()
-    told = kernel.syscall(kernel.SYS_PRCTL, kernel.PR_GET_TID_ADDRESS, found, 0, 0, 0) == 0
-    start = kernel.thread_address()
-    places = [found.value] if told and found.value else [start + offset for offset in range(0, 2048, 4)]
-    right = [place for place in places if ctypes.c_int.from_address(place).value == own]
-    if len(right) != 1:
-        raise kernel.SetupError("the C library's record of the thread is not to be found")
-    return right[0]

@@ -20,7 +20,7 @@ import gc
 import json
 import os
 
-from . import calls, inmate, kernel, messages, posture
+from . import calls, inmate, kernel, messages, posture, zygote
 from .link import (
     CROWDED,
     HEAD_BYTES,
@@ -111,7 +111,7 @@ class Part:
         self._pidfd = ctypes.c_int(-1)
         order = messages.message([], None)
         answer = messages.message([messages.place_of(self._answer)], messages.rights(received.stop))
-        with calls.Script(descriptors=inmate.CHANNEL + 1) as script:
+        with calls.Script(descriptors=zygote.CHANNEL + 1) as script:
             receive = script.position
             script.add(
                 "order",

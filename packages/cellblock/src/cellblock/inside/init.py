@@ -11,7 +11,13 @@ from __future__ import annotations
 import os
 import struct
 
+from . import kernel
+
 PATH = "/run/skillery/init"
+MISSING = (
+    f"the helper for {os.uname().machine} was not built: reinstall Skillery with a C compiler, or set "
+    "CELLBLOCK_HELPER=hex"
+)
 ADDRESS, PAGE = 0x400000, 0x10000
 EM_X86_64, EM_AARCH64 = 62, 183
 
@@ -117,8 +123,19 @@ def program(machine: str) -> bytes:
     return head + load + stack + code
 
 
-def install(path: str = PATH) -> None:
+def chosen(helper: str) -> bytes:
+    """Return the program that the zygote installs. Raise SetupError if it was not built."""
+    if helper == "hex":
+        return program(os.uname().machine)
+    try:
+        with open(f"{os.path.dirname(__file__)}/init", "rb") as file:  # noqa: PTH120, PTH123
+            return file.read()
+    except FileNotFoundError:
+        raise kernel.SetupError(MISSING) from None
+
+
+def install(content: bytes, path: str = PATH) -> None:
     """Write the program to a file that all users may execute and not read. So the kernel also protects its process."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o111)
-    os.write(descriptor, program(os.uname().machine))
+    os.write(descriptor, content)
     os.close(descriptor)

@@ -11,12 +11,12 @@ Pid 1 reports a failed step to the server over its control socket. As `init`, it
 from __future__ import annotations
 
 import ctypes
-import gc
 import os
 import sys
 
-from . import calls, init, kernel, landlock, lockdown, messages, outlet, posture
+from . import calls, init, kernel, landlock, lockdown, messages, outlet, posture, zygote
 from .link import ID_MAP_BYTES
+from .zygote import CHANNEL
 
 TYPE_CHECKING = False  # importing `typing` for this costs every run milliseconds
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from .kernel import Buffer
 
-CHANNEL = 3
 SIG_BLOCK = 0
 TMPFS = kernel.MS_NOSUID | kernel.MS_NODEV
 PROC = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
@@ -182,31 +181,13 @@ def meet_server() -> None:
 
 def be_second(plan: dict[str, Any], landlock_abi: int, *, ahead: bool) -> NoReturn:
     """Start a session without a terminal, check the state of the locked process, and run the job."""
-    run, wire = plan["run"], plan["wire"]
     try:
         os.close(calls.CONTROL)
         os.setsid()
-        gc.enable()
         kernel.prctl("dumpable", kernel.PR_SET_DUMPABLE, 1)
         wrong = posture.faults(plan, {0, 1, 2, CHANNEL}, landlock_abi)
         if wrong:
             raise kernel.SetupError("posture: " + "; ".join(wrong))
-        if plan["environment"]:
-            plan["reseed"]()
-        if ahead:  # no caller waits for a prepared run yet
-            run.rehearse()
-        os.write(CHANNEL, plan["ready"])
-        job, args = wire.receive(CHANNEL)
-        lockdown.set_cpu_time(job["cpu_seconds"])
     except (kernel.SetupError, OSError) as error:
-        wire.send(CHANNEL, {"op": "broken", "message": in_words(error)})
-        os._exit(1)
-    except EOFError:
-        os._exit(1)  # the server has closed the channel
-    run.serve(CHANNEL, job, args)
-    os._exit(1)  # `serve` never returns; the zygote's code must not continue here
-
-
-def in_words(error: Exception) -> str:
-    """Return the error as text, without any path of the host."""
-    return f"set-up: {os.strerror(error.errno or 0)}" if isinstance(error, OSError) else str(error)
+        zygote.give_up(plan, error)
+    zygote.begin(plan, ahead=ahead)

@@ -285,3 +285,20 @@ def map_program(descriptor: int) -> int:
     length, offset = ctypes.c_size_t(os.fstat(descriptor).st_size), ctypes.c_long(0)
     address = _libc.mmap(None, length, PROT_READ_EXEC, MAP_PRIVATE, descriptor, offset)
     return checked("mmap", int(address))
+
+
+def thread_id_address() -> int:
+    """Return the address where the C library keeps the id of this thread.
+
+    The C library uses this id when the process signals itself. After a fork without the C library, the id is right only
+    if the kernel writes it to this address. Raise SetupError if the address cannot be found.
+    """
+    found = ctypes.c_void_p()
+    own = os.getpid()
+    told = syscall(SYS_PRCTL, PR_GET_TID_ADDRESS, found, 0, 0, 0) == 0
+    start = thread_address()
+    places = [found.value] if told and found.value else [start + offset for offset in range(0, 2048, 4)]
+    right = [place for place in places if ctypes.c_int.from_address(place).value == own]
+    if len(right) != 1:
+        raise SetupError("the C library's record of the thread is not to be found")
+    return right[0]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from . import calls, init, kernel
+from . import init, kernel
 
 TYPE_CHECKING = False  # importing `typing` for this costs every run milliseconds
 if TYPE_CHECKING:
@@ -134,6 +134,7 @@ def build(plan: dict[str, Any]) -> None:
     """Leave the root of the host for good. Afterwards `/` is the root of the sandbox. `/proc` still belongs to the
     host.
     """
+    first_program = init.chosen(plan["helper"])
     turn_away()
     for folder in MOUNT_POINTS:
         os.makedirs(folder, 0o755)
@@ -144,8 +145,11 @@ def build(plan: dict[str, Any]) -> None:
     # Stage two may mount a procfs only where one is visible already; the new one covers this one.
     bind("/proc", "/proc", QUIET | kernel.ATTR_NOEXEC)
     copy_folder(OLD + plan["runtime"], "/run/skillery/runtime")
-    init.install()
-    calls.install()
+    init.install(first_program)
+    if plan["helper"] == "hex":
+        from . import calls
+
+        calls.install()
     for folder in plan["hidden"]:
         hide(folder)
     if plan["environment"]:

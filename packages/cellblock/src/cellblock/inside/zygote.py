@@ -2,9 +2,9 @@
 run.
 
 The zygote talks to the server over one socket (`link`). It first receives the plan. For each run, it receives an order
-with the parameters `limits`, `affinity`, `port` and `shares_memory`, and the descriptors of the run's control socket,
-channel, log and cgroup files (`forks`). It sends `ready` once, and for each run the pidfd. A zygote with preloaded
-packages (`preloading`) sends no descriptors.
+with the descriptors of the run's control socket, channel, log and cgroup files. It sends `ready` once, and for each run
+the pidfd. A zygote with preloaded packages (`preloading`) sends no descriptors. Orders are served by the helper in C
+(`_cell`), or by `forks` if the plan says so.
 """
 
 from __future__ import annotations
@@ -14,14 +14,16 @@ import importlib
 import os
 import resource
 import signal
+import struct
 import sys
 
-from . import calls, forks, kernel, lockdown, root, workshop
+from . import init, kernel, lockdown, root, workshop
 from .link import Link
 
 TYPE_CHECKING = False  # importing `typing` for this costs every start milliseconds
 if TYPE_CHECKING:
-    from typing import Any
+    from collections.abc import Callable
+    from typing import Any, NoReturn
 
 CAP_SETGID, CAP_SETUID, CAP_SYS_ADMIN = 1 << 6, 1 << 7, 1 << 21
 WARM = (
@@ -35,6 +37,15 @@ WARM = (
     "runtime._snapshots",
 )
 DESCRIPTORS = 512
+CHANNEL = 3
+VERSION = 1
+"""The version of the plan and of orders."""
+PLAN = struct.Struct("=2I2i2q16Q2I")
+ROOT, PRELOADED, KEEPS_GROUPS, WITHOUT_LANDLOCK = 1, 2, 4, 8
+FAILURES = {
+    -2: "order: EPROTO: the helper does not fit this version of Skillery, or an order was damaged; reinstall Skillery",
+    -3: "the zygote has more than one thread",
+}
 
 
 def die_with(parent: int) -> None:
@@ -76,11 +87,17 @@ def prepare(server: Link, room: int) -> dict[str, Any]:
     """Build the sandbox from the plan of the server. Return the plan."""
     make_room_for_descriptors()
     plan, group_files = server.hear()
+    if plan["helper"] == "hex":  # import now, because the folder is not visible afterwards
+        from . import forks
+
+        plan["serve"] = forks.serve
+    else:
+        plan |= {"serve": serve, "fork_runs": load()}
     if plan["environment"]:
-        from . import preloading  # import now, because the folder is not visible afterwards
+        from . import preloading
     plan["program"] = bytes.fromhex(plan.pop("filter"))
     plan["network_program"] = bytes.fromhex(plan.pop("network_filter"))
-    plan["thread_id"] = calls.thread_id_address()
+    plan["thread_id"] = kernel.thread_id_address()
     root.enter_own_mounts(plan)
     if kernel.clone(kernel.NEWNS) == 0:
         server.close()
@@ -103,12 +120,108 @@ def prepare(server: Link, room: int) -> dict[str, Any]:
     return plan
 
 
+# -- forking runs with the helper in C (`_cell`, from the folder native) -----------------------------------------------
+
+
+def load() -> Callable[[bytes], int]:
+    """Return the function of the helper. Raise SetupError if the helper was not built."""
+    try:
+        serve: Callable[[bytes], int] = importlib.import_module(f"{__package__}._cell").serve
+    except ImportError:
+        raise kernel.SetupError(init.MISSING) from None
+    return serve
+
+
+def packed(plan: dict[str, Any], link: int, null: int) -> bytes:
+    """Return `struct plan`, followed by both filters."""
+    flags = {
+        ROOT: plan["root"],
+        PRELOADED: plan["environment"],
+        KEEPS_GROUPS: plan["keeps_groups"],
+        WITHOUT_LANDLOCK: plan["without_landlock"],
+    }
+    # A later fork inherits the hard limits, so pid 1 need not read them. RLIM_INFINITY is -1.
+    ceilings = (resource.getrlimit(number)[1] & 0xFFFF_FFFF_FFFF_FFFF for number in range(16))
+    filters = plan["program"], plan["network_program"]
+    return PLAN.pack(
+        VERSION,
+        sum(flag for flag, is_set in flags.items() if is_set),
+        link,
+        null,
+        plan["server"],
+        plan["thread_id"],
+        *ceilings,
+        *map(len, filters),
+    ) + b"".join(filters)
+
+
+def open_null() -> int:
+    """Open /dev/null, also at all lower free numbers, so that no received descriptor has the number of a stream or of
+    the channel.
+    """
+    null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+    while null <= CHANNEL:
+        null = os.dup(null)
+    return null
+
+
+def serve(server: Link, plan: dict[str, Any]) -> None:
+    """Fork runs until the server closes the link. Raise EOFError then."""
+    kernel.ignore(kernel.SIGCHLD)  # the kernel reaps children; the server has a pidfd of each
+    gc.disable()
+    content = packed(plan, server.descriptor, open_null())
+    gc.freeze()
+    result = plan["fork_runs"](content)
+    if result >= 0:
+        begin(plan, ahead=bool(result))
+    if result in FAILURES:
+        raise kernel.SetupError(FAILURES[result])
+    raise EOFError("the server has gone")
+
+
+# -- pid 2 of a run, after its self-check ------------------------------------------------------------------------------
+
+
+def begin(plan: dict[str, Any], *, ahead: bool) -> NoReturn:
+    """Report that pid 2 is ready, wait for its job, and start the code."""
+    run, wire = plan["run"], plan["wire"]
+    try:
+        gc.enable()
+        if plan["environment"]:
+            plan["reseed"]()
+        if ahead:  # no caller waits for a prepared run yet
+            run.rehearse()
+        os.write(CHANNEL, plan["ready"])
+        job, args = wire.receive(CHANNEL)
+        lockdown.set_cpu_time(job["cpu_seconds"])
+    except (kernel.SetupError, OSError) as error:
+        give_up(plan, error)
+    except EOFError:
+        os._exit(1)  # the server has closed the channel
+    run.serve(CHANNEL, job, args)
+    os._exit(1)  # `serve` never returns; the zygote's code must not continue here
+
+
+def give_up(plan: dict[str, Any], error: Exception) -> NoReturn:
+    plan["wire"].send(CHANNEL, {"op": "broken", "message": in_words(error)})
+    os._exit(1)
+
+
+def in_words(error: Exception) -> str:
+    """Return the error as text, without any path of the host."""
+    return f"set-up: {os.strerror(error.errno or 0)}" if isinstance(error, OSError) else str(error)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+
+
 def main(parent: int, control: int, room: int) -> None:
     die_with(parent)
     os.umask(0o022)  # another uid must be able to enter the folders created here
     server = Link(control)
     try:
-        forks.serve(server, prepare(server, room) | {"server": parent})
+        plan = prepare(server, room)
+        plan["serve"](server, plan | {"server": parent})
     except (EOFError, ConnectionError):
         return  # the server has closed the link
     except kernel.SetupError as error:

@@ -1,0 +1,90 @@
+"""A server with one zygote that serves a single order, for a tracer.
+
+    CELLBLOCK_HELPER=… python tests/support/oracle_server.py JSON
+
+The JSON object has `memory_mb`, `affinity`, `port`, `preloaded` and `landlock`. The server prints the pid of the
+process that forks runs, waits for a line, orders a run, closes its channel as soon as the run is ready or has failed,
+and prints how the run ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import platform
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from cellblock import Limits
+from cellblock.filter import rules
+from cellblock.host import groups
+from cellblock.host.plan import base_python, make_plan
+from skillery.builtin.linux_sandbox.cells import Cell, Demand
+from skillery.builtin.linux_sandbox.preloaded import Bounds, Environment, PreloadedZygote
+from skillery.builtin.linux_sandbox.zygotes import Zygote
+from tests.support.processes import eventually_async
+
+UID = 100_500
+
+
+async def serve(order: dict[str, Any], folder: Path) -> None:
+    found = groups.find()
+    root, held = os.geteuid() == 0, found is not None and "memory" in found.controllers
+    filters = rules.filters(platform.machine(), cgroups=held)
+    plan = make_plan(root=root, filters=filters, cgroups=held, without_landlock=not order["landlock"])
+    group = found.make() if found is not None else None
+    if order["preloaded"]:
+        environment = Environment("0" * 64, str(folder), ("json",))
+        uid = UID if root else None
+        zygote: Zygote = PreloadedZygote(base_python(), plan, environment, Bounds(), uid, None)
+    else:
+        zygote = Zygote(base_python(), plan)
+    await zygote.prepare()
+    say(zygote._inner[0] if isinstance(zygote, PreloadedZygote) else zygote.pid)
+    await asyncio.to_thread(sys.stdin.readline)
+    cell = await zygote.cell(
+        Demand(Limits(memory_mb=order["memory_mb"]), order["port"]), UID, order["affinity"], group, ahead=False
+    )
+    say(json.dumps(await ending(cell)))
+    await cell.end()
+    await cell.close()
+    await zygote.close()
+    if group is not None:
+        await group.remove()
+
+
+def say(line: object) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+async def ending(cell: Cell) -> list[Any]:
+    """Return how the run ended: its event, wait status and message."""
+    channel, content = cell.bare_channel, b""
+    channel.setblocking(False)
+    with contextlib.suppress(ConnectionError):
+        while b"ready" not in content and (piece := await asyncio.get_running_loop().sock_recv(channel, 4096)):
+            content += piece
+    await eventually_async(lambda: not cell.lives or is_waiting(cell.pid))
+    channel.close()
+    event = await cell.event()
+    await eventually_async(lambda: not cell.lives)
+    broken = content.decode(errors="replace") if b"broken" in content else ""
+    return [event.event, event.status, event.message, broken] if event else ["lost", 0, "", broken]
+
+
+def is_waiting(pid: int) -> bool:
+    """Return whether the process is `init` and sleeps."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        name, state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[::2]
+        return name.endswith("(init") and state.split()[0] == "S"
+    return False
+
+
+with tempfile.TemporaryDirectory() as folder:
+    Path(folder).chmod(0o755)
+    asyncio.run(serve(json.loads(sys.argv[1]), Path(folder)))
