@@ -13,8 +13,8 @@ import pytest
 
 from cellblock import Limits
 from cellblock.host import plan
+from cellblock.host.zygotes import Zygote
 from skillery.builtin.linux_sandbox.sandbox import LinuxSandbox
-from skillery.builtin.linux_sandbox.zygotes import Zygote
 from skillery.testing.sandbox import Trial
 from tests.sandbox.test_sandbox_warm import running, zygotes
 from tests.support.processes import eventually_async

@@ -22,10 +22,10 @@ from typing import Any
 from cellblock import Limits
 from cellblock.filter import rules
 from cellblock.host import groups
+from cellblock.host.cells import Cell, Demand
 from cellblock.host.plan import base_python, make_plan
-from skillery.builtin.linux_sandbox.cells import Cell, Demand
-from skillery.builtin.linux_sandbox.preloaded import Bounds, Environment, PreloadedZygote
-from skillery.builtin.linux_sandbox.zygotes import Zygote
+from cellblock.host.preloaded import Bounds, Environment, PreloadedZygote
+from cellblock.host.zygotes import Zygote
 from tests.support.processes import eventually_async
 
 UID = 100_500
