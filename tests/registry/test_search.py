@@ -144,7 +144,7 @@ def test_search_groups_identical_skills_and_counts_them(rpc: Rpc, new_name: str,
     assert [one["name"] for one in rest["skills"]] == [f"{new_name}.d.copied"]
 
 
-def test_search_shows_one_of_several_look_alikes(rpc: Rpc, new_name: str, new_word: str) -> None:
+def test_search_shows_the_original_of_look_alikes(rpc: Rpc, new_name: str, new_word: str) -> None:
     said = f"Draws {new_word} charts from tables of sales figures"
     publish(rpc, f"{new_name}.a.draw-charts", description=said)
     publish(rpc, f"{new_name}.b.draw_charts-2", description=f"{said} quickly")
