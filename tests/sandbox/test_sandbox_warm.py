@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import resource
@@ -364,6 +365,19 @@ async def test_a_waiting_engine_uses_no_processor(tmp_path: Path) -> None:
                 await asyncio.sleep(1)  # the period in which the engine does nothing
                 if cpu_ticks() <= before + 1:
                     return
+
+
+async def test_server_with_hundreds_of_descriptors_keeps_its_zygote(tmp_path: Path) -> None:
+    """The zygote has net namespaces at high numbers, and the server passes on its socket at a number of its own."""
+    with contextlib.ExitStack() as held:
+        for _ in range(300 - len(list(Path("/proc/self/fd").iterdir()))):
+            held.callback(os.close, os.dup(0))
+        async with running(tmp_path, prepared=0) as trial:
+            [zygote] = zygotes()
+            code = "import time\ndef main(args): time.sleep(0.5); return args['x']"
+            runs = (trial.value(code, {"x": number}) for number in range(12))
+            assert await asyncio.gather(*runs) == [*range(12)]
+            assert zygotes() == [zygote]
 
 
 def test_a_zygote_with_a_second_thread_refuses_to_fork() -> None:

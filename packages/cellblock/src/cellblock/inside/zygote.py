@@ -55,6 +55,16 @@ def die_with(parent: int) -> None:
         os._exit(1)
 
 
+def lowered(descriptor: int) -> int:
+    """Return the descriptor with the lowest free number.
+
+    A server with many descriptors passes on a high number, which could be that of a net namespace (SLOTS_FROM).
+    """
+    lowest = os.dup(descriptor)
+    os.close(descriptor)
+    return lowest
+
+
 def warm_up() -> dict[str, Any]:
     """Import the modules that every run needs, so that runs inherit the imported modules."""
     sys.path = ["/run/skillery", *(entry for entry in sys.path if entry != ".")]
@@ -218,7 +228,7 @@ def in_words(error: Exception) -> str:
 def main(parent: int, control: int, room: int) -> None:
     die_with(parent)
     os.umask(0o022)  # another uid must be able to enter the folders created here
-    server = Link(control)
+    server = Link(lowered(control))
     try:
         plan = prepare(server, room)
         plan["serve"](server, plan | {"server": parent})
