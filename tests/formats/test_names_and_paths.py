@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from skillery.errors import InvalidName, InvalidPath
 from skillery.formats.names import import_name, is_within, namespace_of, parse_namespace, parse_skill_name
-from skillery.formats.paths import check_paths, parse_path, path_problem
+from skillery.formats.paths import check_paths, parse_path, path_problem, portability_problem
 
 segments = st.from_regex(r"[a-z0-9]{1,4}([_-][a-z0-9]{1,3}){0,2}", fullmatch=True)
 names = st.lists(segments, min_size=1, max_size=5).map(".".join)
@@ -195,3 +195,16 @@ def test_case_and_normal_form_never_make_two_paths(path: str) -> None:
 
 def test_a_path_far_too_long_is_not_looked_through() -> None:
     assert path_problem("a\n" * 1000) == "has 2000 bytes, at most 255 are allowed"
+
+
+@pytest.mark.parametrize(
+    "path", ["a<b", "ab:c", "docs/what?.md", "a*/b", "a|b", "a./b", "a ", "aux.md", "x/CON", "com1.tar.gz", "nul .txt"]
+)
+def test_windows_cannot_store_some_valid_paths(path: str) -> None:
+    assert path_problem(path) is None
+    assert portability_problem(path)
+
+
+@pytest.mark.parametrize("path", ["a/b.md", "console.md", "auxiliary/x", "com10", "a b", "日本/語.md"])
+def test_windows_can_store_ordinary_paths(path: str) -> None:
+    assert portability_problem(path) is None

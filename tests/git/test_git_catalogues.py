@@ -117,3 +117,22 @@ def test_the_marketplace_has_the_name_of_the_server(start_server: Callable[..., 
         assert marketplace(git.clone("_all", "clone"))["name"] == name
         assert marketplace(git.clone("a", "part"))["name"] == f"{name}-a"
         server.stop()
+
+
+def test_shared_repositories_leave_out_paths_that_windows_cannot_store(git: Git, rpc: Rpc, new_name: str) -> None:
+    odd, plain = f"{new_name}.odd", f"{new_name}.plain"
+    rpc("create_skill", manifest=manifest(plain), skill_md="# x\n", files=skill_files())
+    files = [*skill_files(), {"path": "docs/aux.md", "content": "x"}]
+    rpc("create_skill", manifest=manifest(odd), skill_md="# x\n", files=files)
+    checked = rpc("check_skill", manifest=manifest(odd, "2.0.0"), skill_md="# x\n", files=files)
+
+    [finding] = [one for one in checked["findings"] if one["rule"] == "not_portable"]
+    assert (finding["severity"], finding["file"]) == ("warning", "docs/aux.md")
+    shared, own = git.clone(new_name, "shared", "--depth", "1"), git.clone(f"n/{odd}", "own", "--depth", "1")
+    assert [folder.name for folder in (shared / "skills").iterdir()] == [f"{new_name}-plain"]
+    assert {plugin["name"] for plugin in marketplace(shared)["plugins"]} == {f"{new_name}-plain"}
+    assert f"/git/n/{odd}.git" in (shared / "LEFT_OUT.md").read_text()
+    assert (own / f"skills/{new_name}-odd/docs/aux.md").is_file()
+    assert not (own / "LEFT_OUT.md").exists()
+    listed = rpc.http.get(f"/marketplace.json?namespace={new_name}").json()
+    assert {plugin["name"] for plugin in listed["plugins"]} == {f"{new_name}-plain"}

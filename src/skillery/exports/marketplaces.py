@@ -18,6 +18,7 @@ from skillery.exports.skill_exports import Exports
 from skillery.formats.agent_skill import index_name
 from skillery.formats.bundle import SKILL_MD
 from skillery.formats.media_types import is_source
+from skillery.formats.paths import unportable_path
 from skillery.registry.repositories import RepositoryVersion, is_ref, list_branch
 
 # -- Thin plugins: the skills of a namespace without their scripts. The scripts run on the server, over MCP ------------
@@ -177,7 +178,8 @@ class Marketplaces:
                 f"you see no skill of the namespace '{request.namespace}' with the label '{request.label}'",
                 hint="`skillery list` shows the skills that you see.",
             )
-        known = [version for version in versions if version.version_id in facts]
+        portable = {version_id for version_id, entry in facts.items() if unportable_path(entry.files) is None}
+        known = [version for version in versions if version.version_id in portable]
         descriptions = {version_id: entry.description for version_id, entry in facts.items()}
         if request.sources == "git":
             has_branch = is_ref(request.label)

@@ -24,6 +24,8 @@ PATH_HINT = (
     f"and at most {MAX_BYTES} bytes."
 )
 _DRIVE = re.compile(r"[A-Za-z]:")
+_NOT_ON_WINDOWS = re.compile(r'[<>:"|?*]')
+_DEVICE = re.compile(r"CON|PRN|AUX|NUL|(?:COM|LPT)[1-9¹²³]", re.IGNORECASE)
 
 
 def parse_path(text: str) -> str:
@@ -59,6 +61,24 @@ def path_problem(text: str, most: int = MAX_DEPTH) -> str | None:
     The reason is a clause that follows the path in a message.
     """
     return _text_problem(text) or _segment_problem(text.split("/"), most)
+
+
+def portability_problem(path: str) -> str | None:
+    """Return the reason why Windows cannot store a valid path, as a clause after the path, or None if it can."""
+    for segment in path.split("/"):
+        odd = _NOT_ON_WINDOWS.search(segment)
+        if odd:
+            return f"contains {odd[0]!r}, which names of Windows cannot contain"
+        if segment.endswith((".", " ")):
+            return "has a segment that ends with a dot or a space, which Windows removes"
+        if _DEVICE.fullmatch(segment.partition(".")[0].rstrip(" ")):
+            return f"has the segment {quoted(segment)}, which is the name of a device of Windows"
+    return None
+
+
+def unportable_path(paths: Iterable[str]) -> str | None:
+    """Return the first path that Windows cannot store, or None if it can store all paths."""
+    return next((path for path in paths if portability_problem(path) is not None), None)
 
 
 def leads_outside(path: str) -> bool:

@@ -22,8 +22,9 @@ from skillery.exports.facts import Contents, find_many_facts, make_conform
 from skillery.exports.marketplaces import is_script, remote_instructions, thin_folder
 from skillery.formats.agent_skill import MAX_DESCRIPTION, cut
 from skillery.formats.bundle import SKILL_MD
+from skillery.formats.paths import unportable_path
 from skillery.git_views.repositories import BLOB, COMMIT, LENGTH_BYTES, MAGIC, TREE, StoredCommit, StoredTable
-from skillery.git_views.states import Catalogue, Snapshot, State, catalogue_files
+from skillery.git_views.states import Catalogue, Snapshot, State, catalogue_files, left_out_files
 from skillery.registry.repositories import RepositoryVersion
 from skillery.skills.files import FileRow
 
@@ -74,6 +75,8 @@ class Builder:
         self._objects: dict[int, list[int]] = {}
         """The places of all objects of each version."""
         self._descriptions: dict[int, str] = {}
+        self._unportable: dict[int, str] = {}
+        """The first path that Windows cannot store, by the id of the version. Shared repositories leave it out."""
 
     def pieces(self) -> Iterator[bytes]:
         """Yield the kept pack: the compressed objects, and their table. Raise RepositoryTooLarge before any content is
@@ -138,7 +141,11 @@ class Builder:
                 self._descriptions[version.version_id] = known.description
                 if known.is_generated:
                     contents.replace_beginning(skill_md, known.head.encode(), known.skill_md_bytes)
-            yield from self._add_version(version, contents, files[version.version_id])
+            path = unportable_path(file.path.partition("/")[2] for file in files[version.version_id])
+            if path is not None and self._state.is_shared:
+                self._unportable[version.version_id] = path
+            else:
+                yield from self._add_version(version, contents, files[version.version_id])
 
     def _make_conform(self, contents: Contents, version: RepositoryVersion) -> str:
         """Replace SKILL.md by the file that exports show, and return its description."""
@@ -194,18 +201,24 @@ class Builder:
     # -- commits -------------------------------------------------------------------------------------------------
 
     def _add_commit(self, snapshot: Snapshot, earlier: Sequence[StoredCommit]) -> StoredCommit:
-        objects = [place for version in snapshot.versions for place in self._objects[version.version_id]]
-        folders = {version.index_name: (FOLDER, self._folders[version.version_id]) for version in snapshot.versions}
+        versions = [version for version in snapshot.versions if version.version_id not in self._unportable]
+        objects = [place for version in versions for place in self._objects[version.version_id]]
+        folders = {version.index_name: (FOLDER, self._folders[version.version_id]) for version in versions}
         skills = self._add_tree(folders)
         root: Folder = {}
         catalogue: list[int] = []
         state = self._state
-        about = Catalogue(state.owner, state.repository, snapshot.versions, self._descriptions, state.thin)
-        for path, content in catalogue_files(about).items():
+        about = Catalogue(state.owner, state.repository, versions, self._descriptions, state.thin)
+        left_out = [
+            (version, self._unportable[version.version_id])
+            for version in snapshot.versions
+            if version.version_id in self._unportable
+        ]
+        for path, content in (catalogue_files(about) | left_out_files(left_out)).items():
             *folders_of, name = path.split("/")
             catalogue.append(self._add(BLOB, content))
             _folder(root, folders_of)[name] = (FILE, catalogue[-1])
-        for namespace, members in state.thin.members(snapshot.versions).items():
+        for namespace, members in state.thin.members(versions).items():
             thin = self._add_tree(
                 {member.index_name: (FOLDER, self._thin_folders[member.version_id]) for member in members}
             )

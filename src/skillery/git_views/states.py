@@ -25,9 +25,11 @@ from skillery.exports.marketplaces import (
     thin_folder,
     thin_name,
 )
+from skillery.formats.paths import portability_problem
+from skillery.formats.wording import quoted
 from skillery.registry.repositories import LATEST, RepositoryVersion, SkillHistory, is_ref
 
-FORMAT = 2
+FORMAT = 3
 """The version number of the code that makes objects. Increase it if this package makes other objects of a state."""
 ALL = "_all"
 HEAD = f"refs/heads/{LATEST}"
@@ -59,6 +61,11 @@ class State(NamedTuple):
     def head(self) -> str | None:
         """The branch that clients check out, or None if the repository has only tags."""
         return HEAD if any(HEAD in snapshot.refs for snapshot in self.snapshots) else None
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the repository has several skills, so that a file of one skill can break the clone of the others."""
+        return not self.repository.startswith(_OF_SKILL)
 
     def versions(self) -> list[RepositoryVersion]:
         """Return each version once, in the order of the snapshots."""
@@ -133,6 +140,7 @@ def _seconds(version: RepositoryVersion) -> int:
 
 MARKETPLACES = tuple(f"{folder}/marketplace.json" for folder in (".claude-plugin", ".cursor-plugin", ".github/plugin"))
 PLUGIN = "plugin.json"
+LEFT_OUT = "LEFT_OUT.md"
 MCP = "mcp.json"
 SCHEMA = "https://agent-plugins.org/schemas/1.0.0/plugin.schema.json"
 MCP_SCHEMA = "https://agent-plugins.org/schemas/1.0.0/mcp.schema.json"
@@ -165,6 +173,20 @@ def catalogue_files(of: Catalogue) -> dict[str, bytes]:
         files[f"{folder}/{PLUGIN}"] = _text(about)
         files[f"{folder}/{MCP}"] = _text({"$schema": MCP_SCHEMA, "mcpServers": of.thin.servers})
     return files
+
+
+def left_out_files(versions: Sequence[tuple[RepositoryVersion, str]]) -> dict[str, bytes]:
+    """Return the file that names the versions that a shared repository leaves out, each with a path that Windows
+    cannot store.
+    """
+    if not versions:
+        return {}
+    lines = [
+        f"- {version.name} {version.version}: the path {quoted(path)} {portability_problem(path)}.\n"
+        f"  Its own repository has the skill: /git/n/{version.name}.git\n"
+        for version, path in versions
+    ]
+    return {LEFT_OUT: ("# Skills that this repository leaves out\n\n" + "".join(lines)).encode()}
 
 
 def _marketplace(of: Catalogue) -> dict[str, Any]:
