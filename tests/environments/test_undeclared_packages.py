@@ -19,7 +19,7 @@ from skillery.environments.definitions import PackageSources
 from skillery.environments.dependency_locks import choose
 from skillery.formats.import_names import is_known_package, providers_of
 from skillery.formats.imports import MOST, NEVER_FOREIGN, find_imports, own_modules
-from skillery.formats.requirements import inferred_in, mark_inferred, read_lock
+from skillery.formats.requirements import LeftOut, inferred_in, left_out_in, mark_inferred, mark_left_out, read_lock
 from tests.cli.test_cli import skillery
 from tests.conftest import Rpc, Server, manifest, skill_files
 from tests.importing.test_importing import by_path, sent
@@ -351,10 +351,47 @@ def test_packages_that_cannot_be_inferred_are_reported_and_the_others_are_locked
     assert (pins(lock), inferred_in(lock.encode())) == ({"pyyaml": "6.0"}, ("pyyaml",))
     told = {one["message"].split()[1].rstrip(","): one["message"] for one in one["findings"] if one["rule"] == RULE}
     assert "forbidden is denied here" in told["forbidden"]
-    assert "has no wheel" in told["elsewhere"]
+    [left_out] = [one for one in one["findings"] if one["rule"] == "package_left_out"]
+    assert left_out["severity"] == "info"
+    assert "has no wheel" in left_out["message"]
+    lock = packages_rpc("describe_skill", name=f"{new_name}-a")["skill"]["lock"]
+    assert [(entry["name"], entry["tier"], entry["reason"]) for entry in lock["left_out"]] == [
+        ("elsewhere", "inferred", "no_wheel")
+    ]
+    assert "has no wheel" in lock["left_out"][0]["detail"]
     assert "the wheelhouse of this server has no wheel of zzz" in told["zzz"]
     assert "openai-whisper and whisper" in told["whisper"]
     assert pins(lock_of(packages_rpc, f"{new_name}-b")).keys() == {"torn", "frames", "figures"}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import yaml\nimport elsewhere\n",
+        "import yaml, sys\ntry:\n    import elsewhere\nexcept ImportError:\n"
+        "    sys.exit('elsewhere is not installed. Run: pip install elsewhere')\n",
+    ],
+    ids=["raises", "catches"],
+)
+def test_the_hint_names_the_reason_of_a_left_out_package(packages_rpc: Rpc, new_name: str, code: str) -> None:
+    imported(packages_rpc, new_name, {"x.py": code}, packages="infer")
+
+    output = script(packages_rpc, new_name, "x.py")["output"]
+
+    assert output["exit_code"] == 1
+    assert "elsewhere is left out of the packages of this skill: " in output["hint"]
+    assert "has no wheel" in output["hint"]
+
+
+def test_left_out_packages_are_read_from_a_lock() -> None:
+    lock = f"six==1.0 --hash=sha256:{'0' * 64}\n".encode()
+    entry = LeftOut("torch", "optional", "too_large", "900 MB or more; the limit is 256 MB")
+
+    marked = mark_inferred(mark_left_out(lock, [entry]), ["six"])
+
+    assert left_out_in(marked) == (entry,)
+    assert (inferred_in(marked), read_lock(marked)) == (("six",), read_lock(lock))
+    assert left_out_in(b"# Left out: {\n# Left out: []\n" + lock) == ()
 
 
 def test_a_locked_skill_goes_out_and_comes_in_as_it_was(packages_rpc: Rpc, new_name: str) -> None:

@@ -54,6 +54,7 @@ __all__ = [
     "LabelMove",
     "Labels",
     "LeftBehind",
+    "LeftOut",
     "ListedVersion",
     "Lock",
     "LockProblem",
@@ -299,6 +300,17 @@ class EnvironmentState(TypedDict):
     total: NotRequired[int]
 
 
+class LeftOut(TypedDict):
+    """A package that a skill imports and that its runs do not have."""
+
+    name: str
+    tier: Literal["declared", "inferred", "optional"]
+    reason: Literal[
+        "unknown_package", "no_wheel", "conflict", "too_large", "denied", "needs_python", "build_failed", "unavailable"
+    ]
+    detail: str
+
+
 class SkillLock(TypedDict):
     """The locked packages of a skill with dependencies."""
 
@@ -306,6 +318,8 @@ class SkillLock(TypedDict):
     packages: list[SkillPackage] | None
     """null below detail 'full' if the lock is large."""
     environments: list[EnvironmentState]
+    left_out: NotRequired[list[LeftOut]]
+    """Packages that could not be locked."""
 
 
 class Approval(TypedDict):

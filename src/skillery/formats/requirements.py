@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from itertools import takewhile
+from typing import Annotated, Literal, NamedTuple
 
+import msgspec
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
@@ -169,6 +171,41 @@ def inferred_in(lock: bytes) -> tuple[str, ...]:
         return ()
     names = (name.strip() for name in line.removeprefix(_INFERRED).split(","))
     return tuple(canonicalize_name(name) for name in names if _NAME.fullmatch(name))[:MOST]
+
+
+# -- packages that are left out ------------------------------------------------------------------------------------
+
+LeftOutReason = Literal[
+    "unknown_package", "no_wheel", "conflict", "too_large", "denied", "needs_python", "build_failed", "unavailable"
+]
+_LEFT_OUT = "# Left out: "
+
+
+class LeftOut(msgspec.Struct, frozen=True):
+    """A package that a skill imports and that its runs do not have."""
+
+    name: str
+    tier: Literal["declared", "inferred", "optional"]
+    reason: LeftOutReason
+    detail: Annotated[str, msgspec.Meta(max_length=LONGEST)] = ""
+
+
+def mark_left_out(lock: bytes, left_out: Iterable[LeftOut]) -> bytes:
+    """Return the lock with a first line for each package that is left out."""
+    return b"".join(_LEFT_OUT.encode() + msgspec.json.encode(entry) + b"\n" for entry in left_out) + lock
+
+
+def left_out_in(lock: bytes) -> tuple[LeftOut, ...]:
+    """Return the packages that `mark_left_out` listed in the lock."""
+    head = takewhile(lambda line: line.startswith(b"#"), lock.splitlines()[: MOST + 2])
+    return tuple(entry for line in head if (entry := _left_out(line.decode("utf-8", "replace"))) is not None)
+
+
+def _left_out(line: str) -> LeftOut | None:
+    try:
+        return msgspec.json.decode(line.removeprefix(_LEFT_OUT), type=LeftOut) if line.startswith(_LEFT_OUT) else None
+    except msgspec.DecodeError:  # the lock is a file of the bundle, so an author may write any text
+        return None
 
 
 def why_unfit(pins: Sequence[Pin], requirements: Iterable[str]) -> str | None:

@@ -18,7 +18,7 @@ from skillery.errors import InvalidManifest
 from skillery.formats.bundle import SKILL_TOML, Bundle, BundleFile, BundleLimits, with_file
 from skillery.formats.import_names import Providers, is_known_package
 from skillery.formats.manifest import with_inferred
-from skillery.formats.requirements import LOCK, inferred_in, mark_inferred
+from skillery.formats.requirements import LOCK, LeftOut, inferred_in, mark_inferred, mark_left_out
 from skillery.formats.semver import Version
 from skillery.formats.toml_lines import with_toml
 from skillery.formats.wording import Problem
@@ -31,8 +31,8 @@ INFER = ", or import the skill with --packages infer"
 Mode = Literal["off", "suggest", "lock"]
 """Handling of undeclared packages: no check, a finding for each, or a lock that contains them."""
 
-UNDECLARED, INFERRED = "undeclared_package", "inferred_package"
-"""The rules of findings about undeclared and inferred packages."""
+UNDECLARED, INFERRED, LEFT_OUT = "undeclared_package", "inferred_package", "package_left_out"
+"""The rules of findings about undeclared packages, inferred packages, and those that are left out of the lock."""
 
 
 class Missing(msgspec.Struct, frozen=True, eq=False):
@@ -61,6 +61,8 @@ class ImportScan(msgspec.Struct, frozen=True):
     """The inferred package of each module."""
     reasons: Mapping[str, str] = {}
     """The reason for each module without an inferred package."""
+    left_out: Mapping[str, LeftOut] = {}
+    """The package of each module that is left out of the lock."""
     unread: str = ""
     """The reason if files were not checked, else ""."""
 
@@ -99,7 +101,11 @@ def _findings(scan: ImportScan, entrypoint: str, packages: frozenset[str], is_su
             yield Finding(INFERRED, message, "info", missing.file, missing.line)
         elif not is_provided(missing, packages):
             line = missing.required_by.get(entrypoint) if is_sure else None
-            if line is None:
+            left_out = scan.left_out.get(missing.module)
+            if line is None and left_out is not None:
+                message = f"imports {missing.module}{_more(missing)}: {left_out.name} is left out, {left_out.detail}"
+                yield Finding(LEFT_OUT, message, "info", missing.file, missing.line)
+            elif line is None:
                 yield Finding(UNDECLARED, _message(missing, scan), "warning", missing.file, missing.line)
             else:
                 yield Finding(UNDECLARED, _message(missing, scan).removesuffix(INFER), "error", entrypoint, line)
@@ -191,6 +197,7 @@ async def _with_made(
     if not dependencies_of(bundle):
         return bundle, scan
     lock = await locks.make(dependencies_of(bundle), caller)
+    lock = mark_left_out(lock, {entry.name: entry for entry in scan.left_out.values()}.values())
     lock = mark_inferred(lock, scan.packages) if scan.packages else lock
     return with_file(bundle, BundleFile(LOCK, lock), limits), scan
 

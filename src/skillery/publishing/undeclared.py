@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, takewhile
 from typing import Protocol
 
@@ -14,8 +14,9 @@ from skillery.errors import PackagesNotOffered, Refused, UnresolvableDependencie
 from skillery.formats.bundle import BundleFile
 from skillery.formats.import_names import providers_of
 from skillery.formats.imports import Import, own_modules
-from skillery.formats.requirements import package_of, read_lock
+from skillery.formats.requirements import LONGEST, LeftOut, LeftOutReason, package_of, read_lock
 from skillery.formats.unfinished_bundle import MAX_CHECKED_BYTES
+from skillery.formats.wording import printable
 from skillery.publishing.compile_pool import Compilers
 from skillery.publishing.package_locks import (
     ImportScan,
@@ -35,6 +36,14 @@ attempt fail.
 MOST_FILES = 1_000
 UNREAD = "the imports of its Python files were not checked: the files take too long to parse"
 _ENDING = ".py"
+_REASONS: Mapping[str, LeftOutReason] = {
+    "unknown_package": "unknown_package",
+    "no_wheel": "no_wheel",
+    "build_failed": "build_failed",
+    "damaged": "unavailable",
+    "yanked": "unavailable",
+}
+"""The reason for a left-out package by the reason why it could not be locked. Any other reason is a conflict."""
 
 
 class LockContent(Protocol):
@@ -92,9 +101,16 @@ class Undeclared:
         required = {choice.package for entry, choice in choices.items() if choice.package and not entry.optional}
         optional = {choice.package for choice in choices.values() if choice.package} - required
         dropped = await self._dropped(caller, declared, sorted(required | optional), optional)
-        reasons = {entry.module: choice.reason or dropped.get(choice.package, "") for entry, choice in choices.items()}
+        left_out = {
+            entry.module: dropped[choice.package] for entry, choice in choices.items() if choice.package in dropped
+        }
+        reasons = {
+            entry.module: choice.reason or (left_out[entry.module].detail if entry.module in left_out else "")
+            for entry, choice in choices.items()
+        }
         return msgspec.structs.replace(
             scan,
+            left_out=left_out,
             chosen={entry.module: choice.package for entry, choice in choices.items() if not reasons[entry.module]},
             reasons={module: reason for module, reason in reasons.items() if reason},
         )
@@ -114,13 +130,18 @@ class Undeclared:
 
     async def _dropped(
         self, caller: str, declared: Sequence[str], packages: Sequence[str], optional: set[str]
-    ) -> dict[str, str]:
+    ) -> dict[str, LeftOut]:
         """Return the packages that cannot be locked together with the declared ones, each with the reason.
 
         If an attempt fails and the error names a package, this package is dropped. Otherwise, the optional packages are
         dropped first, then all.
         """
-        dropped: dict[str, str] = {}
+        dropped: dict[str, LeftOut] = {}
+
+        def drop(names: Iterable[str], reason: LeftOutReason, detail: str) -> None:
+            for name in names:
+                dropped[name] = LeftOut(name, "optional" if name in optional else "inferred", reason, detail)
+
         for _ in range(MOST_TRIES):
             left = [package for package in packages if package not in dropped]
             if not left:
@@ -129,13 +150,13 @@ class Undeclared:
                 await self._locks.make([*declared, *left], caller)
                 return dropped
             except (UnresolvableDependencies, Refused, PackagesNotOffered) as error:
-                reason = error.message.rstrip(".")
+                detail = printable(error.message.rstrip("."), LONGEST)
                 at_fault = [package for package in left if package == error.data.get("package")]
                 rest = [package for package in left if package in optional] or left
-                dropped |= dict.fromkeys(at_fault or rest, reason)
-        return dropped | {
-            package: "too many packages cannot be locked" for package in packages if package not in dropped
-        }
+                drop(at_fault or rest, _reason_of(error), detail)
+        left = [package for package in packages if package not in dropped]
+        drop(left, "conflict", "because too many packages cannot be locked")
+        return dropped
 
     async def _of_default(self) -> tuple[frozenset[str], bool]:
         """Return the packages of the default environment, and whether the list is complete.
@@ -149,6 +170,14 @@ class Undeclared:
         if lock is None:
             return frozenset(package_of(dependency) for dependency in default.dependencies), False
         return frozenset(pin.name for pin in read_lock(lock.content)), True
+
+
+def _reason_of(error: UnresolvableDependencies | Refused | PackagesNotOffered) -> LeftOutReason:
+    if isinstance(error, Refused):
+        return "denied"
+    if isinstance(error, PackagesNotOffered):
+        return "unavailable"
+    return _REASONS.get(str(error.data.get("reason")), "conflict")
 
 
 def _sources(files: Sequence[BundleFile]) -> list[BundleFile]:

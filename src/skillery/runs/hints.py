@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import msgspec
 
 from skillery.backends import CodeCall, Failure, HandlerCall, Job, Outcome, ScriptCall
 from skillery.formats.import_names import own_module, package_of, providers_of
-from skillery.formats.requirements import DEPENDENCIES
+from skillery.formats.requirements import DEPENDENCIES, LOCK, LeftOut, left_out_in
 from skillery.runs.code_hints import PLACE, code_hint
 from skillery.runs.display import with_line
 from skillery.runs.scripts import SESSION_SKILL, script_answer
@@ -17,6 +18,9 @@ MOST = 1000
 NO_FOLDER = re.compile(r"No such file or directory: '(?:/workspace/|\./)?out/")
 NO_MODULE = re.compile(r"No module named '(?!skills\b)([A-Za-z0-9_.]{1,200})'")
 LAST_LINE = re.compile(r"^ModuleNotFoundError: No module named '(?!skills\b)([A-Za-z0-9_.]{1,200})'\s*\Z", re.MULTILINE)
+_MISSING = (b"ModuleNotFoundError", b"pip install", b"not installed")
+_PRINTED = r"(?<![\w.-])[A-Za-z0-9][A-Za-z0-9._-]{0,127}(?<![._-])"
+"""A word that may be the name of a package, in a text of a script that caught ImportError."""
 NO_NETWORK = (
     "Name or service not known",
     "Temporary failure in name resolution",
@@ -81,10 +85,27 @@ def how_to_have(module: str, job: Job) -> str:
             f"mount a skill that declares it in {DEPENDENCIES}, or let an admin add it to an environment"
         )
     package = providers.packages[0]
+    if left_out := _left_out(providers.packages, job):
+        return f"{caller}, but {left_out}"
     return (
         f"{caller}; three ways to have it: declare {package} in {DEPENDENCIES} of skill.toml; import the skill with "
         f"--packages infer; or name an environment that has {package}, if the skill declares no packages"
     )
+
+
+def _left_out(packages: Sequence[str], job: Job) -> str:
+    """Return a clause with the reason why the skill of a job has none of these packages, or "" if there is none."""
+    for entry in _left_out_of(job):
+        if entry.name in packages:
+            return f"{entry.name} is left out of the packages of this skill: {entry.detail or entry.reason}"
+    return ""
+
+
+def _left_out_of(job: Job) -> tuple[LeftOut, ...]:
+    try:
+        return left_out_in((job.skills[0].folder / LOCK).read_bytes()) if job.skills else ()
+    except OSError:  # the skill has no lock
+        return ()
 
 
 def _paths_of(job: Job) -> tuple[str, list[str]]:
@@ -108,13 +129,18 @@ def _script_with_hint(job: Job, outcome: Outcome, result: bytes) -> Outcome:
 
     If the hint does not apply, return the outcome unchanged.
     """
-    answer = script_answer(result) if b"ModuleNotFoundError" in result else None
-    stderr = (answer or {}).get("stderr")
-    text = stderr if isinstance(stderr, str) else ""
-    match = LAST_LINE.search(text)
-    if answer is None or match is None or not answer.get("exit_code"):
+    answer = script_answer(result) if any(sign in result for sign in _MISSING) else None
+    if answer is None or not answer.get("exit_code"):
         return outcome
-    hint = _WITHOUT_RUNTIME if match[1].partition(".")[0] == "runtime" else how_to_have(match[1], job)
+    stdout, stderr = (str(answer.get(stream) or "") for stream in ("stdout", "stderr"))
+    match = LAST_LINE.search(stderr)
+    if match is None:
+        hint = _left_out([name.lower() for name in re.findall(_PRINTED, stdout + stderr)], job)
+    else:
+        hint = _WITHOUT_RUNTIME if match[1].partition(".")[0] == "runtime" else how_to_have(match[1], job)
+    if not hint:
+        return outcome
+    text = stderr
     places = PLACE.findall(text)
     hint = f"{':'.join(places[-1])}: {hint}" if places else hint
     encoded = msgspec.json.encode({**answer, "hint": hint})

@@ -20,7 +20,7 @@ from skillery.formats.check_results import CheckedExample, CheckFinding
 from skillery.formats.json_pieces import JsonPieces, slices_of, string_pieces
 from skillery.formats.manifest import Kind
 from skillery.formats.permissions import PermissionsDiff
-from skillery.formats.requirements import LOCK, read_lock
+from skillery.formats.requirements import LOCK, LeftOut, left_out_in, read_lock
 from skillery.formats.skill_md import FILE as SKILL_MD
 from skillery.formats.skill_md import text_of
 from skillery.formats.version_spec import VersionSpec, parse_named
@@ -54,9 +54,9 @@ def lock_json(connection: Connection, storage: Storage, row: VersionRow, *, bloc
     if content is None and blocking:
         with open_content(connection, storage, file.sha256) as stream:
             content = stream.read()
-    packages = "null" if content is None else _packages(content, _inferred(row.manifest_json))
+    packages = '"packages":null' if content is None else _packages(content, _inferred(row.manifest_json))
     states = msgspec.json.encode(_states(connection, file.sha256)).decode()
-    return f',"lock":{{"sha256":"{file.sha256}","packages":{packages},"environments":{states}}}'
+    return f',"lock":{{"sha256":"{file.sha256}",{packages},"environments":{states}}}'
 
 
 def _unstored(row: VersionRow) -> bytes | None:
@@ -88,11 +88,13 @@ def _inferred(manifest_json: str) -> frozenset[str]:
 
 @lru_cache(maxsize=256)
 def _packages(content: bytes, inferred: frozenset[str]) -> str:
+    """Return the JSON fields `packages` and, if packages are left out, `left_out`."""
     pins = [
         {"name": pin.name, "version": pin.version, **({"inferred": True} if pin.name in inferred else {})}
         for pin in read_lock(content)
     ]
-    return msgspec.json.encode(pins).decode()
+    left_out = left_out_in(content)
+    return _json({"packages": pins, "left_out": left_out} if left_out else {"packages": pins})[1:-1]
 
 
 _USAGE_OF_ROW = [
@@ -268,6 +270,7 @@ class SkillLock(Struct, frozen=True):
     sha256: str
     packages: Annotated[list[SkillPackage] | None, Meta(description="null below detail 'full' if the lock is large")]
     environments: list[EnvironmentState]
+    left_out: Annotated[list[LeftOut] | UnsetType, Meta(description="Packages that could not be locked")] = UNSET
 
 
 class SkillFileEntry(Struct, frozen=True):
