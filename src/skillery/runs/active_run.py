@@ -22,16 +22,16 @@ from skillery.workspaces.usage import HeldWorkspace
 
 T = TypeVar("T")
 begun_runs: ContextVar[list[str] | None] = ContextVar("begun_runs", default=None)
-"""A list for the ids of runs. If a caller has set a list, the runs that its calls start add their ids to the list."""
+"""If a caller has set a list here, each run that the caller's task starts appends its run id to the list."""
 
 
 class Stop(msgspec.Struct, frozen=True):
     """The reason for stopping a run, for example a cancellation or the end of the server."""
 
     failure: Failure
-    """The failure in the record of the run, if the run has a record."""
+    """The failure that the record of the run gets, if the run has a record."""
     by_request: bool = False
-    """True if a caller cancelled the run. Such a run keeps its record, even if it never got a slot."""
+    """True if a caller cancelled the run. The record of such a run stays, even if the run never got a slot."""
 
 
 SERVER_STOPPED = Stop(Failure(FailureType.SANDBOX_ERROR, "the server was stopped while this ran"))
@@ -45,7 +45,9 @@ def cancelled_by(name: str) -> Stop:
 
 
 class Stopped(Exception):
-    """Raised if a run is stopped before it has a result, or if a run in the background cannot start."""
+    """Raised in place of an outcome if a run is stopped, or if a run in the background cannot start.
+    `stop` is the reason.
+    """
 
     def __init__(self, stop: Stop) -> None:
         super().__init__(stop.failure.message)
@@ -64,7 +66,7 @@ class ActiveRun:
         *,
         in_background: bool = False,
     ) -> None:
-        """`identity` is the caller. `server` is the id of this server."""
+        """`identity` is the caller. `server` is the id of this server. `host` serves the requests of the code."""
         self.prepared = prepared.for_caller(identity)
         self.identity = identity
         self.server = server
@@ -75,11 +77,11 @@ class ActiveRun:
         """True while the run waits for its packages, its workspace or a slot."""
         self.is_on_record = False
         self.in_background = in_background
-        """True if the caller gets the id before the run ends. From then on, the record stays, however the run ends."""
+        """True if the caller gets the run id before the run ends. The record then stays, however the run ends."""
         self.announced = asyncio.get_running_loop().create_future()
-        """A future that is done when the run has a record, so that its caller can get the id before the run ends."""
+        """A future that is done when the run has a record. A caller of a run in the background waits for it."""
         self.was_stopped = False
-        """True if the outcome comes from a stop and not from the code."""
+        """True if a stop ended the run. The outcome then says nothing about the code."""
         self.workspace: HeldWorkspace | None = None
         """The workspace of the run. None until the run has taken the workspace."""
         self._task: asyncio.Task[Any] | None = None
@@ -114,18 +116,18 @@ class ActiveRun:
 
     @property
     def queued_bytes(self) -> int:
-        """The memory of the request in bytes, while the run waits for a slot."""
+        """The size in bytes of the args and the code, which stay in memory while the run waits for a slot."""
         call = self.job.call
         return len(self.job.args) + (len(call.code) if isinstance(call, CodeCall) else 0)
 
     def stop(self, stop: Stop) -> None:
-        """Stop the run now, or when its work begins. If the run is stopped twice, the first `stop` counts."""
+        """Cancel the work of `until_stopped`, now or as soon as it begins. Of two stops, the first one counts."""
         self._stop = self._stop or stop
         if self._work is not None:
             self._work.cancel()
 
     async def until_stopped(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return the result of `work`. Raise Stopped if the run is stopped first."""
+        """Return the result of `work`. Raise Stopped if `stop` is called before `work` ends."""
         self._work = task = asyncio.create_task(work)
         note_task(task)
         if self._stop is not None:
@@ -149,7 +151,7 @@ class ActiveRun:
             self.live.set_packages(None)
 
     def announce(self) -> None:
-        """Mark the run as recorded. If the run is in the background, its caller now gets the id."""
+        """Mark the run as recorded, which wakes the caller of a run in the background."""
         if not self.announced.done():
             self.announced.set_result(None)
 
@@ -158,19 +160,20 @@ class ActiveRun:
         self._began = time.monotonic()
 
     def stopped_outcome(self, stop: Stop) -> Outcome:
-        """Return the outcome of the run after a stop."""
+        """Return the failed outcome of a stopped run: the failure of `stop`, the log and the duration up to now."""
         self.was_stopped = True
         duration_ms = 0.0 if self._began is None else (time.monotonic() - self._began) * 1000
         self.live.flush()
         return Outcome(failure=stop.failure, duration_ms=duration_ms, log=self.live.log())
 
     def leave_slot(self) -> None:
+        """Give the slot back to the queue, if the run has one."""
         if self.slot is not None:
             self.slot.leave()
 
 
 def _claim(prepared: Prepared) -> Claim | None:
-    """Return the idempotency claim of the request, or None. The result of the run settles the claim."""
+    """Return the idempotency claim of the current request, or None. The end of this run then settles the claim."""
     # The runs of examples do not settle the claim of create_skill, and called runs do not settle that of their caller.
     is_own_call = prepared.parent_run_id is None and not isinstance(prepared.version, Unpublished)
     return claimed.get() if is_own_call else None
@@ -186,6 +189,7 @@ class ActiveRuns:
         return bool(self._runs)
 
     def ids(self) -> list[str]:
+        """Return the run ids."""
         return list(self._runs)
 
     def find(self, run_id: str) -> ActiveRun | None:
@@ -194,11 +198,11 @@ class ActiveRuns:
 
     @property
     def with_slot(self) -> int:
-        """The number of active runs that do not wait for a slot."""
+        """The number of active runs that have a slot."""
         return sum(not run.is_waiting for run in self._runs.values())
 
     def add(self, run: ActiveRun) -> None:
-        """Add a run with a started task. The run is removed when the task ends."""
+        """Add a run whose task is started. The end of the task removes the run."""
         self._runs[run.run_id] = run
         run.task.add_done_callback(lambda _: self._runs.pop(run.run_id, None))
 
@@ -209,14 +213,16 @@ class ActiveRuns:
             run.stop(stop)
 
     def stop_all(self, stop: Stop) -> None:
+        """Stop all active runs of this server. Do not wait for their ends."""
         for run in tuple(self._runs.values()):
             run.stop(stop)
 
     async def wait(self, seconds: float) -> None:
-        """Wait until all active runs have ended, at most `seconds`."""
+        """Wait until no run is active, but at most `seconds`."""
         deadline = time.monotonic() + seconds
-        while self._runs and (left := deadline - time.monotonic()) > 0:
-            await asyncio.wait({run.task for run in self._runs.values()}, timeout=left)
+        while self._runs and (seconds_left := deadline - time.monotonic()) > 0:
+            await asyncio.wait({run.task for run in self._runs.values()}, timeout=seconds_left)
 
     async def wait_for_all(self) -> None:
+        """Wait without a time limit until all runs that are active now have ended. Ignore their errors."""
         await asyncio.gather(*(run.task for run in self._runs.values()), return_exceptions=True)

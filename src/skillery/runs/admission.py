@@ -1,4 +1,4 @@
-"""Admission: a run waits for its slot, is checked against the quotas, and gets its record."""
+"""Admission of a run: wait for a slot, check the quotas of the caller, and insert the row of the run."""
 
 from __future__ import annotations
 
@@ -46,7 +46,9 @@ QUEUED_SECONDS = 0.2
 """A run that waits longer than this gets a record with the status queued, so that callers can see and cancel it."""
 
 BACKGROUND_SECONDS = 0.02
-"""The same time for a run in the background: its caller waits only for the record, or for the error of a full queue."""
+"""Like QUEUED_SECONDS, for a run in the background. Its caller waits only for the record, or for the error of a full
+queue.
+"""
 
 
 class Admission:
@@ -72,13 +74,13 @@ class Admission:
         self.is_closed = True
 
     def take_free_slot(self) -> Slot | None:
-        """Return a slot, or None if no slot is free now. Raise Unavailable if the server is stopping."""
+        """Return a slot at once, or None if all slots are taken. Raise Unavailable if the server is stopping."""
         if self.is_closed:
             raise _stopping()
         return self._queue.enter_now()
 
     async def admit(self, run: ActiveRun) -> None:
-        """Wait for a slot and record the start of the run. The caller executes the run after this.
+        """Wait for a slot and record the start of the run. The caller then executes the run.
 
         Raise Busy if the queue or the sandbox is full, RateLimited if the run would exceed a quota of the caller,
         WorkspaceHeld if another run holds the workspace too long, and Unavailable if the server is stopping, the client
@@ -97,15 +99,19 @@ class Admission:
             await self._database.write(partial(begin_run, run=run))
         else:
             start = partial(start_run, run=run, quotas=self._quotas)
+            # A single statement needs no transaction of its own, which is faster.
             await (self._database.write(start) if self._writes_more(run) else self._database.write_statement(start))
             run.is_on_record = True
         run.announce()
 
     def _writes_more(self, run: ActiveRun) -> bool:
-        """Return whether the start of the run reads or writes more than the row of the run."""
+        """Return whether the transaction of the start has more statements than the INSERT of the run."""
         return run.claim is not None or self._quotas.of(run.identity.name).limits_runs
 
     async def _take_turn(self, run: ActiveRun) -> None:
+        """Give the run a slot, and check that the sandbox has room. Raise the errors of `admit`.
+        The record of a queued run is deleted unless its caller may know the run id.
+        """
         try:
             if run.slot is None:
                 run.slot = await self._wait_for_slot(run)
@@ -126,17 +132,21 @@ class Admission:
             raise
 
     async def _wait_for_slot(self, run: ActiveRun) -> Slot:
-        entering = asyncio.ensure_future(run.until_stopped(self._enter(run)))
+        """Return a slot. If this takes longer than QUEUED_SECONDS or BACKGROUND_SECONDS, record the run as queued.
+
+        Raise Stopped if the run is stopped, and the errors of the queue and of the workspace.
+        """
+        waiting = asyncio.ensure_future(run.until_stopped(self._enter(run)))
         run.is_waiting = True
         try:
-            await asyncio.wait({entering}, timeout=BACKGROUND_SECONDS if run.in_background else QUEUED_SECONDS)
-            if not entering.done():
+            await asyncio.wait({waiting}, timeout=BACKGROUND_SECONDS if run.in_background else QUEUED_SECONDS)
+            if not waiting.done():
                 await self._database.write(partial(start_run, run=run, quotas=self._quotas, queued=True))
                 run.is_on_record = True
                 run.announce()
-            return await entering
+            return await waiting
         except (Stopped, SkilleryError):
-            await _give_up(entering)
+            await _give_up(waiting)
             raise
         finally:
             run.is_waiting = False
@@ -156,17 +166,17 @@ class Admission:
         return await self._queue.enter(run.identity.name, run.queued_bytes)
 
     async def _drop(self, run: ActiveRun) -> None:
-        """Delete the record, if there is one, of a run that never started."""
+        """Delete the record of a run that never started, if the run has a record."""
         if run.is_on_record:
             await self._database.write(partial(drop_run, run_id=run.run_id))
 
 
-async def _give_up(entering: asyncio.Future[Slot]) -> None:
-    """Leave the queue. If the run has just got a slot, leave the slot too."""
-    entering.cancel()
-    await asyncio.wait({entering})
-    if not entering.cancelled() and entering.exception() is None:
-        entering.result().leave()
+async def _give_up(waiting: asyncio.Future[Slot]) -> None:
+    """Cancel the wait for a slot. If the run has just got a slot, give the slot back."""
+    waiting.cancel()
+    await asyncio.wait({waiting})
+    if not waiting.cancelled() and waiting.exception() is None:
+        waiting.result().leave()
 
 
 def _stopping() -> Unavailable:
@@ -177,9 +187,10 @@ def _stopping() -> Unavailable:
 
 
 def start_run(connection: Connection, run: ActiveRun, *, quotas: Quotas, queued: bool = False) -> None:
-    """Insert the row of a run. Raise RateLimited if the run would exceed a quota of the caller.
+    """Insert the row of a run, with the state queued or started.
 
-    Runs that the code of another run calls are not checked, because they belong to that run.
+    Raise RateLimited if the run would exceed a quota of the caller. A called run counts as a part of the calling run,
+    so it is not checked.
     """
     prepared, version = run.prepared, run.prepared.version
     version_id, skill_id = version.stored_ids if version else (None, None)

@@ -1,4 +1,4 @@
-"""The cache: files of skills and blobs on the disk of this machine. The files never change, and runs share them."""
+"""The cache: files of skills and blobs on the disk of this machine. Runs share the files, and no file ever changes."""
 
 from __future__ import annotations
 
@@ -28,12 +28,14 @@ from skillery.skills.files import FileRow, files_of
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 NOTED_EVERY = 600.0
-"""The modification time of a file or folder is the time of its last use, exact to this number of seconds."""
+"""Seconds between two records of the use of a bundle. The modification time of its folder is the time of its last use,
+up to this many seconds too old.
+"""
 _DIGEST = re.compile(r"(?:sha256:)?[0-9a-f]{64}")
 
 
 class Cache:
-    """One folder for each bundle and one file for each blob, named by digest and always complete.
+    """One folder for each bundle and one file for each blob. The name is the digest, and the content is complete.
 
     Each boot of the machine has a new folder: files are not synced to disk, so a power cut can leave a file with its
     name and without its content. A process that dies leaves incomplete files only in `incoming`.
@@ -44,35 +46,37 @@ class Cache:
         self._storage = storage
         self._blobs = blobs
         self._folder = folder / _boot()
-        self._folder_of = lru_cache(maxsize=4096)(self._place_of)
+        self._folder_of = lru_cache(maxsize=4096)(self._bundle_folder)
         self._lock = threading.Lock()
         self._known: dict[str, float] = {}
         """The monotonic time at which the use of a bundle was last recorded, by digest."""
-        for old in folder.glob("*") if folder.is_dir() else ():
-            if old != self._folder:
-                _remove(old)
+        for folder_of_old_boot in folder.glob("*") if folder.is_dir() else ():
+            if folder_of_old_boot != self._folder:
+                _remove(folder_of_old_boot)
         self._incoming = self._folder / "incoming"
         _remove(self._incoming)
         for part in ("incoming", "bundles", "blobs"):
             (self._folder / part).mkdir(parents=True, exist_ok=True)
 
     def bundle(self, version: VersionRow) -> Path:
-        """Return the folder with the files of a version. The first use blocks while the files are written."""
+        """Return the folder with the files of a version. The first use writes the files. Blocking.
+
+        Raise VersionPurged if the version was purged, and Unavailable if its rows are damaged.
+        """
         folder = self._folder_of(version.digest)
         while not self._use_bundle(folder, version.digest):
             self._make_bundle(version, folder)
         return folder
 
-    def _place_of(self, digest: str) -> Path:
+    def _bundle_folder(self, digest: str) -> Path:
+        """Return the path of the folder for a bundle. Raise Unavailable if `digest` is not a digest."""
         return self._folder / "bundles" / _checked(digest).replace(":", "-")
 
     def _use_bundle(self, folder: Path, digest: str) -> bool:
-        """Record the use of a folder, so that the folder stays in the cache. Return False if the folder does not
-        exist.
-        """
+        """Record the use of a bundle's folder, so that no sweep deletes it. Return False if there is no folder."""
         with self._lock:
-            noted = self._known.get(digest)
-            if noted is not None and time.monotonic() - noted < NOTED_EVERY:
+            used_at = self._known.get(digest)
+            if used_at is not None and time.monotonic() - used_at < NOTED_EVERY:
                 return True
             try:
                 os.utime(folder)
@@ -82,7 +86,7 @@ class Cache:
             return True
 
     def lend(self, files: Iterable[PublishedFile | BundleFile]) -> Path:
-        """Return a new folder with these files. The caller deletes it with `take_back`. Blocking.
+        """Return a new folder with `files`, for one caller, who deletes it with `take_back`. Blocking.
 
         Raise StorageFull if the disk is full.
         """
@@ -102,7 +106,9 @@ class Cache:
         return folder
 
     def keep(self, files: Sequence[PublishedFile]) -> Path:
-        """Return a folder with these files, which other runs share. Blocking."""
+        """Return the shared folder with `files`, which is named by their digest. Write it if it does not exist.
+        Blocking.
+        """
         digest = digest_of_entries(
             (file.path, hashlib.sha256(file.content).hexdigest(), file.executable) for file in files
         )
@@ -116,7 +122,7 @@ class Cache:
         _remove(folder)
 
     def blob(self, blob: BlobRow) -> Path:
-        """Return a read-only file with the content of a blob. Blocking."""
+        """Return the path of a read-only file with the content of a blob. Copy the content if necessary. Blocking."""
         stored = self._blobs.local_path(blob)
         if stored is not None:
             return stored
@@ -154,7 +160,7 @@ class Cache:
     def drop_unused(self, unused_since: datetime, *, dry_run: bool) -> tuple[int, int]:
         """Delete the blobs and bundles that no run has used since `unused_since`. Return their number and their bytes.
 
-        With `dry_run`, nothing is deleted.
+        With `dry_run`, count them only.
         """
         count = freed = 0
         for sha256, size in self.blobs_unused_since(unused_since):
@@ -174,9 +180,9 @@ class Cache:
         return [name for name in names if _DIGEST.fullmatch(name)]
 
     def drop_bundles(self, digests: Iterable[str], *, dry_run: bool = False) -> tuple[int, int]:
-        """Delete bundles at once, even if runs use them. Return the number of deleted bundles and their bytes.
+        """Delete bundles by digest, even if runs use them. Return the number of deleted bundles and their bytes.
 
-        With `dry_run`, nothing is deleted. Blocking.
+        With `dry_run`, count them only. Blocking.
         """
         count = freed = 0
         for digest in digests:
@@ -188,20 +194,24 @@ class Cache:
         return count, freed
 
     def _drop_bundle(self, folder: Path, unused_since: datetime | None = None) -> bool:
-        """Delete a bundle unless a run has used it since `unused_since`. Return whether the bundle was deleted."""
-        away = self._incoming / secrets.token_hex(16)
+        """Delete the folder of a bundle. Return whether the folder was deleted.
+
+        With `unused_since`, keep the folder if a run has used it since then.
+        """
+        removed = self._incoming / secrets.token_hex(16)
         with self._lock:
             if unused_since is not None and not _is_older(folder, unused_since):
                 return False
             self._known.pop(folder.name.replace("-", ":", 1), None)
             try:
-                folder.rename(away)  # before the deletion, so that no run finds an incomplete folder
+                folder.rename(removed)  # before the deletion, so that no run finds an incomplete folder
             except FileNotFoundError:
                 return False
-        shutil.rmtree(away)
+        shutil.rmtree(removed)
         return True
 
     def _make_bundle(self, version: VersionRow, folder: Path) -> None:
+        """Write the files of a version into the cache, as `folder`. Raise the errors of `_files_of`."""
         if version.unstored is not None:
             self._settle(self.lend(version.unstored.files.values()), folder)
             return
@@ -213,8 +223,9 @@ class Cache:
         self._files_of(version)  # a purge during the copy must find nothing
 
     def _files_of(self, version: VersionRow) -> list[FileRow]:
-        """Return the files of a version. If it was purged since it was resolved, drop its bundle and raise
-        VersionPurged. Raise Unavailable if its rows are damaged.
+        """Return the file rows of a version. Raise Unavailable if the rows are damaged.
+
+        If the version was purged since it was resolved, delete its bundle and raise VersionPurged.
         """
         files = self._database.read_now(lambda connection: files_of(connection, version.version_id))
         if not files:  # every version has files until it is purged
@@ -227,6 +238,7 @@ class Cache:
         return files
 
     def _settle(self, partial: Path, folder: Path) -> None:
+        """Rename the complete folder `partial` to its place `folder` in the cache."""
         with self._lock:
             # Another thread may have made the folder in the meantime: it has the same files.
             if folder.is_dir():
@@ -235,6 +247,7 @@ class Cache:
                 partial.rename(folder)
 
     def _write_files(self, folder: Path, files: list[FileRow]) -> None:
+        """Write the contents of the file rows below `folder`: small ones from the database, others from the storage."""
         inline = self._database.read_now(lambda connection: inline_data(connection, [file.sha256 for file in files]))
         for file in files:
             path = folder / file.path
@@ -251,7 +264,7 @@ class Cache:
 
 
 def _checked(digest: str) -> str:
-    """Return a digest of a row. Raise Unavailable if the text is not a digest: other text never becomes a path."""
+    """Return `digest`. Raise Unavailable if the text is not a digest, because the text becomes a path."""
     if not _DIGEST.fullmatch(digest):
         raise _damaged("a row has a digest that is not a SHA-256")
     return digest
@@ -262,6 +275,7 @@ def _damaged(problem: str) -> Unavailable:
 
 
 def _is_older(path: Path, instant: datetime) -> bool:
+    """Return whether the last use of the file or folder was before `instant`. False if it does not exist."""
     try:
         return path.stat().st_mtime < instant.timestamp()
     except FileNotFoundError:
@@ -269,10 +283,12 @@ def _is_older(path: Path, instant: datetime) -> bool:
 
 
 def _size_of(folder: Path) -> int:
+    """Return the sum of the file sizes below a folder in bytes."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def _remove(path: Path) -> None:
+    """Delete a file, a symlink or a folder with its content, if it exists."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -280,6 +296,7 @@ def _remove(path: Path) -> None:
 
 
 def _boot() -> str:
+    """Return the id of this boot of the machine, or "this-boot" if the system has none."""
     with contextlib.suppress(OSError):
         return BOOT_ID.read_text().strip()
     return "this-boot"

@@ -21,10 +21,11 @@ from skillery.runs.queries import find_run, get_run
 from skillery.runs.results import RunRecord
 
 CANCEL_SECONDS = 10.0
-"""The longest time in which `cancel_run` waits for the end of the run."""
+"""The maximum time in seconds for which `cancel_run` waits for the end of the run."""
 CANCEL_LOOK_SECONDS = 0.05
+"""Seconds between two reads of the run whose end `cancel_run` waits for."""
 
-_WANTED = Statement(
+_CANCELLED = Statement(
     select(runs.c.id, runs.c.cancel_requested_by).where(
         runs.c.server == bindparam("server"),
         runs.c.status == literal_column("'started'"),
@@ -34,15 +35,15 @@ _WANTED = Statement(
 
 
 def request_cancel(connection: Connection, *, identity: Identity, run_id: str) -> None:
-    """Mark a run as cancelled. The server that executes the run polls for such marks.
+    """Mark a run as cancelled. The server that executes the run polls for such marks, and stops it.
 
     Raise RunNotFound if the identity may not see the run or the run does not exist. Raise RunEnded if the run has
     ended.
     """
     run = find_run(connection, identity, run_id)
-    wanted = update(runs).where(runs.c.id == run_id, runs.c.status == "started")
+    cancelled = update(runs).where(runs.c.id == run_id, runs.c.status == "started")
     if not connection.execute(
-        wanted.values(cancel_requested_at=datetime.now(UTC), cancel_requested_by=identity.name)
+        cancelled.values(cancel_requested_at=datetime.now(UTC), cancel_requested_by=identity.name)
     ).rowcount:
         status = connection.scalar(select(runs.c.status).where(runs.c.id == run_id)) or run.status
         raise RunEnded(
@@ -64,32 +65,32 @@ class Cancellation:
         self._active = active
 
     async def cancel_run(self, identity: Identity, run_id: str) -> RunRecord:
-        """Cancel a run. Return the run when it has ended, or in its present state after CANCEL_SECONDS.
+        """Cancel a run. Return its record when it has ended, or its present record after CANCEL_SECONDS.
 
-        Raise RunNotFound if the identity may not see the run or the run does not exist. Raise RunEnded if the run has
-        ended before.
+        Raise RunNotFound if the identity may not see the run or the run does not exist. Raise RunEnded if the run had
+        ended before this call.
         """
         await self._database.write(partial(request_cancel, identity=identity, run_id=run_id))
         self._active.stop(run_id, cancelled_by(identity.name))
-        until = time.monotonic() + CANCEL_SECONDS
+        deadline = time.monotonic() + CANCEL_SECONDS
         while True:
             run = await self._database.read(partial(get_run, identity=identity, run_id=run_id))
-            if run.finished_at is not None or time.monotonic() > until:
+            if run.finished_at is not None or time.monotonic() > deadline:
                 return run
             await asyncio.sleep(CANCEL_LOOK_SECONDS)
 
     async def cancel_abandoned_run(self, identity: Identity, run_id: str) -> None:
-        """Cancel a run of this server because its caller no longer waits. Do nothing if the run has ended."""
+        """Cancel a run of this server whose caller no longer waits for it. Do nothing if the run has ended."""
         try:
             await self.cancel_run(identity, run_id)
-        except RunNotFound:  # it is not on record yet
+        except RunNotFound:  # a queued run that has no record yet
             self._active.stop(run_id, cancelled_by(identity.name))
         except RunEnded:
             return
 
     async def stop_cancelled(self) -> None:
         """Stop the runs of this server that are marked as cancelled."""
-        for run_id, name in await self._database.read(partial(_WANTED.rows, server=self._server)):
+        for run_id, name in await self._database.read(partial(_CANCELLED.rows, server=self._server)):
             self._active.stop(run_id, cancelled_by(name))
 
 
@@ -98,14 +99,15 @@ class Cancellation:
 
 log = logging.getLogger(__name__)
 LOOK_SECONDS = 0.5
-"""The interval of polling in seconds. A request about a run of this server that another server has received waits for
+"""The interval of polling in seconds. A request that another server received for a run of this server takes effect at
 the next poll.
 """
 
 
 class Polling:
-    """Calls the functions `looks` regularly while this server has active runs. Each makes a short query of the
-    database.
+    """Calls the functions `looks` every LOOK_SECONDS while this server has active runs.
+
+    Each function makes a short query of the database.
     """
 
     def __init__(self, active: ActiveRuns, looks: Sequence[Callable[[], Awaitable[None]]]) -> None:
@@ -115,11 +117,12 @@ class Polling:
         self._task: asyncio.Task[None] | None = None
 
     def watch(self) -> None:
-        """Start polling. It ends when this server has no active run."""
+        """Start polling, if it is not running. Polling ends when this server has no active run."""
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._begin)
 
     def close(self) -> None:
+        """Stop polling. The server calls this when it stops."""
         if self._timer is not None:
             self._timer.cancel()
         if self._task is not None:

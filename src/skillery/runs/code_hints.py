@@ -1,4 +1,4 @@
-"""Hints for code that breaks the contract of a run: a forgotten mount, a path that is not writable, a wrong call."""
+"""Hints for authors of code that failed in a run: a forgotten mount, a path that is not writable, a wrong call."""
 
 from __future__ import annotations
 
@@ -14,17 +14,20 @@ from skillery.formats.wording import quoted
 
 
 Remedy = Callable[[Job, Failure, re.Match[str]], str | None]
-"""Function that returns the hint for a failure whose message matches, or None if no hint applies."""
+"""Function that returns the hint for a failure, or None if no hint applies. The match is that of the failure's message.
+"""
 
 
 class _Row(NamedTuple):
+    """One row of the table: failures of one of the `types` whose message matches get the hint of `remedy`."""
+
     types: frozenset[str]
     message: re.Pattern[str]
     remedy: Remedy
 
 
 def author_hint(job: Job, failure: Failure) -> str | None:
-    """Return what the author changes after this failure, or None if there is no hint."""
+    """Return what the author can change after this failure, or None if no row of the table applies."""
     for row in _ROWS:
         match = row.message.search(failure.message) if failure.type in row.types else None
         if match is not None and (hint := row.remedy(job, failure, match)):
@@ -33,6 +36,7 @@ def author_hint(job: Job, failure: Failure) -> str | None:
 
 
 def _limit(job: Job, key: str) -> str:
+    """Return how to raise the limit `key` for the code of this job."""
     where = "limits" if isinstance(job.call, CodeCall) else "[runtime.limits] of skill.toml"
     return f"raise {key} in {where}; the setting max_limits.{key} is the maximum"
 
@@ -46,6 +50,7 @@ def _time(job: Job, *_: object) -> str:
 
 
 def _disk(job: Job, *_: object) -> str:
+    """Return the limits of /workspace and /tmp, and how to raise them."""
     limits = job.limits
     return (
         f"/workspace has {limits.disk_mb} MiB and {limits.disk_files} files, /tmp has {limits.tmp_mb} MiB: "
@@ -54,7 +59,10 @@ def _disk(job: Job, *_: object) -> str:
 
 
 def _file_of_skill(job: Job, _: Failure, match: re.Match[str]) -> str | None:
-    """Return how to open a file of the skill. The working directory of a run is empty."""
+    """Return how to open a file of the skill by a path that does not depend on the working directory.
+
+    The working directory of a run is empty, so a relative path to a file of the skill fails.
+    """
     path = match[1].removeprefix("./")
     if not isinstance(job.call, SkillCall | HandlerCall) or path.startswith("/") or ".." in path.split("/"):
         return None
@@ -67,6 +75,7 @@ def _file_of_skill(job: Job, _: Failure, match: re.Match[str]) -> str | None:
 
 
 def _variable(job: Job, failure: Failure, match: re.Match[str]) -> str | None:
+    """Return how to declare a secret, if the code reads an environment variable that is not set."""
     if isinstance(job.call, CodeCall) or "environ" not in failure.traceback:
         return None
     return (
@@ -80,6 +89,7 @@ def _no_input(job: Job, *_: object) -> str:
 
 
 def _object(job: Job, _: Failure, match: re.Match[str]) -> str | None:
+    """Return how the entrypoint takes its inputs, if it treats the inputs object like an object with attributes."""
     if not isinstance(job.call, SkillCall):
         return None
     name = job.call.function
@@ -87,6 +97,7 @@ def _object(job: Job, _: Failure, match: re.Match[str]) -> str | None:
 
 
 def _exit(job: Job, failure: Failure, _: re.Match[str]) -> str | None:
+    """Return what to write instead of sys.exit, with the file and line of the last frame in a skill."""
     if not isinstance(job.call, SkillCall | HandlerCall):
         return None
     places = PLACE.findall(failure.traceback)
@@ -95,6 +106,7 @@ def _exit(job: Job, failure: Failure, _: re.Match[str]) -> str | None:
 
 
 def _installer(job: Job, _: Failure, match: re.Match[str]) -> str:
+    """Return how to declare packages, if the code called a package installer such as pip or npm."""
     program = next(group for group in match.groups() if group)
     if program in _NODE_INSTALLERS:
         return (
@@ -113,7 +125,7 @@ _INSTALLER = re.compile(
 )
 _ANY = re.compile("")
 PLACE = re.compile(r'^  File "/skills/[^/"\n]{1,200}/([^"\n]{1,300})", line (\d{1,9})', re.MULTILINE)
-"""Matches a line of a traceback in a file of a skill: the path in the skill, and the line."""
+"""Matches a traceback line in a file of a skill. Groups: the path in the skill, and the line number."""
 _ROWS = (
     _Row(frozenset({FailureType.MEMORY_LIMIT_EXCEEDED, "MemoryError"}), _ANY, _memory),
     _Row(frozenset({FailureType.TIMEOUT}), re.compile(r"^the run took longer than"), _time),
@@ -137,36 +149,44 @@ _ROWS = (
 
 
 NO_SKILL = re.compile(r"No module named '(skills(?:\.[A-Za-z0-9_.]{1,200})?)'")
+"""Matches the import of a skill that is not mounted. Group: the dotted module, from `skills` on."""
 READ_ONLY = re.compile(
     r"\[Errno (?:30|13)\] [A-Za-z -]{1,40}: '(?P<python>/[^']{0,300})'"
     r"|(?:EROFS|EACCES): [a-z -]{1,40}, [a-z]{1,20} '(?P<node>/[^']{0,300})'"
 )
+"""Matches a refused write. Group `python` or `node`: the path, by the language of the message."""
 ABSENT = re.compile(
     r"\[Errno 2\] No such file or directory: '(?P<python>/[^']{0,300})'"
     r"|ENOENT: [a-z -]{1,40}, [a-z]{1,20} '(?P<node>/[^']{0,300})'"
 )
+"""Matches an open of a path that does not exist. Group `python` or `node`: the path."""
 NO_NAME = re.compile(r"cannot import name '([A-Za-z0-9_]{1,128})' from 'skills' \(unknown location\)")
+"""Matches `from skills import NAME` of a skill that is not mounted. Group: NAME."""
 WRITABLE = ("/workspace", "/tmp")  # noqa: S108 - paths of the sandbox
 WRONG_CALL = re.compile(r"^(\w{1,128})\(\) (?:takes|missing) ")
+"""Matches a call with a wrong number of arguments. Group: the function."""
 IN_WORKSPACE = re.compile(r"\[Errno 2\] No such file or directory: '(?:/workspace/)?([^/'][^']{0,300})'$")
+"""Matches an open of a file below /workspace that does not exist. Group: its path in the workspace."""
 MORE_OF_A_LIMIT = {
     "TimeoutError": "do less in one call, or pass a larger limits={'timeout_ms': ...}",
     "MemoryLimitExceeded": "read data in parts, or pass a larger limits={'memory_mb': ...}",
     "MemoryError": "read data in parts, or pass a larger limits={'memory_mb': ...}",
 }
+"""The hint of run_code for each type of failure that a limit causes."""
 READABLE = ("/skills/", "/packages/", "/usr/", "/proc/", "/dev/")
+"""Folders that every run can read. A path that is absent there gets no hint on writing."""
 _IMPORTED = re.compile(r"\b(?:from|import)[ \t]++skills\.([A-Za-z0-9_.]{1,128})")
 _FROM_PARENT = re.compile(
     r"\bfrom[ \t]++skills(\.[A-Za-z0-9_.]{1,128})?[ \t]++import[ \t]++\(?[ \t]*+([A-Za-z0-9_]{1,64})"
 )
 MOST_CODE = 256 * 1024
-"""Characters of the code that are searched for imports. The search runs on the event loop."""
+"""Only this many characters of the code are searched for imports, because the search blocks the event loop."""
 
 
 def code_hint(job: Job, failure: Failure) -> str | None:
     """Return a hint that says how to correct the code, or None if no hint applies.
 
-    There are hints on skills that are not mounted, on paths, and on code of run_code that breaks its contract.
+    The hints are about skills that are not mounted, paths, and the code of run_code.
     """
     match = NO_SKILL.search(failure.message)
     if match is not None and failure.type in {"ModuleNotFoundError", "ImportError"}:
@@ -179,7 +199,7 @@ def code_hint(job: Job, failure: Failure) -> str | None:
 
 
 def _code_only(call: CodeCall, failure: Failure) -> str | None:
-    """Return the hint on code of run_code that breaks its contract."""
+    """Return a hint about the code of run_code, or None if no hint applies."""
     if failure.type == "SystemExit":
         return f"return a value from {call.function} instead"
     if failure.type == "SyntaxError" and call.code.lstrip().startswith("```"):
@@ -188,8 +208,8 @@ def _code_only(call: CodeCall, failure: Failure) -> str | None:
         return f"write the lines as a function, indented below def {call.function}(args):"
     if failure.type in MORE_OF_A_LIMIT:
         return MORE_OF_A_LIMIT[failure.type]
-    called = WRONG_CALL.search(failure.message)
-    if failure.type == "TypeError" and called and called[1] == call.function:
+    wrong_call = WRONG_CALL.search(failure.message)
+    if failure.type == "TypeError" and wrong_call and wrong_call[1] == call.function:
         return f"a run passes one argument, the object args: def {call.function}(args):"
     if failure.type == "FileNotFoundError" and (match := IN_WORKSPACE.search(failure.message)):
         return f"the workspace starts empty: files=[{{'path': {quoted(match[1])}, 'blob_id': ...}}] copies a blob there"
@@ -197,6 +217,7 @@ def _code_only(call: CodeCall, failure: Failure) -> str | None:
 
 
 def _how_to_write(message: str) -> str | None:
+    """Return where a run can read and write, if the message names a path it cannot. Else return None."""
     refused, absent = READ_ONLY.search(message), ABSENT.search(message)
     match = refused or absent
     path = (match["python"] or match["node"]) if match else ""
@@ -213,29 +234,35 @@ def _how_to_write(message: str) -> str | None:
 
 
 def _how_to_mount(job: Job, missing: str) -> str:
+    """Return how to mount the skill of the module `missing` in run_code."""
     if not isinstance(job.call, CodeCall):
         return _how_to_import(job, missing)
     mounted = ", ".join(f"skills.{skill.name.replace('-', '_')}" for skill in job.skills if skill.entrypoint)
-    wanted = _wanted(job.call.code[:MOST_CODE], missing)
-    there = f"; mounted are {mounted}" if mounted else ""
-    return f"mount the skill: mount_skills=[{quoted(wanted, 128)}], where a name may have '-' for '_'{there}"
+    skill_name = _wanted(job.call.code[:MOST_CODE], missing)
+    mounted_note = f"; mounted are {mounted}" if mounted else ""
+    return f"mount the skill: mount_skills=[{quoted(skill_name, 128)}], where a name may have '-' for '_'{mounted_note}"
 
 
 def _how_to_import(job: Job, missing: str) -> str:
-    own = f"skills.{job.skills[0].name.replace('-', '_')}"
-    if missing.startswith(f"{own}."):
-        return f"the skill has no module {missing.removeprefix(f'{own}.')} next to its entrypoint"
+    """Return why a run of a skill or a tool cannot import the module `missing`."""
+    own_module = f"skills.{job.skills[0].name.replace('-', '_')}"
+    if missing.startswith(f"{own_module}."):
+        return f"the skill has no module {missing.removeprefix(f'{own_module}.')} next to its entrypoint"
     return "a run of a skill has no other skills; run_code mounts several with mount_skills"
 
 
 def _wanted(code: str, missing: str) -> str:
-    """Return the import name of the skill that the code imports and that is missing, without `skills.`."""
+    """Return the import name, without `skills.`, of the skill that the code imports and the module `missing` belongs
+    to.
+
+    Return "NAME" if the code shows no such import.
+    """
     missing = missing.removeprefix("skills").removeprefix(".")
     names = [match[1].strip(".") for match in _IMPORTED.finditer(code)]
-    wanted = [name for name in names if name == missing or name.startswith(f"{missing}." if missing else "")]
-    if wanted:
-        return wanted[0]
-    parents = (
+    matching = [name for name in names if name == missing or name.startswith(f"{missing}." if missing else "")]
+    if matching:
+        return matching[0]
+    parent_and_name = (
         ((from_parent[1] or "").strip("."), from_parent[2]) if (from_parent := _FROM_PARENT.search(code)) else ("", "")
     )
-    return ".".join(part for part in parents if part) or missing or "NAME"
+    return ".".join(part for part in parent_and_name if part) or missing or "NAME"

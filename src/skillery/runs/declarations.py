@@ -18,13 +18,13 @@ from skillery.registry.version_rows import VersionRow
 from skillery.tools.tool_lookup import FoundTool
 
 MANIFESTS = 3 * 1024 * 1024
-"""The maximum number of characters of manifests with cached values. The parsed values need up to 25 times the memory
-of the text.
+"""The maximum number of characters of all manifest texts in the cache. The parsed manifests need up to 25 times as much
+memory.
 """
 TOOLS = 1024 * 1024
-"""The maximum number of bytes of tool parameters, as JSON, with cached values."""
+"""The maximum number of bytes of all tool parameters in the cache, as JSON."""
 LARGE = 16 * 1024
-"""A text longer than this is parsed in a worker thread. Shorter texts take less than 10 ms."""
+"""A text of more characters or bytes than this is parsed in a worker thread. Shorter texts take less than 10 ms."""
 
 Key = TypeVar("Key", bound=str | bytes)
 Value = TypeVar("Value")
@@ -33,7 +33,7 @@ Value = TypeVar("Value")
 class Parsed(Generic[Key, Value]):
     """A cache of parsed values by their text. Use it only on the event loop.
 
-    If all texts together are longer than `most`, the least recently used values are dropped.
+    `most` is the maximum length of all texts together. The least recently used values are dropped first.
     """
 
     def __init__(self, parse: Callable[[Key], Value], most: int) -> None:
@@ -43,7 +43,7 @@ class Parsed(Generic[Key, Value]):
         self._values: OrderedDict[Key, Value] = OrderedDict()
 
     async def of(self, text: Key) -> Value:
-        """Return the value of the text. Raise the error of the parser if the text cannot be parsed."""
+        """Return the parsed value of `text`, from the cache or from the parser. Raise the error of the parser."""
         if text in self._values:
             self._values.move_to_end(text)
             return self._values[text]
@@ -70,12 +70,12 @@ class Declarations:
         self._tools: Parsed[bytes, dict[str, Input]] = Parsed(_inputs, TOOLS)
 
     async def manifest(self, version: VersionRow) -> Manifest:
-        """Return the manifest of a version. Its `raw` is empty."""
-        kept = self._actions if version.kind == "action" else self._instructions
-        return await kept.of(version.manifest_json)
+        """Return the manifest of a version. Its field `raw` is empty."""
+        cache = self._actions if version.kind == "action" else self._instructions
+        return await cache.of(version.manifest_json)
 
     async def inputs(self, tool: FoundTool) -> dict[str, Input]:
-        """Return the parameters of a tool as inputs."""
+        """Return the declared parameters of a tool, in the form of the inputs of a skill, by name."""
         return await self._tools.of(msgspec.json.encode(tool.declared))
 
 
@@ -95,18 +95,16 @@ def _inputs(declared: bytes) -> dict[str, Input]:
 
 
 MOST_ON_THE_LOOP = 4 * 1024
-"""The maximum number of keys, items and characters of arguments and enums that are checked on the event loop. More
-go to a thread.
-"""
+"""Arguments and enums with more keys, items and characters than this are checked in a worker thread."""
 
 
 class Arguments(NamedTuple):
-    """The arguments of a run as JSON text, and the blob ids in them. If they do not fit the inputs, `failure` has
-    the reason.
-    """
+    """The checked arguments of a run. If the arguments do not fit the inputs, `failure` has the reason."""
 
     text: bytes
+    """The arguments as JSON, with the defaults of omitted inputs."""
     blobs: list[str]
+    """The blob ids in the arguments."""
     failure: Failure | None = None
     warnings: tuple[str, ...] = ()
     """A warning for each undeclared argument."""
@@ -118,13 +116,13 @@ NO_ARGUMENTS = Arguments(b"{}", [])
 async def checked_arguments(
     name: str, inputs: Mapping[str, Input], args: Mapping[str, Any], runtime: Runtime | None = None
 ) -> Arguments:
-    """Return the arguments of a run of `name`, checked against `inputs` and with defaults for omitted ones.
+    """Return the arguments of a run of the skill or tool `name`, checked against `inputs` and with their defaults.
 
-    If the `runtime` has strict inputs, an undeclared argument is a failure. A worker thread checks large arguments and
-    enums.
+    If the `runtime` has strict inputs, an undeclared argument is a failure, else a warning. A worker thread checks
+    large arguments and enums.
     """
     strict = runtime is not None and runtime.strict_inputs
-    enums = [each.enum for each in inputs.values() if each.enum is not None]
+    enums = [declared.enum for declared in inputs.values() if declared.enum is not None]
     if is_larger([args, enums, list(inputs)], MOST_ON_THE_LOOP):
         return await JSON.run(_checked, name, inputs, args, strict)
     return _checked(name, inputs, args, strict)
@@ -145,7 +143,7 @@ def _checked(name: str, inputs: Mapping[str, Input], args: Mapping[str, Any], st
 
 
 async def checked(outcome: Outcome) -> Outcome:
-    """Return the outcome. If its result is not JSON, return an outcome with a failure instead."""
+    """Return `outcome`, or the outcome with a failure in place of its result if the result is not JSON."""
     if outcome.failure is not None:
         return outcome
     if len(outcome.result or b"") > BIG_TEXT:

@@ -1,6 +1,4 @@
-"""Text from a sandbox in the form that callers see: printable and of limited length. No text from a sandbox is
-trusted.
-"""
+"""Text from a sandbox in the form that callers see: printable and of limited length. Any such text may be hostile."""
 
 from __future__ import annotations
 
@@ -16,16 +14,18 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def displayable(text: str) -> str:
-    """Return the text with control characters (except tab and line feed) and lone surrogates replaced. The result is
-    valid in JSON, databases and terminals.
+    """Return the text with control characters (except tab and line feed) escaped and lone surrogates replaced.
+
+    The result is valid in JSON, databases and terminals.
     """
     text = text.replace("\r\n", "\n").encode("utf-8", "replace").decode()
     return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
 
 
 def logs_preview(log: Log) -> str:
-    """Return the log in at most 2048 bytes. Of a longer log, return the start and the end, and the number of omitted
-    bytes between them.
+    """Return the log as text of at most LOGS_PREVIEW_BYTES.
+
+    Of a longer log, return the start, the number of omitted bytes, and the end.
     """
     # Cut first, then replace characters: a log can have megabytes.
     head, tail = log.head, log.tail
@@ -34,14 +34,17 @@ def logs_preview(log: Log) -> str:
         whole = _decoded(head[: LOGS_PREVIEW_BYTES + 1])
         if len(head) <= LOGS_PREVIEW_BYTES and len(whole.encode()) <= LOGS_PREVIEW_BYTES:
             return whole
-    room = (LOGS_PREVIEW_BYTES - 64) // 2
+    room = (LOGS_PREVIEW_BYTES - 64) // 2  # 64 bytes for the line between the two halves
     first, last = _fitting(head, room, _start), _fitting(tail, room, _end)
-    left_out = len(log.head) + len(log.tail) + log.dropped - len(first) - len(last)
-    return f"{_decoded(first)}\n… {left_out} bytes left out …\n{_decoded(last)}"
+    omitted = len(log.head) + len(log.tail) + log.dropped - len(first) - len(last)
+    return f"{_decoded(first)}\n… {omitted} bytes left out …\n{_decoded(last)}"
 
 
 def whole_log(log: Log, preview: str) -> bytes | None:
-    """Return the kept log, with a line in place of dropped bytes, or None if the preview has the same bytes."""
+    """Return the log as one text for storing, or None if `preview` is the same text.
+
+    A line stands in place of dropped bytes.
+    """
     if not log.dropped and len(log.head) + len(log.tail) <= LOGS_PREVIEW_BYTES:
         kept = log.head + log.tail
         # Offsets count the bytes of the log. If the bytes of the preview differ, the log itself must be kept.
@@ -52,7 +55,7 @@ def whole_log(log: Log, preview: str) -> bytes | None:
 
 
 def line_for_dropped(dropped: int) -> bytes:
-    """Return the line that a stored log has in place of dropped bytes."""
+    """Return the line that stands in a stored log in place of `dropped` bytes."""
     return f"\n… {dropped} bytes were not kept …\n".encode()
 
 
@@ -62,22 +65,19 @@ def with_line(log: Log, line: str) -> Log:
 
 
 def with_text(log: Log, end: bytes) -> Log:
-    """Return the log with more text at its end."""
+    """Return the log with the bytes `end` appended."""
     return Log(log.head, log.tail + end, log.dropped) if log.dropped else Log(log.head + log.tail + end)
 
 
 def marked(log: Log, name: str) -> bytes:
-    """Return the lines of a log, each after the name of the skill that wrote it."""
+    """Return the lines of a log as one text, each line after `[name]`. `name` is the skill that wrote the log."""
     cut = [f"({log.dropped} bytes are not kept)".encode()] if log.dropped else []
     lines = [*log.head.splitlines(), *cut, *log.tail.splitlines()]
     return b"".join(b"[%s] %s\n" % (name.encode(), line) for line in lines)
 
 
 def _fitting(text: bytes, room: int, cut: Callable[[bytes, int], bytes]) -> bytes:
-    """Return the start or the end of `text`, short enough that its displayable form has at most `room` bytes.
-
-    `cut` is `_start` or `_end`.
-    """
+    """Return a start or end of `text` with at most `room` bytes in displayable form. `cut` is `_start` or `_end`."""
     piece = cut(text, room)
     return piece if len(_decoded(piece).encode()) <= room else cut(text, room // LONGEST_DISPLAYED)
 

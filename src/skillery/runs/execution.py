@@ -44,15 +44,15 @@ class Execution:
         return capability in self._sandbox.capabilities
 
     async def execute(self, run: ActiveRun) -> Outcome:
-        """Execute a run and return its outcome, without secrets. Answer, record and blobs use this outcome.
+        """Execute a run and return its outcome, with secrets redacted.
 
-        Raise Stopped if the run is stopped.
+        Raise Stopped if the run is stopped. Answer, record and blobs of the run use this outcome.
         """
         run.start_clock()
         return await run.until_stopped(self._outcome(run))
 
     async def execute_unrecorded(self, prepared: Prepared, host: RunHost) -> Outcome:
-        """Execute a run that gets no secrets and no record. Return its outcome, without hints."""
+        """Execute a run that gets no secrets and no record. Return its outcome. No hints are added."""
         job = prepared.job
         failure = prepared.failure or await self._refusal(job, has_secrets=False)
         if failure is not None:
@@ -66,6 +66,7 @@ class Execution:
             return Outcome(failure=Failure(FailureType.SANDBOX_ERROR, "the sandbox of this server failed"))
 
     async def _outcome(self, run: ActiveRun) -> Outcome:
+        """Return the outcome: a failure of the preparation, a refusal, or the result of the sandbox."""
         prepared, job, host = run.prepared, run.job, run.host
         if run.workspace is not None and prepared.failure is None:
             try:
@@ -88,6 +89,7 @@ class Execution:
         return await self._with_secrets(job, host, values)
 
     async def _with_secrets(self, job: Job, host: Host | CalledHost, values: SecretValues) -> Outcome:
+        """Run the job with the secrets `values` in its environment. Return the outcome with the values redacted."""
         redaction = await REDACTION.run(Redaction, values)
         host.live.redact(redaction)
         job = msgspec.structs.replace(job, environment=values)
@@ -97,7 +99,7 @@ class Execution:
         return msgspec.structs.replace(redacted, log=outcome.log) if host.live.is_used else redacted
 
     async def _refusal(self, job: Job, *, has_secrets: bool) -> Failure | None:
-        """Return the failure if the sandbox cannot run the job, else None. This is checked before secrets are read."""
+        """Return the failure if the sandbox cannot start or cannot run the job, else None. Read no secret for this."""
         needs = needs_of(job) | ({Capability.SECRETS} if has_secrets else frozenset())
         try:
             await self._sandbox.start()
@@ -109,6 +111,10 @@ class Execution:
         return why_refused(self._sandbox_name, self._sandbox.capabilities, job, needs)
 
     async def _sandboxed(self, job: Job, host: Host | CalledHost, redaction: Redaction, why_less: str = "") -> Outcome:
+        """Run the job in the sandbox. Return the outcome with hints, or a failure if the sandbox raises.
+
+        `why_less` is the reason for reduced permissions, or "".
+        """
         try:
             with span("sandbox run", **{"skillery.run_id": job.run_id}):
                 outcome = _with_live_log(host.live, await self._sandbox.run(job, host))
@@ -124,7 +130,10 @@ class Execution:
 
 
 def _with_live_log(live: LiveOutput, outcome: Outcome) -> Outcome:
-    """Return the outcome with the log that the sandbox passed on during the run, if there is such a log."""
+    """Return the outcome with the log that the sandbox passed on while the code ran.
+
+    If the sandbox passed on nothing, return the outcome with its own log and the notes of the server.
+    """
     live.flush()
     if live.is_used:
         log_, failure = live.log(), outcome.failure
@@ -136,7 +145,9 @@ def _with_live_log(live: LiveOutput, outcome: Outcome) -> Outcome:
 
 
 def _with_added_lines(live: LiveOutput, log_: Log, hinted: Outcome) -> Outcome:
-    """Return the outcome `hinted`. If there is a live log, append the lines that hints have added to `log_`."""
+    """Return the outcome `hinted`. If there is a live log, append the lines to it by which the log of `hinted` exceeds
+    `log_`.
+    """
     if not live.is_used or hinted.log is log_:
         return hinted
     live.add((hinted.log.head + hinted.log.tail)[len(log_.head) + len(log_.tail) :])

@@ -38,7 +38,7 @@ _LINE_ENDS = re.compile(r"\n|\\x0d")
 
 
 class RunState(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of a run."""
+    """The state of a run, as its caller polls it."""
 
     run_id: str
     method: str
@@ -55,7 +55,10 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_state(connection: Connection, *, identity: Identity, run_id: str) -> RunState:
-    """Return the state of a run. Raise TaskNotFound if the identity did not start such a run, even for an admin."""
+    """Return the state of a run that `identity` has started.
+
+    Raise TaskNotFound for any other run, also if the identity is an admin.
+    """
     try:
         row = find_run(connection, identity, run_id)
     except RunNotFound:
@@ -81,24 +84,25 @@ def find_state(connection: Connection, *, identity: Identity, run_id: str) -> Ru
 
 
 def progress_message(progress: Progress | None, line: str) -> str:
-    """Return the text of the progress and the last line of the log in one line."""
+    """Return `TEXT: LINE`, the text of the progress and the last log line. An empty part is omitted."""
     text = progress.text if progress is not None else ""
     return ": ".join(part for part in (text, line) if part)
 
 
 async def last_line(source: LogSource) -> str:
-    """Return the last line of a log that is not blank, or "" if there is none. At most 200 characters."""
+    """Return the last line of a log that is not blank, at most LAST_LINE_CHARACTERS of it, or "" if there is none."""
     part = await source.read(max(0, source.end - LAST_LINE_BYTES), LAST_LINE_BYTES)
     lines = [line.strip() for line in _LINE_ENDS.split(part.text) if line.strip()]
     return lines[-1][:LAST_LINE_CHARACTERS] if lines else ""
 
 
 def _end_message(summary: str, error: RunError | None) -> str:
+    """Return the message of the error, or the summary if there is no error."""
     return error.message or error.type if error is not None else summary
 
 
 def _times(row: Row[Any]) -> tuple[datetime, datetime]:
-    """Return the time at which the run was recorded, and the time of its last change."""
+    """Return two times of a run in UTC: of its record, and of the last change of its status."""
     created_at = in_utc(row.started_at)
     assert created_at is not None
     return created_at, in_utc(row.finished_at or row.begun_at) or created_at
@@ -113,27 +117,28 @@ def _absent(run_id: str) -> TaskNotFound:
 
 
 FOLLOWED_SECONDS = 3.0
-"""How long the log of a run on another server is followed after a caller has asked for the state of the run."""
+"""Seconds for which a run on another server is still followed after its state was read, for the next poll."""
 
 
 class Followed:
-    """One caller that follows one run. The owner must call `close`."""
+    """A run that one caller follows. The owner must call `close`."""
 
     def __init__(self, source: LogSource, closing: asyncio.Event, leave: Callable[[], None] = lambda: None) -> None:
-        """`closing` is set when the server stops."""
+        """`closing` is set when the server stops. `leave` is called by `close`."""
         self.source = source
         self._closing = closing
         self.close = leave
 
     async def part(self, after: int, size: int, seconds: float) -> LogPart:
-        """Return at most `size` bytes of the log from the offset `after`. If there are none, wait up to `seconds`
-        for more log.
+        """Return at most `size` bytes of the log from the offset `after`.
+
+        If there are no such bytes, wait up to `seconds` for them. The part is empty if none arrive.
         """
-        until = time.monotonic() + seconds
+        deadline = time.monotonic() + seconds
         while True:
             changed = self.source.changed()
             part = await self.source.read(after, size)
-            if part.next > after or self.source.has_ended or not await self._wait(changed, until):
+            if part.next > after or self.source.has_ended or not await self._wait(changed, deadline):
                 changed.cancel()
                 return part
 
@@ -142,7 +147,10 @@ class Followed:
         await self._wait(self.source.ended(), time.monotonic() + seconds)
 
     async def _wait(self, changed: asyncio.Future[None], until: float) -> bool:
-        """Wait for a change. Return False if the time is over, the client has disconnected or the server stops."""
+        """Wait for the future `changed` until the monotonic time `until`.
+
+        Return False if the time is over, the client has disconnected or the server stops.
+        """
         watch = until_client_gone.get()
         gone: asyncio.Future[None] = asyncio.ensure_future(watch()) if watch else asyncio.Future()
         try:
@@ -152,7 +160,10 @@ class Followed:
             gone.cancel()
 
     async def wait(self, changed: asyncio.Future[None], gone: asyncio.Future[Any], seconds: float) -> bool:
-        """Wait for a change, up to `seconds`. Return False if the client is `gone` or the server stops."""
+        """Wait up to `seconds` for the future `changed`.
+
+        Return False if the future `gone` (of the client) is done or the server stops. After a timeout, return True.
+        """
         closing = asyncio.ensure_future(self._closing.wait())
         events: set[asyncio.Future[Any]] = {changed, gone, closing}
         try:
@@ -173,13 +184,14 @@ class Following:
         self._closing = asyncio.Event()
 
     def close(self) -> None:
-        """End all waiting. The server calls this when it stops."""
+        """End all waiting for runs. The server calls this when it stops."""
         self._closing.set()
         self._remote.close()
 
     async def read_log(self, identity: Identity, run_id: str, *, after: int, max_bytes: int, wait_ms: int) -> RunLog:
-        """Return at most `max_bytes` of the log of a run from the offset `after`. If there are none, wait up to
-        `wait_ms`.
+        """Return at most `max_bytes` of the log of a run from the offset `after`.
+
+        If there are no such bytes, wait up to `wait_ms` for them.
 
         Raise RunNotFound if the identity may not see the run or the run does not exist. Raise BlobNotFound if the log
         has expired.
@@ -203,9 +215,10 @@ class Following:
         )
 
     async def get_run(self, identity: Identity, run_id: str, wait_ms: int = 0) -> RunRecord:
-        """Return the run when it has ended, or in its present state after `wait_ms`.
+        """Return the record of a run when the run has ended, or its present record after `wait_ms`.
 
-        Raise RunNotFound if the identity may not see the run or the run does not exist.
+        The record of an active run of this server has its log and progress up to now. Raise RunNotFound if the identity
+        may not see the run or the run does not exist.
         """
         run = await self._record(identity, run_id)
         if run.finished_at is None and wait_ms:
@@ -225,8 +238,7 @@ class Following:
     async def state(self, identity: Identity, run_id: str) -> RunState:
         """Return the state of a run that this identity has started. Raise TaskNotFound if there is no such run.
 
-        The last line of a log on another server is known from the second call on, if the calls follow each other
-        quickly.
+        If another server executes the run, the last log line is missing in the first of several close calls.
         """
         state = await self._database.read(partial(find_state, identity=identity, run_id=run_id))
         if state.has_ended:
@@ -242,7 +254,7 @@ class Following:
         return await self._database.read(partial(get_run, identity=identity, run_id=run_id))
 
     async def open(self, identity: Identity, run_id: str) -> Followed:
-        """Start following a run.
+        """Start to follow a run, on any server. The caller must call `close` of the returned object.
 
         Raise RunNotFound if the identity may not see the run or the run does not exist. Raise BlobNotFound if its log
         has expired.

@@ -1,4 +1,4 @@
-"""Hints for callers: ways to make a module, the network or an output folder available to a run that failed."""
+"""Hints for callers: how to give a module, the network or an output folder to a run that failed without it."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from skillery.runs.display import with_line
 from skillery.runs.scripts import SESSION_SKILL, script_answer
 
 MOST = 1000
+"""The maximum length in characters of an error message with its hint."""
 NO_FOLDER = re.compile(r"No such file or directory: '(?:/workspace/|\./)?out/")
 NO_MODULE = re.compile(r"No module named '(?!skills\b)([A-Za-z0-9_.]{1,200})'")
 LAST_LINE = re.compile(r"^ModuleNotFoundError: No module named '(?!skills\b)([A-Za-z0-9_.]{1,200})'\s*\Z", re.MULTILINE)
@@ -39,9 +40,10 @@ NO_SOCKET = re.compile(r"\[Errno 13\] Permission denied(?!:)")
 
 
 def with_hint(job: Job, outcome: Outcome, why_less: str = "") -> Outcome:
-    """Return the outcome with a hint in the message of its failure or in the result of a script, if a hint applies.
+    """Return the outcome with a hint in the message of its failure, or in the result of a script.
 
-    `why_less` is the reason why the run has fewer permissions than its skill declares, or "".
+    If no hint applies, return the outcome unchanged. `why_less` is the reason why the run has fewer permissions than
+    its skill declares, or "".
     """
     failure = outcome.failure
     if failure is not None and failure.type == "FileNotFoundError" and NO_FOLDER.search(failure.message):
@@ -61,34 +63,34 @@ def with_hint(job: Job, outcome: Outcome, why_less: str = "") -> Outcome:
 
 
 def lacks_network(failure: Failure) -> bool:
-    """Return whether the code failed because it tried to use the network."""
+    """Return whether the texts of the failure show that the code could not use the network."""
     text = failure.message + failure.traceback
     return any(phrase in text for phrase in NO_NETWORK) or bool(NO_SOCKET.search(failure.message))
 
 
 def how_to_have(module: str, job: Job) -> str:
-    """Return a text with the package that provides `module`, and three ways to provide it to a run like `job`."""
+    """Return a text with the package that provides `module`, and ways to provide the package to a run like `job`."""
     if isinstance(job.call, CodeCall):
         names = [skill.name.replace("-", "_") for skill in job.skills]
         mounted = next((name for name in names if f"{name}.".startswith(f"{module}.")), None)
         if mounted is not None:
             return f"a mounted skill is below 'skills': write from skills.{mounted} import …"
-    if not isinstance(job.call, CodeCall) and (own := own_module(module, _paths_of(job))):
-        return own
+    if not isinstance(job.call, CodeCall) and (own_module_hint := own_module(module, _paths_of(job))):
+        return own_module_hint
     providers = providers_of(module)
-    caller = f"{providers} provide{'' if len(providers.packages) > 1 else 's'} it"
+    provider = f"{providers} provide{'' if len(providers.packages) > 1 else 's'} it"
     if providers.how == "guessed":
-        caller = f"no known package provides it, the package may be called {providers}"
+        provider = f"no known package provides it, the package may be called {providers}"
     if isinstance(job.call, CodeCall):
         return (
-            f"{caller}; three ways to have it: name an environment that has it (list_environments shows them), "
+            f"{provider}; three ways to have it: name an environment that has it (list_environments shows them), "
             f"mount a skill that declares it in {DEPENDENCIES}, or let an admin add it to an environment"
         )
     package = providers.packages[0]
     if left_out := _left_out(providers.packages, job):
-        return f"{caller}, but {left_out}"
+        return f"{provider}, but {left_out}"
     return (
-        f"{caller}; three ways to have it: declare {package} in {DEPENDENCIES} of skill.toml; import the skill with "
+        f"{provider}; three ways to have it: declare {package} in {DEPENDENCIES} of skill.toml; import the skill with "
         f"--packages infer; or name an environment that has {package}, if the skill declares no packages"
     )
 
@@ -109,7 +111,7 @@ def _left_out_of(job: Job) -> tuple[LeftOut, ...]:
 
 
 def _paths_of(job: Job) -> tuple[str, list[str]]:
-    """Return the entrypoint or handler of a job, and the Python files in its folder."""
+    """Return the path of the entrypoint or handler of a job, and the paths of the Python files in the same folder."""
     skill = job.skills[0]
     start = job.call.path if isinstance(job.call, HandlerCall | ScriptCall) else skill.entrypoint or ""
     folder = start.rpartition("/")[0]
@@ -117,6 +119,7 @@ def _paths_of(job: Job) -> tuple[str, list[str]]:
 
 
 def _missing_module(failure: Failure) -> str | None:
+    """Return the module whose import failed, or None if the failure has another cause."""
     match = NO_MODULE.search(failure.message)
     if match is None:
         return None
@@ -127,7 +130,7 @@ def _missing_module(failure: Failure) -> str | None:
 def _script_with_hint(job: Job, outcome: Outcome, result: bytes) -> Outcome:
     """Return the outcome of a failed script with a hint about a missing module, in its result as `hint` and in its log.
 
-    If the hint does not apply, return the outcome unchanged.
+    If no module is missing, return the outcome unchanged.
     """
     answer = script_answer(result) if any(sign in result for sign in _MISSING) else None
     if answer is None or not answer.get("exit_code"):
@@ -148,11 +151,12 @@ def _script_with_hint(job: Job, outcome: Outcome, result: bytes) -> Outcome:
 
 
 def _with_text(failure: Failure, hint: str) -> Failure:
+    """Return the failure with the hint in brackets after its message, which is cut to MOST characters in total."""
     return Failure(failure.type, f"{failure.message[: MOST - len(hint) - 3]} ({hint})", failure.traceback)
 
 
 def how_to_allow(job: Job) -> str:
-    """Return a text that says how an author can permit network hosts to a run like `job`."""
+    """Return a text that says how an author permits network hosts for a run like `job`."""
     line = 'permissions.network = ["https://HOST"]'
     if isinstance(job.call, HandlerCall) and job.call.skill == SESSION_SKILL:
         return f"a tool that lives in a session has no network; a skill with a tools.json and {line} may reach HOST"
@@ -186,12 +190,13 @@ PHRASES = (
     ("No pandoc was found", "pandoc"),
     ("Couldn't find ffmpeg", "ffmpeg"),
 )
-"""Parts of messages of Python packages, with the program that is missing if the message appears."""
+"""Pairs of a part of a Python package's message, and the program that is missing if the message has this part."""
 
 
 def name_missing_program(job: Job, outcome: Outcome) -> Outcome:
-    """Return the outcome. If a program is missing, the error, or the `hint` of a script, names the program and its
-    Debian package, if the package is known.
+    """Return the outcome with the name of a missing program and its Debian package, if a message shows one.
+
+    The text is added to the error, or to the result of a script as `hint`.
     """
     failure = outcome.failure
     if failure is not None:
@@ -201,11 +206,12 @@ def name_missing_program(job: Job, outcome: Outcome) -> Outcome:
         message = f"{failure.message[: MOST - len(hint) - 3]} ({hint})"
         return msgspec.structs.replace(outcome, failure=msgspec.structs.replace(failure, message=message))
     if isinstance(job.call, ScriptCall) and outcome.result is not None:
-        return _of_script(outcome, outcome.result)
+        return _name_program_of_script(outcome, outcome.result)
     return outcome
 
 
-def _of_script(outcome: Outcome, result: bytes) -> Outcome:
+def _name_program_of_script(outcome: Outcome, result: bytes) -> Outcome:
+    """Return the outcome of a failed script with a hint about a missing program, if its stderr shows one."""
     answer = script_answer(result)
     if answer is None or not answer.get("exit_code") or "hint" in answer:
         return outcome
@@ -220,7 +226,7 @@ def _of_script(outcome: Outcome, result: bytes) -> Outcome:
 
 
 def hint_on(text: str) -> str:
-    """Return a sentence about the missing program that the text mentions, or "" if the text mentions none."""
+    """Return a sentence about the missing program that an error text names, or "" if the text names none."""
     program = missing_program(text)
     if not program:
         return ""
@@ -233,7 +239,7 @@ def hint_on(text: str) -> str:
 
 
 def missing_program(text: str) -> str:
-    """Return the name of the missing program that the text mentions, or "" if the text mentions none."""
+    """Return the name of the missing program that an error text names, or "" if the text names none."""
     for phrase, program in PHRASES:
         if phrase in text:
             return program

@@ -22,19 +22,21 @@ from skillery.errors import InvalidParams
 from skillery.formats.wording import nearest, quoted
 
 ASKABLE = ("memory_mb", "processes", "cpus", "disk_mb", "timeout_ms")
+"""The limits that callers and skills can set."""
 
 
 class LimitRules(msgspec.Struct, frozen=True):
-    """The default and the maximum values of limits on this server."""
+    """The default values and the maximum values of limits on this server."""
 
     defaults: Limits
     maximum: Mapping[str, float]
     """The highest value of each limit. Callers and skills can set only the limits in ASKABLE."""
 
     def for_skill(self, declared: Mapping[str, float], timeout_ms: int | None) -> Limits:
-        """Return the limits of a skill's run. Values over the present maximum are reduced to the maximum.
+        """Return the limits of a skill's run: the defaults, changed by the `declared` ones of its manifest.
 
-        `timeout_ms` is the value of the caller, or None. Raise InvalidParams if it is invalid.
+        Declared values over the maximum are reduced to it. `timeout_ms` is the value of the caller, or None. Raise
+        InvalidParams if `timeout_ms` is invalid.
         """
         wanted = {key: min(value, self.maximum[key]) for key, value in declared.items()}
         if timeout_ms is not None:
@@ -42,7 +44,8 @@ class LimitRules(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self.defaults, **wanted)
 
     def for_code(self, request: Mapping[str, object]) -> Limits:
-        """Return the limits of a run of given code. A value of None means the default.
+        """Return the limits of a run of run_code: the defaults, changed by those of `request`. None selects the
+        default.
 
         A `timeout_ms` over the maximum is reduced to the maximum. Raise InvalidParams if another limit is over its
         maximum, or if a limit is unknown or invalid.
@@ -53,6 +56,7 @@ class LimitRules(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self.defaults, **checked)
 
     def _not_askable(self, key: str) -> InvalidParams:
+        """Return the error for a limit that callers cannot set or that does not exist."""
         if key in self.maximum:
             message = f"the limit '{key}' is the server's; a caller cannot set it"
             hint = f"This server sets {getattr(self.defaults, key)}. A caller can set {', '.join(ASKABLE)}."
@@ -64,6 +68,7 @@ class LimitRules(msgspec.Struct, frozen=True):
         )
 
     def _checked(self, key: str, value: object) -> float:
+        """Return the value of a limit as a number. Raise InvalidParams if callers cannot set the limit or the value."""
         if key not in ASKABLE:
             raise self._not_askable(key)
         hint = f"Ask for at most {self.maximum[key]}, or leave '{key}' out for {getattr(self.defaults, key)}."
@@ -87,7 +92,7 @@ class LimitRules(msgspec.Struct, frozen=True):
 
 
 def reduced(asked_ms: object, limits: Limits) -> tuple[str, ...]:
-    """Return a warning if a run has less time than its caller asked for."""
+    """Return a warning if the run has a lower `timeout_ms` than the `asked_ms` of its caller, else ()."""
     if isinstance(asked_ms, int | float) and asked_ms > limits.timeout_ms:
         return (f"'timeout_ms' is {limits.timeout_ms}, the maximum of this server, instead of {asked_ms:.0f}",)
     return ()
@@ -100,8 +105,9 @@ ENDINGS = {".js": Capability.JAVASCRIPT, ".mjs": Capability.JAVASCRIPT, ".sh": C
 
 
 def language(job: Job) -> Capability:
-    """Return the language of the code. Scripts without an ending in ENDINGS count as Python, because Python starts
-    them.
+    """Return the capability for the language of the job's code.
+
+    A script without an ending in ENDINGS counts as Python, because a Python program starts it.
     """
     if isinstance(job.call, CodeCall):
         return Capability(job.call.language)
@@ -123,26 +129,29 @@ NEEDS: tuple[tuple[Capability, Callable[[Job], object]], ...] = (
     (Capability.SECRETS, lambda job: job.environment),
     (Capability.NETWORK, lambda job: job.network),
 )
+"""Pairs of a capability, and a function that is true for jobs that need it."""
 
 
 def needs_of(job: Job) -> frozenset[str]:
-    """Return all capabilities that the job needs."""
-    return frozenset(capability for capability, request in NEEDS if request(job))
+    """Return all capabilities that the job needs, except for secrets that are not read yet."""
+    return frozenset(capability for capability, is_needed in NEEDS if is_needed(job))
 
 
 def why_refused(backend: str, capabilities: frozenset[str], job: Job, needs: frozenset[str]) -> Failure | None:
-    """Return the failure if the sandbox `backend` does not have all needed capabilities, else None."""
-    lacking = sorted(needs - capabilities)
-    if not lacking:
+    """Return the failure if the sandbox named `backend` does not have all capabilities in `needs`, else None."""
+    missing = sorted(needs - capabilities)
+    if not missing:
         return None
-    caller = "this code" if isinstance(job.call, CodeCall) else f"the skill '{job.call.skill}'"
+    subject = "this code" if isinstance(job.call, CodeCall) else f"the skill '{job.call.skill}'"
     return Failure(
         FailureType.SANDBOX_ERROR,
-        f"the sandbox '{backend}' of this server does not have {', '.join(lacking)}, which {caller} needs; nothing "
+        f"the sandbox '{backend}' of this server does not have {', '.join(missing)}, which {subject} needs; nothing "
         "was run. Ask the admin for another sandbox (the setting `sandbox`; `skillery doctor` shows the sandboxes)",
     )
 
 
 def degraded(outcome: Outcome, capabilities: frozenset[str]) -> tuple[str, ...]:
-    """Return the limits that are enforced by weaker means: limits in the outcome, and limits not in `capabilities`."""
+    """Return the limits that the sandbox enforces by weaker means: those of the outcome, and those not in
+    `capabilities`.
+    """
     return (*outcome.degraded, *sorted(LIMITS - capabilities - set(outcome.degraded)))

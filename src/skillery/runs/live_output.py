@@ -38,21 +38,24 @@ class LogPart(msgspec.Struct, frozen=True):
 
 
 def log_part(start: int, content: bytes, *, may_continue: bool) -> LogPart:
-    """Return the bytes as text. If `may_continue`, leave a partial character at the end for the next part."""
-    whole = len(content)
+    """Return `content` as printable text. `start` is its offset in the log.
+
+    If `may_continue`, a partial character at the end is left for the next part.
+    """
+    size = len(content)
     if may_continue:
-        whole -= _partial_character(content)
-    return LogPart(displayable(content[:whole].decode("utf-8", "replace")), start, start + whole)
+        size -= _partial_character(content)
+    return LogPart(displayable(content[:size].decode("utf-8", "replace")), start, start + size)
 
 
 def _partial_character(content: bytes) -> int:
-    """Return the number of bytes at the end that are the start of an incomplete character."""
-    for back in range(1, min(LONGEST_CHARACTER, len(content)) + 1):
-        byte = content[-back]
+    """Return the number of bytes at the end of `content` that begin a UTF-8 character without completing it."""
+    for from_end in range(1, min(LONGEST_CHARACTER, len(content)) + 1):
+        byte = content[-from_end]
         if byte & 0xC0 == 0x80:
             continue
         length = 1 if byte < 0x80 else 2 if byte & 0xE0 == 0xC0 else 3 if byte & 0xF0 == 0xE0 else 4
-        return back if length > back else 0
+        return from_end if length > from_end else 0
     return 0
 
 
@@ -79,11 +82,13 @@ class LiveOutput:
         self.status: EndStatus | None = None
         """The status of the ended run, or None if the run is active."""
         self._latest: tuple[tuple[int, int, int, bool], LogPart] | None = None
-        """The last part that was read, because many clients read the same parts at the same time."""
+        """The last part that was read, with the arguments and state of the read. Many clients read the same parts at
+        the same time.
+        """
         self.is_used = False
-        """True if the sandbox has passed on output while the code ran."""
+        """True if the sandbox has passed on output while the code ran. Else the log comes with the outcome."""
         self.notes = b""
-        """Lines of the server for a log to which the sandbox has not passed on output yet."""
+        """Lines of the server that wait for the first output of the code."""
 
     @property
     def has_ended(self) -> bool:
@@ -101,14 +106,18 @@ class LiveOutput:
         self._stream = RedactedStream(redaction)
 
     def note(self, lines: bytes) -> None:
-        """Add lines of the server. If the sandbox passes on no output, they follow the log that it returns."""
+        """Add `lines` of the server to the log.
+
+        They precede the next output of the code. If the code never passes on output, they follow the log of the
+        outcome.
+        """
         if self.is_used:
             self.add(lines)
         else:
             self.notes += lines
 
     def add(self, piece: bytes) -> None:
-        """Add output of the code to the log."""
+        """Add output of the code to the log. The search for secrets may delay it by COLLECTED_SECONDS."""
         self.is_used = True
         piece, self.notes = self.notes + piece, b""
         if self._stream is None:
@@ -122,6 +131,7 @@ class LiveOutput:
             self._timer = asyncio.get_running_loop().call_later(COLLECTED_SECONDS, self._decide)
 
     def set_progress(self, progress: Progress) -> None:
+        """Replace the progress, with secrets redacted and its text cut to PROGRESS_CHARACTERS. Wake the readers."""
         text = progress.text if self._stream is None else self._redaction.text(progress.text)
         self.progress = msgspec.structs.replace(progress, text=displayable(text)[:PROGRESS_CHARACTERS])
         _wake(self._waiting)
@@ -144,7 +154,7 @@ class LiveOutput:
             _wake(self._waiting)
 
     def flush(self) -> None:
-        """Add the bytes that were held back as a possible start of a secret. Call this when the code prints no more."""
+        """Add the bytes that may begin a secret and were held back. Call this when the code prints no more."""
         self._decide()
         if self._stream is not None:
             self._keep(self._stream.rest())
@@ -154,9 +164,9 @@ class LiveOutput:
         return Log(*self._kept.parts())
 
     def finish(self, log: Log | None, status: EndStatus) -> None:
-        """End the output with the recorded log and status, and wake all readers.
+        """Set the status of the ended run, and wake all readers.
 
-        `log` is None if no log was recorded, or if the whole log was added before.
+        `log` is the recorded log. It is None if no log was recorded, or if `add` has added the whole log.
         """
         if log is not None and not self.is_used:
             self._kept = KeptLog.of(log.head, log.tail, log.dropped)
@@ -169,34 +179,32 @@ class LiveOutput:
     def parts(self, after: int, size: int | None) -> tuple[list[tuple[int, bytes]], int]:
         """Return the kept bytes from the offset `after`, at most `size` (None: all), and the offset after them.
 
-        The bytes are a list of one or two (offset, bytes). If there are two, the bytes between them were dropped.
+        The bytes are a list of at most two pairs (offset, bytes). Between two pairs, bytes were dropped.
         """
         parts: list[tuple[int, bytes]] = []
-        left = self.end if size is None else size
-        while after < self.end and left > 0:
-            start, content = self._kept.read(after, left)
+        bytes_left = self.end if size is None else size
+        while after < self.end and bytes_left > 0:
+            start, content = self._kept.read(after, bytes_left)
             parts.append((start, content))
-            after, left = start + len(content), left - len(content)
+            after, bytes_left = start + len(content), bytes_left - len(content)
         return parts, after
 
     @property
     def gap(self) -> tuple[int, int]:
-        """The offsets of the first dropped byte and of the first byte after the dropped ones, or (0, 0) if none was
-        dropped.
-        """
+        """The range of dropped bytes: its first offset, and the offset after it. (0, 0) if no bytes were dropped."""
         return self._kept.gap_start or 0, self._kept.tail_start if self._kept.gap_start is not None else 0
 
     def skip_to(self, offset: int) -> None:
-        """Record that the bytes up to an offset were dropped on another server."""
+        """Record that the bytes up to `offset` are missing, because the server that executes the run dropped them."""
         self._kept.skip(offset - self._kept.end)
 
     def read(self, after: int, size: int) -> LogPart:
-        """Return at most `size` bytes of the log from the offset `after`."""
+        """Return at most `size` bytes of the log from the offset `after`, or from the next kept byte."""
         state = (after, size, self.end, self.has_ended)
         if self._latest is None or self._latest[0] != state:
             start, content = self._kept.read(after, size)
-            behind = start + len(content)
-            is_last = self.has_ended if behind == self.end else behind == self._kept.gap_start
+            end_of_part = start + len(content)
+            is_last = self.has_ended if end_of_part == self.end else end_of_part == self._kept.gap_start
             self._latest = state, log_part(start, content, may_continue=not is_last)
         return self._latest[1]
 
@@ -209,15 +217,17 @@ class LiveOutput:
         return self._future(self._waiting_for_end)
 
     def _future(self, waiting: set[asyncio.Future[None]]) -> asyncio.Future[None]:
-        woken = asyncio.get_running_loop().create_future()
+        """Return a future in the set `waiting`. The future is done at once if the run has ended."""
+        future = asyncio.get_running_loop().create_future()
         if self.has_ended:
-            woken.set_result(None)
+            future.set_result(None)
         else:
-            waiting.add(woken)
-            woken.add_done_callback(waiting.discard)
-        return woken
+            waiting.add(future)
+            future.add_done_callback(waiting.discard)
+        return future
 
     def _decide(self) -> None:
+        """Redact the collected output and add it to the log."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -232,7 +242,7 @@ class LiveOutput:
 
 
 def _wake(waiting: set[asyncio.Future[None]]) -> None:
-    for woken in waiting:
-        if not woken.done():
-            woken.set_result(None)
+    for future in waiting:
+        if not future.done():
+            future.set_result(None)
     waiting.clear()

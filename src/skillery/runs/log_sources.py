@@ -27,7 +27,7 @@ from skillery.runs.results import Status
 
 
 FOLLOWED = timedelta(seconds=30)
-"""The time for which one mark of a follower is valid. Clocks of servers may differ by half of this time."""
+"""Time for which a mark of `mark_followed` is valid. Clocks of servers may differ by half of this time."""
 KEPT = timedelta(seconds=60)
 """The time for which log pieces are kept after the end of their run, for followers that have not read them yet."""
 PIECE_BYTES = 64 * 1024
@@ -35,6 +35,8 @@ _STARTED: ColumnElement[str] = literal_column("'started'")
 
 
 class Piece(NamedTuple):
+    """A piece of a run's log, from its database row. `start` is the offset of `content` in the log."""
+
     run_id: str
     start: int
     content: bytes
@@ -51,15 +53,13 @@ class FollowedRun(NamedTuple):
 
 
 def mark_followed(connection: Connection, run_ids: Sequence[str]) -> None:
-    """Mark runs as followed for the next 30 s: the servers that execute these runs then write their logs to the
-    database.
-    """
+    """Mark runs as followed for the next 30 s. Their servers then write the logs to the database."""
     until = datetime.now(UTC) + FOLLOWED
     connection.execute(update(runs).where(runs.c.id.in_(run_ids)).values(followed_until=until))
 
 
 def followed_on(connection: Connection, server: str) -> set[str]:
-    """Return the ids of the runs of a server that other servers follow now."""
+    """Return the ids of the active runs of a server that have a valid mark of `mark_followed`."""
     statement = select(runs.c.id).where(
         runs.c.server == server,
         runs.c.status == _STARTED,
@@ -77,15 +77,21 @@ def write_pieces(
     progress: str | None,
     gap: tuple[int, int],
 ) -> None:
-    """Add parts of a log, each with its offset. Delete the pieces that begin in the gap of the log.
+    """Insert `parts` of a log, each with its offset. Delete the pieces that begin in the gap of the log.
 
-    `gap` is the range of dropped bytes: its first offset and the offset after it. `progress` is JSON text, or None.
+    `gap` is the range of dropped bytes: its first offset and the offset after it. `progress` is JSON text, or None to
+    leave the stored progress.
     """
     now = datetime.now(UTC)
     rows = [
-        {"run_id": run_id, "start": start + at, "content": content[at : at + PIECE_BYTES], "written_at": now}
+        {
+            "run_id": run_id,
+            "start": start + piece_start,
+            "content": content[piece_start : piece_start + PIECE_BYTES],
+            "written_at": now,
+        }
         for start, content in parts
-        for at in range(0, len(content), PIECE_BYTES)
+        for piece_start in range(0, len(content), PIECE_BYTES)
     ]
     if rows:
         connection.execute(insert(pieces), rows)
@@ -99,9 +105,10 @@ def write_pieces(
 def read_pieces(
     connection: Connection, offsets: Sequence[tuple[str, int]]
 ) -> tuple[dict[str, FollowedRun], list[Piece]]:
-    """Return the state of each run by id, and the pieces at or after its offset, in order.
+    """Return the states of runs by id, and the pieces of their logs from the given offsets on, in order.
 
-    The state is read before the pieces: if the state says that the run has ended, the pieces are complete.
+    `offsets` are pairs of run id and offset. The state is read before the pieces: if the state says that the run has
+    ended, the pieces are complete.
     """
     columns = (runs.c.id, runs.c.status, runs.c.queued, runs.c.progress_json, runs.c.finished_at)
     rows = connection.execute(select(*columns).where(runs.c.id.in_([run_id for run_id, _ in offsets])))
@@ -110,17 +117,15 @@ def read_pieces(
     }
     newer: list[Piece] = []
     for run_id, offset in offsets:
-        behind = select(pieces.c.start, pieces.c.content).where(pieces.c.run_id == run_id, pieces.c.start >= offset)
+        unread = select(pieces.c.start, pieces.c.content).where(pieces.c.run_id == run_id, pieces.c.start >= offset)
         newer += [
-            Piece(run_id, start, bytes(content)) for start, content in connection.execute(behind.order_by("start"))
+            Piece(run_id, start, bytes(content)) for start, content in connection.execute(unread.order_by("start"))
         ]
     return states, newer
 
 
 def forget_pieces(connection: Connection, *, limit: int) -> int:
-    """Delete the log pieces of at most `limit` runs that ended at least a minute ago. Return the number of these
-    runs.
-    """
+    """Delete the log pieces of at most `limit` runs that ended at least KEPT ago. Return the number of these runs."""
     before = datetime.now(UTC) - KEPT
     is_open = select(runs.c.id).where(runs.c.status == _STARTED, runs.c.id == pieces.c.run_id).exists()
     recently = select(runs.c.id).where(runs.c.finished_at >= before, runs.c.id == pieces.c.run_id).exists()
@@ -135,7 +140,7 @@ def forget_pieces(connection: Connection, *, limit: int) -> int:
 
 
 class StoredLog:
-    """The log that was stored when its run ended. Its offsets are those of the live log."""
+    """The log that was stored when its run ended. It has the same offsets as the live log."""
 
     has_ended = True
 
@@ -153,16 +158,19 @@ class StoredLog:
         self.end = stored - self._line + self._dropped
 
     def read(self, after: int, size: int) -> LogPart:
-        """Return at most `size` bytes of the log from the offset `after`. Blocking."""
-        start, shift, behind = min(after, self.end), 0, self.end
+        """Return at most `size` bytes of the log from the offset `after`, or from the next kept byte. Blocking."""
+        start, shift, end = min(after, self.end), 0, self.end
+        # The stored bytes are the head, a line for the dropped bytes, and the tail. `shift` converts an offset of the
+        # log
+        # to a position in them.
         if self._dropped:
             if after < self._head:
-                behind = self._head
+                end = self._head
             else:
                 start = min(max(after, self._head + self._dropped), self.end)
                 shift = self._line - self._dropped
-        content = self._bytes(start + shift, min(size, behind - start))
-        return log_part(start, content, may_continue=start + len(content) < behind)
+        content = self._bytes(start + shift, min(size, end - start))
+        return log_part(start, content, may_continue=start + len(content) < end)
 
     def _bytes(self, start: int, size: int) -> bytes:
         if self._blob is None:
@@ -171,7 +179,7 @@ class StoredLog:
 
 
 class LogSource(Protocol):
-    """The log of one run."""
+    """The log and the state of one run, on whichever server the run is."""
 
     @property
     def end(self) -> int:
@@ -183,7 +191,7 @@ class LogSource(Protocol):
 
     @property
     def status(self) -> Status:
-        """The status of the run. Of the statuses of an ended run, some sources know only `completed` and `failed`."""
+        """The status of the run. Some sources know only `completed` and `failed` of an ended run."""
         ...
 
     @property
@@ -195,9 +203,7 @@ class LogSource(Protocol):
         ...
 
     async def read(self, after: int, size: int) -> LogPart:
-        """Return at most `size` bytes of the log from the offset `after`. If bytes were dropped there, the part starts
-        later.
-        """
+        """Return at most `size` bytes of the log from the offset `after`, or from the next kept byte."""
         ...
 
     def changed(self) -> asyncio.Future[None]:
@@ -210,7 +216,7 @@ class LogSource(Protocol):
 
 
 class LiveSource:
-    """The log of an active run, in the memory of this server. It can be read after the run has ended."""
+    """The log of a run in the memory of this server. It stays readable after the run has ended."""
 
     def __init__(self, live: LiveOutput) -> None:
         self.live = live

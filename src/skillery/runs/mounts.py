@@ -1,4 +1,4 @@
-"""What a run gets: mounted skills, tools of sessions and blobs, and the input files in its workspace."""
+"""The mounts of a run: skills, tools of sessions and blobs. Also the input files and kept files of its workspace."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Reference(NamedTuple):
 
 
 def parse_mounts(texts: Sequence[str]) -> list[Reference]:
-    """Return the references in `mount_skills`. Each text is `name` or `name@<version spec>`.
+    """Return the references that the param `mount_skills` names. Each text is `name` or `name@<version spec>`.
 
     Raise InvalidParams if there are too many texts, or the error of `parse_reference` if a text is invalid.
     """
@@ -50,7 +50,7 @@ def parse_mounts(texts: Sequence[str]) -> list[Reference]:
 
 
 def check_mounts(versions: Sequence[VersionRow]) -> list[VersionRow]:
-    """Return the versions without duplicates, in the given order.
+    """Return the versions in the given order, without duplicates.
 
     Raise InvalidParams if two of them are different versions of one skill, or if two skills have one import name.
     """
@@ -79,8 +79,9 @@ class Mounts:
         self._declarations = declarations
 
     async def find_blobs(self, identity: Identity, blob_ids: Sequence[str]) -> list[BlobRow]:
-        """Return the blobs without duplicates. Raise BlobNotFound if the identity has no such blob, InvalidParams
-        for too many ids.
+        """Return the rows of the blobs, without duplicates.
+
+        Raise BlobNotFound if the identity has no such blob, and InvalidParams if there are more than MOST_BLOBS ids.
         """
         wanted = list(dict.fromkeys(blob_ids))
         if len(wanted) > MOST_BLOBS:
@@ -92,17 +93,18 @@ class Mounts:
         return await self._database.read(work) if wanted else []
 
     async def skills(self, versions: Sequence[VersionRow], *, stubs: bool = False) -> tuple[SkillMount, ...]:
-        """Return the mounts of versions. With `stubs`, skills with permissions are mounted as stubs."""
+        """Return the mounts of versions, in the same order. With `stubs`, mount skills with permissions as stubs."""
         return tuple([await self._skill(version, stubs=stubs) for version in versions])
 
     async def tool(self, tool: FoundTool) -> SkillMount:
-        """Return the mount of the tool's skill, or of the handler of a tool of a session."""
+        """Return the mount of the skill that has the tool. A tool of a session is mounted as a skill of its own."""
         if tool.version is not None:
             return await self._skill(tool.version, stubs=False)
         assert tool.session is not None, "a tool belongs to a version or to a session"
         return SkillMount(SESSION_SKILL, await asyncio.to_thread(self._cache.keep, session_files(tool.session)))
 
     async def blobs(self, rows: Sequence[BlobRow]) -> tuple[BlobMount, ...]:
+        """Return the mounts of blobs, in the same order. Copy their contents to this machine if necessary."""
         return tuple([BlobMount(row.id, await asyncio.to_thread(self._cache.blob, row)) for row in rows])
 
     async def _skill(self, version: VersionRow, *, stubs: bool) -> SkillMount:
@@ -119,12 +121,13 @@ class Mounts:
 
 
 PAGE = 4096
-"""A file takes a multiple of this many bytes in a workspace."""
+"""The size of a file in a workspace is rounded up to a multiple of this many bytes."""
 IMPORTED = (".py", ".pyc", ".so", ".pth")
+"""Endings of files that Python may import or read at its start."""
 
 
 def check_harmless(files: Sequence[RunFile], permissions: Permissions) -> None:
-    """Raise InvalidPath if a skill with permissions gets a file that could change which code runs.
+    """Raise InvalidPath if a skill with permissions gets an input file that could change which code runs.
 
     The workspace is the working directory and the home folder of a run. With such a file, a caller could read the
     secrets of the skill.
@@ -142,14 +145,14 @@ def check_harmless(files: Sequence[RunFile], permissions: Permissions) -> None:
 
 
 def changes_what_runs(path: str) -> bool:
-    """Return whether an interpreter or another program may automatically read a file with this path."""
+    """Return whether an interpreter or another program may read a file of this path without being told to."""
     lower = path.casefold()
     segments = lower.split("/")
     return lower.endswith(IMPORTED) or any(segment.startswith(".") or segment == "node_modules" for segment in segments)
 
 
 def check_room(files: Sequence[RunFile], sizes: Sequence[int], limits: Limits) -> None:
-    """Raise InputFilesTooLarge if the copies exceed `disk_mb` or `disk_files` of the run."""
+    """Raise InputFilesTooLarge if copies of `files` with these `sizes` in bytes exceed `disk_mb` or `disk_files`."""
     taken = sum(-(-size // PAGE) * PAGE for size in sizes)
     room = limits.disk_mb << 20
     if taken > room:
@@ -173,7 +176,7 @@ def check_room(files: Sequence[RunFile], sizes: Sequence[int], limits: Limits) -
 
 
 class InputFiles:
-    """Finds the blobs of input files, and provides their contents on this machine."""
+    """Finds the blobs of input files, and provides their contents as files on this machine."""
 
     def __init__(self, database: Database, cache: Cache) -> None:
         self._database = database
@@ -182,10 +185,10 @@ class InputFiles:
     async def find(
         self, identity: Identity, files: Sequence[RunFile], limits: Limits, permissions: Permissions
     ) -> tuple[InputFile, ...]:
-        """Return the files that the sandbox copies.
+        """Return the input files, with the paths of their contents on this machine.
 
         Raise BlobNotFound if the identity has no such blob, InputFilesTooLarge if the files exceed the limits, and
-        InvalidPath if a file could change the code of a skill with permissions.
+        InvalidPath if a file could change which code of a skill with permissions runs.
         """
         if not files:
             return ()
@@ -216,9 +219,9 @@ HINT = (
 
 
 def parse_outputs(globs: Sequence[str]) -> tuple[str, ...]:
-    """Return the globs without duplicates.
+    """Return the globs of the param `outputs`, without duplicates.
 
-    Raise InvalidPath if a glob breaks the rules of bundle paths, and InvalidParams if there are too many globs.
+    Raise InvalidPath if a glob breaks the rules of bundle paths, and InvalidParams if there are more than MOST_GLOBS.
     """
     if len(globs) > MOST_GLOBS:
         raise InvalidParams(
@@ -235,7 +238,7 @@ def parse_outputs(globs: Sequence[str]) -> tuple[str, ...]:
 
 
 def checked_outputs(globs: Sequence[str], permissions: Permissions) -> tuple[str, ...]:
-    """Return the globs. Raise InvalidParams if there are globs and the skill has permissions.
+    """Return the globs as a tuple. Raise InvalidParams if there are globs and the skill has permissions.
 
     Such a skill may write its secrets, or what it read with them, to files that its author does not give to callers.
     """

@@ -18,8 +18,9 @@ from skillery.runs.queries import result_of
 from skillery.runs.records import record_closed
 
 DEAD = timedelta(seconds=60)
-"""A server that was last seen longer ago than this is dead. Clocks of servers may differ by half of this time."""
+"""A server whose `seen_at` is older than this is dead. Clocks of servers may differ by half of this time."""
 LOST = timedelta(seconds=60)
+"""A started run that is not active on its server is lost if it started at least this long ago."""
 SERVER_DIED = "the server stopped before the run ended"
 NOT_RECORDED = "the run has ended, but its outcome could not be recorded: the database was unavailable for too long"
 
@@ -32,18 +33,18 @@ _SEEN = {
 
 
 def note_seen(connection: Connection, server: str) -> None:
-    """Record that this server is alive."""
+    """Set `seen_at` of this server to now, which shows that it is alive."""
     connection.execute(_SEEN[connection.dialect.name], {"id": server, "seen_at": datetime.now(UTC)})
 
 
 def close_left_over(connection: Connection, server: str) -> int:
-    """Close the runs that were active when this server died last. Return their number. A starting server calls this."""
+    """Close the runs that an earlier process of this server left open. Return their number. Call this at start."""
     note_seen(connection, server)
     return _close_and_tell(connection, [server], runs.c.server == server)
 
 
 def close_of_dead(connection: Connection) -> int:
-    """Close the runs of servers that were not seen for a minute. Return the number of closed runs."""
+    """Close the runs of dead servers, and delete the rows of these servers. Return the number of closed runs."""
     dead = list(connection.scalars(select(servers.c.id).where(servers.c.seen_at < datetime.now(UTC) - DEAD)))
     if not dead:
         return 0
@@ -53,7 +54,7 @@ def close_of_dead(connection: Connection) -> int:
 
 
 def close_lost(connection: Connection, server: str, active: Sequence[str]) -> int:
-    """Close runs of this server that ended while the database was unavailable. Return the number of closed runs.
+    """Close the runs of this server whose end could not be recorded. Return the number of closed runs.
 
     `active` are the ids of the runs of this server that have not ended.
     """
@@ -66,18 +67,21 @@ def close_lost(connection: Connection, server: str, active: Sequence[str]) -> in
 
 
 def close_all(connection: Connection, why: str) -> int:
-    """Close the runs of all servers, in a restored copy of their database. Return the number of closed runs."""
+    """Close the open runs of all servers, with the reason `why`. Return the number of closed runs.
+
+    This is for a restored copy of a database, which no server of these runs uses.
+    """
     return len(_close(connection, workers(connection), true(), why=why))
 
 
 def of_no_server(dead: frozenset[str]) -> ColumnElement[bool]:
-    """Return the SQL condition for open runs without a live server: not seen for a minute, unknown, or in `dead`."""
+    """Return the SQL condition for open runs whose server is dead, unknown, or in `dead`."""
     alive = select(servers.c.id).where(servers.c.seen_at >= datetime.now(UTC) - DEAD)
     return and_(runs.c.status == "started", runs.c.server.not_in(alive) | runs.c.server.in_(sorted(dead)))
 
 
 def _close_and_tell(connection: Connection, left_by: Sequence[str], condition: ColumnElement[bool], **how: Any) -> int:
-    """Close runs like `_close`, record their events, and return the number of runs."""
+    """Close runs like `_close`, record an event for each, and return the number of closed runs."""
     closed = _close(connection, left_by, condition, **how)
     record_closed(connection, closed)
     return len(closed)
@@ -91,9 +95,11 @@ def _close(
     only_runs: bool = False,
     why: str = SERVER_DIED,
 ) -> list[str]:
-    """Record the runs as failed, release their workspaces, and return the ids of the runs.
+    """Record the open runs of `condition` as failed with the reason `why`, and return their ids.
 
-    Usage does not count these runs: they show nothing about a version.
+    Release the workspaces and settle the idempotency claims of these runs. Do the same for all runs without a record of
+    the servers `left_by`, unless `only_runs`. Usage does not count closed runs, because they show nothing about a
+    version.
     """
     error = {"type": FailureType.SANDBOX_ERROR, "message": why}
     closed = connection.scalars(
@@ -115,10 +121,10 @@ def _close(
 
 
 def _release_workspaces(connection: Connection, dead: Sequence[str]) -> None:
-    """Release the workspaces of ended runs, and of all runs of dead servers. Their current snapshots stay as they are.
+    """Release the workspaces of ended runs, and of all runs of the servers `dead`. Their snapshots stay as they are.
 
-    A run takes its workspace before it has a record. So a dead server can leave a workspace that a run without a
-    record holds.
+    A run takes its workspace before it has a record. So a dead server can leave a workspace that a run without a record
+    holds.
     """
     has_ended = exists().where(runs.c.id == workspaces.c.run_id, runs.c.status != "started")
     held = update(workspaces).where(workspaces.c.run_id.is_not(None), has_ended | workspaces.c.server.in_(dead))

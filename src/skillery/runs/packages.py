@@ -1,4 +1,4 @@
-"""The packages of a run: the environments of its skills. A run waits while its environments are built."""
+"""The packages and the secrets of a run. A run waits while the environments of its skills are built."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from skillery.identity.secret_grants import granted
 
 
 class Needing(NamedTuple):
-    """A skill that a run imports, with its manifest and the folder of its files."""
+    """A skill whose packages a run needs, with its manifest and the folder of its files."""
 
     name: str
     manifest: Manifest
@@ -35,23 +35,25 @@ class Needing(NamedTuple):
 
 
 class GivenEnvironment(msgspec.Struct, frozen=True):
-    """The named environment of a run, and the digest of its lock. `lock` is None if the environment has no lock yet."""
+    """The named environment of a run. `lock` is the digest of its lock, or None if it has no lock yet."""
 
     name: str
     lock: str | None = None
 
 
 class RunPackages(NamedTuple):
-    """The packages of a run, or the failure if the run cannot have them, and the time that the run waited."""
+    """The packages of a run, or the `failure` if the run cannot have them."""
 
     mounts: tuple[PackageMount, ...] = ()
     failure: Failure | None = None
     waited_ms: float = 0.0
+    """Milliseconds for which the run waited for its packages."""
     preload: tuple[str, ...] = ()
+    """Modules that a zygote imports ahead of runs."""
     environment: GivenEnvironment | None = None
 
     def in_job(self, job: Job) -> Job:
-        """Return the job with these packages."""
+        """Return `job` with these packages and modules to preload."""
         return msgspec.structs.replace(job, packages=self.mounts, preload=self.preload) if self.mounts else job
 
 
@@ -93,7 +95,8 @@ async def packages_for(
     """Return the packages of the named environment `chosen`, if there is one, and then those of the skills. Skills with
     equal locks share one mount. Wait for them up to `timeout_ms`, and pass the progress to `watch`.
 
-    Raise InvalidParams if two locks have different versions of a package: a process can import only one of them.
+    If an environment cannot be built within `timeout_ms`, the answer has a failure. Raise InvalidParams if two locks
+    have different versions of a package, because a process can import only one of them.
     """
     began, first = time.monotonic(), None
     if chosen is not None:
@@ -154,7 +157,7 @@ def chosen_for(
 ) -> Named | None:
     """Return the named environment for a skill's run, or None. `script` is the file that is started, "" the entrypoint.
 
-    `environment` is the name that the caller gave. None selects the default environment, if the file is Python and the
+    `environment` is the name from the request. None selects the default environment, if the file is Python and the
     skill declares no packages. Raise InvalidParams if the environment is unknown or cannot be used for this run.
     """
     if manifest is not None and needs_packages(manifest):
@@ -177,15 +180,15 @@ def chosen_for(
 
 
 def needs_packages(manifest: Manifest) -> bool:
-    """Return whether the skill declares dependencies."""
+    """Return whether the skill declares dependencies on packages."""
     return manifest.runtime is not None and bool(manifest.runtime.dependencies)
 
 
 @lru_cache(maxsize=512)
 def lock_in(folder: Path) -> tuple[bytes, tuple[Pin, ...]] | None:
-    """Return content and packages of the lock in a skill's folder, or None if the folder has no valid lock.
+    """Return the content of the lock in a skill's folder, and its packages, or None if there is no valid lock.
 
-    The result is cached, because such a folder never changes.
+    The result is cached, because the folder of a version never changes.
     """
     try:
         content = (folder / LOCK).read_bytes()
@@ -198,6 +201,7 @@ def lock_in(folder: Path) -> tuple[bytes, tuple[Pin, ...]] | None:
 
 
 def _unfit(skill: Needing) -> Failure | None:
+    """Return the failure if the skill requires another version of Python, else None."""
     runtime = skill.manifest.runtime
     if runtime is None or not runtime.requires_python or fits_this_python(runtime.requires_python):
         return None
@@ -208,23 +212,25 @@ def _unfit(skill: Needing) -> Failure | None:
 
 
 def _check_clash(locks: dict[str, tuple[Pin, ...]], *, with_environment: bool) -> None:
+    """Raise InvalidParams if two locks have different versions of a package. `locks` are packages by the name of their
+    lock.
+    """
     conflict = clash(locks)
     if conflict is None:
         return
-    package, lock, version, other, other_version = conflict
+    package, lock, version, other_lock, other_version = conflict
     hint = "Mount them in two runs, or run each with execute_skill."
     if with_environment and lock.startswith(_ENVIRONMENT[:10]):
         hint = "Take another environment, or none (environment: ''), or run the skill with execute_skill."
     raise InvalidParams(
-        f"{lock} needs {package} {version} and {other} needs {package} {other_version}: "
+        f"{lock} needs {package} {version} and {other_lock} needs {package} {other_version}: "
         "a run can have only one version of a package",
         hint=hint,
         package=package,
     )
 
 
-# The secrets of a run: the skill declares them, an admin grants them, and the server reads them when the run
-# starts.
+# -- The secrets of a run: the skill declares them, an admin grants them, and the server reads them at its start -------
 
 
 log = logging.getLogger(__name__)
@@ -232,8 +238,9 @@ T = TypeVar("T")
 
 
 class SecretsRefused(Exception):
-    """Raised before the code of a run starts. `failure` has the reason, and the commands of an admin that would help,
-    if there are any.
+    """Raised if a run cannot have a secret, before its code starts.
+
+    `failure` has the reason, and the commands of an admin that would help, if there are any.
     """
 
     def __init__(self, failure: Failure) -> None:
@@ -249,7 +256,7 @@ class GrantedSecrets:
         self._secrets = secrets
 
     def values(self, skill: str, declared: Sequence[str]) -> SecretValues:
-        """Return the values of all declared secrets.
+        """Return the values of all secrets that the skill has `declared`, by name.
 
         Raise SecretsRefused if a secret is not granted to the skill, has no value or cannot be read.
         """
@@ -265,7 +272,10 @@ class GrantedSecrets:
 
 
 def _answer_of(ask: Callable[[], T]) -> T:
-    """Return the result of `ask`, a call of the database or the backend. Raise SecretsRefused if the call fails."""
+    """Return the result of `ask`, a call to the database or to the backend of secrets.
+
+    Raise SecretsRefused if the call fails.
+    """
     try:
         return ask()
     except SkilleryError as error:

@@ -62,15 +62,15 @@ class Prepared(msgspec.Struct, frozen=True):
     job: Job
     version: VersionRow | Unpublished | None = None
     failure: Failure | None = None
-    """Set if the run fails before its code starts, for example because of invalid args."""
+    """Set if the run fails before its code starts, for example because its args are invalid."""
     secrets: tuple[str, ...] = ()
-    """The secrets that the skill declares and that its permissions include. The values are read when the run starts."""
+    """The names of the secrets that the run gets. Their values are read when the run starts."""
     stubs: Mapping[str, VersionRow] = {}
-    """The mounted skills with permissions, by name. The code can call their functions, and each call is a separate
+    """The mounted skills with permissions, by name. If the code calls one of their functions, the call is a separate
     run.
     """
     parent_run_id: str | None = None
-    """The id of the run with the code that called this run, or None."""
+    """The id of the run whose code called this run, or None."""
     why_less: str = ""
     """The reason why the run has fewer permissions than its skill declares, or ""."""
     tool: str | None = None
@@ -83,10 +83,10 @@ class Prepared(msgspec.Struct, frozen=True):
     warnings: tuple[str, ...] = ()
     """Remarks on the request for the caller, for example on undeclared args."""
     workspace: Target | None = None
-    """The workspace that the caller requested for the run."""
+    """The workspace or snapshot that the request names, or None."""
 
     def for_caller(self, identity: Identity) -> Prepared:
-        """Return the run with the name of the caller in its job."""
+        """Return this run with the name of the caller in its job."""
         return msgspec.structs.replace(self, job=msgspec.structs.replace(self.job, identity=identity.name))
 
     async def with_packages(self, watch: Watch = ignore) -> Prepared:
@@ -122,7 +122,7 @@ class Preparer:
         workspaces: RunWorkspaces,
         approval: ApprovalRules,
     ) -> None:
-        """Store the parts. `approval` decides whose runs of an unapproved version get its permissions."""
+        """`approval` decides whose runs of an unapproved version get the permissions of the version."""
         self._approval = approval
         self._workspaces = WorkspaceTargets(workspaces)
         self._environments = environments
@@ -135,11 +135,11 @@ class Preparer:
 
     @property
     def default_limits(self) -> Limits:
-        """The limits of a run whose skill and caller name no other ones."""
+        """The limits of a run if neither its skill nor its caller sets limits."""
         return self._limits.defaults
 
     async def skill(self, identity: Identity, request: ExecuteSkill) -> Prepared:
-        """Prepare a run of the entrypoint of a skill, or of one of its scripts or modules."""
+        """Prepare a run of the entrypoint of a skill, or of the script or module that the request names."""
         spec = parse_version_spec(request.version)
         version = await self._database.read(lambda connection: resolve(connection, identity, request.name, spec))
         manifest = await self._declarations.manifest(version)
@@ -152,6 +152,7 @@ class Preparer:
     async def _entrypoint(
         self, identity: Identity, request: ExecuteSkill, version: VersionRow, manifest: Manifest, runtime: Runtime
     ) -> Prepared:
+        """Prepare a run of the entrypoint of a version. `runtime` is the one of its manifest."""
         args = await checked_arguments(version.name, manifest.inputs, request.args, runtime)
         rows = await self._mounts.find_blobs(identity, [*request.input_blobs, *args.blobs])
         rights = granted(identity, version, manifest, self._approval)
@@ -178,6 +179,9 @@ class Preparer:
     async def _script(
         self, identity: Identity, request: ExecuteSkill, version: VersionRow, manifest: Manifest
     ) -> Prepared:
+        """Prepare a run of the script or module that the request names. Raise NotExecutable if the skill has an
+        entrypoint.
+        """
         if manifest.called is not None:
             raise has_entrypoint(version, manifest.called)
         path = await self._script_path(request, version)
@@ -210,12 +214,13 @@ class Preparer:
         )
 
     async def _script_path(self, request: ExecuteSkill, version: VersionRow) -> str:
+        """Return the path in the bundle of the script or module that the request names."""
         if request.module:
             return await self._database.read(partial(find_module, version=version, module=request.module))
         return await self._database.read(partial(stored_path, version=version, path=request.script))
 
     async def tool(self, identity: Identity, request: CallTool, tool: FoundTool, script: str) -> Prepared:
-        """Prepare a call of the tool's handler, the file `script`."""
+        """Prepare a call of `tool`. Its handler is the file `script`."""
         args = await checked_arguments(request.name, await self._declarations.inputs(tool), tool_args(request.args))
         rows = await self._mounts.find_blobs(identity, request.input_blobs)
         version = tool.version
@@ -242,7 +247,7 @@ class Preparer:
         return await self._with_packages(made, needing, chosen, request.timeout_ms)
 
     async def find_tool(self, identity: Identity, request: CallTool) -> FoundTool:
-        """Return the tool of the request.
+        """Return the tool that the request names.
 
         Raise ToolNotFound, SkillNotFound, VersionNotFound or LabelNotFound if the identity sees no such tool.
         """
@@ -251,8 +256,10 @@ class Preparer:
         return await self._database.read(partial(look, identity=identity))
 
     async def trial(self, trial: Trial, code: str = "") -> Prepared:
-        """Prepare a run of files that are not stored as a version. If `code` is given, that code runs, and the files
-        are mounted.
+        """Prepare a run of files that are not stored as a version.
+
+        If `code` is not "", the code runs and the files are mounted. Else the entrypoint or the handler of the trial
+        runs.
         """
         job, failure = await JSON.run(partial(code_job, code=code) if code else trial_job, trial, self._limits)
         subject = Unpublished(trial.manifest.name, str(trial.manifest.version), trial.digest)
@@ -263,7 +270,7 @@ class Preparer:
         )
 
     async def code(self, identity: Identity, request: RunCode) -> Prepared:
-        """Prepare a run of the code in the request."""
+        """Prepare a run of run_code: the code in the request, with its mounted skills."""
         limits = self._limits.for_code(request.limits)
         chosen = self._named.defined.chosen(or_none(request.environment), request.language)
         references = parse_mounts(request.mount_skills)
@@ -299,9 +306,9 @@ class Preparer:
     async def called(
         self, identity: Identity, caller: Job, version: VersionRow, function: str, args: bytes, left_ms: int
     ) -> Prepared:
-        """Prepare a run that the code of `caller` calls. Only the permissions of the called skill apply.
+        """Prepare a run of `function` of a skill that the code of the job `caller` calls.
 
-        The run gets at most `left_ms` of time.
+        The run has only the permissions of the called skill, and at most `left_ms` of time.
         """
         manifest = await self._declarations.manifest(version)
         limits = self._limits.for_skill(manifest.runtime.limits if manifest.runtime else {}, None)
@@ -331,9 +338,9 @@ class Preparer:
 
 
 def _made(
-    method: Method, job: Job, version: VersionRow | None, values: Granted, args: Arguments = NO_ARGUMENTS
+    method: Method, job: Job, version: VersionRow | None, rights: Granted, args: Arguments = NO_ARGUMENTS
 ) -> Prepared:
-    """Return a run before it has packages."""
-    failure, secrets = args.failure or values.failure, values.permissions.secrets
+    """Return a run with its permissions and args, but without packages and workspace."""
+    failure, secrets = args.failure or rights.failure, rights.permissions.secrets
     warnings = (*(standing_warnings(version.standing_json) if version else ()), *args.warnings)
-    return Prepared(method, job, version, failure, secrets, why_less=values.why_less, warnings=warnings)
+    return Prepared(method, job, version, failure, secrets, why_less=rights.why_less, warnings=warnings)

@@ -63,19 +63,20 @@ _used = msgspec.json.Decoder(Used)
 
 
 class RunFilter(msgspec.Struct, frozen=True):
-    """The filters of `list_runs`. An empty text matches every run."""
+    """The filters of `list_runs`. An empty text matches all runs."""
 
     skill: str = ""
     status: Status | Literal[""] = ""
     since: str = ""
-    """A timestamp, or an age such as `24h`."""
+    """Only runs that started since then. A timestamp, or an age such as `24h`."""
     identity: str = ""
 
 
 def find_run(connection: Connection, identity: Identity, run_id: str) -> Row[Any]:
-    """Return the row of a run. Raise InvalidParams if the id contains a NUL.
+    """Return the row of a run, with the columns of its skill.
 
     Raise RunNotFound if there is no such run, or if it is a run of another identity and the caller is not an admin.
+    Raise InvalidParams if the id contains a NUL.
     """
     if "\0" in run_id:
         raise InvalidParams("the run id contains a NUL character", hint="Pass the run_id of an answer.", param="run_id")
@@ -86,7 +87,7 @@ def find_run(connection: Connection, identity: Identity, run_id: str) -> Row[Any
 
 
 def get_run(connection: Connection, *, identity: Identity, run_id: str) -> RunRecord:
-    """Return the record of a run: its answer and further fields.
+    """Return the record of a run.
 
     Raise RunNotFound if the identity may not see the run or the run does not exist.
     """
@@ -94,12 +95,13 @@ def get_run(connection: Connection, *, identity: Identity, run_id: str) -> RunRe
 
 
 def args_of(connection: Connection, *, identity: Identity, run_id: str) -> str | None:
-    """Return the args of a run as JSON, or None if they were too large to be kept. Raise the errors of `find_run`."""
+    """Return the args of a run as JSON, or None if they were larger than KEPT_ARGS. Raise the errors of `find_run`."""
     args: str | None = find_run(connection, identity, run_id).args_json
     return args
 
 
 def record_of(connection: Connection, row: Row[Any]) -> RunRecord:
+    """Return the record of the run in `row`, a row of `find_run`."""
     written = output_blobs(connection, row.id)
     is_being_cancelled = row.cancel_requested_at is not None and row.status == "started"
     return RunRecord(
@@ -134,6 +136,7 @@ def record_of(connection: Connection, row: Row[Any]) -> RunRecord:
 
 
 def _use(row: Row[Any]) -> RunUse | msgspec.UnsetType:
+    """Return what the run used of time, memory and disk, or UNSET if it was not recorded."""
     if not row.used_json:
         return UNSET
     used, begun = _used.decode(row.used_json), row.begun_at
@@ -142,6 +145,7 @@ def _use(row: Row[Any]) -> RunUse | msgspec.UnsetType:
 
 
 def _progress(row: Row[Any]) -> Progress | msgspec.UnsetType:
+    """Return the last progress of an active run, or UNSET."""
     is_live = row.status == "started" and row.progress_json is not None
     return msgspec.json.decode(row.progress_json, type=Progress) if is_live else UNSET
 
@@ -152,7 +156,7 @@ def _packages(row: Row[Any]) -> PackageWait | None:
 
 
 def _ended_run(connection: Connection, row: Row[Any]) -> Run:
-    """Return the answer of an ended run, from its record."""
+    """Return the answer of an ended run, rebuilt from its row."""
     written = output_blobs(connection, row.id)
     return Run(
         status=row.status,
@@ -180,7 +184,7 @@ def result_of(connection: Connection, run_id: str) -> str | None:
 
 
 def result_in(connection: Connection, row: Row[Any]) -> str | None:
-    """Return the answer of an ended run as JSON, or None if the run had not ended when its row was read."""
+    """Return the answer of the run in `row` as JSON, or None if the run had not ended when the row was read."""
     if row.status == "started":
         return None
     run = _ended_run(connection, row)
@@ -190,10 +194,10 @@ def result_in(connection: Connection, row: Row[Any]) -> str | None:
 def read_runs(
     connection: Connection, *, identity: Identity, key: bytes, filters: RunFilter, limit: int, cursor: str
 ) -> RunPage:
-    """Return a page of the runs that match the filter, newest first. Only an admin gets the runs of other identities.
+    """Return a page of the runs that match `filters`, newest first. Only an admin gets the runs of other identities.
 
-    Raise NotAllowed if the filter names another identity and the caller is not an admin. Raise InvalidCursor if the
-    cursor belongs to another listing, and InvalidParams if `since` is not a time.
+    `key` signs the cursors. Raise NotAllowed if `filters` names another identity and the caller is not an admin. Raise
+    InvalidCursor if the cursor belongs to another listing, and InvalidParams if `since` is not a time.
     """
     sees_all = access.is_admin(identity)
     if filters.identity not in {"", identity.name} and not sees_all:
@@ -209,16 +213,16 @@ def read_runs(
         statement = statement.where(tuple_(runs.c.started_at, runs.c.id) < position)
     rows = connection.execute(statement.limit(limit + 1)).all()
     page = fitting_items([_listed(row) for row in rows[:limit]])
-    more = len(rows) > len(page)
-    next_cursor = make_cursor(key, bound_to, _position(rows[len(page) - 1])) if more else None
+    has_more = len(rows) > len(page)
+    next_cursor = make_cursor(key, bound_to, _position(rows[len(page) - 1])) if has_more else None
     return RunPage(page, next_cursor)
 
 
 def listing(owner: str, filters: RunFilter, now: datetime) -> Select[Any]:
-    """Return the statement for the runs of the identity `owner` that match a filter, newest first. "" selects all
-    identities.
+    """Return the SELECT of the runs of the identity `owner` that match `filters`, newest first.
 
-    Each filter uses an index by time, or removes only few rows of such an index.
+    An `owner` of "" selects all identities. Each filter uses an index by time, or removes only few rows of such an
+    index.
     """
     where: list[ColumnElement[bool]] = []
     if owner:
@@ -257,12 +261,14 @@ def _listed(row: Row[Any]) -> RunRow:
 
 
 def _position(row: Row[Any]) -> tuple[str, str]:
+    """Return the start time and the id of a run, which are its position in the cursor of a list."""
     instant = in_utc(row.started_at)
     assert instant is not None
     return instant.isoformat(), row.id
 
 
 def _status(row: Row[Any]) -> Status:
+    """Return the public status. In the table, a queued run is a started run with the flag `queued`."""
     status: Status = row.status
     return "queued" if status == "started" and row.queued else status
 

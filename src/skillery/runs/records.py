@@ -47,7 +47,7 @@ _RUNS = (
 
 
 def record_failure(connection: Connection, run: FinishedRun) -> None:
-    """Record that a run has failed. The event has no message of the run, which may contain confidential values."""
+    """Record the event `run_failed`. It has no message of the run, because messages may contain confidential values."""
     events.record(
         connection,
         "run_failed",
@@ -67,7 +67,7 @@ def record_failure(connection: Connection, run: FinishedRun) -> None:
 
 
 def record_closed(connection: Connection, run_ids: Sequence[str]) -> None:
-    """Record the failure of runs whose server died, or whose end could not be recorded."""
+    """Record the event `run_failed` for runs whose server died, or whose end could not be recorded."""
     for row in connection.execute(_RUNS.where(runs.c.id.in_(run_ids)).order_by(runs.c.started_at, runs.c.id)):
         run = FinishedRun(
             run_id=row.id,
@@ -86,7 +86,7 @@ def record_closed(connection: Connection, run_ids: Sequence[str]) -> None:
 
 log = logging.getLogger(__name__)
 END_PAUSES = (0.1, 0.3, 1.0, 2.0, 4.0)
-"""Seconds of the pauses between attempts to record the end of a run while the database is unavailable."""
+"""Seconds between the attempts to record the end of a run while the database is unavailable."""
 _FINISHED = (
     "status",
     "summary",
@@ -109,7 +109,11 @@ _FINISH = Change(
 
 
 def finish_run(connection: Connection, run: ActiveRun, answer: Run, outcome: Outcome, *, again: bool = False) -> None:
-    """Record the outcome of a run. With `again`, an earlier attempt raised an error but may have been committed."""
+    """Store the outcome in the row of a run, save its workspace, and count its usage.
+
+    With `again`, an earlier attempt raised an error but may have been committed. The function then does nothing if the
+    row has an end.
+    """
     if again and connection.scalar(select(runs.c.finished_at).where(runs.c.id == run.run_id)) is not None:
         return
     log_, error, finished_at = outcome.log, if_set(answer.error), datetime.now(UTC)
@@ -144,7 +148,7 @@ def finish_run(connection: Connection, run: ActiveRun, answer: Run, outcome: Out
 
 
 class Recorder:
-    """Records the ends of runs, and sends the event to plugins."""
+    """Records the ends of runs, and passes the event `run_finished` to plugins."""
 
     def __init__(self, database: Database, blobs: Blobs, events: Events) -> None:
         self._database = database
@@ -156,7 +160,7 @@ class Recorder:
     async def finish(self, run: ActiveRun, rendered: Rendered) -> Rendered:
         """Record the end of a run. Return `rendered`, with `logs_blob` in its answer if the log was stored as a blob.
 
-        The log is stored if the preview is not the whole log. If the log cannot be stored, the run does not fail.
+        The log becomes a blob if the preview is not the whole log. The run does not fail if the log cannot be stored.
         """
         answer = await self._with_log(run, rendered.outcome.log, rendered.answer)
         await self._write_end(run, answer, rendered.outcome)
@@ -165,6 +169,7 @@ class Recorder:
         return rendered._replace(answer=answer)
 
     async def _with_log(self, run: ActiveRun, log_: Log, answer: Run) -> Run:
+        """Return the answer with `logs_blob`, if the log had to be stored as a blob and could be stored."""
         whole = whole_log(log_, answer.logs_preview)
         if whole is None:
             return answer
@@ -176,6 +181,7 @@ class Recorder:
         return msgspec.structs.replace(answer, logs_blob=row.id)
 
     async def _write_end(self, run: ActiveRun, answer: Run, outcome: Outcome) -> None:
+        """Record the end of the run, in several attempts. Raise Unavailable if all attempts fail."""
         # Several attempts: if the database is unavailable for a moment, the outcome of the run must not be lost.
         work = partial(finish_run, run=run, answer=answer, outcome=outcome)
         for pause in END_PAUSES:
@@ -191,6 +197,7 @@ class Recorder:
 
 
 def _finished(run: ActiveRun, answer: Run) -> FinishedRun:
+    """Return the end of the run in the form of the plugin event."""
     prepared, version, error = run.prepared, run.prepared.version, if_set(answer.error)
     return FinishedRun(
         run_id=run.run_id,
@@ -207,7 +214,7 @@ def _finished(run: ActiveRun, answer: Run) -> FinishedRun:
 
 
 def forget_runs(connection: Connection, *, before: datetime, limit: int) -> int:
-    """Delete the oldest ended runs that started before `before`, at most `limit`. Return the number of deleted runs.
+    """Delete the oldest `limit` ended runs that started before `before`. Return the number of deleted runs.
 
     The usage of their versions stays. Their blobs stay too, until their own lifetime ends.
     """
@@ -220,26 +227,28 @@ def forget_runs(connection: Connection, *, before: datetime, limit: int) -> int:
 
 
 def count_old_runs(connection: Connection, before: datetime) -> int:
-    """Return the number of runs that `forget_runs` would delete without a limit."""
+    """Return the number of ended runs that started before `before`."""
     return connection.scalar(select(func.count()).select_from(runs).where(*_old(before))) or 0
 
 
 def _old(before: datetime) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+    """Return the SQL conditions for ended runs that started before `before`."""
     return runs.c.started_at < before, runs.c.status != "started"
 
 
 def cutoff_of(connection: Connection, keep: int) -> datetime | None:
     """Return the start time of the `keep`-th newest run, or None if there are fewer runs or `keep` is 0.
 
-    Runs that started earlier are over the limit.
+    If a database keeps at most `keep` runs, earlier runs are deleted.
     """
     newest = select(runs.c.started_at).order_by(runs.c.started_at.desc(), runs.c.id.desc())
     return in_utc(connection.scalar(newest.offset(keep - 1).limit(1))) if keep else None
 
 
 def span_of_count(connection: Connection, days: int, count: int) -> timedelta | None:
-    """Return how long runs are kept if `count`, the newest runs that are kept, shortens `days`. Otherwise, return
-    None.
+    """Return the age of the `count`-th newest run if it is less than `days`, else None.
+
+    Runs are kept for this time if the server keeps `count` runs and `days` days.
     """
     oldest = cutoff_of(connection, count)
     span = datetime.now(UTC) - oldest if oldest is not None else None

@@ -18,24 +18,25 @@ import msgspec
 from skillery.backends import Failure, Log, Outcome
 
 SHORTEST = 4
-"""The minimum length of a value, or of a piece of a cut value, that is redacted. Shorter texts match ordinary words."""
+"""The minimum length in characters of a value, or of a piece of a cut value, that is redacted. Shorter texts match
+ordinary words.
+"""
 SHORTEST_LINE = 8
 MOST_LINES = 100
 """If a value has at most this many lines, each line of SHORTEST_LINE characters or more is redacted too. Each line is
 another search through the text of a run.
 """
 SHORTEST_ENCODED = 8
+"""The minimum length in characters of a base64 form that is searched."""
 # The strings and numbers of a JSON text. Possessive quantifiers match a string of megabytes in constant memory.
 _TOKENS = re.compile(rb'"(?:[^"\\]++|\\.)*+"|-?[0-9][0-9.eE+-]*+', re.DOTALL)
 MOST_CUTS = 100
-"""The maximum number of cuts in a text that are handled. A sandbox makes fewer. After so many cuts, only whole
-values are redacted.
-"""
+"""Pieces of values are redacted next to at most this many cuts of a text. A sandbox makes fewer cuts."""
 _CUTS = re.compile("(…|\n\\.\\.\\.\n)")
 
 
 class Redaction:
-    """Replaces each value by `[NAME]`, with the name of its secret. Values shorter than SHORTEST are not replaced."""
+    """Replaces each secret value by `[NAME]`, the name of its secret. Values shorter than SHORTEST are not replaced."""
 
     def __init__(self, values: Mapping[str, str]) -> None:
         names = {form: name for name, value in values.items() for form in forms_of(value)}
@@ -44,7 +45,7 @@ class Redaction:
         self._marks = {form: f"[{names[form]}]" for form in forms}
         marks = {form.encode(): mark.encode() for form, mark in self._marks.items()}
         self.marks_in_bytes: Mapping[bytes, bytes] = marks
-        """The replacement for each form of a value, longest form first."""
+        """The mark `[NAME]` for each form of a value, as bytes. The longest form comes first."""
 
     def outcome(self, outcome: Outcome) -> Outcome:
         """Return the outcome with all its texts redacted. Blobs that the run wrote are not changed."""
@@ -67,7 +68,7 @@ class Redaction:
     def text(self, text: str) -> str:
         """Return the redacted text.
 
-        A sandbox cuts long texts. Next to a cut (`…` or a line of dots), pieces of a value are redacted too.
+        A sandbox cuts long texts. Next to a cut (`…` or a line of dots), a piece of a value is redacted too.
         """
         pieces = _CUTS.split(_replaced(text, self._marks), MOST_CUTS) if self._marks else [text]
         last = len(pieces) - 1
@@ -77,28 +78,28 @@ class Redaction:
         return "".join(pieces)
 
     def json(self, text: bytes) -> bytes:
-        """Return the JSON text with its strings, keys and numbers redacted. The returned text is valid JSON: a redacted
-        number becomes a string.
+        """Return the JSON text with its strings, keys and numbers redacted. The result is valid JSON: a redacted number
+        becomes a string.
 
-        The sandbox never cuts the result of a run. So no secret can be cut in two here, unlike in `text`.
+        The sandbox never cuts the result of a run. So a secret cannot be in two pieces here, unlike in `text`.
         """
-        plainly = any(form in text for form in self.marks_in_bytes)
-        if not plainly and (b"\\" not in text or not self._marks):
+        has_plain_value = any(form in text for form in self.marks_in_bytes)
+        if not has_plain_value and (b"\\" not in text or not self._marks):
             return text
 
         shortest = min(map(len, self._marks))
 
         def redacted(match: re.Match[bytes]) -> bytes:
             token = match[0]
-            return self._token(token) if len(token) >= shortest and (plainly or b"\\" in token) else token
+            return self._token(token) if len(token) >= shortest and (has_plain_value or b"\\" in token) else token
 
         return _TOKENS.sub(redacted, text)
 
     def log(self, log: Log) -> Log:
         """Return the redacted log.
 
-        A value that continues from the head to the tail is redacted too. If the middle was dropped, pieces of a value
-        on both sides of the gap are redacted.
+        A value that continues from the head to the tail is redacted too. If bytes between them were dropped, a piece of
+        a value next to the gap is redacted.
         """
         if not self._marks:
             return log
@@ -110,6 +111,7 @@ class Redaction:
         return Log(head, tail, log.dropped)
 
     def _token(self, token: bytes) -> bytes:
+        """Return a JSON string or number, redacted if it contains a value."""
         if not token.startswith(b'"'):
             mark = self._marks.get(token.decode())
             return f'"{mark}"'.encode() if mark else token
@@ -119,16 +121,14 @@ class Redaction:
 
 
 class RedactedStream:
-    """Redacts a log that arrives in pieces. A possible start of a value is held back until the next bytes decide."""
+    """Redacts a log that arrives in pieces. Bytes that may begin a value are held back until more bytes arrive."""
 
     def __init__(self, redaction: Redaction) -> None:
         self._marks = redaction.marks_in_bytes
         self._held = b""
 
     def feed(self, piece: bytes) -> bytes:
-        """Return the next part of the redacted text. It may be empty, because a possible start of a value at its end is
-        held back.
-        """
+        """Return the redacted text up to the bytes that may begin a value, which are held back. It may be empty."""
         if not self._marks:
             return piece
         text = self._held + piece
@@ -137,47 +137,48 @@ class RedactedStream:
         return _replaced(text[:cut], self._marks)
 
     def rest(self) -> bytes:
-        """Return the redacted rest that was held back. Call this after the last piece."""
+        """Return the bytes that were held back, redacted. Call this after the last piece."""
         held, self._held = self._held, b""
         return _replaced(held, self._marks)
 
     def _cut(self, text: bytes) -> int:
-        """Return the last position at which the text can be split without splitting a value.
+        """Return the last position at which `text` can be split without splitting a value.
 
-        A value that begins at the end of the text, and may continue in the next piece, is not split either.
+        A value that begins at the end of `text`, and may continue in the next piece, is not split either.
         """
         cut = len(text) - max(_start_at_end(text, form) for form in self._marks)
         while cut > 0:
-            across = min((_start_across(text, form, cut) for form in self._marks), default=cut)
-            if across >= cut:
+            start = min((_start_across(text, form, cut) for form in self._marks), default=cut)
+            if start >= cut:
                 break
-            cut = across
+            cut = start
         return cut
 
 
 def _start_at_end(text: bytes, form: bytes) -> int:
-    """Return the length of the longest start of `form` at the end of `text`. The whole form does not count."""
-    at = text.find(form[:1], max(0, len(text) - len(form) + 1))
-    while at >= 0:
-        if form.startswith(text[at:]):
-            return len(text) - at
-        at = text.find(form[:1], at + 1)
+    """Return the number of bytes at the end of `text` that are a start of `form`, but not the whole form.
+
+    Of several starts, the longest one counts.
+    """
+    position = text.find(form[:1], max(0, len(text) - len(form) + 1))
+    while position >= 0:
+        if form.startswith(text[position:]):
+            return len(text) - position
+        position = text.find(form[:1], position + 1)
     return 0
 
 
 def _start_across(text: bytes, form: bytes, cut: int) -> int:
-    """Return the start of an occurrence of `form` that contains the position `cut`, or `cut` if there is no such
-    occurrence.
-    """
-    at = text.find(form, max(0, cut - len(form) + 1), cut + len(form) - 1)
-    return at if 0 <= at < cut else cut
+    """Return the position of an occurrence of `form` that contains `cut`, or `cut` if there is none."""
+    position = text.find(form, max(0, cut - len(form) + 1), cut + len(form) - 1)
+    return position if 0 <= position < cut else cut
 
 
 def forms_of(value: str) -> set[str]:
-    """Return the forms of a value that are searched, or an empty set if the value is shorter than SHORTEST.
+    """Return the written forms of a secret value that are searched, or an empty set for a value shorter than SHORTEST.
 
-    These are: plain, quoted, in a URL, in a host name (lower case), in hex, in base64, alone or as a part of a longer
-    text, and the long lines of the value.
+    The forms are: plain, quoted, in a URL, in a host name (lower case), in hex, in base64, alone or as a part of a
+    longer text, and the long lines of the value.
     """
     if len(value) < SHORTEST:
         return set()
@@ -189,6 +190,7 @@ def forms_of(value: str) -> set[str]:
 
 
 def _written(text: str) -> Iterator[str]:
+    """Yield the text in all its written forms: plain, escaped, in hex and in base64."""
     yield text
     yield text.lower()
     yield text.replace("\r\n", "\n")
@@ -207,7 +209,7 @@ def _written(text: str) -> Iterator[str]:
 
 
 def _within_base64(raw: bytes, encode: Callable[[bytes], bytes]) -> Iterator[str]:
-    """Yield the forms of a value inside a longer text in base64, for example `user:password`.
+    """Yield the base64 forms of a value inside a longer text, for example the value in `user:password`.
 
     Base64 encodes groups of three bytes, so there is one form for each of the three positions of the value in a group.
     """
@@ -219,6 +221,7 @@ def _within_base64(raw: bytes, encode: Callable[[bytes], bytes]) -> Iterator[str
 
 
 def _replaced(text: AnyStr, marks: Mapping[AnyStr, AnyStr]) -> AnyStr:
+    """Return the text with each form replaced by its mark."""
     # One search for each form is faster than one pattern for all forms (measured), and has no slow cases.
     for form, mark in marks.items():
         text = text.replace(form, mark)
@@ -226,32 +229,32 @@ def _replaced(text: AnyStr, marks: Mapping[AnyStr, AnyStr]) -> AnyStr:
 
 
 def _without_end(piece: AnyStr, marks: Mapping[AnyStr, AnyStr]) -> AnyStr:
-    """Return `piece` with the start of a value at its end redacted. The text was cut after `piece`."""
+    """Return `piece` with a mark in place of the start of a value at its end. The text was cut after `piece`."""
     size, mark = max((_head_at_end(piece, form), mark) for form, mark in marks.items())
     return piece[: len(piece) - size] + mark if size else piece
 
 
 def _without_start(piece: AnyStr, marks: Mapping[AnyStr, AnyStr]) -> AnyStr:
-    """Return `piece` with the end of a value at its start redacted. The text was cut before `piece`."""
+    """Return `piece` with a mark in place of the end of a value at its start. The text was cut before `piece`."""
     size, mark = max((_tail_at_start(piece, form), mark) for form, mark in marks.items())
     return mark + piece[size:] if size else piece
 
 
 def _head_at_end(piece: AnyStr, form: AnyStr) -> int:
     """Return the length of the longest start of `form` at the end of `piece`, or 0 if it is shorter than SHORTEST."""
-    at = piece.find(form[:SHORTEST], max(0, len(piece) - len(form) + 1))
-    while at >= 0:
-        if form.startswith(piece[at:]):
-            return len(piece) - at
-        at = piece.find(form[:SHORTEST], at + 1)
+    position = piece.find(form[:SHORTEST], max(0, len(piece) - len(form) + 1))
+    while position >= 0:
+        if form.startswith(piece[position:]):
+            return len(piece) - position
+        position = piece.find(form[:SHORTEST], position + 1)
     return 0
 
 
 def _tail_at_start(piece: AnyStr, form: AnyStr) -> int:
     """Return the length of the longest end of `form` at the start of `piece`, or 0 if it is shorter than SHORTEST."""
-    at = piece.rfind(form[-SHORTEST:], 0, len(form) - 1)
-    while at >= 0:
-        if form.endswith(piece[: at + SHORTEST]):
-            return at + SHORTEST
-        at = piece.rfind(form[-SHORTEST:], 0, at + SHORTEST - 1)
+    position = piece.rfind(form[-SHORTEST:], 0, len(form) - 1)
+    while position >= 0:
+        if form.endswith(piece[: position + SHORTEST]):
+            return position + SHORTEST
+        position = piece.rfind(form[-SHORTEST:], 0, position + SHORTEST - 1)
     return 0

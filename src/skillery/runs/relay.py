@@ -1,4 +1,6 @@
-"""Writes the logs of this server's runs to the database, for other servers that follow these runs."""
+"""Writes the logs of this server's runs to the database, for other servers that follow these runs. Reads the logs of
+other servers' runs from there.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +29,13 @@ from skillery.runs.results import Status
 log = logging.getLogger(__name__)
 FLUSH_SECONDS = 0.25
 FLUSH_BYTES = 64 * 1024
-"""The maximum number of bytes of one write while the code runs. If a log grows faster, its middle is dropped."""
+"""The maximum number of bytes of one write while the code runs. If a log grows faster, the bytes in its middle are
+dropped.
+"""
 
 
 class _Passed:
-    """The part of one run's log that is already in the database."""
+    """One followed run, with the offset up to which its log is in the database."""
 
     def __init__(self, run: ActiveRun) -> None:
         self.run = run
@@ -53,7 +57,7 @@ class Relay:
         self._passed: dict[str, _Passed] = {}
 
     async def look(self) -> None:
-        """Write the logs of the runs that other servers follow now. Stop writing the logs of other runs."""
+        """Write the logs of the runs that other servers follow now, until they follow no longer."""
         followed = await self._database.read(partial(followed_on, server=self._server))
         for run_id in followed:
             run = self._active.find(run_id)
@@ -65,7 +69,7 @@ class Relay:
                 del self._passed[run_id]
 
     async def finish(self, run: ActiveRun) -> None:
-        """Write the rest of the log if other servers follow the run. Call this before recording the end of the run."""
+        """Write the rest of the log if other servers follow the run. Call this before recording the run's end."""
         passed = self._passed.pop(run.run_id, None)
         if passed is None:
             return
@@ -81,6 +85,7 @@ class Relay:
             passed.task = asyncio.create_task(self._pass_on(passed))
 
     async def _pass_on(self, passed: _Passed) -> None:
+        """Write the new log bytes every FLUSH_SECONDS, while other servers follow the run."""
         while passed.is_followed:
             try:
                 await self._flush(passed, FLUSH_BYTES)
@@ -89,9 +94,7 @@ class Relay:
             await asyncio.sleep(FLUSH_SECONDS)
 
     async def _flush(self, passed: _Passed, size: int | None) -> None:
-        """Write at most `size` new bytes of the log (all new bytes if `size` is None), and the progress if it
-        changed.
-        """
+        """Write at most `size` new bytes of the log (None: all), and the progress if it changed."""
         async with passed.alone:
             live, run_id = passed.run.live, passed.run.run_id
             parts, end = live.parts(passed.offset, size)
@@ -110,7 +113,7 @@ class Relay:
 LOOK_SECONDS = 0.25
 MARK_SECONDS = 10.0
 KEPT_BYTES = 1 << 20
-"""The maximum number of bytes of a run's log that this server keeps for followers."""
+"""The maximum number of log bytes that this server keeps for each run of another server."""
 
 
 class RemoteRun(LiveSource):
@@ -130,7 +133,9 @@ class RemoteRun(LiveSource):
         self.live.add(piece.content)
 
     def update(self, row: FollowedRun | None) -> None:
-        """Update the status and progress from the row of the run. If `row` is None, the run has no record any more."""
+        """Set the status and progress from the row of the run. If `row` is None, the record was deleted, and the run
+        counts as failed.
+        """
         if row is None:
             self.live.finish(None, "failed")
             return
@@ -141,8 +146,8 @@ class RemoteRun(LiveSource):
 
 
 class RemoteRuns:
-    """All runs of other servers that callers of this server follow. One query reads the new log pieces of all of
-    them.
+    """The runs of other servers that callers of this server follow. One query reads the new log pieces of all these
+    runs.
     """
 
     def __init__(self, database: Database) -> None:
@@ -151,7 +156,7 @@ class RemoteRuns:
         self._task: asyncio.Task[None] | None = None
 
     def follow(self, run_id: str, *, is_queued: bool) -> RemoteRun:
-        """Start following a run, and return it. Each caller must call `leave` once."""
+        """Start to follow a run, and return it. Each caller must call `leave` once."""
         run = self._runs.setdefault(run_id, RemoteRun(is_queued=is_queued))
         run.followers += 1
         if self._task is None or self._task.done():
@@ -159,6 +164,7 @@ class RemoteRuns:
         return run
 
     def leave(self, run_id: str) -> None:
+        """Record that one caller follows the run no longer."""
         run = self._runs.get(run_id)
         if run is not None:
             run.followers -= 1
@@ -168,6 +174,7 @@ class RemoteRuns:
             self._task.cancel()
 
     async def _look_on(self) -> None:
+        """Poll the database every LOOK_SECONDS, until no run is followed."""
         marked_at: dict[str, float] = {}
         while self._runs:
             try:
@@ -178,11 +185,15 @@ class RemoteRuns:
             # Keep runs without followers for a few seconds: a caller that polls soon follows the same run again.
             now = time.monotonic()
             for run_id, run in tuple(self._runs.items()):
-                is_left = not run.followers and now - marked_at.get(run_id, now) > MARK_SECONDS / 2
-                if is_left or (run.has_ended and not run.followers):
+                is_unfollowed = not run.followers and now - marked_at.get(run_id, now) > MARK_SECONDS / 2
+                if is_unfollowed or (run.has_ended and not run.followers):
                     del self._runs[run_id]
 
     async def _look(self, marked_at: dict[str, float]) -> None:
+        """Mark the followed runs if their marks are old, and read their new log pieces and states.
+
+        `marked_at` has the monotonic time of the last mark by run id, and is updated.
+        """
         now = time.monotonic()
         due = [
             run_id

@@ -1,4 +1,4 @@
-"""Rendering: the answer to the caller of a run. No value from a sandbox is trusted."""
+"""Rendering: the answer to the caller of a run, from its outcome. Any value from a sandbox may be hostile."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ SUMMARY_CHARACTERS = 500
 MESSAGE_CHARACTERS = 1000
 TRACEBACK_CHARACTERS = 4000
 INLINE_CHARACTERS = 1000
-"""The number of characters of a stream that the answer contains next to its blob, if the whole stream is too large."""
+"""If a stream of a script becomes a blob, the answer contains its first characters, this many."""
 WAITED_MS = 5.0
-"""The shortest wait for packages that the answer mentions."""
+"""A shorter wait for packages, in milliseconds, is not mentioned in the answer."""
 
 
 class Rendered(NamedTuple):
@@ -40,7 +40,10 @@ class Rendered(NamedTuple):
 
 
 async def render(run: ActiveRun, outcome: Outcome) -> Rendered:
-    """Return the outcome and the answer of a run. If the output cannot be stored, the outcome is a failure."""
+    """Return the outcome and the answer of a run.
+
+    If the output cannot be stored as a blob, both have a failure in place of the output.
+    """
     try:
         return Rendered(outcome, await _answer(run, outcome))
     except SkilleryError as error:  # a full disk or a quota, when the output became a blob
@@ -51,6 +54,7 @@ async def render(run: ActiveRun, outcome: Outcome) -> Rendered:
 
 
 async def _answer(run: ActiveRun, outcome: Outcome) -> Run:
+    """Return the answer. Store a large output as a blob. Raise SkilleryError if the output cannot be stored."""
     prepared, host = run.prepared, run.host
     output: Any = None
     call, summary = run.job.call, None
@@ -83,7 +87,7 @@ async def _answer(run: ActiveRun, outcome: Outcome) -> Run:
 
 
 def begun_answer(run: ActiveRun) -> Run:
-    """Return the first answer of a run in the background, before the run has ended."""
+    """Return the answer of a run in the background that has not ended: its id, its status and no output."""
     version = run.prepared.version
     return Run(
         status="queued" if run.is_waiting else "started",
@@ -100,9 +104,7 @@ def begun_answer(run: ActiveRun) -> Run:
 
 
 def tool_answer(run: Run) -> ToolResult:
-    """Convert the answer of a run to the answer of call_tool. A failed run is also a result, so that agents continue
-    with it.
-    """
+    """Return the answer of call_tool for a run. A failed run is also a result, so that agents continue with it."""
     error = if_set(run.error)
     return ToolResult(
         result={"error": error.message or error.type} if error else run.output,
@@ -122,7 +124,9 @@ def tool_answer(run: Run) -> ToolResult:
 
 
 def stub_answer(tool: FoundTool) -> ToolResult:
-    """Return the answer of a tool without a handler: a text that tells the agent how to load its instructions."""
+    """Return the answer of call_tool for a tool without a handler: a text that tells the agent to load the
+    instructions.
+    """
     version = tool.version
     assert version is not None, "a tool that is defined for a session has code"
     return ToolResult(
@@ -143,7 +147,7 @@ def stub_answer(tool: FoundTool) -> ToolResult:
 
 
 def error_of(failure: Failure) -> RunError:
-    """Return a failure as the `error` of an answer."""
+    """Return the `error` of an answer for a failure, with printable texts of limited length."""
     frames = displayable(failure.traceback[-TRACEBACK_CHARACTERS:])[-TRACEBACK_CHARACTERS:]
     return RunError(
         type=displayable(failure.type[:100])[:100],
@@ -153,18 +157,19 @@ def error_of(failure: Failure) -> RunError:
 
 
 def small_output(result: bytes) -> msgspec.Raw | None:
-    """Return the output, or None if the output is too large for an answer."""
+    """Return the result as the `output` of an answer, or None if it has more than OUTPUT_BYTES."""
     return msgspec.Raw(result) if len(result) <= OUTPUT_BYTES else None
 
 
 def large_output(result: bytes, blob_id: str | None) -> dict[str, Any]:
-    """Return the blob id, size and preview that replace a large output in an answer."""
+    """Return the object that replaces a large `output` in an answer: blob id, size and preview."""
     preview = result[:PREVIEW_BYTES].decode("utf-8", "ignore")
     return {"blob_id": blob_id, "size_bytes": len(result), "preview": preview}
 
 
 def summary_of(outcome: Outcome) -> str:
-    """Return the summary of the code, else `output["summary"]`, else a generated sentence. At most 500 characters.
+    """Return the summary of a run, at most SUMMARY_CHARACTERS: the one the code set, else `summary` of its result, else
+    a generated sentence.
 
     A result over 256 KiB is not decoded, because decoding blocks all other requests.
     """
@@ -173,6 +178,7 @@ def summary_of(outcome: Outcome) -> str:
 
 
 def _own_summary(outcome: Outcome) -> str | None:
+    """Return the text `summary` of the result, or None if the result is large or has no such text."""
     if not outcome.result or not outcome.result.startswith(b"{") or len(outcome.result) > BIG_TEXT:
         return None
     summary = msgspec.json.decode(outcome.result, type=dict[str, msgspec.Raw]).get("summary")
@@ -182,6 +188,7 @@ def _own_summary(outcome: Outcome) -> str | None:
 
 
 def _generated(outcome: Outcome) -> str:
+    """Return a sentence on the end of the run: its failure, or its duration and the kind of its result."""
     if outcome.failure is not None:
         first, *more = outcome.failure.message[:MESSAGE_CHARACTERS].strip().splitlines() or [""]
         # The next lines have code or a call to copy, which half a line cannot show.
@@ -191,6 +198,7 @@ def _generated(outcome: Outcome) -> str:
 
 
 def _described(result: bytes) -> str:
+    """Return a short description of a JSON value, for example `a list of 3 items`."""
     match result[:1]:
         case b"{" | b"[" if len(result) > BIG_TEXT:
             return f"{'an object' if result.startswith(b'{') else 'a list'} of {len(result)} bytes"
@@ -209,7 +217,7 @@ def _described(result: bytes) -> str:
 
 
 async def fitting(result: bytes, host: Host | CalledHost) -> bytes:
-    """Return the result of a script. If it is too large for an answer, store its long streams as blobs."""
+    """Return the result of a script, small enough for an answer: long streams are stored as blobs."""
     answer = script_answer(result)
     if len(result) <= OUTPUT_BYTES or answer is None:
         return result
@@ -225,18 +233,18 @@ async def fitting(result: bytes, host: Host | CalledHost) -> bytes:
 
 
 def script_summary(path: str, result: bytes) -> str:
-    """Return a sentence about the end of a script."""
+    """Return a sentence about the end of a script: its exit status, the number of its files and its hint."""
     answer = script_answer(result)
     if answer is None:
         return f"{path} has ended."
     files = len(answer.get("files", ()))
-    left = f" and left {files} file{'s' * (files != 1)} in out" if files else ""
+    files_note = f" and left {files} file{'s' * (files != 1)} in out" if files else ""
     hint = answer.get("hint")
-    why = f" Hint: {hint}." if isinstance(hint, str) else ""
-    return f"{path} exited with status {answer.get('exit_code')}{left}.{why}"[:SUMMARY_CHARACTERS]
+    hint_note = f" Hint: {hint}." if isinstance(hint, str) else ""
+    return f"{path} exited with status {answer.get('exit_code')}{files_note}.{hint_note}"[:SUMMARY_CHARACTERS]
 
 
-# Answers before the end of a run: of a run in the background, and of a run that takes longer than its call waits.
+# -- Answers before the end of a run: in the background, or if the run takes longer than its call waits ----------------
 
 
 log = logging.getLogger(__name__)
@@ -248,7 +256,7 @@ means that the call waits for the end of the run.
 
 
 async def answer_at_start(run: ActiveRun, task: asyncio.Task[Rendered]) -> Run:
-    """Return the answer of a run in the background when the run has a record. `task` executes the run.
+    """Return the answer of a run in the background as soon as the run has a record. `task` executes the run.
 
     Raise SkilleryError if the run is refused.
     """
@@ -260,8 +268,8 @@ async def answer_at_start(run: ActiveRun, task: asyncio.Task[Rendered]) -> Run:
 
 
 async def answer_after(run: ActiveRun, task: asyncio.Task[Rendered], seconds: float) -> Run:
-    """Return the answer of a run. If the run takes longer than `seconds`, let it continue in the background, and return
-    an answer without a result.
+    """Return the answer of a run. After `seconds`, move the run to the background, and return an answer without a
+    result.
 
     Raise SkilleryError if the run is refused. If the caller disconnects while the run waits for a slot, stop the run.
     """
@@ -280,6 +288,6 @@ async def answer_after(run: ActiveRun, task: asyncio.Task[Rendered], seconds: fl
 
 
 def _log_lost(task: asyncio.Task[Rendered]) -> None:
-    """Log the error if the end of a run in the background could not be recorded. No caller waits for this error."""
+    """Log the error of a run in the background whose end could not be recorded. No caller waits for `task`."""
     if not task.cancelled() and task.exception() is not None:
         log.error("a run in the background ended without a record", exc_info=task.exception())

@@ -108,21 +108,20 @@ class CallTool(Params, frozen=True, kw_only=True):
 RunParams = ExecuteSkill | RunCode | CallTool
 
 
-# The permissions of a run. A version that was never published gets the permissions of its manifest only in some
-# runs: the caller could approve the version.
+# -- The permissions of a run. A run of an unpublished version gets them only if its caller could approve the version --
 
 
 class Granted(NamedTuple):
-    """The permissions of a run. `why_less` is the reason if they are fewer than in the manifest, else ""."""
+    """The permissions of a run. If they are fewer than in the manifest, `why_less` is the reason, else it is ""."""
 
     permissions: Permissions = Permissions()
     why_less: str = ""
     failure: Failure | None = None
-    """Set if the skill declares secrets and gets none: the run then fails before its code starts."""
+    """Set if the skill declares secrets and the run gets none. The run then fails before its code starts."""
 
     @property
     def network(self) -> tuple[str, ...]:
-        """The network addresses that the run may reach, in the form of `Job.network`."""
+        """The hosts that the run may reach, in the form of `Job.network`."""
         return network_of(self.permissions)
 
 
@@ -131,12 +130,12 @@ def network_of(permissions: Permissions) -> tuple[str, ...]:
 
 
 def has_permissions(manifest: Manifest) -> bool:
-    """Return whether the skill declares permissions. Its runs may then have more permissions than code of run_code."""
+    """Return whether the manifest declares network hosts or secrets."""
     return bool(manifest.permissions.network or manifest.permissions.secrets)
 
 
 def granted(identity: Identity, version: VersionRow, manifest: Manifest, rules: access.ApprovalRules) -> Granted:
-    """Return the permissions of a run of the version that `identity` starts.
+    """Return the permissions of a run of `version` that `identity` starts.
 
     A version that was never published gets network and secrets only if the caller could approve the version. Else
     authors could use both without a review.
@@ -151,6 +150,7 @@ def granted(identity: Identity, version: VersionRow, manifest: Manifest, rules: 
 
 
 def _why_less(version: VersionRow, listed: Permissions) -> str:
+    """Return the reason why a run has fewer permissions than the manifest lists."""
     rights = " and ".join(word for word, some in (("network", listed.network), ("secrets", listed.secrets)) if some)
     return (
         f"'{version.name}' {version.version} is {version.status}: it gets its {rights} once a reviewer has approved "
@@ -162,6 +162,7 @@ def _why_less(version: VersionRow, listed: Permissions) -> str:
 
 
 def not_executable(version: VersionRow, manifest: Manifest) -> NotExecutable:
+    """Return the error for a version without an entrypoint, with what to call instead."""
     if manifest.kind == "instruction":
         return NotExecutable(
             f"'{version.name}' is an instruction skill: there is nothing to execute",
@@ -177,6 +178,7 @@ def not_executable(version: VersionRow, manifest: Manifest) -> NotExecutable:
 
 
 def has_entrypoint(version: VersionRow, runtime: Runtime) -> NotExecutable:
+    """Return the error for a script of a skill with an entrypoint."""
     return NotExecutable(
         f"'{version.name}' has an entrypoint, {runtime.entrypoint}: no other file of it can be run as a script",
         hint="Leave 'script' out.",
@@ -185,9 +187,10 @@ def has_entrypoint(version: VersionRow, runtime: Runtime) -> NotExecutable:
 
 
 def check_no_handler(connection: Connection, version: VersionRow, path: str) -> None:
-    """Raise NotExecutable if the file is the handler of a tool.
+    """Raise NotExecutable if the file `path` is the handler of a tool.
 
-    The declared arguments of a tool limit what it does with secrets and network. So its handler starts only with them.
+    The declared parameters of a tool limit what the handler does with secrets and network. So the handler starts only
+    through call_tool, which checks the args.
     """
     tool = tool_run_by(connection, version, path)
     if tool is not None:
@@ -208,10 +211,11 @@ class WorkspaceTargets:
         self._workspaces = workspaces
 
     async def find(self, identity: Identity, request: RunParams, manifest: Manifest | None = None) -> Target | None:
-        """Return the workspace that the request names, or None if it names none. `manifest` belongs to the skill.
+        """Return the workspace or snapshot that the request names, or None if it names none.
 
-        Raise WorkspaceNotFound or SnapshotNotFound if there is no such workspace or snapshot. Raise
-        WorkspaceNotAccepted if the skill has permissions and its manifest does not accept a workspace.
+        `manifest` is the one of the skill that runs. Raise WorkspaceNotFound or SnapshotNotFound if there is no such
+        workspace or snapshot. Raise WorkspaceNotAccepted if the skill has permissions and its manifest does not accept
+        a workspace.
         """
         if not request.workspace:
             return None

@@ -1,4 +1,4 @@
-"""The host of a run: writes and reads blobs and calls skills, as the code in the sandbox requests."""
+"""The host of a run: writes and reads blobs, saves the workspace and calls skills when the code in the sandbox asks."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def one_line(path: str) -> str:
 
 
 def live_output(job: Job) -> LiveOutput:
-    """Return the output object for a new run, still empty."""
+    """Return an empty output object with the log limit of the job."""
     return LiveOutput(job.limits.log_kb * 1024)
 
 
 class SkillCalls(Protocol):
-    """Calls skills for the code of a run."""
+    """Interface for calls of skills by the code of a run. See `RunHost.call_skill`."""
 
     async def call_skill(self, skill: str, function: str, args: bytes) -> bytes: ...
 
@@ -59,9 +59,9 @@ class Host(RunHost):
         self.live = live_output(job)
         self.written: list[BlobRow] = []
         self.saver: Saver | None = None
-        """None if the workspace of the run is not saved."""
+        """Saves the workspace of the run. None if the workspace is not saved."""
         self.calls: SkillCalls | None = None
-        """None if no mounted skill has permissions: the code then has no skill to call."""
+        """Calls mounted skills. None if no mounted skill has permissions, because the code imports the other ones."""
 
     def printed(self, piece: bytes) -> None:
         self.live.add(piece)
@@ -88,6 +88,7 @@ class Host(RunHost):
             yield await asyncio.to_thread(self._blobs.read_range, row, start, PIECE_BYTES)
 
     def _written_blob(self, blob_id: str) -> BlobRow:
+        """Return the row of a blob that this run has written. Raise BlobNotFound for other blobs."""
         for row in self.written:
             if row.id == blob_id:
                 return row
@@ -108,7 +109,7 @@ class Host(RunHost):
             await self.saver.keep_contents(pieces)
 
     async def keep(self, content: bytes, kind: str) -> str:
-        """Store a content from the host as a blob of the run. Return the id of the blob."""
+        """Store `content` as a blob of the run, with the media type `kind`. Return the id of the blob."""
         writer = Writer(self, kind, self._blobs.incoming())
         try:
             await asyncio.to_thread(writer.incoming.write, content)
@@ -118,13 +119,13 @@ class Host(RunHost):
             raise
 
     def spend(self, size: int) -> None:
-        """Count written bytes. Raise TooLarge if the run exceeds its limit for blobs."""
+        """Count `size` written bytes. Raise TooLarge if the blobs of the run exceed its limit `blobs_mb`."""
         self._bytes_left -= size
         if self._bytes_left < 0:
             raise TooLarge(f"the blobs of this run would exceed its limit of {self._limits.blobs_mb} MiB")
 
     async def store(self, incoming: Incoming, kind: str, path: str | None) -> str:
-        """Record a completely written blob. Return its id."""
+        """Store and record a completely written blob as an output of the run. Return the id of the blob."""
         output = Output(self._run_id, len(self.written), path)
         row = await asyncio.to_thread(self._blobs.commit_output, incoming, self._identity, kind, output)
         self.written.append(row)
@@ -151,15 +152,14 @@ class Writer:
         await asyncio.to_thread(self.incoming.abort)
 
 
-# Calls of mounted skills with permissions. Each call is a separate run with the permissions of the called skill alone.
-#
-# The two runs do not share network or secrets.
+# -- Calls of mounted skills with permissions. Each call is a separate run ---------------------------------------------
+# The called run has only the permissions of the called skill: the two runs do not share network or secrets.
 
 
 def called_job(
     caller: Job, version: VersionRow, network: tuple[str, ...], function: str, args: bytes, limits: Limits
 ) -> Job:
-    """Return the job of a called skill. The job has the blobs of the caller whose ids are in `args`.
+    """Return the job of a called skill. Its blobs are the blobs of the job `caller` whose ids are in `args`.
 
     No other skill of the caller is mounted: its code on `sys.path` could use the permissions of the called skill.
     """
@@ -182,7 +182,7 @@ class CalledHost(RunHost):
         self._caller = caller
         self.live = live_output(job)
         self.written: list[BlobRow] = []
-        """Always empty: the blobs are recorded with the run that calls."""
+        """Always empty: a blob is recorded with the calling run."""
 
     def printed(self, piece: bytes) -> None:
         self.live.add(piece)
@@ -203,24 +203,22 @@ class CalledHost(RunHost):
         raise NotAllowed(f"a called skill cannot call '{skill[:128]}'")
 
     async def keep(self, content: bytes, kind: str) -> str | None:
-        """Store no blob and return None.
+        """Return None, and store nothing.
 
-        No blob is needed: the code of the calling run receives the whole result. The record of the called run has a
-        preview.
+        The code of the calling run receives the whole result, and the record of the called run has a preview of it.
         """
 
 
 class RunCalled(Protocol):
-    """Runs a called skill."""
+    """Function that runs `function` of a called skill within `left_ms` and returns the outcome."""
 
     def __call__(self, version: VersionRow, function: str, args: bytes, left_ms: int) -> Awaitable[Outcome]: ...
 
 
 class Calls:
-    """The skill calls of one run.
+    """The skill calls of one run: checks each call, and runs the called function.
 
-    Any code in the sandbox can send a call. So each call is checked: only skills that the run mounts as stubs can be
-    called.
+    Any code in the sandbox can send a call. So only skills that the run mounts as stubs can be called.
     """
 
     def __init__(self, stubs: Mapping[str, VersionRow], limits: Limits, run: RunCalled) -> None:
@@ -232,8 +230,9 @@ class Calls:
         self._alone = asyncio.Lock()
 
     async def call_skill(self, skill: str, function: str, args: bytes) -> bytes:
-        """See `RunHost.call_skill`. Calls run one after another. Waiting counts towards the time limit of the
-        calling run.
+        """Call a function of a skill, as `RunHost.call_skill` says.
+
+        Calls run one after another. Waiting counts towards the time limit of the calling run.
         """
         version = self._stubs.get(skill)
         if version is None:

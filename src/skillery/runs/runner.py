@@ -75,15 +75,16 @@ class Runner:
         self.following = Following(database, blobs, self._active)
 
     async def execute_skill(self, identity: Identity, request: ExecuteSkill) -> Run:
-        """Run a skill and return the answer. A failed run is an answer too.
+        """Run a skill and return the answer. A failed run has an answer too.
 
         Raise SkilleryError only if the run could not be started, or if its end could not be recorded.
         """
         return await self._answer(identity, await self._preparer.skill(identity, request), request.background)
 
     async def call_tool(self, identity: Identity, request: CallTool) -> ToolResult:
-        """Run the handler of a tool and return the result for an agent. For a tool without a handler, no run is
-        started.
+        """Run the handler of a tool and return its result for an agent.
+
+        A tool without a handler starts no run: its result tells the agent to read the instructions.
         """
         tool = await self._preparer.find_tool(identity, request)
         if tool.script is None:
@@ -96,8 +97,9 @@ class Runner:
         return await self._answer(identity, await self._preparer.code(identity, request), request.background)
 
     async def try_skill(self, identity: Identity, trial: Trial) -> TrialResult:
-        """Run files that are not stored as a version. Raise Busy if the queue is full, Unavailable if the server is
-        stopping.
+        """Run the files of a trial and return the outcome. The run is recorded like any other.
+
+        Raise Busy if the queue is full, and Unavailable if the server is stopping.
         """
         prepared = await self._preparer.trial(trial)
         return TrialResult(prepared.job.run_id, (await self._run(identity, prepared)).outcome)
@@ -108,12 +110,12 @@ class Runner:
 
     @property
     def default_limits(self) -> Limits:
-        """The limits of a run whose skill and caller name no other ones."""
+        """The limits of a run if neither its skill nor its caller sets limits."""
         return self._preparer.default_limits
 
     @property
     def active(self) -> int:
-        """The number of active runs that do not wait for a slot."""
+        """The number of active runs that have a slot."""
         return self._active.with_slot
 
     @property
@@ -131,7 +133,9 @@ class Runner:
         return self._active.ids()
 
     async def close(self, grace_seconds: float) -> None:
-        """Wait up to `grace_seconds` for the active runs. Then start no more runs, and stop and record the others."""
+        """Wait up to `grace_seconds` for the active runs to end. Then stop and record those that have not ended, and
+        admit no more.
+        """
         self.following.close()
         await self._active.wait(grace_seconds)
         self._admission.close()
@@ -142,6 +146,9 @@ class Runner:
     # -- one run -----------------------------------------------------------------------------------------------------
 
     async def _answer(self, identity: Identity, prepared: Prepared, in_background: bool) -> Run:
+        """Start the run. Return its answer at its end, at once if `in_background`, or after the seconds of
+        `answer_within`.
+        """
         if in_background:
             return await self._begin(identity, prepared)
         seconds = answer_within.get()
@@ -153,8 +160,8 @@ class Runner:
     async def _begin(self, identity: Identity, prepared: Prepared) -> Run:
         """Start a run in the background. Return the answer when the run has a record.
 
-        Raise SkilleryError if the run is refused. No code was executed then. The run continues if the client
-        disconnects.
+        Raise SkilleryError if the run is refused: no code was executed then. If the client disconnects, the run
+        continues.
         """
         waits_for_client = until_client_gone.set(None)
         try:
@@ -165,8 +172,9 @@ class Runner:
         return await answer_at_start(run, task)
 
     async def _run(self, identity: Identity, prepared: Prepared) -> Rendered:
-        """Run until the end. If the caller disconnects, a run with a slot continues and is recorded; a waiting run
-        is stopped.
+        """Execute a run and return its outcome and answer at its end.
+
+        If the caller disconnects, a run with a slot continues and is recorded, but a waiting run is stopped.
         """
         run = self._new_run(identity, prepared)
         task = self._start(run)
@@ -178,6 +186,7 @@ class Runner:
             raise
 
     def _new_run(self, identity: Identity, prepared: Prepared, *, in_background: bool = False) -> ActiveRun:
+        """Return an active run that is not started, with a slot if one is free now."""
         host = Host(self._blobs, identity, prepared.job)
         run = ActiveRun(prepared, identity, self._server, host, in_background=in_background)
         if prepared.stubs:
@@ -193,7 +202,7 @@ class Runner:
     async def _run_called(
         self, caller: ActiveRun, host: Host, version: VersionRow, function: str, args: bytes, left_ms: int
     ) -> Outcome:
-        """Run a skill that the code of `caller` calls. Only the permissions of the called skill apply.
+        """Run `function` of a skill that the code of the run `caller` calls, and return the outcome.
 
         `host` is the host of the caller. If the run of the caller is stopped, the called run is stopped too. Raise
         Unavailable if the server is stopping.
@@ -213,6 +222,7 @@ class Runner:
         return outcome
 
     def _start(self, run: ActiveRun) -> asyncio.Task[Rendered]:
+        """Start the task of a run, and add the run to the active runs."""
         task = run.start(self._complete(run))
         self._active.add(run)
         self._polling.watch()
@@ -222,7 +232,10 @@ class Runner:
         return task
 
     async def _complete(self, run: ActiveRun) -> Rendered:
-        """Admit, execute, render and record a run."""
+        """Admit, execute, render and record a run. Return its outcome and answer.
+
+        At the end, also after an error, release the slot and the workspace, and wake the readers of the log.
+        """
         log: Log | None = None
         status: EndStatus = "failed"
         is_recorded = False
@@ -245,7 +258,7 @@ class Runner:
             run.live.finish(log, status)
 
     async def _outcome(self, run: ActiveRun) -> Outcome:
-        """Return the outcome of a run. A stopped run has an outcome too, because every admitted run is recorded."""
+        """Return the outcome of a run. A stopped run has an outcome too, because each admitted run is recorded."""
         try:
             await self._admission.admit(run)
             return await self._execution.execute(run)

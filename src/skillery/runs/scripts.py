@@ -23,13 +23,16 @@ ARGS = ("argv", "stdin", "env")
 
 
 class _Invalid(ValueError):
-    pass
+    """Raised if the args of a script are invalid. The text is the message of the failure."""
 
 
 def script_call(
     script: ScriptCall, args: Mapping[str, Any], permissions: Permissions
 ) -> tuple[ScriptCall, Failure | None]:
-    """Return the call of a script with these args, and a failure if the args are not valid for a script, else None."""
+    """Return `script` with argv, stdin and environment from `args`, and None.
+
+    If `args` are not valid for a script, return `script` unchanged and the failure.
+    """
     try:
         _check_names(args)
         argv = _texts(args.get("argv", []))
@@ -41,6 +44,7 @@ def script_call(
 
 
 def _check_names(args: Mapping[str, Any]) -> None:
+    """Raise _Invalid if an argument is not one of ARGS."""
     for name in args:
         if name not in ARGS:
             near = did_you_mean(name, ARGS)
@@ -48,12 +52,14 @@ def _check_names(args: Mapping[str, Any]) -> None:
 
 
 def _texts(value: object) -> tuple[str, ...]:
+    """Return the argument `argv` as a tuple. Raise _Invalid if it is not a list of strings."""
     if not isinstance(value, list):
         raise _Invalid(f"The argument 'argv' is {kind_of(value)}, and a list of strings is expected.")
     return tuple(_text(f"argv[{number}]", argument) for number, argument in enumerate(value))
 
 
 def _text(name: str, value: object) -> str:
+    """Return the argument `name`. Raise _Invalid if it is not a string or contains a NUL."""
     if not isinstance(value, str):
         raise _Invalid(f"The argument '{name}' is {kind_of(value)}, and a string is expected.")
     if "\0" in value and name != "stdin":
@@ -62,10 +68,10 @@ def _text(name: str, value: object) -> str:
 
 
 def _variables(value: object, permissions: Permissions) -> dict[str, str]:
-    """Return the environment variables for the script. Raise _Invalid if a name or a value is not allowed.
+    """Return the environment variables for the script from the argument `env`.
 
-    A skill with permissions takes no variables, because a caller could use some of them to read its secrets. No skill
-    takes variables that change which code runs.
+    Raise _Invalid if a name or a value is not allowed. A skill with permissions takes no variables, because a caller
+    could use some of them to read its secrets. No skill takes variables that change which code runs.
     """
     if not isinstance(value, dict):
         raise _Invalid(f"The argument 'env' is {kind_of(value)}, and an object of strings is expected.")
@@ -81,8 +87,9 @@ def _variables(value: object, permissions: Permissions) -> dict[str, str]:
 
 
 def script_answer(result: bytes) -> dict[str, Any] | None:
-    """Return the decoded result of a script, or None if the result is too large or malformed. The sandbox is not
-    trusted.
+    """Return the decoded result of a script, or None if the result is too large or malformed.
+
+    The code in the sandbox may have written any bytes.
     """
     answer = msgspec.json.decode(result) if len(result) <= BIG_TEXT else None
     return answer if isinstance(answer, dict) and isinstance(answer.get("files", []), list) else None
@@ -96,10 +103,10 @@ SESSION_SKILL = "session-tools"
 
 
 def tool_args(args: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments without `__workDir`: only the sandbox sets this argument."""
+    """Return the arguments of a tool without `__workDir`, because only the sandbox sets this argument."""
     return {name: value for name, value in args.items() if name != WORK_DIR}
 
 
 def session_files(tool: SessionTool) -> tuple[PublishedFile, ...]:
-    """Return the files of a tool of a session."""
+    """Return the file of the handler of a tool of a session."""
     return (PublishedFile(tool.script, tool.content.encode()),)

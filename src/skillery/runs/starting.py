@@ -36,6 +36,7 @@ async def execute_skill(runner: Runner, identity: Identity, params: ExecuteSkill
 
 
 def _check_what_starts(params: ExecuteSkill) -> None:
+    """Raise InvalidParams if `script`, `module` and `cwd` contradict each other or name no module."""
     if params.module and params.script:
         raise InvalidParams("'script' and 'module' are both given", hint="Name one of them.", param="module")
     if params.module and not (len(params.module) <= 255 and all(map(str.isidentifier, params.module.split(".")))):
@@ -61,9 +62,7 @@ async def run_code(runner: Runner, identity: Identity, params: RunCode) -> Run:
 
 
 def _check_entrypoint(name: str, language: Language) -> None:
-    """Raise InvalidParams if no function of the language can have this name. In Bash, only the default `main` is
-    valid.
-    """
+    """Raise InvalidParams if no function of the language can be `name`. For Bash, only the default `main` is valid."""
     if language == "bash" and name != "main":
         raise InvalidParams(
             f"'entrypoint' is {name[:80]!r}, and bash code has none: it runs from its first line",
@@ -71,9 +70,9 @@ def _check_entrypoint(name: str, language: Language) -> None:
             param="entrypoint",
         )
     if not (name.replace("$", "_") if language == "javascript" else name).isidentifier():
-        called = {"javascript": "JavaScript", "python": "Python"}[language]
+        language_name = {"javascript": "JavaScript", "python": "Python"}[language]
         raise InvalidParams(
-            f"'entrypoint' is {name[:80]!r}, which is not a {called} identifier",
+            f"'entrypoint' is {name[:80]!r}, which is not a {language_name} identifier",
             hint="Name a function of the code, for example main.",
             param="entrypoint",
         )
@@ -83,12 +82,12 @@ def _check_entrypoint(name: str, language: Language) -> None:
 
 
 async def call_tool(runner: Runner, identity: Identity, params: CallTool) -> ToolResult:
-    of_skill, _, in_reference = params.skill.partition("@")
-    skill, name = parse_address(params.name, of_skill)
-    version = params.version or in_reference
-    if params.version and in_reference and params.version != in_reference:
+    skill_param, _, version_in_skill = params.skill.partition("@")
+    skill, name = parse_address(params.name, skill_param)
+    version = params.version or version_in_skill
+    if params.version and version_in_skill and params.version != version_in_skill:
         raise InvalidParams(
-            f"'skill' asks for the version '{in_reference[:80]}', and 'version' is '{params.version[:80]}'",
+            f"'skill' asks for the version '{version_in_skill[:80]}', and 'version' is '{params.version[:80]}'",
             hint="Name one version.",
             param="version",
         )
@@ -105,7 +104,10 @@ async def call_tool(runner: Runner, identity: Identity, params: CallTool) -> Too
 
 
 def _parsed(params: P, **parsed: str) -> P:
-    """Return the params with these values, and with valid paths and globs, each once."""
+    """Return the params with the values `parsed`. Their files and globs are checked, and without duplicates.
+
+    Raise InvalidPath or InvalidParams if a path or glob is invalid.
+    """
     files, outputs = parse_files(params.files), parse_outputs(params.outputs)
     return msgspec.structs.replace(params, files=list(files), outputs=list(outputs), **parsed)
 

@@ -31,7 +31,10 @@ from skillery.runs.scripts import tool_args
 
 
 class Trial(msgspec.Struct, frozen=True):
-    """A request to run the files in `folder`. The run gets `permissions`: those of the manifest, or fewer."""
+    """A request to run the files in `folder`, which are not stored as a version.
+
+    The run gets `permissions`: those of the manifest, or fewer.
+    """
 
     manifest: Manifest
     runtime: Runtime
@@ -40,18 +43,18 @@ class Trial(msgspec.Struct, frozen=True):
     args: Mapping[str, Any]
     blobs: tuple[BlobMount, ...]
     timeout_ms: int
-    """The time limit. If the skill's own limit is lower, that limit applies."""
+    """The time limit in milliseconds. The lower one of this limit and the skill's own limit applies."""
     permissions: Permissions
     why_less: str
-    """The hint for a run that fails because its permissions were reduced, or ""."""
+    """The reason for reduced permissions, which becomes a hint if the run fails, or ""."""
     language: Language = "python"
-    """The language of code that runs with the files."""
+    """The language of the code that `TrialRuns.run` gets."""
     tool: Tool | None = None
-    """The tool whose handler runs, or None for the entrypoint."""
+    """The tool whose handler runs, or None if the entrypoint runs."""
 
     @property
     def script(self) -> str:
-        """The handler that runs, or "" for the entrypoint."""
+        """The path of the handler that runs, or "" if the entrypoint runs."""
         return (self.tool.script or "") if self.tool is not None else ""
 
 
@@ -63,19 +66,24 @@ class TrialResult(NamedTuple):
 
 
 class RecordedTrials(Protocol):
-    """Runs trials and records them: `Runner`, or `skillery test` without records."""
+    """Interface for trials with a record. Implemented by `Runner`, and by `skillery test`, which keeps no records."""
 
     async def try_skill(self, identity: Identity, trial: Trial) -> TrialResult: ...
 
 
 class TrialRuns(Protocol):
-    """Runs code with the files of a trial, without a record: `UnrecordedRuns`, or `skillery test`."""
+    """Interface for running code next to the files of a trial, without a record.
+
+    Implemented by `UnrecordedRuns`, and by `skillery test`.
+    """
 
     async def run(self, identity: Identity, trial: Trial, code: str) -> Outcome: ...
 
 
 class LentFiles(Protocol):
-    """Writes files into a folder for trials: `Cache`, or `skillery test`. Both methods block."""
+    """Interface for folders with the files of trials. Both methods block. Implemented by `Cache`, and by `skillery
+    test`.
+    """
 
     def lend(self, files: Sequence[PublishedFile]) -> Path: ...
 
@@ -83,7 +91,9 @@ class LentFiles(Protocol):
 
 
 class Unpublished(NamedTuple):
-    """The files of a trial, in place of a version. No rows of a version are stored for them."""
+    """The name, version and digest of the files of a trial, in place of a VersionRow. The database has no rows for
+    them.
+    """
 
     name: str
     version: str
@@ -92,7 +102,7 @@ class Unpublished(NamedTuple):
 
 
 def trial_job(trial: Trial, limits: LimitRules) -> tuple[Job, Failure | None]:
-    """Return the job, and a failure if the args do not fit the inputs, else None."""
+    """Return the job of a trial, and the failure if its args do not fit the inputs, else None."""
     manifest, failure = trial.manifest, None
     try:
         if trial.tool is None:
@@ -104,7 +114,7 @@ def trial_job(trial: Trial, limits: LimitRules) -> tuple[Job, Failure | None]:
     except InputInvalid as error:
         message = with_usage(error, name, inputs, trial.args)
         args, failure = dict(trial.args), Failure(FailureType.VALIDATION_ERROR, message)
-    own = limits.for_skill(trial.runtime.limits, None)
+    skill_limits = limits.for_skill(trial.runtime.limits, None)
     job = Job(
         run_id=new_run_id(),
         call=(
@@ -115,20 +125,22 @@ def trial_job(trial: Trial, limits: LimitRules) -> tuple[Job, Failure | None]:
         args=msgspec.json.encode(args),
         skills=(SkillMount(manifest.name, trial.folder, trial.runtime.entrypoint or None),),
         blobs=trial.blobs,
-        limits=msgspec.structs.replace(own, timeout_ms=min(own.timeout_ms, trial.timeout_ms)),
+        limits=msgspec.structs.replace(skill_limits, timeout_ms=min(skill_limits.timeout_ms, trial.timeout_ms)),
         network=tuple(pattern.text for pattern in trial.permissions.network),
     )
     return job, failure
 
 
 def code_job(trial: Trial, limits: LimitRules, code: str) -> tuple[Job, None]:
-    """Return the job that calls `main` of `code` with the args of the trial."""
-    own = limits.for_skill(trial.runtime.limits, None)
+    """Return the job that calls `main` of `code` with the args of the trial. The second value is None, as no args are
+    checked.
+    """
+    skill_limits = limits.for_skill(trial.runtime.limits, None)
     job = Job(
         run_id=new_run_id(),
         call=CodeCall(code, "main", trial.language),
         args=msgspec.json.encode(trial.args),
         skills=(SkillMount(trial.manifest.name, trial.folder, trial.runtime.entrypoint or None),),
-        limits=msgspec.structs.replace(own, timeout_ms=min(own.timeout_ms, trial.timeout_ms)),
+        limits=msgspec.structs.replace(skill_limits, timeout_ms=min(skill_limits.timeout_ms, trial.timeout_ms)),
     )
     return job, None

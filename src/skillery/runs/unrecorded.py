@@ -11,13 +11,13 @@ from skillery.runs.preparation import Preparer
 from skillery.runs.trials import Trial
 
 UNBOUNDED = 1 << 40
-"""Size of the queue. The server already limits the requests of its callers."""
+"""The length of the queue, which is never reached: the server already limits the requests of its callers."""
 
 
 class UnrecordedRuns:
-    """Executes checks, a few at a time, in a separate queue, so that long runs do not delay a publisher.
+    """Executes checks of unpublished files, at most `at_once` at a time.
 
-    Callers take turns.
+    They have their own queue, so that long runs do not delay a publisher. Callers take turns.
     """
 
     def __init__(self, preparer: Preparer, execution: Execution, at_once: int) -> None:
@@ -26,10 +26,10 @@ class UnrecordedRuns:
         self._queue = Queue(at_once, UNBOUNDED, UNBOUNDED)
 
     async def run(self, identity: Identity, trial: Trial, code: str) -> Outcome:
-        """Run `code` with `trial.args`. The skill and its packages are mounted. A cancellation ends the run.
+        """Run `code` with `trial.args`, and return the outcome. The skill and its packages are mounted.
 
-        If the sandbox cannot run the code, return an outcome with a failure. Raise Unavailable if the client
-        disconnects while the run waits.
+        If the sandbox cannot run the code, the outcome has a failure. Raise Unavailable if the client disconnects while
+        the run waits. Cancelling the call ends the run.
         """
         prepared = await (await self._preparer.trial(trial, code)).with_packages()
         slot = await self._queue.enter(identity.name, 0)
@@ -40,7 +40,7 @@ class UnrecordedRuns:
 
 
 class DroppingHost(RunHost):
-    """A host that accepts blobs and stores nothing: imported code may write some."""
+    """A host that accepts blobs and does not store them. Code that is imported by a check may write blobs."""
 
     async def begin_blob(self, kind: str, path: str | None = None) -> DroppedBlob:
         return DroppedBlob()
@@ -53,6 +53,8 @@ class DroppingHost(RunHost):
 
 
 class DroppedBlob:
+    """The `BlobWriter` of a blob that is not stored."""
+
     async def write(self, chunk: bytes) -> None:
         """Discard the chunk."""
 
