@@ -13,19 +13,18 @@ from skillery.errors import InvalidPath
 from skillery.formats.wording import quoted
 
 PATH_BYTES = 1024
+"""The maximum length of a path in UTF-8."""
 _decoder = msgspec.json.Decoder(tuple[KeptFile, ...])
 
 
 class Manifest(NamedTuple):
-    """The files of a snapshot, sorted by path."""
+    """The entries of a snapshot, sorted by path: files, links and empty folders."""
 
     files: tuple[KeptFile, ...]
 
     @property
     def digest(self) -> str:
-        """Return the SHA-256 over one line for each entry, computed as for a bundle. Modification times are not part
-        of it.
-        """
+        """The SHA-256 over one line for each entry, computed as for a bundle. It does not cover modification times."""
         hasher = hashlib.sha256()
         for file in self.files:
             hasher.update(f"{file.mode} {file.sha256} {file.path}\n".encode())
@@ -33,24 +32,26 @@ class Manifest(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
+        """The size of all files."""
         return sum(file.size_bytes for file in self.files)
 
     @property
     def content(self) -> bytes:
-        """Return the manifest in its stored form."""
+        """The manifest as JSON, in which it is stored."""
         return msgspec.json.encode(self.files)
 
     @property
     def contents(self) -> dict[str, int]:
-        """Return the size of the content of each file, by digest."""
+        """The size in bytes of each content that a file has, by digest."""
         return {file.sha256: file.size_bytes for file in self.files if file.is_file}
 
     def changes_since(self, before: Manifest) -> int:
-        """Return the number of files that were added, changed or removed."""
+        """Return the number of paths that were added, changed or removed since the manifest `before`."""
         old, new = ({(file.path, file.mode, file.sha256) for file in manifest.files} for manifest in (before, self))
         return len({path for path, _, _ in old ^ new})
 
     def find(self, path: str) -> KeptFile | None:
+        """Return the entry of a path, or None if there is no such entry."""
         return next((file for file in self.files if file.path == path), None)
 
 
@@ -58,7 +59,10 @@ EMPTY = Manifest(())
 
 
 def make_manifest(files: Sequence[KeptFile]) -> Manifest:
-    """Return the manifest of these files. Raise InvalidPath if a run could not have them in its workspace."""
+    """Return the manifest of entries in any order.
+
+    Raise InvalidPath if a path is invalid, occurs twice, or is also a folder of another path.
+    """
     ordered = tuple(sorted(files, key=lambda file: file.path.encode()))
     paths = {file.path for file in ordered}
     folders = {path.rpartition("/")[0] for path in paths if "/" in path}
@@ -72,10 +76,12 @@ def make_manifest(files: Sequence[KeptFile]) -> Manifest:
 
 
 def _is_plain(path: str) -> bool:
+    """Return whether a path has no control characters, no empty, `.` or `..` segment, and at most PATH_BYTES."""
     segments = path.split("/")
     has_control = any(letter < " " or "\x7f" <= letter < "\xa0" for letter in path)
     return not has_control and len(path.encode()) <= PATH_BYTES and not {"", ".", ".."}.intersection(segments)
 
 
 def read_manifest(content: bytes) -> Manifest:
+    """Return the manifest from its stored form."""
     return Manifest(_decoder.decode(content))

@@ -43,8 +43,10 @@ from skillery.workspaces.saver import Content, Saver
 from skillery.workspaces.snapshots import manifest_of, origin_of
 
 MOST_READ = 1 << 20
+"""The maximum size in bytes of a file that read_workspace_file returns."""
 WorkspaceId = Annotated[Annotated[str, Meta(min_length=1, max_length=64)], about("The workspace's id")]
 LIFETIME, LONGEST_LIFETIME = 7 * 86_400, 90 * 86_400
+"""The default and the maximum time in seconds from the last use of a workspace until it expires."""
 WORKSPACE_METHODS = (
     "create_workspace",
     "list_workspaces",
@@ -53,6 +55,7 @@ WORKSPACE_METHODS = (
     "reset_workspace",
     "delete_workspace",
 )
+# The properties of the tools run_code and execute_skill, as JSON Schema.
 _RUN: Mapping[str, Any] = {
     "workspace": {
         "type": "string",
@@ -93,7 +96,11 @@ class CreateWorkspace(Params, frozen=True, kw_only=True):
 
 
 async def create_workspace(workspaces: Workspaces, identity: Identity, params: CreateWorkspace) -> WorkspaceInfo:
-    """Create a workspace: empty, from files, or as a fork. Raise NotFound, QuotaExceeded or InvalidParams."""
+    """Create a workspace: empty, with files, or as a fork.
+
+    Raise WorkspaceNotFound, SnapshotNotFound or BlobNotFound, QuotaExceeded, or InvalidParams if the params contradict
+    each other.
+    """
     files = parse_files(params.files)
     if params.origin and files:
         raise InvalidParams(
@@ -132,22 +139,24 @@ def insert_workspace(
 async def _fill(
     workspaces: Workspaces, identity: Identity, row: rows.WorkspaceRow, files: Sequence[RunFile]
 ) -> rows.WorkspaceRow:
-    kept = await workspaces.registry.read(partial(_kept_files, identity=identity, files=files))
+    """Make blobs the first snapshot of a new workspace, and return the changed row."""
+    entries = await workspaces.registry.read(partial(_kept_files, identity=identity, files=files))
     saver = Saver(workspaces.database, workspaces.registry.storage, row.family_id)
-    saver.manifest = manifest = make_manifest(kept)
+    saver.manifest = manifest = make_manifest(entries)
     content = await saver.store_manifest()
     work = partial(insert_files, identity=identity, row=row, files=files, manifest=manifest, content=content)
     return await workspaces.registry.write(partial(work, quotas=workspaces.quotas))
 
 
 def _kept_files(connection: Connection, *, identity: Identity, files: Sequence[RunFile]) -> list[KeptFile]:
-    kept = []
+    """Return the manifest entries of blobs. Raise BlobNotFound if the identity has no such blob."""
+    entries = []
     now = int(datetime.now(UTC).timestamp()) * 1_000_000_000
     for file in files:
         blob = find_blob(connection, identity=identity, blob_id=file.blob_id)
         mode: Literal["100644", "100755"] = "100755" if file.executable else "100644"
-        kept.append(KeptFile(file.path, mode, blob.sha256, blob.size_bytes, now))
-    return kept
+        entries.append(KeptFile(file.path, mode, blob.sha256, blob.size_bytes, now))
+    return entries
 
 
 def insert_files(
@@ -160,7 +169,13 @@ def insert_files(
     content: Content,
     quotas: Quotas,
 ) -> rows.WorkspaceRow:
-    _kept_files(connection, identity=identity, files=files)  # the blobs are still there, and so are their contents
+    """Make `manifest` the first snapshot of the workspace, and return the changed row.
+
+    `content` is the manifest in its stored form. Raise BlobNotFound if a blob was deleted, or QuotaExceeded.
+    """
+    _kept_files(
+        connection, identity=identity, files=files
+    )  # raises if a blob was deleted: a sweep could then delete its content
     admit_to_workspaces(connection, quotas, identity.name, more_bytes=manifest.size_bytes)
     contents: list[Content] = [(sha256, size, None) for sha256, size in manifest.contents.items()]
     rows.refer(connection, row.family_id, [content, *(other for other in contents if other[0] != content[0])])
@@ -183,8 +198,8 @@ async def list_workspaces(registry: Registry, identity: Identity, params: ListWo
     after = read_cursor(key, bound_to, params.cursor, 1)[0] if params.cursor else ""
     listed = await registry.read(partial(rows.list_rows, identity=identity, after=after, limit=params.limit + 1))
     page = [info(row) for row in listed[: params.limit]]
-    more = make_cursor(key, bound_to, (page[-1].id,)) if len(listed) > len(page) else None
-    return WorkspacePage(page, more)
+    next_cursor = make_cursor(key, bound_to, (page[-1].id,)) if len(listed) > len(page) else None
+    return WorkspacePage(page, next_cursor)
 
 
 # -- describe_workspace ------------------------------------------------------------------------------------------------
@@ -209,15 +224,16 @@ async def describe_workspace(
     manifest = await manifest_of(workspaces.database, registry.storage, row.snapshot_id)
     below = f"{path.rstrip('/')}/" if path else ""
     files = [file for file in manifest.files if file.path.startswith(below) or file.path == path]
-    left = [file for file in files if file.path.encode() > after]
-    page = [shown(file) for file in left[: params.limit]]
-    more = make_cursor(key, bound_to, (page[-1].path,)) if len(left) > len(page) else None
-    return DescribedWorkspace(info(row), page, more, snapshots)
+    remaining = [file for file in files if file.path.encode() > after]
+    page = [shown(file) for file in remaining[: params.limit]]
+    next_cursor = make_cursor(key, bound_to, (page[-1].path,)) if len(remaining) > len(page) else None
+    return DescribedWorkspace(info(row), page, next_cursor, snapshots)
 
 
 def read_workspace(
     connection: Connection, *, identity: Identity, workspace_id: str
 ) -> tuple[rows.WorkspaceRow, list[Snapshot]]:
+    """Return the row of a workspace, and its snapshots, newest first. Raise WorkspaceNotFound."""
     row = rows.find_workspace(connection, identity, workspace_id)
     snapshots = rows.list_snapshots(connection, row.id)
     return row, [
@@ -239,9 +255,9 @@ class ReadWorkspaceFile(Params, frozen=True, kw_only=True):
 async def read_workspace_file(
     workspaces: Workspaces, identity: Identity, params: ReadWorkspaceFile
 ) -> WorkspaceFileContent:
-    """Return the content of a file.
+    """Return the content of a file as text, or in base64 if it is not UTF-8.
 
-    Raise WorkspaceNotFound, WorkspaceFileNotFound, or WorkspaceFileTooLarge if the file is larger than 1 MiB.
+    Raise WorkspaceNotFound, WorkspaceFileNotFound, or WorkspaceFileTooLarge if the file has more than MOST_READ bytes.
     """
     path = plain_path(params.path)
     file = await workspaces.files.find(identity, params.workspace, path)
@@ -276,21 +292,21 @@ async def reset_workspace(registry: Registry, identity: Identity, params: ResetW
 
 
 def _reset(connection: Connection, *, identity: Identity, workspace_id: str, snapshot: str) -> rows.WorkspaceRow:
-    """Make an earlier snapshot the current one.
+    """Make the snapshot with the digest `snapshot` the current one, and return the changed row.
 
     Raise WorkspaceNotFound, SnapshotNotFound, or WorkspaceHeld if a run writes the workspace.
     """
     row = rows.lock_workspace(connection, identity, workspace_id)
     usage.check_free(row)
-    wanted = rows.find_snapshot_by_digest(connection, identity, snapshot, row.id)
-    rows.make_current(connection, row.id, wanted)
+    target = rows.find_snapshot_by_digest(connection, identity, snapshot, row.id)
+    rows.make_current(connection, row.id, target)
     audit.record(
         connection,
         identity,
         "reset_workspace",
         row.id,
         before={"snapshot": row.snapshot},
-        after={"snapshot": wanted.digest},
+        after={"snapshot": target.digest},
     )
     return rows.find_workspace(connection, identity, workspace_id)
 
@@ -323,8 +339,9 @@ def _delete(connection: Connection, *, identity: Identity, workspace_id: str) ->
 def with_workspaces(
     shown: Mapping[str, Mapping[str, Any]], methods: Collection[str]
 ) -> Mapping[str, Mapping[str, Any]]:
-    """Return the additional properties of tools. If a model gets a method of WORKSPACE_METHODS, its tools that run code
-    also show `workspace`.
+    """Return the additional properties of MCP tools, by tool.
+
+    If a model gets any method of WORKSPACE_METHODS, the tools run_code and execute_skill also show `workspace`.
     """
     if not any(name in methods for name in WORKSPACE_METHODS):
         return shown

@@ -76,6 +76,7 @@ class WorkspaceFileContent(msgspec.Struct, frozen=True):
 
 
 def info(row: WorkspaceRow) -> WorkspaceInfo:
+    """Return a workspace as the methods show it."""
     return WorkspaceInfo(
         row.id,
         row.name,
@@ -90,5 +91,6 @@ def info(row: WorkspaceRow) -> WorkspaceInfo:
 
 
 def shown(file: KeptFile) -> WorkspaceFile:
+    """Return a manifest entry as describe_workspace shows it."""
     kind: Literal["file", "folder", "link"] = "file" if file.is_file else "link" if file.target else "folder"
     return WorkspaceFile(file.path, kind, file.size_bytes, file.sha256, file.mode == "100755")

@@ -26,7 +26,7 @@ from skillery.identity.usage import admit_to_workspaces
 from skillery.workspaces.manifests import EMPTY
 
 SNAPSHOTS = 20
-"""Number of snapshots that each workspace keeps."""
+"""The number of newest snapshots that each workspace keeps."""
 
 _REFER = Change(
     {
@@ -40,6 +40,8 @@ _REFER = Change(
 
 
 class WorkspaceRow(NamedTuple):
+    """A row of `workspaces`. `snapshot` is the digest of the current snapshot, `run_id` the run that writes it."""
+
     id: str
     family_id: int
     identity: str
@@ -56,6 +58,8 @@ class WorkspaceRow(NamedTuple):
 
 
 class SnapshotRow(NamedTuple):
+    """A row of `workspace_snapshots`. `run_id` is the run that saved the snapshot."""
+
     id: int
     workspace_id: str
     digest: str
@@ -71,12 +75,16 @@ _SNAPSHOT = select_row(SnapshotRow, workspace_snapshots)
 
 
 def _row(fields: Any) -> WorkspaceRow:
+    """Return the row with its times in UTC."""
     row = WorkspaceRow(*fields)
     return row._replace(created_at=in_utc(row.created_at), expires_at=in_utc(row.expires_at))
 
 
 def find_workspace(connection: Connection, identity: Identity, workspace_id: str) -> WorkspaceRow:
-    """Return a workspace of the identity. Raise WorkspaceNotFound, also if it has expired."""
+    """Return a workspace of the identity.
+
+    Raise WorkspaceNotFound if the identity has no such workspace or if it has expired.
+    """
     statement = _WORKSPACE.where(
         workspaces.c.id == workspace_id.replace("\0", ""),
         workspaces.c.identity == identity.name,
@@ -93,18 +101,18 @@ def find_workspace(connection: Connection, identity: Identity, workspace_id: str
 
 
 def lock_workspace(connection: Connection, identity: Identity, workspace_id: str) -> WorkspaceRow:
-    """Lock the row of a workspace until the transaction ends. Return the workspace, as `find_workspace` does.
+    """Lock the row of a workspace until the transaction ends. Return the row. Raise WorkspaceNotFound.
 
-    While the row is locked, no run can take the lock of the workspace (`usage.take`).
+    While the row is locked, no run can begin to write the workspace (`usage.take`).
     """
     # SQLite has one writer at a time and no FOR UPDATE.
-    wanted = workspaces.c.id == workspace_id.replace("\0", "")
-    connection.execute(select(workspaces.c.id).where(wanted).with_for_update())
+    is_workspace = workspaces.c.id == workspace_id.replace("\0", "")
+    connection.execute(select(workspaces.c.id).where(is_workspace).with_for_update())
     return find_workspace(connection, identity, workspace_id)
 
 
 def list_rows(connection: Connection, identity: Identity, after: str, limit: int) -> list[WorkspaceRow]:
-    """Return workspaces of the identity in the order of their ids."""
+    """Return at most `limit` workspaces of the identity with an id above `after`, in the order of their ids."""
     statement = (
         _WORKSPACE.where(
             workspaces.c.identity == identity.name,
@@ -124,9 +132,9 @@ def find_snapshot(connection: Connection, snapshot_id: int) -> SnapshotRow:
 def find_snapshot_by_digest(
     connection: Connection, identity: Identity, digest: str, workspace_id: str = ""
 ) -> SnapshotRow:
-    """Return the newest snapshot with this digest, in all workspaces of the identity or in the given one.
+    """Return the newest snapshot with this digest. Raise SnapshotNotFound if there is none.
 
-    Raise SnapshotNotFound if there is no such snapshot.
+    The snapshot is one of all workspaces of the identity, or of the given workspace.
     """
     statement = (
         _SNAPSHOT.join(workspaces, workspaces.c.id == workspace_snapshots.c.workspace_id)
@@ -160,17 +168,20 @@ def list_snapshots(connection: Connection, workspace_id: str) -> list[SnapshotRo
 
 
 class New(NamedTuple):
-    """The values of a new workspace."""
+    """The values of a new workspace. `parent` is the text that names its origin."""
 
     name: str
     ttl_seconds: int
     parent: str | None = None
     origin: SnapshotRow | None = None
-    """The snapshot that the workspace is a fork of."""
+    """The snapshot that the new workspace starts with."""
 
 
 def add_workspace(connection: Connection, identity: Identity, new: New, quotas: Quotas) -> WorkspaceRow:
-    """Insert a workspace. A fork of any size costs a few rows. Raise QuotaExceeded if a quota is reached."""
+    """Insert a workspace, and return its row. Raise QuotaExceeded if a quota of the identity is reached.
+
+    A fork refers to the contents of its origin, so it needs only a few rows.
+    """
     size = new.origin.size_bytes if new.origin else 0
     take_turns(connection, "workspaces of", identity.name)
     admit_to_workspaces(connection, quotas, identity.name, more=1, more_bytes=size)
@@ -197,52 +208,58 @@ def add_workspace(connection: Connection, identity: Identity, new: New, quotas: 
 
 
 def _copy_snapshot(connection: Connection, workspace_id: str, family_id: int, origin: SnapshotRow) -> None:
-    """Make a copy of the snapshot `origin` the current one of a new workspace. The family has its contents already."""
+    """Make a copy of the snapshot `origin` the current one of a new workspace in the family of `origin`."""
     _note_change(connection, family_id)
     values = {**origin._asdict(), "workspace_id": workspace_id, "run_id": None, "created_at": datetime.now(UTC)}
     del values["id"]
     added = insert(workspace_snapshots).values(values).returning(workspace_snapshots.c.id)
-    sums = {"snapshot": origin.digest, "size_bytes": origin.size_bytes, "files": origin.files}
+    totals = {"snapshot": origin.digest, "size_bytes": origin.size_bytes, "files": origin.files}
     changed = update(workspaces).where(workspaces.c.id == workspace_id)
-    connection.execute(changed.values(snapshot_id=connection.execute(added).scalar_one(), **sums))
+    connection.execute(changed.values(snapshot_id=connection.execute(added).scalar_one(), **totals))
 
 
 def _note_change(connection: Connection, family_id: int) -> None:
-    """Count a change of the family, so that a sweep in progress deletes nothing of it."""
+    """Increment the change counter of a family, so that a sweep in progress deletes no contents of the family."""
     changed = update(workspace_families).where(workspace_families.c.id == family_id)
     connection.execute(changed.values(changes=workspace_families.c.changes + 1))
 
 
 def _family_of(connection: Connection, origin: SnapshotRow | None) -> int:
+    """Return the id of the family of `origin`, or of a new family if `origin` is None."""
     if origin is None:
-        made = insert(workspace_families).values(changes=0).returning(workspace_families.c.id)
-        return int(connection.execute(made).scalar_one())
-    of = select(workspaces.c.family_id).where(workspaces.c.id == origin.workspace_id)
-    return int(connection.execute(of).scalar_one())
+        new_family = insert(workspace_families).values(changes=0).returning(workspace_families.c.id)
+        return int(connection.execute(new_family).scalar_one())
+    family = select(workspaces.c.family_id).where(workspaces.c.id == origin.workspace_id)
+    return int(connection.execute(family).scalar_one())
 
 
 def refer(connection: Connection, family_id: int, contents: Iterable[tuple[str, int, bytes | None]]) -> None:
-    """Insert the contents, and rows that let the family refer to them."""
-    some = list(contents)
-    if some:
-        record(connection, some)
+    """Record contents, and let the family refer to them. Each content is its digest, size, and bytes if stored
+    inline.
+    """
+    recorded = list(contents)
+    if recorded:
+        record(connection, recorded)
         _REFER.run_many(
             connection,
-            [{"family_id": family_id, "sha256": sha256} for sha256 in sorted({content[0] for content in some})],
+            [{"family_id": family_id, "sha256": sha256} for sha256 in sorted({content[0] for content in recorded})],
         )
 
 
 def known_contents(connection: Connection, family_id: int) -> set[str]:
-    """Return the digests that the family refers to."""
+    """Return the digests of the contents that the family refers to."""
     statement = select(workspace_contents.c.sha256).where(workspace_contents.c.family_id == family_id)
     return set(connection.scalars(statement))
 
 
 def still_has(connection: Connection, family_id: int, digests: set[str]) -> bool:
-    """Return whether the family refers to all these contents. Until the transaction ends, no sweep changes that."""
+    """Return whether the family refers to all these contents. Lock the family, so that no sweep deletes them.
+
+    The lock ends with the transaction.
+    """
     connection.execute(select(workspace_families.c.id).where(workspace_families.c.id == family_id).with_for_update())
-    mine = workspace_contents.c.family_id == family_id
-    statement = select(workspace_contents.c.sha256).where(mine, workspace_contents.c.sha256.in_(digests))
+    of_family = workspace_contents.c.family_id == family_id
+    statement = select(workspace_contents.c.sha256).where(of_family, workspace_contents.c.sha256.in_(digests))
     return digests <= set(connection.scalars(statement))
 
 
@@ -256,8 +273,9 @@ def move(
     files: int,
     run_id: str | None,
 ) -> None:
-    """Insert a snapshot and make it the current one. Its contents must be recorded already. Only the newest SNAPSHOTS
-    snapshots of the workspace are kept.
+    """Insert a snapshot, make it the current one, and delete all but the newest SNAPSHOTS of the workspace.
+
+    The family must refer to its contents already. `run_id` is the run that saved it, or None.
     """
     now = datetime.now(UTC)
     _note_change(connection, family_id)
@@ -273,7 +291,7 @@ def move(
     added = insert(workspace_snapshots).values(values).returning(workspace_snapshots.c.id)
     snapshot_id = connection.execute(added).scalar_one()
     make_current(connection, workspace_id, SnapshotRow(snapshot_id, **values))
-    kept = (
+    newest = (
         select(workspace_snapshots.c.id)
         .where(workspace_snapshots.c.workspace_id == workspace_id)
         .order_by(workspace_snapshots.c.id.desc())
@@ -281,12 +299,13 @@ def move(
     )
     connection.execute(
         delete(workspace_snapshots).where(
-            workspace_snapshots.c.workspace_id == workspace_id, workspace_snapshots.c.id.not_in(kept)
+            workspace_snapshots.c.workspace_id == workspace_id, workspace_snapshots.c.id.not_in(newest)
         )
     )
 
 
 def make_current(connection: Connection, workspace_id: str, snapshot: SnapshotRow) -> None:
+    """Make `snapshot` the current one, and delay the expiry of the workspace."""
     changed = update(workspaces).where(workspaces.c.id == workspace_id)
     connection.execute(
         changed.values(
@@ -294,17 +313,18 @@ def make_current(connection: Connection, workspace_id: str, snapshot: SnapshotRo
             snapshot=snapshot.digest,
             size_bytes=snapshot.size_bytes,
             files=snapshot.files,
-            expires_at=func.coalesce(_later(connection, workspace_id), workspaces.c.expires_at),
+            expires_at=func.coalesce(_next_expiry(connection, workspace_id), workspaces.c.expires_at),
         )
     )
 
 
-def _later(connection: Connection, workspace_id: str) -> datetime | None:
+def _next_expiry(connection: Connection, workspace_id: str) -> datetime | None:
+    """Return the time at which the workspace expires after a use now, or None if the workspace does not exist."""
     ttl = connection.scalar(select(workspaces.c.ttl_seconds).where(workspaces.c.id == workspace_id))
     return datetime.now(UTC) + timedelta(seconds=ttl) if ttl else None
 
 
 def remove(connection: Connection, workspace_ids: Sequence[str]) -> None:
-    """Delete workspaces with their snapshots. A later sweep deletes the unused contents."""
+    """Delete workspaces with their snapshots. A later sweep deletes contents that become unused."""
     connection.execute(delete(workspace_snapshots).where(workspace_snapshots.c.workspace_id.in_(workspace_ids)))
     connection.execute(delete(workspaces).where(workspaces.c.id.in_(workspace_ids)))

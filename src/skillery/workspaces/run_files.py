@@ -14,6 +14,7 @@ from skillery.method import about
 
 MOST_FILES = 1_000
 OUT = "out"
+"""The folder below /workspace whose files a run keeps as blobs."""
 PATH_HINT = (
     "A path is relative to /workspace, with '/' between at most 8 segments, e.g. 'in/report.docx', and at most 255 "
     "bytes."
@@ -29,10 +30,10 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def parse_files(files: Sequence[RunFile]) -> tuple[RunFile, ...]:
-    """Return the files with plain paths, if their paths are valid.
+    """Return the files with plain paths.
 
     Raise InvalidPath if a path breaks the rules of bundle paths, is `out` or collides with another path. Raise
-    InvalidParams if there are too many files.
+    InvalidParams if there are more than MOST_FILES.
     """
     if len(files) > MOST_FILES:
         raise InvalidParams(

@@ -1,4 +1,4 @@
-"""Save the files of a run: store their contents, and make their list the next snapshot of the workspace."""
+"""Saving of a workspace: store the contents of a run's files, and the manifest of the next snapshot."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ from skillery.workspaces.manifests import Manifest, make_manifest
 from skillery.workspaces.rows import known_contents, refer
 
 AT_ONCE = 4 << 20
-"""The bytes of small files that are stored in one transaction."""
+"""The bytes of small files after which they are stored in one transaction."""
 
 Content = tuple[str, int, bytes | None]
+"""The digest and size of a content, and its bytes if the database stores them."""
 
 
 class Saver:
     """Stores the files of one run. The snapshot is saved only if `manifest` is set and `is_complete` is true.
 
-    Each content gets a row of the family at once, so that no sweep deletes it before the snapshot refers to it.
+    The family refers to each content at once, so that no sweep deletes the content before the snapshot refers to it.
     """
 
     def __init__(self, database: Database, storage: Storage, family_id: int) -> None:
@@ -37,13 +38,16 @@ class Saver:
         self._batch: list[Content] = []
         self._batch_bytes = 0
         self.known: Collection[str] = ()
-        """Digests of the files that the run started with. The family refers to them."""
+        """Digests of the contents that the run started with. The family refers to them."""
         self.manifest: Manifest | None = None
+        """The files of the workspace at the end of the run."""
         self.left_out: Sequence[str] = ()
+        """Paths of files that cannot be kept, such as pipes."""
         self.is_complete = False
+        """True if all contents of the manifest are stored."""
 
     async def list_workspace(self, files: Sequence[KeptFile], left_out: Sequence[str]) -> Sequence[int]:
-        """Implement `RunHost.list_workspace`."""
+        """Implement `RunHost.list_workspace`: return the positions of files whose contents the server does not have."""
         self.manifest = await JSON.run(make_manifest, files)
         self.left_out = left_out
         known = set(self.known)
@@ -58,8 +62,9 @@ class Saver:
         return positions
 
     async def keep_contents(self, pieces: AsyncIterator[bytes]) -> None:
-        """Implement `RunHost.keep_contents`. Raise ContentMissing if a content does not match the listed
-        digest.
+        """Implement `RunHost.keep_contents`: store the contents of the files at these positions.
+
+        Raise ContentMissing if a content does not have the listed digest.
         """
         rest = b""
         for file in self._needed:
@@ -76,6 +81,7 @@ class Saver:
         self.is_complete = True
 
     async def _add_small(self, file: KeptFile, content: bytes) -> None:
+        """Add a content to the batch, and store the batch if it has more than AT_ONCE bytes."""
         check_digest(file, hashlib.sha256(content).hexdigest())
         self._batch.append((file.sha256, file.size_bytes, content))
         self._batch_bytes += file.size_bytes
@@ -83,19 +89,23 @@ class Saver:
             await self._flush()
 
     async def _flush(self) -> None:
+        """Store the batch of small contents in one transaction."""
         batch, self._batch, self._batch_bytes = self._batch, [], 0
         if batch:
             await self._database.write(partial(refer, family_id=self._family_id, contents=batch))
 
     async def _add_large(self, file: KeptFile, rest: bytes, pieces: AsyncIterator[bytes]) -> bytes:
-        """Store a large file from `rest` and `pieces`. Return the bytes after the end of the file in its last piece."""
-        incoming, left = Incoming(self._database, self._storage), file.size_bytes
+        """Store the content of a large file. Its bytes are `rest`, followed by `pieces`.
+
+        Return the bytes after the end of the file in its last piece.
+        """
+        incoming, bytes_left = Incoming(self._database, self._storage), file.size_bytes
         try:
-            while left:
+            while bytes_left:
                 piece = rest or await anext(pieces)
-                mine, rest = piece[:left], piece[left:]
-                left -= len(mine)
-                await asyncio.to_thread(incoming.write, mine)
+                chunk, rest = piece[:bytes_left], piece[bytes_left:]
+                bytes_left -= len(chunk)
+                await asyncio.to_thread(incoming.write, chunk)
             await asyncio.to_thread(self._commit, incoming, file)
         except BaseException:
             await asyncio.to_thread(incoming.abort)
@@ -103,14 +113,18 @@ class Saver:
         return rest
 
     def _commit(self, incoming: Incoming, file: KeptFile) -> None:
-        def then(connection: Connection, content: object) -> None:
+        """Store a received content, and let the family refer to it. Raise ContentMissing if its digest is wrong.
+        Blocking.
+        """
+
+        def refer_family(connection: Connection, content: object) -> None:
             check_digest(file, getattr(content, "sha256", ""))
             refer(connection, self._family_id, [(file.sha256, file.size_bytes, None)])
 
-        incoming.commit(then)
+        incoming.commit(refer_family)
 
     async def store_manifest(self) -> Content:
-        """Store the manifest if it is large. Return the content that the transaction of the snapshot records."""
+        """Return the manifest as a content, for the transaction of the snapshot. Store it first if it is large."""
         assert self.manifest is not None
         content = self.manifest.content
         sha256 = hashlib.sha256(content).hexdigest()
@@ -124,5 +138,6 @@ class Saver:
 
 
 def check_digest(file: KeptFile, digest: str) -> None:
+    """Raise ContentMissing if `digest` is not the listed one."""
     if digest != file.sha256:
         raise ContentMissing(f"the content of '{file.path}' is not the one that was listed")

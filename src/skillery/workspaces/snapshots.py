@@ -25,7 +25,7 @@ PIECE = 1 << 20
 
 
 def read_manifest_bytes(connection: Connection, storage: Storage, snapshot_id: int) -> bytes:
-    """Return the stored manifest of a snapshot."""
+    """Return the manifest of a snapshot in its stored form, JSON."""
     with open_content(connection, storage, find_snapshot(connection, snapshot_id).manifest_sha256) as stream:
         return stream.read()
 
@@ -39,19 +39,19 @@ async def manifest_of(database: Database, storage: Storage, snapshot_id: int | N
 
 
 def open_file(database: Database, storage: Storage, file: KeptFile) -> BinaryIO:
-    """Return a seekable stream of a file or of the target of a link. Blocking."""
+    """Return a seekable stream with the content of a file, or the target of a link. Blocking."""
     if not file.is_file:
         return io.BytesIO(file.target.encode())
     return database.read_now(lambda connection: open_content(connection, storage, file.sha256))
 
 
 async def contents_of(database: Database, storage: Storage, manifest: Manifest) -> AsyncIterator[bytes]:
-    """Yield the contents of all files of a manifest, one after the other."""
+    """Yield the contents of all files of a manifest in pieces, in the order of the manifest."""
     files = [file for file in manifest.files if file.is_file]
     for start in range(0, len(files), FILES_AT_ONCE):
-        some = files[start : start + FILES_AT_ONCE]
-        small = await database.read(partial(inline_data, digests=[file.sha256 for file in some]))
-        for joined in _joined(some, small):
+        batch = files[start : start + FILES_AT_ONCE]
+        small = await database.read(partial(inline_data, digests=[file.sha256 for file in batch]))
+        for joined in _joined(batch, small):
             if isinstance(joined, bytes):
                 yield joined
                 continue
@@ -61,7 +61,10 @@ async def contents_of(database: Database, storage: Storage, manifest: Manifest) 
 
 
 def _joined(files: Sequence[KeptFile], small: dict[str, bytes]) -> Iterator[bytes | KeptFile]:
-    """Yield the contents of adjacent small files together, and each large file by itself."""
+    """Yield bytes and large files, in the order of `files`. Contents of adjacent small files are joined.
+
+    `small` are the contents from the database, by digest.
+    """
     pending: list[bytes] = []
     for file in files:
         content = small.get(file.sha256)

@@ -1,4 +1,4 @@
-"""The workspace of a run: lock it, fill the sandbox from it, save the files, and move its current snapshot."""
+"""The workspace of a run: take it, fill the sandbox from it, save the files, and make them its current snapshot."""
 
 from __future__ import annotations
 
@@ -32,10 +32,14 @@ from skillery.workspaces.snapshots import contents_of, manifest_of
 
 
 HELD_MS = 1_000
+"""The milliseconds after which a caller may try again if the workspace is held."""
 
 
 def take(connection: Connection, workspace_id: str, run_id: str, server: str) -> str | None:
-    """Lock the workspace for a run. Return None on success, or the id of the run that holds the lock."""
+    """Give the workspace to a run that writes it. Return None on success, or the id of the run that has it.
+
+    `server` is the id of the server of the run.
+    """
     taken = update(workspaces).where(workspaces.c.id == workspace_id, workspaces.c.run_id.is_(None))
     if connection.execute(taken.values(run_id=run_id, server=server)).rowcount:
         return None
@@ -43,7 +47,7 @@ def take(connection: Connection, workspace_id: str, run_id: str, server: str) ->
 
 
 def release(connection: Connection, run_id: str, workspace_id: str) -> None:
-    """Release the lock of the workspace, if this run holds it."""
+    """Release the workspace if this run writes it."""
     held = update(workspaces).where(workspaces.c.id == workspace_id, workspaces.c.run_id == run_id)
     connection.execute(held.values(run_id=None, server=None))
 
@@ -55,6 +59,7 @@ def check_free(row: WorkspaceRow) -> None:
 
 
 def held(workspace_id: str, run_id: str) -> WorkspaceHeld:
+    """Return the error for a workspace that another run writes."""
     return WorkspaceHeld(
         f"the run {run_id} writes the workspace '{workspace_id}'",
         hint="Wait for it, or fork the workspace and use the fork: create_workspace with 'from'.",
@@ -65,13 +70,15 @@ def held(workspace_id: str, run_id: str) -> WorkspaceHeld:
 
 
 def touch(connection: Connection, row: WorkspaceRow) -> None:
-    """Record a use of the workspace, which delays its expiry."""
+    """Delay the expiry of a workspace, because it was used now."""
     until = datetime.now(UTC) + timedelta(seconds=row.ttl_seconds)
     connection.execute(update(workspaces).where(workspaces.c.id == row.id).values(expires_at=until))
 
 
 LOOK_SECONDS = 0.1
+"""Seconds between two attempts to take a workspace."""
 MOST_NAMED = 100
+"""The maximum number of files that `WorkspaceUse.left_out` names."""
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -79,8 +86,9 @@ class Target(msgspec.Struct, frozen=True):
 
     workspace_id: str
     snapshot_id: int | None = None
-    """Set if the run starts from this snapshot and saves nothing."""
+    """The snapshot to start from, if the request names a snapshot. The run then saves nothing."""
     writes: bool = True
+    """Whether the run saves its files."""
 
 
 class WorkspaceUse(msgspec.Struct, frozen=True):
@@ -95,7 +103,7 @@ class WorkspaceUse(msgspec.Struct, frozen=True):
 
 
 class HeldWorkspace:
-    """The workspace of one run. If the run may write, no other run writes until `finish` or `release` is called."""
+    """The workspace of one run. If the run may write, no other run writes it until `finish` or `release` is called."""
 
     def __init__(
         self, target: Target, row: rows.WorkspaceRow, database: Database, storage: Storage, recent: RecentContents
@@ -109,17 +117,17 @@ class HeldWorkspace:
         self._before: Manifest = EMPTY
         self._new: Content | None = None
         self._bytes_of_quota = (0, 0)
-        """The used bytes of the owner's workspaces and their limit, before the run saves its files."""
+        """The bytes of all workspaces of the owner before the run saves its files, and their maximum."""
         self.use: WorkspaceUse | None = None
-        """What the run did with the workspace. None until `settle` is called."""
+        """The use of the workspace as the result shows it. None until `settle` is called."""
         self.is_held = target.writes
         self._is_open = False
         self._opened: OpenContents | None = None
 
     async def open(self) -> Workspace:
         """Return the files for the sandbox."""
-        pinned = self.target.snapshot_id
-        snapshot_id = pinned if pinned is not None else self._row.snapshot_id
+        requested = self.target.snapshot_id
+        snapshot_id = requested if requested is not None else self._row.snapshot_id
         before = self._before = await manifest_of(self._database, self._storage, snapshot_id)
         if self.saver is not None:
             self.saver.known = before.contents
@@ -129,14 +137,15 @@ class HeldWorkspace:
         return Workspace(before.files, contents, saves=self.target.writes, opened=self._opened)
 
     def close(self) -> None:
-        """Close the open contents. Call this when no sandbox reads them any more."""
+        """Close the contents in memory. Call this when no sandbox reads them any more."""
         opened, self._opened = self._opened, None
         if opened is not None:
             os.close(opened.descriptor)
 
     async def settle(self, quotas: Quotas, failure: str | None) -> None:
-        """Decide what is saved, before the end of the run is recorded. `failure` is the failure type of a failed
-        run.
+        """Decide what to save, and store the manifest, before the end of the run is recorded. Set `use`.
+
+        `failure` is the type of the failure, or None if the run has not failed.
         """
         problem = await self._problem(quotas, failure)
         saver, before = self.saver, self._before.digest
@@ -150,7 +159,7 @@ class HeldWorkspace:
         self.use = WorkspaceUse(self.target.workspace_id, before, after, changed, left_out, problem or UNSET)
 
     async def _problem(self, quotas: Quotas, failure: str | None) -> str | None:
-        """Return the reason why nothing is saved. Return None if the files are saved, or if the run may not write."""
+        """Return the reason why a run that may write saves nothing, or None."""
         saver = self.saver
         if saver is None:
             return None
@@ -160,8 +169,8 @@ class HeldWorkspace:
             return "the sandbox failed"
         if saver.manifest is None or not saver.is_complete:
             return "the files could not be read after the end of the run"
-        more = saver.manifest.size_bytes - self._row.size_bytes
-        check = partial(check_workspaces, quotas=quotas, identity=self._row.identity, more_bytes=more)
+        more_bytes = saver.manifest.size_bytes - self._row.size_bytes
+        check = partial(check_workspaces, quotas=quotas, identity=self._row.identity, more_bytes=more_bytes)
         try:
             _, used = await self._database.read(check)
             self._bytes_of_quota = used, quotas.of(self._row.identity).workspace_bytes
@@ -170,8 +179,9 @@ class HeldWorkspace:
         return None
 
     def finish(self, connection: Connection, run_id: str) -> None:
-        """Make the saved files, if any, the current snapshot, and release the workspace. Call this in the transaction
-        that records the end of the run.
+        """Make the saved files, if any, the current snapshot, and release the workspace.
+
+        Call this in the transaction that records the end of the run.
         """
         if not self.is_held:
             return
@@ -180,8 +190,8 @@ class HeldWorkspace:
             manifest, (sha256, size, data) = saver.manifest, self._new
             rows.refer(connection, row.family_id, [(sha256, size, data)])
             files = sum(file.is_file for file in manifest.files)
-            (used, limit), more = self._bytes_of_quota, manifest.size_bytes - row.size_bytes
-            note_if_near(connection, "workspace_bytes", used, more, limit, identity=row.identity)
+            (used, limit), more_bytes = self._bytes_of_quota, manifest.size_bytes - row.size_bytes
+            note_if_near(connection, "workspace_bytes", used, more_bytes, limit, identity=row.identity)
             rows.move(connection, row.id, row.family_id, manifest.digest, sha256, manifest.size_bytes, files, run_id)
         else:
             touch(connection, row)
@@ -194,7 +204,7 @@ class RunWorkspaces:
     def __init__(
         self, database: Database, storage: Storage, quotas: Quotas, server: str, *, wait_seconds: float
     ) -> None:
-        """`wait_seconds` is the time that a run waits for the run that holds the lock."""
+        """`wait_seconds` is the maximum time for which a run waits for another one to release its workspace."""
         self._database = database
         self._storage = storage
         self.quotas = quotas
@@ -203,9 +213,10 @@ class RunWorkspaces:
         self._recent = RecentContents(database, storage)
 
     async def find(self, identity: Identity, text: str, mode: str) -> Target | None:
-        """Return the workspace or snapshot that `text` names, or None if `text` is empty.
+        """Return the workspace or snapshot that the param `text` names, or None if `text` is empty.
 
-        Raise WorkspaceNotFound, SnapshotNotFound, or InvalidParams if `text` is neither an id nor a digest.
+        `mode` is `write` or `read`. Raise WorkspaceNotFound, SnapshotNotFound, or InvalidParams if `text` is neither an
+        id nor a digest.
         """
         if not text:
             return None
@@ -224,27 +235,27 @@ class RunWorkspaces:
     async def take(
         self, identity: Identity, target: Target, run_id: str, is_patient: Callable[[], bool]
     ) -> HeldWorkspace:
-        """Return the workspace for a run. If the run may write, wait for the lock of the workspace, and take the lock.
+        """Return the workspace for a run. If the run may write, wait until no other run writes the workspace, and take
+        it.
 
-        Raise WorkspaceHeld if another run holds the lock too long. While `is_patient` returns true, wait without a
-        limit.
+        Raise WorkspaceHeld if the wait is too long. While `is_patient` returns true, the wait has no limit.
         """
         deadline = time.monotonic() + self._wait_seconds
         find = partial(rows.find_workspace, identity=identity, workspace_id=target.workspace_id)
         while target.writes:
-            other = (await self._database.read(find)).run_id
-            if other is None:
+            holder = (await self._database.read(find)).run_id
+            if holder is None:
                 taking = partial(take, workspace_id=target.workspace_id, run_id=run_id, server=self._server)
-                other = await self._database.write(taking)
-            if other is None:
+                holder = await self._database.write(taking)
+            if holder is None:
                 break
             if not is_patient() and time.monotonic() > deadline:
-                raise held(target.workspace_id, other)
+                raise held(target.workspace_id, holder)
             await asyncio.sleep(LOOK_SECONDS)
         return HeldWorkspace(target, await self._database.read(find), self._database, self._storage, self._recent)
 
     async def release(self, run_id: str, target: Target) -> None:
-        """Release the workspace of a run that was not recorded."""
+        """Release the workspace of a run whose end could not be recorded."""
         work = partial(release, run_id=run_id, workspace_id=target.workspace_id)
         try:
             await self._database.write(work)
