@@ -30,37 +30,39 @@ WORDS = {
 
 
 class Use(NamedTuple):
-    """The use of one quota."""
+    """The use of one quota by an identity or a namespace."""
 
     of: str
-    """The identity or the namespace."""
+    """The name of the identity or namespace."""
     quota: str
     used: int | None
-    """None if the caller may not know the amount."""
+    """The used amount. None if the caller may not know it."""
     limit: int | None
-    """None if there is no limit."""
+    """The quota. None if there is no limit."""
 
     @property
     def words(self) -> str:
+        """The quota in words, for example "bytes of blobs"."""
         return WORDS[self.quota]
 
     @property
     def is_size(self) -> bool:
+        """Whether the amounts are bytes."""
         return self.quota.endswith("_bytes")
 
     @property
     def part(self) -> float:
-        """The used part of the limit, 0.0 without a limit."""
+        """The used part of the limit, from 0.0, or 0.0 if there is no limit."""
         return (self.used or 0) / self.limit if self.limit else 0.0
 
 
 async def uses_of_caller(request: PageRequest, identity: str = "") -> list[Use]:
-    """Return the uses of the caller, or of another identity. Raise the errors of `get_usage`."""
+    """Return the uses of quotas by the caller, or by `identity` if given. Raise the errors of `get_usage`."""
     return list(uses_of_identity(await request.do(get_usage, GetUsage(identity=identity))))
 
 
 def uses_of_identity(usage: IdentityUse) -> Iterator[Use]:
-    """Yield the uses in a result of `get_usage`."""
+    """Yield the uses of quotas in a result of `get_usage`, those of namespaces last."""
     for name in WORDS:
         if name != "bundle_bytes":
             yield Use(usage.identity, name, *astuple(getattr(usage, name)))
@@ -68,6 +70,7 @@ def uses_of_identity(usage: IdentityUse) -> Iterator[Use]:
 
 
 def use_of_namespace(usage: NamespaceUse) -> Use:
+    """Return the use of the quota for the versions of a namespace."""
     return Use(usage.namespace, "bundle_bytes", *astuple(usage.bundle_bytes))
 
 
@@ -99,7 +102,7 @@ async def show_account(request: PageRequest) -> Page:
 
 
 async def _uses(request: PageRequest) -> list[Use]:
-    """Return the uses of quotas. A caller without the scope read has none."""
+    """Return the uses of quotas by the caller. [] if the caller may not read them."""
     try:
         return await uses_of_caller(request)
     except SkilleryError:
@@ -107,7 +110,7 @@ async def _uses(request: PageRequest) -> list[Use]:
 
 
 async def change_account(request: PageRequest) -> SeeOther:
-    """Keep the theme and the keys in cookies of this browser, or end the other sessions of the user."""
+    """Store the theme and the keys setting in cookies of this browser, or end the other sessions of the user."""
     form = await request.form()
     session = request.visit.session
     if form.get("action") == "end_others" and session is not None:

@@ -1,4 +1,4 @@
-"""The caller of a page: the session of a cookie, or a caller that the authenticator knows without a login."""
+"""The caller of a page: the user of a session, or a caller that the authenticator knows without a login."""
 
 from __future__ import annotations
 
@@ -15,6 +15,10 @@ from skillery.web.visits import Visit
 
 
 async def request_of(site: Site, scope: Any, receive: Any, headers: dict[str, str]) -> PageRequest:
+    """Return the request of a page, with its session and its caller.
+
+    Record the caller for the log of requests.
+    """
     try:
         cookies = cookies_of(scope, headers)
     except HttpRefusal:
@@ -32,7 +36,10 @@ async def request_of(site: Site, scope: Any, receive: Any, headers: dict[str, st
 
 
 async def is_still_caller(request: PageRequest) -> bool:
-    """Return whether the request still has the same caller. While the database is unavailable, nothing has changed."""
+    """Return whether the request would have the same caller now.
+
+    Return True if the database is unavailable, because nothing has changed then.
+    """
     try:
         again = await request_of(request.site, request.scope, request.receive, request.headers)
     except Unavailable:
@@ -41,7 +48,10 @@ async def is_still_caller(request: PageRequest) -> bool:
 
 
 async def _without_session(site: Site, scope: Any, headers: dict[str, str]) -> Identity | None:
-    """Return the caller that an authenticator knows without a token: with `open`, or behind an authenticating proxy."""
+    """Return the caller that the authenticator knows without a token, or None.
+
+    The authenticator `open` knows such callers, or one behind an authenticating proxy.
+    """
     without_token = {name: value for name, value in headers.items() if name != "authorization"}
     try:
         return await site.authenticator.authenticate(Credentials(without_token, address_of(scope)))

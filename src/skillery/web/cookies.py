@@ -1,7 +1,7 @@
 """The cookies of this server.
 
-Behind TLS, the names begin with `__Host-`: browsers then accept the cookie only from this host, over TLS, without a
-domain. On loopback without TLS, browsers refuse such cookies, and the names have no prefix.
+Behind TLS, the names begin with `__Host-`: browsers then accept a cookie only from this host, over TLS, and send it to
+no other host. On loopback without TLS, browsers refuse such cookies, so the names have no prefix.
 """
 
 from __future__ import annotations
@@ -19,33 +19,36 @@ Header = tuple[str, str]
 
 
 class Cookies(NamedTuple):
-    """The names and the attributes of the cookies for the address that a request was sent to."""
+    """The names and attributes of cookies on the address of a request. `is_secure` is true behind TLS."""
 
     is_secure: bool
 
     @property
     def session(self) -> str:
+        """The name of the cookie with the secret of the session."""
         return self._named(NAME)
 
     @property
     def login(self) -> str:
-        """The name of the cookie with the values of an unfinished login at another address."""
+        """The name of the cookie of an unfinished login at an identity provider."""
         return self._named(f"{NAME}-login")
 
     def _named(self, name: str) -> str:
         return f"__Host-{name}" if self.is_secure else name
 
     def setting(self, name: str, value: str, seconds: int) -> Header:
+        """Return the header that sets a cookie for `seconds`."""
         # Lax, because a return from an identity provider and links in a chat begin on another site.
         secure = "; Secure" if self.is_secure else ""
         return "set-cookie", f"{name}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Lax{secure}"
 
     def dropping(self, name: str) -> Header:
+        """Return the header that deletes a cookie."""
         return self.setting(name, "", 0)
 
 
 def cookies_of(scope: Any, headers: Mapping[str, str]) -> Cookies:
-    """Return the cookies for a request. Raise HttpRefusal 400 if the connection is neither encrypted nor local."""
+    """Return the cookie names for a request. Raise HttpRefusal 400 if the connection is neither encrypted nor local."""
     if scope["scheme"] == "https":
         return Cookies(True)
     host = headers.get("host", "").lower()
@@ -64,6 +67,7 @@ def cookies_of(scope: Any, headers: Mapping[str, str]) -> Cookies:
 
 
 def _is_local(name: str) -> bool:
+    """Return whether a host name is loopback."""
     try:
         return name == "localhost" or ipaddress.ip_address(name).is_loopback
     except ValueError:
@@ -71,7 +75,7 @@ def _is_local(name: str) -> bool:
 
 
 def cookie_of(headers: Mapping[str, str], name: str) -> str | None:
-    """Return the value of a cookie, or None if the request has no cookie or two cookies of this name."""
+    """Return the value of a cookie, or None if the request has no such cookie, or two of the same name."""
     # Browsers accept a comma in a value, and a byte in a name that Python strips as white space. With such a cookie for
     # the whole domain, another host would set a cookie of ours, in spite of the prefix `__Host-`.
     pairs = [pair.strip(" \t").partition("=") for pair in headers.get("cookie", "").split(";")]

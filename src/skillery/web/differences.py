@@ -1,4 +1,4 @@
-"""Differences of two versions as HTML: the hunks of unified diffs, with the changed words of changed lines."""
+"""Differences of two versions as HTML: hunks of unified diffs, with the changed words of changed lines marked."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from skillery.formats.version_diffs import FileChange
 from skillery.web.display import visible
 
 MOST_TOKENS = 400
-"""Tokens of a line whose changed words are marked."""
+"""The changed words of a line with more tokens than this are not marked."""
 MOST_WORDS = 20_000
-"""Tokens of one page whose changes are marked. The other changed lines are shown as whole lines."""
+"""The maximum number of tokens on one page whose changes are marked. Further changed lines are shown without marks."""
 _TOKEN = re.compile(r"\w+|\s+|[^\w\s]")
 _HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@")
 _HEADING = re.compile(r"#{1,6}\s+\S")
@@ -33,6 +33,8 @@ class Hunk(NamedTuple):
 
 
 class FileDiff(NamedTuple):
+    """The changes of one file, as a page shows them. `plus` and `minus` count the added and removed lines."""
+
     path: str
     change: str
     note: str
@@ -44,13 +46,13 @@ class FileDiff(NamedTuple):
 
 
 class WordBudget:
-    """Counts the tokens of one page whose changes are marked."""
+    """Counts the tokens on one page whose changes are still to be marked."""
 
     def __init__(self, left: int = MOST_WORDS) -> None:
         self._left = left
 
     def takes(self, count: int) -> bool:
-        """Return whether `count` more tokens fit, and count them if so."""
+        """Return whether `count` tokens fit into the budget. If so, subtract them."""
         if count > self._left:
             return False
         self._left -= count
@@ -60,8 +62,9 @@ class WordBudget:
 def file_diff(
     change: FileChange, text: str = "", *, is_code: bool = True, budget: WordBudget | None = None
 ) -> FileDiff:
-    """Return a change of diff_versions as HTML. `text` is the new file, for its headings. All files of a page share
-    a budget.
+    """Return a file change of diff_versions as HTML.
+
+    `text` is the new file, in which the headings above the hunks are found. All files of a page share `budget`.
     """
     hunks = hunks_of(change.diff, text, is_code=is_code, budget=budget)
     sizes = [file.size_bytes if file else None for file in (change.old, change.new)]
@@ -70,19 +73,21 @@ def file_diff(
 
 
 def size_of(diff: FileDiff) -> int:
-    """Return about the number of bytes that a FileDiff takes in memory."""
+    """Return an estimate of the bytes that a FileDiff takes in memory."""
     return 500 + len(diff.path) + sum(300 + len(hunk.rows) for hunk in diff.hunks)
 
 
 def hunks_of(diff: str, text: str = "", *, is_code: bool = True, budget: WordBudget | None = None) -> list[Hunk]:
-    """Return the hunks of a unified diff. Hidden characters are boxes with their code."""
+    """Return the hunks of a unified diff. Hidden characters are shown as boxes with their code."""
     headings = [(number, line) for number, line in enumerate(text.split("\n"), 1) if _HEADING.match(line)]
     table = _Table(is_code, budget or WordBudget())
     return [Hunk(_heading(headings, new), table.rows(old, new, lines)) for old, new, lines in _parsed(diff)]
 
 
 def _parsed(diff: str) -> Iterator[tuple[int, int, list[str]]]:
-    """Yield the hunks: the first number of each file, and the lines with their signs."""
+    """Yield the hunks of a unified diff: the first line number in the old and the new file, and the lines with their
+    signs.
+    """
     start: re.Match[str] | None = None
     lines: list[str] = []
     for line in diff.split("\n"):
@@ -98,23 +103,26 @@ def _parsed(diff: str) -> Iterator[tuple[int, int, list[str]]]:
 
 
 class _Table:
-    """Writes the lines of one file as rows of tables. Changed words are marked within the budget."""
+    """Writes the lines of one file as table rows. Changed words are marked as far as the budget permits."""
 
     def __init__(self, is_code: bool, budget: WordBudget) -> None:
         self._is_code = is_code
         self._budget = budget
 
     def rows(self, old: int, new: int, lines: list[str]) -> Markup:
+        """Return the rows of a hunk. `old` and `new` are the numbers of its first line in both files."""
         rows: list[str] = []
         for is_same, group in groupby(lines, lambda line: line[0] == " "):
             texts = list(group)
             if is_same:
-                rows += [_row("same", old + at, new + at, self._shown(line)) for at, line in enumerate(texts)]
+                rows += [
+                    _row("same", old + offset, new + offset, self._shown(line)) for offset, line in enumerate(texts)
+                ]
                 old, new = old + len(texts), new + len(texts)
             else:
                 removed, added = self._changed(*([line[1:] for line in texts if line[0] == sign] for sign in "-+"))
-                rows += [_row("minus", old + at, "", html) for at, html in enumerate(removed)]
-                rows += [_row("plus", "", new + at, html) for at, html in enumerate(added)]
+                rows += [_row("minus", old + offset, "", html) for offset, html in enumerate(removed)]
+                rows += [_row("plus", "", new + offset, html) for offset, html in enumerate(added)]
                 old, new = old + len(removed), new + len(added)
         return Markup("".join(rows))  # noqa: S704 - each text is escaped by `visible`
 
@@ -122,6 +130,7 @@ class _Table:
         return visible(line[1:], is_code=self._is_code)
 
     def _changed(self, removed: list[str], added: list[str]) -> tuple[list[Markup], list[Markup]]:
+        """Return the removed and the added lines as HTML. If there are as many, mark the changed words of each pair."""
         if len(removed) != len(added):
             left, right = ([visible(line, is_code=self._is_code) for line in lines] for lines in (removed, added))
             return left, right
@@ -143,13 +152,13 @@ def _row(kind: str, old: int | str, new: int | str, html: Markup) -> str:
 
 
 def _heading(headings: list[tuple[int, str]], number: int) -> str:
-    """Return the nearest heading above the line `number`, or ""."""
-    place = bisect_left(headings, (number,))
-    return headings[place - 1][1].lstrip("#").strip()[:200] if place else ""
+    """Return the nearest Markdown heading above the line `number`, or "". `headings` are (line number, line)."""
+    index = bisect_left(headings, (number,))
+    return headings[index - 1][1].lstrip("#").strip()[:200] if index else ""
 
 
 def words_of(old: str, new: str, *, is_code: bool = True, budget: WordBudget | None = None) -> tuple[Markup, Markup]:
-    """Return both lines with their changed words marked, or without marks if the budget is used up."""
+    """Return both lines as HTML with their changed words marked, or without marks if the budget is used up."""
     before, after = _TOKEN.findall(old), _TOKEN.findall(new)
     count = len(before) + len(after)
     if max(len(before), len(after)) > MOST_TOKENS or (budget and not budget.takes(count)):

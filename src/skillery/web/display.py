@@ -1,4 +1,4 @@
-"""How values look on pages: numbers, sizes, times, and texts of other people with their hidden characters."""
+"""Values as pages show them: numbers, sizes, times, and foreign texts with their hidden characters made visible."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from skillery.formats.wording import HIDDEN, styles_emoji
 _SIZES = ("B", "kB", "MB", "GB", "TB")
 _STEPS = ((60, "second"), (60, "minute"), (24, "hour"), (7, "day"), (4.348, "week"), (12, "month"), (1e9, "year"))
 LONG_TEXT = 200
-"""Characters of a text in a list. Longer texts are cut in the middle, with the whole text in `title`."""
+"""The maximum number of characters of a text in a list. A longer text is cut in the middle, and its `title` is the
+whole text.
+"""
 
 
 class Language(NamedTuple):
-    """How a reader writes numbers."""
+    """The separators in numbers of a language: of groups of digits, and of decimals."""
 
     group: str
     decimal: str
@@ -32,13 +34,13 @@ _LANGUAGES = {
 
 
 def language_of(accepted: str) -> Language:
-    """Return how the reader writes numbers. `accepted` is the header Accept-Language."""
+    """Return the separators of the reader's language. `accepted` is the header Accept-Language."""
     first = accepted.partition(",")[0].partition(";")[0].strip().lower().partition("-")[0]
     return _LANGUAGES.get(first, _ENGLISH)
 
 
 def number(value: float, language: Language = _ENGLISH, digits: int = 0) -> str:
-    """Return a number with separators, for example 18,204 or 18.204,5."""
+    """Return a number with separators, for example 18,204 in English or 18.204 in German."""
     text = f"{value:,.{digits}f}"
     if language is _ENGLISH:
         return text
@@ -69,19 +71,19 @@ def duration(milliseconds: float, language: Language = _ENGLISH) -> str:
 
 
 def time_of(value: Any) -> datetime | None:
-    """Return a time of a result (RFC 3339 text or a datetime) in UTC, or None."""
+    """Return a time in UTC. `value` is a datetime, text in RFC 3339, or None."""
     if value is None or isinstance(value, datetime):
         return value
     return datetime.fromisoformat(str(value)).astimezone(UTC)
 
 
 def ago(value: Any, now: datetime | None = None) -> str:
-    """Return a time relative to now, for example "3 days ago" or "in 2 hours"."""
+    """Return a time relative to `now`, for example "3 days ago" or "in 2 hours". "" for None."""
     when = time_of(value)
     if when is None:
         return ""
-    left = ((now or datetime.now(UTC)) - when).total_seconds()
-    seconds, is_past = abs(left), left >= 0
+    age = ((now or datetime.now(UTC)) - when).total_seconds()
+    seconds, is_past = abs(age), age >= 0
     if seconds < 45:
         return "just now" if is_past else "in a moment"
     amount = seconds
@@ -99,7 +101,7 @@ def ago(value: Any, now: datetime | None = None) -> str:
 
 
 def time_tag(value: Any) -> Markup:
-    """Return a `<time>` element. The script adds the time in the time zone of the reader."""
+    """Return a `<time>` element. A script of the page shows the time in the reader's time zone."""
     when = time_of(value)
     if when is None:
         return Markup("")
@@ -114,10 +116,10 @@ _JOINERS = frozenset("\u200c\u200d")
 
 
 def visible(text: Any, *, is_code: bool = False) -> Markup:
-    """Return a text as HTML in which hidden characters are boxes with their code.
+    """Return a text as HTML with each hidden character as a box with its code.
 
-    Joiners between letters of scripts that need them, and selectors of emoji, stay as they are. With `is_code`,
-    no-break spaces are boxes too.
+    Joiners between letters of scripts that need them, and variation selectors of emoji, are not boxed. With `is_code`,
+    no-break spaces are boxed too.
     """
     plain = str(text)
     # A page shows hundreds of texts, and nearly all of them have no hidden character.
@@ -126,7 +128,7 @@ def visible(text: Any, *, is_code: bool = False) -> Markup:
 
 
 def sentence(message: str) -> Markup:
-    """Return the message of an error as a sentence. Messages for programs begin small and have no full stop."""
+    """Return the message of an error as a sentence, with a capital letter and a full stop."""
     first, space, rest = message.partition(" ")
     # The first word may also be a name, which stays as it is.
     shown = f"{first.capitalize()}{space}{rest}" if first in _FIRST_WORDS else message
@@ -134,6 +136,7 @@ def sentence(message: str) -> Markup:
 
 
 def _with_boxes(plain: str) -> Markup:
+    """Return a text as HTML with its hidden characters boxed, except for those that a script needs."""
     parts: list[Markup] = []
     end = 0
     for match in _HIDDEN.finditer(plain):
@@ -146,18 +149,21 @@ def _with_boxes(plain: str) -> Markup:
 
 
 def boxed(char: str) -> Markup:
-    """Return a hidden character as its code in a box."""
+    """Return a box with the code of a hidden character."""
     name = unicodedata.name(char, "control character").lower()
     return Markup('<span class="hidden-char" title="{}">U+{:04X}</span>').format(name, ord(char))
 
 
 def _is_needed(match: re.Match[str]) -> bool:
+    """Return whether the matched character changes the letters or the emoji next to it, so that it is no hidden
+    text.
+    """
     text, position = match.string, match.start()
     return (match[0] in _JOINERS and _joins(text, position)) or styles_emoji(text, position)
 
 
 def _joins(text: str, position: int) -> bool:
-    """Return whether a joiner stands between letters of a script with joined or conjunct letters, or in an emoji."""
+    """Return whether the character at `position` is between letters of a script with joined letters, or in an emoji."""
     around = text[max(0, position - 1) : position] + text[position + 1 : position + 2]
     return len(around) == 2 and all(
         "\u0600" <= char <= "\u08ff"
@@ -170,7 +176,10 @@ def _joins(text: str, position: int) -> bool:
 
 
 def foreign(text: Any, longest: int = LONG_TEXT) -> Markup:
-    """Return a text of another person, isolated from the direction of the page, and cut in the middle if it is long."""
+    """Return a text of another person as HTML. The direction of its script does not affect the page.
+
+    A text over `longest` characters is cut in the middle.
+    """
     plain = str(text)
     if len(plain) <= longest:
         return Markup(f'<bdi class="foreign">{visible(plain)}</bdi>')  # noqa: S704 - `visible` escapes the text
@@ -180,6 +189,6 @@ def foreign(text: Any, longest: int = LONG_TEXT) -> Markup:
 
 
 def short_digest(digest: str) -> str:
-    """Return a digest with 8 digits at its start and 4 at its end."""
+    """Return a digest with only the first 8 and the last 4 of its hexadecimal digits."""
     kind, colon, digits = digest.partition(":")
     return f"{kind}{colon}{digits[:8]}…{digits[-4:]}" if colon and len(digits) > 16 else digest

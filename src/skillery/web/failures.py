@@ -33,54 +33,58 @@ _OF_PAGES = {
         "Try again. If it fails again, send the number of the request to an admin.",
     ),
 }
-"""Messages and hints by the type of the error, where those for programs do not help the user of a page."""
+"""Messages and hints by the type of the error, in place of those for programs, which do not help the user of a page."""
 
 
 class FailureWords(NamedTuple):
-    """What a page says about a failed request."""
+    """The texts of a page about a failed request."""
 
     message: str
     hint: str
     title: str
-    """The words before the links. "" if there are no links."""
+    """The words before the links, or "" if there are no links."""
     links: list[tuple[str, str]]
-    """Words and addresses of pages that the user may have meant."""
+    """Words and addresses of the pages that the user may have wanted."""
 
 
 def words_of(error: Mapping[str, Any]) -> FailureWords:
-    """Return the words for an error object. Hidden objects get the same words as objects that do not exist."""
-    words: Mapping[str, Any] = error.get("data", {})
-    kind, name = words.get("type"), str(words.get("name", ""))
+    """Return the texts for an error object of JSON-RPC.
+
+    A hidden object has the same texts as an object that does not exist.
+    """
+    data: Mapping[str, Any] = error.get("data", {})
+    kind, name = data.get("type"), str(data.get("name", ""))
     if kind == "skill_not_found":
         message = f"The skill {name} does not exist, or you may not see it."
-        hint = "" if words.get("near") else "Check the name, or search for the skill."
+        hint = "" if data.get("near") else "Check the name, or search for the skill."
         return FailureWords(
-            message, hint, *_links("Similar", [(skill, f"/s/{skill}") for skill in words.get("near") or ()])
+            message, hint, *_links("Similar", [(skill, f"/s/{skill}") for skill in data.get("near") or ()])
         )
     if kind == "version_not_found":
-        version, versions = words.get("version", ""), words.get("versions") or ()
+        version, versions = data.get("version", ""), data.get("versions") or ()
         message = f"{name} has no version {version}, or you may not see it."
         links = [(version, f"/s/{quote(f'{name}@{version}', safe='@')}") for version in versions]
         return FailureWords(message, "", *_links("Its versions", [*links, ("all versions", f"/s/{name}/versions")]))
     if kind == "label_not_found":
-        links = [(label, f"/s/{name}@{label}") for label in words.get("labels") or ()]
-        message = f"{name} has no label {words.get('label', '')}."
+        links = [(label, f"/s/{name}@{label}") for label in data.get("labels") or ()]
+        message = f"{name} has no label {data.get('label', '')}."
         return FailureWords(message, "", *_links("Its labels", [*links, ("all versions", f"/s/{name}/versions")]))
-    if kind == "file_not_found" and words.get("version"):
-        at = quote(f"{name}@{words['version']}", safe="@")
-        links = [("all files", f"/s/{at}/files")]
-        return FailureWords(error["message"], words.get("hint", ""), *_links("See", links))
-    message, hint = _OF_PAGES.get(str(kind), (error["message"], words.get("hint", "")))
+    if kind == "file_not_found" and data.get("version"):
+        reference = quote(f"{name}@{data['version']}", safe="@")
+        links = [("all files", f"/s/{reference}/files")]
+        return FailureWords(error["message"], data.get("hint", ""), *_links("See", links))
+    message, hint = _OF_PAGES.get(str(kind), (error["message"], data.get("hint", "")))
     return FailureWords(message, hint, "", [])
 
 
 def _links(title: str, links: list[tuple[str, str]]) -> tuple[str, list[tuple[str, str]]]:
-    shown = links[: MOST_LINKS - 1] + links[-1:] if len(links) > MOST_LINKS else links
-    return (title, shown) if shown else ("", [])
+    """Return the title and at most MOST_LINKS links, including the last one. Return "" and [] without links."""
+    shown_links = links[: MOST_LINKS - 1] + links[-1:] if len(links) > MOST_LINKS else links
+    return (title, shown_links) if shown_links else ("", [])
 
 
 def failing(site: Site) -> Callable[[Any, Any, dict[str, str], HttpRefusal], Awaitable[None]]:
-    """Return the function that answers failed requests: with a page for browsers, with JSON for programs."""
+    """Return the function that answers failed requests: browsers get a page, programs get JSON."""
 
     async def fail(scope: Any, send: Any, headers: dict[str, str], refusal: HttpRefusal) -> None:
         if "text/html" in headers.get("accept", ""):
@@ -92,7 +96,7 @@ def failing(site: Site) -> Callable[[Any, Any, dict[str, str], HttpRefusal], Awa
 
 
 async def send_failure(site: Site, scope: Any, send: Any, headers: dict[str, str], refusal: HttpRefusal) -> None:
-    """Answer a failed request with a page: what happened, what to do next, and the id of the request."""
+    """Send the page of a failed request: the message, what to do next, and the id of the request."""
     identity = None
     visit = Visit(Cookies(False), None, None)
     # A caller without a scope is known; a request of another site must not be.
@@ -139,7 +143,9 @@ _HEADINGS = {
 
 
 async def ask_for_login(request: PageRequest, send: Any) -> None:
-    """Send the browser to the page for a login. htmx gets a header instead of a redirect, which it could not show."""
+    """Redirect the browser to the login. htmx gets the status 401 and a header, because it follows redirects
+    invisibly.
+    """
     back = safe_next(request.address) if request.method in {"GET", "HEAD"} else page_with_form(request)
     address = f"/login?next={quote(back, safe='')}" if back and back != "/" else "/login"
     if "hx-request" in request.headers:
@@ -161,7 +167,7 @@ class Link(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """The reason why a sign-in has failed, or why it is needed, for the user."""
+    """The reason for the user why a sign-in has failed, or why a sign-in is needed."""
 
     message: str
     hint: str = ""
@@ -178,7 +184,10 @@ def sign_in_page(
     status: int = 200,
     unsent: Unsent | None = None,
 ) -> Page:
-    """Return the page of the sign-in. `unsent` is the text of a form, which the page keeps for the user."""
+    """Return the page of the sign-in. `next_address` is the page after it.
+
+    `unsent` is the text of a form, which the page carries until the user has signed in.
+    """
     session = request.visit.session if problem is None else None
     sessions = request.site.visits.sessions
     values = {
@@ -197,16 +206,16 @@ def sign_in_page(
 
 
 def ended_page(request: PageRequest, unsent: Unsent) -> Page:
-    """Return the page for a form whose session has ended."""
+    """Return the sign-in page for a form that was sent after the end of its session."""
     return sign_in_page(request, page_with_form(request), ENDED, 401, unsent)
 
 
 def too_old_page(request: PageRequest, unsent: Unsent) -> Page:
-    """Return the page for a change that needs a recent sign-in."""
+    """Return the sign-in page for a change that needs a recent sign-in."""
     return sign_in_page(request, page_with_form(request), TOO_OLD, 403, unsent)
 
 
 def failed_page(status: int, problem: Problem) -> Page:
-    """Return the page for a login that cannot continue."""
+    """Return the page of a login at an identity provider that cannot continue."""
     values = {"problem": problem, "is_failed": True, "unsent": None, "request_id": current_id()}
     return Page("sign_in.html", "Sign in", values, status=status)

@@ -1,4 +1,4 @@
-"""Forms of browsers: the protection from forged requests, the fields, and the address after the form."""
+"""Forms of browsers: the protection from forged requests, the fields, and the address that the browser opens next."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ FORM = "application/x-www-form-urlencoded"
 MOST_FORM_BYTES = 64 * 1024
 MOST_FIELDS = 20
 MOST_KEPT_BYTES = 128 * 1024
-"""Bytes of a form whose texts are kept over a lost session."""
+"""The maximum size of a form whose text is given back to the user after the end of a session."""
 FORM_TOKEN = "form_token"  # noqa: S105 - the name of a field
-"""The hidden field that binds a form to its session."""
+"""The hidden field with a signature of the session, so that no other site can send a form."""
 MOST_NEXT = 1000
 Pairs = list[tuple[str, str]]
 """The fields of a form, in order."""
@@ -27,7 +27,7 @@ _NEXT = re.compile(r"/(?![/\\])[!-\[\]-~]*")
 
 
 class OutdatedForm(NotAllowed):
-    """Raised for a form of another session. `pairs` are its fields, or None if they were not read."""
+    """Raised for a form of another session. `pairs` are its fields, or None if the form was too large to read."""
 
     def __init__(self, pairs: Pairs | None) -> None:
         super().__init__("this form is outdated, because you have signed in or out since", hint="Send the form again.")
@@ -35,7 +35,7 @@ class OutdatedForm(NotAllowed):
 
 
 def check_same_origin(scope: Any, headers: Mapping[str, str]) -> None:
-    """Raise HttpRefusal 403 if the browser does not say that a page of this server has sent the request.
+    """Raise HttpRefusal 403 unless the headers show that a page of this server has sent the request.
 
     The setting `allowed_origins` does not count here: other origins may call the API, but never use a session.
     """
@@ -51,7 +51,7 @@ def check_same_origin(scope: Any, headers: Mapping[str, str]) -> None:
 
 
 def check_form_type(headers: Mapping[str, str]) -> None:
-    """Raise HttpRefusal 415 if the Content-Type is not that of a form."""
+    """Raise HttpRefusal 415 if the Content-Type is not the one of a form."""
     kind = headers.get("content-type", "")
     if kind.partition(";")[0].strip().lower() != FORM:
         message = f"the Content-Type is {kind[:80]!r}"
@@ -59,15 +59,18 @@ def check_form_type(headers: Mapping[str, str]) -> None:
 
 
 def fields_of(text: bytes) -> dict[str, str]:
-    """Return the fields of a form or a query. Leave out fields that occur twice. Raise the errors of `pairs_of`."""
+    """Return the fields of a form or query by name. Fields that occur twice are left out. Raise the errors of
+    `pairs_of`.
+    """
     pairs = pairs_of(text, MOST_FIELDS)
     names = [name for name, _ in pairs]
     return {name: value for name, value in pairs if names.count(name) == 1}
 
 
 def pairs_of(text: bytes, most_fields: int) -> list[tuple[str, str]]:
-    """Return the fields of a form or a query, in order. Raise HttpRefusal 400 if the text is not valid or has more
-    fields than `most_fields`.
+    """Return the fields of a form or query, in order.
+
+    Raise HttpRefusal 400 if the text is invalid or has more than `most_fields` fields.
     """
     try:
         return parse_qsl(text.decode("ascii"), keep_blank_values=True, max_num_fields=most_fields, errors="strict")
@@ -77,5 +80,5 @@ def pairs_of(text: bytes, most_fields: int) -> list[tuple[str, str]]:
 
 
 def safe_next(address: str) -> str:
-    """Return the address if the browser may open it after a login, or "" if it could lead to another host."""
+    """Return `address` if it is a path of this server, or "" if it could lead to another host."""
     return address if len(address) <= MOST_NEXT and _NEXT.fullmatch(address) else ""

@@ -1,4 +1,6 @@
-"""What all pages share: the request of a page, calls of methods with the rights of the caller, and the answers."""
+"""The parts that all pages share: the request of a page, calls of methods with the rights of the caller, and the
+answers.
+"""
 
 from __future__ import annotations
 
@@ -28,19 +30,19 @@ T = TypeVar("T")
 
 
 class Page(NamedTuple):
-    """The answer of a page."""
+    """An answer that is a page: a template and its values."""
 
     template: str
     title: str
     values: Mapping[str, Any] = {}
     section: str = ""
-    """The part of the main navigation that is marked as current: skills, runs, review, publish, admin."""
+    """The current part of the main navigation: skills, runs, review, publish, admin, or ""."""
     status: int = 200
     headers: tuple[Header, ...] = ()
 
 
 class Undo(msgspec.Struct, frozen=True):
-    """A form with one button that takes back a change."""
+    """A form with one button that takes back the change that the message is about."""
 
     label: str
     action: str
@@ -48,14 +50,14 @@ class Undo(msgspec.Struct, frozen=True):
 
 
 class Done(msgspec.Struct, frozen=True):
-    """The message of the next page about a change."""
+    """The message about a change, which the next page shows."""
 
     text: str
     undo: Undo | None = None
 
 
 class SeeOther(NamedTuple):
-    """The answer to a form: the browser opens another page, which shows what was done."""
+    """The answer to a form: a redirect to a page, which shows the message `done`."""
 
     address: str
     done: Done | None = None
@@ -63,7 +65,7 @@ class SeeOther(NamedTuple):
 
 
 class Direct(NamedTuple):
-    """An answer that is not a page, such as a file or a stream. `send` gets the ASGI function `send`."""
+    """An answer that is not a page, such as a file or a stream. The function `send` takes the ASGI function `send`."""
 
     send: Callable[[Any], Awaitable[None]]
 
@@ -72,15 +74,18 @@ Answer = Page | SeeOther | Direct
 
 
 class Form(NamedTuple):
-    """The fields of a form, in order. A field can occur several times."""
+    """The fields of a sent form, in order. A field can occur several times."""
 
     pairs: tuple[tuple[str, str], ...]
 
     def get(self, name: str, default: str = "") -> str:
-        """Return the first value of a field. Line ends are `\\n`, as the user has typed them."""
+        """Return the first value of a field, or `default`. Line ends are `\
+        `, as the user has typed them.
+        """
         return next((typed_lines(value) for key, value in self.pairs if key == name), default)
 
     def all(self, name: str) -> list[str]:
+        """Return all values of a field, in order."""
         return [typed_lines(value) for key, value in self.pairs if key == name]
 
     def has(self, name: str) -> bool:
@@ -99,17 +104,17 @@ class PageRequest:
         self.headers = headers
         self.visit = visit
         self.known = identity
-        """The caller, or None for a visitor without a login."""
+        """The caller, or None if the caller has not signed in and the authenticator knows no one."""
         self.pairs = _query_of(scope)
         self.query = dict(self.pairs)
-        """The fields of the query. The last value of a field counts."""
+        """The fields of the query by name. If a field occurs several times, its last value counts."""
         self.language = language_of(headers.get("accept-language", ""))
         self.sent: Pairs | None = None
-        """The fields of the form that `form` or `read_multipart` has read."""
+        """The fields of the form, once `form` or `read_multipart` has read them."""
 
     @property
     def identity(self) -> Identity:
-        """The caller. ANONYMOUS for a visitor."""
+        """The caller, or ANONYMOUS for a caller without a login."""
         return self.known or ANONYMOUS
 
     @property
@@ -132,11 +137,11 @@ class PageRequest:
 
     @property
     def server(self) -> str:
-        """The address of this server as the browser knows it, such as `https://skills.example.com`."""
+        """The origin of this server as the browser knows it, such as `https://skills.example.com`."""
         return f"{self.scope['scheme']}://{self.headers.get('host', '').lower()}"
 
     def parameter(self, name: str) -> str:
-        """Return a parameter of the path. The router has decoded it."""
+        """Return a parameter of the path, which the router has decoded."""
         return str(self.scope["path_params"][name]).removeprefix("/")
 
     def query_values(self, name: str) -> list[str]:
@@ -144,14 +149,17 @@ class PageRequest:
         return [value for key, value in self.pairs if key == name]
 
     def may(self, scope: Scope) -> bool:
-        """Return whether the caller has a scope; `admin` includes every scope.
+        """Return whether the caller has a scope. The scope `admin` includes all scopes.
 
-        Actions that the caller may not perform are not on the page.
+        Templates ask this, so that a page offers only actions that the caller may perform.
         """
         return self.known is not None and access.allows(self.known, scope)
 
     def require(self, scope: Scope) -> Identity:
-        """Return the caller. Raise NotAuthenticated for a visitor, NotAllowed for a caller without the scope."""
+        """Return the caller.
+
+        Raise NotAuthenticated for a caller without a login, and NotAllowed for a caller without the scope.
+        """
         if self.known is None:
             raise NotAuthenticated("this page needs a login", hint="Sign in.")
         if not self.may(scope):
@@ -169,26 +177,27 @@ class PageRequest:
         return result
 
     def read(self, work: Callable[[Any], T]) -> Awaitable[T]:
-        """Return the result of a function that takes a connection and reads a few rows. Raise Unavailable if the
-        database fails.
+        """Return the result of `work`, a function that takes a connection and reads a few rows.
 
-        An error of the function is passed on.
+        Raise Unavailable if the database fails, and the errors of `work`.
         """
         return self.site.core.registry.read(work)
 
     def read_page(self, work: Callable[[Any], T]) -> Awaitable[T]:
-        """Return the result of a function that may read many rows, in a separate thread. Raise the errors of `read`."""
+        """Return the result of `work`, a function that may read many rows, from a separate thread. Raise the errors of
+        `read`.
+        """
         return self.site.core.registry.read_page(work)
 
     async def form(self, most_bytes: int = MOST_FORM_BYTES, most_fields: int = 20) -> Form:
-        """Return the fields of a form that this site has sent. Raise the errors of `Visits.read_pairs`."""
+        """Return the fields of a form that a page of this server has sent. Raise the errors of `Visits.read_pairs`."""
         self.sent = await self.site.visits.read_pairs(
             self.scope, self.receive, self.headers, self.visit, most_bytes, most_fields
         )
         return Form(tuple(self.sent))
 
     def form_token(self) -> str:
-        """Return the value of the hidden field `form_token` for a form of this page."""
+        """Return the value of the hidden field `form_token` in a form of this page."""
         return self.site.visits.form_token(self.visit)
 
 
@@ -196,13 +205,14 @@ Handler = Callable[[PageRequest], Awaitable[Answer]]
 
 
 def message_of(error: SkilleryError) -> str:
-    """Return the message and the hint of an error, for a form that shows it at a field."""
+    """Return the message and the hint of an error as one text, which a form shows at a field."""
     return f"{error.message}. {error.hint or ''}".strip()
 
 
 def path_of(*segments: str) -> str:
-    """Return a path with each segment encoded, for example `/s/text.csv@1.0/files/a%20b.py`. Slashes in the last
-    segment stay.
+    """Return a path with encoded segments, for example `/s/text.csv@1.0/files/a%20b.py`.
+
+    Slashes in the last segment are not encoded.
     """
     *first, last = segments
     return "/" + "/".join([*(quote(segment, safe="@") for segment in first), quote(last, safe="@/")])
@@ -219,6 +229,8 @@ def _query_of(scope: Any) -> list[tuple[str, str]]:
 
 
 def typed_lines(value: str) -> str:
-    """Return the text of a field with the line ends that the user has typed."""
+    """Return the text of a field with `\
+    ` as line ends, as the user has typed it.
+    """
     # Browsers send line ends of text areas as CR LF.
     return value.replace("\r\n", "\n")

@@ -1,6 +1,6 @@
-"""Source code as HTML: tokens are spans with few classes, and hidden characters are boxes.
+"""Source code as HTML: tokens are spans of few classes, and hidden characters are boxes.
 
-The ending of the file alone selects the lexer. Guessing by content would execute slow patterns on hostile texts.
+Only the ending of the file selects the lexer. Guessing by content would execute slow patterns on hostile texts.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _LEXERS = {
     "dockerfile": "docker",
     "makefile": "make",
 }
-"""Names of lexers by the ending of a file, or by the name of a file without an ending."""
+"""Names of Pygments lexers by the ending of a file, or by the name of a file without an ending."""
 _CLASSES: tuple[tuple[Any, str], ...] = (
     (Comment, "c"),
     (String, "s"),
@@ -56,11 +56,11 @@ _CLASSES: tuple[tuple[Any, str], ...] = (
 
 
 _IMPORTED_LATE = ("pygments.lexers._cocoa_builtins", "pygments.lexers._php_builtins")
-"""Modules that lexers import when they read their first text."""
+"""Modules that some lexers import only when they read their first text."""
 
 
 def load_lexers() -> None:
-    """Import all lexers, because a worker process cannot open files when it reads a text."""
+    """Import all lexers, because a worker process cannot open files later."""
     for name in set(_LEXERS.values()):
         find_lexer_class_by_name(name)
     for module in _IMPORTED_LATE:
@@ -68,11 +68,12 @@ def load_lexers() -> None:
 
 
 def has_lexer(path: str) -> bool:
+    """Return whether files with the ending of `path` are highlighted."""
     return _ending(path) in _LEXERS
 
 
 def highlighted_lines(text: str, path: str) -> list[str]:
-    """Return the lines of a text as HTML, without line ends."""
+    """Return the lines of a file as HTML, without line ends."""
     lines: list[list[Markup]] = [[]]
     for name, part in _parts(text.replace("\r\n", "\n"), _LEXERS.get(_ending(path), "")):
         for number, piece in enumerate(part.split("\n")):
@@ -87,12 +88,12 @@ def highlighted_lines(text: str, path: str) -> list[str]:
 
 
 def highlighted(text: str, path: str) -> str:
-    """Return a text as HTML."""
+    """Return the text of a file as HTML."""
     return "\n".join(highlighted_lines(text, path))
 
 
 def _parts(text: str, lexer: str) -> Iterator[tuple[str, str]]:
-    """Yield the parts of a text, each with the class of its tokens. "" means no class."""
+    """Yield the parts of a text, each with the CSS class of its tokens. "" means no class."""
     if not lexer:
         yield "", text
         return
@@ -109,8 +110,10 @@ def _lexer(name: str) -> Any:
 
 @cache
 def _class_of(kind: Any) -> str:
+    """Return the CSS class of a token type, or ""."""
     return next((name for group, name in _CLASSES if kind in group), "")
 
 
 def _ending(path: str) -> str:
+    """Return the ending of a path without the dot, in lower case."""
     return path.rpartition("/")[2].rpartition(".")[2].lower()

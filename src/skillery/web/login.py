@@ -28,7 +28,7 @@ from skillery.web.unsent import Unsent, unsent_of, unsent_page
 from skillery.web.visits import Visit
 
 HOME = "/"
-"""The address after a login without `next`."""
+"""The address after a login that has no `next`."""
 SIGNED_OUT = "/login"
 
 
@@ -82,13 +82,14 @@ LOGOUT_OPERATIONS = (
 
 
 class LoginPages:
-    """Endpoints of the page for a login, and of sign-out."""
+    """Endpoints of the login with a token, and of the sign-out."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
         self._visits = site.visits
 
     async def answer(self, scope: Any, receive: Any, send: Any, headers: dict[str, str]) -> None:
+        """Show the login page, or sign in with the token of a sent form."""
         only(scope, "GET", "HEAD", "POST")
         request = await login_request(self._site, scope, receive, headers)
         if scope["method"] == "POST":
@@ -98,6 +99,7 @@ class LoginPages:
             await send_page(request, send, sign_in_page(request, next_address))
 
     async def sign_out(self, scope: Any, receive: Any, send: Any, headers: dict[str, str]) -> None:
+        """End the session of the browser, and redirect to the login page."""
         only(scope, "POST")
         request = await login_request(self._site, scope, receive, headers)
         visit = request.visit
@@ -109,10 +111,11 @@ class LoginPages:
             return
         if visit.secret is not None:
             await self._visits.sessions.sign_out(visit.secret)
-        ended = (("clear-site-data", '"cache"'), visit.cookies.dropping(visit.cookies.session))
-        await send_answer(request, send, SeeOther(SIGNED_OUT, headers=ended))
+        headers_of_end = (("clear-site-data", '"cache"'), visit.cookies.dropping(visit.cookies.session))
+        await send_answer(request, send, SeeOther(SIGNED_OUT, headers=headers_of_end))
 
     async def _sign_in(self, request: PageRequest, send: Any) -> None:
+        """Sign in with the token of the form. Send a redirect, or the login page with the problem."""
         visit, next_address, unsent = request.visit, "", None
         try:
             fields = await self._fields(request)
@@ -134,6 +137,7 @@ class LoginPages:
             await self._send_signed_in(request, send, made, next_address or HOME, unsent)
 
     async def _fields(self, request: PageRequest) -> dict[str, str]:
+        """Return the fields of the login form, which may carry the text of another form."""
         # Each byte of a kept text may be three bytes of the form.
         most_bytes = MOST_FORM_BYTES + 3 * MOST_KEPT_BYTES
         return await self._visits.read_form(request.scope, request.receive, request.headers, request.visit, most_bytes)
@@ -141,6 +145,7 @@ class LoginPages:
     async def _send_signed_in(
         self, request: PageRequest, send: Any, made: SignedIn, address: str, unsent: Unsent | None
     ) -> None:
+        """Set the cookie, and redirect to `address`. If a form is unsent, send the page with its text instead."""
         cookies = tuple(cookie_of_login(request.visit, made))
         if unsent is None:
             await send_answer(request, send, SeeOther(address, headers=cookies))
@@ -152,10 +157,10 @@ class LoginPages:
         await send_page(signed_in, send, unsent_page(signed_in, unsent)._replace(headers=cookies))
 
     async def _signed_in(self, request: PageRequest, token: str) -> SignedIn:
-        """Check the token like the token of a call, so that failures count in the same limit. Start a session.
+        """Check the token like the token of a call, and start a session. Failures count in the same limit.
 
-        Raise HttpRefusal 401 or 429 if the token is not valid. Raise NotAllowed for other credentials than tokens of
-        the registry, and for tokens of CI jobs.
+        Raise HttpRefusal 401 or 429 if the token is invalid. Raise NotAllowed if the credential is not a token of the
+        registry, or if it belongs to a CI job.
         """
         gate, scope, headers = self._visits.gate, request.scope, request.headers
         await gate.authenticate(scope, {**headers, "authorization": f"Bearer {token}"})
@@ -168,19 +173,19 @@ class LoginPages:
 
 
 async def login_request(site: Site, scope: Any, receive: Any, headers: dict[str, str]) -> PageRequest:
-    """Return the request of a page for a login. Raise the errors of `Visits.visit`."""
+    """Return the request of a login endpoint. Raise the errors of `Visits.visit`."""
     visit = await site.visits.visit(scope, headers)
     identity = visit.session.identity if visit.session is not None else None
     return PageRequest(site, scope, receive, headers, visit, identity)
 
 
 def cookie_of_login(visit: Visit, made: SignedIn) -> Iterable[Header]:
-    """Return the header that sets the cookie of a new session."""
+    """Return the header that sets the cookie of a new session, as a list."""
     seconds = max(1, round((made.session.ends_at - datetime.now(UTC)).total_seconds()))
     return [visit.cookies.setting(visit.cookies.session, made.secret, seconds)]
 
 
-# `/login/{name}` and `/login/{name}/callback`: browsers sign in at another address, such as an identity provider.
+# -- `/login/{name}` and `/login/{name}/callback`: browsers sign in at another address, such as an identity provider ---
 
 
 LOGIN_SECONDS = 600
@@ -212,27 +217,28 @@ FINISH = (
 
 
 class _Unfinished(msgspec.Struct, frozen=True):
-    """A login that has begun in a browser: the content of its cookie."""
+    """The content of the cookie of a login that has begun. `kept` is what the authenticator needs to finish it."""
 
     name: str
     callback: str
     kept: dict[str, str]
     next: str
     until: float
-    """Time in seconds since 1970."""
+    """The time in seconds since 1970 at which the login expires."""
 
 
 _unfinished = msgspec.json.Decoder(_Unfinished)
 
 
 class ProviderLogin:
-    """Endpoints of logins at another address."""
+    """Endpoints of logins at another address, such as an identity provider."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
         self._visits = site.visits
 
     async def begin(self, scope: Any, receive: Any, send: Any, headers: dict[str, str]) -> None:
+        """Redirect the browser to the identity provider. A signed cookie carries the values of the unfinished login."""
         request = await login_request(self._site, scope, receive, headers)
         visit = request.visit
         name, login = self._login(scope)
@@ -245,17 +251,20 @@ class ProviderLogin:
         await send_answer(request, send, SeeOther(start.address, headers=(cookie,)))
 
     async def finish(self, scope: Any, receive: Any, send: Any, headers: dict[str, str]) -> None:
+        """Start a session if the authenticator accepts the answer of the identity provider. Else send a page with the
+        problem.
+        """
         request = await login_request(self._site, scope, receive, headers)
         visit = request.visit
         name, login = self._login(scope)
         # The cookie is used up, whether the login fails or not.
-        used = visit.cookies.dropping(visit.cookies.login)
+        dropped_cookie = visit.cookies.dropping(visit.cookies.login)
         unfinished = self._unfinished(visit, headers)
         if unfinished is None or (unfinished.name, unfinished.callback) != (name, _callback(scope, headers, name)):
             expired = NotAuthenticated("this login has expired, or it began in another browser", hint="Start again.")
             self._visits.note_refusal(visit, LOGIN, expired)
             page = failed_page(400, Problem(expired.message, "Start again."))
-            await send_page(request, send, page._replace(headers=(used,)))
+            await send_page(request, send, page._replace(headers=(dropped_cookie,)))
             return
         query = fields_of(scope["query_string"])
         answer = LoginReturn(query, unfinished.kept, unfinished.callback, address_of(scope))
@@ -265,13 +274,14 @@ class ProviderLogin:
             refusal = self._visits.gate.failed_login(error, scope, headers)
             problem = Problem(error.message, error.hint or "")
             page = failed_page(refusal.status, problem)
-            await send_page(request, send, page._replace(headers=(*refusal.headers, used)))
+            await send_page(request, send, page._replace(headers=(*refusal.headers, dropped_cookie)))
             return
         made = await self._visits.sessions.sign_in(name, logged_in, visit.secret)
-        cookies = (*cookie_of_login(visit, made), used)
+        cookies = (*cookie_of_login(visit, made), dropped_cookie)
         await send_answer(request, send, SeeOther(unfinished.next or HOME, headers=cookies))
 
     def _login(self, scope: Any) -> tuple[str, LogsInBrowsers]:
+        """Return the name and the login in the path. Raise HttpRefusal 404 if there is no such login."""
         name = scope["path_params"]["name"]
         login = self._visits.sessions.logins.get(name)
         if login is None:
@@ -281,7 +291,7 @@ class ProviderLogin:
         return name, login
 
     def _unfinished(self, visit: Visit, headers: dict[str, str]) -> _Unfinished | None:
-        """Return the login that has begun in this browser. Return None if no login has begun, or if it is too old."""
+        """Return the login that has begun in this browser, or None if there is none or if it has expired."""
         value = self._visits.signer.verified(cookie_of(headers, visit.cookies.login) or "")
         if value is None:
             return None
@@ -293,5 +303,6 @@ class ProviderLogin:
 
 
 def _callback(scope: Any, headers: dict[str, str], name: str) -> str:
+    """Return the address to which the identity provider sends the browser back."""
     # The gate has checked that the Host is a name of this server.
     return f"{scope['scheme']}://{headers['host'].lower()}/login/{name}/callback"

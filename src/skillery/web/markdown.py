@@ -1,4 +1,4 @@
-"""Markdown of skills as HTML that is safe on our pages. The bounds limit the time and the size of the result."""
+"""Markdown of skills as HTML that is safe on pages of this server. Bounds limit the time and the size of the result."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_BYTES = 256 * 1024
 MOST_COLUMNS = 500
 MOST_HTML = 1024 * 1024
 ID = "md-"
-"""Prefix of all ids, so that a heading cannot get the id of a part of the page."""
+"""Prefix of all ids in the HTML, so that a heading cannot have the id of a part of the page."""
 _HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
 _TAGS = {
     *("p", "br", "hr", "em", "strong", "s", "code", "pre", "blockquote", "ul", "ol", "li", "a", "img", "span", "div"),
@@ -52,34 +52,34 @@ class Place(NamedTuple):
     """The bundle file that has the Markdown text."""
 
     base: str
-    """The address of the version, such as `/s/text.csv@1.0`."""
+    """The address of the version, for example `/s/text.csv@1.0`."""
     path: str
     """The path of the file in the bundle."""
 
 
 def split_frontmatter(text: str) -> tuple[str, str]:
-    """Return the frontmatter of a SKILL.md without its marks, and the text after the frontmatter."""
+    """Return the frontmatter of a SKILL.md without its `---` lines, and the text after it."""
     match = _FRONTMATTER.match(text)
     return (match[1], text[match.end() :]) if match else ("", text)
 
 
 def is_bounded(text: str) -> bool:
-    """Return whether a text is small enough to be rendered."""
+    """Return whether a text is small enough to render: its bytes, and the columns of its tables."""
     if len(text) > MOST_BYTES or len(text.encode("utf-8", "replace")) > MOST_BYTES:
         return False
     return all(line.count("|") <= MOST_COLUMNS for line in text.split("\n"))
 
 
 def rendered(text: str, place: Place, shift: int) -> str | None:
-    """Return Markdown as HTML, with headings that are `shift` levels lower. Return None past a bound."""
+    """Return Markdown as HTML, with each heading `shift` levels lower. Return None if a bound is exceeded."""
     if not is_bounded(text):
         return None
-    made = _Renderer(place, shift).render(text)
-    if len(made) > MOST_HTML:
+    html = _Renderer(place, shift).render(text)
+    if len(html) > MOST_HTML:
         return None
-    ours = (f"{place.base}/files/", f"{place.base}/raw/", f"#{ID}")
+    allowed_starts = (f"{place.base}/files/", f"{place.base}/raw/", f"#{ID}")
     return nh3.clean(
-        made,
+        html,
         tags=_TAGS,
         clean_content_tags=set(),
         attributes=_ATTRIBUTES,
@@ -87,13 +87,13 @@ def rendered(text: str, place: Place, shift: int) -> str | None:
         set_tag_attribute_values=_ALWAYS,
         url_schemes={"http", "https", "mailto"},
         link_rel="nofollow noopener noreferrer",
-        url_relative=lambda url: url if url.startswith(ours) else None,
+        url_relative=lambda url: url if url.startswith(allowed_starts) else None,
         strip_comments=True,
     )
 
 
 def resolved(url: str, place: Place, kind: str = "files") -> str | None:
-    """Return the address of a link of a bundle file, or None if the link must not work.
+    """Return the address to which a link of a bundle file leads, or None if the link must not work.
 
     Relative links stay inside the bundle. `kind` is `files` for links and `raw` for images.
     """
@@ -117,7 +117,7 @@ def resolved(url: str, place: Place, kind: str = "files") -> str | None:
 
 
 class _Renderer:
-    """Renders one text. The rules replace those of markdown-it that write texts, links, images and code."""
+    """Renders one text. Its rules replace the rules of markdown-it for texts, links, images and code."""
 
     def __init__(self, place: Place, shift: int) -> None:
         self._place = place
@@ -144,9 +144,11 @@ class _Renderer:
         return str(self._markdown.render(text))
 
     def _lower(self, tag: str) -> str:
+        """Return the tag of a heading, `shift` levels lower."""
         return f"h{min(6, int(tag[1:]) + self._shift)}"
 
     def _heading(self, tokens: Sequence[Token], at: int, *_: Any) -> str:
+        """Return the start tag of a heading, with a unique id."""
         inline = tokens[at + 1]
         words = "".join(child.content for child in inline.children or () if child.type in {"text", "code_inline"})
         slug = _slug(words)
@@ -155,10 +157,14 @@ class _Renderer:
         return str(Markup('<{} id="{}">').format(self._lower(tokens[at].tag), shown))
 
     def _link(self, tokens: Sequence[Token], at: int, *_: Any) -> str:
+        """Return the start tag of a link, without an address if the link must not work."""
         address = resolved(str(tokens[at].attrs.get("href", "")), self._place)
         return "<a>" if address is None else str(Markup('<a href="{}">').format(address))
 
     def _image(self, tokens: Sequence[Token], at: int, *_: Any) -> str:
+        """Return an `<img>` for an image of the bundle. A remote image becomes a link, so that pages load nothing
+        remote.
+        """
         token = tokens[at]
         source, words = str(token.attrs.get("src", "")), _words(token.children or ())
         address = resolved(source, self._place, "raw")
@@ -167,24 +173,26 @@ class _Renderer:
         if _REMOTE.fullmatch(source):
             host = urlsplit(source).hostname or "remote"
             # An image in a link: a link inside a link is not possible.
-            inside = any(token.type == "link_open" for token in tokens[:at]) and not _is_closed(tokens[:at])
+            is_in_link = any(token.type == "link_open" for token in tokens[:at]) and not _is_closed(tokens[:at])
             shown = Markup("image: {} {}").format(visible(host), visible(words))
-            return str(shown if inside else Markup('<a href="{}">{}</a>').format(source, shown))
+            return str(shown if is_in_link else Markup('<a href="{}">{}</a>').format(source, shown))
         return str(Markup("image: {}").format(visible(words or source)))
 
 
 def _is_closed(tokens: Sequence[Token]) -> bool:
-    """Return whether the last link before a token has ended."""
+    """Return whether the last link in `tokens` has ended."""
     last = next(token for token in reversed(tokens) if token.type in {"link_open", "link_close"})
     return last.type == "link_close"
 
 
 def _cell(tokens: Sequence[Token], at: int, *_: Any) -> str:
+    """Return the start tag of a table cell, with a class if the cell is aligned right."""
     is_right = "right" in str(tokens[at].attrs.get("style", ""))
     return f'<{tokens[at].tag} class="right">' if is_right else f"<{tokens[at].tag}>"
 
 
 def _code(text: str, info: str) -> str:
+    """Return a highlighted code block. `info` is the text after the fence, which names the language."""
     language = (info.split() or [""])[0].lower()
     ending = {"python": "py", "shell": "sh", "console": "sh", "javascript": "js", "typescript": "ts", "yaml": "yml"}
     return f"<pre><code>{highlighted(text.removesuffix(chr(10)), f'x.{ending.get(language, language)}')}</code></pre>\n"
@@ -195,5 +203,6 @@ def _words(tokens: Sequence[Token]) -> str:
 
 
 def _slug(words: str) -> str:
+    """Return an id for a heading: its words in lower case, joined with hyphens."""
     plain = unicodedata.normalize("NFC", words).lower()
     return re.sub(r"[^\w]+", "-", plain).strip("-")[:80] or "section"

@@ -27,10 +27,10 @@ def page_route(
     needs: Scope | None = None,
     for_visitors: bool = False,
 ) -> Route:
-    """Return the route of a page. `handlers` has a function for `GET`, for `POST`, or for both.
+    """Return the route of a page. `handlers` has the function for `GET`, for `POST`, or for both.
 
-    `needs` is the scope of the caller. If `for_visitors`, callers without a login see the page, provided that the
-    setting `public_downloads` admits them.
+    `needs` is the scope of the caller. With `for_visitors`, callers without a login see the page too, if the setting
+    `public_downloads` permits it.
     """
 
     async def endpoint(scope: Any, receive: Any, send: Any, headers: dict[str, str]) -> None:
@@ -50,6 +50,7 @@ def page_route(
 
 
 def _require(request: PageRequest, needs: Scope, name: str) -> None:
+    """Raise NotAllowed if the caller does not have the scope, and record the refusal in the audit trail."""
     try:
         request.require(needs)
     except NotAllowed as error:
@@ -58,7 +59,7 @@ def _require(request: PageRequest, needs: Scope, name: str) -> None:
 
 
 async def _refuse_visitor(request: PageRequest, send: Any) -> None:
-    """Lead a visitor to the login. The text of a form stays in the page."""
+    """Send a caller without a login to the login page, which carries the text of a sent form."""
     if request.method == "POST" and has_login(request.site):
         unsent = await read_unsent(request)
         if "hx-request" not in request.headers:
@@ -68,7 +69,10 @@ async def _refuse_visitor(request: PageRequest, send: Any) -> None:
 
 
 async def _answer_to_form(request: PageRequest, handler: Handler) -> Answer:
-    """Return the answer to a form. If the form does not fit the session, the answer is a page with its text."""
+    """Return the answer of a handler to a form.
+
+    If the form does not fit the session, return a page with the text of the form.
+    """
     try:
         return await handler(request)
     except OutdatedForm as error:

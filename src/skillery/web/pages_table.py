@@ -18,7 +18,7 @@ from skillery.web.site import Site
 from skillery.web.skills import about, changes, files, raw
 
 Handlers = dict[str, Handler]
-"""Functions by the method of the request: GET and POST."""
+"""The handlers of a page by the HTTP method, GET and POST."""
 FOR_VISITORS: dict[tuple[str, str], Handlers] = {
     ("/s", "/s/{ref:str}"): {"GET": about.show_about, "POST": changes.change},
     ("/s/files", "/s/{ref:str}/files"): {"GET": files.show_files},
@@ -27,8 +27,8 @@ FOR_VISITORS: dict[tuple[str, str], Handlers] = {
     ("/s/versions", "/s/{ref:str}/versions"): {"GET": changes.show_versions},
     ("/s/diff", "/s/{ref:str}/diff/{older:str}"): {"GET": decision.show_diff},
 }
-"""The pages of skills, by the name and the path of the route. Callers without a login see them, if the setting
-`public_downloads` admits them.
+"""The pages of skills, by the name and the path of the route. Callers without a login see them if the setting
+`public_downloads` permits it.
 """
 ADMIN: dict[str, Handlers] = {
     "/admin": {"GET": upkeep.show_overview},
@@ -77,7 +77,7 @@ def make_pages(site: Site) -> list[Route]:
 
 
 def login_routes(site: Site) -> list[Route]:
-    """Return the routes of the sign-in. They exist with `web = false` too."""
+    """Return the routes of the sign-in, which exist with the setting `web = false` too."""
     pages, elsewhere = login.LoginPages(site), login.ProviderLogin(site)
     fail = failing(site)
     return [

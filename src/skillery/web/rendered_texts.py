@@ -1,4 +1,4 @@
-"""Code and Markdown of skills as HTML: worker processes with a time limit. Finished texts are kept."""
+"""Code and Markdown of skills as HTML, rendered by worker processes with a time limit. A cache keeps the results."""
 
 from __future__ import annotations
 
@@ -25,11 +25,13 @@ from skillery.web.markdown import Place, is_bounded, rendered
 
 MOST_BYTES = 64 * 1024 * 1024
 RENDERER = "2"
-"""Version of the renderer. A change of the HTML needs a new version."""
+"""The version of the renderer. Change it when the HTML changes."""
 Key = tuple[str, ...]
 
 
 class KeptParts:
+    """A cache of rendered parts by key, of at most `most_bytes`. The least recently used parts are removed first."""
+
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         self._most_bytes = most_bytes
         self._parts: OrderedDict[Key, tuple[Any, int]] = OrderedDict()
@@ -37,7 +39,7 @@ class KeptParts:
         self._lock = threading.Lock()
 
     def get(self, key: Key) -> Any:
-        """Return the part, or None."""
+        """Return the cached part, or None."""
         with self._lock:
             if key not in self._parts:
                 return None
@@ -45,7 +47,7 @@ class KeptParts:
             return self._parts[key][0]
 
     def keep(self, key: Key, part: Any, size: int) -> None:
-        """Keep a part that takes about `size` bytes. A part that is there already stays."""
+        """Add a part of about `size` bytes. If the key exists already, do nothing."""
         with self._lock:
             if key in self._parts:
                 return
@@ -58,7 +60,7 @@ class KeptParts:
 
 log = logging.getLogger(__name__)
 MOST_HIGHLIGHTED = 200_000
-"""Bytes of a file that is highlighted. The HTML of a file is about five times as large as the file."""
+"""Files over this size in bytes are not highlighted. The HTML of a file is about five times as large as the file."""
 Lines = list[str] | None
 
 
@@ -66,18 +68,20 @@ class RenderedText(NamedTuple):
     """A text as HTML."""
 
     lines: tuple[Markup, ...]
-    """The lines of a file. Markdown is one line."""
+    """The lines of a file. Markdown has one line."""
     is_plain: bool
-    """Whether the text is shown as it is, because it is past a bound."""
+    """Whether the text is shown without highlighting or Markdown, because a bound was exceeded."""
 
 
 class RenderedTexts:
+    """Renders texts in worker processes, and caches the HTML."""
+
     def __init__(self, workers: WorkerPool) -> None:
         self.kept = KeptParts()
         self._workers = workers
 
     async def code(self, digest: str, path: str, text: str) -> RenderedText:
-        """Return the lines of a file. `digest` is that of the bundle."""
+        """Return the highlighted lines of a file. `digest` is the key of its content in the cache."""
 
         async def make() -> Lines:
             lines, _ = await self._workers.call(_caller(), highlighted_lines, text, path)
@@ -86,7 +90,10 @@ class RenderedTexts:
         return await self._kept(("code", digest, path, RENDERER), make if len(text) <= MOST_HIGHLIGHTED else None, text)
 
     async def markdown(self, digest: str, place: Place, text: str, shift: int = 2) -> RenderedText:
-        """Return a Markdown text. `digest` is that of the bundle."""
+        """Return a Markdown text as HTML. `digest` is the key of its content in the cache.
+
+        Each heading is `shift` levels lower.
+        """
 
         async def make() -> Lines:
             made, _ = await self._workers.call(_caller(), rendered, text, place, shift)
@@ -96,11 +103,11 @@ class RenderedTexts:
         return await self._kept(key, make if is_bounded(text) else None, text)
 
     async def _kept(self, key: Key, make: Callable[[], Awaitable[Lines]] | None, text: str) -> RenderedText:
-        """Return the kept text, or make it. A text past a bound is shown as it is."""
+        """Return the text from the cache, or from `make`. If `make` is None or fails, return the plain text."""
         rendered: RenderedText | None = self.kept.get(key)
         if rendered is not None:
             return rendered
-        lines, is_final = None, True
+        lines, is_final = None, True  # only a final result is cached: an unavailable worker may answer later
         try:
             lines = await make() if make else None
         except TookTooLong:
@@ -120,15 +127,17 @@ class RenderedTexts:
 
 
 def _caller() -> str:
-    """Return the identity of the request: one caller waits for its own slow texts."""
+    """Return the identity of the request, or its address, so that a caller waits only for its own slow texts."""
     request = current.get()
     return (request.identity or request.address) if request else ""
 
 
 def _plain(text: str) -> RenderedText:
+    """Return the lines of a text without highlighting."""
     lines = visible(text.replace("\r\n", "\n"), is_code=True).removesuffix("\n").split("\n")
     return RenderedText(tuple(map(Markup, lines)), True)
 
 
 def _size(made: RenderedText) -> int:
+    """Return an estimate of the bytes that a text takes in memory."""
     return 200 + sum(len(line) + 60 for line in made.lines)

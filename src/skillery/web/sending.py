@@ -1,4 +1,4 @@
-"""The answers of pages as HTTP: the frame around a page, redirects after a form, and the line about what was done."""
+"""The answers of pages as HTTP: the frame of a page, redirects after a form, and the message about a change."""
 
 from __future__ import annotations
 
@@ -47,11 +47,13 @@ RAW_HEADERS: tuple[tuple[str, str], ...] = (
     ),
     *_ALWAYS,
 )
-"""Headers of files of skills and of blobs. The sandbox without tokens stops scripts and gives the file no origin."""
+"""The headers of files of skills and of blobs. A CSP sandbox without tokens stops scripts and gives the file no
+origin.
+"""
 
 
 def page_headers(nonce: str) -> list[tuple[str, str]]:
-    """Return the headers of a page whose script has this nonce."""
+    """Return the headers of a page. `nonce` is the one of its script."""
     policy = (
         f"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'self'; img-src 'self'; connect-src 'self'; "
         "form-action 'self'; base-uri 'none'; frame-ancestors 'none'; "
@@ -67,11 +69,12 @@ DONE_COOKIE = "skillery-done"
 DONE_SECONDS = 60
 SMALLEST_COMPRESSED = 1024
 MOST_WAITING = 200
-"""The queue of reviews shows this number of versions. The navigation shows no larger number."""
+"""The maximum number of versions in the queue of reviews, and the largest number in the navigation."""
 VERSION = version("skillery")
 
 
 async def send_answer(request: PageRequest, send: Any, answer: Answer) -> None:
+    """Send the answer of a handler."""
     if isinstance(answer, Direct):
         await answer.send(send)
     elif isinstance(answer, SeeOther):
@@ -83,6 +86,7 @@ async def send_answer(request: PageRequest, send: Any, answer: Answer) -> None:
 
 
 async def send_page(request: PageRequest, send: Any, page: Page) -> None:
+    """Send a page, with the message about the last change, compressed if the browser accepts gzip."""
     nonce = secrets.token_urlsafe(16)
     done, dropped = _done_of(request)
     waiting = await waiting_reviews(request)
@@ -96,6 +100,7 @@ async def send_page(request: PageRequest, send: Any, page: Page) -> None:
 
 
 def _frame_values(request: PageRequest, page: Page, nonce: str, done: Done | None) -> dict[str, Any]:
+    """Return the template values that all pages have."""
     return {
         "title": page.title,
         "section": page.section,
@@ -118,9 +123,10 @@ def _frame_values(request: PageRequest, page: Page, nonce: str, done: Done | Non
 
 
 async def waiting_reviews(request: PageRequest) -> str:
-    """Return the number of versions that the caller may review, or "" if there are none or the caller does not review.
+    """Return the number of versions that the caller may review, as text. "" if there are none, or if the caller does
+    not review.
 
-    This is one read of a partial index, without a cache: a decision changes the number at once.
+    The database reads a partial index. The number is not cached, because a decision changes it at once.
     """
     if not request.may("review"):
         return ""
@@ -133,6 +139,7 @@ async def waiting_reviews(request: PageRequest) -> str:
 
 
 def has_login(site: Site) -> bool:
+    """Return whether browsers can sign in to this server."""
     return site.visits.sessions.accept_tokens or bool(site.visits.sessions.logins)
 
 
@@ -142,12 +149,13 @@ def _theme_of(request: PageRequest) -> str:
 
 
 def _done_cookie(request: PageRequest, done: Done) -> Header:
+    """Return the header that stores the message about a change for the next page."""
     text = request.site.visits.signer.signed(msgspec.json.encode(done))
     return request.visit.cookies.setting(DONE_COOKIE, text, DONE_SECONDS)
 
 
 def _done_of(request: PageRequest) -> tuple[Done | None, list[Header]]:
-    """Return the message of the last change, and the header that removes it from the browser."""
+    """Return the message about the last change, or None, and the headers that remove it from the browser."""
     text = cookie_of(request.headers, DONE_COOKIE)
     if text is None:
         return None, []

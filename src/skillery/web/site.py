@@ -1,4 +1,4 @@
-"""The parts of the server that pages use, and the templates."""
+"""The parts of the server that pages use, and the templates of pages."""
 
 from __future__ import annotations
 
@@ -25,19 +25,21 @@ from skillery.web.visits import Visits
 
 
 class Templates:
-    """All templates of the package, compiled at start."""
+    """All HTML templates of the package, compiled at start. They escape all values."""
 
     def __init__(self) -> None:
         self._environment = compiled_templates()
 
     def render(self, name: str, values: Mapping[str, Any]) -> str:
-        """Return a page. `values` are the names of the template. Raise UndefinedError if a name is missing."""
+        """Return the HTML of a template. `values` are the variables. Raise UndefinedError if one is missing."""
         return self._environment.get_template(name).render(values)
 
 
 @cache
 def compiled_templates() -> Environment:
-    """Return the templates, compiled once in each process. They depend on no setting."""
+    """Return the environment with all templates compiled. They depend on no setting, so a process compiles them
+    once.
+    """
     environment = Environment(
         loader=PackageLoader("skillery.web"),
         autoescape=True,
@@ -66,7 +68,7 @@ def compiled_templates() -> Environment:
 
 
 def _localised(function: Any) -> Any:
-    """Return a filter that writes numbers in the language of the reader."""
+    """Return a filter that formats numbers for the language of the reader."""
 
     @pass_context
     def localised(context: Context, value: Any, *args: Any) -> str:
@@ -87,13 +89,13 @@ class Site(NamedTuple):
     assets: Assets
     texts: RenderedTexts
     public_pages: bool
-    """Whether callers without a login see pages of public skills (the setting `public_downloads`)."""
+    """Whether callers without a login see the pages of public skills (the setting `public_downloads`)."""
     streams: RunStreams
     state: ServerState
 
 
 class Shared(Protocol):
-    """The parts that pages share with the endpoints of programs."""
+    """The parts of the server that both pages and endpoints for programs use."""
 
     @property
     def gate(self) -> Gate: ...
@@ -112,7 +114,7 @@ class Shared(Protocol):
 
 
 def open_site(core: Core, shared: Shared) -> Site:
-    """Return the parts of the site. Compile all templates."""
+    """Return the parts for pages. Compile all templates."""
     return Site(
         core=core,
         gate=shared.gate,

@@ -1,7 +1,7 @@
-"""Forms that belong to no session of the browser: the server does not process them, and returns their text to the user.
+"""Unsent forms: the server does not process a form without a valid session, and gives its text back to the user.
 
-A session can end while a user types. The text then stays in the page: first next to the login, and after the login in
-a form that the user sends again. Nothing is stored on the server.
+A session can end while a user types. The text then goes into the page: first next to the login, and after the login
+into a form that the user sends again. Nothing is stored on the server.
 """
 
 from __future__ import annotations
@@ -25,27 +25,28 @@ from skillery.web.uploads import is_multipart, read_texts
 
 MOST_KEPT_FIELDS = 2000
 KEPT, ADDRESS = "kept", "kept_for"
-"""The fields of the login that carry the text of a form, and the address that the form is sent to."""
+"""The fields of the login form that carry the text of another form, and the address of that form."""
 
 
 class Unsent(NamedTuple):
     """The text of a form that was not processed."""
 
     address: str
-    """The address that the form is sent to."""
+    """The address to which the form was sent."""
     pairs: Pairs | None
-    """None if the form was too large to be kept."""
+    """The fields of the form. None if the form was too large."""
 
     def as_field(self) -> str:
+        """Return the fields as one text, which the login form carries."""
         return urlencode(self.pairs or [])
 
     def shown(self) -> list[tuple[str, str]]:
-        """Return the fields with a text, for the user."""
+        """Return the fields that have a text, for the user."""
         return [(name, typed_lines(value)) for name, value in self.pairs or [] if value.strip()]
 
 
 async def read_unsent(request: PageRequest) -> Unsent:
-    """Return the text of a form of a browser that is not signed in.
+    """Return the text of a form from a browser that is not signed in.
 
     Raise HttpRefusal if a page of another origin has sent the form, or if the form cannot be read.
     """
@@ -64,7 +65,7 @@ async def read_unsent(request: PageRequest) -> Unsent:
 
 
 def unsent_of(fields: dict[str, str]) -> Unsent | None:
-    """Return the text that a login carries, or None. Raise the errors of `pairs_of`."""
+    """Return the text of another form that a login form carries, or None. Raise the errors of `pairs_of`."""
     address = safe_next(fields.get(ADDRESS, ""))
     if not address or not fields.get(KEPT):
         return None
@@ -72,14 +73,14 @@ def unsent_of(fields: dict[str, str]) -> Unsent | None:
 
 
 def page_with_form(request: PageRequest) -> str:
-    """Return the address of the page that has sent a form, or "" if the browser does not say it."""
+    """Return the path of the page that has sent the form, or "" if the browser does not say it."""
     referrer = request.headers.get("referer", "")
     here = f"{request.server}/"
     return safe_next(referrer[len(here) - 1 :]) if referrer.lower().startswith(here) else ""
 
 
 def outdated_page(request: PageRequest, error: OutdatedForm) -> Page:
-    """Return the page for a form of another session. The user can send its text again."""
+    """Return the page for a form of another session, from which the user can send the text again."""
     return unsent_page(request, Unsent(request.address, error.pairs), 403)
 
 

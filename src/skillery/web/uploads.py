@@ -1,4 +1,4 @@
-"""Forms with files (multipart/form-data): origin and form token are checked before a file is read."""
+"""Forms with files (multipart/form-data). Origin and form token are checked before a file is read."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from skillery.web.frame import Form, PageRequest
 MULTIPART = "multipart/form-data"
 MOST_PARTS = 25_000
 MOST_TEXT_BYTES = 1024 * 1024
-"""Bytes of all fields of a form that are not files."""
+"""The maximum size of all fields of a form that are not files."""
 
 
 class UploadedFile(NamedTuple):
-    """A file of a form, before its content is read."""
+    """A file in a form, before its content is read. `kind` is its media type."""
 
     field: str
     name: str
-    """The name or path that the browser gives. It is not checked."""
+    """The name or path that the browser sends. It is not checked."""
     kind: str
 
 
 OnFile = Callable[[UploadedFile, AsyncIterator[bytes]], Awaitable[str]]
-"""Function that takes the content of a file and returns the value of its field."""
+"""Function that consumes the content of a file, and returns the value for the field of the file."""
 
 
 def is_multipart(headers: dict[str, str]) -> bool:
@@ -36,7 +36,7 @@ def is_multipart(headers: dict[str, str]) -> bool:
 
 
 async def read_multipart(request: PageRequest, on_file: OnFile, most_bytes: int) -> Form:
-    """Return the fields of a form. `on_file` gets each file that the user has chosen, as a stream.
+    """Return the fields of a form. Each chosen file is passed to `on_file` as a stream.
 
     The field `form_token` must come before the files. Raise HttpRefusal 403 if a page of another origin has sent the
     form, 400 if the form cannot be read, or 413 if the form has more than `most_bytes`. Raise OutdatedForm if the form
@@ -50,7 +50,7 @@ async def read_multipart(request: PageRequest, on_file: OnFile, most_bytes: int)
         if part.file is None:
             await fields.take(part)
         elif not visits.is_form_of(visit, fields.tokens):
-            raise OutdatedForm(await _left(request, parts, fields))
+            raise OutdatedForm(await _remaining_texts(request, parts, fields))
         elif part.file.name:
             fields.pairs.append((part.name, await on_file(part.file, part.content)))
     if not visits.is_form_of(visit, fields.tokens):
@@ -60,16 +60,16 @@ async def read_multipart(request: PageRequest, on_file: OnFile, most_bytes: int)
 
 
 async def read_texts(request: PageRequest) -> Pairs | None:
-    """Return the fields of a form that the server does not process, without files. Return None for a large form.
+    """Return the fields of a form that are not files, or None for a large form.
 
     Raise the errors of `read_multipart`, except OutdatedForm.
     """
     check_same_origin(request.scope, request.headers)
-    return await _left(request, _parts(request, MOST_KEPT_BYTES), _Fields())
+    return await _remaining_texts(request, _parts(request, MOST_KEPT_BYTES), _Fields())
 
 
-async def _left(request: PageRequest, parts: AsyncIterator[_Part], fields: _Fields) -> Pairs | None:
-    """Read the parts of a form that are left, and drop its files. Return None for a large form, without reading it."""
+async def _remaining_texts(request: PageRequest, parts: AsyncIterator[_Part], fields: _Fields) -> Pairs | None:
+    """Read the remaining parts of a form, without its files. Return all fields, or None for a large form, unread."""
     length = request.headers.get("content-length", "")
     if not length.isdecimal() or int(length[:20]) > MOST_KEPT_BYTES:
         return None
@@ -80,6 +80,8 @@ async def _left(request: PageRequest, parts: AsyncIterator[_Part], fields: _Fiel
 
 
 class _Part(NamedTuple):
+    """A part of a form. Its content must be read before the next part."""
+
     name: str
     file: UploadedFile | None
     """None for a field that is not a file."""
@@ -87,19 +89,20 @@ class _Part(NamedTuple):
 
 
 class _Fields:
-    """The fields of a form that are not files, with a limit for their bytes together."""
+    """The fields of a form that are not files. The size of all together is limited."""
 
     def __init__(self) -> None:
         self.pairs: Pairs = []
         self.tokens: list[str] = []
-        self._left = MOST_TEXT_BYTES
+        self._bytes_left = MOST_TEXT_BYTES
 
     async def take(self, part: _Part) -> None:
+        """Read a part into the fields. Raise HttpRefusal 413 if all fields together are too large."""
         value = bytearray()
         async for chunk in part.content:
             value += chunk
-            self._left -= len(chunk)
-            if self._left < 0:
+            self._bytes_left -= len(chunk)
+            if self._bytes_left < 0:
                 raise too_large("the fields of the form", MOST_TEXT_BYTES)
         text = value.decode("utf-8", "replace")
         if part.name == FORM_TOKEN:
@@ -109,7 +112,7 @@ class _Fields:
 
 
 async def _parts(request: PageRequest, most_bytes: int) -> AsyncIterator[_Part]:
-    """Yield the parts of a form. What is left of the content of a part is dropped."""
+    """Yield the parts of a form. The unread rest of a part is skipped."""
     events = _events(request, most_bytes)
     async for event in events:
         if not isinstance(event, MultipartSegment):
@@ -131,7 +134,10 @@ async def _content(events: AsyncIterator[Any]) -> AsyncIterator[bytes]:
 
 
 async def _events(request: PageRequest, most_bytes: int) -> AsyncIterator[Any]:
-    """Yield a MultipartSegment for the start of a part, bytes for its content, and None for its end."""
+    """Yield a MultipartSegment at the start of each part, then bytes of its content, then None.
+
+    Raise HttpRefusal 400, 413 or 415 if the form is invalid or has more than `most_bytes`.
+    """
     kind, options = parse_options_header(request.headers.get("content-type", ""))
     boundary = options.get("boundary", "")
     if kind != MULTIPART or not 0 < len(boundary) <= 200:

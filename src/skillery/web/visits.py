@@ -1,7 +1,7 @@
-"""Requests of browsers: the session of a cookie, and the checks of a form. All pages use this module.
+"""Requests of browsers: the session in a cookie, and the checks of a form. All pages use this module.
 
-Only pages read cookies. `/rpc`, `/mcp`, `/v1`, `/blobs` and all other endpoints of programs read the header
-Authorization only, so a web page of another origin can never use a session there.
+Only pages read cookies. `/rpc`, `/mcp`, `/v1`, `/blobs` and all other endpoints for programs read only the header
+Authorization, so a page of another origin can never use a session there.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from skillery.web.forms import (
 
 
 class Visit(NamedTuple):
-    """A request of a browser."""
+    """The cookies and the session of a browser's request."""
 
     cookies: Cookies
     secret: str | None
-    """The cookie of the session, valid or not. None if there is no cookie."""
+    """The secret in the session cookie, valid or not. None if there is no cookie."""
     session: WebSession | None
-    """None if the browser is not signed in."""
+    """The session, or None if the browser is not signed in."""
 
 
 class Visits:
@@ -46,7 +46,7 @@ class Visits:
         self.signer = signer
 
     async def visit(self, scope: Any, headers: Mapping[str, str]) -> Visit:
-        """Return the session of a request, and record its identity in the current request, for the log.
+        """Return the cookies and the session of a request. Record the identity for the log of requests.
 
         Raise HttpRefusal 404 if the server has no login for browsers, or 400 if the connection is not encrypted.
         """
@@ -60,7 +60,7 @@ class Visits:
         return Visit(cookies, secret, session)
 
     def form_token(self, visit: Visit) -> str:
-        """Return the value of the field `form_token` for the forms of a page."""
+        """Return the value of the field `form_token` in the forms of a page."""
         return self.signer.form_token(visit.secret or "")
 
     async def read_form(
@@ -71,7 +71,7 @@ class Visits:
         visit: Visit,
         most_bytes: int = MOST_FORM_BYTES,
     ) -> dict[str, str]:
-        """Return the fields of a form that a page of this server has sent.
+        """Return the fields of a form by name. Fields that occur twice are left out.
 
         Raise HttpRefusal if a page of another origin has sent the form, or if the form cannot be read. Raise
         OutdatedForm if the form belongs to another session.
@@ -89,19 +89,22 @@ class Visits:
         pairs = pairs_of(await read_body(receive, headers, most_bytes), most_fields)
         kept = [(name, value) for name, value in pairs if name != FORM_TOKEN]
         if not self.is_form_of(visit, [value for name, value in pairs if name == FORM_TOKEN]):
-            raise OutdatedForm(kept)
-        return kept
+            raise OutdatedForm(fields)
+        return fields
 
     def is_form_of(self, visit: Visit, tokens: list[str]) -> bool:
-        """Return whether a form belongs to this session. `tokens` are its fields `form_token`."""
+        """Return whether a form belongs to the session of `visit`. `tokens` are the values of its field
+        `form_token`.
+        """
         return len(tokens) == 1 and self.signer.is_form_token(visit.secret or "", tokens[0])
 
     def note_refusal(self, visit: Visit, action: str, error: SkilleryError) -> None:
-        """Record in the audit trail that a request of a browser was refused."""
+        """Record a refused request of a browser in the audit trail."""
         identity = visit.session.identity if visit.session is not None else None
         self.gate.note_refusal(identity, action, "", error)
 
     def _check_login(self) -> None:
+        """Raise HttpRefusal 404 if browsers cannot sign in to this server."""
         if not self.sessions.accept_tokens and not self.sessions.logins:
             message = "this server has no login for browsers: no authenticator in its setting 'auth' supports one"
             hint = "With auth = 'open', every caller is admitted without a login. Set auth = 'tokens' for a login."

@@ -19,8 +19,9 @@ from skillery.web.frame import Done, Form, Page, PageRequest, SeeOther, message_
 
 SCOPES = ("read", "run", "publish", "review", "admin")
 MOST = 500
+"""The maximum number of tokens on the page."""
 FIELDS = ("name", "scopes", "namespaces", "expires")
-"""The params of `create_token` with a field of the same id."""
+"""The params of `create_token` that have a field with the same id on the page."""
 
 
 async def show_tokens(request: PageRequest) -> Page:
@@ -28,13 +29,22 @@ async def show_tokens(request: PageRequest) -> Page:
 
 
 async def _tokens(request: PageRequest, **values: Any) -> Page:
+    """Return the page of tokens. `values` replaces values of the template."""
     tokens = (await request.do(list_tokens, ListTokens())).tokens
     tokens.sort(key=lambda token: (token.status != "live", token.name))
-    shared = {"tokens": tokens[:MOST], "count": len(tokens), "scopes": SCOPES, "made": None, "typed": {}, "chosen": []}
-    return admin_page("tokens", **{**shared, **values})
+    defaults = {
+        "tokens": tokens[:MOST],
+        "count": len(tokens),
+        "scopes": SCOPES,
+        "made": None,
+        "typed": {},
+        "chosen": [],
+    }
+    return admin_page("tokens", **{**defaults, **values})
 
 
 async def change_tokens(request: PageRequest) -> Page | SeeOther:
+    """Create or revoke a token. After creating, the page shows the token once."""
     form = await request.form(most_fields=40)
     again = asks_again(request, form)
     if again is not None:
@@ -55,6 +65,7 @@ async def change_tokens(request: PageRequest) -> Page | SeeOther:
 
 
 def _params(form: Form) -> CreateToken:
+    """Return the params of `create_token` from the form."""
     return CreateToken(
         name=form.get("name").strip(),
         scopes=form.all("scope"),
@@ -72,14 +83,16 @@ async def show_secrets(request: PageRequest) -> Page:
 
 
 async def _secrets(request: PageRequest, **values: Any) -> Page:
+    """Return the page of secret grants. `values` replaces values of the template."""
     grants = await request.read(secret_grants.list_grants)
     with_value = await asyncio.to_thread(request.site.state.secrets)
     granted = {grant.secret for grant in grants}
-    shared = {"with_value": with_value, "ungranted": sorted(set(with_value) - granted), "typed": {}}
-    return admin_page("secrets", grants=grants, **{**shared, **values})
+    defaults = {"with_value": with_value, "ungranted": sorted(set(with_value) - granted), "typed": {}}
+    return admin_page("secrets", grants=grants, **{**defaults, **values})
 
 
 async def change_secrets(request: PageRequest) -> Page | SeeOther:
+    """Grant a secret to a skill, or revoke the grant."""
     form = await request.form()
     again = asks_again(request, form)
     if again is not None:
@@ -98,6 +111,7 @@ async def change_secrets(request: PageRequest) -> Page | SeeOther:
 
 
 def _problems(secret: str, grantee: str) -> dict[str, str]:
+    """Return the messages about an invalid secret name or grantee, by the id of the field."""
     problems = {}
     for field, parse, text in (("secret", parse_secret_name, secret), ("grantee", parse_grantee, grantee)):
         try:
@@ -118,7 +132,10 @@ async def show_audit(request: PageRequest) -> Page:
 
 
 async def verify_audit(request: PageRequest) -> Page:
-    """Check that every entry is unchanged. The check reads the whole trail, and changes nothing."""
+    """Check that all audit entries are unchanged, and that the entry of a given head exists.
+
+    The check reads the whole trail, and changes nothing.
+    """
     form = await request.form()
     typed = form.get("head").strip()
     head = _head(typed)
@@ -130,6 +147,7 @@ async def verify_audit(request: PageRequest) -> Page:
 
 
 async def _entries(request: PageRequest, **values: Any) -> Page:
+    """Return the page of the audit trail, with the filters of the query. `values` replaces values of the template."""
     filters: dict[str, Any] = {name: request.query.get(name, "").strip() for name in FILTERS}
     page = AuditPage((), None)
     problems: dict[str, str] = {}
@@ -138,13 +156,16 @@ async def _entries(request: PageRequest, **values: Any) -> Page:
     except InvalidParams as error:
         field = str(error.data.get("param", ""))
         problems = {field if field in FILTERS else "": message_of(error)}
-    kept = {name: value for name, value in filters.items() if value}
-    following = f"/admin/audit?{urlencode({**kept, 'cursor': page.next_cursor})}" if page.next_cursor else None
-    shared = {"entries": page.entries, "filters": filters, "next": following, "verified": None, "typed": ""}
-    return admin_page("audit", **{**shared, "problems": problems, **values})
+    set_filters = {name: value for name, value in filters.items() if value}
+    next_address = (
+        f"/admin/audit?{urlencode({**set_filters, 'cursor': page.next_cursor})}" if page.next_cursor else None
+    )
+    defaults = {"entries": page.entries, "filters": filters, "next": next_address, "verified": None, "typed": ""}
+    return admin_page("audit", **{**defaults, "problems": problems, **values})
 
 
 def _head(text: str) -> Head | None:
+    """Return the head that `skillery audit head` has printed as `SEQ:HASH`, or None for other text."""
     seq, _, digest = text.partition(":")
     is_head = seq.isdecimal() and len(seq) < 19 and len(digest) == 64
     return Head(int(seq), digest.lower()) if is_head else None

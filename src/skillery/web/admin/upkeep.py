@@ -31,7 +31,7 @@ from skillery.webhooks.targets import ListWebhooks, TestWebhook, Webhook, list_w
 
 
 RECENT = timedelta(minutes=15)
-"""The age of a sign-in that may change tokens, secrets and garbage."""
+"""The maximum age of a sign-in that may change tokens, secrets and garbage."""
 TABS = {
     "": "Problems",
     "tokens": "Tokens",
@@ -47,7 +47,11 @@ TABS = {
 
 
 def admin_page(tab: str, **values: Any) -> Page:
-    """Return a page. `problem` is a message at the top, and `problems` has messages by the id of their field."""
+    """Return a page of admins. `tab` is a key of TABS, and `values` are for the template.
+
+    In `values`, `problem` is a message at the top of the page, and `problems` has messages by the id of their field.
+    With either, the status is 400.
+    """
     shared = {"tab": tab, "tabs": TABS, "problem": "", "problems": {}}
     status = 400 if values.get("problem") or values.get("problems") else 200
     title = TABS[tab] if tab else "Admin"
@@ -55,11 +59,13 @@ def admin_page(tab: str, **values: Any) -> Page:
 
 
 def admin_route(site: Site, path: str, handlers: Mapping[str, Handler]) -> Route:
-    """Return the route of a page for administrators. All other callers get 404, as for an unknown address."""
+    """Return the route of a page for admins. All other callers get 404, as for an unknown address."""
     return page_route(site, path, (path,), {name: _hidden(handler) for name, handler in handlers.items()})
 
 
 def _hidden(handler: Handler) -> Handler:
+    """Return the handler with a check of the caller: it raises HttpRefusal 404 for other callers than admins."""
+
     async def answer(request: PageRequest) -> Answer:
         if not request.may("admin"):
             hint = "JSON-RPC is at POST /rpc."
@@ -70,9 +76,9 @@ def _hidden(handler: Handler) -> Handler:
 
 
 def asks_again(request: PageRequest, form: Form) -> Page | None:
-    """Return the page of the sign-in if the session is too old for a change. Callers without a session have no login.
+    """Return the sign-in page if the session is too old for a change, else None. The page keeps the text of the form.
 
-    The page keeps the text of the form.
+    Callers without a session cannot sign in, so their requests pass.
     """
     session = request.visit.session
     if session is None or datetime.now(UTC) - session.made_at <= RECENT:
@@ -120,6 +126,7 @@ async def collect(request: PageRequest) -> Page | SeeOther:
 # -- `/admin/plugins` and `/admin/storage`: the plugins with their health, and the sizes of database and storage -------
 
 
+# The order of plugins on the page, by their health.
 _ORDER = {"failing": 0, "ok": 1, "": 2}
 
 
@@ -133,7 +140,10 @@ async def show_plugins(request: PageRequest) -> Page:
 
 
 def _health(row: dict[str, Any], checks: dict[str, bool]) -> str:
-    """Return `failing` if a chosen backend does not work or a call has failed, else `ok`, or "" if it is not used."""
+    """Return `failing` if a chosen backend of the plugin does not work or a call of the plugin has failed.
+
+    Else return `ok`, or "" if the plugin is not active.
+    """
     if not row["active"]:
         return ""
     chosen = [offer["kind"] for offer in row["offers"] if offer["chosen"]]
@@ -152,22 +162,25 @@ async def show_storage(request: PageRequest) -> Page:
 
 
 MOST = 25
+"""The number of identities and of namespaces on the page, those with the highest use."""
 
 
 async def show_quotas(request: PageRequest) -> Page:
-    wanted = request.query.get("identity", "").strip()
+    identity = request.query.get("identity", "").strip()
     problems = {}
     uses: list[Use] = []
     try:
-        uses = await (uses_of_caller(request, wanted) if wanted else uses_of(request))
+        uses = await (uses_of_caller(request, identity) if identity else uses_of(request))
     except SkilleryError as error:
         problems = {"identity": message_of(error)}
-    shown = [use for use in uses if use.used or (wanted and use.limit)]
-    return admin_page("quotas", uses=shown, wanted=wanted, problems=problems, most=MOST)
+    shown = [use for use in uses if use.used or (identity and use.limit)]
+    return admin_page("quotas", uses=shown, wanted=identity, problems=problems, most=MOST)
 
 
 async def uses_of(request: PageRequest) -> list[Use]:
-    """Return the uses of the identities and namespaces that keep most, the fullest first."""
+    """Return the uses of quotas by the MOST identities and namespaces that use most, the highest part of a quota
+    first.
+    """
     quotas = request.site.core.usage.quotas
     identities = await request.read_page(partial(list_uses, quotas=quotas, most=MOST))
     namespaces = await request.read_page(partial(list_namespace_uses, quotas=quotas, most=MOST))
@@ -179,16 +192,18 @@ async def uses_of(request: PageRequest) -> list[Use]:
 
 
 BROKEN, FAILING, LOOK, WAITING = range(4)
+"""Levels of problems, the worst first."""
 MANY_REFUSALS = 10
+"""The number of refused requests in 24 hours that is a problem."""
 NEAR = 0.8
-"""The part of a quota that is a problem."""
+"""From this part of a quota on, its use is a problem."""
 LOW_DISK, FULL_DISK = 0.1, 0.02
-"""The free part of a disk that is a problem."""
+"""Below these free parts, a disk is a problem: one to look at, and one that breaks the server."""
 _PAGES = {"database": "/admin/storage", "storage": "/admin/storage"}
 
 
 class Problem(NamedTuple):
-    """A current problem of the server, with its remedy. Level 0 is the worst."""
+    """A current problem of the server: its level, its remedy, and the address of the page about it."""
 
     level: int
     text: str
@@ -208,6 +223,7 @@ async def show_overview(request: PageRequest) -> Page:
 
 
 async def _problems(request: PageRequest) -> AsyncIterator[Problem]:
+    """Yield all current problems of the server, in no particular order."""
     for name, works in (await request.site.state.checks()).items():
         if not works:
             yield _of_check(name)
@@ -220,6 +236,7 @@ async def _problems(request: PageRequest) -> AsyncIterator[Problem]:
 
 
 def _of_check(name: str) -> Problem:
+    """Return the problem of a failed readiness check."""
     if name == "workers":
         remedy = "Wait a few seconds: the server replaces processes that have ended. Its log has the reason."
         return Problem(BROKEN, "Not all processes of the server answer.", remedy, "/readyz")
@@ -228,16 +245,18 @@ def _of_check(name: str) -> Problem:
 
 
 def _of_disk(request: PageRequest) -> Iterator[Problem]:
+    """Yield a problem if the disk is nearly full."""
     disk = request.site.state.disk()
     free = disk.free / max(1, disk.total)
     if free < LOW_DISK:
-        left, total = size(disk.free, request.language), size(disk.total, request.language)
-        text = f"The disk of the server has {left} left of {total}."
+        free_text, total = size(disk.free, request.language), size(disk.total, request.language)
+        text = f"The disk of the server has {free_text} left of {total}."
         level = BROKEN if free < FULL_DISK else LOOK
         yield Problem(level, text, "Collect the garbage, or make the disk larger.", "/admin/gc")
 
 
 async def _of_runs(request: PageRequest) -> list[Problem]:
+    """Return a problem if the limit for the number of runs shortens the time for which runs are kept."""
     span = await request.site.state.span_of_runs()
     if span is None:
         return []
@@ -249,6 +268,7 @@ async def _of_runs(request: PageRequest) -> list[Problem]:
 
 
 def _of_plugins(request: PageRequest) -> Iterator[Problem]:
+    """Yield a problem for each plugin that has failed since the start of the server."""
     for plugin in request.site.state.plugins():
         count = sum(failure["count"] for failure in plugin["failures"])
         if count:
@@ -275,6 +295,7 @@ async def _of_webhooks(request: PageRequest) -> list[Problem]:
 
 
 def _of_webhook(webhook: Webhook) -> Problem | None:
+    """Return the problem of a webhook, or None if its events are delivered."""
     address, url = "/admin/webhooks", webhook.url
     if webhook.state == "gone":
         return Problem(BROKEN, f"The webhook {url} is gone.", f"Remove it: skillery webhook rm {webhook.id}", address)
@@ -301,15 +322,17 @@ async def _of_quotas(request: PageRequest) -> list[Problem]:
 
 
 async def _of_reviews(request: PageRequest) -> list[Problem]:
+    """Return a problem if versions wait for a review."""
     waiting = (await request.do(list_versions, ListVersions(status="in_review", limit=100))).versions
     if not waiting:
         return []
-    count = "100 or more versions wait" if len(waiting) == 100 else f"{len(waiting)} versions wait"
-    text = "One version waits" if len(waiting) == 1 else count
+    many_wait = "100 or more versions wait" if len(waiting) == 100 else f"{len(waiting)} versions wait"
+    text = "One version waits" if len(waiting) == 1 else many_wait
     return [Problem(WAITING, f"{text} for a review.", "Review the oldest first.", "/review")]
 
 
 async def _of_refusals(request: PageRequest) -> list[Problem]:
+    """Return a problem if many requests were refused in the last 24 hours."""
     refused = await request.do(list_audit, ListAudit(outcome="refused", since="24h", limit=MANY_REFUSALS))
     if len(refused.entries) < MANY_REFUSALS:
         return []

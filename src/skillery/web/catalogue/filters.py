@@ -1,4 +1,4 @@
-"""The state of the catalogue page: the search, the filters and the order, as fields of the address."""
+"""The state of the catalogue page: search words, filters and order, each a field of the address."""
 
 from __future__ import annotations
 
@@ -22,14 +22,16 @@ STATUSES = {
     "yanked": "yanked",
 }
 SEARCHED_STATUSES = ("published", "deprecated")
-"""The statuses of search results: searching covers only the latest versions of skills."""
+"""The statuses that a search can filter by, because a search covers only the latest versions of skills."""
 SORTS = {"best": "best match", "newest": "newest", "used": "most used", "name": "name"}
 MOST_TAGS = 16
 MOST_QUERY = 200
 
 
 class Filters(NamedTuple):
-    """What a catalogue page selects. Each field is one field of the address, with the same name."""
+    """The search words, filters and order of a catalogue page. Each field is a field of the address with the same
+    name.
+    """
 
     q: str = ""
     ns: str = ""
@@ -37,23 +39,26 @@ class Filters(NamedTuple):
     lang: str = ""
     status: str = ""
     flags: tuple[str, ...] = ()
-    """The names of the boolean filters that are set. The page offers one value of each. A field has its name."""
+    """The names of the boolean filters that are set. The page offers only one value of each. The field has the same
+    name.
+    """
     sort: str = ""
     tags: tuple[str, ...] = ()
 
     @property
     def method(self) -> str:
+        """The method that lists the skills of the page."""
         return "search_skills" if self.q else "list_skills"
 
     @property
     def order(self) -> str:
-        """The order of the rows: the best match for a search, otherwise the most used."""
+        """The order of the rows: a valid `sort`, else the best match for a search, else the most used."""
         if self.sort in SORTS and (self.q or self.sort != "best"):
             return self.sort
         return "best" if self.q else "used"
 
     def params(self) -> dict[str, Any]:
-        """Return the params of the method, without a cursor."""
+        """Return the params of `method`, without a cursor."""
         search = {"query": self.q} if self.q else {"detail": "summary"}
         params = {
             **search,
@@ -69,15 +74,16 @@ class Filters(NamedTuple):
         return {name: value for name, value in params.items() if value is not None}
 
     def of_versions(self) -> CatalogueFilter:
-        """Return the filter of the registry, without the status. Raise InvalidParams if a tag is not valid."""
+        """Return the filter of versions without the status. Raise InvalidParams if a tag is invalid."""
         facts = Facts(language=cast(SkillLanguage, self.lang), flags=self._values())
         return filter_of(self.ns, self.kind, self.tags, facts)
 
     def _values(self) -> tuple[tuple[str, bool], ...]:
+        """Return the names of the set boolean filters, with their values."""
         return tuple((name, FLAGS[name].offered) for name in self.flags)
 
     def fields(self) -> list[tuple[str, str]]:
-        """Return the names and values of the fields of the address."""
+        """Return the fields of the address as pairs of name and value. Empty fields are left out."""
         texts = ("q", self.q), ("ns", self.ns), ("kind", self.kind), ("lang", self.lang), ("status", self.status)
         flags = [(name, _field(name)) for name in self.flags]
         return [field for field in (*texts, *flags, ("sort", self.sort)) if field[1]] + [
@@ -85,7 +91,7 @@ class Filters(NamedTuple):
         ]
 
     def address(self, cursor: str = "", **changes: Any) -> str:
-        """Return the address of the page with changed fields."""
+        """Return the address of the page with some fields changed."""
         # A page has about 200 of these addresses. `urlencode` takes four times as long.
         fields = [f"{name}={quote_plus(value)}" for name, value in self._replace(**changes).fields()]
         if cursor:
@@ -93,7 +99,7 @@ class Filters(NamedTuple):
         return f"/?{'&'.join(fields)}" if fields else "/"
 
     def set_filters(self) -> list[tuple[str, str]]:
-        """Return the words of each filter that is set, and the address without this filter."""
+        """Return a pair for each filter that is set: its words, and the address without it."""
         words: list[tuple[str, dict[str, Any]]] = [
             (f"namespace {self.ns}", {"ns": ""}),
             (f"kind {self.kind}", {"kind": ""}),
@@ -106,16 +112,17 @@ class Filters(NamedTuple):
 
 
 def _without(values: tuple[str, ...], left_out: str) -> tuple[str, ...]:
+    """Return the values except for `left_out`."""
     return tuple(value for value in values if value != left_out)
 
 
 def _field(flag: str) -> str:
-    """Return the value of the field of a boolean filter."""
+    """Return the value that a set boolean filter has in the address."""
     return "1" if FLAGS[flag].offered else "no"
 
 
 def filters_of(query: Mapping[str, str], tags: list[str]) -> Filters:
-    """Return the filters of an address. Values that no filter knows are left out."""
+    """Return the filters of an address. Unknown values are left out. `tags` are the values of the field `tag`."""
     q = " ".join(query.get("q", "").split())[:MOST_QUERY].replace("\x00", "")
     statuses = SEARCHED_STATUSES if q else tuple(STATUSES)
     return Filters(
@@ -131,12 +138,13 @@ def filters_of(query: Mapping[str, str], tags: list[str]) -> Filters:
 
 
 def _known(query: Mapping[str, str], name: str, values: Any) -> str:
+    """Return the value of a field, or "" if it is not one of `values`."""
     value = query.get(name, "")
     return value if value in values else ""
 
 
 class Choice(NamedTuple):
-    """A value of a filter: its words, the number of skills, and the address that sets or removes it."""
+    """A value of a filter: its words, the number of skills with it, and the address that sets or removes it."""
 
     words: str
     number: int | None
@@ -145,12 +153,16 @@ class Choice(NamedTuple):
 
 
 class Facet(NamedTuple):
+    """A filter of the page, with its values."""
+
     title: str
     choices: list[Choice]
 
 
 def facets_of(filters: Filters, facets: Facets) -> list[Facet]:
-    """Return the filters of the page with their counts. A filter that would not select anything is left out."""
+    """Return the filters of the page with the counts of their values. Filters that would select nothing are left
+    out.
+    """
     trust = [choice for name in FLAGS for choice in _flag_choices(filters, facets.of(name), name)]
     groups = [
         Facet("Kind", _choices(filters, facets.kind, "kind", {kind: (kind, kind) for kind in KINDS})),
@@ -162,13 +174,18 @@ def facets_of(filters: Filters, facets: Facets) -> list[Facet]:
 
 
 def _pairs(words: Mapping[str, str]) -> dict[Any, tuple[str, str]]:
+    """Return the words by the value of a facet, in the form that `_choices` takes."""
     return {key: (key, text) for key, text in words.items()}
 
 
 def _choices(
     filters: Filters, counts: list[FacetValue], field: str, words: Mapping[Any, tuple[str, str]]
 ) -> list[Choice]:
-    """Return the choices of a filter. A value that all skills of the page have selects nothing, and is left out."""
+    """Return the choices of the filter `field`. `words` has the value in the address and the words of each counted
+    value.
+
+    A value that all skills of the page have selects nothing, and is left out.
+    """
     current = getattr(filters, field)
     choices = []
     for facet in counts:
@@ -186,7 +203,7 @@ def _choices(
 
 
 def _flag_choices(filters: Filters, counts: list[FacetValue], name: str) -> list[Choice]:
-    """Return the choice of a boolean filter, or [] if it is not set and would select nothing."""
+    """Return the choice of the boolean filter `name`, or [] if it is not set and would select nothing."""
     flag = FLAGS[name]
     number = next((facet.count for facet in counts if facet.value is flag.offered), None)
     if name in filters.flags:
@@ -198,7 +215,9 @@ def _flag_choices(filters: Filters, counts: list[FacetValue], name: str) -> list
 
 
 class Branch(NamedTuple):
-    """A namespace of the tree. `number` is None for the namespaces above the current one."""
+    """A namespace in the tree of the page. `number` counts its skills, or is None for the current one and those above
+    it.
+    """
 
     words: str
     number: int | None
@@ -208,7 +227,9 @@ class Branch(NamedTuple):
 
 
 def branches_of(filters: Filters, counts: list[FacetValue]) -> list[Branch]:
-    """Return the namespaces above the current one, the current one, and those one level below, by name."""
+    """Return the namespaces above the current one, the current one, and its children by name. `counts` are those of the
+    children.
+    """
     branches = [Branch("All", None, filters.address(ns=""), 0, is_current=not filters.ns)]
     parts = filters.ns.split(".") if filters.ns else []
     for depth in range(1, len(parts) + 1):
@@ -221,7 +242,7 @@ def branches_of(filters: Filters, counts: list[FacetValue]) -> list[Branch]:
 
 
 def tags_of(filters: Filters, counts: list[FacetValue], most: int = 16) -> list[Choice]:
-    """Return the tags: those that are set, then the most frequent others."""
+    """Return at most `most` tags: those that are set, then the most frequent others."""
     numbers = {str(facet.value): facet.count for facet in counts}
     chosen = {tag.lower() for tag in filters.tags}
     choices = []

@@ -50,8 +50,7 @@ T = TypeVar("T")
 async def while_connected(receive: Any, work: Coroutine[Any, Any, T]) -> T:
     """Return the result of `work`. If the client disconnects first, cancel `work` and raise ClientGone.
 
-    A statement that the database executes already is not interrupted. Later statements and the rendering are left out.
-    Call this function only for requests without a body.
+    The database still completes a statement that has begun. Call this function only for requests without a body.
     """
     working = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(disconnected(receive))
@@ -76,7 +75,7 @@ _FIRST_SKILL = "text.csv.profile"
 
 
 class Row(NamedTuple):
-    """A skill of the list."""
+    """A skill in the list of the catalogue."""
 
     name: str
     version: str
@@ -84,7 +83,7 @@ class Row(NamedTuple):
     is_prerelease: bool
     text: Markup
     found_in: Markup | None
-    """The words of SKILL.md that the search has found, if the description does not have them."""
+    """The part of SKILL.md that matches the search, if the description does not match."""
     kind: str
     tags: list[Choice]
     labels: list[str]
@@ -103,6 +102,7 @@ async def show(request: PageRequest) -> Page:
 
 
 async def _page(request: PageRequest) -> Page:
+    """Return the catalogue page for the filters in the address."""
     filters = filters_of(request.query, request.query_values("tag"))
     access.require(request.identity, "read")
     cursor, params = request.query.get("cursor", ""), filters.params()
@@ -140,6 +140,7 @@ async def _page(request: PageRequest) -> Page:
 
 
 def _row(filters: Filters, skill: SkillRow | FoundSkill) -> Row:
+    """Return the row of a skill from a result of list_skills or search_skills."""
     entry = cast("CatalogueEntry", skill.catalogue)
     snippet = (or_none(skill.snippet) or "") if isinstance(skill, FoundSkill) else ""
     description = skill.description
@@ -172,7 +173,7 @@ def _row(filters: Filters, skill: SkillRow | FoundSkill) -> Row:
 
 
 def marked(snippet: str) -> Markup:
-    """Return a snippet of search_skills as HTML, with the words between « and » as `<mark>`."""
+    """Return a snippet of search_skills as HTML, with each text in « » as `<mark>`."""
     parts = []
     end = 0
     text = snippet[:_LONGEST_SNIPPET]
@@ -184,11 +185,12 @@ def marked(snippet: str) -> Markup:
 
 
 def unmarked(snippet: str) -> str:
+    """Return a snippet without the marks « and »."""
     return snippet.replace("«", "").replace("»", "")
 
 
 async def _others(request: PageRequest, filters: Filters) -> list[Choice]:
-    """Return the statuses that only publishers and reviewers see, with the number of versions in each."""
+    """Return choices for the statuses that only publishers and reviewers see, with the number of versions in each."""
     if filters.q or not (request.may("publish") or request.may("review")):
         return []
     identity, selection, counts = request.identity, filters.of_versions(), request.site.core.catalogue.counts
@@ -198,45 +200,45 @@ async def _others(request: PageRequest, filters: Filters) -> list[Choice]:
 
 
 async def _everything(request: PageRequest) -> tuple[int, bool]:
-    """Return the number of all skills, and whether there are more."""
+    """Return the number of skills that the caller sees without filters, and whether the number is a lower bound."""
     page = await request.do(list_skills, ListSkills(limit=1, counts=True))
     return or_none(page.total) or 0, page.total_is_more is True
 
 
 class Steps(NamedTuple):
-    """The first steps on a new server."""
+    """The first steps that the page proposes on a new server."""
 
     runs: str
-    """A skill to run first, or ""."""
+    """The name of a skill to run first, or ""."""
     needs_token: bool
     """Whether an admin should create a token first."""
     is_open: bool
-    """Whether every caller is admitted without a login."""
+    """Whether the server admits all callers without a login."""
 
 
 async def _steps(request: PageRequest, filters: Filters) -> Steps | None:
-    """Return the first steps until a user has published a skill or has hidden the steps."""
+    """Return the first steps, or None if a user has published a skill, hidden the steps, or set a filter."""
     if request.known is None or filters.address() != "/" or cookie_of(request.headers, STEPS_COOKIE) == "off":
         return None
     if await request.site.core.first_skills.exist():
         return None
     try:
         await request.do(describe_skill, DescribeSkill(name=_FIRST_SKILL, detail="manifest"))
-        first = _FIRST_SKILL
+        first_skill = _FIRST_SKILL
     except SkilleryError:
-        first = ""
+        first_skill = ""
     is_open = request.visit.session is None
-    return Steps(first, request.may("admin") and not is_open, is_open)
+    return Steps(first_skill, request.may("admin") and not is_open, is_open)
 
 
 async def hide_steps(request: PageRequest) -> SeeOther:
-    """Hide the first steps in this browser."""
+    """Hide the first steps in this browser, by a cookie."""
     await request.form()
     return SeeOther("/", None, (request.visit.cookies.setting(STEPS_COOKIE, "off", _YEAR),))
 
 
 def route(site: Site) -> Route:
-    """Return the route of the catalogue. `GET /` answers programs with JSON."""
+    """Return the route of the catalogue. `GET /` answers programs with links to the APIs as JSON."""
     page = page_route(site, "/", (), {"GET": show, "POST": hide_steps}, for_visitors=True)
 
     async def answer(scope: Any, receive: Any, send: Any, headers: dict[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""Uploads for publishing: the files of a folder or an archive, kept for an hour as a blob of the user."""
+"""Uploads for publishing: the files of a folder or an archive, stored for an hour as a blob of the user."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from skillery.web.frame import PageRequest
 from skillery.web.uploads import UploadedFile, read_multipart
 
 MOST_BYTES = 64_000_000
-"""Bytes of an upload, and of the files in it."""
+"""The maximum number of bytes of an upload, and of all unpacked files in it."""
 MOST_FILES = 10_000
 KEPT = timedelta(hours=1)
 _KIND = "application/x-skillery-upload"
@@ -40,27 +40,28 @@ class Bundle(msgspec.Struct):
 
     files: list[Entry]
     skipped: int = 0
-    """Hidden files and caches that were left out."""
+    """The number of hidden files and caches that were left out."""
 
     def find(self, path: str) -> bytes | None:
+        """Return the content of a file, or None."""
         return next((file.content for file in self.files if file.path == path), None)
 
     @property
     def manifests(self) -> int:
-        """The number of skill.toml files."""
+        """The number of files named skill.toml."""
         return sum(file.path.rpartition("/")[2] == "skill.toml" for file in self.files)
 
     def as_zip(self) -> bytes:
-        """Return the files as an archive, for an import."""
-        made = io.BytesIO()
-        with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
+        """Return the files as a zip archive, for an import."""
+        archive_bytes = io.BytesIO()
+        with zipfile.ZipFile(archive_bytes, "w", zipfile.ZIP_DEFLATED) as archive:
             for file in self.files:
                 archive.writestr(zipfile.ZipInfo(file.path), file.content)
-        return made.getvalue()
+        return archive_bytes.getvalue()
 
 
 async def receive(request: PageRequest) -> Bundle:
-    """Return the files of a sent form: those of a folder, or those in an archive.
+    """Return the files of a sent form: those of a folder, or those in a single archive.
 
     Raise the errors of `read_multipart`. Raise InvalidArchive or ArchiveTooLarge if the archive cannot be read.
     """
@@ -89,12 +90,13 @@ async def receive(request: PageRequest) -> Bundle:
 
 
 def _bundle_of(entries: list[Entry]) -> Bundle:
-    kept = [entry for entry in entries if _is_kept(entry.path)]
-    paths = [entry.path for entry in kept]
+    """Return the files without hidden ones and caches. A common top folder is removed from the paths."""
+    published = [entry for entry in entries if _is_kept(entry.path)]
+    paths = [entry.path for entry in published]
     root = paths[0].partition("/")[0] if paths else ""
     if root and all(path.startswith(f"{root}/") for path in paths):
-        kept = [Entry(entry.path[len(root) + 1 :], entry.content) for entry in kept]
-    return Bundle(kept, len(entries) - len(kept))
+        published = [Entry(entry.path[len(root) + 1 :], entry.content) for entry in published]
+    return Bundle(published, len(entries) - len(published))
 
 
 def _is_kept(path: str) -> bool:
@@ -103,19 +105,19 @@ def _is_kept(path: str) -> bool:
 
 
 def _unpacked(archive: Archive) -> list[Entry]:
-    """Return the files in an archive. Links are left out. Raise InvalidArchive."""
+    """Return the files in an archive. Links are left out. Raise InvalidArchive if a file cannot be read."""
     return [Entry(entry.path, archive.read(entry)) for entry in archive.entries if not entry.target]
 
 
 async def keep(request: PageRequest, bundle: Bundle) -> str:
-    """Store an upload for an hour. Return its id, which only the user can use."""
+    """Store an upload for an hour. Return its blob id, which only its user can use."""
     content = await asyncio.to_thread(msgspec.msgpack.encode, bundle)
     blob = await request.site.core.blobs.create_blob(request.identity, content, _KIND, KEPT)
     return blob.blob_id
 
 
 async def find(request: PageRequest, upload: str) -> tuple[Bundle, str]:
-    """Return an upload of the user and its digest. Raise BlobNotFound if the upload does not exist."""
+    """Return an upload of the user and its digest. Raise BlobNotFound if the user has no such upload."""
     blob = await request.site.core.blobs.find_blob(request.identity, upload)
     if blob.kind != _KIND or blob.owner != request.identity.name:
         raise BlobNotFound(

@@ -1,4 +1,4 @@
-"""An upload as a skill: its problems at their lines, its checks, and its differences from the preceding version."""
+"""An upload as a skill: its problems with their lines, its checks, and its differences from the earlier version."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _VERSION = re.compile(r'^version\s*=\s*(["\']).*?\1', re.MULTILINE)
 
 
 class Problem(NamedTuple):
-    """A problem of an upload, with the line of the file."""
+    """A problem of an upload. `text` is the line in the file, and `advice` is TOML to write instead."""
 
     message: str
     file: str
@@ -44,25 +44,30 @@ class Problem(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """What the server says about an upload."""
+    """The results of checking an upload."""
 
     name: str
     version: str
     problems: list[Problem]
     result: CheckedSkill | None
-    """The result of check_skill, or None if it has failed."""
+    """The result of check_skill, or None if check_skill raised an error."""
     failure: dict[str, Any]
-    """`data` of the error of check_skill, with findings and examples."""
+    """The `data` of the error of check_skill, with findings and examples."""
     rights: list[Right]
     against: str | None
+    """The version that the upload is compared with."""
     files: list[FileDiff]
     more_files: int
+    """The number of changed files that are not in `files`."""
     next_versions: list[str]
-    """Free versions, if the version is taken."""
+    """Free versions, if the version of the upload exists already."""
 
 
 def params_of(bundle: Bundle) -> CheckSkill:
-    """Return the params of check_skill and create_skill. Raise InvalidManifest if skill.toml is not valid TOML."""
+    """Return the params of check_skill and create_skill for an upload.
+
+    Raise InvalidManifest if skill.toml is not valid TOML.
+    """
     manifest = toml_manifest(bundle.find("skill.toml") or b"")
     skill_md = (bundle.find("SKILL.md") or b"").decode("utf-8", "replace")
     files = []
@@ -75,7 +80,7 @@ def params_of(bundle: Bundle) -> CheckSkill:
 
 
 def with_version(bundle: Bundle, version: str) -> Bundle:
-    """Return the bundle with another version in skill.toml. Raise ValueError if skill.toml has no such line."""
+    """Return the upload with another version in skill.toml. Raise ValueError if skill.toml has no line to change."""
     text = (bundle.find("skill.toml") or b"").decode("utf-8")
     changed = _VERSION.sub(f'version = "{version}"', text, count=1)
     if tomllib.loads(changed).get("version") != version:
@@ -85,6 +90,7 @@ def with_version(bundle: Bundle, version: str) -> Bundle:
 
 
 async def check(request: PageRequest, bundle: Bundle) -> Checked:
+    """Return the results of check_skill and the differences. Raise Busy or Unavailable; other errors are results."""
     checked = Checked("", "", [], None, {}, [], None, [], 0, [])
     try:
         params = await asyncio.to_thread(params_of, bundle)
@@ -115,6 +121,7 @@ async def check(request: PageRequest, bundle: Bundle) -> Checked:
 
 
 def _problem(bundle: Bundle, problem: dict[str, Any]) -> Problem:
+    """Return a problem with the line of its file. If only a path in skill.toml is known, find its line."""
     file = str(problem.get("file") or "skill.toml")
     line = problem.get("line")
     path = problem.get("path")
@@ -129,7 +136,7 @@ def _problem(bundle: Bundle, problem: dict[str, Any]) -> Problem:
 
 
 def _next_versions(patch: str) -> list[str]:
-    """Return the next patch, minor and major version."""
+    """Return the next patch, minor and major version. `patch` is the next patch version."""
     match = re.match(r"(\d+)\.(\d+)\.(\d+)", patch)
     if match is None:
         return [patch]
@@ -138,7 +145,7 @@ def _next_versions(patch: str) -> list[str]:
 
 
 async def _with_differences(request: PageRequest, bundle: Bundle, checked: Checked) -> Checked:
-    """Add the differences from the latest version, or from the version that `permissions_diff` names."""
+    """Return the results with the differences from the version `against`, or else from the latest version."""
     try:
         skill = await describe(request, checked.name, checked.against)
     except SkilleryError:
@@ -168,6 +175,7 @@ def _digest(content: bytes) -> str:
 def _diff(
     path: str, old: SkillFileEntry | None, before: str | None, content: bytes | None, budget: WordBudget
 ) -> FileDiff:
+    """Return the differences of one file. `before` is its old text, or None if it is not text or too large."""
     change: Change = "added" if old is None else "removed" if content is None else "changed"
     note = diff = text = ""
     try:

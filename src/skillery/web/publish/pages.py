@@ -1,4 +1,4 @@
-"""`/publish`: users drop a folder or an archive, see what the server says, and publish it."""
+"""`/publish`: users upload a folder or an archive, see the results of the checks, and publish it."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ def _start(request: PageRequest, problem: str = "", hint: str = "") -> Page:
 
 
 async def receive_upload(request: PageRequest) -> Page | SeeOther:
+    """Store the uploaded files, and redirect to the page of the upload."""
     if not is_multipart(request.headers):
         await request.form()
         return _start(request, "Choose a folder or an archive first.")
@@ -56,20 +57,22 @@ async def show_upload(request: PageRequest) -> Page:
 
 
 async def _upload(request: PageRequest, problem: str = "") -> Page:
+    """Return the page of an upload: the check of one skill, or the form of an import."""
     upload = request.parameter("upload")
     bundle, digest = await bundles.find(request, upload)
     status = 400 if problem else 200
     address = path_of("publish", upload)
-    shared: dict[str, Any] = {"address": address, "digest": digest, "bundle": bundle, "problem": problem}
+    values_of_both: dict[str, Any] = {"address": address, "digest": digest, "bundle": bundle, "problem": problem}
     if bundle.find("skill.toml") is None:
         count = sum(file.path.rpartition("/")[2] == "SKILL.md" for file in bundle.files)
-        values = {**shared, "skills": count, "manifests": bundle.manifests}
+        values = {**values_of_both, "skills": count, "manifests": bundle.manifests}
         return Page("publish_import.html", "Import", values, "publish", status)
     checked = await check(request, bundle)
-    return Page("publish_check.html", "Check and publish", {**shared, "checked": checked}, "publish", status)
+    return Page("publish_check.html", "Check and publish", {**values_of_both, "checked": checked}, "publish", status)
 
 
 async def change_upload(request: PageRequest) -> Page | SeeOther:
+    """Publish the upload, save it as a draft, import it, or change its version, by the action of the form."""
     form = await request.form()
     request.require("publish")
     bundle, digest = await bundles.find(request, request.parameter("upload"))
@@ -99,6 +102,7 @@ async def change_upload(request: PageRequest) -> Page | SeeOther:
 
 
 async def _import(request: PageRequest, bundle: Bundle, namespace: str) -> Page:
+    """Import all skills of an upload into a namespace. Return the page with the report of each skill."""
     importer = request.site.core.importer
     begun: Begun | None = None
     summary: Summary | None = None
@@ -127,6 +131,7 @@ async def _import(request: PageRequest, bundle: Bundle, namespace: str) -> Page:
 
 
 def _error(error: Any) -> str:
+    """Return the message of an error of an import, or "" if there is none."""
     if isinstance(error, SkilleryError):
         return message_of(error)
     return "" if error is None else "An error happened on the server."

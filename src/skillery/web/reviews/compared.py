@@ -1,4 +1,4 @@
-"""A version compared with an earlier one, in the order of danger: permissions, instructions, files."""
+"""A version compared with an earlier one, in the order of risk: permissions, instructions, files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ RightKind = Literal["more", "less", "same"]
 
 
 class Right(NamedTuple):
-    """A permission, or a limit. `tick` is the value of its tick box: a reviewer confirms each new permission."""
+    """A permission or a limit as a page shows it.
+
+    `tick` is the value of its tick box: a reviewer confirms each new permission.
+    """
 
     words: str
     value: str
@@ -46,33 +49,36 @@ class Right(NamedTuple):
 
 
 class Compared(NamedTuple):
+    """The differences of a version from an earlier version."""
+
     against: str | None
     """The earlier version, or None for a first version."""
     rights: list[Right]
     runtime: list[ManifestChange]
-    """Changed values of the manifest that say how code runs: limits, packages, entrypoint."""
+    """Changed manifest values that say how code runs: limits, packages, entrypoint."""
     texts: list[ManifestChange]
-    """Changed values of the manifest that models read."""
+    """Changed manifest values that models read."""
     others: list[ManifestChange]
     instructions: FileDiff | None
     files: list[FileDiff]
     left_out: int
+    """The number of changed files that are not in `files`."""
 
 
 async def compare(request: PageRequest, name: str, old: str, new: str, skill_md: str) -> Compared:
-    """Return what `new` changes. `skill_md` is SKILL.md of `new`.
+    """Return the changes from the version `old` to the version `new`. `skill_md` is the SKILL.md of `new`.
 
     Raise NotFound if the caller does not see one of the versions.
     """
     kept, digests = request.site.texts.kept, await _digests(request, name, old, new)
     if digests is not None and (known := kept.get(_key(name, old, new, *digests))) is not None:
-        shown: Compared = known
-        return shown
+        compared: Compared = known
+        return compared
     diff = await request.do(diff_versions, DiffVersions(name=name, from_version=old, to_version=new))
-    shown = await COMPARISONS.run(_compared, old, diff, skill_md)
+    compared = await COMPARISONS.run(_compared, old, diff, skill_md)
     # The digests of the result: a development version may have changed since they were read.
-    kept.keep(_key(name, old, new, diff.old.digest, diff.new.digest), shown, _size(shown))
-    return shown
+    kept.keep(_key(name, old, new, diff.old.digest, diff.new.digest), compared, _size(compared))
+    return compared
 
 
 def _key(*parts: str) -> Key:
@@ -89,6 +95,7 @@ async def _digests(request: PageRequest, name: str, old: str, new: str) -> tuple
 
 
 def _compared(old: str, diff: VersionsDiff, skill_md: str) -> Compared:
+    """Return the result of diff_versions in the form of a page."""
     by_kind: dict[str, list[ManifestChange]] = {"runtime": [], "texts": [], "others": []}
     for change in diff.manifest:
         first = change.path.partition(".")[0].partition("[")[0]
@@ -107,33 +114,35 @@ def _compared(old: str, diff: VersionsDiff, skill_md: str) -> Compared:
 
 
 def with_renames(changes: Iterable[FileChange]) -> list[FileChange]:
-    """Return the changes of diff_versions, with each renamed file as one change instead of two."""
+    """Return the changes of diff_versions, with an added and a removed file of equal content as one rename."""
     removed: dict[str, list[FileChange]] = {}
     for change in changes:
         if change.change == "removed" and change.old:
             removed.setdefault(change.old.sha256, []).append(change)
     merged: list[FileChange] = []
-    gone: set[str] = set()
+    renamed_paths: set[str] = set()
     for change in changes:
-        before = removed.get(change.new.sha256) if change.change == "added" and change.new else None
-        if before:
-            was = before.pop(0)
-            gone.add(was.path)
-            merged.append(replace(change, change="renamed", old=was.old, diff="", note=f"Before: {was.path}"))
+        candidates = removed.get(change.new.sha256) if change.change == "added" and change.new else None
+        if candidates:
+            old_change = candidates.pop(0)
+            renamed_paths.add(old_change.path)
+            merged.append(
+                replace(change, change="renamed", old=old_change.old, diff="", note=f"Before: {old_change.path}")
+            )
         else:
             merged.append(change)
-    return [change for change in merged if change.change != "removed" or change.path not in gone]
+    return [change for change in merged if change.change != "removed" or change.path not in renamed_paths]
 
 
 def _size(compared: Compared) -> int:
-    """Return about the number of bytes that a comparison takes in memory."""
+    """Return an estimate of the bytes that a comparison takes in memory."""
     files = [*compared.files, *([compared.instructions] if compared.instructions else [])]
     values = [*compared.runtime, *compared.texts, *compared.others]
     return 1000 + sum(map(size_of, files)) + sum(len(str(value)) + 500 for value in values)
 
 
 def first_version(manifest: dict[str, Any]) -> Compared:
-    """Return the comparison of a first version: all its permissions are new."""
+    """Return the comparison of a first version: all permissions of its manifest are new."""
     permissions, runtime = manifest.get("permissions") or {}, manifest.get("runtime") or {}
     names = PermissionNames(tuple(permissions.get("network") or ()), tuple(permissions.get("secrets") or ()))
     added = replace(names, workspace=runtime.get("workspace") is True and bool(names))
@@ -141,7 +150,7 @@ def first_version(manifest: dict[str, Any]) -> Compared:
 
 
 def rights_of(added: PermissionNames, removed: PermissionNames = _NOTHING) -> list[Right]:
-    """Return the added and the removed permissions, new ones first."""
+    """Return added and removed permissions in the form of a page, added ones first."""
     rights = [Right("May send to and read from", host, "more", f"network:{host}") for host in added.network]
     rights += [Right("May read the secret", secret, "more", f"secret:{secret}") for secret in added.secrets]
     if added.workspace:
@@ -154,9 +163,9 @@ def rights_of(added: PermissionNames, removed: PermissionNames = _NOTHING) -> li
 
 
 def with_stored(rights: list[Right], stored: PermissionsDiff | None) -> list[Right]:
-    """Return the rights, with new permissions that only the comparison at the time of publishing has found.
+    """Return the rights, preceded by new permissions that only the comparison at publishing has found.
 
-    That comparison considers more versions than one.
+    That comparison considers several earlier versions.
     """
     known = {right.tick for right in rights}
     more = [right for right in rights_of(stored.added if stored else _NOTHING) if right.tick not in known]
@@ -177,7 +186,7 @@ MOST_PACKAGES = 500
 
 
 class Package(NamedTuple):
-    """A package whose locked version differs. None: the version has no such package."""
+    """A package with a changed locked version. None means that the version of the skill does not have the package."""
 
     name: str
     before: str | None
@@ -185,32 +194,38 @@ class Package(NamedTuple):
 
 
 class Dangers(NamedTuple):
-    """What a version may do. Larger permissions come first."""
+    """The permissions, limits, packages and executable files of a version, compared with an earlier version.
+
+    Larger permissions come first.
+    """
 
     rights: list[Right]
     limits: list[Right]
     packages: list[Package]
     is_locked: bool
-    """Whether the version has packages."""
+    """Whether the version has locked packages."""
     runtime: list[ManifestChange]
-    """Other changed values of the manifest that say how code runs."""
+    """Other changed manifest values that say how code runs."""
     executables: list[str]
-    """Files that are executable, and were not in the earlier version."""
+    """Paths of executable files that are not executable files of the earlier version."""
 
     @property
     def news(self) -> list[Right]:
-        """The permissions that a reviewer confirms one by one."""
+        """The new permissions, which a reviewer confirms one by one."""
         return [right for right in self.rights if right.is_more]
 
     @property
     def counts(self) -> tuple[int, int, int]:
-        """The numbers of permissions that are more, less and unchanged."""
+        """The numbers of new, removed and unchanged permissions."""
         more, less = (sum(right.kind == kind for right in self.rights) for kind in ("more", "less"))
         return more, less, len(self.rights) - more - less
 
 
 async def dangers_of(request: PageRequest, new: Skill, old: Skill | None, compared: Compared) -> Dangers:
-    """Return what `new` may do, compared with `old`. Both are results of describe_skill in full."""
+    """Return the permissions, limits, packages and executables of `new`, compared with `old`.
+
+    Both are results of describe_skill with `detail` full.
+    """
     defaults = request.site.core.runner.default_limits
     rights = with_stored(compared.rights, or_none(new.permissions_diff))
     executables = _executables(old)
@@ -225,7 +240,7 @@ async def dangers_of(request: PageRequest, new: Skill, old: Skill | None, compar
 
 
 async def _with_uses(request: PageRequest, name: str, rights: Sequence[Right]) -> list[Right]:
-    """Return the rights with the number of other skills that reach each new host."""
+    """Return the rights. New hosts get a note with the number of other skills that reach the host."""
     hosts = [right.value for right in rights if right.is_more and right.tick.startswith("network:")]
     if not hosts:
         return list(rights)
@@ -245,6 +260,7 @@ def _note_of_uses(count: int, where: str) -> str:
 
 
 def _unchanged(manifest: Mapping[str, Any], rights: Sequence[Right]) -> list[Right]:
+    """Return the permissions of the manifest that are not new."""
     permissions = manifest.get("permissions") or {}
     news = {right.value for right in rights if right.is_more}
     words = {"network": "Reaches", "secrets": "Reads the secret"}
@@ -254,16 +270,18 @@ def _unchanged(manifest: Mapping[str, Any], rights: Sequence[Right]) -> list[Rig
 
 
 def _limits(new: Mapping[str, Any], old: Mapping[str, Any], defaults: Limits) -> list[Right]:
-    """Return the limits of `new` that are above the defaults of this server, and those that `new` no longer raises."""
+    """Return the limits of `new` above the defaults of this server, and those that only `old` has above the
+    defaults.
+    """
     rights = []
     now, before = (((manifest.get("runtime") or {}).get("limits") or {}) for manifest in (new, old))
     for key, (words, unit) in LIMIT_WORDS.items():
-        usual = getattr(defaults, key)
-        value, earlier = now.get(key, usual), before.get(key, usual)
-        if value <= usual and earlier <= usual:
+        default = getattr(defaults, key)
+        value, earlier = now.get(key, default), before.get(key, default)
+        if value <= default and earlier <= default:
             continue
         kind: RightKind = "more" if value > earlier else "less" if value < earlier else "same"
-        note = f"The default of this server is {_amount(usual, unit)}."
+        note = f"The default of this server is {_amount(default, unit)}."
         if kind != "same":
             note += f" The earlier version has {_amount(earlier, unit)}." if old else ""
         rights.append(Right("May use", f"{_amount(value, unit)} {words}", kind=kind, note=note))
@@ -271,18 +289,20 @@ def _limits(new: Mapping[str, Any], old: Mapping[str, Any], defaults: Limits) ->
 
 
 def _amount(value: float, unit: str) -> str:
+    """Return a limit with its unit, for example "2 s"."""
     if unit == "ms":
         return f"{value / 1000:g} s"
     return f"{value:,g} {unit}".strip()
 
 
 def _locked(skill: Skill | None) -> dict[str, str]:
+    """Return the locked version of each package of a skill version."""
     lock = or_none(skill.lock) if skill else None
     return {package.name: package.version for package in (lock.packages if lock else None) or ()}
 
 
 def _packages(new: Skill, old: Skill | None) -> list[Package]:
-    """Return the packages whose versions differ, new packages first."""
+    """Return the packages whose locked versions differ, new packages first."""
     now, before = _locked(new), _locked(old)
     names = [name for name in sorted({*now, *before}) if now.get(name) != before.get(name)]
     packages = [Package(name, before.get(name), now.get(name)) for name in names]
@@ -290,5 +310,5 @@ def _packages(new: Skill, old: Skill | None) -> list[Package]:
 
 
 def _executables(skill: Skill | None) -> dict[str, None]:
-    """Return the paths of the executable files, in order."""
+    """Return the paths of executable files as the keys of a dict, in order."""
     return {file.path: None for file in (or_none(skill.files) if skill else None) or () if file.executable}

@@ -1,4 +1,4 @@
-"""`/review/{name}@{version}`: a reviewer reads a version in the order of danger, and decides about one digest."""
+"""`/review/{name}@{version}`: a reviewer reads a version in the order of risk, and decides about one digest."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ from skillery.web.sending import MOST_WAITING
 from skillery.web.skills.opened import Opened, describe, examples_of, open_version, page_of
 
 MOST_MARKDOWN = 262_144
-"""Bytes of a SKILL.md that are rendered."""
+"""The maximum number of characters of a SKILL.md that are rendered."""
 _MOST_LINES = 20
 _SEVERITIES = {"error": 0, "warning": 1, "info": 2}
 
 
 class Read(NamedTuple):
-    """What a reviewer reads about a version."""
+    """A version with its differences, as a reviewer reads it."""
 
     opened: Opened
     earlier: Opened | None
-    """The version to compare with, or None for a first version."""
+    """The version that it is compared with, or None for a first version."""
     compared: Compared
     dangers: Dangers
 
@@ -54,7 +54,10 @@ async def show_review(request: PageRequest) -> Page:
 
 
 async def open_review(request: PageRequest) -> Opened:
-    """Return the version of the address. Raise NotAllowed for users who neither review nor have published it."""
+    """Return the version in the address.
+
+    Raise NotAllowed if the user neither reviews the skill nor has published the version.
+    """
     opened = await open_version(request, "full")
     is_author = opened.facts.publisher.name == request.identity.name
     if not access.reviews(request.identity, opened.name) and not is_author:
@@ -82,7 +85,10 @@ async def read(request: PageRequest, opened: Opened) -> Read:
 async def page_of_review(
     request: PageRequest, opened: Opened, problems: Mapping[str, str] | None = None, form: Form | None = None
 ) -> Page:
-    """Return the page of a decision. `problems` has the problems of a sent form by the id of the field."""
+    """Return the page of a decision.
+
+    `problems` are messages about the sent form `form`, by the id of the field.
+    """
     contents = await read(request, opened)
     skill, findings = opened.skill, _sorted(or_none(opened.skill.findings) or [])
     files = or_none(skill.files) or []
@@ -119,7 +125,7 @@ async def page_of_review(
 
 
 def why_not(request: PageRequest, opened: Opened) -> str:
-    """Return why the caller does not decide about this version, or ""."""
+    """Return why the caller cannot decide about this version, or ""."""
     if opened.skill.status != "in_review":
         return state_of(opened.skill)
     if access.reviews(request.identity, opened.name):
@@ -130,13 +136,13 @@ def why_not(request: PageRequest, opened: Opened) -> str:
 
 
 def why_no_approval(request: PageRequest, opened: Opened) -> str:
-    """Return why the rules of this server refuse an approval by the caller, or ""."""
+    """Return why the approval rules of this server refuse an approval by the caller, or ""."""
     refusal = request.site.core.publisher.approval.refusal(request.identity, opened.facts.publisher.name)
     return f"You cannot approve this version: {quoted(request.identity.name)} {refusal}." if refusal else ""
 
 
 def state_of(skill: Skill) -> str:
-    """Return what has happened to a version that is no longer in review."""
+    """Return a sentence on the decision about a version that is not in review any more."""
     approval, rejected = or_none(skill.approval), or_none(skill.rejected)
     if approval:
         return f"{approval.by} approved version {skill.version} {ago(approval.at)}."
@@ -146,12 +152,12 @@ def state_of(skill: Skill) -> str:
 
 
 def _sorted(findings: list[CheckFinding]) -> list[CheckFinding]:
-    """Return errors first, then warnings. Waived findings come last."""
+    """Return the findings: errors, then warnings, then infos. Waived findings come last."""
     return sorted(findings, key=lambda finding: (finding.waiver is not None, _SEVERITIES[finding.severity]))
 
 
 async def rendered(request: PageRequest, *versions: Opened | None) -> list[tuple[str, Markup]]:
-    """Return the SKILL.md of each version as HTML, with the number of the version."""
+    """Return pairs of a version number and the SKILL.md of this version as HTML. None is skipped."""
     shown = []
     for version in versions:
         if version is None:
@@ -163,7 +169,7 @@ async def rendered(request: PageRequest, *versions: Opened | None) -> list[tuple
 
 
 async def _line(request: PageRequest, opened: Opened, finding: CheckFinding, number: int) -> str:
-    """Return the line of a file that a finding names, or ""."""
+    """Return the line of the file that a finding names, or "". Only the first findings have one, to limit the reads."""
     if not finding.file or not finding.line or number >= _MOST_LINES:
         return ""
     params = ReadSkillFile(name=opened.name, version=opened.version, path=finding.file)
@@ -182,22 +188,29 @@ _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 
 async def decide(request: PageRequest) -> Page | SeeOther:
+    """Approve or reject the version, or waive a finding, by the action of the form.
+
+    The form has the digest that the reviewer has read. If the version has another digest now, nothing is decided.
+    """
     form = await request.form(most_fields=500)
     request.require("review")
     opened = await open_review(request)
     action = form.get("action")
     if action == "waive":
         return await _waive(request, opened, form)
-    seen, digest = form.get("digest"), opened.digest
-    if seen != digest:
-        text = f"Version {opened.version} has other contents now. You have seen {_short(seen)}, it is {_short(digest)}."
+    digest_in_form, digest = form.get("digest"), opened.digest
+    if digest_in_form != digest:
+        digests = f"You have seen {_short(digest_in_form)}, it is {_short(digest)}."
+        text = f"Version {opened.version} has other contents now. {digests}"
         # The ticks were given for other contents.
-        kept = Form((("note", form.get("note")),))
-        return await page_of_review(request, opened, {"permissions": f"{text} Review the new contents."}, kept)
+        form_with_note = Form((("note", form.get("note")),))
+        return await page_of_review(
+            request, opened, {"permissions": f"{text} Review the new contents."}, form_with_note
+        )
     if opened.skill.status != "in_review":
         return SeeOther(opened.exact, Done(state_of(opened.skill)))
-    if why := why_not(request, opened) or (action == "approve" and why_no_approval(request, opened)):
-        raise NotAllowed(f"you may not decide about {opened.name} {opened.version}", hint=why)
+    if refusal := why_not(request, opened) or (action == "approve" and why_no_approval(request, opened)):
+        raise NotAllowed(f"you may not decide about {opened.name} {opened.version}", hint=refusal)
     if action == "reject":
         return await _reject(request, opened, form)
     if action != "approve":
@@ -231,7 +244,10 @@ async def _reject(request: PageRequest, opened: Opened, form: Form) -> Page | Se
 
 
 async def _failed(request: PageRequest, opened: Opened, form: Form, error: SkilleryError) -> Page | SeeOther:
-    """Return the answer to a refused decision. If another reviewer was faster, say what that reviewer decided."""
+    """Return the answer to a decision that raised `error`.
+
+    If another reviewer has decided first, redirect to a page that says so.
+    """
     again = await open_version(request, "full")
     if again.skill.status != "in_review":
         return SeeOther(again.exact, Done(state_of(again.skill)))
@@ -241,12 +257,15 @@ async def _failed(request: PageRequest, opened: Opened, form: Form, error: Skill
 
 
 async def _waive(request: PageRequest, opened: Opened, form: Form) -> Page | SeeOther:
+    """Create a waiver for a finding, and redirect to the findings. Return the page with the problem if a field is
+    invalid.
+    """
     reason, until = form.get("reason").strip(), form.get("until").strip()
-    place = f"waive-{form.get('number')[:4]}"
+    field = f"waive-{form.get('number')[:4]}"
     if not reason:
-        return await page_of_review(request, opened, {place: "Say why this finding is acceptable."}, form)
+        return await page_of_review(request, opened, {field: "Say why this finding is acceptable."}, form)
     if until and not _DAY.fullmatch(until):
-        return await page_of_review(request, opened, {place: f"{until[:40]!r} is not a day such as 2027-01-31."}, form)
+        return await page_of_review(request, opened, {field: f"{until[:40]!r} is not a day such as 2027-01-31."}, form)
     params = WaiveFinding(
         name=opened.name,
         rule=form.get("rule"),
@@ -258,12 +277,13 @@ async def _waive(request: PageRequest, opened: Opened, form: Form) -> Page | See
     try:
         await request.do(waive_finding, params)
     except SkilleryError as error:
-        return await page_of_review(request, opened, {place: message_of(error)}, form)
+        return await page_of_review(request, opened, {field: message_of(error)}, form)
     address = path_of("review", f"{opened.name}@{opened.version}")
     return SeeOther(f"{address}#findings", Done(f"The finding {form.get('rule')} is waived."))
 
 
 def _short(digest: str) -> str:
+    """Return the first digits of a digest, for a message."""
     return digest.partition(":")[2][:8] or "nothing"
 
 
@@ -271,18 +291,20 @@ def _short(digest: str) -> str:
 
 
 async def show_queue(request: PageRequest) -> Page:
+    """Show the versions in review that the caller may review, oldest first."""
     namespace = request.query.get("ns", "").strip()
     page = await request.do(list_versions, ListVersions(status="in_review", namespace=namespace, limit=MOST_WAITING))
-    mine = [version for version in page.versions if access.reviews(request.identity, version.name)]
+    reviewable = [version for version in page.versions if access.reviews(request.identity, version.name)]
     rows: list[tuple[ListedVersion, dict[str, int] | None]] = []
-    for version in sorted(mine, key=lambda version: version.created_at):
+    for version in sorted(reviewable, key=lambda version: version.created_at):
         rows.append((version, await _facts(request, version) if len(rows) < 30 else None))
-    namespaces = sorted({version.name.partition(".")[0] for version in mine})
+    namespaces = sorted({version.name.partition(".")[0] for version in reviewable})
     values = {"rows": rows, "ns": namespace, "namespaces": namespaces, "is_cut": page.next_cursor is not None}
     return Page("reviews_queue.html", "Review", values, "review")
 
 
 async def _facts(request: PageRequest, version: ListedVersion) -> dict[str, int]:
+    """Return the numbers of new permissions, findings, examples and passed examples of a waiting version."""
     skill = await describe(request, version.name, version.version, "summary")
     difference = or_none(skill.permissions_diff)
     return {
@@ -309,6 +331,7 @@ async def change_waivers(request: PageRequest) -> SeeOther:
 
 
 async def show_diff(request: PageRequest) -> Page | SeeOther:
+    """Show the changes of a version since any other version. A form with `with` and `of` redirects to these two."""
     opened = await open_version(request, "full")
     older = request.query.get("with", "").strip() or request.parameter("older")
     if "with" in request.query:

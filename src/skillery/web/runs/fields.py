@@ -1,4 +1,4 @@
-"""The form of "Try it": fields for the inputs of a skill or the parameters of a tool, and the args of a sent form."""
+"""The form of "Try it": fields for the inputs of a skill or the parameters of a tool, and the args from a sent form."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ from skillery.formats.inputs import Input, InputInvalid, apply_inputs
 from skillery.web.frame import Form
 
 MOST_FIELDS = 200
-"""Inputs with a field. Further inputs are given as JSON."""
+"""The maximum number of inputs with a field. Further inputs are given as JSON."""
 Widget = Literal["text", "area", "radios", "select", "number", "json", "blob"]
 _NUMBER = re.compile(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?")
 
 
 class Field(NamedTuple):
-    """An input of the form. `id` begins the names of its fields: names of inputs could collide with those of a page."""
+    """An input in the form.
+
+    `id` is the prefix of its field names, because the name of an input could be the name of another field of the page.
+    """
 
     id: str
     name: str
@@ -34,22 +37,22 @@ class Field(NamedTuple):
 
 
 class Declared(NamedTuple):
-    """The declared inputs of a call."""
+    """The declared inputs of a skill, or the parameters of a tool."""
 
     inputs: dict[str, Input]
     is_strict: bool
-    """Whether undeclared args are refused."""
+    """Whether undeclared args are a failure."""
 
 
 class Args(NamedTuple):
-    """The args of a sent form, and the problems by the id of the field."""
+    """The args from a sent form, and messages about invalid fields by the id of the field."""
 
     args: dict[str, Any]
     problems: dict[str, str]
 
 
 def fields_of(inputs: Mapping[str, Mapping[str, Any]]) -> list[Field]:
-    """Return the fields of the declared inputs."""
+    """Return the empty fields for declared inputs. `inputs` is `[inputs]` of a manifest."""
     fields = []
     for number, (name, declaration) in enumerate(inputs.items()):
         if number >= MOST_FIELDS:
@@ -77,7 +80,10 @@ def fields_of(inputs: Mapping[str, Mapping[str, Any]]) -> list[Field]:
 
 
 def inputs_of_schema(schema: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the parameters of a tool in the form of `[inputs]`. They are an object of Skill Tools, or JSON Schema."""
+    """Return the parameters of a tool in the form of `[inputs]` of a manifest.
+
+    `schema` is an object of Skill Tools, or JSON Schema.
+    """
     if schema.get("type") == "object" and isinstance(schema.get("properties"), dict):
         required = schema.get("required") or ()
         inputs = {
@@ -97,7 +103,7 @@ def _is_table(value: object) -> bool:
 
 
 def filled(fields: list[Field], args: Mapping[str, Any]) -> tuple[list[Field], dict[str, Any]]:
-    """Return the fields with the values of a call, and the args without a field."""
+    """Return the fields with the values in `args`, and the args that have no field."""
     names = {field.name for field in fields}
     shown = []
     for field in fields:
@@ -115,7 +121,7 @@ def filled(fields: list[Field], args: Mapping[str, Any]) -> tuple[list[Field], d
 
 
 def args_of_form(fields: list[Field], form: Form) -> Args:
-    """Return the args that a form gives. Empty fields are left out. Fields for blobs are read elsewhere."""
+    """Return the args from a form. Empty fields are left out. Blobs are not read here."""
     args: dict[str, Any] = {}
     problems: dict[str, str] = {}
     for field in fields:
@@ -126,10 +132,10 @@ def args_of_form(fields: list[Field], form: Form) -> Args:
             args[field.name] = _value(field, text)
         except ValueError as error:
             problems[field.id] = str(error)
-    more = form.get("more").strip()
-    if more:
+    json_text = form.get("more").strip()
+    if json_text:
         try:
-            value = _json(more)
+            value = _json(json_text)
             if not isinstance(value, dict):
                 raise ValueError('This must be an object, such as {"name": "value"}.')
             args.update(value)
@@ -139,6 +145,7 @@ def args_of_form(fields: list[Field], form: Form) -> Args:
 
 
 def _value(field: Field, text: str) -> Any:
+    """Return the value of a field. Raise ValueError with a message for the user if the text is invalid."""
     if field.widget in {"text", "area"}:
         return text
     if field.widget in {"radios", "select"}:
@@ -159,6 +166,7 @@ def _value(field: Field, text: str) -> Any:
 
 
 def _json(text: str) -> Any:
+    """Return the decoded JSON. Raise ValueError with a message for the user if the text is not JSON."""
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
@@ -171,7 +179,7 @@ def _json(text: str) -> Any:
 
 
 def refused(declared: Declared, fields: Sequence[Field], args: Mapping[str, Any]) -> dict[str, str]:
-    """Return the problems of the args by the id of their field, in the words of the run that would fail."""
+    """Return messages about invalid args by the id of their field, in the words of the run that would fail."""
     ids = {field.name: field.id for field in fields}
     problems: dict[str, str] = {}
     try:

@@ -20,13 +20,15 @@ from skillery.web.skills.raw import HEAD_BYTES, kind_of
 
 MOST_NODES = 200
 MOST_NODES_ASKED = 5000
-"""The most nodes that a reader gets with "show more"."""
+"""The maximum number of nodes after "show more"."""
 MOST_JSON = 1024 * 1024
-"""Bytes of an output that is shown as a tree."""
+"""The maximum size in bytes of an output that is shown as a tree."""
 _LARGE_OUTPUT = {"blob_id", "size_bytes", "preview"}
-"""The members that replace a large output."""
+"""The members of the object that replaces a large output."""
 DEEPEST = 12
+"""The maximum number of levels of a tree."""
 PREVIEWS = 8
+"""The number of files with a preview."""
 TEXT_BYTES = 16 * 1024
 _CSV_ROWS, _CSV_COLUMNS = 100, 50
 _DELIMITERS = ",;\t|"
@@ -34,42 +36,45 @@ _SAMPLE_LINES = 20
 
 
 class Node(NamedTuple):
-    """A value of a JSON document."""
+    """A value of a JSON document, as a node of a tree."""
 
     key: str
     text: str
     nodes: list[Any]
-    """The values inside, of the type Node."""
+    """The shown values inside, of the type Node."""
     left_out: int
+    """The number of values inside that are not shown."""
 
 
 def tree_of(value: Any, most: int = MOST_NODES) -> Node:
-    """Return a JSON value as a tree of at most `most` nodes, upper levels first, and at most twelve levels deep."""
-    return _node("", value, _shares(value, most), 0)
+    """Return a JSON value as a tree of at most `most` nodes and DEEPEST levels. Upper levels come first."""
+    return _node("", value, _shown_counts(value, most), 0)
 
 
-def _shares(value: Any, most: int) -> dict[int, int]:
-    """Return how many values of each object and array are nodes, by the id of the object or array."""
-    shares: dict[int, int] = {}
-    level, left = [value], most - 1
+def _shown_counts(value: Any, most: int) -> dict[int, int]:
+    """Return how many values of each object and array are shown, by the `id()` of the object or array."""
+    shown_counts: dict[int, int] = {}
+    level, nodes_left = [value], most - 1
     for _ in range(DEEPEST):
-        below: list[Any] = []
+        next_level: list[Any] = []
         for container in level:
-            inner = [value for _, value in _pairs(container)][:left]
-            shares[id(container)] = len(inner)
-            left -= len(inner)
-            below += [value for value in inner if isinstance(value, dict | list)]
-        level = below
-    return shares
+            inner = [value for _, value in _pairs(container)][:nodes_left]
+            shown_counts[id(container)] = len(inner)
+            nodes_left -= len(inner)
+            next_level += [value for value in inner if isinstance(value, dict | list)]
+        level = next_level
+    return shown_counts
 
 
 def _pairs(value: Any) -> list[tuple[str, Any]]:
+    """Return the keys and values of an object, or the numbers and elements of an array, or []."""
     if isinstance(value, dict):
         return list(value.items())
     return [(str(number), element) for number, element in enumerate(value)] if isinstance(value, list) else []
 
 
-def _node(key: str, value: Any, shares: dict[int, int], depth: int) -> Node:
+def _node(key: str, value: Any, shown_counts: dict[int, int], depth: int) -> Node:
+    """Return a value as a node. `shown_counts` comes from `_shown_counts`."""
     if not isinstance(value, dict | list):
         return Node(key, json.dumps(value, ensure_ascii=False)[:4000], [], 0)
     pairs = _pairs(value)
@@ -78,13 +83,14 @@ def _node(key: str, value: Any, shares: dict[int, int], depth: int) -> Node:
     words = f"{'object' if isinstance(value, dict) else 'array'} of {len(pairs)}"
     if depth >= DEEPEST:
         return Node(key, f"{words}, not shown: it is {depth} levels deep", [], 0)
-    nodes = [_node(name, child, shares, depth + 1) for name, child in pairs[: shares.get(id(value), 0)]]
+    nodes = [_node(name, child, shown_counts, depth + 1) for name, child in pairs[: shown_counts.get(id(value), 0)]]
     return Node(key, words, nodes, len(pairs) - len(nodes))
 
 
 async def output_of(request: PageRequest, run: RunRecord) -> dict[str, Any]:
-    """Return the output of a run for its page: a tree, the number of nodes in a larger tree, and the blob that has a
-    large output.
+    """Return the template values for the output of a run.
+
+    These are a tree, the node count for "show more", and the address and preview of a large output.
     """
     output = msgspec.json.decode(run.output)
     shown: dict[str, Any] = {"tree": None, "more_nodes": None, "output_blob": None, "output_text": None}
@@ -111,6 +117,7 @@ async def output_of(request: PageRequest, run: RunRecord) -> dict[str, Any]:
 
 
 def _shown(value: Any, most: int) -> dict[str, Any]:
+    """Return the template values of a tree: the tree, and the node count for "show more" or None."""
     tree = tree_of(value, most)
     more = min(most * 5, MOST_NODES_ASKED)
     return {"tree": tree, "more_nodes": more if _is_cut(tree) and more > most else None}
@@ -121,7 +128,7 @@ def _is_cut(node: Node) -> bool:
 
 
 class Preview(NamedTuple):
-    """A file of a run, with its first lines or as a picture."""
+    """A file that a run has written: with its first lines, as a table, as an image, or without a preview."""
 
     name: str
     kind: str
@@ -134,12 +141,12 @@ class Preview(NamedTuple):
 
 
 def names_of(run: RunRecord) -> dict[str, str]:
-    """Return the paths of the files of a run, by the id of the blob."""
+    """Return the paths of the files of a run, by blob id."""
     return {file.blob_id: file.path for file in or_none(run.files) or ()}
 
 
 async def previews_of(request: PageRequest, run: RunRecord) -> list[Preview]:
-    """Return the files and blobs of a run. The first eight have a preview."""
+    """Return the files and blobs that a run has written. The first PREVIEWS have a preview."""
     names = names_of(run)
     previews = []
     for number, blob_id in enumerate(run.output_blobs):
@@ -178,8 +185,9 @@ def _preview(name: str, blob: BlobRow, head: bytes, address: str) -> Preview:
 
 
 def table_of(text: str, *, is_cut: bool) -> list[list[str]]:
-    """Return the first rows of a text with delimiters, or none if it has one column. The last line of a cut text is
-    left out.
+    """Return the first rows of a text with delimiters, or [] if the text has only one column.
+
+    If `is_cut`, the last line is left out, because it may be incomplete.
     """
     if is_cut:
         text = text.rpartition("\n")[0]
@@ -192,7 +200,7 @@ def table_of(text: str, *, is_cut: bool) -> list[list[str]]:
 
 
 def _delimiter(text: str) -> str:
-    """Return the delimiter that most of the first lines have as often as the first line has it, outside quotes."""
+    """Return the delimiter that occurs equally often, outside quotes, in most of the first lines."""
     lines = ["".join(line.split('"')[::2]) for line in text.split("\n", _SAMPLE_LINES)[:_SAMPLE_LINES] if line.strip()]
     counts = {delimiter: [line.count(delimiter) for line in lines] or [0] for delimiter in _DELIMITERS}
     return max(
@@ -230,11 +238,11 @@ WEAKER = {
     "disk_files": "This host does not enforce the number of files of a run.",
     "network": "This host does not enforce the network permissions of a run.",
 }
-"""Sentences for the values of `degraded`."""
+"""A sentence for each value of `degraded`."""
 
 
 class Stage(NamedTuple):
-    """A phase of the time of a run, in the coordinates of the picture."""
+    """A phase of a run's time. `x` and `width` are coordinates in the picture."""
 
     words: str
     ms: float
@@ -243,7 +251,7 @@ class Stage(NamedTuple):
 
 
 class Limit(NamedTuple):
-    """A limit and the used part of it. `used` is "" if it is not measured, `share` is from 0 to 100."""
+    """A limit and its use as texts. `used` is "" if the use is not measured. `share` is in percent."""
 
     words: str
     used: str
@@ -252,34 +260,38 @@ class Limit(NamedTuple):
 
 
 def stages_of(run: RunRecord) -> list[Stage]:
-    """Return the phases of an ended run: queued, prepared, running, collected."""
+    """Return the phases of an ended run in order: queued, prepared, running, collected."""
     if not run.started_at or not run.finished_at or run.duration_ms is None:
         return []
-    used, code = or_none(run.used), run.duration_ms
-    around = max(0.0, (run.finished_at - run.started_at).total_seconds() * 1000 - code)
+    used, running_ms = or_none(run.used), run.duration_ms
+    outside_ms = max(0.0, (run.finished_at - run.started_at).total_seconds() * 1000 - running_ms)
     prepared = used.prepared_ms if used else None
     parts = {"queued": used.queued_ms} if used and used.queued_ms else {}
     if prepared is None:
-        parts |= {"running": code, "prepared and collected": around}
+        parts |= {"running": running_ms, "prepared and collected": outside_ms}
     else:
-        parts |= {"prepared": min(prepared, around), "running": code, "collected": max(0.0, around - prepared)}
-    whole = max(sum(parts.values()), 1.0)
+        parts |= {
+            "prepared": min(prepared, outside_ms),
+            "running": running_ms,
+            "collected": max(0.0, outside_ms - prepared),
+        }
+    total_ms = max(sum(parts.values()), 1.0)
     stages, x = [], 0.0
     for words, ms in parts.items():
-        width = WIDTH * ms / whole
+        width = WIDTH * ms / total_ms
         stages.append(Stage(words, ms, round(x, 1), round(width, 1)))
         x += width
     return stages
 
 
 def limits_of(run: RunRecord) -> list[Limit]:
-    """Return the limits of a run as "used of allowed"."""
+    """Return the limits of a run with their use."""
     limits = msgspec.json.decode(run.limits) or {}
     return [_limit(key, words, limits[key], _used(run, key)) for key, words in LIMITS.items() if key in limits]
 
 
 def _used(run: RunRecord, key: str) -> float | None:
-    """Return what a run has used, in the unit of the limit, or None if it is not measured."""
+    """Return the amount that a run has used of a limit, in the unit of the limit, or None if it is not measured."""
     used = or_none(run.used)
     if key == "timeout_ms":
         return run.duration_ms
@@ -292,6 +304,7 @@ def _used(run: RunRecord, key: str) -> float | None:
 
 
 def _limit(key: str, words: str, allowed: float, used: float | None) -> Limit:
+    """Return a limit with its use as texts. A small use or a large limit gets a better unit."""
     if key == "timeout_ms":
         shown = "" if used is None else duration(used)
         return Limit(words, shown, f"{allowed / 1000:g} s", _share(used, allowed))
@@ -305,4 +318,5 @@ def _limit(key: str, words: str, allowed: float, used: float | None) -> Limit:
 
 
 def _share(used: float | None, allowed: float) -> float:
+    """Return the used part of a limit in percent, at most 100."""
     return 0.0 if used is None or not allowed else round(min(100.0, 100 * used / allowed), 1)

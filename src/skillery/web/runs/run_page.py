@@ -27,9 +27,6 @@ from skillery.web.runs.outputs import WEAKER, WIDTH, limits_of, names_of, output
 from skillery.web.sending import RAW_HEADERS
 from skillery.web.skills.raw import send_raw
 
-# -- `/runs/{id}/events`: the page of a run follows its log as a stream of events, or asks for the next part -----------
-
-
 # -- Colours of logs: the escape sequences of terminals as (class, text) -----------------------------------------------
 
 
@@ -47,10 +44,10 @@ Part = tuple[str, str]
 
 
 def parts_of(text: str) -> list[Part]:
-    """Return a part of a log as texts with their CSS classes: `f0` to `f15` for 16 colours, `b` for bold.
+    """Return a part of a log as pairs of CSS class and text.
 
-    All other sequences are removed: movements of the cursor, titles, links. Of a line that was overwritten with
-    carriage returns, the last text remains.
+    The classes are `f0` to `f15` for 16 colours, and `b` for bold. All other escape sequences are removed: movements of
+    the cursor, titles, links. Of a line that was overwritten with carriage returns, the last text remains.
     """
     shown = _OVERWRITTEN.sub("", text).replace("\\x0d\n", "\n")
     parts: list[Part] = []
@@ -70,6 +67,7 @@ def _add(parts: list[Part], colour: str, is_bold: bool, text: str) -> None:
 
 
 def _after(codes: str, colour: str, is_bold: bool) -> tuple[str, bool]:
+    """Return the colour and boldness after an escape sequence with these codes."""
     if ":" in codes or ";5;" in codes or ";2;" in codes:
         return colour, is_bold  # one of 256 or more colours: not shown
     for code in codes.split(";"):
@@ -87,6 +85,8 @@ def _after(codes: str, colour: str, is_bold: bool) -> tuple[str, bool]:
     return colour, is_bold
 
 
+# -- `/runs/{id}/events`: the page of a run follows its log as a stream of events, or asks for the next part -----------
+
 LIMITS = StreamLimits(of_run=200, of_identity=4, in_all=200)
 """Browsers open at most six connections to a server, so a user with many tabs gets few streams. Pages without a stream
 ask for the log every second. The settings `runs.streams…` apply too.
@@ -95,14 +95,15 @@ _POLL_BYTES = 64 * 1024
 
 
 class Events:
-    """The handler of the events of runs."""
+    """The handler of `/runs/{id}/events`."""
 
     def __init__(self) -> None:
         self._open = OpenStreams(LIMITS)
 
     async def send(self, request: PageRequest) -> Direct:
-        """Send the status, the log and the end of a run as server-sent events. With `?poll`, send the next part of the
-        log as JSON. Raise Busy if too many streams are open.
+        """Send the status, the log and the end of a run as server-sent events.
+
+        With `?poll`, send the next part of the log as JSON. Raise Busy if too many streams are open.
         """
         run_id = request.parameter("id")
         after = offset_of(request.scope, request.headers)
@@ -128,6 +129,7 @@ class Events:
 
 
 async def _next_part(request: PageRequest, run_id: str, after: int) -> Direct:
+    """Return the answer to `?poll`: the part of the log from the offset `after`, as JSON."""
     log = await request.do(read_run_log, ReadRunLog(run_id=run_id, after=after, max_bytes=_POLL_BYTES))
     answer = {
         "status": log.status,
@@ -146,7 +148,7 @@ async def _next_part(request: PageRequest, run_id: str, after: int) -> Direct:
 
 @lru_cache(64)
 def _log_event(part: LogPart) -> bytes:
-    """Return the event of a part. Many readers of a run get the same parts."""
+    """Return the event of a part of a log. Many readers of a run get the same parts, so the events are cached."""
     return event("log", {"parts": parts_of(part.text)}, part.next)
 
 
@@ -158,13 +160,14 @@ _LOG_BYTES = 64 * 1024
 
 
 async def show_run(request: PageRequest) -> Page:
+    """Show a run with its log, output, files, limits, and the call that repeats it."""
     run = await request.do(get_run, GetRun(run_id=request.parameter("id")))
     is_active = run.status in {"queued", "started"}
     log, after, is_cut = await _log(request, run)
     args = await request.read(partial(args_of, identity=request.identity, run_id=run.run_id))
     skill = or_none(run.skill)
     name = f"{skill.name}@{skill.version}" if skill else None
-    mine = run.identity.name == request.identity.name
+    is_own = run.identity.name == request.identity.name
     values = {
         "run": run,
         "is_active": is_active,
@@ -185,14 +188,14 @@ async def show_run(request: PageRequest) -> Page:
         "again": f"{path_of('s', name, 'try')}?run={quote(run.run_id)}" if name and request.may("run") else None,
         "curl": _curl_of(request.server, run, args),
         "python": _python_of(request.server, run, args),
-        "can_cancel": is_active and request.may("run") and (mine or request.may("admin")),
+        "can_cancel": is_active and request.may("run") and (is_own or request.may("admin")),
     }
     title = f"Run of {run.tool or (name or run.method)}"
     return Page("runs_one.html", title, values, "runs")
 
 
 async def _log(request: PageRequest, run: RunRecord) -> tuple[list[tuple[str, str]], int, bool]:
-    """Return the first part of the log, the offset after it, and whether there is more."""
+    """Return the first part of the log, the offset after it, and whether the page omits later parts of an ended log."""
     try:
         log = await request.do(read_run_log, ReadRunLog(run_id=run.run_id, max_bytes=_LOG_BYTES))
     except SkilleryError:
@@ -202,7 +205,7 @@ async def _log(request: PageRequest, run: RunRecord) -> tuple[list[tuple[str, st
 
 
 def _call_of(run: RunRecord, args: str | None) -> dict[str, Any] | None:
-    """Return the params of the call that made a run, or None if its args are unknown."""
+    """Return the params of the call that started a run, or None if its args are unknown."""
     skill = or_none(run.skill)
     if args is None or not skill:
         return None
@@ -211,7 +214,7 @@ def _call_of(run: RunRecord, args: str | None) -> dict[str, Any] | None:
 
 
 def _curl_of(server: str, run: RunRecord, args: str | None) -> str:
-    """Return the call of a run for a shell, or "" if its args are unknown."""
+    """Return a curl command that repeats the run, or "" if its args are unknown."""
     params = _call_of(run, args)
     if params is None:
         return ""
@@ -221,7 +224,7 @@ def _curl_of(server: str, run: RunRecord, args: str | None) -> str:
 
 
 def _python_of(server: str, run: RunRecord, args: str | None) -> str:
-    """Return the call of a run for the Python client, or ""."""
+    """Return Python code that repeats the run, or "" if its args are unknown."""
     params = _call_of(run, args)
     if params is None:
         return ""
@@ -242,6 +245,8 @@ async def change_run(request: PageRequest) -> SeeOther:
 
 
 class _RunFile(NamedTuple):
+    """A blob of a run, in the form that `send_raw` takes."""
+
     blob: BlobRow
     path: str
     core: Any
@@ -260,7 +265,7 @@ class _RunFile(NamedTuple):
 
 
 async def send_blob(request: PageRequest) -> Direct:
-    """Send a blob that a run has written. Raise BlobNotFound if it is not one of this run."""
+    """Send a blob that a run has written, or its log. Raise BlobNotFound for other blobs."""
     run = await request.do(get_run, GetRun(run_id=request.parameter("id")))
     blob_id = request.parameter("blob")
     names = names_of(run)
@@ -291,21 +296,21 @@ async def show_runs(request: PageRequest) -> Page:
         "since": query.get("since", "") if query.get("since") in AGES else "",
         "identity": query.get("identity", "").strip(),
     }
-    kept = {name: value for name, value in filters.items() if value}
+    set_filters = {name: value for name, value in filters.items() if value}
     problem: SkilleryError | None = None
     page = RunPage((), None)
     try:
-        page = await request.do(list_runs, ListRuns(**kept, limit=ROWS, cursor=query.get("cursor", "")))
+        page = await request.do(list_runs, ListRuns(**set_filters, limit=ROWS, cursor=query.get("cursor", "")))
     except (InvalidParams, NotFound) as error:
         problem = error
-    following = f"/runs?{urlencode({**kept, 'cursor': page.next_cursor})}" if page.next_cursor else None
+    next_address = f"/runs?{urlencode({**set_filters, 'cursor': page.next_cursor})}" if page.next_cursor else None
     values = {
         "runs": page.runs,
-        "next": following,
+        "next": next_address,
         "is_first": not query.get("cursor"),
         "filters": filters,
-        "kept": kept,
-        "first": f"/runs?{urlencode(kept)}" if kept else "/runs",
+        "kept": set_filters,
+        "first": f"/runs?{urlencode(set_filters)}" if set_filters else "/runs",
         "statuses": STATUSES,
         "ages": AGES,
         "problem": problem,

@@ -26,6 +26,7 @@ _MOST_FIELDS = 2000
 
 
 async def show_try(request: PageRequest) -> Page:
+    """Show the form of a skill or a tool, filled with an example or with the args of an earlier run."""
     opened = await open_version(request, "full")
     tool = request.query.get("tool", "")
     fields = await _fields(request, opened, tool)
@@ -48,6 +49,7 @@ async def show_try(request: PageRequest) -> Page:
 
 
 async def start_run(request: PageRequest) -> Page | SeeOther:
+    """Start a run with the args of the form, and redirect to its page. If the args are invalid, show the form again."""
     request.require("run")
 
     async def keep(file: UploadedFile, content: AsyncIterator[bytes]) -> str:
@@ -94,7 +96,10 @@ async def start_run(request: PageRequest) -> Page | SeeOther:
 
 
 async def _start(request: PageRequest, opened: Opened, tool: str, args: dict[str, Any], key: str) -> str:
-    """Start a run of the skill or the tool in the background, and return its id."""
+    """Start a run of the skill, or of `tool` if it is not "", in the background. Return the run id.
+
+    `key` is an idempotency key: a form that is sent twice starts one run.
+    """
     if tool:
         call = CallTool(name=tool, skill=opened.name, version=opened.version, args=args, background=True)
         return (await request.do(call_tool, call, key=key or None)).run_id or ""
@@ -103,6 +108,7 @@ async def _start(request: PageRequest, opened: Opened, tool: str, args: dict[str
 
 
 async def _fields(request: PageRequest, opened: Opened, tool: str) -> list[Field]:
+    """Return the empty fields of the skill, or of `tool` if it is not "". Raise NotFound if there is no such tool."""
     if not tool:
         return fields_of(opened.skill.manifest.get("inputs") or {})
     for row in await tools_of(request, opened):
@@ -112,7 +118,7 @@ async def _fields(request: PageRequest, opened: Opened, tool: str) -> list[Field
 
 
 async def _inputs(request: PageRequest, opened: Opened, tool: str) -> Declared:
-    """Return the declared inputs of the skill or the tool, as a run checks them."""
+    """Return the declared inputs of the skill or tool, as a run checks them."""
     if tool:
         parameters = next(row.parameters for row in await tools_of(request, opened) if row.name == tool)
         return Declared(inputs_in(inputs_of_schema(parameters)), is_strict=False)
@@ -122,7 +128,9 @@ async def _inputs(request: PageRequest, opened: Opened, tool: str) -> Declared:
 
 
 async def _blob(request: PageRequest, opened: Opened, field: Field, form: Form) -> str:
-    """Return the id of the blob that the user has chosen: an upload, a pasted text, a file of the skill, or an id."""
+    """Return the id of the blob that the user has chosen: an upload, a pasted text, a file of the skill, or an id. ""
+    if none.
+    """
     uploaded = form.get(f"{field.id}-upload")
     if uploaded:
         return uploaded
@@ -148,6 +156,7 @@ def _page(
     typed: dict[str, str],
     problems: dict[str, str] | None = None,
 ) -> Page:
+    """Return the page of the form. `more` is the JSON of args without a field, `typed` are the other typed fields."""
     manifest = opened.skill.manifest
     permissions = manifest.get("permissions") or {}
     bundled = {

@@ -1,4 +1,4 @@
-"""`/s/{ref}`: what a skill does, how to use it, what it may do, and how it is used."""
+"""`/s/{ref}`: the purpose of a skill, its inputs, its permissions, and its usage."""
 
 from __future__ import annotations
 
@@ -47,25 +47,27 @@ PROVENANCE = {
     "subject": "subject",
     "issuer": "issuer",
 }
-"""Words for the fields of Provenance. The page shows the subject only of a job without a repository."""
+"""Words for the fields of Provenance. The page shows the subject only if the job has no repository."""
 
 
 class Bar(NamedTuple):
-    """A day of the chart, in the coordinates of the picture."""
+    """A day in the chart of runs, in the coordinates of the picture."""
 
     x: int
     y: int
     height: int
     failed: int
-    """Height of the failed runs."""
+    """The height of the part of failed runs."""
 
 
 class MayDo(NamedTuple):
+    """The rights of a version, as the page shows them."""
+
     runs_code: bool
     hosts: list[str]
     secrets: list[str]
     limits: str
-    """The limits in words. "" means the usual limits of the server."""
+    """The limits in words, or "" for the default limits of the server."""
     workspace: bool
     packages: int
 
@@ -75,7 +77,7 @@ async def show_about(request: PageRequest) -> Page:
 
 
 async def about_page(request: PageRequest, values: dict[str, Any] | None = None, status: int = 200) -> Page:
-    """Return the page. `values` replaces values of the template, for a change that was refused."""
+    """Return the page. `values` replaces values of the template, if a change was refused."""
     opened = await open_version(request, "full")
     skill = opened.skill
     skill_md = or_none(skill.skill_md) or ""
@@ -86,7 +88,7 @@ async def about_page(request: PageRequest, values: dict[str, Any] | None = None,
     tools = await _tools(request, opened)
     can_change = may_change(request, opened.name)
     labels = (await request.do(list_labels, ListLabels(name=opened.name, limit=1))).labels if can_change else []
-    more = {
+    defaults = {
         "files_count": len(or_none(skill.files) or ()),
         "inputs": inputs_of(skill.manifest.get("inputs") or {}),
         "first_inputs": FIRST_INPUTS,
@@ -110,11 +112,12 @@ async def about_page(request: PageRequest, values: dict[str, Any] | None = None,
         "problem": None,
         "typed": {},
     }
-    page = page_of(request, opened, "about", "skill_about.html", **{**more, **(values or {})})
+    page = page_of(request, opened, "about", "skill_about.html", **{**defaults, **(values or {})})
     return page._replace(status=status)
 
 
 async def _tools(request: PageRequest, opened: Opened) -> list[Tool]:
+    """Return the tools of a version, or [] for a withdrawn version."""
     try:
         return list(map(tool_of, await tools_of(request, opened, 100)))
     except SkilleryError:
@@ -122,13 +125,13 @@ async def _tools(request: PageRequest, opened: Opened) -> list[Tool]:
 
 
 def _warnings(skill: Skill) -> list[str]:
-    """Return the warnings of the version without those that the page shows as notes."""
+    """Return the warnings of the version, except for those that the page shows as notes."""
     as_notes = tuple(f"{status}: " for status in ("deprecated", "yanked", "rejected") if getattr(skill, status))
     return [warning for warning in skill.warnings if not (as_notes and warning.startswith(as_notes))]
 
 
 def _bars(days: list[Any]) -> list[Bar]:
-    """Return the bars of the chart. A day with runs has a height of at least one pixel."""
+    """Return the bars of the chart, or [] if no day has runs. A day with runs has a bar of at least one pixel."""
     highest = max((day.runs for day in days), default=0)
     if not highest:
         return []
@@ -154,6 +157,7 @@ def _may_do(manifest: Mapping[str, Any], language: Language) -> MayDo:
 
 
 def _limits(limits: Mapping[str, float], language: Language) -> str:
+    """Return the limits in words, for example "256 MiB of memory, 2 processors"."""
     words: dict[str, Callable[[float], str]] = {
         "memory_mb": lambda value: f"{number(value, language)} MiB of memory",
         "cpus": lambda value: _counted(value, "processor", "processors", language),

@@ -1,4 +1,7 @@
-"""`/s/{ref}/versions` and `POST /s/{ref}`: the versions of a skill, and changes of its author, each with an undo."""
+"""`/s/{ref}/versions` and `POST /s/{ref}`: the versions of a skill, and the changes that its publishers make.
+
+Each change has an undo.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ Action = Callable[[PageRequest, Opened, Form], Awaitable[SeeOther]]
 
 
 class _Refused(Exception):
-    """Raised if a field is not valid. The page shows the message at the field."""
+    """Raised if a field of the form is invalid. The page shows the message at the field."""
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(message)
@@ -30,14 +33,15 @@ class _Refused(Exception):
 
 
 async def change(request: PageRequest) -> Page | SeeOther:
+    """Make the change that the action of the form names. If it is refused, return the page with the message."""
     form = await request.form()
     opened = await open_version(request)
     action = form.get("action")
-    made = _ACTIONS.get(action)
-    if made is None:
+    change_version = _ACTIONS.get(action)
+    if change_version is None:
         return await _again(request, form, "", "The form has no known action. Use a button of this page.", 400)
     try:
-        return await made(request, opened, form)
+        return await change_version(request, opened, form)
     except _Refused as refused:
         return await _again(request, form, refused.field, str(refused), 400)
     except (InvalidParams, Conflict) as error:
@@ -45,6 +49,7 @@ async def change(request: PageRequest) -> Page | SeeOther:
 
 
 async def _again(request: PageRequest, form: Form, field: str, message: str, status: int) -> Page:
+    """Return the page of the skill with a message at a field, or at the top if `field` is ""."""
     typed = dict(form.pairs)
     problem = {"field": field, "message": message, "action": form.get("action")}
     return await about_page(request, {"problem": problem, "typed": typed}, status)
@@ -133,6 +138,7 @@ async def _set_visibility(request: PageRequest, opened: Opened, form: Form) -> S
 
 
 def _text(form: Form, field: str, message: str) -> str:
+    """Return a required text of the form. Raise _Refused with `message` if it is empty, or if it is too long."""
     text = form.get(field).strip()
     if not text:
         raise _Refused(field, message)
@@ -167,6 +173,7 @@ _GROUPS: dict[str, VersionGroup] = {
 
 
 async def show_versions(request: PageRequest) -> Page:
+    """Show the versions in three tables, or one of the tables if `?show=` names one."""
     opened = await open_version(request)
     shown = _GROUPS.get(request.query.get("show", ""))
     read = partial(_table, request, opened.name)
@@ -186,6 +193,7 @@ async def show_versions(request: PageRequest) -> Page:
 
 
 async def _table(request: PageRequest, name: str, group: VersionGroup, limit: int, cursor: str) -> VersionTable:
+    """Return a page of one table of versions."""
     work = partial(
         table_of_versions,
         identity=reader_of(request),

@@ -17,12 +17,12 @@ from skillery.web.skills.opened import Opened, exactly, file_path_of, open_versi
 from skillery.web.skills.raw import kind_of
 
 MOST_SHOWN = 1024 * 1024
-"""Bytes of a text that is shown as a whole."""
+"""A text up to this size in bytes is shown completely."""
 FIRST_BYTES = 200_000
-"""Bytes that are shown of a larger text."""
+"""The number of bytes that are shown of a larger text."""
 MOST_LINES = 20_000
 LINES_AT_ONCE = 100
-"""Lines of a block of the viewer. The browser lays out only the blocks that are in view."""
+"""The number of lines in one block. The browser lays out only the blocks that are in view."""
 
 
 class Node(NamedTuple):
@@ -32,7 +32,7 @@ class Node(NamedTuple):
     path: str
     size_bytes: int
     nodes: tuple[Node, ...] | None
-    """None for a file."""
+    """The nodes of a folder, or None for a file."""
     is_open: bool
     """Whether the folder contains the shown file."""
 
@@ -43,6 +43,7 @@ async def show_files(request: PageRequest) -> Page:
 
 
 async def show_file(request: PageRequest) -> Page:
+    """Show a file, or the tree of files if the path is a folder."""
     opened = await open_version(request)
     path = file_path_of(request, f"{opened.name} {opened.version}")
     rows = await _rows(request, opened)
@@ -54,17 +55,19 @@ async def show_file(request: PageRequest) -> Page:
 
 
 async def _rows(request: PageRequest, opened: Opened) -> list[FileRow]:
+    """Return the rows of all files of the version."""
     identity, spec = reader_of(request), exactly(opened.version)
     return (await request.read_page(partial(list_files, identity=identity, name=opened.name, spec=spec)))[1]
 
 
 def _page(request: PageRequest, opened: Opened, rows: list[FileRow], path: str, values: dict[str, Any]) -> Page:
+    """Return the page with the tree of files, opened at `path`."""
     more = {"files_count": len(rows), "tree": _tree(rows, path), "path": path, "total": sum(row[2] for row in rows)}
     return page_of(request, opened, "files", "skill_files.html", part=path or "Files", **more, **values)
 
 
 async def _viewed(request: PageRequest, opened: Opened, file: FoundFile) -> dict[str, Any]:
-    """Return the values of the viewer for one file."""
+    """Return the template values of the viewer for a file. The text is missing if the file is not text."""
     size = file.size_bytes
     wanted = MOST_SHOWN if size <= MOST_SHOWN else FIRST_BYTES
     head = await asyncio.to_thread(_head, request, file, wanted)
@@ -99,7 +102,7 @@ async def _viewed(request: PageRequest, opened: Opened, file: FoundFile) -> dict
 
 
 def _numbered(lines: Sequence[Markup]) -> Markup:
-    """Return lines with their numbers and ids. Joined here and not in the template, for texts with 20,000 lines."""
+    """Return the lines as HTML, each with its number and id. A template would be too slow for 20,000 lines."""
     parts = []
     for start in range(0, len(lines), LINES_AT_ONCE):
         block = lines[start : start + LINES_AT_ONCE]
@@ -110,6 +113,7 @@ def _numbered(lines: Sequence[Markup]) -> Markup:
 
 
 def _head(request: PageRequest, file: FoundFile, most: int) -> bytes:
+    """Return at most the first `most` bytes of a file. Blocking."""
     with file.open(request.site.core.registry.storage) as stream:
         parts = bytearray()
         while len(parts) < most and (chunk := stream.read(most - len(parts))):
@@ -118,7 +122,9 @@ def _head(request: PageRequest, file: FoundFile, most: int) -> bytes:
 
 
 def _decoded(head: bytes, *, is_whole: bool) -> str | None:
-    """Return the text, or None if the bytes are not UTF-8. A cut text may end inside a character."""
+    """Return the bytes as text, or None if they are not UTF-8. Unless `is_whole`, an incomplete last character is left
+    out.
+    """
     try:
         return head.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -128,18 +134,22 @@ def _decoded(head: bytes, *, is_whole: bool) -> str | None:
 
 
 def _tree(rows: list[FileRow], shown: str) -> tuple[Node, ...]:
+    """Return the top nodes of the tree. `shown` is the path of the shown file."""
     folders: dict[str, Any] = {}
     for row in rows:
         *above, name = row.path.split("/")
-        place = folders
+        folder = folders
         for segment in above:
-            place = place.setdefault(segment, {})
-        place[name] = row
+            folder = folder.setdefault(segment, {})
+        folder[name] = row
     return _nodes(folders, "", shown)
 
 
 def _nodes(folder: dict[str, Any], above: str, shown: str) -> tuple[Node, ...]:
-    """Return the nodes of a folder: SKILL.md, then folders, then files."""
+    """Return the nodes of a folder: SKILL.md, then folders, then files. `above` is the path of the folder with a slash.
+
+    `folder` has a row for each file, and a dict for each folder.
+    """
     children = []
     for name, item in folder.items():
         path = f"{above}{name}"

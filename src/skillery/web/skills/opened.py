@@ -1,4 +1,4 @@
-"""One version of a skill, as all pages of a skill show it: title, marks, notes and tabs."""
+"""One version of a skill, as all its pages show it: title, marks, notes and tabs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Opened(NamedTuple):
     skill: Skill
     facts: VersionFacts
     requested: str
-    """The version spec in the address. "" means the latest version."""
+    """The text of the version spec in the address. "" means the latest version."""
 
     @property
     def name(self) -> str:
@@ -45,14 +45,14 @@ class Opened(NamedTuple):
 
     @property
     def exact(self) -> str:
-        """The address of exactly this version."""
+        """The address of the page of this version."""
         return path_of("s", f"{self.name}@{self.version}")
 
 
 def reference_of(request: PageRequest) -> tuple[str, str, VersionSpec]:
-    """Return the name, the text of the version spec and the version spec in the address.
+    """Return the skill name, the text of the version spec, and the version spec in the address.
 
-    Raise SkillNotFound if the name is not valid, and InvalidVersionSpec if the version spec is not valid.
+    Raise SkillNotFound if the name is invalid, and InvalidVersionSpec if the version spec is invalid.
     """
     text = request.parameter("ref")
     try:
@@ -64,8 +64,9 @@ def reference_of(request: PageRequest) -> tuple[str, str, VersionSpec]:
 
 
 async def open_version(request: PageRequest, detail: Literal["summary", "full"] = "summary") -> Opened:
-    """Return the version of the address. Raise SkillNotFound, VersionNotFound or LabelNotFound if the caller sees no
-    such version.
+    """Return the version in the address.
+
+    Raise SkillNotFound, VersionNotFound or LabelNotFound if the caller sees no such version.
     """
     name, wanted, spec = reference_of(request)
     identity = reader_of(request)
@@ -76,14 +77,14 @@ async def open_version(request: PageRequest, detail: Literal["summary", "full"] 
 async def describe(
     request: PageRequest, name: str, version: str | None, detail: Literal["summary", "full"] = "full"
 ) -> Skill:
-    """Return a version, or the latest version. Raise the errors of describe_skill."""
+    """Return the result of describe_skill for a version, or for the latest version if it is None. Raise its errors."""
     return (await request.do(describe_skill, DescribeSkill(name=name, version=version or "", detail=detail))).skill
 
 
 def file_path_of(request: PageRequest, opened_at: str) -> str:
     """Return the path of the file in the address. Raise FileNotInSkill if no bundle can have such a path.
 
-    `opened_at` is the reference of the version, for the message.
+    `opened_at` is the skill and version for the message.
     """
     path = request.parameter("path")
     if path_problem(path) is not None:
@@ -92,18 +93,18 @@ def file_path_of(request: PageRequest, opened_at: str) -> str:
 
 
 def exactly(version: str) -> VersionSpec:
-    """Return the version spec that selects this version only."""
+    """Return the version spec that selects only this version."""
     return Exact(Version.parse(version))
 
 
 def reader_of(request: PageRequest) -> Identity:
-    """Return the caller with its development versions. Raise NotAllowed if the caller may not read."""
+    """Return the caller, with its development versions. Raise NotAllowed if the caller may not read."""
     access.require(request.identity, "read")
     return request.site.core.developer.overlays.of(request.identity)
 
 
 def may_use(request: PageRequest, scope: Scope) -> bool:
-    """Return whether the caller has a scope. Admins have every scope."""
+    """Return whether the caller has a scope. False for a caller without a login."""
     try:
         access.require(request.identity, scope)
     except NotAllowed:
@@ -112,12 +113,15 @@ def may_use(request: PageRequest, scope: Scope) -> bool:
 
 
 def may_change(request: PageRequest, name: str) -> bool:
-    """Return whether the caller publishes this skill."""
+    """Return whether the caller may publish versions of this skill, and so change it."""
     return request.known is not None and access.publishes(request.identity, name)
 
 
 def page_of(request: PageRequest, opened: Opened, tab: str, template: str, *, part: str = "", **values: Any) -> Page:
-    """Return a page of a version. `tab` is the current tab, `part` the start of the title of the page."""
+    """Return a page of a version.
+
+    `tab` is the current tab. `part` is the first part of the page title, or "".
+    """
     skill, name = opened.skill, opened.name
     *above, last = name.split(".")
     counts = opened.facts.counts
@@ -144,13 +148,16 @@ def page_of(request: PageRequest, opened: Opened, tab: str, template: str, *, pa
 
 
 def _runs_address(request: PageRequest, name: str) -> str:
-    """Return the address of the caller's own runs of a skill. Admins see the runs of others without `identity`."""
+    """Return the address of the list with the caller's own runs of a skill.
+
+    An admin sees the runs of all identities, so the address names the identity.
+    """
     mine = {"identity": request.identity.name} if access.is_admin(request.identity) else {}
     return f"/runs?{urlencode({'skill': name, **mine})}"
 
 
 def _exactly_here(request: PageRequest, opened: Opened) -> str:
-    """Return the address of this page for exactly this version."""
+    """Return the address of the current page with the exact version in place of the version spec."""
     path, mark, query = request.address.partition("?")
     if not path.startswith("/s/"):
         return request.address  # a review names one version
@@ -165,31 +172,33 @@ MOST_CHOICES = 50
 
 
 class Input(NamedTuple):
-    """An input. Values are JSON."""
+    """A row in the table of inputs. Values are JSON."""
 
     name: str
     description: str
     type: str
     choices: list[str] | None
-    """The first allowed values. None: all values of the type."""
+    """The first allowed values, or None if all values of the type are allowed."""
     choices_count: int
     default: str | None
     required: bool
 
 
 class Tool(NamedTuple):
+    """A tool of a version, as the page shows it."""
+
     name: str
     description: str
     inputs: list[Input]
 
 
 def inputs_of(declared: Mapping[str, Mapping[str, Any]]) -> list[Input]:
-    """Return the rows of `[inputs]`."""
+    """Return the rows for `[inputs]` of a manifest."""
     return [_input(str(name), declaration) for name, declaration in declared.items()]
 
 
 async def tools_of(request: PageRequest, opened: Opened, limit: int = 1000) -> list[ToolRow]:
-    """Return the tools of a version. Raise the errors of list_tools."""
+    """Return at most `limit` tools of a version. Raise the errors of list_tools."""
     return (await request.do(list_tools, ListTools(skill=f"{opened.name}@{opened.version}", limit=limit))).tools
 
 
@@ -218,16 +227,18 @@ def as_json(value: object) -> str:
 
 
 class ShownExample(NamedTuple):
+    """An example with its expected result in words, and the status of its last run."""
+
     name: str
     expected: str
     status: str
     duration_ms: float | None
     run_id: str | None
-    """None if the caller may not see the run."""
+    """The run of the example, or None if the caller may not see it."""
 
 
 def examples_of(request: PageRequest, opened: Opened) -> list[ShownExample]:
-    """Return the examples of a version with the results of the last check."""
+    """Return the examples of a version, with the results of its last check."""
     checked = {example.name: example for example in or_none(opened.skill.examples) or ()}
     sees_runs = request.known is not None and (
         "admin" in request.known.scopes or request.known.name == opened.facts.publisher.name
@@ -242,6 +253,7 @@ def examples_of(request: PageRequest, opened: Opened) -> list[ShownExample]:
 
 
 def _expected(example: dict[str, Any]) -> str:
+    """Return the expected result of an example in words."""
     if "expect_error" in example:
         return f"fails with {example['expect_error']}, as expected"
     for key in ("expect", "expect_subset"):

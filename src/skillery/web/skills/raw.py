@@ -1,4 +1,4 @@
-"""`/s/{ref}/raw/{path}`: the bytes of a file, under headers that stop scripts."""
+"""`/s/{ref}/raw/{path}`: the bytes of a file, with headers that stop scripts."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from skillery.web.skills.opened import exactly, file_path_of, reader_of, referen
 
 
 HEAD_BYTES = 64 * 1024
+"""The number of bytes from the start of a file that decide its kind."""
 _IMAGES = (
     (b"\x89PNG\r\n\x1a\n", "image/png", "PNG image"),
     (b"\xff\xd8\xff", "image/jpeg", "JPEG image"),
@@ -38,10 +39,12 @@ _OTHERS = (
 
 
 class ContentKind(NamedTuple):
+    """The kind of a file, which decides how a page shows it and how it is sent."""
+
     group: Literal["text", "image", "binary"]
     media_type: str
     words: str
-    """The kind for people."""
+    """The kind in words, for people."""
 
 
 TEXT = ContentKind("text", "text/plain; charset=utf-8", "text")
@@ -50,7 +53,10 @@ BINARY = ContentKind("binary", "application/octet-stream", "binary file")
 
 
 def kind_of(path: str, head: bytes, size: int) -> ContentKind:
-    """Return the kind of a file. `head` has its first HEAD_BYTES. The name of the file counts only for SVG."""
+    """Return the kind of a file. `head` has its first HEAD_BYTES, and `size` is its whole size.
+
+    The path counts only for SVG.
+    """
     for start, media_type, words in _IMAGES:
         if head.startswith(start):
             return ContentKind("image", media_type, words)
@@ -67,7 +73,7 @@ def kind_of(path: str, head: bytes, size: int) -> ContentKind:
 
 
 def disposition(path: str, kind: ContentKind) -> str:
-    """Return the value of Content-Disposition (RFC 6266) with the name of the file."""
+    """Return the value of the header Content-Disposition (RFC 6266). Binary files are downloads."""
     name = path.rpartition("/")[2]
     plain = "".join(char if char.isascii() and (char.isalnum() or char in "._- ") else "_" for char in name)
     how = "attachment" if kind.group == "binary" else "inline"
@@ -75,6 +81,7 @@ def disposition(path: str, kind: ContentKind) -> str:
 
 
 def _is_text(head: bytes, *, is_whole: bool) -> bool:
+    """Return whether the bytes are UTF-8 without NUL. Unless `is_whole`, the last character may be incomplete."""
     if b"\0" in head:
         return False
     try:
@@ -85,7 +92,7 @@ def _is_text(head: bytes, *, is_whole: bool) -> bool:
 
 
 class RawFile(Protocol):
-    """A stored file."""
+    """Interface of a file that `send_raw` sends."""
 
     @property
     def path(self) -> str: ...
@@ -109,8 +116,9 @@ async def show_raw(request: PageRequest) -> Direct:
 
 
 async def _find(request: PageRequest) -> FoundFile:
-    """Return the file of the address. Raise SkillNotFound, VersionNotFound, LabelNotFound or FileNotInSkill if the
-    caller sees no such file.
+    """Return the file in the address.
+
+    Raise SkillNotFound, VersionNotFound, LabelNotFound or FileNotInSkill if the caller sees no such file.
     """
     name, _, spec = reference_of(request)
     identity = reader_of(request)
@@ -122,12 +130,15 @@ async def _find(request: PageRequest) -> FoundFile:
 
 
 async def send_raw(request: PageRequest, file: RawFile, send: Any) -> None:
-    """Send a file, or its headers for HEAD. Only texts and images are shown; other files are downloads."""
+    """Send a file, or only its headers for HEAD. Browsers show texts and images, and store other files.
+
+    If the browser has the file already (If-None-Match), send 304.
+    """
     storage = request.site.core.registry.storage
-    tag = f'"{file.sha256}"'
-    fixed = [*RAW_HEADERS, ("etag", tag), ("cache-control", "private, no-cache"), ("vary", "Cookie")]
-    if tag in request.headers.get("if-none-match", ""):
-        await send({"type": "http.response.start", "status": 304, "headers": _raw(fixed)})
+    etag = f'"{file.sha256}"'
+    common_headers = [*RAW_HEADERS, ("etag", etag), ("cache-control", "private, no-cache"), ("vary", "Cookie")]
+    if etag in request.headers.get("if-none-match", ""):
+        await send({"type": "http.response.start", "status": 304, "headers": _raw(common_headers)})
         await send({"type": "http.response.body", "body": b""})
         return
     stream = await asyncio.to_thread(file.open, storage)
@@ -138,7 +149,7 @@ async def send_raw(request: PageRequest, file: RawFile, send: Any) -> None:
             ("content-type", kind.media_type),
             ("content-length", str(file.size_bytes)),
             ("content-disposition", disposition(file.path, kind)),
-            *fixed,
+            *common_headers,
         ]
         if request.method == "HEAD":
             await send({"type": "http.response.start", "status": 200, "headers": _raw(headers)})
@@ -150,7 +161,7 @@ async def send_raw(request: PageRequest, file: RawFile, send: Any) -> None:
 
 
 class _Joined(io.BytesIO):
-    """A stream whose first bytes are already read."""
+    """A stream of bytes that were read already, followed by the rest of the stream."""
 
     def __init__(self, head: bytes, rest: BinaryIO) -> None:
         super().__init__()

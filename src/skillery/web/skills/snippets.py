@@ -1,4 +1,6 @@
-"""Rail "Use it": how clients use a version. Each snippet works without JavaScript: `?client=` selects one."""
+"""The rail "Use it": code with which clients use a version. Each snippet works without JavaScript: `?client=` selects
+it.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +23,16 @@ CLIENTS = {
     "lock": "Lock",
 }
 _MOST_ARGS = 2000
-"""Characters of the arguments of an example. Larger arguments are left out of a snippet."""
+"""Args of an example with more characters of JSON than this are left out of a snippet."""
 
 
 class Snippet(NamedTuple):
+    """Code or settings for one client."""
+
     client: str
     text: str
     warning: str = ""
-    """The reason why the client would not work."""
+    """The reason why the client does not work with this version, or ""."""
     note: str = ""
     entry: str = ""
     """The entry of the version in a lock file."""
@@ -39,12 +43,12 @@ class _Call(NamedTuple):
 
     args: dict[str, Any]
     blobs: dict[str, str]
-    """Names of files by argument."""
+    """Names of local files, by the argument that takes a blob."""
     tool: str = ""
 
 
 def snippet_of(request: PageRequest, opened: Opened, tools: Sequence[Tool]) -> Snippet:
-    """Return the snippet of the client in the query."""
+    """Return the snippet of the client that `?client=` names, by default of the shell."""
     client = request.query.get("client", "")
     made = _snippet(request, opened, client if client in CLIENTS else "shell", tools)
     return made if made.warning else made._replace(warning=_withheld(opened.skill.status))
@@ -71,14 +75,16 @@ def _snippet(request: PageRequest, opened: Opened, client: str, tools: Sequence[
 
 
 def _withheld(status: str) -> str:
-    """Return the reason why only few callers can use a version, or ""."""
+    """Return the reason why only few callers can use a version of this status, or ""."""
     if status in {"draft", "in_review"}:
         return "Only its author and reviewers can use this version until a reviewer approves it."
     return "Only its author and reviewers can use a rejected version." if status == "rejected" else ""
 
 
 def _mcp(server: str, opened: Opened, tools: Sequence[Tool]) -> Snippet:
-    """Return the settings of an MCP client. With tools, the address names the skill, so that the client gets them."""
+    """Return the settings of an MCP client. If the skill has tools, the address names the skill, so that the client
+    gets them.
+    """
     address = f"{server}/mcp?tools=search_skills{f',{opened.name}' if tools else ''}"
     headers = {"Authorization": "Bearer $SKILLERY_TOKEN"}
     made = json.dumps({"mcpServers": {"skillery": {"url": address, "headers": headers}}}, indent=2)
@@ -95,7 +101,7 @@ def _mcp(server: str, opened: Opened, tools: Sequence[Tool]) -> Snippet:
 
 
 def _npx(request: PageRequest, opened: Opened) -> tuple[str, str]:
-    """Return the warning and the note of `npx skills`."""
+    """Return the warning and the note about `npx skills` for this version."""
     if not request.site.public_pages:
         return "npx skills sends no token, and this server needs one for downloads.", ""
     if opened.skill.visibility != "public":
@@ -107,7 +113,7 @@ def _npx(request: PageRequest, opened: Opened) -> tuple[str, str]:
 
 
 def _call(manifest: dict[str, Any], tools: Sequence[Tool]) -> _Call | None:
-    """Return the call that a snippet makes; None for a skill that can only be read."""
+    """Return the call of a snippet, or None if the skill can only be read."""
     if manifest["kind"] == "instruction" or not (manifest.get("runtime") or {}).get("entrypoint"):
         return (
             _Call(
@@ -127,7 +133,7 @@ def _call(manifest: dict[str, Any], tools: Sequence[Tool]) -> _Call | None:
 
 
 def _sample(parameter: Input) -> Any:
-    """Return a value of an input: its default, its first allowed value, or a placeholder of its type."""
+    """Return a value for an input: its default, its first allowed value, or a placeholder of its type."""
     value = parameter.default or (parameter.choices[0] if parameter.choices else None)
     if value is not None:
         with contextlib.suppress(ValueError):  # a long value is cut
@@ -138,6 +144,7 @@ def _sample(parameter: Input) -> Any:
 
 
 def _shell(server: str, name: str, version: str, call: _Call | None) -> str:
+    """Return the command of `skillery`."""
     at = shlex.quote(f"{name}@{version}")
     if call is None:
         return f"skillery read {at} SKILL.md \\\n  --url {server}"
@@ -151,7 +158,7 @@ def _shell(server: str, name: str, version: str, call: _Call | None) -> str:
 
 
 def _value(value: object) -> str:
-    """Return the value of `--arg`, which is read as JSON if possible."""
+    """Return the text of a value for `--arg`, which is read as JSON if possible."""
     if isinstance(value, str) and value.isascii() and value.isprintable():
         try:
             json.loads(value)
@@ -161,6 +168,7 @@ def _value(value: object) -> str:
 
 
 def _curl(server: str, name: str, version: str, call: _Call | None) -> str:
+    """Return curl commands: an upload for each blob, then the call."""
     header = '  -H "Authorization: Bearer $SKILLERY_TOKEN"'
     if call is None:
         file = f"{server}/skills/{name}/{quote(version, safe='')}.tar.gz"
@@ -182,6 +190,7 @@ def _curl(server: str, name: str, version: str, call: _Call | None) -> str:
 
 
 def _python(server: str, name: str, version: str, call: _Call | None) -> str:
+    """Return code for the Python client."""
     lines = ["from skillery.client import Client", "", f"client = Client({server!r})  # reads SKILLERY_TOKEN"]
     if call is None:
         lines.append(f"file = client.read_skill_file({name!r}, path='SKILL.md', version={version!r})")
