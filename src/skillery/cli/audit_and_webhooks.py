@@ -175,7 +175,7 @@ webhook = click.Group(
             "list_webhooks",
             Table(
                 "webhooks",
-                "id url events skills state waiting dead=dead_letters delivered last_error",
+                "id url events skills state waiting dead=dead_letters delivered attempts next=next_at last_error",
                 events=lambda row: ",".join(row["events"]),
                 skills=lambda row: " ".join(row["skills"]) or "all",
             ),
