@@ -1,4 +1,4 @@
-"""Dead letters: events that a webhook did not accept in time."""
+"""Dead letters: events that a webhook did not accept in time. The server does not send them again."""
 
 from __future__ import annotations
 
@@ -56,15 +56,18 @@ async def list_dead_letters(registry: Registry, _: Identity, params: ListDeadLet
 def read_dead_letters(
     connection: Connection, key: bytes, *, webhook_id: str, limit: int, cursor: str
 ) -> DeadLetterPage:
-    """Return a page of the dead letters of a webhook. Raise WebhookNotFound, and InvalidCursor for a foreign cursor."""
+    """Return a page of the dead letters of a webhook, oldest first. `key` signs the cursors.
+
+    Raise WebhookNotFound, or InvalidCursor if the cursor belongs to another listing.
+    """
     row = find_webhook(connection, webhook_id)
     bound_to = ("list_dead_letters", row.id)
     after = int(read_cursor(key, bound_to, cursor, 1)[0]) if cursor else 0
     statement = select(dead_letters).where(dead_letters.c.webhook_id == row.id, dead_letters.c.id > after)
     rows = connection.execute(statement.order_by(dead_letters.c.id).limit(limit + 1)).all()
     page = fitting_items([_dead_letter(row) for row in rows[:limit]])
-    more = make_cursor(key, bound_to, (str(rows[len(page) - 1].id),)) if len(rows) > len(page) else None
-    return DeadLetterPage(list(page), more)
+    next_cursor = make_cursor(key, bound_to, (str(rows[len(page) - 1].id),)) if len(rows) > len(page) else None
+    return DeadLetterPage(list(page), next_cursor)
 
 
 def _dead_letter(row: Any) -> DeadLetter:

@@ -1,4 +1,4 @@
-"""The sender of a server: it delivers the events of the outbox to webhooks and to the hook of plugins."""
+"""The sender of a server: it delivers the events of the outbox to webhooks, and to the hook `events` of plugins."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ from skillery.webhooks.targets import WebhookCounts, count_webhooks, find_webhoo
 
 log = logging.getLogger(__name__)
 READER = "plugins"
+"""The id of the row in `event_readers` with the position of the plugins."""
 POLL_SECONDS = 0.5
+"""Seconds between two reads of the outbox."""
 _ADD = {
     dialect.__name__.rpartition(".")[2]: dialect.insert(event_readers).on_conflict_do_nothing(index_elements=["id"])
     for dialect in (sqlite, postgresql)
@@ -36,7 +38,10 @@ _ADD = {
 
 
 class PluginReader:
-    """Passes the events after the first start to the plugins. Without a plugin that implements the hook, do nothing."""
+    """Passes events to the plugins, from the first start with such a plugin on.
+
+    Without a plugin that implements the hook `events`, the reader does nothing.
+    """
 
     def __init__(self, database: Database, server: str, events: Events) -> None:
         self._database = database
@@ -44,11 +49,12 @@ class PluginReader:
         self._events = events
 
     async def start(self) -> None:
+        """Add the position of the plugins, if it does not exist."""
         if self._events.has_event_hooks:
             await self._database.write(_add)
 
     async def run(self) -> None:
-        """Read until the task is cancelled."""
+        """Pass new events to the plugins until the task is cancelled."""
         while self._events.has_event_hooks:
             await asyncio.sleep(POLL_SECONDS)
             try:
@@ -59,7 +65,7 @@ class PluginReader:
                 log.exception("events for plugins failed")
 
     async def _read(self) -> None:
-        """Call the hook for each new event, if no other server does so now. A lost lease ends the batch."""
+        """Call the hook for each new event, unless another server does so now. Stop if the lease is lost."""
         if not await self._database.read(_is_behind):
             return
         lease = await self._database.write(partial(claim, table=event_readers, row_id=READER, server=self._server))
@@ -76,26 +82,30 @@ class PluginReader:
 
 
 def _add(connection: Connection) -> None:
+    """Insert the position of the plugins, at the newest event, if it does not exist."""
     connection.execute(_ADD[connection.dialect.name], {"id": READER, "position": queue.head_of(connection)})
 
 
 def _is_behind(connection: Connection) -> bool:
+    """Return whether there are events after the position of the plugins."""
     position = connection.scalar(select(event_readers.c.position).where(event_readers.c.id == READER))
     return position is not None and position < queue.head_of(connection)
 
 
 AT_ONCE = 16
-"""Limit of the webhooks that this server serves at the same time."""
+"""The maximum number of webhooks that this server serves at the same time."""
 TURN_SECONDS = 5.0
-"""Time after which a webhook gives its place to a waiting one, if AT_ONCE webhooks are served."""
+"""Seconds after which a webhook makes room for another one, if AT_ONCE webhooks are served."""
 FIGURES_SECONDS = 10.0
+"""Seconds between two updates of `Deliveries.figures`."""
 LAST_ATTEMPT_SECONDS = 1.0
-"""Time that a server which stops leaves to attempts that are under way."""
+"""Seconds that a stopping server gives to the attempts that have begun."""
 FORGET_BATCH = 500
+"""The maximum number of events that one transaction deletes."""
 
 
 class Deliveries:
-    """Serves each webhook in a task of its own, so that a slow target delays no other target."""
+    """Serves each webhook in a separate task, so that a slow target does not delay other targets."""
 
     def __init__(self, database: Database, server: str, sender: Sender, rules: Webhooks, events: Events) -> None:
         self._database = database
@@ -107,7 +117,7 @@ class Deliveries:
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = False
         self.figures = WebhookCounts()
-        """Updated every FIGURES_SECONDS."""
+        """The counts of all webhooks, updated every FIGURES_SECONDS."""
         self.attempts: Counter[str] = Counter()
         """The attempts of this server, by outcome: delivered or failed."""
 
@@ -117,7 +127,9 @@ class Deliveries:
         self._tasks = [asyncio.create_task(self._run()), asyncio.create_task(self._plugins.run())]
 
     async def close(self) -> None:
-        """Stop. An attempt that does not end in LAST_ATTEMPT_SECONDS is cancelled; the next sender repeats it."""
+        """Stop serving. Attempts that do not end in LAST_ATTEMPT_SECONDS are cancelled, and the next sender repeats
+        them.
+        """
         self._stopping = True
         await _end(self._tasks)
         serving = set(self._serving.values())
@@ -141,6 +153,9 @@ class Deliveries:
                 log.exception("webhooks failed")
 
     async def _begin_due(self) -> None:
+        """Start a task for each webhook with waiting events that no server serves, while fewer than AT_ONCE are
+        served.
+        """
         for webhook_id in await self._database.read(queue.due_webhooks):
             if webhook_id not in self._serving and len(self._serving) < AT_ONCE:
                 task = asyncio.create_task(self._serve(webhook_id))
@@ -151,11 +166,12 @@ class Deliveries:
         del self._serving[webhook_id]
 
     async def _tidy(self) -> None:
+        """Update the figures, and delete old events."""
         self.figures = await asyncio.to_thread(self._database.read_now, count_webhooks)
         await self._database.write(partial(queue.forget_events, limit=FORGET_BATCH))
 
     async def _serve(self, webhook_id: str) -> None:
-        """Send the waiting events of a webhook in order, until one fails, none is left, or its turn ends."""
+        """Send the waiting events of a webhook in order, until an attempt fails, no event waits, or the turn ends."""
         try:
             lease = await self._database.write(partial(claim, table=webhooks, row_id=webhook_id, server=self._server))
             if lease is None:
@@ -173,7 +189,8 @@ class Deliveries:
             log.exception("webhook %s failed", webhook_id)
 
     async def _drain(self, client: httpx.AsyncClient, lease: Lease) -> None:
-        begun = asyncio.get_running_loop().time()
+        """Send the events under a lease, like `_serve`."""
+        started_at = asyncio.get_running_loop().time()
         while True:
             row = await self._database.read(partial(find_webhook, webhook_id=lease.id))
             batch = await self._database.read(partial(queue.next_events, lease=lease))
@@ -181,16 +198,17 @@ class Deliveries:
                 await self._database.write(partial(queue.move, lease=lease, position=batch.head))
                 return
             for queued in batch.events:
-                if not await self._deliver(client, lease, row, queued) or self._has_had_its_turn(begun):
+                if not await self._deliver(client, lease, row, queued) or self._has_had_its_turn(started_at):
                     return
 
-    def _has_had_its_turn(self, begun: float) -> bool:
+    def _has_had_its_turn(self, started_at: float) -> bool:
+        """Return whether the webhook stops for now: for another webhook, or because the server stops."""
         if self._stopping:
             return True
-        return len(self._serving) >= AT_ONCE and asyncio.get_running_loop().time() - begun >= TURN_SECONDS
+        return len(self._serving) >= AT_ONCE and asyncio.get_running_loop().time() - started_at >= TURN_SECONDS
 
     async def _deliver(self, client: httpx.AsyncClient, lease: Lease, row: Any, queued: Queued) -> bool:
-        """Send one event and record the result. Return whether the next event may follow."""
+        """Send one event and record the result. Return whether to send the next event."""
         sent = await self._sender.send(client, row.url, row.secret, self._sender.message_of(queued.event))
         self.attempts["failed" if sent.error else "delivered"] += 1
         if sent.error is None:
@@ -199,6 +217,7 @@ class Deliveries:
         return False
 
     async def _note_failure(self, lease: Lease, queued: Queued, sent: Sent, error: str) -> None:
+        """Record the failed attempt. If the target is gone, it gets no more events."""
         log.warning("webhook %s: the event %s was not delivered: %s", lease.id, queued.event.id, error)
         if sent.is_gone:
             await self._database.write(partial(queue.note_gone, lease=lease, error=error))
@@ -208,6 +227,7 @@ class Deliveries:
 
 
 async def _end(tasks: Collection[asyncio.Task[None]]) -> None:
+    """Cancel the tasks, and wait until they have ended."""
     for task in tasks:
         task.cancel()
     if tasks:

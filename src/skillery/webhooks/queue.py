@@ -1,4 +1,4 @@
-"""The queue of a webhook: the events of the outbox after its position. A result moves the position."""
+"""The queue of a webhook: the events of the outbox after its position that match its filters."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from skillery.settings.groups import Webhooks
 
 
 LEASE = timedelta(seconds=60)
-"""Much longer than an attempt may take (`Sender`)."""
+"""The time after which a lease ends if its holder does not renew it. An attempt takes much less time (`Sender`)."""
 
 
 class Lease(NamedTuple):
-    """The claim of one server on one row of `table`."""
+    """The claim of one server on the row `id` of `table`, a webhook or an event reader. `holder` is a random text."""
 
     table: Table
     id: str
@@ -36,7 +36,7 @@ class Lease(NamedTuple):
 
 
 def database_now(connection: Connection) -> datetime:
-    """Return the present time by the clock that all servers of the database share."""
+    """Return the present time in UTC, by a clock that all servers of the database share."""
     if connection.dialect.name == "sqlite":
         return datetime.now(UTC)
     now: datetime = connection.execute(select(func.clock_timestamp())).scalar_one()
@@ -44,7 +44,7 @@ def database_now(connection: Connection) -> datetime:
 
 
 def claim(connection: Connection, table: Table, row_id: str, server: str) -> Lease | None:
-    """Return a lease, or None if another holder has one or the row does not exist."""
+    """Return a lease on a row, or None if another holder has one or the row does not exist."""
     now = database_now(connection)
     free = or_(table.c.leased_until.is_(None), table.c.leased_until < now)
     lease = Lease(table, row_id, secrets.token_hex(16))
@@ -57,20 +57,24 @@ def claim(connection: Connection, table: Table, row_id: str, server: str) -> Lea
 
 
 def renew(connection: Connection, lease: Lease, now: datetime, **values: object) -> bool:
-    """Store values in the row and renew the lease. Return False, and store nothing, if the lease is lost."""
+    """Store `values` in the row and renew the lease.
+
+    If the lease is lost, store nothing and return False.
+    """
     table = lease.table
     held = update(table).where(table.c.id == lease.id, table.c.holder == lease.holder)
     return connection.execute(held.values(leased_until=now + LEASE, **values)).rowcount > 0
 
 
 def release(connection: Connection, lease: Lease) -> None:
+    """End the lease, if it is not lost."""
     table = lease.table
     held = update(table).where(table.c.id == lease.id, table.c.holder == lease.holder)
     connection.execute(held.values(server=None, holder=None, leased_until=None))
 
 
 def release_own(connection: Connection, server: str) -> None:
-    """Release the leases that this server held when it died."""
+    """End the leases that an earlier process of this server has left."""
     for table in (webhooks, event_readers):
         connection.execute(
             update(table).where(table.c.server == server).values(server=None, holder=None, leased_until=None)
@@ -78,20 +82,22 @@ def release_own(connection: Connection, server: str) -> None:
 
 
 BATCH = 50
+"""The maximum number of events that a reader gets at once."""
 BURY_BATCH = 500
-"""Limit of the events that one failed attempt gives up with its own."""
+"""The maximum number of further events that become dead letters with the event of a failed attempt."""
 MOST_DEAD_LETTERS = 10_000
-"""Limit of the dead letters of a webhook. The newest ones stay."""
+"""The maximum number of dead letters of a webhook. The oldest ones are deleted."""
 PART_OF_OUTAGE = 4
+"""A pause is the time since the first failure, divided by this number."""
 KEEP = timedelta(hours=1)
-"""Age at which an event that every reader has got is deleted."""
+"""The age after which an event is deleted, if all readers have got it."""
 KEEP_UNREAD = timedelta(days=7)
-"""Age at which an event is deleted even if the hook of plugins has not got it."""
+"""The age after which an event is deleted, even if the plugins have not got it."""
 _texts = msgspec.json.Decoder(tuple[str, ...])
 
 
 class Queued(NamedTuple):
-    """An event of the outbox, and its number there."""
+    """An event of the outbox, with its number and its skill."""
 
     seq: int
     event: Event
@@ -99,14 +105,14 @@ class Queued(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """The next events of a reader. If there are none, `head` is the position to which the reader may move."""
+    """The next events of a reader. If there are no events, `head` is the position to which the reader moves."""
 
     events: list[Queued]
     head: int
 
 
 def head_of(connection: Connection) -> int:
-    """Return the number of the newest event, or 0."""
+    """Return the number of the newest event in the outbox, or 0."""
     return int(connection.scalar(select(func.max(events.c.seq))) or 0)
 
 
@@ -129,7 +135,7 @@ def due_webhooks(connection: Connection) -> list[str]:
 
 
 def wanted(kinds: Sequence[str], skills: Sequence[str]) -> list[ColumnElement[bool]]:
-    """Return the SQL conditions for the events that a webhook wants."""
+    """Return the SQL conditions for events of the types `kinds` about `skills`. Without skills, all events match."""
     conditions: list[ColumnElement[bool]] = [events.c.type.in_(kinds)]
     if skills:
         conditions.append(or_(*map(_covers, skills)))
@@ -137,6 +143,7 @@ def wanted(kinds: Sequence[str], skills: Sequence[str]) -> list[ColumnElement[bo
 
 
 def _covers(pattern: str) -> ColumnElement[bool]:
+    """Return the SQL condition for events about the skill or the namespace `pattern`."""
     if not pattern.endswith(".*"):
         return events.c.skill == pattern
     # "/" follows "." in the order of bytes.
@@ -144,7 +151,7 @@ def _covers(pattern: str) -> ColumnElement[bool]:
 
 
 def next_events(connection: Connection, lease: Lease) -> Batch:
-    """Return the oldest events that the reader has not got, at most BATCH."""
+    """Return the oldest events after the position of the holder of `lease`, at most BATCH."""
     # The newest number is read first: an event with a smaller number is never committed later.
     head, table = head_of(connection), lease.table
     row = connection.execute(select(table).where(table.c.id == lease.id)).one_or_none()
@@ -160,6 +167,7 @@ def _wanted_by(webhook: Any) -> list[ColumnElement[bool]]:
 def _after(
     connection: Connection, position: int, head: int, conditions: list[ColumnElement[bool]], limit: int
 ) -> list[Queued]:
+    """Return the oldest events after `position`, up to the number `head`, that match the conditions."""
     after = select(events).where(events.c.seq > position, events.c.seq <= head, *conditions)
     return [_queued(row) for row in connection.execute(after.order_by(events.c.seq).limit(limit))]
 
@@ -178,7 +186,7 @@ def move(connection: Connection, lease: Lease, position: int) -> bool:
 
 
 def note_delivered(connection: Connection, lease: Lease, seq: int) -> bool:
-    """Record that the target accepted an event. Return False if the lease is lost."""
+    """Record that the target accepted the event `seq`. Return False if the lease is lost."""
     now = database_now(connection)
     return renew(
         connection,
@@ -195,7 +203,7 @@ def note_delivered(connection: Connection, lease: Lease, seq: int) -> bool:
 
 
 def note_gone(connection: Connection, lease: Lease, error: str) -> bool:
-    """Record that the target wants no more events."""
+    """Record that the target wants no more events. Return False if the lease is lost."""
     now = database_now(connection)
     return renew(connection, lease, now, gone_at=now, last_error=error)
 
@@ -203,8 +211,8 @@ def note_gone(connection: Connection, lease: Lease, error: str) -> bool:
 def note_failed(connection: Connection, lease: Lease, queued: Queued, error: str, rules: Webhooks) -> bool:
     """Record a failed attempt: the event is sent again after a pause, or becomes a dead letter.
 
-    An event is given up when it has waited for `rules.give_up_hours` while its target failed. The next events that have
-    waited for longer than this are given up with it, at most BURY_BATCH, without an attempt. Return False if the lease
+    An event becomes a dead letter if it has waited for `rules.give_up_hours` while its target failed. The next events
+    that have waited as long become dead letters too, at most BURY_BATCH, without an attempt. Return False if the lease
     is lost.
     """
     now, give_up = database_now(connection), timedelta(hours=rules.give_up_hours)
@@ -218,16 +226,20 @@ def note_failed(connection: Connection, lease: Lease, queued: Queued, error: str
     if now - max(since, queued.event.at) >= give_up:
         dead = [queued, *_dead_after(connection, row, queued.seq, now - give_up, since)]
         values |= {"position": dead[-1].seq, "attempts": 0, "next_at": now + timedelta(seconds=rules.retry_seconds)}
-    held = renew(connection, lease, now, **values)
-    if held and dead:
+    is_held = renew(connection, lease, now, **values)
+    if is_held and dead:
         _bury(connection, lease.id, dead, attempts, error, now)
-    return held
+    return is_held
 
 
 def _dead_after(
     connection: Connection, webhook: Any, position: int, given_up_before: datetime, since: datetime
 ) -> list[Queued]:
-    """Return the events that follow `position` and are given up before they were sent."""
+    """Return the events after `position` that become dead letters without an attempt.
+
+    These are events before `given_up_before`, if the target has failed since before that time. `since` is its first
+    failure.
+    """
     if since >= given_up_before:
         return []
     waiting = _after(connection, position, head_of(connection), _wanted_by(webhook), BURY_BATCH)
@@ -235,9 +247,9 @@ def _dead_after(
 
 
 def _pause(failing_for: timedelta, rules: Webhooks) -> timedelta:
-    """Return the pause after a failed attempt: a part of the outage up to now.
+    """Return the pause after a failed attempt: a part of the time for which the target has been failing.
 
-    So the pauses grow by this part, and after an outage of any length, its events wait for at most this part of it.
+    So the pauses grow, and after an outage of any length, its events wait for at most this part of it.
     """
     growing = min(failing_for / PART_OF_OUTAGE, timedelta(seconds=rules.retry_max_seconds))
     # Random, so that several webhooks with one host are not all sent to it at the same moment.
@@ -247,7 +259,9 @@ def _pause(failing_for: timedelta, rules: Webhooks) -> timedelta:
 def _bury(
     connection: Connection, webhook_id: str, dead: Sequence[Queued], attempts: int, error: str, now: datetime
 ) -> None:
-    """Store dead letters. Only the first one was sent, `attempts` times. Delete the oldest ones of too many."""
+    """Store dead letters, and delete the oldest ones over MOST_DEAD_LETTERS. Only the first event was sent, `attempts`
+    times.
+    """
     rows = [
         {
             "webhook_id": webhook_id,
@@ -263,26 +277,32 @@ def _bury(
         for seq, event, skill in dead
     ]
     connection.execute(insert(dead_letters), rows)
-    own = dead_letters.c.webhook_id == webhook_id
-    kept = select(dead_letters.c.id).where(own).order_by(dead_letters.c.id.desc())
-    newest_too_many = connection.scalar(kept.offset(MOST_DEAD_LETTERS).limit(1))
-    if newest_too_many is not None:
-        connection.execute(delete(dead_letters).where(own, dead_letters.c.id <= newest_too_many))
+    of_webhook = dead_letters.c.webhook_id == webhook_id
+    newest_first = select(dead_letters.c.id).where(of_webhook).order_by(dead_letters.c.id.desc())
+    newest_over_limit = connection.scalar(newest_first.offset(MOST_DEAD_LETTERS).limit(1))
+    if newest_over_limit is not None:
+        connection.execute(delete(dead_letters).where(of_webhook, dead_letters.c.id <= newest_over_limit))
 
 
 def forget_events(connection: Connection, limit: int) -> int:
-    """Delete old events that no webhook needs, at most `limit`. Return their number. The newest event stays."""
-    now, e = database_now(connection), events.c
-    sent = connection.scalar(select(func.min(webhooks.c.position)).where(webhooks.c.gone_at.is_(None)))
-    read = connection.scalar(select(func.min(event_readers.c.position)))
+    """Delete old events that no webhook needs, at most `limit`. Return the number of deleted events.
+
+    The newest event stays, because its number is the start of new webhooks.
+    """
+    now, columns = database_now(connection), events.c
+    sent_to_all = connection.scalar(select(func.min(webhooks.c.position)).where(webhooks.c.gone_at.is_(None)))
+    read_by_all = connection.scalar(select(func.min(event_readers.c.position)))
     newest = head_of(connection)
-    old = select(e.seq).where(e.seq < newest, e.seq <= _or(sent, newest), e.created_at < now - KEEP)
+    old = select(columns.seq).where(
+        columns.seq < newest, columns.seq <= _or(sent_to_all, newest), columns.created_at < now - KEEP
+    )
     # The position of plugins does not move after their removal.
-    old = old.where(or_(e.seq <= _or(read, newest), e.created_at < now - KEEP_UNREAD))
-    seqs = list(connection.scalars(old.order_by(e.seq).limit(limit)))
-    connection.execute(events.delete().where(e.seq.in_(seqs)))
+    old = old.where(or_(columns.seq <= _or(read_by_all, newest), columns.created_at < now - KEEP_UNREAD))
+    seqs = list(connection.scalars(old.order_by(columns.seq).limit(limit)))
+    connection.execute(events.delete().where(columns.seq.in_(seqs)))
     return len(seqs)
 
 
 def _or(position: int | None, otherwise: int) -> int:
+    """Return `position`, or `otherwise` if it is None."""
     return otherwise if position is None else position

@@ -31,14 +31,14 @@ from skillery.webhooks.sending import Sender, message, new_secret, origin_of
 MOST_WEBHOOKS = 100
 MOST_SKILLS = 100
 MOST_COUNTED = 10_000
-"""Waiting events that are counted for one webhook."""
+"""At most this many waiting events are counted for one webhook."""
 State = Literal["live", "failing", "gone"]
 WebhookId = Annotated[str, Meta(min_length=1, max_length=64)]
 _texts = msgspec.json.Decoder(tuple[str, ...])
 
 
 class Webhooks(NamedTuple):
-    """The parts of the core that the methods for webhooks use."""
+    """The parts of the server that the methods for webhooks use."""
 
     registry: Registry
     sender: Sender
@@ -68,7 +68,11 @@ class AddedWebhook(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def add_webhook(webhooks: Webhooks, identity: Identity, params: AddWebhook) -> AddedWebhook:
-    """Add a webhook. Raise InvalidParams if a param is invalid, or if the host of the URL may not be reached."""
+    """Add a webhook, and return it with its secret.
+
+    Raise InvalidParams if a param is invalid, or if the host of the URL may not be reached. Raise Conflict if there are
+    too many webhooks.
+    """
     kinds, patterns = parse_events(params.events), parse_skills(params.skills)
     try:
         await webhooks.sender.check(params.url)
@@ -83,7 +87,7 @@ async def add_webhook(webhooks: Webhooks, identity: Identity, params: AddWebhook
 
 
 def parse_events(words: Sequence[str]) -> tuple[str, ...]:
-    """Return the event types in their usual order. Without words, return all types that need not be named.
+    """Return the event types in the order of EVENT_TYPES. Without `words`, return all types except for BY_REQUEST.
 
     Raise InvalidParams if a type is unknown.
     """
@@ -98,7 +102,7 @@ def parse_events(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def parse_skills(patterns: Sequence[str]) -> tuple[str, ...]:
-    """Return the patterns unchanged. Raise InvalidParams if one is neither a skill nor a namespace with `.*`."""
+    """Return `patterns` as a tuple. Raise InvalidParams if one is neither a skill nor a namespace with `.*`."""
     if len(patterns) > MOST_SKILLS:
         raise InvalidParams(f"'skills' has {len(patterns)} names; at most {MOST_SKILLS} are allowed", param="skills")
     return tuple(parse_grantee(pattern) for pattern in patterns)
@@ -107,10 +111,9 @@ def parse_skills(patterns: Sequence[str]) -> tuple[str, ...]:
 def insert_webhook(
     connection: Connection, actor: Actor, *, url: str, kinds: Sequence[str], skills: Sequence[str]
 ) -> AddedWebhook:
-    """Add a webhook, which gets the events after this transaction. The caller has checked the params. The audit trail
-    gets only the origin of the URL.
+    """Insert a webhook with checked params, and return it. It gets the events after this transaction.
 
-    Raise Conflict if there are too many webhooks.
+    The audit trail shows only the origin of the URL. Raise Conflict if there are too many webhooks.
     """
     count = connection.scalar(select(func.count()).select_from(webhooks)) or 0
     if count >= MOST_WEBHOOKS:
@@ -174,6 +177,7 @@ async def list_webhooks(registry: Registry, _: Identity, __: ListWebhooks) -> We
 
 
 def read_webhooks(connection: Connection) -> WebhookList:
+    """Return all webhooks, oldest first."""
     rows = connection.execute(select(webhooks).order_by(webhooks.c.created_at, webhooks.c.id)).all()
     return WebhookList([_webhook(connection, row) for row in rows])
 
@@ -199,18 +203,21 @@ def _webhook(connection: Connection, row: Any) -> Webhook:
 
 
 def _state(row: Any) -> State:
+    """Return the state. A webhook that is not gone fails from a failed attempt until the next accepted event."""
     if row.gone_at is not None:
         return "gone"
     return "failing" if row.failing_since is not None else "live"
 
 
 def _next_at(row: Any) -> datetime | None:
+    """Return the time of the next attempt if the webhook fails, else None."""
     return in_utc(row.next_at) if _state(row) == "failing" else None
 
 
 def _waiting(connection: Connection, row: Any) -> int:
-    """Return the number of events that wait for a webhook, at most MOST_COUNTED. The metrics ask for it every ten
-    seconds, and a target that is down for a day can have a long backlog.
+    """Return the number of events that wait for a webhook, at most MOST_COUNTED.
+
+    Metrics read this number every ten seconds, and a target that is down for a day can have a long backlog.
     """
     if row.gone_at is not None:
         return 0
@@ -230,6 +237,7 @@ class WebhookCounts(msgspec.Struct, frozen=True):
 
 
 def count_webhooks(connection: Connection) -> WebhookCounts:
+    """Return the counts of all webhooks."""
     webhooks = read_webhooks(connection).webhooks
     return WebhookCounts(
         webhooks=len(webhooks),
@@ -262,13 +270,13 @@ class WebhookTest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def test_webhook(webhooks: Webhooks, identity: Identity, params: TestWebhook) -> WebhookTest:
-    """Send an event of the type `test` at once, next to the queue. Raise WebhookNotFound."""
+    """Send an event of the type `test` at once, before the waiting events. Raise WebhookNotFound."""
     row = await webhooks.registry.read(partial(find_webhook, webhook_id=params.id))
     test = message(f"evt_{secrets.token_hex(12)}", "test", datetime.now(UTC), {"by": identity.name})
-    begun = time.monotonic()
+    started_at = time.monotonic()
     async with webhooks.sender.connections() as client:
         sent = await webhooks.sender.send(client, row.url, row.secret, test)
-    duration_ms = round((time.monotonic() - begun) * 1000, 1)
+    duration_ms = round((time.monotonic() - started_at) * 1000, 1)
     return WebhookTest(id=row.id, ok=sent.error is None, status=sent.status, error=sent.error, duration_ms=duration_ms)
 
 
