@@ -1,4 +1,4 @@
-"""The issuers of CI services: bounded reads of their metadata and keys, and the names of their claims."""
+"""The issuers of CI services: bounded reads of their metadata and keys, and the names of the claims in their tokens."""
 
 from __future__ import annotations
 
@@ -19,16 +19,18 @@ from skillery.errors import Unavailable
 from skillery.formats.wording import quoted
 
 MOST_BYTES = 512 * 1024
+"""The maximum size of a document."""
 SECONDS = 5.0
+"""The maximum time of one read."""
 
 
 class Documents:
-    """Reads documents from addresses that the rules of the egress proxy allow."""
+    """Reads documents of issuers from addresses that the rules of the egress proxy allow."""
 
     def __init__(self, allow_private: Sequence[str], agent: str) -> None:
-        """`allow_private` has addresses and networks that are allowed although they are not public.
+        """`allow_private` are private addresses and networks to allow. `agent` is the User-Agent.
 
-        Raise ValueError if one of them is not valid.
+        Raise ValueError if an address is invalid.
         """
         self._rules = AddressRules(allow_private)
         self._agent = agent
@@ -38,7 +40,7 @@ class Documents:
         self._lookups = RunLookUps(threads, "trust", Caps(look_up_seconds=SECONDS), of_the_house=True)
 
     async def fetch(self, address: str) -> bytes:
-        """Return the document at an address. See `skillery.backends.Place.fetch`."""
+        """Return the document at an address. Raise Unavailable. See `skillery.backends.Place.fetch`."""
         try:
             async with asyncio.timeout(SECONDS):
                 return await self._read(urlsplit(address))
@@ -50,6 +52,9 @@ class Documents:
             raise _unavailable(address, (str(error) or type(error).__name__).splitlines()[0][:200]) from None
 
     async def _read(self, url: SplitResult) -> bytes:
+        """Read the document from the addresses of the host, in order, until one connects. Raise Denied or an error of
+        httpx.
+        """
         host, *others = await self._addresses(url)
         if self._tls is None:
             self._tls = await asyncio.to_thread(httpx.create_ssl_context)
@@ -63,16 +68,17 @@ class Documents:
         raise AssertionError("a host has at least one address")
 
     async def _get(self, client: httpx.AsyncClient, url: SplitResult, address: str) -> bytes:
+        """Read the document from one address of the host."""
         port = url.port or DEFAULT_PORTS[cast(Scheme, url.scheme)]
-        shown = f"[{address}]" if ":" in address else address
-        there = f"{url.scheme}://{shown}:{port}{url.path or '/'}" + (f"?{url.query}" if url.query else "")
+        host_in_url = f"[{address}]" if ":" in address else address
+        address_url = f"{url.scheme}://{host_in_url}:{port}{url.path or '/'}" + (f"?{url.query}" if url.query else "")
         headers = {"host": url.netloc, "user-agent": self._agent, "accept": "application/json"}
         # A small compressed answer could have gigabytes.
         headers["accept-encoding"] = "identity"
         # The certificate must be valid for the name, not for the address.
-        names = {"sni_hostname": url.hostname}
+        tls_options = {"sni_hostname": url.hostname}
         body = bytearray()
-        async with client.stream("GET", there, headers=headers, extensions=names) as response:
+        async with client.stream("GET", address_url, headers=headers, extensions=tls_options) as response:
             if response.status_code != 200:
                 raise Denied(f"it answers with status {response.status_code}")
             async for piece in response.aiter_raw():
@@ -82,6 +88,7 @@ class Documents:
         return bytes(body)
 
     async def _addresses(self, url: SplitResult) -> list[str]:
+        """Return the permitted addresses of the host. Raise Denied if the URL or an address is not permitted."""
         if url.scheme not in {"http", "https"} or url.username or url.password or url.fragment or not url.hostname:
             raise Denied("it is not an http or https address")
         addresses = self._literal(url.hostname)
@@ -92,7 +99,9 @@ class Documents:
         return addresses
 
     def _literal(self, host: str) -> list[str] | None:
-        """Return the address that a host is, or None for a name. Raise Denied if the address is not allowed."""
+        """Return the IP address that `host` is, as a list, or None if `host` is a name. Raise Denied if the address is
+        forbidden.
+        """
         try:
             ipaddress.ip_address(host)
         except ValueError:
@@ -114,20 +123,20 @@ Name = Literal["github", "gitlab", "oidc"]
 
 
 class Provider(NamedTuple):
-    """A CI service, or `oidc` for any other issuer."""
+    """A CI service, or `oidc` for any other issuer of tokens."""
 
     issuer: str
-    """The issuer of its public service. "": a rule must name the issuer."""
+    """The issuer of its public service. "" means that each rule names an issuer."""
     claims: Mapping[str, str]
-    """For each field of `skillery.backends.Provenance`, the claim with its value."""
+    """The name of the claim for each field of `skillery.backends.Provenance`."""
     default_workflow: str = ""
     event: str = ""
-    """The claim that says what started the job."""
+    """The name of the claim with the event that started the job."""
     refused_events: frozenset[str] = frozenset()
-    """Events that start a job of the repository for changes of people who may not write to it."""
+    """Events for which people without write access to the repository can start a job of the repository."""
 
     def workflow_pattern(self, host: str, repository: str, workflow: str) -> str:
-        """Return the start of the claim for a workflow file of any branch or tag."""
+        """Return the pattern of the claim for a workflow file, on any branch or tag."""
         if self.default_workflow:
             return f"{host}/{repository}//{workflow}@refs/*"
         return f"{repository}/.github/workflows/{workflow}@refs/*"
@@ -168,11 +177,13 @@ PROVIDERS: Mapping[Name, Provider] = {
     "oidc": Provider(issuer="", claims={}),
 }
 WRITTEN_REFS = ("refs/heads/", "refs/tags/")
-"""The starts of refs that only people who may write to a repository change. Pull requests have other refs."""
+"""Prefixes of refs that only people with write access to a repository can change. Pull requests have other refs."""
 BY_START = frozenset({"ref", "ref_path", "workflow_ref", "ci_config_ref_uri"})
-"""Claims whose wanted value may end with `*`: every value with this start matches. No branch or tag contains `*`."""
+"""Claims whose value in a rule may end with `*`, and then matches all values with this start. No branch or tag contains
+`*`.
+"""
 
 
 def service_of(name: Name, issuer: str) -> Provider:
-    """Return the CI service that signs the tokens of an issuer: the one with this public issuer, else the named one."""
+    """Return the CI service of an issuer: the service with this public issuer, else the provider `name`."""
     return next((provider for provider in PROVIDERS.values() if provider.issuer == issuer), PROVIDERS[name])

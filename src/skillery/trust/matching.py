@@ -28,8 +28,9 @@ from skillery.trust.documents import BY_START, PROVIDERS, WRITTEN_REFS, Provider
 from skillery.trust.rules import Trust, TrustRule, installed, off, rule_of
 
 FRESH = timedelta(hours=1)
-"""The greatest age of a token. GitLab makes the token when the job starts, and a job may work before it publishes."""
+"""The maximum age of a token. GitLab issues the token when the job starts, and a job may work before it publishes."""
 SKEW = timedelta(seconds=60)
+"""The permitted difference between the clocks of this server and of an issuer."""
 MOST_NAME = 200
 MOST_CHARACTERS = 500
 
@@ -40,13 +41,13 @@ class Job(NamedTuple):
     claims: Mapping[str, Any]
     issuer: str
     digest: str
-    """A text that all copies of the token have, and no other token."""
+    """A hash that is equal for all copies of the token, and different for other tokens."""
     expires_at: datetime
-    """From this time on, the token is too old to be exchanged."""
+    """From this time on, the token is too old for an exchange, so its digest can be deleted."""
 
 
 def job_of(claims: Mapping[str, Any], now: datetime) -> Job:
-    """Return the job of a verified token. Raise ExchangeRefused if the token is too old, or has no subject."""
+    """Return the job of a verified token. Raise ExchangeRefused if the token has no subject or is too old."""
     issuer, subject, jti = claims.get("iss"), claims.get("sub"), claims.get("jti")
     if not isinstance(issuer, str) or not isinstance(subject, str) or not subject:
         raise ExchangeRefused("the token has no subject")
@@ -64,6 +65,7 @@ def job_of(claims: Mapping[str, Any], now: datetime) -> Job:
 
 
 def _time(claims: Mapping[str, Any], name: str) -> datetime:
+    """Return a claim as a time. Raise ExchangeRefused if it is not a number of seconds before the year 3000."""
     value = claims.get(name)
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     if not is_number or not 0 <= value < 32_503_680_000:  # type: ignore[operator]  # the year 3000
@@ -72,10 +74,10 @@ def _time(claims: Mapping[str, Any], name: str) -> datetime:
 
 
 def matching_rule(job: Job, rules: Sequence[TrustRule], target: str) -> tuple[TrustRule, str]:
-    """Return the rule that lets the job publish, and the skill or namespace that its token is for.
+    """Return the rule that permits the job to publish, and the skill or namespace for its token.
 
-    `target` is what the job asks for, or "" for the target of the only rule that matches. Raise ExchangeRefused if no
-    rule or more than one rule matches.
+    `target` is the skill or namespace that the job requests, or "" for the only target of the matching rules. Raise
+    ExchangeRefused if no rule matches, or if rules with several targets match and `target` is "".
     """
     problems = {rule.id: problem for rule in rules if (problem := mismatch(rule, job.claims))}
     matching = [rule for rule in rules if rule.id not in problems]
@@ -105,19 +107,19 @@ def matching_rule(job: Job, rules: Sequence[TrustRule], target: str) -> tuple[Tr
 
 
 def mismatch(rule: TrustRule, claims: Mapping[str, Any]) -> str | None:
-    """Return the reason why a rule does not match the claims, or None if the rule matches."""
-    for name, wanted in rule.claims.items():
+    """Return the reason why a rule does not match the claims of a token, or None if the rule matches."""
+    for name, required in rule.claims.items():
         value = claims.get(name)
         text = str(value) if isinstance(value, str | int) and not isinstance(value, bool) else None
         if text is None:
             return f"the token has no claim '{name}'"
-        if not _matches(name, wanted, text):
-            return f"the claim '{name}' is {quoted(text[:200])}, not {quoted(wanted)}"
+        if not _matches(name, required, text):
+            return f"the claim '{name}' is {quoted(text[:200])}, not {quoted(required)}"
     return _problem_of_start(service_of(rule.provider, rule.issuer), claims)
 
 
 def _problem_of_start(service: Provider, claims: Mapping[str, Any]) -> str | None:
-    """Return why people who may not write to the repository could have started the job, or None."""
+    """Return the reason why people without write access could have started the job, or None."""
     if not service.event:
         return None
     event, ref = claims.get(service.event), claims.get(service.claims["ref"])
@@ -128,14 +130,15 @@ def _problem_of_start(service: Provider, claims: Mapping[str, Any]) -> str | Non
     return None
 
 
-def _matches(name: str, wanted: str, text: str) -> bool:
-    if name in BY_START and wanted.endswith("*"):
-        return text.startswith(wanted[:-1])
-    return text == wanted
+def _matches(name: str, required: str, text: str) -> bool:
+    """Return whether a claim has the value of a rule."""
+    if name in BY_START and required.endswith("*"):
+        return text.startswith(required[:-1])
+    return text == required
 
 
 def identity_of(rule: TrustRule, job: Job, target: str) -> Identity:
-    """Return the identity of a job, which may publish the target, and nothing else."""
+    """Return the identity of a job, which may publish only `target`. Raise ExchangeRefused if its name is too long."""
     provenance = _provenance(rule, job)
     # With its path: a host may have several issuers, such as the realms of Keycloak.
     label = (
@@ -148,6 +151,7 @@ def identity_of(rule: TrustRule, job: Job, target: str) -> Identity:
 
 
 def _provenance(rule: TrustRule, job: Job) -> Provenance:
+    """Return the repository, workflow and commit of a job, from its claims."""
     values = {field: job.claims.get(claim) for field, claim in PROVIDERS[rule.provider].claims.items()}
     texts = {field: _text(value) for field, value in values.items() if isinstance(value, str | int)}
     return Provenance(issuer=job.issuer, subject=_text(job.claims["sub"]), **texts)
@@ -158,6 +162,7 @@ def _text(value: object) -> str:
 
 
 def _shown(job: Job) -> str:
+    """Return the subject of a job, for messages."""
     return quoted(str(job.claims["sub"])[:200])
 
 
@@ -165,11 +170,13 @@ def _shown(job: Job) -> str:
 
 
 MOST_AT_ONCE = 128
-"""Limit of the tokens that are verified at the same time. Nearly all of their time is the wait for an issuer's keys."""
+"""The maximum number of tokens that are verified at the same time. Most of their time is the wait for the keys of an
+issuer.
+"""
 RETRY_MS = 1000
 LIFETIME = timedelta(minutes=15)
 KEPT = timedelta(days=1)
-"""How long an expired token of a CI job stays in the list of tokens."""
+"""Time for which an expired token of a CI job stays in the list of tokens."""
 _REMEMBER = {
     dialect.__name__.rpartition(".")[2]: dialect.insert(exchanged_tokens)
     .on_conflict_do_nothing(index_elements=["digest"])
@@ -184,11 +191,11 @@ class ExchangedToken(msgspec.Struct, frozen=True, kw_only=True):
     token: str
     expires_at: datetime
     target: str
-    """The skill, or the namespace and `.*`, that the token may publish."""
+    """The skill, or the namespace with `.*`, that the token may publish."""
     identity: str
     kind: Literal["person", "agent"]
     rule: str
-    """Id of the trust rule."""
+    """The id of the trust rule."""
     provenance: Provenance
 
 
@@ -196,20 +203,20 @@ class Exchange:
     """Exchanges tokens of CI jobs."""
 
     def __init__(self, trust: Trust, audience: str) -> None:
-        """`audience` is the public address of this server, or "" if it is not known."""
+        """`audience` is the public address of this server, which tokens must name, or "" if it is unknown."""
         self._trust = trust
         self._audience = audience.rstrip("/")
         self._verifying = 0
 
     async def exchange(self, token: str, target: str) -> ExchangedToken:
-        """Return a token of the registry for the CI job that the token describes.
+        """Return a token of the registry for the CI job that `token` describes.
 
-        `target` is the skill, or the namespace and `.*`, that the job publishes; "" for the target of its rule. Raise
-        NotAuthenticated if the token is not valid or no rule matches, InvalidParams if `target` is not valid, Busy if
-        too many tokens wait, Unavailable, or TrustedPublishingOff.
+        `target` is the skill, or the namespace with `.*`, that the job publishes; "" means the target of its rule.
+        Raise NotAuthenticated if the token is invalid or no rule matches, InvalidParams if `target` is invalid, Busy if
+        too many tokens wait, Unavailable if an issuer cannot be reached, or TrustedPublishingOff.
         """
         verifier, registry = self._ready(), self._trust.registry
-        wanted = parse_grantee(target) if target else ""
+        requested_target = parse_grantee(target) if target else ""
         issuers = await registry.read(_issuers)
         if not issuers:
             raise ExchangeRefused("this server has no trust rule", hint="An admin adds one: skillery trust add.")
@@ -217,15 +224,16 @@ class Exchange:
             claims = await verifier.verify(token, issuers, self._audience)
         try:
             job = job_of(claims, datetime.now(UTC))
-            # Anyone can get a token of a public CI service. Only jobs of a rule take the turn of a writer.
-            await registry.read(partial(check_job, job=job, target=wanted))
-            return await registry.write(partial(exchange, job=job, target=wanted))
+            # Anyone can get a token of a public CI service. So a job without a rule never takes a turn of the writer.
+            await registry.read(partial(check_job, job=job, target=requested_target))
+            return await registry.write(partial(exchange, job=job, target=requested_target))
         except ExchangeRefused as error:
             error.issuer = str(claims.get("iss"))
             raise
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
+        """Count the block as one verification of a token. Raise Busy if MOST_AT_ONCE are active."""
         if self._verifying >= MOST_AT_ONCE:
             raise Busy(
                 f"{self._verifying} tokens of CI jobs wait to be verified",
@@ -239,6 +247,7 @@ class Exchange:
             self._verifying -= 1
 
     def _ready(self) -> Verifier:
+        """Return the verifier. Raise TrustedPublishingOff if this server cannot exchange tokens."""
         verifier = installed(self._trust.verifier)
         if not keeps_tokens(self._trust.authenticator):
             raise off("this server accepts no tokens of the registry", "An admin adds 'tokens' to the setting auth.")
@@ -253,12 +262,15 @@ def _issuers(connection: Connection) -> frozenset[str]:
 
 
 def check_job(connection: Connection, job: Job, target: str) -> None:
-    """Raise ExchangeRefused if no rule matches a job."""
+    """Raise ExchangeRefused if no rule permits the job to publish `target`."""
     matching_rule(job, [rule_of(row) for row in connection.execute(_of_issuer(job))], target)
 
 
 def exchange(connection: Connection, job: Job, target: str) -> ExchangedToken:
-    """Create a token of the registry for a job. Raise ExchangeRefused if no rule matches, or the job had a token."""
+    """Create a token of the registry for a job.
+
+    Raise ExchangeRefused if no rule matches, or if the token of the job was exchanged before.
+    """
     rules = [rule_of(row) for row in connection.execute(_of_issuer(job).with_for_update())]
     rule, granted = matching_rule(job, rules, target)
     identity = identity_of(rule, job, granted)
@@ -281,10 +293,12 @@ def exchange(connection: Connection, job: Job, target: str) -> ExchangedToken:
 
 
 def _of_issuer(job: Job) -> Select[Any]:
+    """Return the SELECT of the trust rules for the issuer of the job's token."""
     return select(trust_rules).where(trust_rules.c.issuer == job.issuer).order_by(trust_rules.c.id)
 
 
 def _remember(connection: Connection, job: Job) -> None:
+    """Record that the token is exchanged. Raise ExchangeRefused if it was exchanged before."""
     row = {"digest": job.digest, "expires_at": job.expires_at}
     if not connection.execute(_REMEMBER[connection.dialect.name], row).rowcount:
         raise ExchangeRefused(
@@ -294,7 +308,8 @@ def _remember(connection: Connection, job: Job) -> None:
 
 
 def forget_expired(connection: Connection, limit: int, *, dry_run: bool = False) -> int:
-    """Delete at most `limit` records of exchanged tokens and `limit` expired tokens of CI jobs. Return the number.
+    """Delete at most `limit` records of exchanged tokens, and at most `limit` expired tokens of CI jobs. Return the
+    number of deleted rows.
 
     With `dry_run`, delete nothing, and return the number of all expired records of exchanged tokens.
     """
@@ -302,5 +317,7 @@ def forget_expired(connection: Connection, limit: int, *, dry_run: bool = False)
     old = select(exchanged_tokens.c.digest).where(exchanged_tokens.c.expires_at < now)
     if dry_run:
         return connection.scalar(select(func.count()).select_from(old.subquery())) or 0
-    gone = connection.execute(delete(exchanged_tokens).where(exchanged_tokens.c.digest.in_(old.limit(limit)))).rowcount
-    return gone + forget_short_tokens(connection, now - KEPT, limit)
+    deleted = connection.execute(
+        delete(exchanged_tokens).where(exchanged_tokens.c.digest.in_(old.limit(limit)))
+    ).rowcount
+    return deleted + forget_short_tokens(connection, now - KEPT, limit)

@@ -32,8 +32,9 @@ MOST_RULES = 1000
 MOST_CLAIMS = 20
 MOST_CHARACTERS = 500
 NAMED = ("repository", "repository_id", "owner_id", "workflow", "ref", "environment")
-"""The params that stand for claims of GitHub and GitLab."""
+"""The params that stand for claims of GitHub and GitLab tokens."""
 REQUIRED = ("repository", "repository_id", "owner_id")
+"""The params of NAMED without which a rule would match after a repository has got a new owner."""
 _REPOSITORY = re.compile(r"[A-Za-z0-9_.-]+(?:/[A-Za-z0-9_.-]+)+")
 _NUMBER = re.compile(r"[0-9]{1,20}")
 _FILE = re.compile(r"[A-Za-z0-9_.-]+(?:/[A-Za-z0-9_.-]+)*\.ya?ml")
@@ -51,7 +52,7 @@ _claims = msgspec.json.Decoder(dict[str, str])
 
 
 class Trust(NamedTuple):
-    """The parts of the core that the methods for trust rules use."""
+    """The parts of the server that the methods for trust rules use."""
 
     registry: Registry
     verifier: Verifier | None
@@ -94,7 +95,7 @@ class AddTrustRule(Params, frozen=True, kw_only=True):
 
 
 class NewRule(NamedTuple):
-    """A checked rule."""
+    """A trust rule with checked values, before it is stored."""
 
     target: str
     provider: Name
@@ -104,12 +105,16 @@ class NewRule(NamedTuple):
 
     @property
     def has_public_issuer(self) -> bool:
-        """Whether the issuer is the public service of the provider."""
+        """Whether the issuer is the public service of the provider, such as gitlab.com."""
         return bool(self.issuer) and self.issuer == PROVIDERS[self.provider].issuer
 
 
 async def add_trust_rule(trust: Trust, identity: Identity, params: AddTrustRule) -> TrustRule:
-    """Add a rule. Raise InvalidParams, NotAllowed, Conflict, or TrustedPublishingOff."""
+    """Add a trust rule.
+
+    Raise InvalidParams if a param is invalid, NotAllowed if the caller may not add the rule, Conflict if there are too
+    many rules, or TrustedPublishingOff.
+    """
     verifier = installed(trust.verifier)
     rule = parse_rule(params)
     _check_author(identity, rule)
@@ -119,17 +124,19 @@ async def add_trust_rule(trust: Trust, identity: Identity, params: AddTrustRule)
 
 
 def installed(verifier: Verifier | None) -> Verifier:
+    """Return the verifier. Raise TrustedPublishingOff if no plugin provides one."""
     if verifier is None:
         raise off("no plugin verifies tokens of CI jobs", "An admin installs one: pip install skillery-oidc.")
     return verifier
 
 
 def off(problem: str, hint: str) -> TrustedPublishingOff:
+    """Return the error for a server on which trusted publishing is off."""
     return TrustedPublishingOff(f"trusted publishing is off: {problem}", hint=hint)
 
 
 def parse_rule(params: AddTrustRule) -> NewRule:
-    """Return the rule. Raise InvalidParams if a param is missing, not valid, or does not fit the provider."""
+    """Return the rule. Raise InvalidParams if a param is missing or invalid, or does not fit the provider."""
     issuer = _issuer(params)
     named = _named_claims(params, issuer)
     claims = _further_claims(params.claims)
@@ -145,6 +152,7 @@ def parse_rule(params: AddTrustRule) -> NewRule:
 
 
 def _issuer(params: AddTrustRule) -> str:
+    """Return the issuer, by default the public one of the provider. Raise InvalidParams if it is missing or invalid."""
     issuer = params.issuer or PROVIDERS[params.provider].issuer
     if not issuer:
         raise InvalidParams(
@@ -169,6 +177,9 @@ def _is_address(text: str) -> bool:
 
 
 def _named_claims(params: AddTrustRule, issuer: str) -> dict[str, str]:
+    """Return the claims for the params in NAMED. Raise InvalidParams if one is missing, invalid or not for the
+    provider.
+    """
     named = {name: value for name in NAMED if (value := getattr(params, name))}
     provider = PROVIDERS[params.provider]
     if not provider.claims:
@@ -193,6 +204,7 @@ def _named_claims(params: AddTrustRule, issuer: str) -> dict[str, str]:
 
 
 def _further_claims(claims: Mapping[str, str]) -> dict[str, str]:
+    """Return the claims of the param `claims`. Raise InvalidParams if there are too many, or if one is invalid."""
     if len(claims) > MOST_CLAIMS:
         raise InvalidParams(f"'claims' has {len(claims)} claims; at most {MOST_CLAIMS} are allowed", param="claims")
     for name, value in claims.items():
@@ -227,7 +239,7 @@ def _check_author(identity: Identity, rule: NewRule) -> None:
 
 
 def check_person(identity: Identity) -> None:
-    """Raise NotAllowed if the identity is an agent or a CI job. Admins may be agents."""
+    """Raise NotAllowed if the identity is an agent or a CI job. An agent with the scope admin is permitted."""
     if identity.provenance is not None or (identity.kind == "agent" and not access.is_admin(identity)):
         raise NotAllowed(
             f"'{identity.name}' is an agent or a CI job, and only people manage trust rules", scope="admin"
@@ -235,7 +247,7 @@ def check_person(identity: Identity) -> None:
 
 
 def insert_rule(connection: Connection, actor: Actor, rule: NewRule) -> TrustRule:
-    """Add a checked rule. Raise Conflict if there are too many rules."""
+    """Insert a checked rule, and return it. Raise Conflict if there are too many rules."""
     count = connection.scalar(select(func.count()).select_from(trust_rules)) or 0
     if count >= MOST_RULES:
         raise Conflict(f"there are {count} trust rules, which is the limit", hint="Remove one: remove_trust_rule.")
@@ -275,6 +287,7 @@ async def list_trust_rules(registry: Registry, identity: Identity, _: ListTrustR
 
 
 def read_rules(connection: Connection, identity: Identity) -> TrustRules:
+    """Return the rules whose targets the grants of the identity cover, oldest first."""
     rows = connection.execute(select(trust_rules).order_by(trust_rules.c.created_at, trust_rules.c.id))
     return TrustRules([rule for row in rows if access.covers(identity, (rule := rule_of(row)).target)])
 
@@ -311,7 +324,7 @@ class RemovedTrustRule(msgspec.Struct, frozen=True):
 
 
 async def remove_trust_rule(trust: Trust, identity: Identity, params: RemoveTrustRule) -> RemovedTrustRule:
-    """Remove a rule. Tokens that jobs got with this rule end at once. Raise TrustRuleNotFound or NotAllowed."""
+    """Remove a rule, and end the tokens that jobs got through it. Raise TrustRuleNotFound or NotAllowed."""
     removed = await trust.registry.write(partial(delete_rule, identity=identity, rule_id=params.id))
     if isinstance(trust.authenticator, KeepsTokens):
         trust.authenticator.forget()
@@ -319,7 +332,7 @@ async def remove_trust_rule(trust: Trust, identity: Identity, params: RemoveTrus
 
 
 def delete_rule(connection: Connection, identity: Identity, rule_id: str) -> RemovedTrustRule:
-    """Remove a rule, and end the tokens that jobs got by it. Raise TrustRuleNotFound or NotAllowed."""
+    """Delete a rule, and end the tokens that jobs got through it. Raise TrustRuleNotFound or NotAllowed."""
     row = connection.execute(select(trust_rules).where(trust_rules.c.id == rule_id.replace("\0", ""))).one_or_none()
     if row is None or not access.covers(identity, row.target):
         raise TrustRuleNotFound(
