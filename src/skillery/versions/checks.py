@@ -1,4 +1,4 @@
-"""The stored check results of a version, and its permissions compared with other versions of its skill."""
+"""The stored check results of a version, and the comparison of its permissions with other versions of its skill."""
 
 from __future__ import annotations
 
@@ -27,16 +27,17 @@ from skillery.skills.files import files_in, read_file
 
 
 class Checks(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The check results that `describe_skill` returns."""
+    """The check results that `describe_skill` shows for a version."""
 
     verified: bool
-    """True if the version has examples and all of them passed with exactly the files of this version."""
+    """True if the version has examples, and all of them passed with exactly the files of the version."""
     examples: tuple[CheckedExample, ...] = ()
     findings: tuple[CheckFinding, ...] = ()
     permissions_diff: PermissionsDiff | None = None
 
     @property
     def waiting(self) -> bool:
+        """Whether examples still have to run."""
         return any(example.status == "waiting" for example in self.examples)
 
 
@@ -44,30 +45,32 @@ NOTHING = Checks(False)
 
 
 def checks_of(checks_json: str | None) -> Checks:
+    """Return the check results from their stored JSON. None means that there are none."""
     return msgspec.json.decode(checks_json, type=Checks) if checks_json else NOTHING
 
 
 def with_examples(checks: Checks, examples: Sequence[CheckedExample]) -> Checks:
+    """Return the check results with the results of the examples."""
     verified = bool(examples) and all(example.status == "passed" for example in examples)
     return msgspec.structs.replace(checks, examples=tuple(examples), verified=verified)
 
 
 def checks_json(checks: Checks) -> str | None:
+    """Return the check results as JSON for storing, or None if there are none."""
     return None if checks == NOTHING else msgspec.json.encode(checks).decode()
 
 
 def record_runs(connection: Connection, version_id: int, checks: Checks) -> None:
-    """Store the version id in the runs that tested the version's examples. Call this after the version's row is
-    inserted.
-    """
+    """Store the version id in the runs of the examples. Call this after the row of the version is inserted."""
     run_ids = [example.run_id for example in checks.examples if example.run_id]
     if run_ids:
         skill_id = select(skill_versions.c.skill_id).where(skill_versions.c.id == version_id).scalar_subquery()
-        ours = update(runs).where(runs.c.id.in_(run_ids))
-        connection.execute(ours.values(version_id=version_id, skill_id=skill_id))
+        runs_of_examples = update(runs).where(runs.c.id.in_(run_ids))
+        connection.execute(runs_of_examples.values(version_id=version_id, skill_id=skill_id))
 
 
 def set_checks(connection: Connection, version_id: int, checks: Checks) -> None:
+    """Replace the check results of a version, also in the catalogue and in the runs of the examples."""
     connection.execute(
         update(skill_versions).where(skill_versions.c.id == version_id).values(checks_json=checks_json(checks))
     )
@@ -77,6 +80,7 @@ def set_checks(connection: Connection, version_id: int, checks: Checks) -> None:
 
 # -- permissions -----------------------------------------------------------------------------------------------------
 
+# The rank of a version in ORDER BY: resolvable versions come first.
 _standing = case((skill_versions.c.status.in_([literal_column(f"'{status}'") for status in RESOLVABLE]), 0), else_=1)
 _OF_SKILL = (
     select(skill_versions.c.version, skill_versions.c.manifest_json)
@@ -113,31 +117,33 @@ _HIGHEST = Statement(
 
 
 def compare_permissions(connection: Connection, manifest: Manifest) -> PermissionsDiff:
-    """Return the permissions that a version adds and removes, compared with two published versions: the next lower and
-    the latest one.
+    """Return the permissions that a new version adds and removes, compared with two published versions of its skill:
+    the next lower one and the latest one.
 
-    A permission is added if one of the two does not have it. So users of both get no unreviewed permission when they
-    change to the new version. If no version is lower, only the latest one is compared. Both are determined twice, with
-    and without yanked versions, because a yank can be undone.
+    A permission is added if one of the two versions does not have it. So users of both get no unreviewed permission
+    when they change to the new version. If no version is lower, only the latest one counts. Each of the two is
+    determined once with and once without yanked versions, because a yank can be undone.
     """
-    own = {"name": manifest.name, "precedence": manifest.version.precedence}
-    below = _BELOW.rows(connection, **own)
+    new_version = {"name": manifest.name, "precedence": manifest.version.precedence}
+    below = _BELOW.rows(connection, **new_version)
     latest = _LATEST.rows(connection, name=manifest.name)
     if not latest:
         return compare_with_none(manifest)
     version, manifest_json = (below or latest)[0]
-    yanked = (*_HIGHEST_BELOW.rows(connection, **own), *_HIGHEST.rows(connection, name=manifest.name))
+    yanked = (*_HIGHEST_BELOW.rows(connection, **new_version), *_HIGHEST.rows(connection, name=manifest.name))
     others = {row[0]: row[1] for row in (*latest, *yanked) if row[0] != version}
     compared = [_permissions(other) for other in others.values()]
     return permissions_diff(manifest.permissions, _permissions(manifest_json), compared, version)
 
 
 def compare_with_none(manifest: Manifest) -> PermissionsDiff:
-    """Return the permissions of the first version of a skill. All of them count as added."""
+    """Return the permissions of the first version of a skill, which all count as added."""
     return permissions_diff(manifest.permissions, Permissions(), (), None)
 
 
 class _Listed(msgspec.Struct):
+    """The part `permissions` of a stored manifest."""
+
     network: list[str] = []
     secrets: list[str] = []
 
@@ -147,17 +153,19 @@ class _StoredRuntime(msgspec.Struct):
 
 
 class _Stored(msgspec.Struct):
+    """The parts of a stored manifest that say what a run may do."""
+
     runtime: _StoredRuntime | None = None
     permissions: _Listed = msgspec.field(default_factory=_Listed)
 
 
 def _permissions(manifest_json: str) -> Permissions:
-    """Return the permissions in the JSON text of a manifest. Only this part is decoded, to save time."""
+    """Return the permissions in the JSON of a stored manifest. Only the needed parts are decoded, to save time."""
     stored = msgspec.json.decode(manifest_json, type=_Stored)
-    listed, accepts = stored.permissions, stored.runtime is not None and stored.runtime.workspace
+    listed, accepts_workspace = stored.permissions, stored.runtime is not None and stored.runtime.workspace
     patterns = [parse_network_pattern(text) for text in listed.network]
     network = tuple(pattern for pattern in patterns if not isinstance(pattern, str))
-    return Permissions(network, tuple(listed.secrets), accepts and bool(network or listed.secrets))
+    return Permissions(network, tuple(listed.secrets), accepts_workspace and bool(network or listed.secrets))
 
 
 # -- diff_versions: two versions of a skill compared -------------------------------------------------------------------
@@ -166,7 +174,7 @@ def _permissions(manifest_json: str) -> Permissions:
 def read_diff(
     connection: Connection, identity: Identity, storage: Storage, *, name: str, old: VersionSpec, new: VersionSpec
 ) -> VersionsDiff:
-    """Return the changes from the version `old` to the version `new` of the skill.
+    """Return the changes from the version `old` to the version `new` of a skill.
 
     Raise SkillNotFound, VersionNotFound or LabelNotFound if the identity does not see both versions.
     """
@@ -177,11 +185,12 @@ def read_diff(
 def digests_of(
     connection: Connection, identity: Identity, *, name: str, old: VersionSpec, new: VersionSpec
 ) -> tuple[str, str]:
-    """Return the digests of two versions, which determine their differences. Raise the errors of `diff_versions`."""
+    """Return the digests of two versions, which determine their differences. Raise the errors of `read_diff`."""
     return resolve(connection, identity, name, old).digest, resolve(connection, identity, name, new).digest
 
 
 def _compared(connection: Connection, storage: Storage, version: VersionRow) -> Compared:
+    """Return one side of a comparison: the version's manifest, its file facts, and a function that reads a file."""
     files = files_in(connection, version)
     provenance = msgspec.json.decode(version.provenance_json) if version.provenance_json else None
     return Compared(

@@ -1,7 +1,7 @@
 """The status of a version (draft, in_review, published, deprecated, yanked, rejected), and the visibility of a skill.
 
-Each change runs in the transaction of its caller and locks the skill's row first. If two callers change a skill at the
-same time, the second change applies to the result of the first.
+Each change runs in the transaction of its caller and locks the row of the skill first. If two callers change a skill at
+the same time, the second change applies to the result of the first.
 """
 
 from __future__ import annotations
@@ -43,10 +43,11 @@ from skillery.versions.new_versions import NewVersion
 
 
 def submit(connection: Connection, identity: Identity, name: str, version: Version) -> NewVersion:
-    """Submit a draft for review.
+    """Submit a draft for review, and return the version.
 
     Raise NotAllowed if the identity may not publish the skill, SkillNotFound or VersionNotFound if the identity sees no
-    such version, and IllegalStep if the version's status does not permit the step. All steps raise these errors.
+    such version, and IllegalStep if the status of the version does not permit the step. All functions of this module
+    that change a version raise these errors.
     """
     access.require_namespace(identity, "publish", name)
     return step_one(connection, identity, name, version, "submit")
@@ -60,7 +61,7 @@ def find_approvable(
     digest: str | None,
     rules: access.ApprovalRules,
 ) -> VersionRow:
-    """Return the version that `approve_version` would publish now. Raise the errors of `approve_version`."""
+    """Return the version that `approve` would publish now. Raise the errors of `approve`."""
     access.require_namespace(identity, "review", name)
     row = resolve(connection, identity, name, Exact(version))
     check_step(identity, name, found_version(row), "approve", digest, rules)
@@ -78,11 +79,11 @@ def approve(
     rules: access.ApprovalRules,
     checks: Checks | None = None,
 ) -> NewVersion:
-    """Publish a submitted version. The approval is recorded with the version's digest. `checks` replace the check
-    results.
+    """Publish a version that is in review. The approval is recorded with the digest of the version.
 
-    Raise NotAllowed if the identity may not review the skill, or if `rules` refuse the approval. Raise
-    DigestDiffers if `digest` is given and is not the version's digest. Raise the other errors of `submit`.
+    `checks` replace the stored check results, unless they are None. Raise NotAllowed if the identity may not review the
+    skill, or if `rules` refuse the approval. Raise DigestDiffers if `digest` is given and is not the digest of the
+    version. Raise the other errors of `submit`.
     """
     access.require_namespace(identity, "review", name)
     approved = step_one(connection, identity, name, version, "approve", note=note, digest=digest, rules=rules)
@@ -92,19 +93,21 @@ def approve(
 
 
 def reject(connection: Connection, identity: Identity, name: str, version: Version, reason: str) -> NewVersion:
-    """Reject a submitted version for good: a rejected version cannot be published."""
+    """Reject a version that is in review. A rejected version can never be published. Raise the errors of `submit`."""
     access.require_namespace(identity, "review", name)
     return step_one(connection, identity, name, version, "reject", note=reason)
 
 
 def yank(connection: Connection, identity: Identity, name: str, version: Version, reason: str) -> NewVersion:
-    """Yank a version. Then only requests for the exact version or its digest resolve to this version."""
+    """Yank a version. Only requests for the exact version or its digest still resolve to it. Raise the errors of
+    `submit`.
+    """
     access.require_namespace(identity, "publish", name)
     return step_one(connection, identity, name, version, "yank", note=reason)
 
 
 def unyank(connection: Connection, identity: Identity, name: str, version: Version) -> NewVersion:
-    """Undo the yank of a version."""
+    """Undo the yank of a version. Raise the errors of `submit`."""
     access.require_namespace(identity, "publish", name)
     return step_one(connection, identity, name, version, "unyank")
 
@@ -113,7 +116,9 @@ def unyank(connection: Connection, identity: Identity, name: str, version: Versi
 
 
 def yank_skill(connection: Connection, identity: Identity, name: str, reason: str) -> None:
-    """Yank all published and deprecated versions of a skill. Raise NotPublished if there are none."""
+    """Yank all published and deprecated versions of a skill. Raise NotPublished if there are none, and the errors of
+    `yank`.
+    """
     access.require_namespace(identity, "publish", name)
     skill_id = lock_skill(connection, identity, name)
     versions = (
@@ -133,10 +138,10 @@ def yank_skill(connection: Connection, identity: Identity, name: str, reason: st
 
 
 def deprecate(connection: Connection, identity: Identity, name: str, message: str, successor: str | None) -> NewVersion:
-    """Deprecate all published versions of a skill.
+    """Deprecate all published versions of a skill, and return its latest version.
 
     Deprecated versions still resolve, and show `message` to users. Versions that are published later are not
-    deprecated.
+    deprecated. Raise InvalidParams if `successor` is the skill itself, and the errors of `submit`.
     """
     if successor == name:
         raise InvalidParams(f"'successor' is '{name}' itself", hint="Name the skill to use instead.", param="successor")
@@ -145,12 +150,12 @@ def deprecate(connection: Connection, identity: Identity, name: str, message: st
 
 
 def undeprecate(connection: Connection, identity: Identity, name: str) -> NewVersion:
-    """Undo the deprecation of all versions of a skill."""
+    """Undo the deprecation of all versions of a skill, and return its latest version. Raise the errors of `submit`."""
     return step_all(connection, identity, name, "undeprecate")
 
 
 def change_visibility(connection: Connection, identity: Identity, name: str, visibility: Visibility) -> NewVersion:
-    """Set the visibility of a skill. Return its latest version."""
+    """Set the visibility of a skill, and return its latest version."""
     access.require_namespace(identity, "publish", name)
     skill_id = lock_skill(connection, identity, name)
     value = connection.scalar(select(skills.c.visibility).where(skills.c.id == skill_id))

@@ -28,15 +28,20 @@ StepName = Literal["submit", "approve", "reject", "yank", "unyank", "deprecate",
 
 
 STRICT = ApprovalRules()
+"""The default rules of approval, which refuse most."""
 
 
 class Step(NamedTuple):
+    """A change of the status of a version."""
+
     starts: tuple[str, ...]
-    """The statuses in which the step is legal."""
+    """The statuses from which the step is legal."""
     leads_to: str
+    """The status after the step."""
     method: str
+    """The JSON-RPC method, as the audit trail names it."""
     done: str
-    """The participle for messages: "it cannot be <done>"."""
+    """The participle in messages: "it cannot be <done>"."""
 
 
 STEPS: dict[StepName, Step] = {
@@ -53,10 +58,12 @@ STEPS: dict[StepName, Step] = {
     ),
     "undeprecate": Step(("deprecated",), "published", "undeprecate_skill", "undeprecated"),
 }
-"""Every legal step. `check_step` and `step_all` raise IllegalStep for any other step."""
+"""All legal steps. `check_step` and `step_all` raise IllegalStep for other ones."""
 
 
 class _Version(NamedTuple):
+    """The columns of a version that a step needs."""
+
     version_id: int
     version: str
     digest: str
@@ -79,6 +86,10 @@ def step_one(
     digest: str | None = None,
     rules: ApprovalRules = STRICT,
 ) -> NewVersion:
+    """Take a step with one version, and return the version. Record the step in the audit trail and the outbox.
+
+    Raise SkillNotFound or VersionNotFound if the identity sees no such version, and the errors of `check_step`.
+    """
     # The lock comes first: the step applies to the values that are read after it.
     connection.execute(select(skills.c.id).where(skills.c.name == name).with_for_update())
     row = resolve(connection, identity, name, Exact(version))
@@ -108,15 +119,20 @@ def step_all(
     note: str = "",
     deprecated: dict[str, Any] | None = None,
 ) -> NewVersion:
+    """Take a step with all versions of a skill that permit the step. Return the latest version.
+
+    `deprecated` has the message and the successor of a deprecation. Raise NotAllowed, SkillNotFound, or IllegalStep if
+    no version permits the step.
+    """
     access.require_namespace(identity, "publish", name)
     skill_id = lock_skill(connection, identity, name)
     versions = [_Version(*row) for row in connection.execute(_VERSION.where(skill_versions.c.skill_id == skill_id))]
     ready = [version for version in versions if version.status in STEPS[step].starts]
     if not ready:
-        seen = {
+        seen_statuses = {
             version.status for version in versions if sees_version(identity, name, version.status, version.publisher)
         }
-        raise _illegal(name, None, sorted(seen), step)
+        raise _illegal(name, None, sorted(seen_statuses), step)
     statuses = {
         version.version: _apply_step(connection, identity, version, step, note, deprecated) for version in ready
     }
@@ -143,21 +159,24 @@ def _apply_step(
     note: str,
     deprecated: dict[str, Any] | None = None,
 ) -> str:
-    """Take a step and return the new status. The row of `version_steps` records the identity, the time and the note."""
+    """Store a step and the new status of a version. Return the new status.
+
+    The row of `version_steps` has the identity, the time and the note of the step.
+    """
     now = datetime.now(UTC)
     standing: dict[str, Any] = msgspec.json.decode(version.standing_json) if version.standing_json else {}
-    by = {"by": identity.name, "kind": identity.kind, "at": now.isoformat(timespec="seconds").replace("+00:00", "Z")}
+    actor = {"by": identity.name, "kind": identity.kind, "at": now.isoformat(timespec="seconds").replace("+00:00", "Z")}
     status = STEPS[step].leads_to
     match step:
         case "approve":
-            standing["approval"] = {**by, "digest": version.digest, "note": note}
+            standing["approval"] = {**actor, "digest": version.digest, "note": note}
         case "reject":
-            standing["rejected"] = {**by, "reason": note}
+            standing["rejected"] = {**actor, "reason": note}
         case "yank":
-            standing["yanked"] = {**by, "reason": note}
+            standing["yanked"] = {**actor, "reason": note}
         case "purge":
             # The notes of earlier steps may quote what the purge removes.
-            standing = {"purged": {**by, "reason": note}}
+            standing = {"purged": {**actor, "reason": note}}
         case "unyank":
             standing.pop("yanked", None)
             status = "deprecated" if "deprecated" in standing else status
@@ -189,12 +208,16 @@ def _apply_step(
 
 
 def found_version(row: VersionRow) -> _Version:
+    """Return the columns that a step needs, from a resolved version."""
     return _Version(row.version_id, row.version, row.digest, row.status, row.publisher, row.standing_json)
 
 
 def check_step(
     identity: Identity, name: str, version: _Version, step: StepName, digest: str | None, rules: ApprovalRules = STRICT
 ) -> None:
+    """Raise IllegalStep if the status does not permit the step. For an approval, raise DigestDiffers or NotAllowed
+    too.
+    """
     if version.status not in STEPS[step].starts:
         raise _illegal(name, version.version, [version.status], step)
     if step == "approve":
@@ -202,6 +225,7 @@ def check_step(
 
 
 def _check_approval(identity: Identity, name: str, version: _Version, digest: str | None, rules: ApprovalRules) -> None:
+    """Raise DigestDiffers if the reviewer has seen another digest, and NotAllowed if `rules` refuse the approval."""
     if digest is not None and digest.strip().lower() != version.digest:
         raise DigestDiffers(
             f"'{name}' {version.version} has the digest {version.digest}, not {digest[:80]}",
@@ -220,8 +244,9 @@ def _check_approval(identity: Identity, name: str, version: _Version, digest: st
 
 
 def lock_skill(connection: Connection, identity: Identity, name: str) -> int:
-    """Lock the skill's row until the transaction ends, and return its id. Raise SkillNotFound if the identity sees
-    no such skill.
+    """Lock the row of a skill until the transaction ends, and return its id.
+
+    Raise SkillNotFound if the identity sees no such skill.
     """
     connection.execute(select(skills.c.id).where(skills.c.name == name).with_for_update())
     skill_id = find_skill(connection, identity, name)
@@ -249,7 +274,10 @@ def latest_version(connection: Connection, identity: Identity, name: str, skill_
 
 
 def _illegal(name: str, version: str | None, statuses: Sequence[str], step: StepName) -> IllegalStep:
-    """Return the error for one version, or for a skill whose versions have only these statuses (`version` None)."""
+    """Return the error for a version, or for all versions of a skill if `version` is None.
+
+    `statuses` are the statuses of these versions.
+    """
     # A purge is always legal, and never the remedy.
     legal = [
         next_step.method for key, next_step in STEPS.items() if key != "purge" and set(statuses) & set(next_step.starts)

@@ -78,12 +78,10 @@ _POINT = Change(
 _POINT_TO_NONE = update(skills).where(skills.c.id == bindparam("skill_id")).values(latest_version_id=None)
 
 REBUILD = "rebuild"
-"""The key in the table `registry` with which a migration asks for the derived rows."""
+"""The key in the table `registry` with which a migration requests that the derived rows are computed again."""
 
 Landing = Callable[[PermissionsDiff], str]
-"""Function that returns the first status of a version. The argument is the permissions diff with the skill's other
-versions.
-"""
+"""Function that returns the first status of a version from its permissions diff with other versions of the skill."""
 
 
 class NewVersion(msgspec.Struct, frozen=True):
@@ -96,7 +94,7 @@ class NewVersion(msgspec.Struct, frozen=True):
 
 
 def version_if_taken(connection: Connection, bundle: Bundle, identity: Identity) -> NewVersion | None:
-    """Return the stored version with the bundle's name, version and digest, or None if the version does not exist.
+    """Return the stored version with the name, version and digest of the bundle, or None if there is no such version.
 
     Raise NameTaken if the identity may not see the skill. Raise VersionExists if the stored version has another digest,
     or if the identity may not see the stored version. The errors tell an unauthorised publisher only that the name or
@@ -125,8 +123,9 @@ def version_if_taken(connection: Connection, bundle: Bundle, identity: Identity)
 
 
 def state_of(connection: Connection, bundle: Bundle, identity: Identity) -> tuple[NewVersion | None, PermissionsDiff]:
-    """Return the result of `version_if_taken`, and the permissions diff with the skill's other versions. Raise the
-    errors of `version_if_taken`.
+    """Return the result of `version_if_taken`, and the permissions diff with other versions of the skill.
+
+    Raise the errors of `version_if_taken`.
     """
     if not _has_versions(connection, identity, bundle.manifest.name):
         return None, compare_with_none(bundle.manifest)
@@ -155,10 +154,10 @@ def insert_version(
 ) -> NewVersion:
     """Insert a version, or return the stored version if it has the same bundle.
 
-    The large files are already in the storage; `inline` contains the small files by digest. `landing` returns the first
-    status; no other caller can publish a version of the skill during this call. `visibility` applies to a new skill.
-    `made_by` is the method that generated the bundle, or None. Raise the errors of `version_if_taken`, and
-    QuotaExceeded if the bundle exceeds a quota.
+    The large files must be in the storage already; `inline` has the contents of the small files by digest. `landing`
+    returns the first status; while it runs, no other transaction publishes a version of the skill. `visibility` applies
+    if the skill is new. `made_by` is the method that generated the bundle, or None. Raise the errors of
+    `version_if_taken`, and QuotaExceeded if the bundle exceeds a quota.
     """
     name = bundle.manifest.name
     skill_id, is_new = _lock_skill(connection, name, visibility)
@@ -182,8 +181,12 @@ def insert_version(
     else:
         point_to_latest(connection, skill_id)
     created = NewVersion(name, str(bundle.manifest.version), bundle.digest, status)
-    further = {"made_by": made_by, "provenance": identity.provenance}
-    after = {"status": status, "digest": bundle.digest, **{name: value for name, value in further.items() if value}}
+    optional_values = {"made_by": made_by, "provenance": identity.provenance}
+    after = {
+        "status": status,
+        "digest": bundle.digest,
+        **{name: value for name, value in optional_values.items() if value},
+    }
     audit.record(connection, identity, "create_skill", f"{name}@{created.version}", after=after)
     number, digest = created.version, created.digest
     about = {"version": number, "digest": digest, "status": status, "publisher": identity.name}
@@ -192,11 +195,11 @@ def insert_version(
 
 
 def point_to_latest(connection: Connection, skill_id: int, *, rebuild: bool = False) -> None:
-    """Determine a skill's latest version: the highest published release, else the highest published pre-release, or
-    none.
+    """Determine the latest version of a skill: the highest published release, else the highest published pre-release,
+    or none.
 
-    Update the searched words, the offered tools and the catalogue. Deprecated versions count as published. With
-    `rebuild`, compute all these rows again.
+    Update the search, the offered tools and the catalogue for it. Deprecated versions count as published. With
+    `rebuild`, compute all rows of these again.
     """
     if rebuild:
         index_latest(connection, skill_id, None)
@@ -211,7 +214,8 @@ def point_to_latest(connection: Connection, skill_id: int, *, rebuild: bool = Fa
 
 
 def rebuild_derived_rows(database: Database) -> None:
-    """Compute the rows that are derived from versions again, if a migration has asked for it. Takes about 3 ms a skill.
+    """Compute all rows that are derived from versions again, if a migration has requested it. This takes about 3 ms a
+    skill.
 
     A migration that adds or changes such rows inserts REBUILD into the table `registry`. It does not call this code,
     which writes the columns of the newest revision. Raise StartupError if the database fails.
@@ -229,6 +233,7 @@ def is_rebuild_pending(connection: Connection) -> bool:
 
 
 def _rebuild(connection: Connection) -> None:
+    """Compute the derived rows of all skills, unless another server has done it."""
     take_turns(connection, "rebuild", "")
     # Another server may have done it.
     if connection.execute(delete(registry).where(registry.c.key == REBUILD)).rowcount:
@@ -238,7 +243,7 @@ def _rebuild(connection: Connection) -> None:
 
 
 def _point_to(connection: Connection, skill_id: int, version_id: int, namespace: str) -> None:
-    """Make this version the latest version of the skill."""
+    """Make a version the latest version of the skill, in the search and the offered tools too."""
     _POINT.run_later(connection, skill_id=skill_id, latest=version_id, in_namespace=namespace)
     claim_index_name(connection, skill_id)
     index_latest(connection, skill_id, version_id)
@@ -248,10 +253,9 @@ def _point_to(connection: Connection, skill_id: int, version_id: int, namespace:
 def _add_derived_rows(
     connection: Connection, bundle: Bundle, values: VersionValues, version_id: int, visibility: Visibility
 ) -> None:
-    """Add the rows that are derived from the first version of a skill: those of the search, the tools, the index and
-    the catalogue.
+    """Insert the rows that are derived from the first version of a skill: index name, search, tools and catalogue.
 
-    No row of the skill is read: there is none yet, and each read would be another round trip to Postgres.
+    The rows of the skill are not read, because there are none yet, and each read is another round trip to Postgres.
     """
     skill_id, name = values.skill_id, bundle.manifest.name
     if values.status in RESOLVABLE:
@@ -264,7 +268,7 @@ def _add_derived_rows(
 
 
 def _lock_skill(connection: Connection, name: str, visibility: Visibility) -> tuple[int, bool]:
-    """Return the skill's id, and whether this transaction adds the skill.
+    """Insert the skill if it does not exist. Return its id, and whether it was inserted.
 
     The row stays locked until the transaction ends, so that two publishers of a skill do not run at the same time. On
     SQLite, `with_for_update` does nothing: SQLite has only one writer at a time.
@@ -287,7 +291,7 @@ def _file_values(version_id: int, file: BundleFile) -> dict[str, object]:
 
 
 def _next_free(connection: Connection, skill_id: int, version: Version) -> str:
-    """Return the next free version with the same major and minor number."""
+    """Return the next free version with the same major and minor number, from the next patch number on."""
     taken = set(connection.scalars(select(skill_versions.c.version).where(skill_versions.c.skill_id == skill_id)))
     patch = version.patch + 1
     while f"{version.major}.{version.minor}.{patch}" in taken:

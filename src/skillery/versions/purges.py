@@ -1,4 +1,6 @@
-"""The purge of a version in the database: rows with its contents are deleted, and its own row stays as the record."""
+"""The purge of a version in the database: rows with its contents are deleted. The row of the version stays as the
+record.
+"""
 
 from __future__ import annotations
 
@@ -47,22 +49,22 @@ _EMPTIED = {
 
 
 class Purged(NamedTuple):
-    """The name, version, digest and former files of a purged version."""
+    """The name, version, digest and former files of a purged version. The caller deletes the contents of the files."""
 
     name: str
     version: str
     digest: str
     files: list[FileRow]
     archives: list[str]
-    """The SHA-256 of the archives that the server had made of the version, and of all kept packs."""
+    """The SHA-256 of the version's archives that the server has stored, and of all stored packs of Git."""
 
 
 def purge(connection: Connection, identity: Identity, name: str, version: Version, reason: str) -> Purged:
-    """Delete everything that a version contains, except its contents. The caller then deletes unreferenced contents.
+    """Delete the rows with everything that a version contains. The caller then deletes unreferenced contents.
 
-    The caller runs this function with `Database.erase_now`. The row of the version stays, with its number, digest,
-    author and time, and with `reason`. Raise NotAllowed if the identity is not an admin or the name is reserved,
-    SkillNotFound or VersionNotFound if there is no such version, and VersionPurged if the version was purged before.
+    Call this function through `Database.erase_now`. The row of the version stays, with its number, digest, author, time
+    and `reason`. Raise NotAllowed if the identity is not an admin or the name is reserved, SkillNotFound or
+    VersionNotFound if there is no such version, and VersionPurged if the version was purged before.
     """
     access.require(identity, "admin")
     access.require_unreserved(identity, name)
@@ -70,7 +72,7 @@ def purge(connection: Connection, identity: Identity, name: str, version: Versio
     files = files_of(connection, before.version_id)
     summary = connection.scalars(select(skill_versions.c.summary_json).where(skill_versions.c.id == before.version_id))
     # The step locks the skill and the version. The search and the offered tools then use the latest other version.
-    made = step_one(connection, identity, name, version, "purge", note=reason)
+    purged = step_one(connection, identity, name, version, "purge", note=reason)
     archives = _archives(connection, before.version_id)
     of_version = skill_versions.c.id == before.version_id
     connection.execute(update(skill_versions).where(of_version).values(_EMPTIED))
@@ -79,22 +81,26 @@ def purge(connection: Connection, identity: Identity, name: str, version: Versio
     erase_removed_words(connection)
     _forget_spellings(connection, name, msgspec.json.decode(summary.one()))
     # The answer to a repeated create_skill would quote the findings of its checks.
-    quoting = idempotency_keys.c.result_json.contains(made.digest, autoescape=True)
-    connection.execute(delete(idempotency_keys).where(quoting))
-    earlier = version_steps.c.version_id == before.version_id, version_steps.c.step != "purge"
-    connection.execute(update(version_steps).where(*earlier).values(note=""))
-    _forget_texts(connection, name, made.version)
+    quotes_version = idempotency_keys.c.result_json.contains(purged.digest, autoescape=True)
+    connection.execute(delete(idempotency_keys).where(quotes_version))
+    earlier_steps = version_steps.c.version_id == before.version_id, version_steps.c.step != "purge"
+    connection.execute(update(version_steps).where(*earlier_steps).values(note=""))
+    _forget_texts(connection, name, purged.version)
     connection.execute(delete(blobs).where(blobs.c.owner == SERVER.name, blobs.c.sha256.in_(archives)))
-    return Purged(made.name, made.version, made.digest, files, [*archives, *drop_packs(connection)])
+    return Purged(purged.name, purged.version, purged.digest, files, [*archives, *drop_packs(connection)])
 
 
 def _archives(connection: Connection, version_id: int) -> list[str]:
+    """Return the SHA-256 of the stored archives of a version."""
     facts = connection.scalar(select(exports.c.facts_json).where(exports.c.version_id == version_id))
     return sorted(msgspec.json.decode(facts)["archives"].values()) if facts else []
 
 
 def _forget_texts(connection: Connection, name: str, version: str) -> None:
-    """Empty the findings and notes in stored events: they may quote files. The events keep their numbers."""
+    """Empty the findings and notes about a version in stored events and dead letters, because they may quote files.
+
+    The events stay, with their numbers.
+    """
     for table, key in ((events, events.c.seq), (dead_letters, dead_letters.c.id)):
         stored = select(key, table.c.data_json).where(table.c.skill == name)
         for row_id, data_json in connection.execute(stored).all():
@@ -106,13 +112,13 @@ def _forget_texts(connection: Connection, name: str, version: str) -> None:
 
 
 def _forget_spellings(connection: Connection, name: str, summary: dict[str, Any]) -> None:
-    """Delete the spellings of words that no skill has any longer."""
+    """Delete the spellings of the version's words that no skill has any longer."""
     spellings = search_fields(name, summary["description"], summary["tags"]).spellings
     words = sorted(spellings)
     for start in range(0, len(words), _SPELLINGS_AT_ONCE):
-        some = search_spellings.c.word.in_(words[start : start + _SPELLINGS_AT_ONCE])
-        posted = select(search_postings.c.word).where(search_postings.c.word == search_spellings.c.stem).exists()
-        connection.execute(delete(search_spellings).where(and_(some, not_(posted))))
+        is_in_batch = search_spellings.c.word.in_(words[start : start + _SPELLINGS_AT_ONCE])
+        is_used = select(search_postings.c.word).where(search_postings.c.word == search_spellings.c.stem).exists()
+        connection.execute(delete(search_spellings).where(and_(is_in_batch, not_(is_used))))
 
 
 def purged_among(connection: Connection, digests: Collection[str]) -> set[str]:

@@ -1,4 +1,4 @@
-"""The versions of a skill by precedence, with their approvals, findings and labels, for pages of people."""
+"""The versions of a skill by precedence, with their approvals, findings and labels, for web pages."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from skillery.registry.visibility import View, parameters, seen_version, view_of
 from skillery.versions.checks import Checks, checks_of
 
 VersionGroup = Literal["releases", "prereleases", "withdrawn"]
-"""`withdrawn` has yanked, rejected and purged versions."""
+"""A table of versions. `withdrawn` has yanked, rejected and purged versions."""
 _WITHDRAWN: list[ColumnElement[str]] = [literal_column(f"'{status}'") for status in ("yanked", "rejected", "purged")]
 _group: ColumnElement[str] = case(
     (skill_versions.c.status.in_(_WITHDRAWN), literal_column("'withdrawn'")),
@@ -47,7 +47,7 @@ _group: ColumnElement[str] = case(
 
 
 class FindingCounts(msgspec.Struct, frozen=True):
-    """Numbers of findings. Waived findings count only as waived."""
+    """Numbers of findings. A waived finding counts only in `waived`."""
 
     errors: int = 0
     warnings: int = 0
@@ -55,7 +55,7 @@ class FindingCounts(msgspec.Struct, frozen=True):
 
 
 class TabledVersion(msgspec.Struct, frozen=True):
-    """A version of a skill."""
+    """A version in a table."""
 
     version: str
     status: Status
@@ -70,43 +70,47 @@ class TabledVersion(msgspec.Struct, frozen=True):
 
 
 class VersionTable(msgspec.Struct, frozen=True):
-    """A page of the versions of a group, highest version first."""
+    """A page of the versions in a group, highest version first."""
 
     versions: list[TabledVersion]
     next_cursor: str | None
 
 
 class VersionFacts(msgspec.Struct, frozen=True):
-    """Facts about a version that describe_skill does not return."""
+    """Facts about a version for its page that describe_skill does not return."""
 
     version: str
     publisher: Who
     owner: Who
     """The publisher of the first version of the skill."""
     created_at: datetime | None
-    """None for a development version."""
+    """The time of publishing, or None for a development version."""
     size_bytes: int
     older: str | None
-    """The next lower version that is published."""
+    """The next lower published version, or None. For a release, the next lower release if there is one."""
     latest: str | None
-    """The version that a caller without a version gets."""
+    """The latest version of the skill, or None if no version is published."""
     days: list[UsageDay]
     """The runs of all versions of the skill in the last 30 days."""
     counts: dict[VersionGroup, int]
-    """Numbers of the visible versions of the skill."""
+    """The numbers of versions in each group that the identity sees."""
 
 
 def table_of_versions(
     connection: Connection, identity: Identity, key: bytes, *, name: str, group: VersionGroup, limit: int, cursor: str
 ) -> VersionTable:
-    """Return a page of the versions of a skill that the identity sees, by precedence.
+    """Return a page of the versions in a group that the identity sees, highest version first.
 
-    Raise SkillNotFound if the identity sees no such skill. Raise InvalidCursor if the cursor belongs to another
-    listing.
+    `key` signs the cursors. Raise SkillNotFound if the identity sees no such skill. Raise InvalidCursor if the cursor
+    belongs to another listing.
     """
     skill_id = _skill(connection, identity, name)
     bound_to = ("table_of_versions", identity.name, name, group)
-    where = [skill_versions.c.skill_id == skill_id, _group == literal_column(f"'{group}'"), *_seen(view_of(identity))]
+    where = [
+        skill_versions.c.skill_id == skill_id,
+        _group == literal_column(f"'{group}'"),
+        *_seen_through_skill(view_of(identity)),
+    ]
     if cursor:
         where.append(skill_versions.c.precedence < bytes.fromhex(read_cursor(key, bound_to, cursor, 1)[0]))
     statement: Select[Any] = (
@@ -114,19 +118,19 @@ def table_of_versions(
     )
     rows = connection.execute(statement, parameters(identity)).all()
     page = rows[:limit]
-    pointing: dict[int, list[str]] = {}
-    at_page = labels.c.version_id.in_([row.id for row in page])
-    for label, version_id in connection.execute(select(labels.c.label, labels.c.version_id).where(at_page)):
-        pointing.setdefault(version_id, []).append(label)
-    more = make_cursor(key, bound_to, (bytes(page[-1].precedence).hex(),)) if len(rows) > limit else None
-    return VersionTable([_tabled(row, sorted(pointing.get(row.id, []))) for row in page], more)
+    labels_by_version: dict[int, list[str]] = {}
+    points_to_page = labels.c.version_id.in_([row.id for row in page])
+    for label, version_id in connection.execute(select(labels.c.label, labels.c.version_id).where(points_to_page)):
+        labels_by_version.setdefault(version_id, []).append(label)
+    next_cursor = make_cursor(key, bound_to, (bytes(page[-1].precedence).hex(),)) if len(rows) > limit else None
+    return VersionTable([_tabled(row, sorted(labels_by_version.get(row.id, []))) for row in page], next_cursor)
 
 
 def resolve_for_page(connection: Connection, identity: Identity, name: str, spec: VersionSpec) -> VersionRow:
-    """Return the version that `spec` selects.
+    """Return the version that `spec` selects. Raise the errors of `resolve`.
 
-    If the address of a page names no version and no version resolves, return the highest version that the identity
-    sees: a draft, a version in review, or else a yanked or rejected one. Raise the errors of `resolve`.
+    If `spec` is Latest and no version is published, return the highest version that the identity sees: a draft or a
+    version in review, else a yanked or rejected one.
     """
     try:
         return resolve(connection, identity, name, spec)
@@ -138,11 +142,12 @@ def resolve_for_page(connection: Connection, identity: Identity, name: str, spec
 
 
 def _highest_seen(connection: Connection, identity: Identity, name: str) -> str | None:
+    """Return the highest version that the identity sees, withdrawn versions last, or None."""
     skill_id = select(skills.c.id).where(skills.c.name == name).scalar_subquery()
     statement = (
         select(skill_versions.c.version)
         .where(skill_versions.c.skill_id == skill_id, skill_versions.c.status != literal_column("'purged'"))
-        .where(*_seen(view_of(identity)))
+        .where(*_seen_through_skill(view_of(identity)))
         .order_by(skill_versions.c.status.in_(_WITHDRAWN), skill_versions.c.precedence.desc())
         .limit(1)
     )
@@ -150,7 +155,9 @@ def _highest_seen(connection: Connection, identity: Identity, name: str) -> str 
 
 
 def facts_for_page(connection: Connection, identity: Identity, name: str, spec: VersionSpec) -> VersionFacts:
-    """Return facts about the version of `resolve_for_page`. A development version has no row in the database."""
+    """Return facts about the version that `resolve_for_page` returns. A development version has no row in the
+    database.
+    """
     row = resolve_for_page(connection, identity, name, spec)
     publisher = Who(row.publisher, row.publisher_kind)
     view = view_of(identity)
@@ -175,9 +182,10 @@ def facts_for_page(connection: Connection, identity: Identity, name: str, spec: 
 
 @lru_cache(64)
 def _counts_by_group(view: View | None) -> Statement:
-    mine = skill_versions.c.skill_id == bindparam("of_skill")
+    """Return the SELECT of the numbers of visible versions of a skill, by group."""
+    of_skill = skill_versions.c.skill_id == bindparam("of_skill")
     columns: tuple[ColumnElement[Any], ...] = (_group, func.count())
-    return Statement(select(*columns).where(mine, *_seen(view)).group_by(_group))
+    return Statement(select(*columns).where(of_skill, *_seen_through_skill(view)).group_by(_group))
 
 
 _shown = skill_versions.alias("one")
@@ -188,6 +196,7 @@ _any = skill_versions.alias("any_version")
 
 
 def _next_lower(*where: ColumnElement[bool]) -> ScalarSelect[str]:
+    """Return a subquery for the next lower published version that meets the conditions `where`."""
     return (
         select(_lower.c.version)
         .where(_lower.c.skill_id == skills.c.id, _lower.c.precedence < _shown.c.precedence, *where)
@@ -222,23 +231,23 @@ _FACTS = Statement(
 
 
 def _skill(connection: Connection, identity: Identity, name: str) -> int:
+    """Return the id of a skill. Raise SkillNotFound if the identity sees no such skill."""
     skill_id = find_skill(connection, identity, name)
     if skill_id is None:
         raise skill_not_found(connection, identity, name)
     return skill_id
 
 
-def _seen(view: View | None) -> list[ColumnElement[bool]]:
-    """Return the condition for visible versions of a visible skill. The statement must read the table `skills` too if
-    the condition has grants.
-    """
+def _seen_through_skill(view: View | None) -> list[ColumnElement[bool]]:
+    """Return the SQL condition, at most one, that the row of `skill_versions` is a version that the view sees."""
     if view is None:
         return []
     in_skills = select(skills.c.id).where(skills.c.id == skill_versions.c.skill_id, or_(seen_version(view)))
     return [in_skills.exists()]
 
 
-def _tabled(row: Row[Any], pointing: list[str]) -> TabledVersion:
+def _tabled(row: Row[Any], label_names: list[str]) -> TabledVersion:
+    """Return a version as a table shows it. `pointing` are its labels."""
     standing: Mapping[str, Any] = msgspec.json.decode(row.standing_json) if row.standing_json else {}
     approval = standing.get("approval")
     checks = checks_of(row.checks_json)
@@ -252,14 +261,15 @@ def _tabled(row: Row[Any], pointing: list[str]) -> TabledVersion:
         approval=msgspec.convert(approval, Approval) if approval else None,
         verified=checks.verified,
         findings=_counts(checks),
-        labels=pointing,
+        labels=label_names,
     )
 
 
 def _counts(checks: Checks) -> FindingCounts:
-    open_ones = [finding for finding in checks.findings if finding.waiver is None]
+    """Return the numbers of findings."""
+    unwaived = [finding for finding in checks.findings if finding.waiver is None]
     return FindingCounts(
-        errors=sum(finding.severity == "error" for finding in open_ones),
-        warnings=sum(finding.severity == "warning" for finding in open_ones),
-        waived=len(checks.findings) - len(open_ones),
+        errors=sum(finding.severity == "error" for finding in unwaived),
+        warnings=sum(finding.severity == "warning" for finding in unwaived),
+        waived=len(checks.findings) - len(unwaived),
     )

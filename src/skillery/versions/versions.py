@@ -79,11 +79,11 @@ def read_versions(
 ) -> VersionPage:
     """Return a page of the versions that the identity sees, most recently created first, or `oldest_first`.
 
-    "" as `name`, `status` or `namespace` matches all versions. Raise SkillNotFound if the identity sees no skill
-    `name`. Raise InvalidCursor if the cursor belongs to another listing.
+    "" as `name`, `status` or `namespace` matches all versions. `key` signs the cursors. Raise SkillNotFound if the
+    identity sees no skill `name`. Raise InvalidCursor if the cursor belongs to another listing.
     """
     bound_to = _bound_to(identity, name, status, namespace, oldest_first)
-    where = [*_seen(identity), *_filters(status, namespace)]
+    where = [*_conditions_for(identity), *_filters(status, namespace)]
     if name:
         skill_id = find_skill(connection, identity, name)
         if skill_id is None:
@@ -96,12 +96,12 @@ def read_versions(
     statement: Select[Any] = _LISTED.where(*where).order_by(order).limit(limit + 1)
     rows = connection.execute(statement, parameters(identity)).all()
     page = rows[:limit]
-    more = make_cursor(key, bound_to, (str(page[-1].id),)) if len(rows) > limit else None
-    return VersionPage([_row(row) for row in page], more)
+    next_cursor = make_cursor(key, bound_to, (str(page[-1].id),)) if len(rows) > limit else None
+    return VersionPage([_row(row) for row in page], next_cursor)
 
 
 def find_version(connection: Connection, *, identity: Identity, name: str, version: str) -> ListedVersion:
-    """Return one version in the form of list_versions.
+    """Return one version as list_versions shows it.
 
     Raise SkillNotFound or VersionNotFound if the identity sees no such version.
     """
@@ -111,7 +111,7 @@ def find_version(connection: Connection, *, identity: Identity, name: str, versi
 def cursor_after_version(
     connection: Connection, *, identity: Identity, key: bytes, name: str, version: str, oldest_first: bool = False
 ) -> str:
-    """Return a cursor with which list_versions continues the versions of the skill after the given version.
+    """Return a cursor for list_versions, with which the list continues after the given version of the skill.
 
     Raise SkillNotFound or VersionNotFound if the identity sees no such version.
     """
@@ -120,13 +120,13 @@ def cursor_after_version(
 
 
 def _bound_to(identity: Identity, name: str, status: str, namespace: str, oldest_first: bool) -> tuple[str, ...]:
-    """Return the query that a cursor is valid for."""
+    """Return the texts of the query for which a cursor is valid."""
     bound_to = ("list_versions", identity.name, name, status, namespace)
     return (*bound_to, "asc") if oldest_first else bound_to
 
 
 def descriptions_of(connection: Connection, *, name: str, versions: Sequence[str]) -> dict[str, str]:
-    """Return the descriptions of versions of a skill, by version. The description of a purged version is ""."""
+    """Return the descriptions of versions of a skill, by version number. The description of a purged version is ""."""
     statement = (
         select(skill_versions.c.version, skill_versions.c.names_json)
         .join_from(skill_versions, skills, skills.c.id == skill_versions.c.skill_id)
@@ -137,6 +137,7 @@ def descriptions_of(connection: Connection, *, name: str, versions: Sequence[str
 
 
 def _find(connection: Connection, identity: Identity, name: str, version: str) -> Row[Any]:
+    """Return the row of a version for list_versions. Raise SkillNotFound or VersionNotFound."""
     row = resolve(connection, identity, name, Exact(Version.parse(version)))
     statement: Select[Any] = _LISTED.where(skill_versions.c.id == row.version_id)
     return connection.execute(statement).one()
@@ -145,21 +146,23 @@ def _find(connection: Connection, identity: Identity, name: str, version: str) -
 def ages(
     connection: Connection, *, identity: Identity, names: Sequence[str]
 ) -> dict[str, tuple[datetime | None, datetime | None]]:
-    """Return the creation times of the first and the last version of each skill, by name, of versions that the
-    identity sees.
+    """Return the creation times of the first and the last version of each skill in `names`, by name.
+
+    Only versions that the identity sees count.
     """
     first, last = func.min(skill_versions.c.created_at), func.max(skill_versions.c.created_at)
     statement = (
         select(skills.c.name, first, last)
         .join_from(skill_versions, skills, skills.c.id == skill_versions.c.skill_id)
-        .where(skills.c.name.in_(names), *_seen(identity))
+        .where(skills.c.name.in_(names), *_conditions_for(identity))
         .group_by(skills.c.name)
     )
     rows = connection.execute(statement, parameters(identity))
-    return {name: (in_utc(begun), in_utc(changed)) for name, begun, changed in rows}
+    return {name: (in_utc(first_at), in_utc(last_at)) for name, first_at, last_at in rows}
 
 
 def _filters(status: str, namespace: str) -> list[ColumnElement[bool]]:
+    """Return the SQL conditions for versions with a status, in a namespace and below it. "" adds no condition."""
     where: list[ColumnElement[bool]] = []
     if status:
         # Written into the statement: only then can a database use a partial index.
@@ -171,7 +174,8 @@ def _filters(status: str, namespace: str) -> list[ColumnElement[bool]]:
     return where
 
 
-def _seen(identity: Identity) -> list[ColumnElement[bool]]:
+def _conditions_for(identity: Identity) -> list[ColumnElement[bool]]:
+    """Return the SQL conditions, on `skills` and `skill_versions`, for the versions that the identity sees."""
     view = view_of(identity)
     if view is None:
         return []
@@ -193,16 +197,16 @@ def _row(row: Row[Any]) -> ListedVersion:
 
 
 def versions_with_lock(connection: Connection, identity: Identity, sha256: str, limit: int) -> list[dict[str, str]]:
-    """Return the visible versions with this lock of packages, if their skills declare dependencies.
+    """Return at most `limit` visible versions whose `requirements.lock` has the given SHA-256.
 
-    Each item has `name`, `version` and `status`. The items are sorted by name, newest version first.
+    Each item has `name`, `version` and `status`. The items are sorted by name, the newest version first.
     """
     statement = (
         select(skills.c.name, skill_versions.c.version, skill_versions.c.status)
         .join_from(skill_versions, skills, skills.c.id == skill_versions.c.skill_id)
         .join(skill_files, skill_files.c.version_id == skill_versions.c.id)
         .where(skill_files.c.sha256 == sha256, skill_files.c.path == LOCK)
-        .where(skill_versions.c.manifest_json.contains('"dependencies":'), *_seen(identity))
+        .where(skill_versions.c.manifest_json.contains('"dependencies":'), *_conditions_for(identity))
         .order_by(skills.c.name, skill_versions.c.id.desc())
         .limit(limit)
     )

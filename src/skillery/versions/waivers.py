@@ -1,5 +1,6 @@
-"""Waivers: permissions of reviewers to publish a skill in spite of findings of `before_publish` plugins. Each waiver
-has an author and a reason, and may have an end.
+"""Waivers: permissions of reviewers to publish a skill in spite of findings of `before_publish` plugins.
+
+Each waiver has an author and a reason, and may have an end.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ BUILT_IN_RULES = {
     "examples": "examples have to pass; fix the skill or the example",
     "before_publish": "it means that a check failed to run; an admin has to fix the check",
 }
-"""Rules whose findings cannot be waived."""
+"""Rules whose findings cannot be waived, with the reason."""
 
 
 class Waiver(msgspec.Struct, frozen=True):
@@ -73,7 +74,7 @@ def insert_waiver(
     file: str | None,
     version: Version | None,
 ) -> Waiver:
-    """Add a waiver and return the waiver. The skill need not exist: usually the finding refuses its first version.
+    """Insert a waiver, and return it. The skill need not exist, because a finding may refuse its first version.
 
     Raise NotAllowed if the identity may not review the skill, and InvalidParams if findings of the rule cannot be
     waived.
@@ -102,10 +103,10 @@ def insert_waiver(
 
 
 def end_waiver(connection: Connection, identity: Identity, waiver_id: str) -> Waiver:
-    """Revoke a waiver and return the waiver. A second call changes nothing.
+    """Revoke a waiver, and return it. A second call changes nothing.
 
-    Versions that were published because of the waiver stay published. Raise WaiverNotFound if there is no such waiver,
-    or if the identity does not review the skill.
+    Versions that were published under the waiver stay published. Raise WaiverNotFound if there is no such waiver, or if
+    the identity may not review the skill.
     """
     waiver = _find(connection, identity, waiver_id)
     if waiver.revoked_at is None:
@@ -120,10 +121,10 @@ def end_waiver(connection: Connection, identity: Identity, waiver_id: str) -> Wa
 def read_waivers(
     connection: Connection, identity: Identity, key: bytes, *, name: str, limit: int, cursor: str
 ) -> WaiverPage:
-    """Return a page of the waivers for names that the identity reviews, newest first. `name` "" selects all these
-    names.
+    """Return a page of the waivers for names that the identity may review, newest first.
 
-    Raise NotAllowed if the identity has no review scope, and InvalidCursor if the cursor belongs to another listing.
+    A `name` of "" selects all these names. `key` signs the cursors. Raise NotAllowed if the identity has no review
+    scope, and InvalidCursor if the cursor belongs to another listing.
     """
     access.require(identity, "review")
     bound_to = ("list_waivers", identity.name, name)
@@ -135,14 +136,14 @@ def read_waivers(
     rows = connection.execute(select(waivers).where(*where).order_by(waivers.c.id.desc()).limit(limit + 1)).all()
     now = datetime.now(UTC)
     page = fitting_items([_waiver(row, now) for row in rows[:limit]])
-    more = make_cursor(key, bound_to, (str(rows[len(page) - 1].id),)) if len(rows) > len(page) else None
-    return WaiverPage(page, more)
+    next_cursor = make_cursor(key, bound_to, (str(rows[len(page) - 1].id),)) if len(rows) > len(page) else None
+    return WaiverPage(page, next_cursor)
 
 
 def apply_waivers(
     connection: Connection, name: str, version: Version, findings: Sequence[Finding]
 ) -> tuple[CheckFinding, ...]:
-    """Return the findings of a version. An error gets its waiver, if a waiver applies and is not expired or revoked."""
+    """Return the findings of a version. An error gets the live waiver that covers it, if there is one."""
     if not any(finding.severity == "error" for finding in findings):
         return tuple(
             CheckFinding(finding.rule, finding.message, finding.severity, finding.file, finding.line)
@@ -170,6 +171,7 @@ def apply_waivers(
 
 
 def _waiver_of(finding: Finding, version: Version, live: Sequence[Waiver]) -> Waiver | None:
+    """Return the newest live waiver that covers the finding, or None."""
     if finding.severity != "error" or finding.rule in BUILT_IN_RULES:
         return None
     for waiver in live:
@@ -186,6 +188,7 @@ def _note(waiver: Waiver | None) -> WaiverNote | None:
 
 
 def _find(connection: Connection, identity: Identity, waiver_id: str) -> Waiver:
+    """Return a waiver. Raise WaiverNotFound if there is none, or if the identity may not review its skill."""
     row = connection.execute(select(waivers).where(waivers.c.waiver == waiver_id)).one_or_none()
     if row is None or not access.reviews(identity, row.name):
         raise WaiverNotFound(f"there is no waiver '{waiver_id[:80]}'", hint="list_waivers shows all waivers.")
@@ -193,7 +196,7 @@ def _find(connection: Connection, identity: Identity, waiver_id: str) -> Waiver:
 
 
 def _reviewed(identity: Identity) -> ColumnElement[bool]:
-    """Return the SQL condition that the identity reviews a waiver's skill, as `access.reviews` does in Python."""
+    """Return the SQL condition for waivers of skills that the identity may review, like `access.reviews` in Python."""
     if access.is_admin(identity) or not identity.namespaces or "*" in identity.namespaces:
         return true()
     # "/" follows "." in the order of bytes.
@@ -202,6 +205,7 @@ def _reviewed(identity: Identity) -> ColumnElement[bool]:
 
 
 def _waiver(row: Any, now: datetime) -> Waiver:
+    """Return the waiver in a row, with its status at the time `now`."""
     until = in_utc(row.until)
     expired = until is not None and until <= now
     return Waiver(
