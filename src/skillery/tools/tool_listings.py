@@ -32,7 +32,7 @@ from skillery.registry.version_rows import Object
 from skillery.registry.visibility import View, parameters, view_of
 
 _KEPT = 256
-"""The number of cached compiled statements."""
+"""The maximum number of compiled statements in each cache."""
 
 
 def read_tools(
@@ -47,9 +47,10 @@ def read_tools(
 ) -> msgspec.Raw:
     """Return `{"tools": […], "next_cursor": …}` as JSON, sorted by the bytes of skill and name.
 
-    With `skill`, the tools of this version are listed. Without, the tools of the session come first, then the tools of
-    all latest versions. Raise SkillNotFound, VersionNotFound or LabelNotFound if the identity sees no such version.
-    Raise InvalidCursor if the cursor belongs to another listing.
+    `skill` is a skill and a version spec: only the tools of this version are listed. If it is None, the tools of the
+    session come first, then the tools of all latest versions. `key` signs the cursors. Raise SkillNotFound,
+    VersionNotFound or LabelNotFound if the identity sees no such version. Raise InvalidCursor if the cursor belongs to
+    another listing.
     """
     bound_to = ("list_tools", skill[0] if skill else "", str(skill[1]) if skill else "", session)
     after = read_cursor(key, bound_to, cursor, 2) if cursor else ("", "")
@@ -69,17 +70,18 @@ def read_tools(
 def _offered_until_full(
     connection: Connection, identity: Identity, after: tuple[str, ...], count: int
 ) -> list[tuple[str, str, str]]:
+    """Return the next tools of latest and development versions, until there are `count` or a page is full."""
     overlay = overlay_of(identity)
 
-    def stored(wanted: int, position: tuple[str, ...]) -> list[tuple[str, str, str]]:
-        return [(row[0], row[1], row[2]) for row in _offered(connection, identity, position, wanted)]
+    def stored(row_count: int, position: tuple[str, ...]) -> list[tuple[str, str, str]]:
+        return [(row[0], row[1], row[2]) for row in _offered(connection, identity, position, row_count)]
 
-    def read(wanted: int, last: tuple[str, str, str] | None) -> list[tuple[str, str, str]]:
+    def read(row_count: int, last: tuple[str, str, str] | None) -> list[tuple[str, str, str]]:
         position = (last or after)[:2] if (last or after)[0] else ("", "")
         if overlay is None:
-            return stored(wanted, position)
+            return stored(row_count, position)
         hidden = frozenset(overlay.names)
-        return merged(stored, overlay.tools(), lambda row: row[0] in hidden, wanted, (position[0], position[1]))
+        return merged(stored, overlay.tools(), lambda row: row[0] in hidden, row_count, (position[0], position[1]))
 
     return read_until_full(read, count, _size_of)
 
@@ -91,6 +93,7 @@ def _size_of(row: tuple[str, str, str]) -> int:
 def _own_rows(
     connection: Connection, identity: Identity, session: str, after: tuple[str, ...]
 ) -> list[tuple[str, str, str]]:
+    """Return the tools of the session after the position `after`. After a tool of a skill, there are none."""
     if after[0]:
         return []
     own = OF_SESSION.rows(connection, **session_values(connection, identity, session))
@@ -98,33 +101,37 @@ def _own_rows(
 
 
 def _offered(connection: Connection, identity: Identity, after: tuple[str, ...], rows: int) -> Sequence[Any]:
+    """Return the next `rows` tools of latest versions that the identity sees: skill, name, item and visibility."""
     view = view_of(identity)
     values = {"after_skill": after[0], "after_name": after[1] if after[0] else ""}
-    page = _whole(rows).rows(connection, **values)
+    page = _unfiltered_statement(rows).rows(connection, **values)
     if view is None or all(row[3] == "public" for row in page):
         # Most pages contain no hidden skill.
         return page
-    return _seen(rows, view).rows(connection, **values, **parameters(identity))
+    return _visible_statement(rows, view).rows(connection, **values, **parameters(identity))
 
 
 def _listing(rows: int, *where: ColumnElement[bool]) -> Select[Any]:
-    place = tuple_(tools.c.skill, tools.c.name) > tuple_(bindparam("after_skill"), bindparam("after_name"))
+    """Return the SELECT of the next `rows` offered tools of skills that meet the conditions `where`."""
+    is_after = tuple_(tools.c.skill, tools.c.name) > tuple_(bindparam("after_skill"), bindparam("after_name"))
     return (
         select(tools.c.skill, tools.c.name, tools.c.item_json, skills.c.visibility)
         .join_from(tools, skills, skills.c.id == tools.c.skill_id)
-        .where(tools.c.offered_since.is_not(None), place, *where)
+        .where(tools.c.offered_since.is_not(None), is_after, *where)
         .order_by(tools.c.skill, tools.c.name)
         .limit(literal_column(str(rows)))
     )
 
 
 @lru_cache(_KEPT)
-def _whole(rows: int) -> Statement:
+def _unfiltered_statement(rows: int) -> Statement:
+    """Return the statement for the next `rows` offered tools, whether a caller sees them or not."""
     return Statement(_listing(rows))
 
 
 @lru_cache(_KEPT)
-def _seen(rows: int, view: View) -> Statement:
+def _visible_statement(rows: int, view: View) -> Statement:
+    """Return the statement for the next `rows` offered tools that an identity with this view sees."""
     return Statement(_listing(rows, sees_tool(view)))
 
 

@@ -1,7 +1,6 @@
-"""Look-up of a tool by its name.
+"""The look-up of a tool by its name.
 
-If several skills that the caller sees offer a tool with the same name, the name selects the most recently published
-tool.
+If several skills that the caller sees offer a tool of the same name, the most recently published tool is selected.
 """
 
 from __future__ import annotations
@@ -36,9 +35,11 @@ from skillery.registry.version_rows import VersionRow
 from skillery.registry.visibility import View, parameters, view_of
 
 _KEPT = 256
-"""The number of cached compiled statements."""
+"""The maximum number of compiled statements in each cache."""
 _NEIGHBOURS = 20
+"""The number of names before and after a misspelt name that are compared with it."""
 _NEAR = 3
+"""The maximum number of suggested names."""
 
 _ONE_OF_VERSION = Statement(
     select(tools.c.script, tools.c.item_json).where(
@@ -57,22 +58,24 @@ _HANDLER = Statement(
     .limit(literal_column("1"))
 )
 ToolAddress = Annotated[str, Meta(max_length=257)]
-"""`tool` or `skill/tool`. The length is limited, so that the search for similar names is cheap."""
+"""`tool` or `skill/tool`. The limit on its length keeps the search for similar names cheap."""
 
 
 class SessionTool(NamedTuple):
-    """The file of a tool that was defined in a session."""
+    """The handler of a tool that was defined in a session: its path and its code."""
 
     script: str
     content: str
 
 
 class FoundTool(NamedTuple):
-    """A tool and its origin: a version of a skill, or the caller's session."""
+    """A tool, with its version of a skill or its definition in the caller's session."""
 
     name: str
     declared: Mapping[str, Any]
+    """The parameters as tools.json declares them."""
     script: str | None
+    """The path of the handler, or None for a tool that is only described in SKILL.md."""
     version: VersionRow | None
     session: SessionTool | None = None
 
@@ -85,11 +88,11 @@ def find_tool(
     skill: tuple[str, VersionSpec] | None,
     session: str,
 ) -> FoundTool:
-    """Return the tool `name`: of the version `skill` if given, else of the session, else of the skill that published it
-    last.
+    """Return the tool `name`.
 
-    Raise ToolNotFound if there is no such tool. Raise SkillNotFound, VersionNotFound or LabelNotFound if the identity
-    does not see `skill`.
+    The tool belongs to the version `skill` if given, else to the session, else to the skill that published a tool of
+    this name last. Raise ToolNotFound if there is no such tool. Raise SkillNotFound, VersionNotFound or LabelNotFound
+    if the identity does not see `skill`.
     """
     if skill is not None:
         return _in_version(connection, resolve(connection, identity, *skill), name)
@@ -103,7 +106,7 @@ def find_tool(
 
 
 def find_offered(connection: Connection, identity: Identity, name: str) -> VersionRow | None:
-    """Return the version of the most recently published tool with this name that the identity sees, or None."""
+    """Return the version with the most recently published tool of this name that the identity sees, or None."""
     overlay = overlay_of(identity)
     if overlay is not None and (own := overlay.find_tool(name)) is not None:
         return own
@@ -116,6 +119,7 @@ def find_offered(connection: Connection, identity: Identity, name: str) -> Versi
 
 @lru_cache(_KEPT)
 def _named(view: View | None) -> Statement:
+    """Return the statement for the most recently offered tool of a name that an identity with this view sees."""
     return Statement(
         select(tools.c.item_json)
         .join_from(tools, skills, skills.c.id == tools.c.skill_id)
@@ -138,6 +142,7 @@ def tool_run_by(connection: Connection, version: VersionRow, script: str) -> str
 
 
 def _in_version(connection: Connection, version: VersionRow, name: str) -> FoundTool:
+    """Return the tool of a version. Raise ToolNotFound, with similar names, if the version has no such tool."""
     for script, item_json in _named_in(connection, version, name):
         return FoundTool(name, _declared(item_json), script, version)
     names = [tool for tool, _ in tools_of(connection, version)]
@@ -154,54 +159,61 @@ def _in_version(connection: Connection, version: VersionRow, name: str) -> Found
 
 
 def _named_in(connection: Connection, version: VersionRow, name: str) -> Sequence[Any]:
-    """Return the handler and the item of the tool, or nothing if the version has no such tool."""
+    """Return a list with the handler and the item of the tool, or an empty list if the version has no such tool."""
     if version.unstored is None:
         return _ONE_OF_VERSION.rows(connection, version_id=version.version_id, name=name)
     return [version.unstored.tools[name]] if name in version.unstored.tools else []
 
 
 def _not_found(connection: Connection, identity: Identity, name: str, session: str) -> ToolNotFound:
+    """Return the error for a tool that no visible skill and no session offers, with similar names."""
     near = near_names(connection, identity, name, session)
     hint = f"Did you mean {' or '.join(quoted(tool) for tool in near)}?" if near else "list_tools shows all tools."
     return ToolNotFound(f"there is no tool {quoted(name)}", hint=hint, name=name[:128], near=near)
 
 
 def near_names(connection: Connection, identity: Identity, name: str, session: str) -> list[str]:
-    """Return similar names among the visible tools and the tools of the session.
+    """Return similar names of the visible tools and of the tools of the session.
 
-    The candidates are limited: neighbours of `name` in the index, and names with the same first three characters.
+    To limit the cost, only neighbours of `name` in the index and names with the same first three characters are
+    compared.
     """
     view, values = view_of(identity), parameters(identity)
     offered = select(tools.c.name).join_from(tools, skills, skills.c.id == tools.c.skill_id)
     offered = offered.where(tools.c.offered_since.is_not(None), *([] if view is None else [sees_tool(view)])).distinct()
-    first = name[:3]
-    looks = (
+    first_letters = name[:3]
+    neighbour_queries = (
         offered.where(tools.c.name >= name).order_by(tools.c.name).limit(_NEIGHBOURS),
         offered.where(tools.c.name < name).order_by(tools.c.name.desc()).limit(_NEIGHBOURS),
-        offered.where(and_(tools.c.name >= first, tools.c.name < first + "\x7f")).order_by(tools.c.name).limit(100),
+        offered.where(and_(tools.c.name >= first_letters, tools.c.name < first_letters + "\x7f"))
+        .order_by(tools.c.name)
+        .limit(100),
     )
     own = OF_SESSION.rows(connection, **session_values(connection, identity, session))
     names = {tool for tool, _ in own}
-    names.update(value for look in looks for value in connection.scalars(look, values))
+    names.update(value for look in neighbour_queries for value in connection.scalars(look, values))
     return near_words(name, sorted(names), _NEAR)
 
 
 def _declared(item_json: str) -> Mapping[str, Any]:
+    """Return the parameters in the stored item of a tool."""
     declared: dict[str, Any] = msgspec.json.decode(item_json)["parameters"]
     return declared
 
 
 def parse_address(text: str, skill: str) -> tuple[str | None, str]:
-    """Return the skill and the tool of an address. `text` is `tool` or `skill/tool`; `skill` is the skill, or "".
+    """Return the skill, or None, and the tool that the params `name` and `skill` name.
 
-    The returned skill is None if the caller names no skill. Raise InvalidName if it is not a name of a skill. Raise
-    InvalidParams if `text` and `skill` name two skills, or if `text` contains a NUL.
+    `text` is the param `name`: `tool` or `skill/tool`. `skill` is the param `skill`, or "". Raise InvalidName if a name
+    of a skill is invalid. Raise InvalidParams if the two params name two skills, or if `text` contains a NUL.
     """
-    before, slash, name = parse_plain(text, "name").rpartition("/")
-    named = parse_skill_name(before) if slash else None
+    skill_in_address, slash, name = parse_plain(text, "name").rpartition("/")
+    named_skill = parse_skill_name(skill_in_address) if slash else None
     given_skill = parse_skill_name(skill) if skill else None
-    if named and given_skill and named != given_skill:
+    if named_skill and given_skill and named_skill != given_skill:
         raise InvalidParams(
-            f"'name' names the skill '{named}', but 'skill' is '{given_skill}'", hint="Name one skill.", param="skill"
+            f"'name' names the skill '{named_skill}', but 'skill' is '{given_skill}'",
+            hint="Name one skill.",
+            param="skill",
         )
-    return named or given_skill, name
+    return named_skill or given_skill, name
