@@ -26,7 +26,7 @@ _BY = (label_moves.c.identity, label_moves.c.identity_kind, label_moves.c.create
 
 
 class Label(msgspec.Struct, frozen=True):
-    """The version that a label points to, and the identity that moved it there."""
+    """The version to which a label points, and the identity that moved it there."""
 
     label: str
     version: str
@@ -38,7 +38,7 @@ class Label(msgspec.Struct, frozen=True):
 
 
 class LabelMove(msgspec.Struct, frozen=True):
-    """One move of a label."""
+    """One move of a label. `previous` is the version before the move."""
 
     label: str
     move: MoveName
@@ -62,10 +62,11 @@ class Labels(msgspec.Struct, frozen=True):
 def read_labels(
     connection: Connection, identity: Identity, key: bytes, *, name: str, label: str, limit: int, cursor: str
 ) -> Labels:
-    """Return the current labels, and a page of their history, newest first.
+    """Return the current labels of a skill, and a page of their history, newest first.
 
-    `label` "" selects all labels. A removed label still has its history. Raise SkillNotFound if the identity sees no
-    such skill, LabelNotFound if the label never existed, and InvalidCursor if the cursor belongs to another listing.
+    A `label` of "" selects all labels. A removed label still has its history. `key` signs the cursors. Raise
+    SkillNotFound if the identity sees no such skill, LabelNotFound if the label never existed, and InvalidCursor if the
+    cursor belongs to another listing.
     """
     skill_id = find_skill(connection, identity, name)
     if skill_id is None:
@@ -76,21 +77,22 @@ def read_labels(
     before = int(read_cursor(key, bound_to, cursor, 1)[0]) if cursor else None
     values = {"skill_id": skill_id, "label": label, "before": before}
     rows = _history(bool(label), before is not None, limit + 1).rows(connection, **values)
-    page, more = rows[:limit], len(rows) > limit
+    page, has_more = rows[:limit], len(rows) > limit
     return Labels(
         name,
-        [_label(*row) for row in _now(bool(label)).rows(connection, skill_id=skill_id, label=label)],
+        [_label(*row) for row in _current(bool(label)).rows(connection, skill_id=skill_id, label=label)],
         [_moved(*row[1:]) for row in page],
-        make_cursor(key, bound_to, (str(page[-1][0]),)) if more else None,
+        make_cursor(key, bound_to, (str(page[-1][0]),)) if has_more else None,
     )
 
 
 @cache
-def _now(is_of_label: bool) -> Statement:
-    of = skill_versions.c
+def _current(is_of_label: bool) -> Statement:
+    """Return the statement for the current labels of a skill, or for one label if `is_of_label`."""
+    versions = skill_versions.c
     statement = (
-        select(labels.c.label, of.version, of.digest, of.status, *_BY)
-        .join_from(labels, skill_versions, of.id == labels.c.version_id)
+        select(labels.c.label, versions.version, versions.digest, versions.status, *_BY)
+        .join_from(labels, skill_versions, versions.id == labels.c.version_id)
         .join(label_moves, label_moves.c.id == labels.c.move_id)
         .where(labels.c.skill_id == bindparam("skill_id"))
         .order_by(labels.c.label)
@@ -100,6 +102,10 @@ def _now(is_of_label: bool) -> Statement:
 
 @lru_cache(64)
 def _history(is_of_label: bool, is_before: bool, rows: int) -> Statement:
+    """Return the statement for `rows` moves of a skill's labels, newest first.
+
+    With `is_of_label`, it reads only one label. With `is_before`, it starts after the position of a cursor.
+    """
     moves = label_moves.c
     statement = (
         select(
@@ -127,6 +133,7 @@ def _moved(
 
 
 def _by(identity: str, kind: str, at: datetime | str) -> tuple[str, str, str]:
+    """Return the last three fields of Label and LabelMove: the name and kind of the identity, and the time as text."""
     return identity, kind, timestamp_text(in_utc(at)) or ""
 
 

@@ -1,7 +1,7 @@
-"""Labels of a skill. A label points to one version. Publishers move labels and roll back moves.
+"""Labels of a skill. A label points to one version. Publishers move labels, and roll back moves.
 
-`label_moves` has every move and is append-only. `labels` has the current target of each label, for fast look-up. Each
-move stores the move that a rollback returns to (`back_id`), so that repeated rollbacks go further back in the history
+`label_moves` has all moves and is append-only. `labels` has the current target of each label, for fast look-up. Each
+move stores the move to which a rollback returns (`back_id`), so that repeated rollbacks go further back in the history
 instead of back and forth.
 """
 
@@ -30,7 +30,7 @@ from skillery.versions.lifecycle_steps import lock_skill
 
 MoveName = Literal["set", "rollback", "remove"]
 MOST_LABELS = 100
-"""The highest number of labels of a skill: answers list all labels."""
+"""The maximum number of labels of a skill, because answers list all labels."""
 
 _DIALECTS = {"sqlite": sqlite, "postgresql": postgresql}
 of_version = skill_versions.alias("of_version")
@@ -49,11 +49,13 @@ class MovedLabel(msgspec.Struct, frozen=True):
     status: str | None
     digest: str | None
     previous: str | None
-    """The version that the label pointed to before the move."""
+    """The version to which the label pointed before the move."""
 
 
 class _Move(NamedTuple):
-    """The last move of a label."""
+    """A move of a label, with the version to which it moved the label. `back_id` is the move to which a rollback
+    returns.
+    """
 
     id: int
     version_id: int | None
@@ -62,12 +64,14 @@ class _Move(NamedTuple):
 
 
 class _Goal(NamedTuple):
+    """The version to which a rollback returns."""
+
     version_id: int
     version: str
     status: str
     digest: str
     back_id: int | None
-    """`back_id` of the move that the rollback returns to."""
+    """`back_id` of the move to which the rollback returns."""
 
 
 # -- moves of labels -----------------------------------------------------------------------------------------------
@@ -77,9 +81,9 @@ def point_label(connection: Connection, identity: Identity, name: str, label: st
     """Point a label to the version that `spec` selects now.
 
     A move to the same version is recorded, but rollbacks skip it. Raise NotAllowed if the identity may not publish the
-    skill. Raise SkillNotFound, VersionNotFound or LabelNotFound if `name` and `spec` match no version that the identity
-    sees. Raise NotPublished if the version is not published or deprecated, and TooManyLabels if the skill already has
-    MOST_LABELS labels.
+    skill. Raise SkillNotFound, VersionNotFound or LabelNotFound if `name` and `spec` select no version that the
+    identity sees. Raise NotPublished if the version is neither published nor deprecated, and TooManyLabels if the skill
+    already has MOST_LABELS labels.
     """
     access.require_namespace(identity, "publish", name)
     skill_id = lock_skill(connection, identity, name)
@@ -102,11 +106,12 @@ def point_label(connection: Connection, identity: Identity, name: str, label: st
 
 
 def restore_label(connection: Connection, identity: Identity, name: str, label: str) -> MovedLabel:
-    """Point a label to the version that it pointed to before the last move. Repeated calls go further back.
+    """Point a label to the version of the move before the last one. Repeated calls go further back.
 
-    Yanked versions are skipped. A removed label is restored. Raise NotAllowed if the identity may not publish the
-    skill, SkillNotFound if the identity sees no such skill, LabelNotFound if the label never existed, NothingToGoBackTo
-    if no earlier version is published or deprecated, and TooManyLabels if a restored label would be one too many.
+    Versions that are neither published nor deprecated are skipped. A removed label is restored. Raise NotAllowed if the
+    identity may not publish the skill, SkillNotFound if the identity sees no such skill, LabelNotFound if the label
+    never existed, NothingToGoBackTo if there is no version to return to, and TooManyLabels if a restored label would be
+    one too many.
     """
     access.require_namespace(identity, "publish", name)
     skill_id = lock_skill(connection, identity, name)
@@ -145,12 +150,14 @@ def drop_label(connection: Connection, identity: Identity, name: str, label: str
 
 
 def _audited(connection: Connection, identity: Identity, action: str, moved: MovedLabel) -> MovedLabel:
+    """Record a move in the audit trail. Return `moved`."""
     before, after = ({"version": version} for version in (moved.previous, moved.version))
     audit.record(connection, identity, action, f"{moved.name}@{moved.label}", before=before, after=after)
     return moved
 
 
 def last_move(connection: Connection, skill_id: int, label: str) -> _Move | None:
+    """Return the last move of a label, or None if the label never existed."""
     statement = (
         select(label_moves.c.id, label_moves.c.version_id, skill_versions.c.version, label_moves.c.back_id)
         .outerjoin_from(label_moves, skill_versions, skill_versions.c.id == label_moves.c.version_id)
@@ -163,15 +170,15 @@ def last_move(connection: Connection, skill_id: int, label: str) -> _Move | None
 
 
 def _goal(connection: Connection, last: _Move) -> _Goal | None:
-    """Return the nearest earlier version that is published or deprecated and differs from the current one, or None."""
+    """Return the nearest earlier version that is published or deprecated and is not the current version, or None."""
     columns = (label_moves.c.id, label_moves.c.version_id, label_moves.c.back_id)
     history = select(*columns).where(label_moves.c.id == last.back_id).cte("way", recursive=True)
     history = history.union_all(select(*columns).join(history, label_moves.c.id == history.c.back_id))
-    of = skill_versions.c
+    versions = skill_versions.c
     statement = (
-        select(of.id, of.version, of.status, of.digest, history.c.back_id)
-        .join_from(history, skill_versions, of.id == history.c.version_id)
-        .where(of.status.in_(RESOLVABLE), of.id != (last.version_id or 0))
+        select(versions.id, versions.version, versions.status, versions.digest, history.c.back_id)
+        .join_from(history, skill_versions, versions.id == history.c.version_id)
+        .where(versions.status.in_(RESOLVABLE), versions.id != (last.version_id or 0))
         .order_by(history.c.id.desc())
         .limit(1)
     )
@@ -180,6 +187,7 @@ def _goal(connection: Connection, last: _Move) -> _Goal | None:
 
 
 def _check_number(connection: Connection, skill_id: int, name: str) -> None:
+    """Raise TooManyLabels if the skill already has MOST_LABELS labels."""
     if (connection.scalar(select(func.count()).where(labels.c.skill_id == skill_id)) or 0) >= MOST_LABELS:
         raise TooManyLabels(
             f"'{name}' has {MOST_LABELS} labels, which is the limit",
@@ -198,7 +206,8 @@ def _move(
     last: _Move | None,
     back_id: int | None,
 ) -> None:
-    moved = insert(label_moves).values(
+    """Insert a move of a label, and set its current target. A `version_id` of None removes the label."""
+    new_move = insert(label_moves).values(
         skill_id=skill_id,
         label=label,
         move=move,
@@ -209,13 +218,13 @@ def _move(
         identity_kind=identity.kind,
         created_at=datetime.now(UTC),
     )
-    move_id = connection.execute(moved).inserted_primary_key[0]  # type: ignore[index]  # one row, one key
+    move_id = connection.execute(new_move).inserted_primary_key[0]  # type: ignore[index]  # one row, one key
     if version_id is None:
         connection.execute(delete(labels).where(labels.c.skill_id == skill_id, labels.c.label == label))
         return
-    now = {"version_id": version_id, "move_id": move_id}
-    place = _DIALECTS[connection.dialect.name].insert(labels).values(skill_id=skill_id, label=label, **now)
-    connection.execute(place.on_conflict_do_update(index_elements=["skill_id", "label"], set_=now))
+    target = {"version_id": version_id, "move_id": move_id}
+    upsert = _DIALECTS[connection.dialect.name].insert(labels).values(skill_id=skill_id, label=label, **target)
+    connection.execute(upsert.on_conflict_do_update(index_elements=["skill_id", "label"], set_=target))
 
 
 # -- set_label ---------------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from skillery.registry.version_rows import VersionRow
 
 MOST_LOCKED = 1000
 _SHOWN = 400
-"""The highest number of characters of a reference in an error."""
+"""The maximum number of characters of a reference that an error shows."""
 ProblemName: TypeAlias = Literal["gone", "yanked", "rejected", "purged", "digest_changed", "two_versions", "invalid"]
 
 
@@ -44,7 +44,7 @@ class Lock(msgspec.Struct, frozen=True):
 
 
 class Pin(msgspec.Struct, frozen=True):
-    """One skill of a lock, as the caller sent it to verify_lock."""
+    """One skill of a lock, as the caller of verify_lock has sent it."""
 
     name: str
     version: str
@@ -67,11 +67,11 @@ class Verified(msgspec.Struct, frozen=True):
 
 
 def lock_skills(connection: Connection, identity: Identity, texts: Sequence[str]) -> Lock:
-    """Return the exact version of each `name` or `name@<version spec>`, in the given order and without duplicates.
+    """Return the exact version of each reference, in the given order and without duplicates.
 
-    Raise the error of the first reference that does not resolve, with the reference in `data["skill"]`. Raise
-    InvalidParams if there are more than MOST_LOCKED references, or if two of them select different versions of one
-    skill.
+    A reference is `name` or `name@<version spec>`. Raise the error of the first reference that does not resolve, with
+    the reference in `data["skill"]`. Raise InvalidParams if there are more than MOST_LOCKED references, or if two of
+    them select different versions of one skill.
     """
     if len(texts) > MOST_LOCKED:
         raise InvalidParams(
@@ -82,10 +82,10 @@ def lock_skills(connection: Connection, identity: Identity, texts: Sequence[str]
     rows: dict[str, VersionRow] = {}
     for text in dict.fromkeys(texts):
         row = _resolved(connection, identity, text)
-        there = rows.setdefault(row.name, row)
-        if there.version_id != row.version_id:
+        locked = rows.setdefault(row.name, row)
+        if locked.version_id != row.version_id:
             raise InvalidParams(
-                f"'{row.name}' cannot be locked in two versions, {there.version} and {row.version}",
+                f"'{row.name}' cannot be locked in two versions, {locked.version} and {row.version}",
                 hint="Lock one version of a skill.",
                 param="skills",
                 skill=text,
@@ -94,6 +94,7 @@ def lock_skills(connection: Connection, identity: Identity, texts: Sequence[str]
 
 
 def _resolved(connection: Connection, identity: Identity, text: str) -> VersionRow:
+    """Return the version of a reference. The error names the reference, if it does not resolve."""
     try:
         name, spec = parse_reference(text)
         return resolve(connection, identity, name, spec)
@@ -105,9 +106,7 @@ def _resolved(connection: Connection, identity: Identity, text: str) -> VersionR
 
 
 def check_lock(connection: Connection, identity: Identity, pins: Sequence[Pin]) -> Verified:
-    """Compare each version of a lock with the registry. Return problems and warnings instead of raising them as
-    errors.
-    """
+    """Return the problems and warnings of a lock, from a comparison of each version with the registry."""
     problems: list[LockProblem] = []
     warnings: list[LockProblem] = []
     versions: dict[str, str] = {}
@@ -118,6 +117,9 @@ def check_lock(connection: Connection, identity: Identity, pins: Sequence[Pin]) 
 
 
 def _findings(connection: Connection, identity: Identity, pin: Pin, versions: dict[str, str]) -> Iterator[LockProblem]:
+    """Yield the problems and warnings of one skill in a lock. `versions` has the checked version of each skill, and is
+    updated.
+    """
     name, version = pin.name[:200], pin.version[:300]
     if versions.setdefault(pin.name, pin.version) != pin.version:
         message = f"'{name}' is locked in two versions, {versions[pin.name][:300]} and {version}"
@@ -140,6 +142,7 @@ def _findings(connection: Connection, identity: Identity, pin: Pin, versions: di
 
 
 def _standing(row: VersionRow, name: str, version: str) -> Iterator[LockProblem]:
+    """Yield the problem or warning that the status of a version is, if it is one."""
     states = msgspec.json.decode(row.standing_json) if row.standing_json else {}
     subject = f"'{row.name}' {row.version}"
     match row.status:
