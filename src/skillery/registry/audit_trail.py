@@ -21,20 +21,18 @@ from skillery.registry.cursors import NextCursor, fitting_items, make_cursor, re
 
 
 class AuditFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Filters of list_audit. An empty filter matches every entry."""
+    """The filters of list_audit. An empty filter matches all entries."""
 
     identity: str = ""
     action: str = ""
     subject: str = ""
-    """The exact subject. If the subject is the name of a skill, the subjects of its versions (`name@version`) match
-    too.
-    """
+    """The exact subject. The name of a skill matches the subjects of its versions (`name@version`) too."""
     outcome: Literal["done", "refused", ""] = ""
     since: str = ""
     until: str = ""
-    """The upper bound, exclusive. Like `since`, the text of a timestamp or of an age ("7d").
+    """The end, exclusive. Like `since`, the text of a timestamp or of an age ("7d").
 
-    A cursor is bound to this text, because the time that an age stands for changes from page to page.
+    A cursor is bound to the text, because an age stands for a different time on each page.
     """
 
 
@@ -77,10 +75,13 @@ class AuditPage(msgspec.Struct, frozen=True):
     next_cursor: NextCursor
 
 
-def read_audit(connection: Connection, key: bytes, wanted: AuditFilter, *, limit: int, cursor: str) -> AuditPage:
-    """Return a page of the audit trail, newest first. Raise InvalidCursor if `cursor` belongs to another filter."""
-    bound_to = ("list_audit", msgspec.json.encode(wanted).decode())
-    conditions = _conditions(wanted)
+def read_audit(connection: Connection, key: bytes, filters: AuditFilter, *, limit: int, cursor: str) -> AuditPage:
+    """Return a page of the audit trail, newest entry first.
+
+    `key` signs the cursors. Raise InvalidCursor if the cursor belongs to other filters.
+    """
+    bound_to = ("list_audit", msgspec.json.encode(filters).decode())
+    conditions = _conditions(filters)
     if cursor:
         conditions.append(audit.c.seq < int(read_cursor(key, bound_to, cursor, 1)[0]))
     newest_first = select(audit).where(*conditions).order_by(audit.c.seq.desc()).limit(limit + 1)
@@ -90,23 +91,28 @@ def read_audit(connection: Connection, key: bytes, wanted: AuditFilter, *, limit
     return AuditPage(page, next_cursor)
 
 
-def _conditions(wanted: AuditFilter) -> list[ColumnElement[bool]]:
-    exactly = ((audit.c.identity, wanted.identity), (audit.c.action, wanted.action), (audit.c.outcome, wanted.outcome))
-    conditions: list[ColumnElement[bool]] = [column == value for column, value in exactly if value]
-    if wanted.subject:
+def _conditions(filters: AuditFilter) -> list[ColumnElement[bool]]:
+    """Return the SQL conditions for the entries that match a filter."""
+    equalities = (
+        (audit.c.identity, filters.identity),
+        (audit.c.action, filters.action),
+        (audit.c.outcome, filters.outcome),
+    )
+    conditions: list[ColumnElement[bool]] = [column == value for column, value in equalities if value]
+    if filters.subject:
         # "A" follows "@" in the order of bytes.
-        versions = and_(audit.c.subject >= f"{wanted.subject}@", audit.c.subject < f"{wanted.subject}A")
-        conditions.append(or_(audit.c.subject == wanted.subject, versions))
+        versions = and_(audit.c.subject >= f"{filters.subject}@", audit.c.subject < f"{filters.subject}A")
+        conditions.append(or_(audit.c.subject == filters.subject, versions))
     now = datetime.now(UTC)
-    if wanted.since:
-        conditions.append(audit.c.at >= _text(parse_timestamp(wanted.since, "since", now)))
-    if wanted.until:
-        conditions.append(audit.c.at < _text(parse_timestamp(wanted.until, "until", now)))
+    if filters.since:
+        conditions.append(audit.c.at >= _text(parse_timestamp(filters.since, "since", now)))
+    if filters.until:
+        conditions.append(audit.c.at < _text(parse_timestamp(filters.until, "until", now)))
     return conditions
 
 
 def _text(timestamp: datetime) -> str:
-    """Return the time in the format of audit entries. Years before 1000 have four digits."""
+    """Return a time in the format of audit entries, which sorts by time. A year before 1000 has four digits."""
     return timestamp.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
@@ -150,8 +156,8 @@ class ListAudit(Params, frozen=True, kw_only=True):
 
 
 async def list_audit(registry: Registry, _: Identity, params: ListAudit) -> AuditPage:
-    wanted = parse_filter(params.identity, params.action, params.subject, params.outcome, params.since, params.until)
-    work = partial(read_audit, key=registry.cursor_key, wanted=wanted, limit=params.limit, cursor=params.cursor)
+    filters = parse_filter(params.identity, params.action, params.subject, params.outcome, params.since, params.until)
+    work = partial(read_audit, key=registry.cursor_key, filters=filters, limit=params.limit, cursor=params.cursor)
     # Slow: with a filter, one page may read many entries.
     return await registry.read_page(work)
 

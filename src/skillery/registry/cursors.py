@@ -1,4 +1,4 @@
-"""Opaque cursors: each contains a position in a listing, is signed with the registry's key, and is bound to the
+"""Opaque cursors. A cursor contains a position in a list, is signed with the key of the registry, and is bound to a
 query.
 """
 
@@ -23,17 +23,21 @@ _MAC_BYTES = 12
 
 
 def cursor_key(connection: Connection) -> bytes:
-    """Return the signing key of this registry. The first call generates and stores the key in the transaction."""
+    """Return the key that signs the cursors of this registry. The first call generates and stores the key."""
     return keep_value(connection, KEY_NAME, secrets.token_bytes(32))
 
 
 def make_cursor(key: bytes, bound_to: tuple[str, ...], position: tuple[str, ...]) -> str:
+    """Return a cursor for a position in the list of a query. `bound_to` are the values that identify the query."""
     payload = "\0".join(position).encode()
     return base64.urlsafe_b64encode(_mac(key, bound_to, payload) + payload).rstrip(b"=").decode()
 
 
 def read_cursor(key: bytes, bound_to: tuple[str, ...], cursor: str, parts: int) -> tuple[str, ...]:
-    """Return the position in the cursor. Raise InvalidCursor if the cursor was not issued for this query."""
+    """Return the position in a cursor, which has `parts` values.
+
+    Raise InvalidCursor if the cursor was not issued for the query `bound_to`.
+    """
     try:
         raw = base64.b64decode(cursor.encode("ascii") + b"=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
     except (UnicodeEncodeError, binascii.Error):
@@ -49,11 +53,13 @@ def read_cursor(key: bytes, bound_to: tuple[str, ...], cursor: str, parts: int) 
 
 
 def _mac(key: bytes, bound_to: tuple[str, ...], payload: bytes) -> bytes:
+    """Return the signature of a position for a query."""
     text = "\0".join(bound_to).encode() + b"\0\0" + payload
     return hashlib.blake2b(text, key=key, digest_size=_MAC_BYTES).digest()
 
 
 def _invalid() -> InvalidCursor:
+    """Return the error for a cursor of another query."""
     return InvalidCursor(
         "'cursor' was not issued for this listing",
         hint="Pass next_cursor of the previous answer unchanged, with the same other params.",
@@ -66,9 +72,9 @@ def _invalid() -> InvalidCursor:
 Row = TypeVar("Row")
 NextCursor = Annotated[str | None, msgspec.Meta(description="For the next page; null on the last page")]
 MOST_BYTES = 2 * 1024 * 1024
-"""Limit on the bytes of all items of a page. A single item may have 256 KiB, and `limit` may be a thousand."""
+"""The maximum size of all items of a page together. A single item may have 256 KiB, and `limit` may be a thousand."""
 ROWS_AT_ONCE = 50
-"""Number of rows with large items that are read at a time. The bytes are counted after each read."""
+"""The number of rows with large items that are read at once. Their bytes are counted after each read."""
 
 
 def fitting(rows: Sequence[Row], sizes: Iterable[int]) -> Sequence[Row]:
@@ -96,7 +102,7 @@ def fitting_items(items: Sequence[Row]) -> Sequence[Row]:
 def read_until_full(
     read: Callable[[int, Row | None], Sequence[Row]], count: int, size_of: Callable[[Row], int]
 ) -> list[Row]:
-    """Return up to `count` rows. Stop reading when their items have more than MOST_BYTES.
+    """Return at most `count` rows, or fewer if their items have more than MOST_BYTES together.
 
     `read(wanted, last)` returns the next `wanted` rows after the row `last`, or fewer at the end of the list.
     """

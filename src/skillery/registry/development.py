@@ -1,7 +1,7 @@
 """Development versions: versions in memory that only one identity sees, and that have no rows in the database.
 
 `skillery dev` sends the folder of a skill after each change. The identity then finds the development version by the
-name of the skill alone, by its exact version and by its digest. Labels and ranges select stored versions.
+name of the skill alone, by its exact version and by its digest. Labels and ranges select only stored versions.
 """
 
 from __future__ import annotations
@@ -20,18 +20,19 @@ from skillery.registry.tool_rows import tool_item
 from skillery.registry.version_rows import Unstored, VersionRow, item_texts, text_of
 
 KEPT_SECONDS = 30.0
-"""A development version that is not renewed for this number of seconds is removed."""
+"""A development version is removed if it is not renewed for this number of seconds."""
 MOST_OF_IDENTITY = 50
+"""The maximum number of development versions of one identity."""
 MIB = 1024 * 1024
 MOST_BYTES = 128 * MIB
-"""Limit of the files of all development versions of a server, in bytes."""
+"""The maximum size of the files of all development versions of a server."""
 MOST_BYTES_OF_IDENTITY = 32 * MIB
 _ids = itertools.count(-1, -1)
 Row = TypeVar("Row", bound=tuple[Any, ...])
 
 
 class DevelopmentVersion(NamedTuple):
-    """A development version, and its items in list_skills as JSON text, by detail."""
+    """A development version. `items` are its items in list_skills as JSON, by the param `detail`."""
 
     row: VersionRow
     namespace: str
@@ -40,10 +41,10 @@ class DevelopmentVersion(NamedTuple):
 
 
 class Overlay:
-    """The development versions of one identity at one moment. They replace the latest versions of their skills."""
+    """The development versions of one identity at one time. They replace the latest versions of their skills."""
 
     def __init__(self, versions: Mapping[str, DevelopmentVersion]) -> None:
-        """`versions` has the versions by the names of their skills."""
+        """`versions` are the development versions by skill name."""
         self._versions = versions
 
     @property
@@ -54,7 +55,7 @@ class Overlay:
     def find(self, name: str, spec: VersionSpec) -> VersionRow | None:
         """Return the development version that `spec` selects, or None.
 
-        Raise VersionNotFound if `spec` is another development version of the skill.
+        Raise VersionNotFound if `spec` is an earlier development version of the skill, which was replaced.
         """
         entry = self._versions.get(name)
         if entry is None:
@@ -73,12 +74,12 @@ class Overlay:
                 return None
 
     def find_tool(self, name: str) -> VersionRow | None:
-        """Return the development version that offers a tool of this name, or None."""
+        """Return a development version that offers a tool of this name, or None."""
         rows = (version.row for version in self._versions.values())
         return next((row for row in rows if row.unstored and name in row.unstored.tools), None)
 
     def items(self, detail: str, namespace: str) -> list[tuple[str, str, str]]:
-        """Return (namespace, name, item) of each version in the namespace or below. "" selects all."""
+        """Return (namespace, name, item) of each version in the namespace or below. A `namespace` of "" selects all."""
         return [
             (version.namespace, name, version.items[detail])
             for name, version in self._versions.items()
@@ -86,7 +87,7 @@ class Overlay:
         ]
 
     def tools(self) -> list[tuple[str, str, str]]:
-        """Return (skill, name, item) of each tool."""
+        """Return (skill, name, item) of each tool of the development versions."""
         return [
             (skill, name, item)
             for skill, version in self._versions.items()
@@ -101,11 +102,12 @@ class DevelopingIdentity(Identity, frozen=True):
 
 
 def overlay_of(identity: Identity) -> Overlay | None:
+    """Return the development versions of the identity, or None."""
     return identity.overlay if isinstance(identity, DevelopingIdentity) else None
 
 
 def is_development(prerelease: Iterable[object]) -> bool:
-    """Return whether the parts of a pre-release are those of a development version: `dev.3`."""
+    """Return whether a pre-release such as `dev.3` is the one of a development version. `prerelease` are its parts."""
     first, *rest = (*prerelease, "", "")
     return first == "dev" and str(rest[0]).isdecimal()
 
@@ -117,20 +119,20 @@ def merged(
     count: int,
     after: tuple[str, str],
 ) -> list[Row]:
-    """Return the first `count` rows after the position `after`, of stored rows and the rows `own` of an overlay.
+    """Return the first `count` rows after the position `after`, from stored rows and the rows `own` of an overlay.
 
     The first two values of a row are its position. `read(count, after)` returns stored rows, sorted by position.
-    `is_hidden` says whether the overlay replaces a stored row.
+    `is_hidden` returns whether the overlay replaces a stored row.
     """
-    kept: list[Row] = []
+    visible: list[Row] = []
     position, is_end = after, False
-    while len(kept) < count and not is_end:
+    while len(visible) < count and not is_end:
         stored = read(count, position)
-        kept += [row for row in stored if not is_hidden(row)]
+        visible += [row for row in stored if not is_hidden(row)]
         is_end = len(stored) < count
         position = position if is_end else _position(stored[-1])
-    fitting = (row for row in own if _position(row) > after and (is_end or _position(row) <= position))
-    return sorted((*kept, *fitting), key=_position)[:count]
+    in_range = (row for row in own if _position(row) > after and (is_end or _position(row) <= position))
+    return sorted((*visible, *in_range), key=_position)[:count]
 
 
 def _position(row: tuple[Any, ...]) -> tuple[str, str]:
@@ -144,33 +146,33 @@ class Overlays:
         self._clock = clock
         self._lock = threading.Lock()
         self._versions: dict[str, dict[str, tuple[DevelopmentVersion, float]]] = {}
-        """By identity and name of the skill: the version, and the time at which it ends."""
+        """The versions with their monotonic end times, by identity and skill name."""
 
     def put(self, identity: Identity, bundle: Bundle, warnings: tuple[str, ...]) -> VersionRow:
-        """Serve a bundle to the identity, in place of its development version of the same skill.
+        """Serve a bundle to the identity, in place of its development version of the same skill. Return the row.
 
         Raise RateLimited or TooLarge if a limit is reached.
         """
-        made = _made(identity, bundle, warnings)
+        new_version = _made(identity, bundle, warnings)
         with self._lock:
             self._remove_ended()
             own = self._versions.setdefault(identity.name, {})
-            self._check_room(own, made)
-            own[made.row.name] = (made, self._clock() + KEPT_SECONDS)
-        return made.row
+            self._check_room(own, new_version)
+            own[new_version.row.name] = (new_version, self._clock() + KEPT_SECONDS)
+        return new_version.row
 
     def renew(self, identity: Identity, names: Iterable[str]) -> list[str]:
-        """Keep the versions of these skills for another KEPT_SECONDS. Return the names of those that were kept."""
+        """Keep the versions of these skills for another KEPT_SECONDS. Return the names of the existing ones."""
         with self._lock:
             self._remove_ended()
             own = self._versions.get(identity.name, {})
-            kept = [name for name in names if name in own]
-            for name in kept:
+            renewed = [name for name in names if name in own]
+            for name in renewed:
                 own[name] = (own[name][0], self._clock() + KEPT_SECONDS)
-        return kept
+        return renewed
 
     def remove(self, identity: Identity, names: Iterable[str]) -> list[str]:
-        """Stop serving the versions of these skills. Return the names of those that were removed."""
+        """Remove the versions of these skills. Return the names of the removed ones."""
         with self._lock:
             own = self._versions.get(identity.name, {})
             removed = [name for name in names if own.pop(name, None)]
@@ -178,7 +180,7 @@ class Overlays:
         return removed
 
     def of(self, identity: Identity) -> Identity:
-        """Return the identity with its development versions, or the same identity if there are none."""
+        """Return the identity with its development versions, or the unchanged identity if it has none."""
         if not self._versions:
             return identity
         with self._lock:
@@ -190,28 +192,33 @@ class Overlays:
             identity.name, identity.kind, identity.scopes, identity.namespaces, identity.provenance, Overlay(own)
         )
 
-    def _check_room(self, own: Mapping[str, tuple[DevelopmentVersion, float]], made: DevelopmentVersion) -> None:
-        replaced = own.get(made.row.name)
+    def _check_room(self, own: Mapping[str, tuple[DevelopmentVersion, float]], new_version: DevelopmentVersion) -> None:
+        """Raise RateLimited or TooLarge if the new version would exceed a limit. `own` are the versions of its
+        identity.
+        """
+        replaced = own.get(new_version.row.name)
         if replaced is None and len(own) >= MOST_OF_IDENTITY:
             raise RateLimited(
                 f"this caller develops {MOST_OF_IDENTITY} skills on this server, which is the limit",
                 hint="End the development of one of them, or wait until one expires.",
                 retry_after_ms=int(KEPT_SECONDS * 1000),
             )
-        more = made.size_bytes - (replaced[0].size_bytes if replaced else 0)
-        if _size(own) + more > MOST_BYTES_OF_IDENTITY:
+        more_bytes = new_version.size_bytes - (replaced[0].size_bytes if replaced else 0)
+        if _size(own) + more_bytes > MOST_BYTES_OF_IDENTITY:
             raise TooLarge(
-                f"with '{made.row.name}', the development versions of this caller would exceed "
+                f"with '{new_version.row.name}', the development versions of this caller would exceed "
                 f"{MOST_BYTES_OF_IDENTITY // MIB} MiB",
                 hint="End the development of another skill, or leave large files out.",
             )
-        if sum(map(_size, self._versions.values())) + more > MOST_BYTES:
+        if sum(map(_size, self._versions.values())) + more_bytes > MOST_BYTES:
             raise TooLarge(
-                f"with '{made.row.name}', the development versions of all callers would exceed {MOST_BYTES // MIB} MiB",
+                f"with '{new_version.row.name}', the development versions of all callers would exceed "
+                f"{MOST_BYTES // MIB} MiB",
                 hint="Try again in a minute: other callers may have ended their development.",
             )
 
     def _remove_ended(self) -> None:
+        """Remove the versions that were not renewed in time."""
         now = self._clock()
         for identity, own in list(self._versions.items()):
             for name in [name for name, (_, until) in own.items() if until <= now]:
@@ -221,10 +228,12 @@ class Overlays:
 
 
 def _size(versions: Mapping[str, tuple[DevelopmentVersion, float]]) -> int:
+    """Return the size of the files of all versions in bytes."""
     return sum(version.size_bytes for version, _ in versions.values())
 
 
 def _made(identity: Identity, bundle: Bundle, warnings: tuple[str, ...]) -> DevelopmentVersion:
+    """Return the development version of a bundle."""
     manifest = bundle.manifest
     version = str(manifest.version)
     tools = {tool.name: (tool.script, tool_item(tool, manifest.name, version)) for tool in bundle.tools}
@@ -254,6 +263,7 @@ def _made(identity: Identity, bundle: Bundle, warnings: tuple[str, ...]) -> Deve
 
 
 def _replaced(row: VersionRow, text: str) -> VersionNotFound:
+    """Return the error for a development version that a newer one has replaced."""
     return VersionNotFound(
         f"'{row.name}' has no development version '{text}' any more",
         hint=f"The newest is {row.version}: leave the version out to get the newest.",

@@ -1,4 +1,4 @@
-"""The versions in a git repository that an identity sees: of all skills, of a namespace, or of one skill."""
+"""The versions in a Git repository that an identity sees: of all skills, of a namespace, or of one skill."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from skillery.registry.visibility import WAS_PUBLISHED
 
 ROWS_AT_ONCE = 1000
 MOST_LABELS = 32
-"""The maximum number of labels that are branches. Labels with the most skills come first."""
+"""The maximum number of labels that are branches. The labels with the most skills are selected."""
 LATEST = "latest"
 
 _approved_at = (
@@ -38,7 +38,7 @@ _COLUMNS = (
 
 
 class RepositoryVersion(NamedTuple):
-    """A version in a repository. `index_name` is the name of its folder."""
+    """A version in a Git repository. `index_name` is the name of its folder."""
 
     index_name: str
     name: str
@@ -47,12 +47,13 @@ class RepositoryVersion(NamedTuple):
     digest: str
     size_bytes: int
     published_at: datetime
-    """Time of the approval, or of the creation without a review."""
+    """The time of the approval, or of the creation if there was no review."""
 
 
 class SkillHistory(NamedTuple):
-    """The published versions of one skill, in the order of their publication. `branches` are the names of branches by
-    place in `versions`.
+    """The published versions of one skill, in the order of their publishing.
+
+    `branches` has the index in `versions` of each branch, by the name of the branch.
     """
 
     versions: list[RepositoryVersion]
@@ -64,7 +65,7 @@ def list_branches(
 ) -> dict[str, list[RepositoryVersion]]:
     """Return the versions of each branch that the identity sees, sorted by index name.
 
-    The branch `latest` has the latest version of each skill of the index of `namespace` ("": of the server). A branch
+    The branch `latest` has the latest version of each skill in the index of `namespace` ("": of the server). A branch
     with the name of a label has the labelled versions. Yanked versions are in no branch. Return {} if the identity sees
     no skill of this namespace. Raise RepositoryTooLarge if there are more than `most` skills.
     """
@@ -84,7 +85,7 @@ def list_branches(
 def list_branch(
     connection: Connection, *, identity: Identity, namespace: str, branch: str, most: int
 ) -> list[RepositoryVersion]:
-    """Return the versions of one branch, as in `list_branches`. `branch` is a label, or `latest`."""
+    """Return the versions of one branch, like `list_branches`. `branch` is a label, or `latest`."""
     values = index_values(identity, namespace)
     if branch == LATEST:
         latest = in_index(_versions(skill_versions.c.id == skills.c.latest_version_id), identity, namespace)
@@ -93,9 +94,9 @@ def list_branch(
 
 
 def skill_history(connection: Connection, identity: Identity, name: str, *, most: int) -> SkillHistory | None:
-    """Return the history of a skill, or None if the identity sees no published version of it.
+    """Return the history of a skill, or None if the identity sees no published version of the skill.
 
-    Yanked versions are in `versions` and in no branch. Purged versions are not in `versions`. Raise RepositoryTooLarge
+    Yanked versions are in `versions` but in no branch. Purged versions are not in `versions`. Raise RepositoryTooLarge
     if there are more than `most` versions.
     """
     skill_id = find_skill(connection, identity, name)
@@ -115,30 +116,32 @@ def skill_history(connection: Connection, identity: Identity, name: str, *, most
             f"'{name}' has more than {most} versions, which is the limit of a repository",
             hint="Download single versions: GET /skills/{name}/{version}.tar.gz.",
         )
-    places = {row.version_id: place for place, row in enumerate(rows)}
+    positions = {row.version_id: place for place, row in enumerate(rows)}
     latest = connection.scalar(select(skills.c.latest_version_id).where(skills.c.id == skill_id))
-    marked = connection.execute(
+    labelled = connection.execute(
         select(labels.c.label, labels.c.version_id).where(labels.c.skill_id == skill_id).order_by(labels.c.label)
     )
-    wanted = [(LATEST, latest), *((row.label, row.version_id) for row in marked)]
+    version_by_branch = [(LATEST, latest), *((row.label, row.version_id) for row in labelled)]
     resolvable = _resolvable(connection, skill_id)
     branches = {
-        branch: places[version_id] for branch, version_id in wanted if version_id in resolvable and version_id in places
+        branch: positions[version_id]
+        for branch, version_id in version_by_branch
+        if version_id in resolvable and version_id in positions
     }
     return SkillHistory(rows, branches) if rows else None
 
 
 def is_ref(name: str) -> bool:
-    """Return whether git accepts the name of a branch or tag. The characters of labels and versions are allowed."""
+    """Return whether Git accepts a label or a version number as the name of a branch or tag."""
     return ".." not in name and not name.endswith((".", ".lock"))
 
 
 def any_purged(connection: Connection, version_ids: list[int]) -> bool:
-    """Return whether one of the versions has been purged."""
+    """Return whether one of the versions was purged."""
     for start in range(0, len(version_ids), ROWS_AT_ONCE):
-        some = skill_versions.c.id.in_(version_ids[start : start + ROWS_AT_ONCE])
+        is_in_batch = skill_versions.c.id.in_(version_ids[start : start + ROWS_AT_ONCE])
         purged = skill_versions.c.status == literal_column("'purged'")
-        if connection.scalar(select(skill_versions.c.id).where(purged, some).limit(1)) is not None:
+        if connection.scalar(select(skill_versions.c.id).where(purged, is_in_batch).limit(1)) is not None:
             return True
     return False
 
@@ -149,6 +152,7 @@ def _resolvable(connection: Connection, skill_id: int) -> set[int]:
 
 
 def _versions(condition: ColumnElement[bool]) -> Select[Any]:
+    """Return the SELECT of the versions that meet `condition`, of skills with an index name."""
     return (
         select(*_COLUMNS)
         .join_from(index_names, skills, skills.c.id == index_names.c.skill_id)
@@ -158,6 +162,7 @@ def _versions(condition: ColumnElement[bool]) -> Select[Any]:
 
 
 def _labelled(identity: Identity, namespace: str) -> Select[Any]:
+    """Return the SELECT of the versions with a label, in the index of `namespace`."""
     statement = (
         select(*_COLUMNS)
         .join_from(index_names, skills, skills.c.id == index_names.c.skill_id)
@@ -171,6 +176,7 @@ def _labelled(identity: Identity, namespace: str) -> Select[Any]:
 def _labels(
     connection: Connection, identity: Identity, namespace: str, values: dict[str, object]
 ) -> list[tuple[str, int]]:
+    """Return the labels with the most versions in the index of `namespace`, and the numbers of versions."""
     counted = (
         select(labels.c.label, func.count())
         .join_from(index_names, skills, skills.c.id == index_names.c.skill_id)
@@ -187,7 +193,10 @@ def _labels(
 def _rows(
     connection: Connection, statement: Select[Any], values: dict[str, object], most: int
 ) -> list[RepositoryVersion]:
-    """Return all rows of a statement, which are read in pages."""
+    """Return all rows of a statement, sorted by index name. Raise RepositoryTooLarge if there are more than `most`.
+
+    The rows are read in pages, so that no long statement blocks others.
+    """
     page = statement.where(index_names.c.index_name > bindparam("after")).order_by(index_names.c.index_name)
     versions: list[RepositoryVersion] = []
     while True:

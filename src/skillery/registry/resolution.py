@@ -54,7 +54,7 @@ _VERSION = select_row(VersionRow, skill_versions, skills, version_id=skill_versi
 class Lookup:
     """The statements that find the version that a version spec selects.
 
-    `further` are columns that the rows have in addition: a separate statement would be another round trip to Postgres.
+    `further` are additional columns of the rows, because a separate statement would be another round trip to Postgres.
     """
 
     def __init__(self, *further: ColumnElement[Any]) -> None:
@@ -87,12 +87,16 @@ class Lookup:
     def find(
         self, connection: Connection, name: str, spec: VersionSpec, **further: Any
     ) -> tuple[VersionRow, tuple[Any, ...]] | None:
-        """Return the version and the values of the further columns, or None. `further` are their parameters."""
+        """Return the version and the values of the additional columns, or None.
+
+        `further` are the SQL parameters of the additional columns.
+        """
         for row in self._rows(connection, name, spec, further):
             return VersionRow(*row[: self._width]), tuple(row[self._width :])
         return None
 
     def _rows(self, connection: Connection, name: str, spec: VersionSpec, further: dict[str, Any]) -> list[Any]:
+        """Return a list with the row of the selected version, or an empty list."""
         match spec:
             case Latest():
                 return self._latest.rows(connection, name=name, **further)
@@ -108,8 +112,9 @@ class Lookup:
     def _highest_in(
         self, connection: Connection, name: str, segments: tuple[Segment, ...], further: dict[str, Any]
     ) -> list[Any]:
-        """Return the row of the highest version in any segment, or [] if the segments contain no version. Each segment
-        needs one index scan.
+        """Return a list with the row of the highest version in any segment, or an empty list.
+
+        Each segment needs one index scan.
         """
         if not segments:
             return []
@@ -122,9 +127,9 @@ class Lookup:
         return statement.rows(connection, **parameters)
 
     def _make_range_statement(self, shape: tuple[tuple[bool, bool], ...]) -> Statement:
-        """Return the statement for segments of the given shape, which has a pair for each segment.
+        """Return the statement for a range of segments with this shape, a pair for each segment.
 
-        The pair states whether the segment has releases (else pre-releases), and whether it has an upper bound.
+        A pair says whether the segment has releases (else pre-releases), and whether it has an upper bound.
         """
         parts = [self._segment_statement(place, *segment).subquery() for place, segment in enumerate(shape)]
         candidates = union_all(*(select(part) for part in parts)).subquery()
@@ -132,6 +137,7 @@ class Lookup:
         return Statement(select(*(newest.c[key] for key in self._keys)))
 
     def _segment_statement(self, place: int, is_release: bool, has_high: bool) -> Select[Any]:
+        """Return the SELECT of the highest version in the segment with the number `place`."""
         precedence = skill_versions.c.precedence
         statement = self._of_named_skill.add_columns(precedence).where(
             skill_versions.c.status.in_([literal_column(f"'{status}'") for status in RESOLVABLE]),
@@ -144,11 +150,11 @@ class Lookup:
 
 
 PLAIN = Lookup()
-"""Finds versions without further columns."""
+"""The look-up of versions without additional columns."""
 
 
 _MOST_OWN = 200
-"""The maximum number of private skills of the identity that are compared with a misspelt name."""
+"""The maximum number of the identity's own private skills that are compared with a misspelt name."""
 
 
 _of_skill = skill_versions.alias("of_skill")
@@ -172,7 +178,7 @@ _VERSIONS = Statement(
 
 
 def resolve(connection: Connection, identity: Identity, name: str, spec: VersionSpec) -> VersionRow:
-    """Return the version that `spec` selects. If `spec` selects a development version of the identity, return that one.
+    """Return the version that `spec` selects, which may be a development version of the identity.
 
     Raise SkillNotFound, VersionNotFound or LabelNotFound, with suggestions, if the identity sees no such version. A
     version that the identity may not see is treated as absent, also in the texts of errors. Raise VersionPurged, which
@@ -184,14 +190,15 @@ def resolve(connection: Connection, identity: Identity, name: str, spec: Version
 def resolve_with(
     lookup: Lookup, connection: Connection, identity: Identity, name: str, spec: VersionSpec, **further: Any
 ) -> tuple[VersionRow, tuple[Any, ...] | None]:
-    """Return the version like `resolve`, and the values of the further columns of `lookup`, or None for a development
-    version. `further` are the parameters of these columns.
+    """Return the version like `resolve`, and the values of the additional columns of `lookup`.
+
+    The values are None for a development version. `further` are the SQL parameters of the additional columns.
     """
     overlay = overlay_of(identity)
     if overlay is not None and (own := overlay.find(name, spec)) is not None:
         return own, None
     match = lookup.find(connection, name, spec, **further)
-    if match and _sees(connection, identity, row := match[0]) and _is_asked(row, spec):
+    if match and _sees(connection, identity, row := match[0]) and _has_wanted_build(row, spec):
         if row.status == "purged":
             raise version_purged(row)
         note_skill(row.name, row.version, skill_uri)
@@ -199,15 +206,15 @@ def resolve_with(
     raise _not_found(connection, identity, name, spec)
 
 
-def _is_asked(row: VersionRow, spec: VersionSpec) -> bool:
-    """Return whether a version has the build metadata that the caller asked for, if any."""
+def _has_wanted_build(row: VersionRow, spec: VersionSpec) -> bool:
+    """Return whether a version has the build metadata of `spec`, if `spec` has any."""
     return not (isinstance(spec, Exact) and spec.version.build) or str(spec.version) == row.version
 
 
 def version_if_there(connection: Connection, identity: Identity, name: str, version: Version) -> VersionRow | None:
     """Return exactly this version, or None if the identity sees no such version.
 
-    Unlike `resolve`, this function returns purged versions. It does not search for similar names, and is faster for
+    Unlike `resolve`, this function returns purged versions. It does not search for similar names, so it is faster for
     absent versions.
     """
     match = PLAIN.find(connection, name, Exact(version))
@@ -215,6 +222,7 @@ def version_if_there(connection: Connection, identity: Identity, name: str, vers
 
 
 def _sees(connection: Connection, identity: Identity, row: VersionRow) -> bool:
+    """Return whether the identity sees the version and its skill."""
     return sees_version(identity, row.name, row.status, row.publisher) and sees_skill(
         connection, identity, row.skill_id, row.name, row.visibility
     )
@@ -224,14 +232,14 @@ def _sees(connection: Connection, identity: Identity, row: VersionRow) -> bool:
 
 
 def skill_not_found(connection: Connection, identity: Identity, name: str) -> SkillNotFound:
-    """Return the error for an absent skill. A skill that the identity may not see gets the same text."""
+    """Return the error for an absent skill, with similar names. A hidden skill gets the same text."""
     near = _near_names(connection, identity, name)
     hint = f"Did you mean {_either(near)}?" if near else "list_skills shows all skills."
     return SkillNotFound(f"there is no skill '{name}'", hint=hint, name=name, near=near)
 
 
 def find_skill(connection: Connection, identity: Identity, name: str) -> int | None:
-    """Return the id of a skill, or None if the identity sees no version of the skill. Versions of any status count."""
+    """Return the id of a skill, or None if the identity sees no version of the skill, of any status."""
     rows = _SKILL.rows(connection, name=name)
     if not rows:
         return None
@@ -248,6 +256,7 @@ def find_skill(connection: Connection, identity: Identity, name: str) -> int | N
 def _not_found(
     connection: Connection, identity: Identity, name: str, spec: VersionSpec
 ) -> SkillNotFound | VersionNotFound | LabelNotFound:
+    """Return the error for an absent skill, version or label."""
     skill_id = find_skill(connection, identity, name)
     if skill_id is None:
         return skill_not_found(connection, identity, name)
@@ -267,16 +276,17 @@ def _not_found(
 
 
 def label_not_found(connection: Connection, skill_id: int, name: str, label: str) -> LabelNotFound:
+    """Return the error for a label that the skill does not have."""
     of_skill = select(labels.c.label).where(labels.c.skill_id == skill_id).order_by(labels.c.label)
-    there = list(connection.scalars(of_skill))
-    hint = f"The labels are {', '.join(there)}." if there else "The skill has no labels."
-    return LabelNotFound(f"'{name}' has no label '{label}'", hint=hint, name=name, label=label, labels=there)
+    label_names = list(connection.scalars(of_skill))
+    hint = f"The labels are {', '.join(label_names)}." if label_names else "The skill has no labels."
+    return LabelNotFound(f"'{name}' has no label '{label}'", hint=hint, name=name, label=label, labels=label_names)
 
 
 def _label_leads_nowhere(
     connection: Connection, skill_id: int, name: str, label: str
 ) -> VersionNotFound | LabelNotFound:
-    """Return the error for a label that does not exist, or of a version that was yanked or purged later."""
+    """Return the error for a label that does not exist, or whose version was yanked or purged later."""
     pointed_to = connection.execute(
         select(skill_versions.c.version, skill_versions.c.status)
         .join_from(labels, skill_versions, skill_versions.c.id == labels.c.version_id)
@@ -309,6 +319,7 @@ def _shown(spec: VersionSpec) -> str:
 
 
 def _newest_versions(connection: Connection, skill_id: int) -> list[str]:
+    """Return the five highest versions of a skill that resolve, for hints."""
     statement = (
         select(skill_versions.c.version)
         .where(skill_versions.c.skill_id == skill_id, skill_versions.c.status.in_(RESOLVABLE))
@@ -321,22 +332,24 @@ def _newest_versions(connection: Connection, skill_id: int) -> list[str]:
 def _near_names(connection: Connection, identity: Identity, name: str) -> list[str]:
     """Return similar names of skills that the identity sees.
 
-    The candidates are limited: neighbours of `name` in the index, and names with the same first segment.
+    To limit the cost, only neighbours of `name` in the index and names with the same first segment are compared.
     """
     view, values = view_of(identity), parameters(identity)
-    listed = select(skills.c.name).where(skills.c.latest_version_id.is_not(None))
-    first = name.partition(".")[0]
+    published = select(skills.c.name).where(skills.c.latest_version_id.is_not(None))
+    first_segment = name.partition(".")[0]
     names: set[str] = set()
-    for method in [true()] if view is None else seen_by_name(view):
-        seen = listed.where(method)
-        looks = (
-            seen.where(skills.c.name >= name).order_by(skills.c.name).limit(20),
-            seen.where(skills.c.name < name).order_by(skills.c.name.desc()).limit(20),
-            seen.where(skills.c.name >= first, skills.c.name < first + "/").order_by(skills.c.name).limit(40),
+    for is_visible in [true()] if view is None else seen_by_name(view):
+        visible = published.where(is_visible)
+        neighbour_queries = (
+            visible.where(skills.c.name >= name).order_by(skills.c.name).limit(20),
+            visible.where(skills.c.name < name).order_by(skills.c.name.desc()).limit(20),
+            visible.where(skills.c.name >= first_segment, skills.c.name < first_segment + "/")
+            .order_by(skills.c.name)
+            .limit(40),
         )
-        names.update(value for look in looks for value in connection.scalars(look, values))
+        names.update(value for look in neighbour_queries for value in connection.scalars(look, values))
     if view is not None:
-        names.update(connection.scalars(listed.where(is_own()).limit(_MOST_OWN), values))
+        names.update(connection.scalars(published.where(is_own()).limit(_MOST_OWN), values))
     return near_words(name, sorted(names))
 
 

@@ -1,4 +1,6 @@
-"""The rows of tools. A new version adds rows. The tools of a skill's latest version are offered to callers."""
+"""The rows of tools. A new version adds rows, and only the tools of the latest version of a skill are offered to
+callers.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +82,7 @@ OF_SESSION = Statement(
 
 
 def tool_item(tool: Tool, skill: str | None, version: str | None) -> str:
-    """Return the JSON text of a tool in list_tools. `skill` and `version` are None for a tool of a session."""
+    """Return the JSON of a tool in list_tools. `skill` and `version` are None for a tool of a session."""
     item = {
         "name": tool.name,
         "skill": skill,
@@ -92,11 +94,12 @@ def tool_item(tool: Tool, skill: str | None, version: str | None) -> str:
 
 
 def add_tools(connection: Connection, version_id: int, skill_id: int, bundle: Bundle) -> None:
+    """Insert the tools of a new version."""
     _add(connection, version_id, skill_id, bundle.manifest.name, str(bundle.manifest.version), bundle.tools)
 
 
 def add_missing_tools(connection: Connection) -> None:
-    """Add the tools of versions that were published before tools.json had a meaning, also to their summaries.
+    """Insert the tools of versions that were published before tools.json had a meaning, also in their summaries.
 
     A tool that breaks a rule is left out. A tools.json over 64 KiB is in the storage, and is not read.
     """
@@ -130,7 +133,7 @@ def _add(
 
 
 def offer_latest(connection: Connection, skill_id: int, version_id: int | None) -> None:
-    """Offer the tools of this version, and no other tools of the skill. With None, offer no tools of the skill."""
+    """Offer the tools of a version in place of all other tools of the skill. With None, offer no tools of the skill."""
     if not _ANY.rows(connection, of_skill=skill_id):
         return
     connection.execute(_WITHDRAW.values(offered_since=None), {"of_skill": skill_id})
@@ -140,7 +143,7 @@ def offer_latest(connection: Connection, skill_id: int, version_id: int | None) 
 
 
 def tools_of(connection: Connection, version: VersionRow, after: str = "") -> list[tuple[str, str]]:
-    """Return the name and the item of each tool of a version whose name follows `after`, sorted by name."""
+    """Return the name and the item of each tool of a version, sorted by name, from names after `after` on."""
     if version.unstored is None:
         rows = _OF_VERSION.rows(connection, version_id=version.version_id, after=after)
         return [(name, item_json) for name, item_json in rows]
@@ -148,19 +151,19 @@ def tools_of(connection: Connection, version: VersionRow, after: str = "") -> li
 
 
 def session_values(connection: Connection, identity: Identity, session: str) -> dict[str, Any]:
-    """Return the SQL parameters of OF_SESSION and of conditions with `is_session_tool`."""
+    """Return the SQL parameters of OF_SESSION, and of conditions with `is_session_tool`."""
     return {"identity": identity.name, "session": session, "now": as_stored(connection, datetime.now(UTC))}
 
 
 def sees_tool(view: View) -> ColumnElement[bool]:
-    """Return the SQL condition that an identity with this view sees the tool's skill. The statement must join
-    `skills`.
+    """Return the SQL condition that an identity with this view sees the skill of a tool.
+
+    The statement must join `skills`.
     """
     return sees_each(view, skills, skills.c.id)
 
 
-# Tools of sessions. Each tool is a database row for an identity and a session, so all servers of the database have
-# it.
+# -- Tools of sessions: rows for an identity and a session, so that all servers of the database have them --------------
 
 
 SessionName = Annotated[
@@ -170,7 +173,7 @@ SessionName = Annotated[
 
 
 def parse_session(name: str) -> str:
-    """Return the name. Raise InvalidParams if it contains a character that is not printable."""
+    """Return the name of a session. Raise InvalidParams if it contains a character that is not printable."""
     if name and not name.isprintable():
         raise InvalidParams("'session' contains a character that is not printable", param="session")
     return name
@@ -186,9 +189,9 @@ def define_session_tool(
     keep_for: timedelta,
     quotas: Quotas,
 ) -> None:
-    """Define a tool for the session. A tool with the same name is replaced.
+    """Define a tool in a session for the time `keep_for`. A tool of the same name is replaced.
 
-    Raise QuotaExceeded if the identity has too many tools of sessions.
+    `content` is the code of the handler. Raise QuotaExceeded if the identity has too many tools of sessions.
     """
     now = datetime.now(UTC)
     connection.execute(delete(session_tools).where(_of(identity), session_tools.c.expires_at <= now))
@@ -211,7 +214,7 @@ def define_session_tool(
 
 
 def remove_session_tool(connection: Connection, identity: Identity, session: str, name: str) -> bool:
-    """Remove a tool of the session. Return False if there is no such tool."""
+    """Remove a tool from a session. Return False if there is no such tool."""
     is_it = and_(_is(identity, session, name), session_tools.c.expires_at > datetime.now(UTC))
     if connection.scalar(select(session_tools.c.name).where(is_it).with_for_update()) is None:
         return False
@@ -221,7 +224,7 @@ def remove_session_tool(connection: Connection, identity: Identity, session: str
 
 
 def forget_session_tools(connection: Connection, *, limit: int) -> int:
-    """Delete at most `limit` expired tools. Return the number of deleted tools."""
+    """Delete at most `limit` expired tools of sessions. Return the number of deleted tools."""
     old = select(session_tools.c.identity, session_tools.c.session, session_tools.c.name)
     old = old.where(session_tools.c.expires_at <= datetime.now(UTC)).order_by(session_tools.c.expires_at).limit(limit)
     rows = connection.execute(old).all()

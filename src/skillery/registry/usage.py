@@ -1,8 +1,8 @@
-"""Usage of a version. The transaction that ends a run also updates the counts, so that no query counts the rows of
+"""The usage of a version. The transaction that ends a run also updates the counts, so that no query counts rows of
 runs.
 
-Durations are stored as a histogram. Each bucket covers 2^(1/8) times the duration of the previous bucket. A percentile
-is therefore exact to 4.5 %, and durations from 10 microseconds to an hour have fewer than 230 buckets.
+Durations are stored as a histogram. The upper bound of each bucket is 2^(1/8) times the one of the previous bucket. So
+a percentile is exact to 4.5 %, and durations from 10 microseconds to an hour have fewer than 230 buckets.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from skillery.database.tables import catalogue, usage_days, version_usage
 
 Outcome = Literal["completed", "failed", "cancelled"]
 SHORTEST_MS = 0.01
+"""The upper bound of bucket 0."""
 PER_DOUBLING = 8
+"""The number of buckets between a duration and its double."""
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -32,10 +34,11 @@ class Usage(msgspec.Struct, frozen=True):
     failed: int
     cancelled: int
     success_rate: float | None
-    """Completed runs divided by completed and failed runs. None if no run completed or failed."""
+    """Completed runs divided by completed and failed runs, or None if there are none of both."""
     p50_ms: float | None
-    """`p50_ms` and `p95_ms`: percentiles of the durations of completed runs. Failed runs do not count: they often
-    end early.
+    """`p50_ms` and `p95_ms` are percentiles of the durations of completed runs.
+
+    Failed runs do not count, because they often end early.
     """
     p95_ms: float | None
     last_run_at: datetime | None
@@ -67,12 +70,13 @@ USAGE = (
     func.aggregate_strings(_CELL, literal_column("','")),  # type: ignore[arg-type]
     func.max(version_usage.c.last_run_at),
 )
-"""The columns that `usage_from` reads. The statement must select the rows of one version."""
+"""The columns from which `usage_from` computes. The statement must select the rows of one version."""
 
 
 def count_run(
     connection: Connection, version_id: int, outcome: Outcome, duration_ms: float, finished_at: datetime
 ) -> None:
+    """Count an ended run in the histogram of its version."""
     _COUNT.run(
         connection,
         version_id=version_id,
@@ -84,6 +88,7 @@ def count_run(
 
 
 def usage_from(joined: str | None, last: datetime | str | None) -> Usage:
+    """Return the usage from the columns USAGE. `joined` has a cell `outcome:bucket:runs` for each row."""
     counts = {"completed": 0, "failed": 0, "cancelled": 0}
     histogram: list[tuple[int, int]] = []
     for cell in joined.split(",") if joined else ():
@@ -106,29 +111,32 @@ def usage_from(joined: str | None, last: datetime | str | None) -> Usage:
 
 
 def bucket_of(duration_ms: float) -> int:
-    """Return the bucket of a duration. Longer durations have higher buckets. Bucket 0 is for SHORTEST_MS and less."""
+    """Return the number of the bucket for a duration. Longer durations have higher buckets.
+
+    Bucket 0 is for SHORTEST_MS and less.
+    """
     if duration_ms <= SHORTEST_MS:
         return 0
     return 1 + math.floor(PER_DOUBLING * math.log2(duration_ms / SHORTEST_MS))
 
 
 def duration_of(bucket: int) -> float:
-    """Return the middle of a bucket in milliseconds, or SHORTEST_MS for bucket 0. All durations in a higher bucket are
-    within a factor of 2 ** (1 / 16).
+    """Return the middle of a bucket in milliseconds, or SHORTEST_MS for bucket 0.
+
+    It differs from each duration in the bucket by a factor of at most 2 ** (1 / 16).
     """
     return SHORTEST_MS * 2 ** ((bucket - 0.5) / PER_DOUBLING) if bucket else SHORTEST_MS
 
 
 def percentile(histogram: list[tuple[int, int]], total: int, part: float) -> float | None:
-    """Return the duration in milliseconds that the share `part` of all runs did not exceed, or None if there are no
-    runs.
+    """Return the duration in milliseconds that the part `part` of all runs did not exceed, or None without runs.
 
-    `histogram` has the number of runs by bucket, sorted by bucket. `total` is the number of all runs.
+    `histogram` has pairs of bucket and number of runs, sorted by bucket. `total` is the number of all runs.
     """
-    wanted = math.ceil(part * total)
+    runs_to_count = math.ceil(part * total)
     for bucket, runs in histogram:
-        wanted -= runs
-        if wanted <= 0:
+        runs_to_count -= runs
+        if runs_to_count <= 0:
             return float(f"{duration_of(bucket):.4g}")
     return None
 
@@ -144,7 +152,10 @@ NO_USAGE = (0, 0, 0)
 
 
 class UsageDay(msgspec.Struct, frozen=True):
-    """The ended runs of a skill on one day, with runs that other runs started. Cancelled runs are `runs` only."""
+    """The ended runs of a skill on one day, including runs that other runs started.
+
+    A cancelled run counts only in `runs`.
+    """
 
     day: date
     """The day in UTC."""
@@ -186,23 +197,26 @@ SUMS = (
     .where(usage_days.c.skill_id == catalogue.c.skill_id, usage_days.c.day >= bindparam("first_day"))
     .scalar_subquery()
 )
-"""A column next to a row of the catalogue: the sums of its last 30 days, for `sums_from`. The statement needs the
-parameter of `from_first_day`. It is one column, because three would read the rows three times.
+"""A column next to a row of the catalogue: the sums of its last 30 days as text, for `sums_from`.
+
+The statement needs the parameters of `from_first_day`. The sums are one column, because three columns would read the
+rows three times.
 """
 
 
 def from_first_day() -> dict[str, str]:
+    """Return the SQL parameters of SUMS."""
     return {"first_day": first_day().isoformat()}
 
 
 def sums_from(joined: str) -> tuple[int, int, int]:
-    """Return the ended runs of the last 30 days: all, completed, failed."""
+    """Return the numbers of all, completed and failed runs in the last 30 days, from the text of SUMS."""
     runs, completed, failed = joined.split(":")
     return int(runs), int(completed), int(failed)
 
 
 def count_day(connection: Connection, skill_id: int, outcome: Outcome, finished_at: datetime) -> None:
-    """Count an ended run."""
+    """Count an ended run in the row of its skill and day."""
     _COUNT_DAY.run(
         connection,
         skill_id=skill_id,
@@ -214,13 +228,13 @@ def count_day(connection: Connection, skill_id: int, outcome: Outcome, finished_
 
 
 def recent_usage(connection: Connection, skill_id: int) -> tuple[int, int, int]:
-    """Return the ended runs of a skill in the last 30 days, today included: all, completed, failed."""
+    """Return the numbers of all, completed and failed runs of a skill in the last 30 days, including today."""
     [(runs, completed, failed)] = _RECENT.rows(connection, of_skill=skill_id, first=first_day().isoformat())
     return int(runs), int(completed), int(failed)
 
 
 def days_of(connection: Connection, skill_id: int) -> list[UsageDay]:
-    """Return the last 30 days of a skill, oldest first. Days without runs have zeros."""
+    """Return the usage of a skill on each of the last 30 days, oldest first. A day without runs has zeros."""
     first = first_day()
     rows = _DAYS.rows(connection, of_skill=skill_id, first=first.isoformat())
     by_day: dict[str, Sequence[Any]] = {row[0]: row[1:] for row in rows}
@@ -229,7 +243,7 @@ def days_of(connection: Connection, skill_id: int) -> list[UsageDay]:
 
 
 def roll_up_usage(connection: Connection) -> int:
-    """Add up the last 30 days of each recently used skill into the catalogue, and delete older days.
+    """Store the sums of the last 30 days in the catalogue for each recently used skill, and delete older days.
 
     Return the number of skills whose sums changed. A second call at the same time changes nothing.
     """
@@ -242,6 +256,7 @@ def roll_up_usage(connection: Connection) -> int:
 
 
 def _update_sums(connection: Connection, skill_id: int) -> int:
+    """Store the sums of a skill in the catalogue. Return 1 if they changed, else 0."""
     runs, completed, failed = recent_usage(connection, skill_id)
     changed = or_(
         catalogue.c.runs_30d != runs, catalogue.c.completed_30d != completed, catalogue.c.failed_30d != failed
@@ -256,5 +271,5 @@ def _today() -> date:
 
 
 def first_day() -> date:
-    """Return the first of the last 30 days, in UTC."""
+    """Return the first day of the last 30 days, in UTC."""
     return _today() - timedelta(days=DAYS - 1)

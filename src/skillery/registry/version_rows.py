@@ -1,4 +1,4 @@
-"""The values of one version, as resolution returns them."""
+"""The values of one version, as a look-up returns them."""
 
 from __future__ import annotations
 
@@ -25,15 +25,17 @@ Object = dict[str, Any]
 
 
 class Unstored(NamedTuple):
-    """The files and tools of a development version, which has no rows in the database."""
+    """The files and tools of a development version, whose rows are not in the database."""
 
     files: Mapping[str, BundleFile]
     """The files by path, sorted by path."""
     tools: Mapping[str, tuple[str | None, str]]
-    """For each tool, sorted by name: the path of its handler, and its item in list_tools as JSON text."""
+    """The path of the handler (or None) and the JSON item in list_tools of each tool, sorted by name."""
 
 
 class _Stated(msgspec.Struct):
+    """The fields of a manifest that an author may leave out."""
+
     kind: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     namespace: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
@@ -42,31 +44,34 @@ _stated = msgspec.json.Decoder(_Stated)
 
 
 MOST_REASON = 300
-"""Limit of the characters of a reason in a warning."""
+"""The maximum number of characters of a reason in a warning."""
 
 
 def standing_warnings(standing_json: str | None) -> list[str]:
-    """Return a line for the deprecation, yank and rejection of a version. describe_skill has the whole texts."""
+    """Return a line for each deprecation, yank and rejection of a version.
+
+    describe_skill has the complete texts.
+    """
     standing: dict[str, Any] = msgspec.json.decode(standing_json) if standing_json else {}
     warnings = []
     if deprecated := standing.get("deprecated"):
         instead = f" Use '{deprecated['successor']}' instead." if deprecated["successor"] else ""
         message = one_line(deprecated["message"], MOST_REASON)
         warnings.append(f"deprecated: {message}{instead if message.endswith(('.', '!', '?')) else f'.{instead}'}")
-    stated = (status for status in ("yanked", "rejected") if status in standing)
-    return [*warnings, *(f"{status}: {one_line(standing[status]['reason'], MOST_REASON)}" for status in stated)]
+    withdrawals = (status for status in ("yanked", "rejected") if status in standing)
+    return [*warnings, *(f"{status}: {one_line(standing[status]['reason'], MOST_REASON)}" for status in withdrawals)]
 
 
 def with_warnings(item_json: str, warnings: list[str]) -> str:
-    """Return the JSON text of an item of a listing with its warnings, if there are any."""
+    """Return the JSON of an item in a list, with `warnings` if there are any."""
     return f'{item_json[:-1]},"warnings":{msgspec.json.encode(warnings).decode()}}}' if warnings else item_json
 
 
 class VersionRow(NamedTuple):
-    """A version. Its immutable parts are JSON text that answers contain unchanged."""
+    """A version. Its immutable parts are JSON texts, which answers contain unchanged."""
 
     version_id: int
-    """The id of the row. A development version has a negative number that no other version has."""
+    """The id of the row. For a development version, a negative number that is unique in this process."""
     name: str
     version: str
     digest: str
@@ -84,29 +89,29 @@ class VersionRow(NamedTuple):
     """The labels that point to the version, separated by commas."""
     checks_json: str | None
     provenance_json: str | None
-    """The CI job that published the version, or None."""
+    """The CI job that published the version as JSON, or None."""
     unstored: Unstored | None = None
-    """The files and tools of a development version. None for a stored version."""
+    """The files and tools of a development version, or None for a stored version."""
 
     @property
     def whole_manifest_json(self) -> str:
-        """The manifest as JSON, with `kind` and `namespace` even if the author left them out."""
+        """The manifest as JSON, with `kind` and `namespace` added if the author left them out."""
         stated = _stated.decode(self.manifest_json)
         if stated.kind is not msgspec.UNSET and stated.namespace is not msgspec.UNSET:
             return self.manifest_json
         inferred = {"kind": self.kind, "namespace": namespace_of(self.name)}
-        more = {key: value for key, value in inferred.items() if getattr(stated, key) is msgspec.UNSET}
+        missing = {key: value for key, value in inferred.items() if getattr(stated, key) is msgspec.UNSET}
         comma = "," if len(self.manifest_json) > len("{}") else ""
-        return f"{self.manifest_json[:-1]}{comma}{msgspec.json.encode(more)[1:].decode()}"
+        return f"{self.manifest_json[:-1]}{comma}{msgspec.json.encode(missing)[1:].decode()}"
 
     @property
     def stored_ids(self) -> tuple[int | None, int | None]:
-        """The ids of the rows of the version and of its skill. A development version has none."""
+        """The ids of the version's and of the skill's row. (None, None) for a development version."""
         return (self.version_id, self.skill_id) if self.unstored is None else (None, None)
 
 
 def version_purged(row: VersionRow) -> VersionPurged:
-    """Return the error for a purged version, with the reason if `row` was read after the purge."""
+    """Return the error for a purged version. It has the reason, unless `row` was read before the purge."""
     purged = msgspec.json.decode(row.standing_json or "{}").get("purged")
     message = f"'{row.name}' {row.version} was purged"
     return VersionPurged(
@@ -123,7 +128,7 @@ def version_purged(row: VersionRow) -> VersionPurged:
 
 
 def item_texts(bundle: Bundle) -> tuple[str, str]:
-    """Return the items of the version in list_skills: of detail `names`, and of detail `summary`."""
+    """Return two JSON items of the version in list_skills: for the detail `names` and for the detail `summary`."""
     manifest = bundle.manifest
     names = {
         "name": manifest.name,
@@ -148,7 +153,7 @@ def text_of(value: object) -> str:
 
 
 class VersionValues(NamedTuple):
-    """The values of a version that are stored when it is created: the columns of `skill_versions`."""
+    """The columns of `skill_versions` for a new version."""
 
     skill_id: int
     version: str
@@ -168,9 +173,9 @@ class VersionValues(NamedTuple):
     publisher_kind: str
     created_at: datetime
     skill_md_start: str | None
-    """The start of SKILL.md that is searched, or None if SKILL.md is small enough for the database.
+    """The start of SKILL.md for the search, or None if the database stores the whole SKILL.md.
 
-    The start of a large file is stored in the database, because no transaction waits for the storage.
+    A large SKILL.md is in the storage, and no transaction waits for the storage.
     """
     checks_json: str | None
     made_by: str | None
@@ -180,6 +185,7 @@ class VersionValues(NamedTuple):
 def values_of(
     bundle: Bundle, identity: Identity, skill_id: int, status: str, checks_json: str | None, made_by: str | None
 ) -> VersionValues:
+    """Return the columns of a new version. `made_by` is the method that generated the bundle, or None."""
     manifest, (names, summary) = bundle.manifest, item_texts(bundle)
     skill_md_size = next(file.size for file in bundle.files if file.path == SKILL_MD)
     return VersionValues(
@@ -220,7 +226,7 @@ _OF_STATUS: Mapping[str, EventType] = {"in_review": "submitted", "published": "p
 
 
 def record_step(connection: Connection, identity: Identity, step: str, name: str, *, note: str, **version: str) -> None:
-    """Record the events of a step of one version. `version` has its number, digest, status and publisher."""
+    """Record the events of a step of one version. `version` are its number, digest, status and publisher."""
     for kind in _OF_STEP.get(step, ()):
         events.record(connection, kind, skill=name, **_about(identity, name), **version, note=note)
 
@@ -228,7 +234,7 @@ def record_step(connection: Connection, identity: Identity, step: str, name: str
 def record_deprecation(
     connection: Connection, identity: Identity, name: str, versions: Sequence[str], deprecated: Mapping[str, Any]
 ) -> None:
-    """Record that all published versions of a skill are deprecated."""
+    """Record the event that `versions` of a skill are deprecated."""
     events.record(connection, "deprecated", skill=name, **_about(identity, name), versions=versions, **deprecated)
 
 
@@ -239,7 +245,7 @@ def record_new_version(
     findings: Sequence[CheckFinding],
     **version: str,
 ) -> None:
-    """Record the events of a new version: its submission or publication, and its findings."""
+    """Record the events of a new version: submitted or published, and its findings."""
     about = _about(identity, name) | version
     if version["status"] in _OF_STATUS:
         events.record(connection, _OF_STATUS[version["status"]], skill=name, **about, note="")
@@ -248,13 +254,14 @@ def record_new_version(
 
 
 def record_findings(connection: Connection, name: str, findings: Sequence[CheckFinding], /, **about: str) -> None:
-    """Record findings about a stored version. `about` has at least its `version`."""
+    """Record the event that a stored version has findings. `about` has at least its `version`."""
     builtins = msgspec.to_builtins(list(findings))
     values = {"name": name, "namespace": namespace_of(name), **about}
     events.record(connection, "finding", skill=name, **values, findings=builtins)
 
 
 def _about(identity: Identity, name: str) -> dict[str, str]:
+    """Return the data of an event that all events of versions have."""
     return {"name": name, "namespace": namespace_of(name), "by": identity.name, "by_kind": identity.kind}
 
 

@@ -1,9 +1,13 @@
-"""Visibility of skills and versions. Every answer treats invisible skills and versions as absent.
+"""The visibility of skills and versions. Answers treat invisible skills and versions as absent.
 
-The visibility of a skill decides which callers see it: all callers (`public`), callers with a grant for its name
-(`namespace`), or publishers of one of its versions (`private`). Its reviewers and admins always see it. All callers who
-see a skill see its published, deprecated and yanked versions, and the records of purged versions. Other versions are
+The visibility of a skill says which callers see it: all callers (`public`), callers with a grant for its name
+(`namespace`), or publishers of one of its versions (`private`). Its reviewers and admins always see it. Callers who see
+a skill see its published, deprecated and yanked versions, and the records of its purged versions. Other versions are
 visible only to their author, to reviewers of the skill and to admins.
+
+For one skill in Python: `sees_skill`. For one version in Python: `sees_version`. In SQL: `seen_by_namespace` and
+`seen_by_name` for index ranges (with `is_own`), `sees_each` for rows that are found otherwise, and `seen_version` for
+versions of visible skills.
 """
 
 from __future__ import annotations
@@ -35,8 +39,9 @@ SEEN_BY_ALL = (*WAS_PUBLISHED, "purged")
 """The statuses of versions that are visible to all callers who see the skill."""
 
 _MOST_APART = 8
-"""The maximum number of grants that get separate conditions with their own index ranges."""
+"""The maximum number of grants that get separate conditions, each with its own index range."""
 _CHUNK = 100
+"""The number of grants that one condition combines."""
 
 _own_versions = skill_versions.alias("own_versions")
 _OWN = Statement(
@@ -47,22 +52,19 @@ _OWN = Statement(
 
 
 class View(NamedTuple):
-    """The properties of an identity that determine the text of an SQL statement. Its other properties are SQL
-    parameters.
-    """
+    """The properties of an identity that determine the text of SQL statements. Its other properties are parameters."""
 
     grants: tuple[int, ...]
-    """For each grant, the number of namespaces that `_above` returns for its prefix. () if no grant needs a
-    condition: there are no grants, or one covers all names.
+    """For each grant, the number of namespaces that `_above` returns for its prefix.
+
+    () if no grant needs a condition, because there are no grants or one covers all names.
     """
     grants_all: bool
     is_reviewer: bool
 
 
 def view_of(identity: Identity) -> View | None:
-    """Return the view of an identity, or None if the identity sees every skill, so that statements need no
-    condition.
-    """
+    """Return the view of an identity, or None if the identity sees all skills and statements need no condition."""
     grants_all = "*" in identity.namespaces
     if access.is_admin(identity) or ("review" in identity.scopes and (not identity.namespaces or grants_all)):
         return None
@@ -70,7 +72,7 @@ def view_of(identity: Identity) -> View | None:
 
 
 def parameters(identity: Identity) -> dict[str, Any]:
-    """Return the SQL parameters of the conditions in this module."""
+    """Return the SQL parameters of the conditions in this module, for an identity."""
     if view_of(identity) is None:
         return {}
     values: dict[str, Any] = {"me": identity.name}
@@ -82,72 +84,81 @@ def parameters(identity: Identity) -> dict[str, Any]:
 
 
 def seen_by_namespace(view: View) -> list[ColumnElement[bool]]:
-    """Return conditions on the table `skills`. The identity sees a skill if one condition or `is_own` is true.
+    """Return conditions on the table `skills`. The identity sees a skill if one of them or `is_own` is true.
 
     With at most _MOST_APART grants, each condition reads a few ranges of the index (visibility, namespace, name), so
     that hidden skills are not read. More grants are combined into few conditions, which also read hidden skills.
     """
-    conditions = [_is("public")]
+    conditions = [has_visibility("public")]
     for visibility in _granted(view):
         if view.grants_all:
-            conditions.append(_is(visibility))
+            conditions.append(has_visibility(visibility))
         if len(view.grants) > _MOST_APART:
             conditions += _together(view, visibility)
             continue
         for place, above in enumerate(view.grants):
             low, high = _bound(f"grant_low_{place}"), _bound(f"grant_high_{place}")
             namespaces = [_bound(f"grant_{place}_{number}") for number in range(above)]
-            inside = and_(skills.c.namespace >= low, skills.c.namespace < high)
-            conditions.append(and_(_is(visibility), inside, _in_grant(place)))
-            conditions.append(and_(_is(visibility), skills.c.namespace.in_(namespaces), _in_grant(place)))
+            is_below = and_(skills.c.namespace >= low, skills.c.namespace < high)
+            conditions.append(and_(has_visibility(visibility), is_below, _in_grant(place)))
+            conditions.append(and_(has_visibility(visibility), skills.c.namespace.in_(namespaces), _in_grant(place)))
         if view.grants:
             # A skill may state a namespace of others. Its name alone decides who sees it.
             # As text, because the condition of a partial index must be repeated word for word.
-            conditions += [and_(_is(visibility), text(FOREIGN_NAMESPACE), grant) for grant in in_grants(view)]
+            conditions += [
+                and_(has_visibility(visibility), text(FOREIGN_NAMESPACE), grant) for grant in in_grants(view)
+            ]
     return conditions
 
 
 def seen_by_name(view: View, rows: FromClause = skills) -> list[ColumnElement[bool]]:
-    """Return conditions on `rows` like those of `seen_by_namespace`, for the index (visibility, name)."""
-    conditions = [_is("public", rows)]
+    """Return the conditions of `seen_by_namespace` in a form for the index (visibility, name), on the table `rows`."""
+    conditions = [has_visibility("public", rows)]
     for visibility in _granted(view):
         if view.grants_all:
-            conditions.append(_is(visibility, rows))
+            conditions.append(has_visibility(visibility, rows))
         if len(view.grants) > _MOST_APART:
             conditions += _together(view, visibility, rows)
         else:
-            conditions += [and_(_is(visibility, rows), _in_grant(place, rows)) for place in range(len(view.grants))]
+            conditions += [
+                and_(has_visibility(visibility, rows), _in_grant(place, rows)) for place in range(len(view.grants))
+            ]
     return conditions
 
 
 def is_own() -> ColumnElement[bool]:
-    """Return the SQL condition for private skills with a version that the identity published.
+    """Return the SQL condition for private skills that the identity has published a version of.
 
-    The concatenation prevents the use of an index on `visibility`, so that the database starts with the identity's
-    versions.
+    The concatenation prevents the use of an index on `visibility`, so that the database starts with the versions of the
+    identity.
     """
     own = select(_own_versions.c.skill_id).where(_own_versions.c.publisher == bindparam("me"))
     return and_(skills.c.id.in_(own), skills.c.visibility.concat(literal_column("''")) == literal_column("'private'"))
 
 
 def seen_version(view: View) -> ColumnElement[bool]:
-    """Return the SQL condition for visible versions, in statements that read only visible skills. See
-    `sees_version`.
-    """
+    """Return the SQL condition for visible versions of skills that are visible, like `sees_version` in Python."""
     statuses: list[ColumnElement[str]] = [literal_column(f"'{status}'") for status in SEEN_BY_ALL]
-    conditions = [skill_versions.c.status.in_(statuses), skill_versions.c.publisher == bindparam("me")]
-    if view.is_reviewer:
-        conditions += in_grants(view)
-    return or_(*conditions)
+    return or_(skill_versions.c.status.in_(statuses), *written_or_reviewed(view))
+
+
+def written_or_reviewed(
+    view: View, versions: FromClause = skill_versions, names: FromClause = skills
+) -> list[ColumnElement[bool]]:
+    """Return conditions on `versions`, of which one is true if the identity has published the version or may review it.
+
+    `names` is the table with the `name` of the skill.
+    """
+    return [versions.c.publisher == bindparam("me"), *(in_grants(view, names) if view.is_reviewer else [])]
 
 
 def sees_each(view: View, rows: FromClause, skill_id: ColumnElement[int]) -> ColumnElement[bool]:
-    """Return the SQL condition that checks each row of `rows`, a table with the `name` and `visibility` of skills.
+    """Return the SQL condition for visible skills, on the table `rows` with their `name` and `visibility`.
 
-    Use this condition if another condition already finds the rows by an index.
+    Use this condition if another condition finds the rows by an index, because it is checked for each row.
     """
     own = exists().where(_own_versions.c.publisher == bindparam("me"), _own_versions.c.skill_id == skill_id)
-    return or_(*seen_by_name(view, rows), and_(_is("private", rows), own))
+    return or_(*seen_by_name(view, rows), and_(has_visibility("private", rows), own))
 
 
 def sees_skill(connection: Connection, identity: Identity, skill_id: int, name: str, visibility: str) -> bool:
@@ -160,27 +171,32 @@ def sees_skill(connection: Connection, identity: Identity, skill_id: int, name: 
 
 
 def sees_version(identity: Identity, name: str, status: str, publisher: str) -> bool:
-    """Return whether the identity sees a version. The caller has checked that the identity sees the skill."""
+    """Return whether the identity sees a version of a skill that it sees."""
     return status in SEEN_BY_ALL or publisher == identity.name or access.reviews(identity, name)
 
 
 def _together(view: View, visibility: Visibility, rows: FromClause = skills) -> list[ColumnElement[bool]]:
-    """Combine many grants into few conditions, because databases limit the number of conditions in a statement."""
-    return [and_(_is(visibility, rows), grant) for grant in in_grants(view, rows)]
+    """Return few conditions for many grants, because databases limit the number of conditions in a statement."""
+    return [and_(has_visibility(visibility, rows), grant) for grant in in_grants(view, rows)]
 
 
 def in_grants(view: View, rows: FromClause = skills) -> list[ColumnElement[bool]]:
-    """Return conditions on `rows`, a table with the `name` of skills. A grant covers a skill if one of them is true."""
+    """Return conditions on `rows`, a table with the `name` of skills. A grant covers a skill if one of them is true.
+
+    More than _CHUNK grants need several conditions.
+    """
     places = range(len(view.grants))
     chunks = [places[start : start + _CHUNK] for start in range(0, len(places), _CHUNK)]
     return [or_(*(_in_grant(place, rows) for place in chunk)) for chunk in chunks]
 
 
 def _in_grant(place: int, rows: FromClause = skills) -> ColumnElement[bool]:
+    """Return the condition that the grant with the number `place` covers the name of a skill."""
     return and_(rows.c.name >= _bound(f"grant_low_{place}"), rows.c.name < _bound(f"grant_high_{place}"))
 
 
-def _is(visibility: Visibility, rows: FromClause = skills) -> ColumnElement[bool]:
+def has_visibility(visibility: Visibility, rows: FromClause = skills) -> ColumnElement[bool]:
+    """Return the SQL condition that a skill has the given visibility."""
     value: ColumnElement[str] = literal_column(f"'{visibility}'")
     return rows.c.visibility == value
 
@@ -190,17 +206,21 @@ def _bound(name: str) -> BindParameter[str]:
 
 
 def _granted(view: View) -> tuple[Visibility, ...]:
+    """Return the visibilities that a grant makes visible."""
     return ("namespace", "private") if view.is_reviewer else ("namespace",)
 
 
 def _prefixes(identity: Identity) -> list[str]:
-    """Return the prefixes of the grants (`sales` for `sales.*`), or [] if a grant covers all names."""
+    """Return the prefixes of the identity's grants (`sales` for `sales.*`), or [] if a grant covers all names."""
     if "*" in identity.namespaces:
         return []
     return sorted({grant[:-2] for grant in identity.namespaces if grant.endswith(".*")})
 
 
 def _above(prefix: str) -> list[str]:
-    """Return the prefix and all namespaces above, including "": a manifest below the prefix may state any of them."""
+    """Return `prefix` and all namespaces above it, including "".
+
+    A manifest with a name below `prefix` may state any of these namespaces.
+    """
     parts = prefix.split(".")
     return [".".join(parts[:count]) for count in range(len(parts) + 1)]

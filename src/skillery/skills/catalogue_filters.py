@@ -15,7 +15,7 @@ from skillery.database.tables import catalogue, catalogue_tags
 from skillery.errors import InvalidParams
 from skillery.formats.media_types import SkillLanguage
 from skillery.method import HIDDEN, Params, about, annotated_params, or_none
-from skillery.registry.visibility import SEEN_BY_ALL, View, in_grants, parameters, sees_each
+from skillery.registry.visibility import SEEN_BY_ALL, View, parameters, sees_each, written_or_reviewed
 
 ListedStatus = Literal["published", "deprecated"]
 FilterStatus = Literal["published", "deprecated", "draft", "in_review", "rejected", "yanked"]
@@ -223,7 +223,8 @@ def _in_namespace(filters: CatalogueFilter) -> list[ColumnElement[bool]]:
 
 
 def _of_status(filters: CatalogueFilter, view: View | None) -> list[ColumnElement[bool]]:
-    """A literal status and the literal list of `is_listed` let both databases use the partial indexes."""
+    """Return the conditions for the status of a filter, and for versions of this status that the view sees."""
+    # A literal status and the literal list of `is_listed` let both databases use the partial indexes.
     status = filters.facts.status
     if not status:
         return [is_listed()]
@@ -232,6 +233,5 @@ def _of_status(filters: CatalogueFilter, view: View | None) -> list[ColumnElemen
         return [is_listed(), is_of]
     where = [catalogue.c.status.not_in([literal_column(f"'{listed}'") for listed in LISTED]), is_of]
     if view is not None and status not in SEEN_BY_ALL:
-        own: list[ColumnElement[bool]] = [catalogue.c.publisher == bindparam("me")]
-        where.append(or_(*own, *(in_grants(view, catalogue) if view.is_reviewer else [])))
+        where.append(or_(*written_or_reviewed(view, catalogue, catalogue)))
     return where

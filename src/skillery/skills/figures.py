@@ -13,7 +13,7 @@ from skillery.database.registry import Registry
 from skillery.database.tables import catalogue, catalogue_hosts, skill_versions, skills, version_usage
 from skillery.formats.network import NetworkPattern, parse_network_pattern
 from skillery.identity import access
-from skillery.registry.visibility import View, in_grants, parameters, sees_each, view_of
+from skillery.registry.visibility import View, has_visibility, in_grants, parameters, sees_each, view_of
 from skillery.skills.catalogue_filters import LISTED, is_listed
 
 # -- How many published skills reach a host: what reviewers compare a new permission with ------------------------------
@@ -66,7 +66,7 @@ _POPULAR = (
     select(skills.c.name)
     .join_from(version_usage, skill_versions, skill_versions.c.id == version_usage.c.version_id)
     .join(skills, skills.c.id == skill_versions.c.skill_id)
-    .where(skills.c.visibility == literal_column("'public'"), skills.c.latest_version_id.is_not(None))
+    .where(has_visibility("public"), skills.c.latest_version_id.is_not(None))
     .group_by(skills.c.name)
     .order_by(_RUNS.desc(), skills.c.name)
 )

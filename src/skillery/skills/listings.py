@@ -106,7 +106,7 @@ def _whole(detail: Item, rows: int, is_below: bool, only_public: bool) -> Statem
 
 
 @lru_cache(_KEPT)
-def _seen(detail: Item, rows: int, is_below: bool, view: View) -> Statement:
+def _visible_statement(detail: Item, rows: int, is_below: bool, view: View) -> Statement:
     """Return the statement for the next `rows` skills after the position of the cursor that an identity with this view
     sees.
 
@@ -115,14 +115,21 @@ def _seen(detail: Item, rows: int, is_below: bool, view: View) -> Statement:
     """
     places = _places(is_below)
     branches = [
-        _keys(method, place).limit(literal_column(str(rows))) for place in places for method in seen_by_namespace(view)
+        _keys(is_visible, place).limit(literal_column(str(rows)))
+        for place in places
+        for is_visible in seen_by_namespace(view)
     ]
     # Without an order, so that no database walks through all skills: the rows are limited by what one identity
     # published.
     branches += [_keys(is_own(), place).order_by(None) for place in places]
     # Distinct: a skill can be visible by two conditions.
-    both = union(*(select(branch.subquery()) for branch in branches)).subquery()
-    keys = select(both).order_by(both.c.namespace, both.c.name).limit(literal_column(str(rows))).subquery()
+    branch_keys = union(*(select(branch.subquery()) for branch in branches)).subquery()
+    keys = (
+        select(branch_keys)
+        .order_by(branch_keys.c.namespace, branch_keys.c.name)
+        .limit(literal_column(str(rows)))
+        .subquery()
+    )
     return Statement(
         select(keys.c.namespace, keys.c.name, ITEMS[detail].label("item"))
         .join_from(keys, skill_versions, skill_versions.c.id == keys.c.latest_version_id)
@@ -221,7 +228,9 @@ def seen_rows(
     rows = _whole(detail, count, bool(namespace), view is not None).rows(connection, **values)
     if view is not None and None in [row[2] for row in rows]:
         # Most pages contain no hidden skill, so this second statement is rarely needed.
-        rows = _seen(detail, count, bool(namespace), view).rows(connection, **values, **parameters(identity))
+        rows = _visible_statement(detail, count, bool(namespace), view).rows(
+            connection, **values, **parameters(identity)
+        )
     return rows
 
 
