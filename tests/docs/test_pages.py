@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 from collections.abc import Callable
 from functools import cache
@@ -133,6 +134,28 @@ def test_modules_that_pages_name_exist() -> None:
         return sorted(name for name in far if not any(file.endswith(f"/{name}") for file in files))
 
     assert problems(WRITTEN, unknown) == {}
+
+
+def test_names_in_the_code_column_of_the_glossary_exist() -> None:
+    """A path such as `labels/locks.py` is in src/skillery, and a dotted name such as `labels.locks.Lock` resolves."""
+    rows = [line.split(" | ") for line in (ROOT / "docs/reference/glossary.md").read_text("utf-8").splitlines()]
+    names = {name for row in rows if len(row) == 3 for name in re.findall(r"`([^`/]+(?:/[^`]*)?)`", row[2])}
+    paths = {name for name in names if "/" in name or name.endswith(".py")}
+    # Other dotted names are settings, keys of skill.toml and attributes of classes.
+    dotted = {name for name in names - paths if "." in name and (SOURCES / name.partition(".")[0]).is_dir()}
+
+    assert {name for name in paths if not (SOURCES / name).exists()} == set()
+    assert {name for name in dotted if not _resolves(name)} == set()
+    assert len(dotted) > 10
+
+
+def _resolves(name: str) -> bool:
+    """Return whether a name below the package `skillery` is an object of a module."""
+    module, _, attribute = name.rpartition(".")
+    try:
+        return hasattr(importlib.import_module(f"skillery.{module}"), attribute)
+    except ImportError:
+        return False
 
 
 def functions_of(file: str) -> set[str]:
