@@ -26,7 +26,7 @@ _BY = (label_moves.c.identity, label_moves.c.identity_kind, label_moves.c.create
 
 
 class Label(msgspec.Struct, frozen=True):
-    """The version to which a label points, and the identity that moved it there."""
+    """The version that a label points to, and the identity that moved it there."""
 
     label: str
     version: str
@@ -38,7 +38,7 @@ class Label(msgspec.Struct, frozen=True):
 
 
 class LabelMove(msgspec.Struct, frozen=True):
-    """One move of a label. `previous` is the version before the move."""
+    """One move of a label."""
 
     label: str
     move: MoveName

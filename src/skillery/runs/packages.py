@@ -35,7 +35,7 @@ class Needing(NamedTuple):
 
 
 class GivenEnvironment(msgspec.Struct, frozen=True):
-    """The named environment of a run. `lock` is the digest of its lock, or None if it has no lock yet."""
+    """The named environment of a run, and the digest of its lock. `lock` is None if the environment has no lock yet."""
 
     name: str
     lock: str | None = None
