@@ -29,7 +29,7 @@ from skillery.methods.errors import INVALID_REQUEST, NOT_FOUND, encode, plain_er
 DEFAULT_KIND = "application/octet-stream"
 ANY_KIND = "*/*"
 MOST_RANGE = 200
-"""Characters of a Range header that are read. Python refuses to parse numbers with thousands of digits."""
+"""At most this many characters of a Range header are read. Python refuses to parse numbers with thousands of digits."""
 OPERATIONS = (
     Operation(
         "POST",
@@ -65,7 +65,7 @@ _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 
 
 class BlobParts(NamedTuple):
-    """The parts of the server that the endpoints of blobs use."""
+    """The parts of the server that the endpoints for blobs use."""
 
     gate: Gate
     blobs: Blobs
@@ -74,8 +74,9 @@ class BlobParts(NamedTuple):
 
 
 async def blobs_endpoint(parts: BlobParts, scope: Any, receive: Any, send: Any, headers: dict[str, str]) -> None:
-    """Answer `/blobs` and `/blobs/{blob_id}`. One mounted app gets both addresses, because mounts of Litestar take
-    no parameters.
+    """Answer `/blobs` and `/blobs/{blob_id}`.
+
+    One mounted app gets both addresses, because mounts of Litestar take no parameters.
     """
     address = scope["raw_path"].partition(b"?")[0]
     if address != b"/blobs" and not address.startswith(b"/blobs/"):
@@ -89,6 +90,7 @@ async def blobs_endpoint(parts: BlobParts, scope: Any, receive: Any, send: Any, 
 
 
 async def receive_blob(parts: BlobParts, scope: Any, receive: Any, send: Any, headers: dict[str, str]) -> None:
+    """Store the body of the request as a blob. With an idempotency key, store it at most once."""
     only(scope, "POST")
     identity = await parts.gate.admit(scope, headers, "run", "create_blob")
     kind = headers.get("content-type") or DEFAULT_KIND
@@ -112,9 +114,10 @@ def _first(
     content: Content,
     made: NewBlob,
 ) -> NewBlob:
-    """Return the blob that the first request with this idempotency key stored, or `made` if this request is the first.
+    """Return the blob that the first request with the idempotency key `key` has stored.
 
-    Raise IdempotencyKeyReused if the content, kind or ttl of the first request was different.
+    If this request is the first one, return `made`, the blob that it has stored. Raise IdempotencyKeyReused if the
+    content, kind or ttl of the first request was different.
     """
     digest = digest_of(b"POST /blobs", kind.encode(), content.sha256.encode(), str(ttl or "").encode())
     answer = once.at_once(identity, key, connection, digest, encode(made))
@@ -122,8 +125,8 @@ def _first(
 
 
 def _ttl(scope: Any) -> timedelta | None:
-    """Return the lifetime in the query `?ttl=SECONDS`, or None without `ttl`. Raise InvalidParams if the query is
-    not valid.
+    """Return the lifetime from the query `?ttl=SECONDS`, or None without `ttl`. Raise InvalidParams if the query is
+    invalid.
     """
     query = parse_qs(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True)
     unknown = sorted(query.keys() - {"ttl"})
@@ -142,7 +145,7 @@ def _ttl(scope: Any) -> timedelta | None:
 
 
 async def gathered(chunks: Any) -> Any:
-    """Yield the content with small chunks joined to larger ones, because each chunk costs a thread switch."""
+    """Yield the content with small chunks joined to larger ones, because each chunk needs a switch of threads."""
     gathered = bytearray()
     async for chunk in chunks:
         gathered += chunk
@@ -154,6 +157,7 @@ async def gathered(chunks: Any) -> Any:
 
 
 async def send_blob(parts: BlobParts, scope: Any, send: Any, headers: dict[str, str], blob_id: str) -> None:
+    """Send a blob or the requested range of it, or redirect to the address of the blob in the storage."""
     only(scope, "GET", "HEAD")
     identity = await parts.gate.admit(scope, headers, "read", "read_blob")
     blob = await parts.blobs.find_blob(identity, blob_id)
@@ -181,7 +185,7 @@ async def send_blob(parts: BlobParts, scope: Any, send: Any, headers: dict[str, 
 
 
 async def _signed(signed: SignedDownloads, blob: BlobRow) -> str | None:
-    """Return the address of the blob in the storage, or None if this server sends the blob."""
+    """Return the address of the blob in the storage, or None if this server has to send the blob."""
     if not signed.covers(blob.size_bytes):
         return None
     shown = {"content-type": blob.kind, "content-disposition": _attachment(blob.path).decode()}
@@ -189,18 +193,19 @@ async def _signed(signed: SignedDownloads, blob: BlobRow) -> str | None:
 
 
 def _attachment(path: str | None) -> bytes:
-    """Return the Content-Disposition for a download (RFC 6266 §4.3). `path` is the path of the file if a run wrote
-    the blob, else None.
+    """Return the value of Content-Disposition for a download (RFC 6266 §4.3).
+
+    `path` is the path of the file if a run has written the blob, else None.
     """
     name = (path or "").rpartition("/")[2]
     return f"attachment; filename*=UTF-8''{quote(name, safe='')}".encode() if name else b"attachment"
 
 
 def _range(header: str | None, size: int) -> tuple[int, int] | None:
-    """Return the requested range of a blob of `size` bytes: the first byte, and the end (exclusive).
+    """Return the first byte and the end (exclusive) of the requested range, for a blob of `size` bytes.
 
-    `header` is `Range: bytes=…` (RFC 9110 §14). Return None if the header is missing or is not one valid range: the
-    whole blob is then sent. Raise HttpRefusal 416 if the blob has no byte in the range.
+    `header` is the value of the header Range (RFC 9110 §14). Return None if the header is missing or is not one valid
+    range: the whole blob is then sent. Raise HttpRefusal 416 if the range has no byte of the blob.
     """
     match = _RANGE.fullmatch((header or "")[:MOST_RANGE].replace(" ", ""))
     if match is None or match[1] == match[2] == "":

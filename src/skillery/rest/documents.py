@@ -36,6 +36,7 @@ OPENAPI = (Operation("GET", "/v1/openapi.json", "All endpoints, as OpenAPI", {20
 
 
 def schema_operations(name: str) -> tuple[Operation, ...]:
+    """Return the description of the endpoint for a schema."""
     return (
         Operation("GET", schema_address(name), f"The JSON Schema of {name}", {200: Response("The schema.", Object)}),
     )
@@ -46,7 +47,7 @@ def schema_address(name: str) -> str:
 
 
 async def send_schema(name: str, scope: Any, _receive: Any, send: Any, _headers: dict[str, str]) -> None:
-    """Answer with the schema of a file. It is public: editors send no token."""
+    """Send the JSON Schema of a file of skills. Callers need no token, because editors send none."""
     only(scope, "GET", "HEAD")
     await send_bytes(send, 200, _encoded_schema(name))
 
@@ -57,6 +58,7 @@ def _encoded_schema(name: str) -> bytes:
 
 
 async def send_openrpc(gate: Gate, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:
+    """Send the OpenRPC document of all methods."""
     only(scope, "GET", "HEAD")
     await gate.authenticate(scope, headers)
     # The gate has checked that the Host is a name of this server.
@@ -65,7 +67,7 @@ async def send_openrpc(gate: Gate, scope: Any, _receive: Any, send: Any, headers
 
 
 def openapi_endpoint(gate: Gate, operations: list[Operation]) -> Callable[..., Any]:
-    """Return the endpoint that answers the OpenAPI document of the given operations."""
+    """Return the endpoint that sends the OpenAPI document of `operations`."""
 
     @cache
     def made() -> bytes:
@@ -80,6 +82,7 @@ def openapi_endpoint(gate: Gate, operations: list[Operation]) -> Callable[..., A
 
 
 def openapi_document(operations: list[Operation]) -> dict[str, Any]:
+    """Return the OpenAPI document of `operations`, with the schemas of their results."""
     types = types_of(operations)
     schemas, components = msgspec.json.schema_components(types, ref_template=TEMPLATE)
     schema_of = {id(kind): _shown(schema) for kind, schema in zip(types, schemas, strict=True)}
@@ -105,9 +108,7 @@ def openapi_document(operations: list[Operation]) -> dict[str, Any]:
 
 
 def _shown(schema: Object) -> Schema | Reference:
-    """Return a JSON Schema as an object of Litestar: a reference if `schema` refers to a struct among the
-    components.
-    """
+    """Return a JSON Schema as an object of Litestar. If it refers to a component, return a reference."""
     if "$ref" in schema:
         return Reference(schema["$ref"])
     items = _shown(schema["items"]) if "items" in schema else None

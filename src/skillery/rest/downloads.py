@@ -1,4 +1,4 @@
-"""The table of the endpoints that download skills, with their addresses and their descriptions for OpenAPI."""
+"""The table of the endpoints that download skills, with their paths and their descriptions for OpenAPI."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ PARAMETERS = (
 
 
 async def send_marketplace(parts: DownloadParts, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:
-    """Answer `/marketplace.json`."""
+    """Send the marketplace of the skills that the caller sees, `/marketplace.json`."""
     only(scope, "GET", "HEAD")
     identity = await reader_of(parts, scope, headers)
     query = query_of(scope, *(parameter.name for parameter in PARAMETERS))
@@ -74,6 +74,10 @@ async def send_marketplace(parts: DownloadParts, scope: Any, _receive: Any, send
 
 
 def _sources(text: str, address: str, *, has_git: bool) -> SourceKind:
+    """Return the kind of source for plugins: the value of the query, or a default for the server's address.
+
+    Raise InvalidParams if the value is unknown or not available on this server.
+    """
     if not text:
         return "archive" if address.startswith("https:") or not has_git else "git"
     if text not in SOURCE_KINDS:
@@ -92,7 +96,7 @@ _KNOWN = Parameter("If-None-Match", "header", schema=Schema(type=OpenAPIType.STR
 
 
 class Download(NamedTuple):
-    """One endpoint that downloads something, for GET and HEAD."""
+    """One endpoint for GET and HEAD that downloads something."""
 
     group: str
     """The name of the endpoint in metrics and in the server's log."""
@@ -103,12 +107,13 @@ class Download(NamedTuple):
     description: str
     answer: Response
     may_be_elsewhere: bool = False
-    """Whether the storage may answer, at an address that the server has signed."""
+    """Whether the answer may be a redirect to a signed address of the storage."""
     parameters: tuple[Parameter, ...] = ()
-    """The parameters of the query."""
+    """The parameters of the query, for OpenAPI."""
 
     @property
     def operations(self) -> tuple[Operation, ...]:
+        """The descriptions of the endpoint for OpenAPI, one for each path."""
         answers = {200: self.answer, 304: Response("If-None-Match contains the ETag of the content.", kinds=())}
         answers |= {307: ELSEWHERE} if self.may_be_elsewhere else {}
         return tuple(
@@ -128,7 +133,7 @@ class Download(NamedTuple):
 
 
 def _in_indexes(path: str) -> tuple[str, ...]:
-    """Return the addresses of `path` in every index: of both kinds, for all skills and for one namespace."""
+    """Return the paths of `path` in all indexes: of both kinds, of all skills and of a namespace."""
     above = ("", "/n/{namespace:str}")
     return tuple(f"{place}/.well-known/{kind}/{path}" for place in above for kind in KINDS)
 
@@ -180,9 +185,7 @@ DOWNLOADS = (
 
 
 def routed(paths: Sequence[str], methods: Sequence[str], app: ASGIApp) -> Any:
-    """Return a route of Litestar for addresses with parameters. Mounts do not support parameters. `app` answers the
-    requests.
-    """
+    """Return a route of Litestar for paths with parameters, which mounts do not support. `app` answers the requests."""
 
     @route(list(paths), http_method=[HttpMethod(method) for method in methods], status_code=200)
     async def handler() -> ASGIApp:

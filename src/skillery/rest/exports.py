@@ -1,4 +1,4 @@
-"""Downloads of skills as Agent Skills.
+"""Downloads of skills in the form of Agent Skills.
 
 The addresses are `/skills/…` for a skill by name and version, and `/.well-known/…` and `/n/{namespace}/.well-known/…`
 for indexes and the skills in them.
@@ -30,12 +30,15 @@ from skillery.registry.visibility import WAS_PUBLISHED
 from skillery.skills.skill_usage import ReadCounts
 
 MOST_TAGS = 4096
-"""Characters of an If-None-Match header that are read."""
+"""At most this many characters of an If-None-Match header are read."""
 FOR_EVER = "max-age=31536000, immutable"
+"""Cache-Control of content that never changes. 31536000 s are a year."""
 ASK_AGAIN = "no-cache"
+"""Cache-Control of content that clients have to validate before each use."""
 MARKDOWN = "text/markdown; charset=utf-8"
-"""Content-Type of SKILL.md. Other files may be web pages with scripts: their headers tell browsers not to display
-them.
+"""The Content-Type of SKILL.md.
+
+Other files may be web pages with scripts, so browsers are told to store them and not to display them.
 """
 
 
@@ -43,38 +46,39 @@ class DownloadResponse(NamedTuple):
     """The response to a download."""
 
     kind: str
+    """The Content-Type."""
     size: int
     sha256: str
-    """SHA-256 of the content in hex."""
+    """The SHA-256 of the content in hex."""
     cache: str
     headers: list[tuple[str, str]]
     pieces: Iterable[bytes]
     memory: int = CHUNK_BYTES
-    """Bytes of memory that the answer takes while it is sent."""
+    """The bytes of memory that the response takes while it is sent."""
     is_hashed: bool = True
-    """Whether `sha256` is the SHA-256 of the content. If not, it is only a value for the ETag."""
+    """Whether `sha256` is the SHA-256 of the content. If not, `sha256` is only the value of the ETag."""
     made: MadeContent | None = None
-    """Makes the pieces again, if callers may download the content from the storage."""
+    """Makes the pieces again, to store the content if callers download it from the storage. Else None."""
 
 
 class DownloadParts(NamedTuple):
-    """The parts of the server that the downloads use."""
+    """The parts of the server that the endpoints for downloads use."""
 
     gate: Gate
     exports: Exports
     reads: ReadCounts
     signed: SignedDownloads
     are_public: bool
-    """Whether public skills can be downloaded without credentials."""
+    """Whether callers without credentials may download public skills."""
     marketplaces: Marketplaces
     has_git: bool
-    """Whether the server has repositories for git."""
+    """Whether the server has Git repositories."""
     public_url: str
-    """The setting `public_url`."""
+    """The value of the setting `public_url`."""
 
 
 async def send_archive(parts: DownloadParts, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:
-    """Answer `/skills/{name}/{version}.tar.gz` and `/skills/{name}/{version}.zip` with an archive of a version."""
+    """Send a version as an archive: `/skills/{name}/{version}.tar.gz` or `.zip`."""
     only(scope, "GET", "HEAD")
     _, name, file = segments_of(scope, 3)
     form = next((form for form in FORMS if file.endswith(f".{form}") and len(file) > len(form) + 1), None)
@@ -96,9 +100,9 @@ async def answer_export(
     spec: VersionSpec,
     form: Form | Literal["inline"],
 ) -> None:
-    """Send all files of a version that `spec` selected. Endpoints call this function after authentication.
+    """Send all files of a version to an authenticated caller. `spec` is the version spec that selected the version.
 
-    `form` "inline" is the inline skill of a hosted shell: a JSON object with a zip in base64.
+    The `form` "inline" is a JSON object with a zip in base64, the inline skill of a hosted shell.
     """
     cache = _caching(identity, export, spec)
     parts.reads.note(export.row.name, "loads")
@@ -107,7 +111,7 @@ async def answer_export(
 
 
 async def send_file(parts: DownloadParts, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:
-    """Answer `/skills/{name}/{version}/{path}` with one file of a version."""
+    """Send one file of a version: `/skills/{name}/{version}/{path}`."""
     only(scope, "GET", "HEAD")
     _, name, version, *path = segments_of(scope, 4, more=True)
     identity = await reader_of(parts, scope, headers)
@@ -119,8 +123,7 @@ async def send_file(parts: DownloadParts, scope: Any, _receive: Any, send: Any, 
 
 
 async def send_index(parts: DownloadParts, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:
-    """Answer `/.well-known/{kind}/index.json` and `/n/{namespace}/.well-known/{kind}/index.json` with an index of
-    skills.
+    """Send an index of skills: `/.well-known/{kind}/index.json`, also below `/n/{namespace}`.
 
     `kind` is `agent-skills` or `skills`.
     """
@@ -138,8 +141,9 @@ async def send_index(parts: DownloadParts, scope: Any, _receive: Any, send: Any,
 async def send_indexed_file(
     parts: DownloadParts, scope: Any, _receive: Any, send: Any, headers: dict[str, str]
 ) -> None:
-    """Answer `/.well-known/{kind}/{index name}/{path}`, also below `/n/{namespace}`, with a file of a skill's latest
-    version.
+    """Send a file of the latest version of a skill in an index: `/.well-known/{kind}/{index name}/{path}`.
+
+    The address may also be below `/n/{namespace}`.
     """
     only(scope, "GET", "HEAD")
     namespace, _, (wanted, *path) = _in_index(scope)
@@ -154,7 +158,7 @@ async def send_indexed_file(
 
 
 def _in_index(scope: Any) -> tuple[str, Kind, list[str]]:
-    """Return the namespace of an index, the kind of the index, and the later segments of the address.
+    """Return the namespace and the kind of the index in the address, and the later segments of the address.
 
     The namespace is "" for the index of all skills. Raise HttpRefusal 404 if the address does not belong to an index.
     """
@@ -173,6 +177,7 @@ def _in_index(scope: Any) -> tuple[str, Kind, list[str]]:
 
 
 async def reader_of(parts: DownloadParts, scope: Any, headers: dict[str, str]) -> Identity:
+    """Return the caller, or ANONYMOUS if public skills can be downloaded. Raise the errors of `Gate.admit_reader`."""
     return await parts.gate.admit_reader(scope, headers, or_anonymous=parts.are_public)
 
 
@@ -180,6 +185,7 @@ async def reader_of(parts: DownloadParts, scope: Any, headers: dict[str, str]) -
 
 
 def _archive(export: Export, form: Form, cache: str) -> DownloadResponse:
+    """Return the response with a version as an archive."""
     row, facts = export.row, export.facts
     version = quote(row.version, safe="")
     file = f"{facts.name}-{row.version}.{form}"
@@ -195,6 +201,7 @@ def _archive(export: Export, form: Form, cache: str) -> DownloadResponse:
 
 
 def _inline(export: Export, cache: str) -> DownloadResponse:
+    """Return the response with a version as an inline skill."""
     facts = export.facts
     source = {"type": "base64", "media_type": MEDIA_TYPES["zip"], "data": ""}
     skill = {"type": "inline", "name": facts.name, "description": facts.description, "source": source}
@@ -207,16 +214,18 @@ def _inline(export: Export, cache: str) -> DownloadResponse:
 
 
 def _in_base64(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    left = b""
+    """Yield the pieces in base64. Each yielded piece but the last one is from a multiple of three bytes."""
+    rest = b""
     for piece in pieces:
-        whole = left + piece
-        cut = len(whole) - len(whole) % 3
-        left = whole[cut:]
-        yield base64.b64encode(whole[:cut])
-    yield base64.b64encode(left)
+        joined = rest + piece
+        cut = len(joined) - len(joined) % 3
+        rest = joined[cut:]
+        yield base64.b64encode(joined[:cut])
+    yield base64.b64encode(rest)
 
 
 def _file(export: Export, path: str, cache: str) -> DownloadResponse:
+    """Return the response with a file of a version. Raise FileNotInSkill if there is no such file."""
     file = export.file(path)
     is_text = path == "SKILL.md"
     headers = _about(export)
@@ -227,9 +236,7 @@ def _file(export: Export, path: str, cache: str) -> DownloadResponse:
 
 
 def _about(export: Export) -> list[tuple[str, str]]:
-    """Return the headers that name the skill, its version and its digest. The digest is the digest of the stored
-    bundle, as in a lock.
-    """
+    """Return the headers with the skill, its version and the digest of its stored bundle, which is also in locks."""
     return [
         ("x-skillery-skill", export.row.name),
         ("x-skillery-version", export.row.version),
@@ -239,8 +246,9 @@ def _about(export: Export) -> list[tuple[str, str]]:
 
 
 def _caching(identity: Identity, export: Export, spec: VersionSpec) -> str:
-    """Return the Cache-Control of a version. Clients may keep an exact version that was published, and must ask
-    again for others.
+    """Return the Cache-Control for a version that `spec` selected.
+
+    Clients may keep an exact version that was published. They have to validate other versions.
     """
     exact = isinstance(spec, Digest) or (isinstance(spec, Exact) and str(spec.version) == export.row.version)
     is_settled = exact and export.row.status in WAS_PUBLISHED
@@ -248,8 +256,9 @@ def _caching(identity: Identity, export: Export, spec: VersionSpec) -> str:
 
 
 def cache_control(identity: Identity, cache: str) -> str:
-    """Return `cache` as a Cache-Control. Responses to authenticated callers are `private`: shared caches must not
-    keep them.
+    """Return `cache` as the value of Cache-Control.
+
+    Responses to authenticated callers are `private`, because shared caches must not keep them.
     """
     return f"{'public' if identity is ANONYMOUS else 'private'}, {cache}"
 
@@ -257,21 +266,24 @@ def cache_control(identity: Identity, cache: str) -> str:
 async def send_download(
     parts: DownloadParts, scope: Any, send: Any, headers: dict[str, str], answer: DownloadResponse
 ) -> None:
-    fixed = [
+    """Send a response: 304 if the client has the content, a redirect if the storage has it, else the content."""
+    common_headers = [
         ("etag", f'"{answer.sha256}"'),
         ("cache-control", answer.cache),
         ("vary", "authorization"),
         *answer.headers,
     ]
     if _is_known(headers.get("if-none-match"), answer.sha256):
-        await send({"type": "http.response.start", "status": 304, "headers": _raw(fixed)})
+        await send({"type": "http.response.start", "status": 304, "headers": _raw(common_headers)})
         await send({"type": "http.response.body", "body": b""})
         return
-    elsewhere = await _signed(parts.signed, answer) if scope["method"] == "GET" else None
-    if elsewhere is not None:
-        await send_elsewhere(send, elsewhere, [header for header in fixed if header[0] != "cache-control"])
+    signed_address = await _signed(parts.signed, answer) if scope["method"] == "GET" else None
+    if signed_address is not None:
+        await send_elsewhere(
+            send, signed_address, [header for header in common_headers if header[0] != "cache-control"]
+        )
         return
-    whole = [("content-type", answer.kind), ("content-length", str(answer.size))]
+    content_headers = [("content-type", answer.kind), ("content-length", str(answer.size))]
     if answer.is_hashed:
         digest = base64.b64encode(bytes.fromhex(answer.sha256)).decode()
         whole.append(("repr-digest", f"sha-256=:{digest}:"))
@@ -284,7 +296,7 @@ async def send_download(
 
 
 async def _signed(signed: SignedDownloads, answer: DownloadResponse) -> str | None:
-    """Return the address of the content in the storage, or None if this server sends the content."""
+    """Return the address of the content in the storage, or None if this server has to send the content."""
     if answer.made is None or not signed.covers(answer.size):
         return None
     shown = {"content-type": answer.kind, "content-disposition": dict(answer.headers)["content-disposition"]}

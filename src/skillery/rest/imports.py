@@ -1,7 +1,7 @@
 """`POST /import`: import an archive of skills of any size, and report the outcome of each skill.
 
-The report is one JSON document. Clients that accept `application/x-ndjson` get the report line by line during the
-import: first `begun`, then `skill` for each skill, then `summary`.
+The report is one JSON document. Clients that accept `application/x-ndjson` get it line by line during the import: first
+`begun`, then `skill` for each skill, then `summary`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ PARAMETERS = tuple(in_query(name, description) for name, description in _PARAMS.
 
 
 def options_of(scope: Any) -> ImportOptions:
-    """Return the options in the query. Raise InvalidParams or InvalidName if an option is not valid."""
+    """Return the options of the import from the query. Raise InvalidParams or InvalidName if an option is invalid."""
     query = parse_qs(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True)
     unknown = sorted(query.keys() - set(_PARAMS))
     if unknown:
@@ -96,6 +96,7 @@ def _source(values: dict[str, str], key: str) -> str:
 
 
 def _names(text: str, *, prune: bool) -> frozenset[str]:
+    """Return the names of the parameter `take_over`. Raise InvalidParams or InvalidName if they are invalid."""
     names = frozenset(parse_skill_name(name.strip()) for name in text.split(",") if name.strip())
     if names and prune:
         raise InvalidParams(
@@ -119,6 +120,7 @@ def _packages(text: str) -> Mode:
 
 
 def _permissions(text: str) -> dict[str, Any]:
+    """Return the decoded parameter `permissions`. Raise InvalidParams if it is not a JSON object."""
     try:
         return msgspec.json.decode(text[:MAX_PARAM], type=dict[str, Any])
     except (msgspec.DecodeError, RecursionError):
@@ -130,6 +132,7 @@ def _permissions(text: str) -> dict[str, Any]:
 
 
 def _flag(values: dict[str, str], key: str) -> bool:
+    """Return a parameter as a bool. Raise InvalidParams if it is neither true nor false."""
     text = values.get(key, "false").lower()
     if text not in _FLAGS:
         raise InvalidParams(f"the parameter {key!r} is {quoted(text)}", hint="Write true or false.", param=key)
@@ -157,13 +160,15 @@ def _nested(text: str) -> str:
 
 
 ACTION = "create_skill"
-"""Action in the audit trail if an import, or a skill of an import, is refused."""
+"""The action in the audit trail if an import, or one skill in it, is refused."""
 LINES = "application/x-ndjson"
 Object = dict[str, Any]
 GATHERED_BYTES = 1024 * 1024
+"""The number of bytes of the body that are written to the file at once."""
 SLOWEST_BYTES = 8 * 1024
-"""Bytes per second that an upload must reach on average. Few imports run at the same time, so a slow upload would
-block others.
+"""The number of bytes per second that an upload must reach on average.
+
+Few imports run at the same time, so a slow upload would block others.
 """
 OPERATIONS = (
     Operation(
@@ -181,13 +186,14 @@ OPERATIONS = (
 
 
 class ImportParts(NamedTuple):
-    """The parts of the server that the endpoint of imports uses."""
+    """The parts of the server that the endpoint for imports uses."""
 
     gate: Gate
     importer: Importer
 
 
 async def receive_archive(parts: ImportParts, scope: Any, receive: Any, send: Any, headers: dict[str, str]) -> None:
+    """Import the archive in the body, and send the report."""
     only(scope, "POST")
     identity = await parts.gate.admit(scope, headers, "publish", ACTION)
     options = options_of(scope)
@@ -196,19 +202,20 @@ async def receive_archive(parts: ImportParts, scope: Any, receive: Any, send: An
         reports = parts.importer.import_archive(identity, file, options)
         gone = asyncio.create_task(disconnected(receive))
         try:
-            heard = _while_heard(reports, gone)
+            connected_reports = _while_heard(reports, gone)
             if LINES in headers.get("accept", ""):
-                await _send_lines(parts, identity, send, heard)
+                await _send_lines(parts, identity, send, connected_reports)
             else:
-                await _send_document(parts, identity, send, heard)
+                await _send_document(parts, identity, send, connected_reports)
         finally:
             gone.cancel()
             await reports.aclose()
 
 
 async def _while_heard(reports: AsyncIterator[Any], gone: asyncio.Task[None]) -> AsyncIterator[Any]:
-    """Yield the reports. Raise ClientGone if the client has disconnected (task `gone`), so that no further skill is
-    imported.
+    """Yield the reports. Raise ClientGone if the client has disconnected, so that no further skill is imported.
+
+    The task `gone` ends when the client disconnects.
     """
     async for report in reports:
         if gone.done():
@@ -217,7 +224,7 @@ async def _while_heard(reports: AsyncIterator[Any], gone: asyncio.Task[None]) ->
 
 
 async def spool(receive: Any, headers: dict[str, str], file: BinaryIO, most: int) -> None:
-    """Write the request body to a file.
+    """Write the request body to `file`.
 
     Raise ArchiveTooLarge if the body has more than `most` bytes; with a Content-Length, before the body is read. Raise
     HttpRefusal 408 if the upload is too slow. Raise ClientGone if the client disconnects.
@@ -226,14 +233,14 @@ async def spool(receive: Any, headers: dict[str, str], file: BinaryIO, most: int
     size = int(declared) if declared.isdecimal() and len(declared) < 20 else 0
     if size > most:
         raise _too_large(most)
-    size, gathered, begun = 0, bytearray(), time.monotonic()
+    size, gathered, started_at = 0, bytearray(), time.monotonic()
     async for chunk in chunks_of(receive):
         size += len(chunk)
         if size > most:
             raise _too_large(most)
-        if is_too_slow(size, time.monotonic() - begun):
-            slow = f"the archive comes with fewer than {SLOWEST_BYTES} bytes a second"
-            raise HttpRefusal(408, plain_error(INVALID_REQUEST, slow, "request_timeout"))
+        if is_too_slow(size, time.monotonic() - started_at):
+            message = f"the archive comes with fewer than {SLOWEST_BYTES} bytes a second"
+            raise HttpRefusal(408, plain_error(INVALID_REQUEST, message, "request_timeout"))
         gathered += chunk
         if len(gathered) >= GATHERED_BYTES:
             await asyncio.to_thread(file.write, bytes(gathered))
@@ -243,8 +250,9 @@ async def spool(receive: Any, headers: dict[str, str], file: BinaryIO, most: int
 
 
 def is_too_slow(size: int, seconds: float) -> bool:
-    """Return whether an upload that has sent `size` bytes in `seconds` is too slow. In the first BODY_SILENCE_SECONDS,
-    no upload is too slow.
+    """Return whether an upload that has sent `size` bytes in `seconds` is too slow.
+
+    No upload is too slow in its first BODY_SILENCE_SECONDS.
     """
     return seconds > BODY_SILENCE_SECONDS and size < SLOWEST_BYTES * seconds
 
@@ -258,6 +266,7 @@ def _too_large(most: int) -> ArchiveTooLarge:
 
 
 async def _send_document(parts: ImportParts, identity: Identity, send: Any, reports: AsyncIterator[Any]) -> None:
+    """Send the report of an import as one JSON document."""
     document: dict[str, Any] = {}
     skills: list[msgspec.Raw] = []
     async for report in reports:
@@ -267,15 +276,13 @@ async def _send_document(parts: ImportParts, identity: Identity, send: Any, repo
         else:
             document |= value
     total = {"total": document.pop("total")}
-    begun = {key: document.pop(key) for key in ("left_out", "other_files", "searched")}
-    answer = {**total, **document, **begun, "skills": skills}
+    begun_fields = {key: document.pop(key) for key in ("left_out", "other_files", "searched")}
+    answer = {**total, **document, **begun_fields, "skills": skills}
     await send_bytes(send, 200, encode(answer))
 
 
 async def _send_lines(parts: ImportParts, identity: Identity, send: Any, reports: AsyncIterator[Any]) -> None:
-    """Send the report of an import line by line. If an error follows the first line, send the error as the last
-    line.
-    """
+    """Send the report of an import line by line. An error after the first line becomes the last line."""
     started = False
     try:
         async for report in reports:
@@ -296,6 +303,7 @@ async def _send_line(send: Any, key: str, value: Any) -> None:
 
 
 def _line_of(parts: ImportParts, identity: Identity, report: Begun | SkillReport | Summary) -> tuple[str, Any]:
+    """Return the key and the value of a line of the report. Record a refused skill in the audit trail."""
     if isinstance(report, Begun):
         return "begun", {
             "total": report.skills,

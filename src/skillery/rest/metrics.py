@@ -1,7 +1,7 @@
 """Metrics in the text format of Prometheus: requests, calls, runs and queues.
 
-The values of labels are a fixed set of endpoints, methods, codes and statuses, without names that a caller chose.
-Litestar's middleware is not used, because it adds a series for each address of a blob and never removes one.
+Label values are endpoints, methods, codes and statuses, which are fixed sets: callers cannot choose them. Litestar's
+middleware is not used, because it adds a series for each address of a blob and never removes one.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ MERGES: dict[str, Callable[[Iterable[float]], float]] = {
     "skillery_sandbox_degraded": max,
     "process_start_time_seconds": min,
 }
-"""How the values of a metric become one. All other metrics are added up."""
+"""The functions that make one value from the values of all workers. The values of other metrics are added."""
 
 
 def merge_texts(texts: Sequence[str]) -> str:
-    """Return the metrics of several processes as the metrics of one server, in the text format of Prometheus.
+    """Return the metrics of several worker processes as the metrics of one server, in the text format of Prometheus.
 
-    The metric `skillery_workers` is the number of processes.
+    The added metric `skillery_workers` is the number of processes.
     """
     families: dict[str, list[Metric]] = {}
     for text in texts:
@@ -64,6 +64,8 @@ def merge_texts(texts: Sequence[str]) -> str:
 
 
 class _Families(Collector):
+    """A collector of given metrics."""
+
     def __init__(self, families: list[Metric]) -> None:
         self._families = families
 
@@ -72,6 +74,7 @@ class _Families(Collector):
 
 
 def _merge(families: Sequence[Metric]) -> Metric:
+    """Return one metric with the merged values of all workers."""
     first = families[0]
     values: dict[tuple[str, tuple[tuple[str, str], ...]], list[float]] = {}
     for family in families:
@@ -79,8 +82,8 @@ def _merge(families: Sequence[Metric]) -> Metric:
             values.setdefault((sample.name, tuple(sample.labels.items())), []).append(sample.value)
     merge = MERGES.get(first.name, sum)
     merged = Metric(first.name, first.documentation, first.type)
-    for (name, labels), each in values.items():
-        merged.add_sample(name, dict(labels), merge(each))
+    for (name, labels), values_of_workers in values.items():
+        merged.add_sample(name, dict(labels), merge(values_of_workers))
     return merged
 
 
@@ -91,12 +94,13 @@ def _workers(count: int) -> Metric:
 
 
 QUESTION = "metrics"
+"""The name of the question with which a worker asks the other workers for their metrics."""
 Readers = Literal["admin", "open"]
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
 
 class Measurable(NamedTuple):
-    """The parts of the server that have current values to report."""
+    """The parts of the server whose current values are metrics."""
 
     gate: Gate
     runner: Runner
@@ -104,17 +108,17 @@ class Measurable(NamedTuple):
     named: NamedEnvironments
     deliveries: Deliveries
     connections: Callable[[], tuple[int, int]]
-    """Function that returns the number of used and the number of idle connections to the database."""
+    """Function that returns the numbers of used and of idle connections to the database."""
     plugin_failures: Failures
     disks: Disks
     silences: Silences
 
 
 class Metrics(Collector):
-    """The endpoint `/metrics`, with counters of requests and calls.
+    """The endpoint `/metrics`, and the counters of requests and calls.
 
-    The counters are plain numbers without locks, because only the event loop changes them. Locks would make a listing a
-    tenth slower.
+    The counters are numbers without locks, because only the event loop changes them. Locks would make a listing a tenth
+    slower.
     """
 
     def __init__(self, readers: Readers, measured: Measurable, peers: Peers | None = None) -> None:
@@ -133,7 +137,7 @@ class Metrics(Collector):
             peers.offer(QUESTION, self._own_text)
 
     def note(self, endpoint: str, exchange: Exchange) -> None:
-        """Count a request and its calls."""
+        """Count a finished request and its calls."""
         self._requests[endpoint, exchange.status] += 1
         self._bytes_in[endpoint] += exchange.bytes_in
         self._bytes_out[endpoint] += exchange.bytes_out
@@ -145,6 +149,7 @@ class Metrics(Collector):
             latencies.note(seconds)
 
     def collect(self) -> Iterable[Metric]:
+        """Yield the metrics of requests and calls."""
         requests = CounterMetricFamily("skillery_http_requests", "Answered requests.", labels=["endpoint", "status"])
         for (endpoint, status), count in sorted(self._requests.items()):
             requests.add_metric([endpoint, str(status)], count)
@@ -167,6 +172,7 @@ class Metrics(Collector):
 
     @property
     def operations(self) -> tuple[Operation, ...]:
+        """The description of the endpoint for OpenAPI."""
         plain = Response("The text format of Prometheus.", kinds=(CONTENT_TYPE_PLAIN_0_0_4,))
         needs: Scope | None = "admin" if self._readers == "admin" else None
         return (
@@ -174,10 +180,10 @@ class Metrics(Collector):
         )
 
     async def answer(self, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:
-        """Answer with all metrics.
+        """Send all metrics.
 
         If only admins may read the metrics, raise the errors of `Gate.admit`: HttpRefusal 401 for a caller without a
-        valid token, NotAllowed for a caller without the scope admin.
+        valid token, and NotAllowed for a caller without the scope admin.
         """
         only(scope, "GET", "HEAD")
         if self._readers == "admin":
@@ -189,7 +195,7 @@ class Metrics(Collector):
         await send_bytes(send, 200, text.encode(), CONTENT_TYPE_PLAIN_0_0_4)
 
     async def _own_text(self) -> str:
-        """Return the metrics of this process."""
+        """Return the metrics of this process in the text format of Prometheus."""
         # The current values are in a separate registry, which exists only for this answer.
         now = CollectorRegistry()
         now.register(_Now(self._measured))
@@ -197,7 +203,7 @@ class Metrics(Collector):
 
 
 class _Latencies:
-    """Histogram of the durations of one method's calls, in seconds."""
+    """A histogram of the durations of one method's calls, in seconds."""
 
     def __init__(self) -> None:
         self.sum = 0.0
@@ -208,18 +214,21 @@ class _Latencies:
         self._counts[bisect_left(SECONDS, seconds)] += 1
 
     def buckets(self) -> list[tuple[str, float]]:
-        """Return the upper bound and the cumulative count of each bucket."""
+        """Return the upper bound and the cumulative count of each bucket, for Prometheus."""
         bounds = [*map(str, SECONDS), "+Inf"]
         return list(zip(bounds, accumulate(self._counts), strict=True))
 
 
 class _Now(Collector):
-    """Current values of runs, the sandbox, named environments and the database, read when the metrics are requested."""
+    """The current values of runs, the sandbox, environments and the database. They are read when metrics are
+    requested.
+    """
 
     def __init__(self, measured: Measurable) -> None:
         self._measured = measured
 
     def collect(self) -> Iterable[CounterMetricFamily | GaugeMetricFamily]:
+        """Yield the metrics with the current values."""
         runner, sandbox = self._measured.runner, self._measured.sandbox
         ended = CounterMetricFamily("skillery_runs", "Ended runs.", labels=["method", "status"])
         for (method, status), count in sorted(runner.ended.items()):
@@ -263,6 +272,7 @@ class _Now(Collector):
 
 
 def _of_plugins(failures: Failures) -> CounterMetricFamily:
+    """Return the metric of failed calls of plugins."""
     failed = CounterMetricFamily(
         "skillery_plugin_failures",
         "Failed calls of plugins: the plugin raised, timed out, hangs since earlier calls, or answered wrongly.",
@@ -274,6 +284,7 @@ def _of_plugins(failures: Failures) -> CounterMetricFamily:
 
 
 def _of_webhooks(deliveries: Deliveries) -> Iterable[CounterMetricFamily | GaugeMetricFamily]:
+    """Yield the metrics of webhooks."""
     attempts = CounterMetricFamily("skillery_webhooks_attempts", "Requests to webhooks.", labels=["outcome"])
     for outcome in ("delivered", "failed"):
         attempts.add_metric([outcome], deliveries.attempts[outcome])

@@ -1,4 +1,4 @@
-"""`/x/<plugin>/…`: pages and endpoints of plugins, with the guards of Skillery's own endpoints."""
+"""`/x/<plugin>/…`: pages and endpoints of plugins, with the same checks as Skillery's own endpoints."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ PREFIX = "/x"
 ACTION = "plugin_request"
 """The action in the audit trail for requests to plugins."""
 MOST_REQUESTS = 64
-"""Requests to one plugin at the same time."""
+"""The maximum number of active requests to one plugin."""
 MOST_OF_CALLER = 16
-"""Requests of one caller to one plugin at the same time."""
+"""The maximum number of active requests of one caller to one plugin."""
 CREDENTIALS = frozenset({"authorization", "cookie", "proxy-authorization"})
+"""Headers that plugins do not get."""
 SECURITY_HEADERS = {
     "content-security-policy": "default-src 'none'; img-src 'self'; style-src 'self'; form-action 'self'; "
     "base-uri 'none'; frame-ancestors 'none'",
@@ -40,24 +41,24 @@ SECURITY_HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "private, no-store",
 }
-"""Headers of every answer of a plugin. A plugin may set those in RESPONSE_HEADERS itself."""
+"""Headers of each answer of a plugin. A plugin may only replace those that are in RESPONSE_HEADERS."""
 WITHOUT_CONTENT = frozenset({204, 205, 304})
-"""Statuses whose answers have no content (RFC 9110 §15). Clients would read it as the beginning of the next answer."""
+"""Statuses whose answers have no content (RFC 9110 §15). Clients would read content as the start of the next answer."""
 
 _OWN_HEADER = re.compile(r"[Xx]-[A-Za-z0-9_-]+")
 
 Record = Callable[[Identity, str, str], Awaitable[None]]
-"""Function that writes an entry to the audit trail. The parameters are the caller, the action and the subject."""
+"""Function that adds an entry to the audit trail. Its parameters are the caller, the action and the subject."""
 
 
 class PluginFault(SkilleryError):
-    """Raised if a plugin fails to answer a request."""
+    """Raised if a plugin raises an error or returns an invalid answer to a request."""
 
     type = "plugin_failed"
 
 
 class PluginParts(NamedTuple):
-    """The parts of the server that the endpoints of plugins use."""
+    """The parts of the server that the endpoints for plugins use."""
 
     gate: Gate
     failures: Failures
@@ -74,15 +75,15 @@ class _Address(NamedTuple):
 
 
 class PluginRoutes:
-    """Answers all addresses below `/x/`. `routes` has the routes of each plugin, by name."""
+    """Answers all addresses below `/x/`. `routes` has the routes of each plugin, by the name of the plugin."""
 
     def __init__(self, parts: PluginParts, routes: Mapping[str, list[Route]]) -> None:
         self._parts = parts
         self._addresses = {plugin: [self._address(plugin, route) for route in own] for plugin, own in routes.items()}
         self.operations = [_operation(plugin, route) for plugin, own in routes.items() for route in own]
-        """The descriptions of all routes for OpenAPI."""
+        """The descriptions of all routes, for OpenAPI."""
         self._requests: Counter[tuple[str, str]] = Counter()
-        """The number of active requests by plugin and caller, and by plugin and ""."""
+        """The numbers of active requests by (plugin, caller), and by (plugin, "") for all callers."""
 
     def _address(self, plugin: str, route: Route) -> _Address:
         name = f"{route.method} {route.path}".rstrip()
@@ -90,6 +91,7 @@ class PluginRoutes:
         return _Address(route, _segments(route.path), function)
 
     async def answer(self, scope: Any, receive: Any, send: Any, headers: dict[str, str]) -> None:
+        """Check the request, call the function of the plugin's route, and send its answer."""
         plugin, path = _plugin_and_path(scope)
         address, parameters = self._find(plugin, path, scope["method"])
         route, parts = address.route, self._parts
@@ -116,7 +118,7 @@ class PluginRoutes:
         await self._send(send, response)
 
     def _find(self, plugin: str, path: tuple[str, ...], method: str) -> tuple[_Address, dict[str, str]]:
-        """Return the address and the values in its path. Raise HttpRefusal 404 or 405."""
+        """Return the route for a path and method, and the parameters in the path. Raise HttpRefusal 404 or 405."""
         matches = []
         for candidate in self._addresses.get(plugin, ()):
             values = _values(candidate.segments, path)
@@ -133,23 +135,26 @@ class PluginRoutes:
 
     @contextmanager
     def _counted(self, plugin: str, caller: str) -> Iterator[None]:
-        """Count the request while it is active. Raise Busy if there are too many."""
-        every, own = (plugin, ""), (plugin, f"of {caller}")
-        if self._requests[every] >= MOST_REQUESTS or self._requests[own] >= MOST_OF_CALLER:
+        """Count the block as one active request. Raise Busy if there are too many."""
+        of_plugin, of_caller = (plugin, ""), (plugin, f"of {caller}")
+        if self._requests[of_plugin] >= MOST_REQUESTS or self._requests[of_caller] >= MOST_OF_CALLER:
             raise Busy(
                 f"the plugin '{plugin}' has too many requests at present",
                 hint="Nothing was done. Try again after retry_after_ms.",
                 retry_after_ms=1000,
             )
-        self._requests.update((every, own))
+        self._requests.update((of_plugin, of_caller))
         try:
             yield
         finally:
-            self._requests.subtract((every, own))
-            if not self._requests[own]:
-                del self._requests[own]
+            self._requests.subtract((of_plugin, of_caller))
+            if not self._requests[of_caller]:
+                del self._requests[of_caller]
 
     async def _call(self, address: _Address, request: Request) -> Response:
+        """Return the checked answer of the plugin. Raise its SkilleryError, PluginFault, or Unavailable after a
+        timeout.
+        """
         seconds = min(address.route.seconds, self._parts.hook_seconds)
         plugin = address.function.plugin
         try:
@@ -180,7 +185,7 @@ class PluginRoutes:
 
 
 def _operation(plugin: str, route: Route) -> Operation:
-    """Return the description of a route. The first line of the function's docstring is the summary."""
+    """Return the description of a route for OpenAPI. Its summary is the first line of the function's docstring."""
     text = (inspect.getdoc(route.answer) or "") if inspect.isroutine(route.answer) else ""
     kind = route.kinds[0] if route.kinds else JSON
     body = Body(kind, Schema() if kind == JSON else BINARY, f"At most {route.max_body_bytes} bytes.")
@@ -198,7 +203,10 @@ def _operation(plugin: str, route: Route) -> Operation:
 
 
 class _Answering:
-    """Calls the function of a route. A SkilleryError is returned: it is an answer, not a failure of the plugin."""
+    """The function of a route that returns a SkilleryError instead of raising it.
+
+    Such an error is an answer of the plugin, and no failure of the plugin.
+    """
 
     def __init__(self, route: Route) -> None:
         self._route = route
@@ -211,9 +219,10 @@ class _Answering:
 
 
 def _plugin_and_path(scope: Any) -> tuple[str, tuple[str, ...]]:
-    """Return the name of the plugin and the segments below it. Raise HttpRefusal 404 for another address.
+    """Return the name of the plugin in the address, and the decoded segments below it.
 
-    The segments are split before they are decoded, so that an encoded slash does not end a segment.
+    Raise HttpRefusal 404 for another address. The address is split before it is decoded, so that an encoded slash does
+    not end a segment.
     """
     raw = scope["raw_path"].partition(b"?")[0].decode("latin-1")
     above, slash, below = raw.partition(f"{PREFIX}/")
@@ -231,7 +240,7 @@ def _segments(path: str) -> tuple[str, ...]:
 
 
 def _values(segments: tuple[str, ...], path: tuple[str, ...]) -> dict[str, str] | None:
-    """Return the values of the parameters in a path, or None if the path does not fit."""
+    """Return the values of the parameters in a path, or None if the path does not match the segments of a route."""
     if len(segments) != len(path):
         return None
     values = {}
@@ -244,7 +253,10 @@ def _values(segments: tuple[str, ...], path: tuple[str, ...]) -> dict[str, str] 
 
 
 def _check_kind(route: Route, headers: Mapping[str, str]) -> None:
-    """Raise HttpRefusal 415 if the route does not accept the Content-Type. The check keeps out forms of web pages."""
+    """Raise HttpRefusal 415 if the route does not accept the Content-Type of the request.
+
+    So forms of other web pages cannot be sent to plugins.
+    """
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     if route.method == "GET" or "*/*" in route.kinds or kind in route.kinds:
         return
@@ -256,6 +268,7 @@ def _check_kind(route: Route, headers: Mapping[str, str]) -> None:
 
 
 def _is_valid(response: Any) -> bool:
+    """Return whether the answer of a plugin has the types and values that HTTP allows."""
     return (
         isinstance(response, Response)
         and isinstance(response.content, bytes | str)

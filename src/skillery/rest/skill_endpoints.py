@@ -47,6 +47,7 @@ _NEW_DEFAULT = Body(
 
 
 def _form(**more: Schema) -> Body:
+    """Return the description of a form with files, and with the fields `more`."""
     properties: dict[str, Reference | Schema] = {
         "files[]": Schema(type=OpenAPIType.ARRAY, items=BINARY, min_items=1),
         **more,
@@ -81,8 +82,10 @@ _UPLOAD = (400, 404, 408, 409, 413, 415, 422)
 
 
 class V1Endpoint(NamedTuple):
+    """One endpoint of `/v1/skills`, for all its HTTP methods."""
+
     paths: tuple[str, ...]
-    """Addresses in the notation of Litestar."""
+    """Paths in the notation of Litestar."""
     methods: tuple[str, ...]
     endpoint: Callable[[SkillParts, Any, Any, Any, Headers], Awaitable[None]]
     operations: tuple[Operation, ...]
@@ -98,6 +101,7 @@ def _operation(
     parameters: tuple[Parameter, ...] = (),
     body: Body | None = None,
 ) -> Operation:
+    """Return the description of an endpoint for OpenAPI. `answer` is a Response, or the struct of the result."""
     shown = answer if isinstance(answer, Response) else Response(summary, answer)
     answers = {200: shown}
     if shown in (_ZIP, _INLINE):

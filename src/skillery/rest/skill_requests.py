@@ -1,4 +1,4 @@
-"""Functions that the endpoints of `/v1/skills` share: they read requests, and call the registry."""
+"""Functions that the endpoints of `/v1/skills` share: they read requests, call the registry, and make answers."""
 
 from __future__ import annotations
 
@@ -42,13 +42,14 @@ class SkillParts(NamedTuple):
 DEFAULT_LIMIT = 20
 MOST_LISTED = 1000
 REASON = "Deleted at /v1/skills."
+"""The reason of yanks by DELETE."""
 DEFAULT = "default"
-"""The label that the default version of a skill has."""
+"""The label of the default version of a skill."""
 Headers = dict[str, str]
 
 
 class Asked(NamedTuple):
-    """One request of an authenticated caller."""
+    """A request of an authenticated caller, with the parts of the server."""
 
     parts: SkillParts
     identity: Identity
@@ -64,6 +65,7 @@ class Asked(NamedTuple):
 
 
 async def describe(request: Asked, name: str, spec: VersionSpec) -> dict[str, Any]:
+    """Return the result of describe_skill with the detail `manifest`. Raise its errors."""
     work = partial(
         read_description,
         identity=request.identity,
@@ -78,14 +80,16 @@ async def describe(request: Asked, name: str, spec: VersionSpec) -> dict[str, An
 
 
 async def versions_of(request: Asked, name: str, limit: int, cursor: str) -> list[ListedVersion]:
-    """Return up to `limit` versions of a skill after `cursor`, newest first. Raise SkillNotFound if the caller sees
-    no such skill.
+    """Return at most `limit` versions of a skill after `cursor`, newest first.
+
+    Raise SkillNotFound if the caller sees no such skill.
     """
     page = await request.registry.read_page(partial(versions_page, request, name, limit, cursor, "desc"))
     return page.versions
 
 
 def versions_page(request: Asked, name: str, limit: int, cursor: str, order: Order, connection: Any) -> VersionPage:
+    """Return a page of versions, for one database connection. Raise SkillNotFound if the caller sees no such skill."""
     return read_versions(
         connection,
         request.identity,
@@ -100,6 +104,7 @@ def versions_page(request: Asked, name: str, limit: int, cursor: str, order: Ord
 
 
 async def yanked(request: Asked, subject: str, work: Callable[[Any], None]) -> None:
+    """Yank versions with `work`. Record a refusal in the audit trail, with `subject`. Raise its errors."""
     await _written(request, "yank_version", subject, work)
 
 
@@ -110,7 +115,7 @@ async def make_default(request: Asked, name: str, spec: VersionSpec) -> None:
 
 
 async def _written(request: Asked, action: str, subject: str, work: Callable[[Any], Any]) -> None:
-    """Change the registry. Record a refused change in the audit trail."""
+    """Change the registry with `work`. Record a refusal in the audit trail. Raise the errors of `work`."""
     try:
         await request.registry.write(work)
     except SkilleryError as error:
@@ -120,14 +125,14 @@ async def _written(request: Asked, action: str, subject: str, work: Callable[[An
 
 
 def with_token(headers: Headers) -> Headers:
-    """Return the headers with the token as `authorization`. Clients of Anthropic send the token as `x-api-key`."""
+    """Return the headers with the token as `authorization`. Clients of Anthropic send it as `x-api-key`."""
     if "authorization" in headers or "x-api-key" not in headers:
         return headers
     return headers | {"authorization": f"Bearer {headers['x-api-key']}"}
 
 
 def segments(scope: Any, *counts: int) -> list[str]:
-    """Return the decoded segments of the address. Raise HttpRefusal 404 if their number is not one of `counts`."""
+    """Return the decoded segments of the address. Raise HttpRefusal 404 unless their number is in `counts`."""
     raw = scope["raw_path"].partition(b"?")[0].strip(b"/").split(b"/")
     try:
         parts = [unquote_to_bytes(part).decode() for part in raw]
@@ -139,6 +144,7 @@ def segments(scope: Any, *counts: int) -> list[str]:
 
 
 def limit_of(query: dict[str, str]) -> int:
+    """Return the parameter `limit` of a list. Raise InvalidParams if it is invalid."""
     text = query.get("limit", str(DEFAULT_LIMIT))
     if not (text.isascii() and text.isdecimal() and len(text) < 10 and 1 <= int(text) <= MOST_LISTED):
         raise InvalidParams(
@@ -148,7 +154,7 @@ def limit_of(query: dict[str, str]) -> int:
 
 
 def order_of(query: dict[str, str]) -> Order | None:
-    """Return the order of a list, or None if the query does not state one."""
+    """Return the order of a list, or None if the query has none. Raise InvalidParams if it is unknown."""
     text = query.get("order")
     if text not in (None, "asc", "desc"):
         raise InvalidParams(f"the parameter 'order' is {quoted(text)}", hint="Write asc or desc.", param="order")
@@ -156,7 +162,7 @@ def order_of(query: dict[str, str]) -> Order | None:
 
 
 def version_number(name: str, text: str) -> str:
-    """Return the version spec in an address: `text`, or the version in `text` if that is the id of a version.
+    """Return the version spec in an address. If `text` is the id `name@version` of a version, return its version.
 
     Raise VersionNotFound if the id belongs to another skill.
     """
@@ -176,18 +182,18 @@ async def send_answer(send: Any, answer: Any) -> None:
     await send_bytes(send, 200, encode(answer))
 
 
-# Skills and versions for clients of OpenAI and Anthropic. One object has the fields that the clients of both expect.
-#
+# -- Skills and versions for clients of OpenAI and Anthropic: one object has the fields that the clients of both expect
+# -
 # Only timestamps differ between OpenAI and Anthropic. Clients of Anthropic's first interface (header `anthropic-beta:
 # skills-2025-10-02`) get the source as text, and the number of a deleted version as its id.
 
 
 Timestamp = int | str
-"""Seconds since 1970. Clients of Anthropic (headers `anthropic-version`, `anthropic-beta`) get a text in ISO 8601."""
+"""Seconds since 1970 for OpenAI, text in ISO 8601 for Anthropic (headers `anthropic-version`, `anthropic-beta`)."""
 
 
 FIRST_BETA = "skills-2025-10-02"
-"""The value of `anthropic-beta` in requests of the client of Anthropic before its major version 1."""
+"""The value of `anthropic-beta` that the client of Anthropic sends before its major version 1."""
 
 
 class Source(msgspec.Struct):
@@ -293,6 +299,7 @@ def is_first_beta(headers: Mapping[str, str]) -> bool:
 
 
 def timestamp(at: datetime | None, headers: Mapping[str, str]) -> Timestamp:
+    """Return a time in the form for the client that sends `headers`. None is 1970."""
     at = at or datetime.fromtimestamp(0, UTC)
     return at.isoformat().replace("+00:00", "Z") if is_anthropic(headers) else int(at.timestamp())
 
@@ -305,10 +312,12 @@ def skill_of(
     defaults: Mapping[str, str],
     headers: Mapping[str, str],
 ) -> Skill:
-    """Return a skill in the shape of `/v1/skills`. `version` is the latest version. `defaults` are default versions by
-    the names of their skills. `headers` select the form of timestamps and of the source.
+    """Return a skill in the form of `/v1/skills`.
+
+    `version` is the latest version. `ages` are the creation times of the first and last version, and `defaults` the
+    default versions, both by skill name. `headers` select the form of timestamps and of the source.
     """
-    begun, changed = ages.get(name, (None, None))
+    created_at, updated_at = ages.get(name, (None, None))
     return Skill(
         id=name,
         object="skill",
@@ -318,8 +327,8 @@ def skill_of(
         display_name=name,
         display_title=name,
         source="custom" if is_first_beta(headers) else Source("custom"),
-        created_at=timestamp(begun, headers),
-        updated_at=timestamp(changed, headers),
+        created_at=timestamp(created_at, headers),
+        updated_at=timestamp(updated_at, headers),
         default_version=defaults.get(name, version),
         latest_version=version,
         latest_version_id=f"{name}@{version}",
@@ -327,8 +336,9 @@ def skill_of(
 
 
 def version_of(row: ListedVersion, description: str, headers: Mapping[str, str]) -> SkillVersion:
-    """Return a version in the shape of `/v1/skills`. `row` is an item of list_versions. `headers` select the form of
-    timestamps.
+    """Return a version in the form of `/v1/skills`. `row` is an item of list_versions.
+
+    `headers` select the form of timestamps.
     """
     name, version = row.name, row.version
     return SkillVersion(

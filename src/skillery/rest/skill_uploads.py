@@ -1,4 +1,4 @@
-"""Upload of one skill as a form. The files of the form are imported as an archive with one skill."""
+"""The upload of one skill as a form. The files of the form are imported as an archive with one skill."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from skillery.rest.skill_requests import Asked
 
 FILES = ("files", "files[]")
 IGNORED = ("display_title", "display_name")
-"""Fields that clients of other registries send, and that this registry ignores."""
+"""Fields that clients of other registries send. This registry ignores them."""
 DEFAULT = "default"
 _MOST_TEXT = 8
 MOST_PARTS = 2048
@@ -34,15 +34,16 @@ _ARCHIVES = (b"PK\x03\x04", b"PK\x05\x06", b"\x1f\x8b")
 
 
 class FormFields(NamedTuple):
-    """The fields of a form, next to the files."""
+    """The fields of a form that are not files."""
 
     is_default: bool
-    """Whether the new version becomes the default version of the skill."""
+    """Whether to make the new version the default version of the skill."""
 
 
 def boundary_of(content_type: str) -> str:
-    """Return the boundary between the parts of a form. Raise HttpRefusal 415 if the Content-Type is not
-    multipart/form-data.
+    """Return the boundary between the parts of a form.
+
+    Raise HttpRefusal 415 if the Content-Type is not multipart/form-data.
     """
     kind, options = parse_options_header(content_type)
     boundary: str = options.get("boundary", "")
@@ -60,11 +61,10 @@ def boundary_of(content_type: str) -> str:
 
 @contextmanager
 def archive_in(form: BinaryIO, boundary: str, most_bytes: int) -> Iterator[tuple[BinaryIO, FormFields]]:
-    """Context manager: yield the archive in the form, or a new archive of the files in the form, and the fields.
-    Blocking.
+    """Yield the archive in the form, or an archive of the files in the form, and the other fields. Blocking.
 
     Large parts are in temporary files without names, so a crash leaves no files. The importer checks the names of
-    entries. Raise InvalidParams if the form is not valid.
+    entries. Raise InvalidParams if the form is invalid.
     """
     form.seek(0)
     parser = MultipartParser(
@@ -89,6 +89,7 @@ def archive_in(form: BinaryIO, boundary: str, most_bytes: int) -> Iterator[tuple
 
 
 def _files(parts: list[MultipartPart]) -> list[MultipartPart]:
+    """Return the files of a form. Raise InvalidParams if there is none, or if a field is unknown."""
     for part in parts:
         if part.name not in (*FILES, *IGNORED, DEFAULT):
             raise InvalidParams(f"there is no field {quoted(part.name)}", hint="Send the files as 'files[]'.")
@@ -104,7 +105,9 @@ def _files(parts: list[MultipartPart]) -> list[MultipartPart]:
 
 
 def _is_default(parts: list[MultipartPart]) -> bool:
-    """Return whether the field `default` is true. The last field counts."""
+    """Return whether the last field `default` is true. False without this field. Raise InvalidParams for other
+    values.
+    """
     field = next((part for part in reversed(parts) if part.name == DEFAULT), None)
     if field is None:
         return False
@@ -117,25 +120,26 @@ def _is_default(parts: list[MultipartPart]) -> bool:
 
 @contextmanager
 def _packed(parts: list[MultipartPart]) -> Iterator[BinaryIO]:
+    """Yield the only file if it is an archive, else a temporary zip of all files."""
     first = cast(BinaryIO, parts[0].file)
     first.seek(0)
     if len(parts) == 1 and first.read(4).startswith(_ARCHIVES):
         yield first
         return
-    with TemporaryFile() as made:
-        with zipfile.ZipFile(made, "w") as packed:
+    with TemporaryFile() as zip_file:
+        with zipfile.ZipFile(zip_file, "w") as writer:
             for part in parts:
                 content = cast(BinaryIO, part.file)
                 content.seek(0)
-                with packed.open(zipfile.ZipInfo(part.filename or ""), "w") as entry:
+                with writer.open(zipfile.ZipInfo(part.filename or ""), "w") as entry:
                     copyfileobj(content, entry)
-        yield cast(BinaryIO, made)
+        yield cast(BinaryIO, zip_file)
 
 
 async def published(request: Asked, receive: Any, options: ImportOptions) -> tuple[SkillReport, FormFields]:
     """Publish the skill that a form contains. Return the report of the import, and the fields of the form.
 
-    If the form or the skill is refused, raise the error of the refusal. Record a refused skill in the audit trail.
+    If the form or the skill is refused, raise the error. Record a refused skill in the audit trail.
     """
     boundary = boundary_of(request.headers.get("content-type", ""))
     importer = request.parts.importer
@@ -159,8 +163,9 @@ async def published(request: Asked, receive: Any, options: ImportOptions) -> tup
 
 
 async def _only_one(reports: Any) -> SkillReport:
-    """Return the report of the only skill in an import. Raise InvalidParams if there is not exactly one skill,
-    before anything is published.
+    """Return the report of the only skill in an import.
+
+    Raise InvalidParams before anything is published if there is not exactly one skill.
     """
     only: SkillReport | None = None
     async for report in reports:

@@ -1,6 +1,6 @@
 """`/v1/skills` and `/v1/skills/{skill_id}`. The id of a skill is its name.
 
-DELETE yanks all versions of a skill and deletes nothing, because a version number is never used again.
+DELETE deletes nothing, but yanks all versions of a skill, because a version number is never used again.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from skillery.versions.versions import ages, cursor_after_version, descriptions_
 WAITING = {"draft", "in_review"}
 LIST_QUERY = ("limit", "after", "page", "order", "source")
 MOST_BYTES = 64 * 1024
-"""The maximum size of the JSON body that sets the default version."""
+"""The maximum size of the body that sets the default version."""
 
 
 class NewDefault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -141,6 +141,7 @@ async def _exported(parts: SkillParts, scope: Any, identity: Identity) -> tuple[
 
 
 def _new_default(body: bytes) -> str:
+    """Return the version spec in the body. Raise InvalidParams if the body is invalid."""
     try:
         return msgspec.json.decode(body, type=NewDefault).default_version
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -150,6 +151,7 @@ def _new_default(body: bytes) -> str:
 
 
 async def _listed(request: Asked, query: dict[str, str]) -> Skills:
+    """Return a page of skills for the parameters of the query. Raise InvalidParams if one is invalid."""
     limit = limit_of(query)
     cursor, order = query.get("page", ""), order_of(query)
     if query.get("after"):
@@ -161,16 +163,18 @@ async def _listed(request: Asked, query: dict[str, str]) -> Skills:
 
 
 def _listed_now(connection: Any, *, request: Asked, limit: int, cursor: str, order: Order | None) -> Skills:
+    """Return a page of skills, for one database connection."""
     page = _page(connection, request, limit, cursor, order)
-    rows, more = page.skills, page.next_cursor
+    rows, next_cursor = page.skills, page.next_cursor
     names = [row.name for row in rows]
     ages, defaults = _facts(connection, request, names)
     data = [skill_of(row.name, row.version, row.description, ages, defaults, request.headers) for row in rows]
     first, last = (data[0].id, data[-1].id) if data else (None, None)
-    return Skills("list", data, first, last, has_more=more is not None, next_page=more)
+    return Skills("list", data, first, last, has_more=next_cursor is not None, next_page=next_cursor)
 
 
 def _page(connection: Any, request: Asked, limit: int, cursor: str, order: Order | None) -> SkillPage:
+    """Return a page of list_skills: by creation if there is an `order`, else by name."""
     caller, key = request.identity, request.key
     if order is not None:
         return list_by_creation(connection, caller, key, order=order, limit=limit, cursor=cursor)
@@ -179,14 +183,15 @@ def _page(connection: Any, request: Asked, limit: int, cursor: str, order: Order
 
 
 def _facts(connection: Any, request: Asked, names: list[str]) -> tuple[Any, dict[str, str]]:
-    """Return the ages and the default versions of skills, by name."""
+    """Return the creation times and the default versions of skills, both by name."""
     labelled = labelled_versions(connection, names=names, label=DEFAULT)
     return ages(connection, identity=request.identity, names=names), labelled
 
 
 async def _cursor_after(request: Asked, name: str, order: Order | None) -> str:
-    """Return the cursor that continues a list of skills after the skill `name`. Without `order`, the skill need not
-    exist.
+    """Return the cursor with which a list of skills continues after the skill `name`.
+
+    If the list is not ordered by creation (`order` is None), the skill need not exist.
     """
     if order is not None:
         after = partial(cursor_after_creation, identity=request.identity, key=request.key, order=order, name=name)
@@ -200,10 +205,10 @@ async def _cursor_after(request: Asked, name: str, order: Order | None) -> str:
 
 
 async def _skill(request: Asked, name: str, spec: VersionSpec) -> Skill:
-    """Return a skill in the shape of `/v1/skills`. If no version is published, describe the newest version that the
-    caller sees, if it is a draft or in review.
+    """Return a skill in the form of `/v1/skills`.
 
-    Raise SkillNotFound or VersionNotFound if the caller sees no such skill or version.
+    If no version is published, describe the newest version that the caller sees, if it is a draft or in review. Raise
+    SkillNotFound or VersionNotFound if the caller sees no such version.
     """
     try:
         described = await describe(request, name, spec)
@@ -272,6 +277,7 @@ def _delete_one(request: Asked, name: str, version: Version, connection: Any) ->
 
 
 async def _version(request: Asked, name: str, spec: VersionSpec) -> SkillVersion:
+    """Return a version in the form of `/v1/skills`. Raise SkillNotFound or VersionNotFound."""
     described = await describe(request, name, spec)
     work = partial(find_version, identity=request.identity, name=name, version=described["version"])
     row = await request.registry.read_page(work)
@@ -284,6 +290,7 @@ async def _listed_versions(request: Asked, name: str, query: dict[str, str]) -> 
 
 
 def _listed_versions_now(connection: Any, *, request: Asked, name: str, query: dict[str, str]) -> SkillVersions:
+    """Return a page of versions for the parameters of the query, for one database connection."""
     cursor, order = query.get("page", ""), order_of(query) or "desc"
     if query.get("after"):
         cursor = cursor_after_version(
@@ -299,5 +306,5 @@ def _listed_versions_now(connection: Any, *, request: Asked, name: str, query: d
     descriptions = descriptions_of(connection, name=name, versions=versions)
     data = [version_of(row, descriptions.get(row.version, ""), request.headers) for row in page.versions]
     first, last = (data[0].id, data[-1].id) if data else (None, None)
-    more = page.next_cursor
-    return SkillVersions("list", data, first, last, has_more=more is not None, next_page=more)
+    next_cursor = page.next_cursor
+    return SkillVersions("list", data, first, last, has_more=next_cursor is not None, next_page=next_cursor)

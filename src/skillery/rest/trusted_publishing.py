@@ -20,7 +20,7 @@ from skillery.trust.matching import Exchange, ExchangedToken
 
 ADDRESS = "/auth/exchange"
 ACTION = "exchange_token"
-"""The action in the audit trail."""
+"""The action in the audit trail for a refused exchange."""
 MOST_BYTES = 64 * 1024
 _TEXT = Schema(type=OpenAPIType.STRING)
 OPERATIONS = (
@@ -43,20 +43,21 @@ OPERATIONS = (
 
 
 class ExchangeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The body of a request."""
+    """The body of a request. See `Exchange.exchange`."""
 
     token: str
     target: str = ""
 
 
 class TrustParts(NamedTuple):
-    """The parts of the server that the endpoint uses."""
+    """The parts of the server that the endpoint for exchanges uses."""
 
     gate: Gate
     exchange: Exchange
 
 
 async def exchange_token(parts: TrustParts, scope: Any, receive: Any, send: Any, headers: dict[str, str]) -> None:
+    """Exchange the token in the body, and send the token of the registry."""
     only(scope, "POST")
     check_json(headers)
     request = _exchange_request(await read_body(receive, headers, MOST_BYTES))
@@ -68,6 +69,7 @@ async def exchange_token(parts: TrustParts, scope: Any, receive: Any, send: Any,
 
 
 def _refusal(gate: Gate, scope: Any, headers: dict[str, str], error: NotAuthenticated) -> HttpRefusal:
+    """Return the refusal of an exchange, and record it in the audit trail."""
     reason, issuer = (error.reason, error.issuer) if isinstance(error, ExchangeRefused) else (error.message, "")
     # All jobs of an issuer are one actor: anyone may sign up at a public CI service, and fill the audit trail.
     actor = Identity(f"{CI_PREFIX}{urlsplit(issuer).netloc}", "agent") if issuer else None

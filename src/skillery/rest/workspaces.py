@@ -1,4 +1,6 @@
-"""`/v1/workspaces/{id}/files/{path}` and `/v1/workspaces/{id}/archive.tar`: files of a workspace, of any size."""
+"""`/v1/workspaces/{id}/files/{path}` and `/v1/workspaces/{id}/archive.tar`: single files of a workspace, and all of
+them.
+"""
 
 from __future__ import annotations
 
@@ -60,14 +62,14 @@ ARCHIVE_OPERATIONS = (
 
 
 class WorkspaceParts(NamedTuple):
-    """The parts of the server that the endpoints of workspaces use."""
+    """The parts of the server that the endpoints for workspaces use."""
 
     gate: Gate
     workspaces: Workspaces
 
 
 async def file_endpoint(parts: WorkspaceParts, scope: Any, receive: Any, send: Any, headers: dict[str, str]) -> None:
-    """Answer `/v1/workspaces/{id}/files/{path}`: send the file, or replace it with the body."""
+    """Answer `/v1/workspaces/{id}/files/{path}`: GET sends the file, PUT replaces it with the body."""
     only(scope, "GET", "HEAD", "PUT")
     _, _, workspace_id, _, *segments = segments_of(scope, 5, more=True)
     path = "/".join(segments)
@@ -80,7 +82,7 @@ async def file_endpoint(parts: WorkspaceParts, scope: Any, receive: Any, send: A
 async def archive_endpoint(
     parts: WorkspaceParts, scope: Any, _receive: Any, send: Any, headers: dict[str, str]
 ) -> None:
-    """Answer `/v1/workspaces/{id}/archive.tar` with all files."""
+    """Send all files of a workspace as a tar archive: `/v1/workspaces/{id}/archive.tar`."""
     only(scope, "GET", "HEAD")
     identity = await parts.gate.admit(scope, headers, "read", "describe_workspace")
     workspace_id = segments_of(scope, 4)[2]
@@ -127,7 +129,7 @@ def _attachment(name: str) -> tuple[bytes, bytes]:
 
 
 def _executable(scope: Any) -> bool:
-    """Return the value of `?executable=`. Raise InvalidParams if the query is not valid."""
+    """Return the value of `?executable=`, by default False. Raise InvalidParams if the query is invalid."""
     query = parse_qs(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True)
     unknown = sorted(query.keys() - {"executable"})
     if unknown:
