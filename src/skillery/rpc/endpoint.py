@@ -50,7 +50,7 @@ OPERATIONS = (
 
 
 class RpcEndpoint:
-    """Reads the body of a request, executes its calls, and sends the answer."""
+    """Reads the body of a request, executes its calls, and sends their answers."""
 
     def __init__(self, gate: Gate, core: Core, max_body_bytes: int) -> None:
         self._gate = gate
@@ -58,6 +58,7 @@ class RpcEndpoint:
         self._max_body_bytes = max_body_bytes
 
     async def answer(self, scope: Any, receive: Any, send: Any, headers: dict[str, str]) -> None:
+        """Answer a request to `POST /rpc`. Raise HttpRefusal if the body cannot be read."""
         only(scope, "POST")
         check_json(headers)
         caller = await self._caller(scope, headers)
@@ -74,9 +75,7 @@ class RpcEndpoint:
         await _send_reply(send, reply)
 
     async def _caller(self, scope: Any, headers: dict[str, str]) -> Caller:
-        """Return the caller. If the database is unavailable, return the error Unavailable, which then answers each
-        call.
-        """
+        """Return the caller. If the database is unavailable, return the error Unavailable, which answers all calls."""
         try:
             return await self._gate.authenticate(scope, headers)
         except Unavailable as error:
@@ -110,6 +109,7 @@ async def answer_body(core: Core, identity: Caller, body: bytes, key: str | None
 
 
 async def _answer_batch(core: Core, identity: Caller, body: bytes) -> Reply | None:
+    """Execute the calls of a batch one after another. Return the answer, or None if all calls are notifications."""
     calls = parse_batch(body)
     if isinstance(calls, Refused):
         return calls.reply
@@ -124,6 +124,7 @@ async def _answer_batch(core: Core, identity: Caller, body: bytes) -> Reply | No
 
 
 async def _answer_call(core: Core, identity: Caller, body: bytes | msgspec.Raw, key: str | None = None) -> Reply | None:
+    """Execute one call. Return the answer, or None if the call is a notification."""
     call = parse_call(body)
     if isinstance(call, Refused):
         return call.reply

@@ -1,4 +1,4 @@
-"""The messages of JSON-RPC 2.0: this module parses calls and writes answers. It calls no method."""
+"""The messages of JSON-RPC 2.0: parsing of calls, and writing of answers. This module calls no method."""
 
 from __future__ import annotations
 
@@ -19,21 +19,20 @@ from skillery.methods.errors import (
 )
 
 MOST_CALLS = 100
+"""The maximum number of calls in a batch."""
 MOST_ID = 1024
-"""Limit of the characters of an id. Each answer repeats the id of its call, and no memory budget counts the repeated
-id.
-"""
+"""The maximum number of characters of an id. Answers repeat the id, and no memory budget counts the repeated ids."""
 LARGE_TEXT = 64 * 1024
-"""Bytes above which an invalid text is not decoded a second time for a better error message."""
+"""An invalid text with more bytes is not decoded a second time for a better error message."""
 Part = bytes | memoryview
 Reply = deque[Part]
-"""The parts of an answer in JSON."""
+"""The JSON of an answer, in parts."""
 Id = str | int | float | None
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Call(msgspec.Struct, frozen=True):
-    """One call in a request. `id` is UNSET in a notification."""
+    """One call in a request. In a notification, `id` is UNSET."""
 
     jsonrpc: str
     method: str
@@ -42,7 +41,7 @@ class Call(msgspec.Struct, frozen=True):
 
     @property
     def reply_to(self) -> Id:
-        """The id for the answer to this call."""
+        """The id that the answer to this call has."""
         return None if self.id is msgspec.UNSET else self.id
 
 
@@ -56,8 +55,8 @@ _calls = msgspec.json.Decoder(
         forbid_unknown_fields=True,
     )
 )
-"""Decoder of a batch. It fails at call 101, because decoding millions of calls to count them would take a second and
-a GiB.
+"""The decoder of a batch. It fails at call 101, because decoding millions of calls to count them would take a second
+and a GiB.
 """
 
 
@@ -65,17 +64,18 @@ class Refused(msgspec.Struct, frozen=True):
     """The answer to a text that is not a valid call or batch."""
 
     reply: Reply | None
-    """None if the text is a notification, which gets no answer."""
+    """The answer, or None if the text is a notification."""
 
 
 def is_batch(body: bytes) -> bool:
-    """Return whether the body begins like a batch of calls."""
+    """Return whether the body starts like a batch of calls."""
     return body[:1] != b"{" and body.lstrip(b" \t\r\n")[:1] == b"["
 
 
 def parse_batch(body: bytes) -> list[bytes | msgspec.Raw] | Refused:
-    """Return the JSON texts of the calls in a batch. Return Refused if the batch is not valid, is empty, or has more
-    than 100 calls.
+    """Return the JSON texts of the calls in a batch.
+
+    Return Refused if the batch is invalid, is empty, or has more than MOST_CALLS calls.
     """
     calls: list[bytes | msgspec.Raw]
     try:
@@ -90,7 +90,7 @@ def parse_batch(body: bytes) -> list[bytes | msgspec.Raw] | Refused:
 
 
 def parse_call(body: bytes | msgspec.Raw) -> Call | Refused:
-    """Return the call in a JSON text. Return Refused if the text is not a valid call."""
+    """Return the call in a JSON text, or Refused if the text is not a valid call."""
     try:
         call = _call.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -105,19 +105,17 @@ def parse_call(body: bytes | msgspec.Raw) -> Call | Refused:
 
 
 def result_reply(reply_to: Id, result: Sequence[Part]) -> Reply:
-    """Return the answer to a successful call. `result` is the result as JSON in parts, `reply_to` the id of the
-    call.
-    """
+    """Return the answer to a successful call. `result` is its JSON in parts, and `reply_to` the id of the call."""
     return deque([b'{"jsonrpc":"2.0","id":%s,"result":' % encode(reply_to), *result, b"}"])
 
 
 def error_reply(error: dict[str, Any], reply_to: Id = None) -> Reply:
-    """Return the answer with an error object. `reply_to` is the id of the call, or None if the id is not known."""
+    """Return the answer with an error object. `reply_to` is the id of the call, or None if it is unknown."""
     return deque([_failure(reply_to, error)])
 
 
 def batch_reply(replies: Sequence[Reply]) -> Reply | None:
-    """Return the answer to a batch from the answers to its calls. Return None if all calls are notifications."""
+    """Return the answer to a batch from the answers to its calls, or None if all calls are notifications."""
     parts: Reply = deque()
     for reply in replies:
         parts.append(b"," if parts else b"[")
@@ -129,7 +127,7 @@ def batch_reply(replies: Sequence[Reply]) -> Reply | None:
 
 
 def _no_batch(error: Exception) -> dict[str, Any]:
-    """Return the error object for an invalid batch: too many calls, or invalid JSON."""
+    """Return the error object for an invalid batch: it has too many calls, or is not JSON."""
     return _too_many_calls() if isinstance(error, msgspec.ValidationError) else _parse_error(error)
 
 
@@ -146,8 +144,9 @@ def _too_many_calls() -> dict[str, Any]:
 
 
 def _refuse(body: bytes | msgspec.Raw, error: Exception) -> bytes | None:
-    """Return the answer to a text that is not a valid call, or None if the text is a notification. `error` is the
-    error of the decoder.
+    """Return the answer to a text that is not a valid call, or None if the text is a notification.
+
+    `error` is the error of the decoder.
     """
     if len(body) > LARGE_TEXT:
         return _failure(None, _refuse_large(body, error))
@@ -174,7 +173,7 @@ _CALL = "a call has 'jsonrpc': \"2.0\", a 'method', and may have 'params' and an
 def _refuse_large(body: bytes | msgspec.Raw, error: Exception) -> dict[str, Any]:
     """Return the error object for a large text that is not a valid call.
 
-    The answer does not repeat the id of the call, because a large text is not decoded a second time.
+    Its id is null, because a large text is not decoded a second time to find the id.
     """
     try:
         _whole.decode(body)
@@ -190,9 +189,9 @@ _NOT_JSON = object()
 
 
 def _lenient(body: bytes) -> Any:
-    """Return the decoded JSON. Return _NOT_JSON if the text does not follow the grammar of RFC 8259.
+    """Return the decoded JSON, or _NOT_JSON if the text does not follow the grammar of RFC 8259.
 
-    This decoder accepts lone surrogates and huge numbers, which the fast decoder refuses.
+    Unlike the fast decoder, this one accepts lone surrogates and huge numbers.
     """
     try:
         return json.loads(body.decode("utf-8"), parse_constant=_no_constant)
