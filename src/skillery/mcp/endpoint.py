@@ -1,4 +1,4 @@
-"""`POST /mcp`: the Model Context Protocol. The endpoint authenticates the caller. The MCP SDK reads the message.
+"""`POST /mcp`: the Model Context Protocol. The endpoint authenticates the caller, and the MCP SDK reads most messages.
 
 Requests are independent, so any server of a database can answer any request. Clients of protocol versions before
 2026-07-28 get a session id. The session id serves only to cancel calls: the server keeps no other state of a session.
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 SESSION = b"mcp-session-id"
 INITIALIZE, CANCELLED = "initialize", "notifications/cancelled"
 GREETINGS = {INITIALIZE, "server/discover"}
-"""The requests whose results have instructions."""
+"""The methods whose results contain instructions for the model."""
 
 
 OPERATIONS = (
@@ -56,7 +56,7 @@ OPERATIONS = (
 
 
 class _Message(msgspec.Struct):
-    """The members of an MCP message that the endpoint reads."""
+    """The members of an MCP message that the endpoint reads itself."""
 
     method: str = ""
     params: msgspec.Raw = msgspec.Raw(b"{}")
@@ -75,12 +75,14 @@ class _ClientParams(msgspec.Struct):
 
 
 class _ClientMessage(msgspec.Struct):
-    """The members of a message that name the program of the client, since protocol version 2026-07-28."""
+    """The members of a message that name the client program. Messages have them since protocol version 2026-07-28."""
 
     params: _ClientParams = msgspec.field(default_factory=_ClientParams)
 
 
 class _Cancelled(msgspec.Struct):
+    """The params of `notifications/cancelled`."""
+
     request_id: str | int = msgspec.field(name="requestId")
 
 
@@ -90,8 +92,9 @@ _cancelled = msgspec.json.Decoder(_Cancelled)
 
 
 class McpEndpoint:
-    """Passes messages to the MCP SDK, unless the responder answers them. The SDK calls the handlers of
-    `skillery.mcp.server`.
+    """Answers frequent messages with `respond`, and passes other messages to the MCP SDK.
+
+    The SDK calls the handlers in `skillery.mcp.server`.
     """
 
     def __init__(self, gate: Gate, core: Core, max_body_bytes: int, terms: TaskTerms) -> None:
@@ -106,6 +109,7 @@ class McpEndpoint:
         self._closing = asyncio.Event()
 
     async def answer(self, scope: Any, receive: Any, send: Any, headers: dict[str, str]) -> None:
+        """Answer a request to `POST /mcp`. Raise HttpRefusal if the request is refused before the SDK reads it."""
         only(scope, "POST")
         check_json(headers)
         identity = await self._gate.authenticate(scope, headers)
@@ -130,16 +134,19 @@ class McpEndpoint:
         await manager.handle_request(_scope_of(scope, visit), _again(body, receive), visit.splices.into(send))
 
     async def close(self) -> None:
+        """Stop the MCP SDK. The server calls this when it stops."""
         self._closing.set()
         if self._open is not None:
             await asyncio.wait({self._open})
 
     async def _sdk(self) -> StreamableHTTPSessionManager:
+        """Return the manager of the MCP SDK, which the first request makes."""
         if self._opening is None:
             self._opening = asyncio.create_task(self._make())
         return self._opening.result() if self._opening.done() else await asyncio.shield(self._opening)
 
     async def _make(self) -> StreamableHTTPSessionManager:
+        """Import the MCP SDK, and return its started manager."""
         # Import in a worker thread, because the import takes half a second.
         await asyncio.to_thread(_import_sdk)
         from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
@@ -156,8 +163,9 @@ class McpEndpoint:
         return manager
 
     async def _hold(self, manager: StreamableHTTPSessionManager, ready: asyncio.Event) -> None:
-        """Keep the manager of the SDK open until `close`. The manager has an anyio task group, which one task must
-        enter and leave.
+        """Keep the manager of the SDK open until `close`.
+
+        The manager has an anyio task group, which must be entered and left by the same task.
         """
         async with manager.run():
             ready.set()
@@ -183,6 +191,7 @@ def _import_sdk() -> None:
 
 
 def _requested_tools(scope: Any) -> tuple[str, ...]:
+    """Return the names in `?tools=`. Raise HttpRefusal 400 if they are invalid."""
     try:
         return asked_tools(scope.get("query_string", b""))
     except InvalidParams as error:
@@ -197,6 +206,7 @@ async def _set_instructions(visit: Visit) -> None:
 
 
 def _peek(body: bytes) -> _Message:
+    """Return the method and params of a message. They are empty if the message is invalid: the SDK then refuses it."""
     try:
         return _message.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -204,7 +214,7 @@ def _peek(body: bytes) -> _Message:
 
 
 def _note_client(body: bytes) -> None:
-    """Set the program of the current request, if the message names it. The header User-Agent often names a library."""
+    """Record the client program for the log, if the message names it. The header User-Agent often names a library."""
     request = current.get()
     try:
         name = _client.decode(body).params.meta.client.name
@@ -223,8 +233,9 @@ def _scope_of(scope: Any, visit: Visit) -> dict[str, Any]:
 
 
 def _again(body: bytes, receive: Any) -> Any:
-    """Return an ASGI `receive` for the SDK: it returns `body`, which has been read from `receive` already, then
-    calls `receive`.
+    """Return an ASGI `receive` for the SDK: its first result is `body`, later results come from `receive`.
+
+    The endpoint has already read `body` from `receive`.
     """
     is_read = False
 
@@ -239,6 +250,8 @@ def _again(body: bytes, receive: Any) -> Any:
 
 
 def _with_session(send: Any) -> Any:
+    """Return an ASGI `send` that adds a new session id to the headers of a successful response."""
+
     async def send_with_session(message: Any) -> None:
         if message["type"] == "http.response.start" and message["status"] == 200:
             message = message | {"headers": [*message["headers"], (SESSION, secrets.token_hex(16).encode())]}

@@ -34,8 +34,9 @@ from skillery.skills.resources import (
 TTL_MS = 60_000
 COMPLETE = {"resultType": "complete"}
 FRESHNESS = {**COMPLETE, "ttlMs": TTL_MS, "cacheScope": "private"}
-"""Members of results that a client may cache: private, because each identity sees other skills, and only for a
-minute, because skills change.
+"""Members of results that a client may cache.
+
+The cache is private, because each identity sees other skills, and lasts only a minute, because skills change.
 """
 
 
@@ -180,8 +181,8 @@ async def list_resources(core: Core, identity: Identity, page: ListPage) -> Reso
 
 
 async def read_resource(core: Core, identity: Identity, uri: AtUri) -> Json[ResourceContents]:
-    """Return the content of a resource as JSON pieces: first the text before the content, then the content, then the
-    text after it.
+    """Return the content of a resource as JSON in three parts: the text before the content, the content, and the text
+    after it.
     """
     work = partial(read_content, identity=identity, storage=core.registry.storage, uri=uri.uri)
     resource = await _read(core, work)
@@ -246,7 +247,7 @@ async def get_task(core: Core, identity: Identity, task: OfTask) -> RunState:
 
 
 async def cancel_task(core: Core, identity: Identity, task: OfTask) -> RunState:
-    """Cancel a task, and return its state. A task that has ended does not change."""
+    """Cancel the run of a task, and return the state of the task. If the run has ended, nothing changes."""
     state = await core.following.state(identity, task.task_id)
     if state.has_ended:
         return state
@@ -285,9 +286,9 @@ def _entry(entry: SkillEntry) -> Entry:
 
 
 async def answer_of(visit: Visit, method: str, **params: str | None) -> Parts:
-    """Return the result of a method of MCP_METHODS as JSON. Omit params that are None.
+    """Return the JSON result of a method of MCP_METHODS. Params that are None are omitted.
 
-    Raise MCPError if the method fails. If a thing does not exist, the error code is that of invalid params.
+    Raise MCPError if the method fails. For things that do not exist, its code is the one of invalid params.
     """
     raw = msgspec.Raw(encoded({name: value for name, value in params.items() if value is not None}))
     answer, error = await perform(visit.core, visit.identity, method, raw, None, MCP_METHODS)
@@ -298,7 +299,10 @@ async def answer_of(visit: Visit, method: str, **params: str | None) -> Parts:
 
 
 def encoded(value: object) -> bytes:
-    """Return the value as JSON. Raise MCPError if JSON does not allow the value, although the SDK has accepted it."""
+    """Return `value` as JSON.
+
+    Raise MCPError if JSON cannot contain the value, although the SDK has accepted it.
+    """
     try:
         return encode(value)
     except (UnicodeEncodeError, OverflowError, RecursionError):

@@ -1,4 +1,6 @@
-"""Progress notifications of a tool call: the progress that the code reports, and the last line of its log."""
+"""Progress notifications of a tool call: the progress that the code reports, and the last line of the log of the
+run.
+"""
 
 from __future__ import annotations
 
@@ -18,45 +20,47 @@ from skillery.runs.followed_runs import Followed, last_line, progress_message
 
 Context = ServerRequestContext[Any, Any]
 FIRST_SECONDS = 1.0
+"""Seconds from the call to the first notification."""
 IDLE_SECONDS = 5.0
-"""Interval of notifications if nothing changes."""
+"""Seconds between notifications if nothing changes."""
 LINE_SECONDS = 1.0
-"""Shortest interval of notifications for a new line of the log."""
+"""The minimum number of seconds from a notification to one for a new log line."""
 PAUSE_SECONDS = 0.1
-"""Pause after each notification. A client then gets at most ten in a second."""
+"""Seconds after each notification without another one. So a client gets at most ten a second."""
 STEP = 1e-6
-"""The least increase of the number of progress. MCP requires that each notification has a larger number."""
+"""The minimum difference between the progress numbers of two notifications. MCP requires increasing numbers."""
 
 
 @asynccontextmanager
 async def progress_sent(context: Context, params: CallToolRequestParams, run_ids: list[str]) -> AsyncIterator[None]:
-    """Context manager: send progress notifications during the `with` block if the client has asked for them.
+    """Send progress notifications during the `with` block, if the client has asked for them.
 
-    `run_ids` gets the id of the run when the call starts one.
+    The call appends the ids of its runs to `run_ids`.
     """
     if "progress_token" not in (params.meta or {}):
         yield
         return
-    teller = _Teller(context, params.name, run_ids)
-    telling = asyncio.create_task(teller.tell())
+    notifier = _Notifier(context, params.name, run_ids)
+    task = asyncio.create_task(notifier.tell())
     try:
         yield
-        await _stop(telling)
-        await teller.tell_last()
+        await _stop(task)
+        await notifier.tell_last()
     finally:
-        telling.cancel()
-        teller.close()
+        task.cancel()
+        notifier.close()
 
 
-async def _stop(telling: asyncio.Task[None]) -> None:
-    telling.cancel()
-    await asyncio.wait({telling})
-    if not telling.cancelled() and (error := telling.exception()) is not None:
+async def _stop(task: asyncio.Task[None]) -> None:
+    """Cancel the task that sends notifications. Raise its error, if it has failed."""
+    task.cancel()
+    await asyncio.wait({task})
+    if not task.cancelled() and (error := task.exception()) is not None:
         raise error
 
 
-class _Teller:
-    """Sends the notifications of one tool call."""
+class _Notifier:
+    """Sends the progress notifications of one tool call."""
 
     def __init__(self, context: Context, tool: str, run_ids: list[str]) -> None:
         self._context = context
@@ -66,15 +70,15 @@ class _Teller:
         self._followed: Followed | None = None
         self._begun = time.monotonic()
         self._due = self._begun + FIRST_SECONDS
-        """The time of the next notification if nothing changes."""
+        """The monotonic time of the next notification if nothing changes."""
         self._told: Progress | None = None
         self._end = 0
-        """The end of the log at the last notification."""
+        """The offset of the end of the log at the last notification."""
         self._number: float | None = None
-        """The number of the last notification."""
+        """The progress number of the last notification."""
 
     async def tell(self) -> None:
-        """Send notifications until this task is cancelled."""
+        """Send notifications until the task of this call is cancelled."""
         while True:
             await self._follow()
             if self._is_due():
@@ -83,7 +87,7 @@ class _Teller:
             await asyncio.sleep(PAUSE_SECONDS)
 
     async def tell_last(self) -> None:
-        """Send the last progress that the code has reported, unless it was sent before."""
+        """Send the last progress that the code has reported, unless the last notification had it."""
         await self._follow()
         if self._followed is not None and self._followed.source.progress != self._told:
             await self._send()
@@ -93,7 +97,7 @@ class _Teller:
             self._followed.close()
 
     async def _follow(self) -> None:
-        """Start to follow the run as soon as the call has started one."""
+        """Start to follow the first run, when the call has started one."""
         if self._followed is None and self._run_ids:
             try:
                 self._followed = await self._visit.core.following.open(self._visit.identity, self._run_ids[0])
@@ -101,6 +105,7 @@ class _Teller:
                 self._run_ids = []
 
     def _is_due(self) -> bool:
+        """Return whether to send a notification now."""
         now = time.monotonic()
         if self._followed is None:
             return now >= self._due
@@ -109,10 +114,13 @@ class _Teller:
         return is_progress or now >= self._due or (source.end > self._end and now >= self._line_due())
 
     def _line_due(self) -> float:
+        """Return the earliest time of a notification for a new log line."""
         return max(self._begun + FIRST_SECONDS, self._due - IDLE_SECONDS + LINE_SECONDS)
 
     async def _changed(self) -> None:
-        """Wait for a change of the run, or until the next notification is due. If no run has started, do not wait."""
+        """Wait for a change of the run, or until the next notification is due. Before a run has started, do not
+        wait.
+        """
         if self._followed is None:
             return
         source = self._followed.source
@@ -125,6 +133,7 @@ class _Teller:
         changed.cancel()
 
     async def _send(self) -> None:
+        """Send a notification with the progress and the last log line."""
         now = time.monotonic()
         progress, line = None, ""
         if self._followed is not None:
@@ -141,5 +150,6 @@ class _Teller:
         )
 
     def _larger(self, number: float) -> float:
+        """Return `number`, or a slightly larger number than that of the last notification."""
         self._number = number if self._number is None else max(number, self._number + STEP)
         return self._number

@@ -1,4 +1,4 @@
-"""Requests of MCP: the tools that a connection asks for, and the cancellation of calls."""
+"""Requests of MCP: large messages and results, the tools that a connection asks for, and the cancellation of calls."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from skillery.workspaces.methods import WORKSPACE_METHODS
 
 
 MOST_OF_SDK = 64 * 1024
-"""Limit of the bytes of a message that the SDK gets."""
+"""The maximum size of a message that the SDK reads."""
 NULL = b"null"
 CALL = b'"tools/call"'
 Raw = msgspec.Raw | msgspec.UnsetType
@@ -56,12 +56,11 @@ _params = msgspec.json.Decoder(_Params)
 
 
 async def without_arguments(body: bytes) -> tuple[bytes, msgspec.Raw | None]:
-    """Return the message for the SDK, and the removed arguments of the tool. The arguments are None for a small
-    message.
+    """Return the message for the SDK, and the arguments of the tool, which are removed from a large message.
 
-    A large message is encoded again, so that the SDK and this module cannot interpret it differently. Raise HttpRefusal
-    400 if a large message is not valid, and 413 if it has too many values or is large even without the arguments of a
-    tool.
+    A small message is not changed, and the arguments are None. A large message is encoded again, so that the SDK and
+    this module cannot interpret it differently. Raise HttpRefusal 400 if a large message is invalid, and 413 if it has
+    too many values or is large without the arguments of a tool.
     """
     if len(body) <= MOST_OF_SDK:
         return body, None
@@ -73,8 +72,10 @@ async def without_arguments(body: bytes) -> tuple[bytes, msgspec.Raw | None]:
     except TextRefusal as refusal:
         raise HttpRefusal(413 if refusal.error["code"] != PARSE_ERROR else 400, refusal.error) from None
     except msgspec.ValidationError:
-        no_message = plain_error(INVALID_REQUEST, "a message is an object, and so are its params", "invalid_request")
-        raise HttpRefusal(400, no_message) from None
+        refusal_of_shape = plain_error(
+            INVALID_REQUEST, "a message is an object, and so are its params", "invalid_request"
+        )
+        raise HttpRefusal(400, refusal_of_shape) from None
     except (msgspec.DecodeError, RecursionError) as error:
         raise HttpRefusal(400, plain_error(PARSE_ERROR, f"the body is not JSON: {error}", "parse_error")) from None
     arguments = params.arguments
@@ -97,9 +98,8 @@ def _too_large() -> HttpRefusal:
     return HttpRefusal(413, plain_error(-32005, message, "body_too_large", "Send large content to POST /blobs."))
 
 
-# Large results of MCP: the SDK gets a placeholder for each large value. In the response of the SDK, each placeholder
-# is replaced by the JSON of the value.
-#
+# -- Large results of MCP: the SDK gets a placeholder for each large value, which is replaced in its response
+# -----------
 # The SDK copies a result several times and validates each value, all on the event loop. A placeholder is a random word,
 # so no content of a response can be equal to a placeholder.
 
@@ -116,19 +116,19 @@ class Splices:
         self._is_gone = False
 
     def text(self, pieces: Pieces) -> str:
-        """Store a large JSON string, and return its placeholder. `pieces` is the JSON text with the quotes."""
+        """Store a large JSON string, and return the placeholder for it. `pieces` is the JSON text with its quotes."""
         word = secrets.token_hex(16)
         self._pieces[b'"%s"' % word.encode()] = pieces
         return word
 
     def object(self, pieces: Pieces) -> dict[str, Any]:
-        """Store a large JSON object, and return its placeholder. `pieces` is the JSON text."""
+        """Store a large JSON object, and return the placeholder for it. `pieces` is the JSON text."""
         word = secrets.token_hex(16)
         self._pieces[b'{"%s":0}' % word.encode()] = pieces
         return {word: 0}
 
     def into(self, send: Any) -> Any:
-        """Return an ASGI `send` that replaces the placeholders by the stored values, and passes the messages to `send`.
+        """Return an ASGI `send` that replaces placeholders by the stored values, and passes messages on to `send`.
 
         After the client has disconnected, the returned function does nothing. It raises no ClientGone, because the SDK
         would log the exception. The SDK notices the disconnection from `receive`.
@@ -145,6 +145,7 @@ class Splices:
         return send_spliced
 
     async def _send(self, send: Any, message: Any) -> None:
+        """Send a message, or delay the start of a response until the length of its body is known."""
         if not self._pieces:
             await send(message)
         elif message["type"] == "http.response.start":
@@ -165,16 +166,17 @@ class Splices:
         await send({"type": "http.response.body", "body": b"", "more_body": message.get("more_body", False)})
 
     def _split(self, body: bytes) -> list[tuple[Part, bool]]:
-        """Return the parts of a body with the stored values in place of placeholders. The second element says
-        whether a part is a stored value.
+        """Return the parts of a body, with the stored values in place of placeholders.
+
+        The second element of a pair says whether the part is a stored value.
         """
-        places = sorted((place, mark) for mark in self._pieces if (place := body.find(mark)) >= 0)
+        marks_found = sorted((place, mark) for mark in self._pieces if (place := body.find(mark)) >= 0)
         parts: list[tuple[Part, bool]] = []
         end = 0
-        for place, mark in places:
-            parts.append((body[end:place], False))
+        for position, mark in marks_found:
+            parts.append((body[end:position], False))
             parts += [(piece, True) for piece in self._pieces.pop(mark)]
-            end = place + len(mark)
+            end = position + len(mark)
         return [*parts, (body[end:], False)]
 
 
@@ -189,26 +191,26 @@ SCOPE_KEY = "skillery.visit"
 EVENTS = "text/event-stream"
 SERVER = {"name": "skillery", "title": "Skillery", "version": __version__}
 ON_REQUEST = ("create_skill", "search_skills", *WORKSPACE_METHODS)
-"""Methods that a connection can ask for as tools, in addition to the eight tools of the Skills Protocol."""
+"""The methods that a connection can ask for as tools, in addition to the eight tools of the Skills Protocol."""
 OUTPUTS = "output_schemas"
-"""The name by which a client asks for the output schemas of tools. They are six times as long as the tools."""
+"""The name with which a client asks for the output schemas of tools, which are six times as long as the tools."""
 FURTHER = (*ON_REQUEST, OPT_IN, OUTPUTS)
 MOST_SKILLS = 32
 CallKey = tuple[str, str, str | int]
-"""Key of a tool call: name of the identity, id of the session, and JSON-RPC id of the request."""
+"""The key of a tool call: the name of the identity, the session id, and the JSON-RPC id of the request."""
 
 
 class TaskTerms(NamedTuple):
-    """The terms on which the server makes tasks of tool calls."""
+    """The settings for tasks from tool calls."""
 
     after_seconds: float
-    """A run that takes longer than this becomes a task."""
+    """The seconds after which a run becomes a task."""
     ttl_ms: int | None
-    """How long a task is kept after its creation, in milliseconds. None means without end."""
+    """The lifetime of a task from its creation, in milliseconds. None means that tasks do not expire."""
 
 
 class ActiveCalls:
-    """The tool calls in progress, each with the runs that it started.
+    """The active tool calls, each with the ids of the runs that it has started.
 
     Only calls of clients with a session are listed, because these clients cancel a call by the id of its request.
     """
@@ -227,7 +229,7 @@ class ActiveCalls:
         return self._runs.get(key, [])
 
     def take_back(self, core: Core, identity: Identity, run_ids: list[str]) -> None:
-        """Start to cancel the runs, and return at once. A background task cancels each run."""
+        """Start to cancel runs, each in a background task. Return at once."""
         for run_id in run_ids:
             task = asyncio.create_task(core.cancellation.cancel_abandoned_run(identity, run_id))
             self._tasks.add(task)
@@ -252,15 +254,15 @@ class Visit:
         self.key = headers.get("idempotency-key")
         self.session = headers.get("mcp-session-id")
         self.methods = frozenset(tools) & frozenset(ON_REQUEST)
-        """Methods that the connection gets as tools, in addition to the eight tools."""
+        """The methods that the connection gets as tools, in addition to the eight tools."""
         self.explains_code = OPT_IN in tools
-        """Whether the schemas explain the code contract."""
+        """Whether the schemas explain the code contract of run_code."""
         self.included = frozenset(tools) & frozenset((*ON_REQUEST, OPT_IN))
-        """What the connection gets in addition to the eight tools, apart from tools of skills."""
+        """The optional methods and explanations that the connection gets. Tools of skills are not in it."""
         self.shows_outputs = OUTPUTS in tools
         """Whether the tools have output schemas."""
         self.skills = tuple(name for name in tools if name not in FURTHER)
-        """Skills that the connection names, to get their tools."""
+        """The skills whose tools the connection gets."""
         self.arguments: msgspec.Raw | None = None
         """Arguments of the called tool, if they are too large for the SDK."""
         self.splices = Splices()
@@ -268,18 +270,17 @@ class Visit:
 
 
 def visit_of(context: Any) -> Visit:
-    """Return the `Visit` that the endpoint stored in the scope of a request. `context` is a request context of the
-    SDK.
-    """
+    """Return the `Visit` of a request. `context` is the SDK's context of the request."""
     visit: Visit = context.request.scope[SCOPE_KEY]
     return visit
 
 
 def asked_tools(query: bytes) -> tuple[str, ...]:
-    """Return the names of methods and skills in `?tools=search_skills,create_skill,skill-a,skill-b`, each once.
+    """Return the names of methods and skills in `?tools=search_skills,create_skill,skill-a,skill-b`, without
+    duplicates.
 
-    Raise InvalidParams if there is another parameter or there are too many names. Raise InvalidName if a name is not a
-    skill name.
+    Raise InvalidParams if there is another parameter or there are too many names. Raise InvalidName if a name is
+    neither a method nor a skill name.
     """
     values = parse_qs(query.decode("latin-1"), keep_blank_values=True)
     unknown = sorted(values.keys() - {"tools"})

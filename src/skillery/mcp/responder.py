@@ -1,7 +1,7 @@
-"""The most frequent messages of MCP, answered without the MCP SDK: the tools of a connection, and calls that only read.
+"""Answers to the most frequent messages of MCP without the MCP SDK: tools/list, and calls of methods that only read.
 
 The SDK builds a transport, a task group and several models for each message, which takes 1.3 to 3.5 ms. A message with
-an unusual field or header goes to the SDK, which knows every rule of the protocol.
+an unusual field or header goes to the SDK, which knows all rules of the protocol.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from skillery.methods.table import FOR_MODELS, METHODS, TOOLS
 
 Scalar = str | int | bool | None
 MOST_BYTES = 16 * 1024
-"""Limit of the bytes of a message."""
+"""The maximum size of a message that is answered here."""
 READS = frozenset(name for name, row in METHODS.items() if row.needs == "read" and row.audits == "" and not row.once)
-"""Methods that change nothing and start no run. As tools, they need no notifications, no cancellation and no task."""
+"""The methods that change nothing and start no run. Such tools need no notifications, no cancellation and no task."""
 _SERVER_INFO = {SERVER_INFO_META_KEY: SERVER}
 _EVENT_HEADERS = [
     (b"cache-control", b"no-cache, no-transform"),
@@ -47,13 +47,15 @@ _PLAIN_ID = re.compile(rb'(?:0|-?[1-9][0-9]{0,14}|"[ !#-\[\]-~]{0,128}")')
 
 
 class Message(NamedTuple):
+    """A message that can be answered without the SDK."""
+
     id: bytes
     """The JSON text of the id."""
     tool: str
-    """The called tool. "" for tools/list."""
+    """The called tool, or "" for tools/list."""
     arguments: dict[str, Scalar]
     is_modern: bool
-    """Whether its protocol version is 2026-07-28 or later."""
+    """Whether the protocol version of the message is 2026-07-28 or later."""
 
 
 class _Client(msgspec.Struct, forbid_unknown_fields=True):
@@ -85,7 +87,7 @@ _message = msgspec.json.Decoder(_Message)
 
 
 async def respond(visit: Visit, scope: Any, headers: Mapping[str, str], body: bytes, send: Any) -> bool:
-    """Answer the message, and return whether this was possible. If not, the SDK must answer it."""
+    """Answer the message if possible. Return False if the SDK has to answer it."""
     if visit.skills or visit.arguments is not None:
         return False
     message = plain_message(scope, headers, body)
@@ -105,6 +107,7 @@ async def respond(visit: Visit, scope: Any, headers: Mapping[str, str], body: by
 
 
 async def _called(visit: Visit, message: Message) -> dict[str, Any]:
+    """Return the result of a tool call, as MCP shows it."""
     params = msgspec.Raw(encode(FOR_MODELS.get(message.tool, {}) | message.arguments))
     answer, error = await perform(visit.core, visit.identity, message.tool, params, visit.key)
     body_room.get().release()
@@ -118,9 +121,10 @@ async def _called(visit: Visit, message: Message) -> dict[str, Any]:
 
 
 def plain_message(scope: Any, headers: Mapping[str, str], body: bytes) -> Message | None:
-    """Return the message if it has nothing unusual, else None.
+    """Return the message if it can be answered without the SDK, else None.
 
-    Escapes like `\\ud800` are left to the SDK, because the two JSON decoders treat lone surrogates differently.
+    Messages with escapes like `\\\\ud800` go to the SDK, because the two JSON decoders treat lone surrogates
+    differently.
     """
     if len(body) > MOST_BYTES or b"\\u" in body or not _are_plain(scope, headers):
         return None
@@ -146,7 +150,7 @@ def plain_message(scope: Any, headers: Mapping[str, str], body: bytes) -> Messag
 
 
 def _are_plain(scope: Any, headers: Mapping[str, str]) -> bool:
-    """Return whether no header is repeated, the server knows each header of MCP, and the client takes both types."""
+    """Return whether no header is repeated, each header of MCP is known, and the client accepts both content types."""
     names = [name for name, _ in scope["headers"]]
     is_known = all(name in _KNOWN for name in names if name.startswith(b"mcp-"))
     accepted = {kind.strip() for kind in headers.get("accept", "").split(",")}
@@ -155,5 +159,5 @@ def _are_plain(scope: Any, headers: Mapping[str, str]) -> bool:
 
 
 def _is_offered(visit: Visit, tool: str) -> bool:
-    """Return whether the message calls no tool, or a tool of this connection that only reads."""
+    """Return whether the message is tools/list, or calls a tool of the connection that only reads."""
     return not tool or (tool in READS and (tool in TOOLS or tool in visit.methods))

@@ -31,7 +31,7 @@ Context = ServerRequestContext[Any, Any]
 SKILLS_EXTENSION = "io.modelcontextprotocol/skills"
 INSTRUCTIONS = "Skillery keeps, finds and runs the skills of an organisation."
 instructions: ContextVar[str] = ContextVar("instructions", default=INSTRUCTIONS)
-"""The instructions for the caller of the current request."""
+"""The instructions for the model of the current caller."""
 TEMPLATES = [
     {
         "uriTemplate": "skill://{+skill}/{+path}",
@@ -74,6 +74,7 @@ class _Server(Server[Any]):
 
 
 def make_server() -> Server[Any]:
+    """Return the server of the SDK, with the handlers of this package."""
     server = _Server(
         SERVER["name"],
         version=SERVER["version"],
@@ -116,6 +117,7 @@ async def _read_resource(context: Context, params: ReadResourceRequestParams) ->
 
 
 async def _complete(context: Context, params: CompleteRequestParams) -> dict[str, Any]:
+    """Return the values for an argument of a template. Raise MCPError if the template or the argument is unknown."""
     templates = [template["uriTemplate"] for template in TEMPLATES]
     if not isinstance(params.ref, ResourceTemplateReference) or params.ref.uri not in templates:
         hint = f"Complete arguments of the templates {' and '.join(templates)}."
@@ -148,7 +150,7 @@ async def _read_directory(context: Context, params: DirectoryParams) -> dict[str
 
 
 async def _answer(context: Context, method: str, **params: str | None) -> dict[str, Any]:
-    """Return the result of a method of MCP_METHODS for the SDK."""
+    """Return the result of a method of MCP_METHODS in the form of the SDK."""
     visit = visit_of(context)
     answer = await answer_of(visit, method, **params)
     if method == "resources/read" and is_large(answer):

@@ -1,6 +1,6 @@
 """The tasks extension of MCP, `io.modelcontextprotocol/tasks` (2026-07-28). A task is a run.
 
-A client that declares the extension gets a task instead of a result if a tool call starts a run that takes long. The
+If a tool call starts a run that takes long, a client that declares the extension gets a task instead of a result. The
 client then polls `tasks/get`, which any server of the database answers.
 """
 
@@ -34,7 +34,7 @@ REQUIRED: dict[str, Any] = {"extensions": {TASKS_EXTENSION: {}}}
 
 
 def declares_tasks(context: Context) -> bool:
-    """Return whether this request declares the extension. Only requests of version 2026-07-28 or later can."""
+    """Return whether the request declares the extension, which only requests of version 2026-07-28 or later can do."""
     declared = context.session.client_capabilities
     extensions = (declared.extensions or {}) if declared is not None else {}
     return context.protocol_version in MODERN_PROTOCOL_VERSIONS and TASKS_EXTENSION in extensions
@@ -54,7 +54,9 @@ def require_tasks(context: Context) -> None:
 
 
 def check_name_header(context: Context, task_id: str) -> None:
-    """Raise MCPError if the header `Mcp-Name` is not the id of the task. Load balancers may route by this header."""
+    """Raise MCPError if the header `Mcp-Name` is not the id of the task, because load balancers route by this
+    header.
+    """
     value = context.request.headers.get(MCP_NAME_HEADER) if context.request is not None else None
     if decode_header_value(value) != task_id:
         message = f"the header Mcp-Name is not the taskId of {context.method}"
@@ -69,7 +71,7 @@ POLL_INTERVAL_MS = 1000
 
 
 def task_of(state: RunState, ttl_ms: int | None) -> dict[str, Any]:
-    """Return a run as a task, without its result."""
+    """Return the `Task` of the specification for a run, without a result."""
     task: dict[str, Any] = {
         "taskId": state.run_id,
         "status": _status(state),
@@ -82,7 +84,7 @@ def task_of(state: RunState, ttl_ms: int | None) -> dict[str, Any]:
 
 
 async def detailed_task(visit: Visit, state: RunState) -> dict[str, Any]:
-    """Return a run as a task, with the result of the tool call if the task is completed."""
+    """Return the `Task` of the specification for a run. A completed task has the result of the tool call."""
     task = task_of(state, visit.terms.ttl_ms)
     if task["status"] != "completed":
         return task
@@ -92,7 +94,7 @@ async def detailed_task(visit: Visit, state: RunState) -> dict[str, Any]:
 
 
 def _status(state: RunState) -> str:
-    """Return the status of the task. A failed run is `completed`: its result has `isError`.
+    """Return the status of a task. A failed run is `completed`, and its result has `isError`.
 
     `failed` is only for calls that end with a JSON-RPC error, and a call that has started a run never does.
     """
@@ -102,7 +104,7 @@ def _status(state: RunState) -> str:
 
 
 def decoded_state(answer: Parts) -> RunState:
-    """Return the state in the answer of the method `tasks/get`."""
+    """Return the state of a run from the JSON result of `tasks/get`."""
     return msgspec.json.decode(b"".join(answer), type=RunState)
 
 
@@ -118,7 +120,7 @@ class UpdateParams(TaskParams):
 
 
 async def get_task(context: Context, params: TaskParams) -> dict[str, Any]:
-    """Return the state of a task, with the result of the tool call if the task is completed."""
+    """Return the state of a task. A completed task has the result of the tool call."""
     _check(context, params)
     visit = visit_of(context)
     state = decoded_state(await answer_of(visit, "tasks/get", task_id=params.task_id))
@@ -126,7 +128,7 @@ async def get_task(context: Context, params: TaskParams) -> dict[str, Any]:
 
 
 async def update_task(context: Context, params: UpdateParams) -> dict[str, Any]:
-    """Acknowledge responses to requests for input. The responses are ignored, because no tool requests input."""
+    """Accept responses to requests for input, and ignore them, because no tool requests input."""
     _check(context, params)
     await answer_of(visit_of(context), "tasks/get", task_id=params.task_id)
     return dict(COMPLETE)
@@ -140,6 +142,7 @@ async def cancel_task(context: Context, params: TaskParams) -> dict[str, Any]:
 
 
 def _check(context: Context, params: TaskParams) -> None:
+    """Raise MCPError if the request does not fulfil the conditions of requests about tasks."""
     require_tasks(context)
     check_name_header(context, params.task_id)
 
@@ -152,7 +155,7 @@ BEGUN = {"queued", "started"}
 
 
 class _Begun(msgspec.Struct):
-    """The members of an answer that tell whether its run has ended."""
+    """The members of a result that say whether its run has ended."""
 
     status: str = ""
     run_id: str | None = None
@@ -163,9 +166,7 @@ _begun = msgspec.json.Decoder(_Begun)
 
 @contextmanager
 def answered_within(context: Context, seconds: float) -> Iterator[None]:
-    """Context manager: if the client supports tasks, and the run of a call in the `with` block takes longer than
-    `seconds`, the call is answered before the run has ended.
-    """
+    """Answer a call in the `with` block after `seconds` with the id of its run, if the client supports tasks."""
     token = answer_within.set(seconds if declares_tasks(context) else None)
     try:
         yield
@@ -176,7 +177,7 @@ def answered_within(context: Context, seconds: float) -> Iterator[None]:
 async def created_task(context: Context, method: str, answer: Parts) -> dict[str, Any] | None:
     """Return the task for a run that has not ended, or None if the answer is a result.
 
-    Without the tasks extension, the answer of a run in the background is a result too.
+    If the client does not declare the tasks extension, the answer for a run in the background is a result.
     """
     if method not in STARTS_RUNS or not declares_tasks(context):
         return None

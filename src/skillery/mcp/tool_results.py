@@ -34,6 +34,7 @@ _with_status = msgspec.json.Decoder(_WithStatus)
 
 
 def tool_result(answer: bytes) -> dict[str, Any]:
+    """Return the result of a tool call from the JSON result of a method."""
     structured = msgspec.json.decode(answer)
     return {
         "content": [{"type": "text", "text": answer.decode()}],
@@ -48,7 +49,7 @@ def is_large(answer: Parts) -> bool:
 
 
 def large_result(visit: Visit, answer: Parts) -> dict[str, Any]:
-    """Return the result of a tool call like `tool_result`, but with placeholders for the large values.
+    """Return the result of a tool call like `tool_result`, with placeholders for the large values.
 
     If the text does not fit into the memory budget, return an error result.
     """
@@ -65,6 +66,7 @@ def large_result(visit: Visit, answer: Parts) -> dict[str, Any]:
 
 
 def is_failed_run(answer: Parts) -> bool:
+    """Return whether the JSON result is the one of a failed run."""
     # The result of a run has one part. Answers with several parts are contents, and joining them would copy them.
     return len(answer) == 1 and is_exactly(_with_status.decode(answer[0]).status, b'"failed"')
 
@@ -83,9 +85,9 @@ def error_result(visit: Visit, error: dict[str, Any]) -> dict[str, Any]:
 
 
 async def with_pictures(visit: Visit, result: dict[str, Any]) -> dict[str, Any]:
-    """Return the result of a tool call with up to 4 small pictures of the run as image content.
+    """Return the result of a tool call, with at most 4 small pictures of the run added as image content.
 
-    Return `result` unchanged if the caller may not read blobs, or if the run wrote no small picture.
+    Return `result` unchanged if the caller may not read blobs, or if the run has written no small picture.
     """
     pictures = Pictures()
     for file in pictures.candidates(result["structuredContent"]) if may_read(visit.identity) else ():
@@ -105,10 +107,9 @@ def may_read(identity: Caller) -> bool:
 
 @cache
 def output_schema(result: type[msgspec.Struct]) -> dict[str, Any]:
-    """Return the JSON Schema of a tool's structured content: the struct `result`, or an error.
+    """Return the JSON Schema for the structured content of a tool: the struct `result`, or an error.
 
-    MCP requires `type: object` at the top. Errors are part of the schema, because some clients check the content of
-    errors too.
+    MCP requires `type: object` at the top. Some clients check the content of errors too, so the schema includes errors.
     """
     alternatives, parts = msgspec.json.schema_components([result, ErrorAnswer], ref_template="#/$defs/{name}")
     return {"type": "object", "anyOf": list(alternatives), "$defs": parts}
@@ -118,25 +119,29 @@ def output_schema(result: type[msgspec.Struct]) -> dict[str, Any]:
 
 
 MOST_TOOLS = 1000
-"""Limit of the number of tools of one skill."""
+"""The maximum number of tools of one skill."""
 MOST_BYTES = 1024 * 1024
-"""Limit of the JSON bytes of all skill tools of a connection. The SDK validates each value on the event loop."""
+"""The maximum size of the JSON of all skill tools of a connection. The SDK validates each value on the event loop."""
 MOST_OF_NAME, MOST_OF_TOOL = 120, 90
-"""Limits of a tool name `skill__tool` in characters, and of the part `tool`. MCP allows 128, and a number may be
-appended.
+"""The maximum number of characters of a tool name `skill__tool`, and of its part `tool`.
+
+MCP allows 128 characters, and a number may be appended.
 """
 _PROPERTY = ("type", "description", "enum")
 
 
 class SkillTool(NamedTuple):
+    """A tool of a skill in a connection that names the skill."""
+
     name: str
-    """Name of the tool in this connection."""
+    """The name of the tool in this connection."""
     skill: str
     tool: str
     description: str
     schema: dict[str, Any]
 
     def shown(self) -> dict[str, Any]:
+        """Return the tool as tools/list shows it."""
         return {"name": self.name, "description": self.description, "inputSchema": self.schema}
 
 
@@ -144,8 +149,8 @@ async def skill_tools(visit: Visit) -> dict[str, SkillTool]:
     """Return the tools of the skills that the connection names, by their MCP names.
 
     The MCP name of a tool is its own name. If two skills have a tool of that name, or a method has that name, the skill
-    is put before it: `text_words__count`. So no tool can replace another one. Raise MCPError if a skill does not exist
-    or the tools are too large.
+    precedes it: `text_words__count`. So no tool can replace another one. Raise MCPError if a skill does not exist or
+    the tools are too large.
     """
     declared: list[tuple[str, dict[str, Any]]] = []
     size = 0
@@ -167,27 +172,26 @@ async def skill_tools(visit: Visit) -> dict[str, SkillTool]:
 
 
 def _with_skill(skill: str, bare: str) -> str:
+    """Return the MCP name of a tool with its skill: `text_words__count`."""
     above, tool = re.sub(r"[.-]", "_", skill), bare[:MOST_OF_TOOL]
     return f"{above[-(MOST_OF_NAME - len(tool)) :]}__{tool}"
 
 
 def _free(name: str, taken: Container[str]) -> str:
-    """Return `name`, or `name` with a number if `name` is in `taken`. The skills `a.b` and `a-b` have the same
-    prefix.
-    """
+    """Return `name`, or `name` with a number if it is in `taken`. The skills `a.b` and `a-b` have the same prefix."""
     numbered = (f"{name}_{number}" for number in itertools.count(2))
     return next(candidate for candidate in itertools.chain([name], numbered) if candidate not in taken)
 
 
 def arguments_of(tool: SkillTool, arguments: msgspec.Raw, more: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the params with which the method call_tool calls `tool`. `more` has the params for its run."""
+    """Return the params with which the method call_tool calls `tool`. `more` are params for the run."""
     return {"name": f"{tool.skill}/{tool.tool}", "args": arguments, **more}
 
 
 def result_of(answer: dict[str, Any]) -> dict[str, Any]:
-    """Return the MCP result for the result of the method call_tool.
+    """Return the MCP result for a result of the method call_tool.
 
-    The text content is the value that the handler returned, and the ids of output blobs, if there are any. The
+    The text content is the value that the handler has returned, and the ids of output blobs, if there are any. The
     structured content is the whole result of call_tool.
     """
     value = answer["result"]
@@ -205,7 +209,7 @@ def _too_many(visit: Visit, size: int) -> MCPError:
 
 
 async def _tools_of(visit: Visit, skill: str) -> bytes:
-    """Return the tools of a skill: the JSON result of the method list_tools. Raise MCPError if list_tools fails."""
+    """Return the JSON result of the method list_tools for a skill. Raise MCPError if list_tools fails."""
     raw = msgspec.Raw(encode({"skill": skill, "limit": MOST_TOOLS}))
     answer, error = await perform(visit.core, visit.identity, "list_tools", raw, None)
     if answer is None:
@@ -217,8 +221,9 @@ async def _tools_of(visit: Visit, skill: str) -> bytes:
 
 
 def _schema(parameters: dict[str, Any]) -> dict[str, Any]:
-    """Return the JSON Schema of a tool's parameters. Skill Tools marks optional parameters, JSON Schema marks
-    required ones.
+    """Return the JSON Schema for the parameters of a tool.
+
+    Skill Tools marks optional parameters, but JSON Schema lists required ones.
     """
     shown = {name: _property(parameter) for name, parameter in parameters.items()}
     required = [name for name, parameter in parameters.items() if parameter.get("optional") is not True]

@@ -44,9 +44,7 @@ from skillery.workspaces.methods import with_workspaces
 Context = ServerRequestContext[Any, Any]
 KEY_IN_META = "skillery/idempotency-key"
 IN_META = {"files": "skillery/files", "workspace": "skillery/workspace"}
-"""Keys in `_meta` of the params for the run of a skill's tool. They are in `_meta` because the arguments belong to
-the tool.
-"""
+"""The keys in `_meta` for params of the run of a skill's tool, because the arguments belong to the tool."""
 
 
 async def list_tools(context: Context, _: PaginatedRequestParams) -> dict[str, Any]:
@@ -54,7 +52,7 @@ async def list_tools(context: Context, _: PaginatedRequestParams) -> dict[str, A
 
 
 async def listed_tools(visit: Visit) -> list[dict[str, Any]]:
-    """Return the tools of the connection as MCP describes them."""
+    """Return the tools of the connection as tools/list shows them."""
     defined = visit.core.environments.named.defined
     methods = _method_tools(defined, tuple(_names(visit)), visit.explains_code, visit.shows_outputs)
     return [*methods, *(skill_tool.shown() for skill_tool in (await skill_tools(visit)).values())]
@@ -65,6 +63,7 @@ async def listed_tools(visit: Visit) -> list[dict[str, Any]]:
 def _method_tools(
     defined: Defined, names: tuple[str, ...], explains_code: bool, shows_outputs: bool
 ) -> tuple[dict[str, Any], ...]:
+    """Return the methods `names` as tools. The result is cached."""
     more = with_workspaces(shown_properties(defined), names)
     explain = explained if explains_code else None
     tools = (tool(name, METHODS[name].params, "mcp", more, explain) for name in names)
@@ -104,6 +103,7 @@ async def call_tool(context: Context, request: CallToolRequestParams) -> dict[st
 
 
 def _arguments(visit: Visit, params: CallToolRequestParams) -> msgspec.Raw:
+    """Return the arguments of the call as JSON, with the defaults for models."""
     if visit.arguments is not None:
         return visit.arguments
     return msgspec.Raw(encoded(FOR_MODELS.get(params.name, {}) | (params.arguments or {})))
@@ -112,9 +112,10 @@ def _arguments(visit: Visit, params: CallToolRequestParams) -> msgspec.Raw:
 async def _call(
     context: Context, request: CallToolRequestParams, method: str, params: msgspec.Raw
 ) -> tuple[Parts | None, dict[str, Any]]:
+    """Call a method while the client can cancel it and gets progress. Return the results of `perform`."""
     visit = visit_of(context)
-    values = (request.meta or {}).get(KEY_IN_META)
-    key = values if isinstance(values, str) else visit.key
+    key_in_meta = (request.meta or {}).get(KEY_IN_META)
+    key = key_in_meta if isinstance(key_in_meta, str) else visit.key
     visit.arguments = None
     runs: list[str] = []
     # Other methods have runs too: those of the examples of a new version, for instance.
@@ -127,6 +128,7 @@ async def _call(
 
 
 def _names(visit: Visit) -> list[str]:
+    """Return the methods that the connection has as tools."""
     return [name for name in METHODS if name in TOOLS or name in visit.methods]
 
 
@@ -142,11 +144,10 @@ def _unknown(name: str, there: list[str]) -> MCPError:
 
 @asynccontextmanager
 async def _taken_back(context: Context, visit: Visit, runs: list[str]) -> AsyncIterator[None]:
-    """Context manager: if the client cancels the call, cancel the runs that were started in the `with` block. Their ids
-    are added to `runs`.
+    """Cancel the runs that were started in the `with` block if the client cancels the call.
 
-    Clients of protocol versions since 2026-07-28 cancel by closing the response. Older clients send a notification. If
-    an older client disconnects, nothing is cancelled.
+    The block appends the ids of its runs to `runs`. Clients of protocol versions since 2026-07-28 cancel by closing the
+    response. Older clients send a notification. If an older client disconnects, nothing is cancelled.
     """
     token = begun_runs.set(runs)
     call: CallKey | None = None
