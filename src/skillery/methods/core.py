@@ -43,7 +43,7 @@ from skillery.workspaces.methods import Workspaces
 
 @dataclass(frozen=True)
 class Core:
-    """The parts of the core that methods use. A method and an endpoint get only the part that they need."""
+    """The parts of the server that methods use. A method and an endpoint get only the part that they need."""
 
     guide: Guide
     registry: Registry
@@ -81,5 +81,5 @@ class Core:
 
     @cached_property
     def parts(self) -> dict[type, Any]:
-        """The parts by type. A method names the type of its part in its first annotation."""
+        """The parts by type. The first annotation of a method's function is the type of its part."""
         return {type(part): part for part in (self, *vars(self).values())}

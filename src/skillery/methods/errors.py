@@ -1,5 +1,6 @@
-"""The JSON-RPC code and the HTTP status of each kind of error. Only this module assigns them, and says which errors the
-audit trail records as refusals.
+"""The JSON-RPC code and the HTTP status of each kind of error. Only this module assigns them.
+
+It also says which errors the audit trail records as refusals, and explains invalid params.
 """
 
 from __future__ import annotations
@@ -56,12 +57,14 @@ CODES: dict[type[SkilleryError], tuple[int, int]] = {
 
 
 def codes_of(error: Exception) -> tuple[int, int]:
+    """Return the JSON-RPC code and the HTTP status of an error. Unexpected errors are internal errors."""
     return next((codes for kind, codes in CODES.items() if isinstance(error, kind)), (INTERNAL_ERROR, 500))
 
 
 def error_object(error: SkilleryError) -> dict[str, Any]:
-    """Return the error object of an answer. Its members are code, message and data: the type, a hint and further
-    fields of the error.
+    """Return the error object of an answer: code, message and data.
+
+    The data has the type, a hint, and further fields of the error.
     """
     data = {"type": error.type, **({"hint": error.hint} if error.hint else {}), **error.data}
     code = codes_of(error)[0]
@@ -69,13 +72,12 @@ def error_object(error: SkilleryError) -> dict[str, Any]:
 
 
 def plain_error(code: int, message: str, kind: str, hint: str | None = None) -> dict[str, Any]:
+    """Return an error object. `kind` is the type of the error."""
     return {"code": code, "message": message, "data": {"type": kind, **({"hint": hint} if hint else {})}}
 
 
 def unexpected(error: BaseException) -> dict[str, Any]:
-    """Log an unexpected exception, and return the error object for the client. The error object does not contain the
-    exception.
-    """
+    """Log an unexpected exception. Return the error object for the client, which says nothing about the exception."""
     log.error("unexpected %s", type(error).__name__, exc_info=error)
     shown = plain_error(
         INTERNAL_ERROR,
@@ -87,9 +89,7 @@ def unexpected(error: BaseException) -> dict[str, Any]:
 
 
 def _traceable(data: dict[str, Any]) -> dict[str, Any]:
-    """Return the data of an error object with the id of the current request. An admin finds the request in the log
-    by this id.
-    """
+    """Return the data of an error object with the id of the current request, by which an admin finds it in the log."""
     request_id = current_id()
     return data | {"request_id": request_id} if request_id else data
 
@@ -102,13 +102,11 @@ def encode(value: Any) -> bytes:
 
 
 OF_CHANGES = (NotAllowed, NotFound, Conflict, Refused)
-"""Errors that count as the refusal of a change. Errors of malformed, too large or too frequent calls do not count."""
+"""Errors that count as a refused change. Errors of malformed, too large or too frequent calls do not count."""
 MOST_BYTES = 256 * 1024
-"""Limit of the bytes of params that are searched for a subject."""
+"""Params over this size are not searched for the subject of a call."""
 OTHERWISE_NAMED_BY = ("name", "run_id", "blob_id")
-"""Params that name the subject of a call if the method does not say which param does. The first present param
-counts.
-"""
+"""If a method does not say which param is the subject, the first one of these is."""
 _WHAT_FOLLOWS_AN_ID = re.compile(rf"({PREFIX}[0-9A-Za-z]{{0,12}})\w{{16,}}")
 _names = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _text = msgspec.json.Decoder(str)
@@ -117,18 +115,17 @@ _text = msgspec.json.Decoder(str)
 def is_refusal(error: SkilleryError, audits: str | None) -> bool:
     """Return whether the audit trail records the error of a call.
 
-    `audits` is `Method.audits`. If `audits` is "" (a method without audited changes), only NotAllowed is recorded.
-    Otherwise, NotFound, Conflict and Refused are recorded too.
+    `audits` is `Method.audits`. If it is "" (a method without audited changes), only NotAllowed is recorded, else
+    NotFound, Conflict and Refused too.
     """
     return isinstance(error, OF_CHANGES if audits != "" else NotAllowed)
 
 
 def subject_of(params: bytes | msgspec.Raw, named_by: str) -> str:
-    """Return the subject of a call for the audit trail: `name@version`, `name`, an id, or "" if the params name no
-    subject.
+    """Return the subject of a call for the audit trail: `name@version`, `name`, an id, or "" if it has none.
 
-    `named_by` is the param that names the subject, or "". Of a URL, the subject is the origin. The secret part of
-    anything that looks like a token is removed, because callers may pass a whole token in place of its id.
+    `named_by` is the param that names the subject, or "". The subject of a URL is its origin. The secret part of a text
+    that looks like a token is removed, because callers may pass a whole token in place of its id.
     """
     subject = _subject(params, named_by) if len(params) <= MOST_BYTES else ""
     return _WHAT_FOLLOWS_AN_ID.sub(r"\1", subject)
@@ -163,16 +160,16 @@ def _text_of(values: dict[str, msgspec.Raw], key: str) -> str:
 
 _MISSING = re.compile(r"missing required field `(\w+)`")
 MOST_SHOWN = 40
-"""Limit of the bytes of a value that an error message repeats."""
+"""A value with more bytes is not repeated in an error message."""
 _STEP = re.compile(r"\w+|\[\d+\]")
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 
 
 @cache
 def known_params(params: type[Params]) -> msgspec.json.Decoder[Any]:
-    """Return a decoder that decodes only the top level: each known parameter as raw JSON.
+    """Return a decoder for the top level of params: each known param as raw JSON.
 
-    The decoder raises ValidationError at the first unknown parameter, because a body may contain a million of them.
+    The decoder raises ValidationError at the first unknown param, because a body may contain a million of them.
     """
     fields = [
         (field.encode_name, msgspec.Raw | msgspec.UnsetType, msgspec.UNSET) for field in msgspec.structs.fields(params)
@@ -181,7 +178,9 @@ def known_params(params: type[Params]) -> msgspec.json.Decoder[Any]:
 
 
 def changed(params: Params) -> dict[str, Any]:
-    """Return the params that differ from their defaults: a default such as "" may be outside the bounds of a param."""
+    """Return the params that differ from their defaults. A default such as "" may be outside the bounds of its
+    param.
+    """
     defaults = _defaults(type(params))
     return {name: value for name in defaults if (value := getattr(params, name)) != defaults[name]}
 
@@ -195,10 +194,10 @@ def _defaults(params: type[Params]) -> dict[str, Any]:
 
 
 def explain(error: Exception, params: type[Params], text: msgspec.Raw) -> InvalidParams:
-    """Return the error for params that the decoder refused with `error`.
+    """Return the error for params that the decoder has refused with `error`.
 
-    The error names the parameter, its type, and its value if the value is short. For an unknown parameter, the error
-    suggests the most similar known parameter.
+    The message names the param, its type, and its value if the value is short. For an unknown param, the hint suggests
+    the most similar known one.
     """
     known = [field.encode_name for field, _ in annotated_params(params)]
     try:
@@ -211,17 +210,17 @@ def explain(error: Exception, params: type[Params], text: msgspec.Raw) -> Invali
                 hint=f"The params are {', '.join(known)}." if known else "The method has no params.",
             )
         return _unknown(unknown[1], known)
-    reason, _, where = str(error).partition(" - at `$")
-    where = where.removesuffix("`").lstrip(".")
+    reason, _, param_path = str(error).partition(" - at `$")
+    param_path = param_path.removesuffix("`").lstrip(".")
     missing = _MISSING.search(reason)
     if missing:
-        path = f"{where}.{missing[1]}" if where else missing[1]
+        path = f"{param_path}.{missing[1]}" if param_path else missing[1]
         return InvalidParams(f"the parameter '{path}' is missing", hint=_takes(params, path), param=path)
-    value = values.get(where, msgspec.UNSET)
+    value = values.get(param_path, msgspec.UNSET)
     value = b"" if value is msgspec.UNSET or len(value) > MOST_SHOWN else bytes(value)
     shown = f"{value.decode()}, which is not valid" if value else "not valid"
-    message = f"the parameter '{where}' is {shown}: {reason[:1].lower()}{reason[1:]}"
-    return InvalidParams(message, hint=_takes(params, where), param=where)
+    message = f"the parameter '{param_path}' is {shown}: {reason[:1].lower()}{reason[1:]}"
+    return InvalidParams(message, hint=_takes(params, param_path), param=param_path)
 
 
 def _unknown(key: str, known: list[str]) -> InvalidParams:
@@ -239,9 +238,7 @@ def _unknown(key: str, known: list[str]) -> InvalidParams:
 
 
 def _takes(params: type[Params], path: str) -> str:
-    """Return a sentence about the valid values of the parameter at `path`, for example `limit` or
-    `files[0].encoding`.
-    """
+    """Return a sentence about the valid values of the param at `path`, for example `limit` or `files[0].encoding`."""
     schema = schema_of(params, path)
     if "properties" in schema:
         return f"'{path}' takes {', '.join(schema['properties'])}."
@@ -256,16 +253,14 @@ def _takes(params: type[Params], path: str) -> str:
 
 
 def schema_of(params: type[Params], path: str) -> dict[str, Any]:
-    """Return the JSON Schema of the parameter at `path`. If it has no schema, return the schema of its nearest
-    parent.
-    """
+    """Return the JSON Schema of the param at `path`, or of its nearest parent that has a schema."""
     schemas = _schemas(params)
     schema: dict[str, Any] = schemas[params.__name__]
     for step in _STEP.findall(path):
-        below = schema.get("items") if step.startswith("[") else schema.get("properties", {}).get(step)
-        if below is None:
+        child_schema = schema.get("items") if step.startswith("[") else schema.get("properties", {}).get(step)
+        if child_schema is None:
             break
-        schema = schemas[below["$ref"].rpartition("/")[2]] if "$ref" in below else below
+        schema = schemas[child_schema["$ref"].rpartition("/")[2]] if "$ref" in child_schema else child_schema
     return schema
 
 
@@ -276,17 +271,17 @@ def _schemas(params: type[Params]) -> dict[str, Any]:
 
 
 REDUCED = frozenset({"limit", "max_bytes", "wait_ms"})
-"""Integer params whose values over the maximum are reduced to the maximum."""
+"""Integer params. A value over the maximum of one is reduced to the maximum."""
 NULL = b"null"
 BIG_PARAMS = 64 * 1024
 RawParams = msgspec.Raw | msgspec.UnsetType
 
 
 def decode_params(method: Method, raw: RawParams) -> Any:
-    """Return the struct of the params. Raise InvalidParams if the params are not valid.
+    """Return the struct of the params. Raise InvalidParams if the params are invalid.
 
-    The error names the parameter, and for an unknown parameter also the most similar known one. An empty array counts
-    as no params.
+    The error names the param, and for an unknown param also the most similar known one. An empty array counts as no
+    params.
     """
     text = msgspec.Raw(b"{}") if raw is msgspec.UNSET or is_exactly(raw, NULL) or _is_empty_array(raw) else raw
     if bytes(memoryview(text)[:1]) == b"[":
@@ -309,26 +304,28 @@ def _is_empty_array(text: msgspec.Raw) -> bool:
 
 
 def _mended(params: type[Params], text: msgspec.Raw) -> msgspec.Raw:
-    """Return the params in the form that the decoder accepts. Unknown params raise ValidationError.
+    """Return the params with small deviations corrected. Raise ValidationError if a param is unknown.
 
     A member that is null counts as omitted. A float without a fraction is an integer, as in JSON Schema. Values over
     the maximum of `limit`, `max_bytes` and `wait_ms` are reduced to the maximum.
     """
     values = msgspec.structs.asdict(known_params(params).decode(text))
-    kept = {name: value for name, value in values.items() if value is not msgspec.UNSET and not is_exactly(value, NULL)}
+    present = {
+        name: value for name, value in values.items() if value is not msgspec.UNSET and not is_exactly(value, NULL)
+    }
     for name, most in _integers(params).items():
-        if name in kept and len(kept[name]) <= MOST_SHOWN:
-            number = msgspec.json.decode(kept[name])
+        if name in present and len(present[name]) <= MOST_SHOWN:
+            number = msgspec.json.decode(present[name])
             if isinstance(number, float) and number.is_integer():
                 number = int(number)
             if isinstance(number, int) and not isinstance(number, bool):
-                kept[name] = number if most is None else min(number, most)
-    return msgspec.Raw(encode(kept))
+                present[name] = number if most is None else min(number, most)
+    return msgspec.Raw(encode(present))
 
 
 @cache
 def _integers(params: type[Params]) -> dict[str, int | None]:
-    """Return the names of the integer params, with the maximum to which a greater value is reduced, or None."""
+    """Return the maximum of each integer param in REDUCED, and None for other integer params, by name."""
     schemas = {name: schema_of(params, name) for name in params.__struct_encode_fields__}
     return {
         name: schema.get("maximum") if name in REDUCED else None

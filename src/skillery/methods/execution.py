@@ -1,4 +1,6 @@
-"""Execute a method: check the scope, decode the params, call the function, encode the result, and record refusals."""
+"""The execution of a method: check the scope, decode the params, call the function, encode the result, record
+refusals.
+"""
 
 from __future__ import annotations
 
@@ -41,9 +43,9 @@ from skillery.methods.table import METHODS, TOOLS
 
 UNKNOWN = "unknown"
 SHOWN_METHODS = 9
-"""Number of methods that the error of an unknown method names: those of the Skills Protocol."""
+"""The number of methods that the error for an unknown method names: those of the Skills Protocol."""
 Caller = Identity | Unavailable
-"""An Identity, or the error Unavailable if the caller cannot be authenticated because the database is unavailable."""
+"""The identity of the caller, or the error Unavailable if the database cannot authenticate the caller now."""
 Parts = Sequence[bytes | memoryview]
 """The parts of a JSON text, in order."""
 
@@ -56,7 +58,7 @@ async def perform(
     key: str | None,
     methods: Mapping[str, Method] = METHODS,
 ) -> tuple[Parts | None, dict[str, Any]]:
-    """Call a method. Return the result as JSON and {}. If the call fails, return None and an error object.
+    """Call a method. Return its result as JSON and {}. If the call fails, return None and an error object.
 
     If `key` is given, a method that honours idempotency keys is executed at most once for this key. The bytes of the
     result are counted in `answer_room`.
@@ -75,7 +77,9 @@ async def perform(
 
 
 async def execute(core: Core, identity: Caller, call: Handler, params: Params, key: str | None) -> Any:
-    """Call a method of METHODS by its function, with the `key` of `perform`. Return its result. Raise its errors."""
+    """Call a method of METHODS by its function. Return its result. Raise its errors. `key` is an idempotency key or
+    None.
+    """
     name = call.__name__
     with _recorded(name):
         # msgspec checks the bounds of params only while it decodes them.
@@ -88,10 +92,11 @@ async def execute(core: Core, identity: Caller, call: Handler, params: Params, k
 
 @contextmanager
 def _recorded(name: str) -> Iterator[None]:
-    """Context manager for a call: add it to the metrics and the trace of the request. If the call fails, release the
-    bytes that are reserved for its result.
+    """Add the call in the `with` block to the metrics and the trace of the request.
+
+    If the call fails, release the bytes that are reserved for its result.
     """
-    begun, code = time.perf_counter(), None
+    started_at, code = time.perf_counter(), None
     request = current.get()
     if request is not None:
         request.method = name
@@ -108,7 +113,7 @@ def _recorded(name: str) -> Iterator[None]:
                 raise
     finally:
         if request is not None and code is not None:  # None: the call is cancelled
-            request.calls.append((name, code, time.perf_counter() - begun))
+            request.calls.append((name, code, time.perf_counter() - started_at))
 
 
 def _kept(result: Any) -> Parts:
@@ -119,13 +124,15 @@ def _kept(result: Any) -> Parts:
 
 
 def encoded_parts(result: Any) -> Parts:
-    """Return a result as JSON. A result that is JSON already is not copied."""
+    """Return a result as JSON, in parts. A result that is JSON already is not copied."""
     if not isinstance(result, Json):
         return [encode(result)]
     return result.text if isinstance(result.text, JsonPieces) else [memoryview(result.text)]
 
 
 class _Unknown(Exception):
+    """Raised for an unknown method. `error` is the error object."""
+
     def __init__(self, error: dict[str, Any]) -> None:
         self.error = error
 
@@ -138,6 +145,7 @@ async def _call_method(
     key: str | None,
     methods: Mapping[str, Method],
 ) -> Any:
+    """Return the result of a method. Raise its errors, _Unknown, or Unavailable if the caller is that error."""
     if isinstance(identity, Unavailable):
         raise identity
     method = methods.get(name)
@@ -169,6 +177,8 @@ def _note_refusal(core: Core, identity: Identity, action: str, subject: str, err
 
 
 async def _call_once(core: Core, identity: Identity, name: str, method: Method, params: Any, key: str) -> Json[Any]:
+    """Call a method at most once for an idempotency key. Return its first result."""
+
     async def work() -> bytes:
         return b"".join(encoded_parts(await method.call(core.parts[method.part], identity, params)))
 
@@ -177,8 +187,9 @@ async def _call_once(core: Core, identity: Identity, name: str, method: Method, 
 
 
 async def _digest_of(method: str, params: Any) -> str:
-    """Return the digest of a call, by which a repeated call is recognised. The formatting of the JSON and explicit
-    defaults do not matter.
+    """Return the digest of a call, by which a repeated call is recognised.
+
+    The format of the JSON and explicit defaults do not change the digest.
     """
     text = encode(params)
     if len(text) > BIG_TEXT:
