@@ -1,4 +1,4 @@
-"""`/git/_all.git`, `/git/{namespace}.git` and `/git/n/{skill}.git`: repositories over smart HTTP, for reading."""
+"""`/git/_all.git`, `/git/{namespace}.git` and `/git/n/{skill}.git`: read-only repositories over smart HTTP."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ MOST_CHARACTERS = 16_384
 
 
 def with_bearer(headers: dict[str, str]) -> dict[str, str]:
-    """Return the headers with the password of Basic as a Bearer token. The user name is ignored.
+    """Return the headers with the password of Basic credentials as a Bearer token. The user name is ignored.
 
-    Other credentials, and credentials that cannot be read, stay as they are: the authenticator refuses them.
+    Other credentials, and credentials that cannot be decoded, are not changed, so the authenticator refuses them.
     """
     scheme, _, encoded = headers.get("authorization", "").partition(" ")
     if scheme.lower() != "basic" or len(encoded) > MOST_CHARACTERS:
@@ -49,7 +49,7 @@ def with_bearer(headers: dict[str, str]) -> dict[str, str]:
 
 
 def challenged(refusal: HttpRefusal) -> list[tuple[str, str]]:
-    """Return the headers of a refusal. A 401 also asks for Basic: git knows no other challenge."""
+    """Return the headers of a refusal. A 401 also asks for Basic, because Git knows no other challenge."""
     if refusal.status != UNAUTHORIZED:
         return refusal.headers
     return [("www-authenticate", f'Basic realm="{REALM}", charset="UTF-8"'), *refusal.headers]
@@ -62,20 +62,21 @@ RESULT = f"application/x-{UPLOAD_PACK}-result"
 ADVERTISEMENT = f"application/x-{UPLOAD_PACK}-advertisement"
 TEXT = "text/plain; charset=utf-8"
 MOST_BODY = 4 * 1024 * 1024
-"""Most bytes of a request, also when it is unpacked. A client of a partial clone wants 80,000 objects with them."""
+"""The maximum size of a request, packed or unpacked. A partial clone may name 80,000 objects."""
 MEMORY_OF_ANSWER = 512 * 1024
+"""The bytes of the memory budget that one pack takes while it is sent."""
 NO_CACHE = [("cache-control", "no-cache, private"), ("vary", "authorization, git-protocol")]
 
 
 class GitParts(NamedTuple):
-    """The parts of the server that the endpoint uses."""
+    """The parts of the server that the endpoint for Git uses."""
 
     gate: Gate
     repositories: Repositories
 
 
 class _Request(NamedTuple):
-    """A request by its address: a repository, and the part of the protocol. `service` is for `info/refs`."""
+    """A request: the repository in its address, the HTTP method, and the operation of the Git protocol."""
 
     repository: RepositoryAddress
     verb: str
@@ -91,6 +92,7 @@ def git_routes(parts: GitParts) -> list[Route]:
 
 
 async def _answer(parts: GitParts, scope: Any, receive: Any, send: Any, headers: dict[str, str]) -> None:
+    """Answer a request of a Git client. Raise HttpRefusal 401 for callers without credentials."""
     # Before anything else: callers without credentials learn nothing, and git asks for credentials only after a 401.
     # So public skills need credentials too.
     identity = await parts.gate.admit_reader(scope, with_bearer(headers), or_anonymous=True)
@@ -109,6 +111,7 @@ async def _answer(parts: GitParts, scope: Any, receive: Any, send: Any, headers:
 
 
 async def _advertise(parts: GitParts, identity: Identity, request: _Request, send: Any, version: int) -> None:
+    """Send what the server can do, and for protocols v0 and v1 all branches and tags."""
     state = await parts.repositories.find(identity, request.repository)
     if version == 2:
         body = advertise_v2()
@@ -122,6 +125,7 @@ async def _advertise(parts: GitParts, identity: Identity, request: _Request, sen
 async def _upload(
     parts: GitParts, identity: Identity, request: _Request, receive: Any, send: Any, headers: dict[str, str]
 ) -> None:
+    """Answer a request for branches or objects."""
     kind = headers.get("content-type", "")
     # A browser sends this type to another origin only after a preflight request, which this server does not answer.
     if kind.partition(";")[0].strip().lower() != REQUEST:
@@ -135,13 +139,13 @@ async def _upload(
         return
     # The caller may see other skills than before: each request finds the state again.
     state = await parts.repositories.find(identity, request.repository)
-    if wanted is None:
+    if git_request is None:
         await send_bytes(send, 200, b"", RESULT, NO_CACHE)
         return
     opened = await parts.repositories.open(state)
     try:
-        if isinstance(wanted, ListRefs):
-            await send_bytes(send, 200, list_refs(opened.table, wanted), RESULT, NO_CACHE)
+        if isinstance(git_request, ListRefs):
+            await send_bytes(send, 200, list_refs(opened.table, git_request), RESULT, NO_CACHE)
         else:
             await _send_objects(send, opened, wanted, version)
     finally:
@@ -149,13 +153,17 @@ async def _upload(
 
 
 def _parsed(body: bytes, headers: Mapping[str, str], version: int) -> Fetch | ListRefs | None:
-    """Return the request in a body. Raise MalformedRequest, and HttpRefusal 413 if the unpacked body is too large."""
+    """Return the request in a body, or None if it asks for nothing.
+
+    Raise MalformedRequest, or HttpRefusal 413 if the unpacked body is too large.
+    """
     if headers.get("content-encoding", "").strip().lower() in ("gzip", "x-gzip"):
         body = _unpacked(body)
     return parse_v2(body) if version == 2 else parse_v0(body)
 
 
 def _unpacked(body: bytes) -> bytes:
+    """Return the body without its gzip compression. Raise MalformedRequest or HttpRefusal 413."""
     unpacking = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
     try:
         unpacked = unpacking.decompress(body, MOST_BODY + 1)
@@ -182,7 +190,7 @@ async def _send_objects(send: Any, opened: OpenRepository, wanted: Fetch, versio
 
 
 def _request_of(scope: Any) -> _Request:
-    """Return the repository and the operation of an address. Raise HttpRefusal 404 if it is not an address of git."""
+    """Return the repository and the operation in an address. Raise HttpRefusal 404 for other addresses."""
     _, *parts = segments_of(scope, 3, more=True)
     is_skill = parts[0] == "n" and len(parts) > 2
     name, *rest = parts[1:] if is_skill else parts
@@ -210,7 +218,7 @@ def _repository(name: str, is_skill: bool) -> RepositoryAddress:
 
 
 def _version(headers: Mapping[str, str]) -> int:
-    """Return the version of the protocol that a client asks for with `Git-Protocol`."""
+    """Return the protocol version that the client requests with the header Git-Protocol: 0, 1 or 2."""
     options = headers.get("git-protocol", "")[:256].split(":")
     return 2 if "version=2" in options else 1 if "version=1" in options else 0
 
@@ -225,7 +233,7 @@ def _refusal(status: int, kind: str, message: str, hint: str) -> HttpRefusal:
 
 
 async def _refuse(scope: Any, send: Any, _headers: dict[str, str], refusal: HttpRefusal) -> None:
-    """Answer a refusal as text, because git shows nothing else to its user."""
+    """Send a refusal as text, because Git shows only text to its user."""
     error = refusal.error
     text = "\n".join(part for part in (error["message"], error["data"].get("hint")) if part)
     body = b"" if scope["method"] == "HEAD" else f"{text}\n".encode()

@@ -1,4 +1,4 @@
-"""Requests to `git-upload-pack`, of the protocols v0, v1 (gitprotocol-pack) and v2 (gitprotocol-v2)."""
+"""Requests to `git-upload-pack`, in protocol v0 or v1 (gitprotocol-pack) or v2 (gitprotocol-v2)."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from skillery.git_views import Depth, Filter, Selection
 
 
 MOST_LINES = 65_536
-"""Most lines of a request. A client sends one for each branch, tag and commit that it names."""
+"""The maximum number of lines of a request. A client sends a line for each branch, tag and commit that it names."""
 _LENGTH = re.compile(rb"[0-9a-fA-F]{4}")
 
 
 class Mark(Enum):
-    """A line without a text."""
+    """A special pkt-line without text."""
 
     FLUSH = b"0000"
     DELIMITER = b"0001"
@@ -26,23 +26,23 @@ class Mark(Enum):
 
 
 class MalformedRequest(Exception):
-    """Raised for a request that breaks the protocol. The argument is the reason, for the user of the client."""
+    """Raised if a request breaks the protocol. The argument is the reason, which Git shows to its user."""
 
 
 def pkt(text: str | bytes) -> bytes:
-    """Return a line."""
+    """Return `text` as a pkt-line."""
     data = text.encode() if isinstance(text, str) else text
     return b"%04x%b" % (len(data) + 4, data)
 
 
 def read_lines(body: bytes) -> Iterator[bytes | Mark]:
-    """Yield the texts of the lines, without the newline at their end. Raise MalformedRequest."""
-    at = count = 0
-    while at < len(body):
+    """Yield the texts of the pkt-lines, without the newline at their end. Raise MalformedRequest."""
+    position = count = 0
+    while position < len(body):
         count += 1
         if count > MOST_LINES:
             raise MalformedRequest(f"a request has at most {MOST_LINES} lines")
-        digits = body[at : at + 4]
+        digits = body[position : position + 4]
         if not _LENGTH.fullmatch(digits):
             raise MalformedRequest("a line does not begin with its length")
         length = int(digits, 16)
@@ -51,12 +51,12 @@ def read_lines(body: bytes) -> Iterator[bytes | Mark]:
                 yield Mark(digits)
             except ValueError:
                 raise MalformedRequest("a line is too short") from None
-            at += 4
+            position += 4
             continue
-        if at + length > len(body):
+        if position + length > len(body):
             raise MalformedRequest("the last line is cut off")
-        yield body[at + 4 : at + length].removesuffix(b"\n")
-        at += length
+        yield body[position + 4 : position + length].removesuffix(b"\n")
+        position += length
 
 
 _ID = re.compile(rb"[0-9a-f]{40}")
@@ -74,21 +74,21 @@ class Fetch(NamedTuple):
     is_done: bool
     """Whether the client has sent all commits that it has."""
     has_round: bool = False
-    """v0: whether the client has sent commits that it has, and waits for an answer to them."""
+    """Only v0: whether the client has sent some commits that it has, and waits for an answer to them."""
     capabilities: frozenset[str] = frozenset()
-    """v0: what the client uses."""
+    """Only v0: the capabilities that the client uses."""
 
 
 class ListRefs(NamedTuple):
-    """A request of v2 for branches and tags."""
+    """A v2 request for branches and tags."""
 
     symrefs: bool
     prefixes: tuple[str, ...]
-    """Only names with one of these prefixes. Empty: all names."""
+    """Only names with one of these prefixes are listed. () lists all names."""
 
 
 class _Fields:
-    """The fields of a request for objects, as they are read."""
+    """The fields of a request for objects, filled line by line."""
 
     def __init__(self) -> None:
         self.wants: list[str] = []
@@ -102,7 +102,9 @@ class _Fields:
         self.is_done = False
 
     def take(self, line: bytes) -> bool:
-        """Read a line. Return False if it is not a field of a request for objects. Raise MalformedRequest."""
+        """Read a line into the fields. Return False if it is no field of a request for objects. Raise
+        MalformedRequest.
+        """
         word, _, rest = line.partition(b" ")
         match word:
             case b"want":
@@ -131,12 +133,13 @@ class _Fields:
         return True
 
     def selection(self) -> Selection:
+        """Return the fields as a Selection."""
         depth = Depth(self.commits, self.is_relative, self.since, tuple(dict.fromkeys(self.without)))
         return Selection(self.wants, self.haves, self.shallow, depth, self.filter)
 
 
 def parse_v2(body: bytes) -> Fetch | ListRefs | None:
-    """Return the request, or None if the body has no command. Raise MalformedRequest."""
+    """Return the v2 request in a body, or None if it has no command. Raise MalformedRequest."""
     lines = read_lines(body)
     command = b""
     end = Mark.FLUSH
@@ -160,7 +163,7 @@ def parse_v2(body: bytes) -> Fetch | ListRefs | None:
 
 
 def parse_v0(body: bytes) -> Fetch | None:
-    """Return the request, or None if the client wants nothing. Raise MalformedRequest."""
+    """Return the v0 or v1 request in a body, or None if the client wants nothing. Raise MalformedRequest."""
     lines = read_lines(body)
     fields = _Fields()
     capabilities: frozenset[str] = frozenset()
@@ -190,7 +193,7 @@ def parse_v0(body: bytes) -> Fetch | None:
 
 
 def parse_filter(text: str) -> Filter:
-    """Return the filter of a partial clone. Raise MalformedRequest, with the text, if this server does not know it."""
+    """Return the filter of a partial clone. Raise MalformedRequest if this server does not know it."""
     if text == "blob:none":
         return Filter(blobs_over=0)
     if text == "tree:0":

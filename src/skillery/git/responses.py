@@ -21,13 +21,13 @@ PACK_BAND = b"\x01"
 
 
 def advertise_v2() -> bytes:
-    """Return what this server can do in v2. The client asks for branches in its next request."""
+    """Return the capabilities of this server in v2. The client asks for branches in its next request."""
     lines = ("version 2", AGENT, "ls-refs", "fetch=shallow filter", "object-format=sha1")
     return b"".join(pkt(f"{line}\n") for line in lines) + FLUSH
 
 
 def advertise_v0(table: ObjectTable, version: int) -> bytes:
-    """Return all branches and tags, for v0 and v1."""
+    """Return the capabilities of this server and all branches and tags, for v0 and v1."""
     symref = f" symref=HEAD:{table.head}" if table.head else ""
     capabilities = f"{V0_CAPABILITIES}{symref} {AGENT}"
     refs = list(_refs(table)) or [("capabilities^{}", NO_ID)]
@@ -40,7 +40,7 @@ def advertise_v0(table: ObjectTable, version: int) -> bytes:
 
 
 def list_refs(table: ObjectTable, refs: ListRefs) -> bytes:
-    """Return the branches and tags that a request of v2 asks for."""
+    """Return the branches and tags that a v2 request asks for."""
     lines = []
     for name, sha in _refs(table):
         if not refs.prefixes or name.startswith(refs.prefixes):
@@ -50,12 +50,12 @@ def list_refs(table: ObjectTable, refs: ListRefs) -> bytes:
 
 
 def refuse(reason: str) -> bytes:
-    """Return a line that makes git print the reason and end."""
+    """Return a line that makes Git print the reason and exit."""
     return pkt(f"ERR {reason}\n")
 
 
 def fetch_v2(opened: OpenRepository, request: Fetch) -> Iterator[bytes]:
-    """Yield the response to a request for objects. Blocking. Raise MalformedRequest before the first piece."""
+    """Yield the response to a v2 request for objects. Raise MalformedRequest before the first piece. Blocking."""
     selection = request.selection
     if not selection.wants:
         yield FLUSH
@@ -75,7 +75,7 @@ def fetch_v2(opened: OpenRepository, request: Fetch) -> Iterator[bytes]:
 
 
 def fetch_v0(opened: OpenRepository, request: Fetch) -> Iterator[bytes]:
-    """Yield the response to a request for objects. Blocking. Raise MalformedRequest before the first piece."""
+    """Yield the response to a v0 or v1 request for objects. Raise MalformedRequest before the first piece. Blocking."""
     selected = _select(opened, request)
     if request.selection.depth.is_limited:
         yield b"".join(_boundary(selected)) + FLUSH
@@ -98,6 +98,7 @@ def fetch_v0(opened: OpenRepository, request: Fetch) -> Iterator[bytes]:
 
 
 def _end_of_round(known: Sequence[str], is_detailed: bool) -> Iterator[bytes]:
+    """Yield the end of an answer that sends no pack yet. `known` are the commits that both sides have."""
     if known and is_detailed:
         yield pkt(f"ACK {known[-1]} ready\n")
     if is_detailed or not known:
@@ -105,6 +106,7 @@ def _end_of_round(known: Sequence[str], is_detailed: bool) -> Iterator[bytes]:
 
 
 def _select(opened: OpenRepository, request: Fetch) -> Selected:
+    """Return the objects to send. Raise MalformedRequest if a wanted object does not exist or nothing is left."""
     try:
         return select(opened.table, opened.stream, request.selection)
     except WantNotFound as error:
@@ -114,6 +116,7 @@ def _select(opened: OpenRepository, request: Fetch) -> Selected:
 
 
 def _refs(table: ObjectTable) -> Iterator[tuple[str, str]]:
+    """Yield the names of branches and tags, and the ids of their commits. HEAD is first."""
     if table.head is not None:
         yield "HEAD", table.commit_id(table.refs[table.head])
     for name, number in sorted(table.refs.items()):
@@ -121,11 +124,13 @@ def _refs(table: ObjectTable) -> Iterator[tuple[str, str]]:
 
 
 def _boundary(selected: Selected) -> Iterator[bytes]:
+    """Yield the changes of the boundary of the client's shallow clone."""
     yield from (pkt(f"shallow {sha}") for sha in selected.shallow)
     yield from (pkt(f"unshallow {sha}") for sha in selected.unshallow)
 
 
 def _in_side_band(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield the pieces of a pack as lines of the side band."""
     for piece in pieces:
         yield pkt(PACK_BAND + piece)
     yield FLUSH
