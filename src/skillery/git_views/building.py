@@ -1,4 +1,6 @@
-"""Make the objects of a state: blobs and trees of its versions, then its commits. dulwich writes each object."""
+"""The making of the objects of a state: blobs and trees of its versions, then its commits. dulwich writes each
+object.
+"""
 
 from __future__ import annotations
 
@@ -30,14 +32,14 @@ from skillery.skills.files import FileRow
 
 VERSIONS_AT_ONCE = 200
 MOST_FILES = 200_000
-"""The maximum number of files in a repository. A table of so many objects takes about 60 MB of memory."""
+"""The maximum number of files in a repository. The table of so many objects takes about 60 MB of memory."""
 AUTHOR = b"Skillery <skillery@localhost>"
-# Compression by a higher level takes three times as long, for a tenth less.
+# The level of zlib. A higher level takes three times as long, and saves a tenth of the size.
 LEVEL = 1
 PIECE_BYTES = 256 * 1024
 FILE, PROGRAM, FOLDER = stat.S_IFREG | 0o644, stat.S_IFREG | 0o755, stat.S_IFDIR
 Folder = dict[str, "Folder | tuple[int, int]"]
-"""The entries of a folder by name: a folder, or the mode and the place of a blob."""
+"""The entries of a folder by name. An entry is a folder, or the mode and the place of a blob."""
 
 _FILES = (
     select(
@@ -55,7 +57,10 @@ _MANIFEST = select(skill_versions.c.manifest_json).where(skill_versions.c.id == 
 
 
 class Builder:
-    """Makes the kept pack of one state. Blocking."""
+    """Makes the pack of one state, for storing. Blocking.
+
+    The place of an object is its number in the pack.
+    """
 
     def __init__(self, database: Database, storage: Storage, state: State) -> None:
         self._database = database
@@ -69,18 +74,19 @@ class Builder:
         self._position = len(MAGIC)
         self._entries = bytearray(MAGIC)
         self._folders: dict[int, int] = {}
-        """The place of the tree of each version, by the id of the version."""
+        """The place of the tree of each version, by version id."""
         self._thin_folders: dict[int, int] = {}
-        """The place of the tree of each version in a thin plugin, by the id of the version."""
+        """The place of the tree of each version in a thin plugin, by version id."""
         self._objects: dict[int, list[int]] = {}
-        """The places of all objects of each version."""
+        """The places of all objects of each version, by version id."""
         self._descriptions: dict[int, str] = {}
         self._unportable: dict[int, str] = {}
         """The first path that Windows cannot store, by the id of the version. Shared repositories leave it out."""
 
     def pieces(self) -> Iterator[bytes]:
-        """Yield the kept pack: the compressed objects, and their table. Raise RepositoryTooLarge before any content is
-        read.
+        """Yield the pack: the compressed objects, then their table and its length.
+
+        Raise RepositoryTooLarge before any content is read.
         """
         versions = self._state.versions()
         batches = [versions[at : at + VERSIONS_AT_ONCE] for at in range(0, len(versions), VERSIONS_AT_ONCE)]
@@ -106,6 +112,8 @@ class Builder:
         yield len(encoded).to_bytes(LENGTH_BYTES, "big")
 
     def _check_files(self, batches: Sequence[Sequence[RepositoryVersion]]) -> None:
+        """Raise RepositoryTooLarge if the repository has more than MOST_FILES files."""
+
         def count(connection: Connection) -> int:
             return sum(connection.scalar(_COUNT, {"versions": _ids(batch)}) or 0 for batch in batches)
 
@@ -118,6 +126,7 @@ class Builder:
     # -- versions ------------------------------------------------------------------------------------------------
 
     def _add_versions(self, batch: Sequence[RepositoryVersion]) -> Iterator[bytes]:
+        """Add the objects of a batch of versions. Yield finished pieces of the pack."""
         ids = {"versions": _ids(batch)}
         rows, facts = self._database.read_now(
             lambda connection: (
@@ -148,7 +157,7 @@ class Builder:
                 yield from self._add_version(version, contents, files[version.version_id])
 
     def _make_conform(self, contents: Contents, version: RepositoryVersion) -> str:
-        """Replace SKILL.md by the file that exports show, and return its description."""
+        """Replace SKILL.md in `contents` by the exported one, and return its description."""
 
         def look(connection: Connection) -> str:
             return str(connection.execute(_MANIFEST, {"version": version.version_id}).scalar_one())
@@ -158,6 +167,7 @@ class Builder:
         return cut(skill.description, MAX_DESCRIPTION)
 
     def _add_version(self, version: RepositoryVersion, contents: Contents, files: Sequence[FileRow]) -> Iterator[bytes]:
+        """Add the blobs and trees of one version, also those of its thin plugin. Yield finished pieces of the pack."""
         root: Folder = {}
         objects: list[int] = []
         is_thin = self._state.thin.namespace_of(version.name) is not None
@@ -187,12 +197,15 @@ class Builder:
         self._objects[version.version_id] = objects
 
     def _add_folder(self, folder: Folder, objects: list[int]) -> int:
-        """Add a folder with its folders, append the places of the trees to `objects`, and return its place."""
+        """Add the trees of a folder and of folders below, append their places to `objects`, and return the place of the
+        folder.
+        """
         place = self._add_tree(self._entries_of(folder, objects))
         objects.append(place)
         return place
 
     def _entries_of(self, folder: Folder, objects: list[int]) -> dict[str, tuple[int, int]]:
+        """Return the mode and place of each entry of a folder, after its folders were added."""
         return {
             name: (FOLDER, self._add_folder(entry, objects)) if isinstance(entry, dict) else entry
             for name, entry in folder.items()
@@ -240,11 +253,12 @@ class Builder:
     # -- objects -------------------------------------------------------------------------------------------------
 
     def _add_tree(self, entries: dict[str, tuple[int, int]]) -> int:
+        """Add a tree with these entries (mode and place by name), and return its place."""
         named = {name.encode(): (mode, self._hex(place)) for name, (mode, place) in entries.items()}
         return self._add(TREE, b"".join(serialize_tree(sorted_tree_items(named, name_order=False))))
 
     def _add(self, kind: int, content: bytes) -> int:
-        """Add an object unless it exists, and return its place."""
+        """Add an object unless the pack has it already. Return its place."""
         hasher = hashlib.sha1(object_header(kind, len(content)), usedforsecurity=False)
         hasher.update(content)
         sha = hasher.digest()
@@ -265,6 +279,7 @@ class Builder:
         return ObjectID(self._shas[place].hex().encode())
 
     def _ready(self) -> Iterator[bytes]:
+        """Yield the collected bytes if they are enough for a piece."""
         if len(self._entries) >= PIECE_BYTES:
             yield bytes(self._entries)
             self._entries.clear()
@@ -275,16 +290,18 @@ def _ids(batch: Sequence[RepositoryVersion]) -> list[int]:
 
 
 def _folder(root: Folder, parts: Sequence[str]) -> Folder:
+    """Return the folder at a path below `root`, which is created if necessary."""
     for part in parts:
-        below = root.setdefault(part, {})
-        assert isinstance(below, dict)  # no path of a bundle is the folder of another
-        root = below
+        subfolder = root.setdefault(part, {})
+        assert isinstance(subfolder, dict)  # no path of a bundle is the folder of another
+        root = subfolder
     return root
 
 
 def _is_safe(name: str) -> bool:
-    """Return whether git checks out a file or folder with this name. File systems of Windows and macOS read further
-    names as `.git` (CVE-2014-9390).
+    """Return whether Git checks out a file or folder with this name.
+
+    The file systems of Windows and macOS treat some other names like `.git` (CVE-2014-9390).
     """
     visible = "".join(character for character in name if unicodedata.category(character) != "Cf")
     return visible.casefold().partition(":")[0].rstrip(" .") not in (".git", "git~1")

@@ -1,4 +1,4 @@
-"""The git repositories of a server: find the state that a caller sees, and open its pack."""
+"""The Git repositories of a server: find the state that a caller sees, and open its pack."""
 
 from __future__ import annotations
 
@@ -35,33 +35,33 @@ LENGTH_BYTES = 8
 
 
 class StoredCommit(msgspec.Struct, frozen=True, array_like=True):
-    """A commit. Parents are numbers of commits, objects are places in the table."""
+    """A commit in a table. `parents` are indexes in `StoredTable.commits`, and `objects` are places."""
 
     place: int
     parents: list[int]
     time: int
     objects: list[int]
-    """All objects of the commit: itself, its trees and its blobs."""
+    """The places of all objects of the commit: itself, its trees and its blobs."""
 
 
 class StoredTable(msgspec.Struct, frozen=True, array_like=True):
-    """The table as it is stored at the end of a kept pack."""
+    """The table at the end of a stored pack. The place of an object is its number in the pack."""
 
     ids: bytes
-    """20 bytes for each object, in the order of the pack."""
+    """The ids of the objects, 20 bytes each, in the order of the pack."""
     kinds: bytes
     sizes: list[int]
-    """Sizes of the contents."""
+    """The sizes of the uncompressed contents."""
     ends: list[int]
-    """For each object, the position behind its compressed entry. The first entry begins behind MAGIC."""
+    """For each object, the position in the pack after its compressed entry. The first entry begins after MAGIC."""
     commits: list[StoredCommit]
     refs: dict[str, int]
-    """The commit of each branch and tag."""
+    """The index in `commits` of each branch and tag."""
     head: str | None
 
 
 class ObjectTable:
-    """The objects of a state, with their types, sizes and positions in the kept pack."""
+    """The objects of a state, with their types, sizes and positions in the stored pack."""
 
     def __init__(self, stored: StoredTable) -> None:
         self.commits = stored.commits
@@ -78,7 +78,7 @@ class ObjectTable:
         return len(self._kinds)
 
     def find(self, hex_id: str) -> int | None:
-        """Return the place of an object, or None if the state has no such object."""
+        """Return the place of the object with this id, or None if the state has no such object."""
         return self._places.get(bytes.fromhex(hex_id))
 
     def hex_id(self, place: int) -> str:
@@ -91,17 +91,18 @@ class ObjectTable:
         return self._sizes[place]
 
     def commit_number(self, place: int) -> int | None:
+        """Return the index in `commits` of the commit at this place, or None if the object is no commit."""
         return self._numbers.get(place)
 
     def commit_id(self, number: int) -> str:
         return self.hex_id(self.commits[number].place)
 
     def span(self, place: int) -> tuple[int, int]:
-        """Return the positions of the beginning and of the end of the compressed entry."""
+        """Return the positions of the start and the end of an object's compressed entry."""
         return (self._ends[place - 1] if place else len(MAGIC)), self._ends[place]
 
     def children(self, place: int, stream: BinaryIO) -> Iterator[int]:
-        """Yield the places of the entries of a tree. Blocking."""
+        """Yield the places of the entries of the tree at `place`. Blocking."""
         content = read_object(stream, *self.span(place))
         at = 0
         while at < len(content):
@@ -111,7 +112,7 @@ class ObjectTable:
 
 
 def read_object(stream: BinaryIO, begin: int, end: int) -> bytes:
-    """Return the content of the object at these positions of a kept pack."""
+    """Return the content of the object between two positions of a stored pack."""
     stream.seek(begin)
     entry = stream.read(end - begin)
     header = next(number for number, byte in enumerate(entry) if byte < 0x80) + 1
@@ -119,7 +120,7 @@ def read_object(stream: BinaryIO, begin: int, end: int) -> bytes:
 
 
 def read_table(stream: BinaryIO, size: int) -> ObjectTable:
-    """Return the table at the end of a kept pack. Raise Unavailable if it cannot be read. Blocking."""
+    """Return the table at the end of a stored pack of `size` bytes. Raise Unavailable if it is damaged. Blocking."""
     stream.seek(size - LENGTH_BYTES)
     length = int.from_bytes(stream.read(LENGTH_BYTES), "big")
     stream.seek(size - LENGTH_BYTES - length)
@@ -135,7 +136,7 @@ def read_table(stream: BinaryIO, size: int) -> ObjectTable:
 
 
 PIECE_BYTES = 65_515
-"""One piece fits into one line of the side band of git."""
+"""The maximum size of a piece, which fits into one line of Git's side band."""
 VERSION = 2
 
 
@@ -147,12 +148,12 @@ def pack_pieces(table: ObjectTable, stream: BinaryIO, places: Sequence[int]) -> 
     held = bytearray(header)
     for begin, end in _runs(table, places):
         stream.seek(begin)
-        left = end - begin
-        while left:
-            piece = stream.read(min(left, PIECE_BYTES - len(held)))
+        bytes_left = end - begin
+        while bytes_left:
+            piece = stream.read(min(bytes_left, PIECE_BYTES - len(held)))
             if not piece:
                 raise Unavailable("a stored git pack is shorter than its table says", hint="Try again.")
-            left -= len(piece)
+            bytes_left -= len(piece)
             hasher.update(piece)
             held += piece
             if len(held) == PIECE_BYTES:
@@ -164,7 +165,7 @@ def pack_pieces(table: ObjectTable, stream: BinaryIO, places: Sequence[int]) -> 
 
 
 def _runs(table: ObjectTable, places: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yield the positions of entries. Entries that follow each other are one run."""
+    """Yield the positions (start, end) of the entries at `places`. Adjacent entries are joined."""
     run: tuple[int, int] | None = None
     for place in places:
         begin, end = table.span(place)
@@ -181,26 +182,30 @@ def _runs(table: ObjectTable, places: Sequence[int]) -> Iterator[tuple[int, int]
 MOST_OBJECTS = 400_000
 """The maximum number of objects of all tables in memory. A table of 40,000 objects takes about 8 MB."""
 _TURNS = 64
+"""The number of locks for the making of packs. States with equal first digits of their digests share a lock."""
 # Making a large pack takes seconds, so packs have separate threads.
 _WORKERS = Workers("git packs", 2)
 
 
 class RepositoryAddress(NamedTuple):
-    """`/git/_all.git` (both texts are ""), `/git/{namespace}.git` or `/git/n/{skill}.git`."""
+    """The repository that an address names.
+
+    Both texts are "" for `/git/_all.git`. One is set for `/git/{namespace}.git` and `/git/n/{skill}.git`.
+    """
 
     namespace: str = ""
     skill: str = ""
 
 
 class OpenRepository(NamedTuple):
-    """The objects of one state. Close `stream` after use."""
+    """The table and the open pack of one state. Close `stream` after use."""
 
     table: ObjectTable
     stream: BinaryIO
 
 
 class Repositories:
-    """Finds and opens repositories. Equal states share one pack, which is kept in the storage."""
+    """Finds and opens repositories. Equal states share one pack, which is in the storage."""
 
     def __init__(
         self,
@@ -227,15 +232,18 @@ class Repositories:
     async def find(self, identity: Identity, address: RepositoryAddress) -> State:
         """Return the state of a repository that the identity sees now.
 
-        Raise RepositoryNotFound, always with the same text, if the identity sees no skill of it. Raise
-        RepositoryTooLarge if it has too many skills or bytes.
+        Raise RepositoryNotFound, always with the same text, if the identity sees no skill of the repository. Raise
+        RepositoryTooLarge if the repository has too many skills or bytes.
         """
         return await asyncio.to_thread(self._database.read_now, partial(self._find, identity, address))
 
     async def open(self, state: State) -> OpenRepository:
-        """Open the pack of a state. If no pack is kept, make it. Raise RepositoryTooLarge if it has too many files."""
-        thread = await asyncio.to_thread(self._open_kept, state)
-        return thread if thread is not None else await _WORKERS.run(self._make, state)
+        """Open the pack of a state. If the storage has no such pack, make it.
+
+        Raise RepositoryTooLarge if the repository has too many files.
+        """
+        opened = await asyncio.to_thread(self._open_kept, state)
+        return opened if opened is not None else await _WORKERS.run(self._make, state)
 
     def _find(self, identity: Identity, address: RepositoryAddress, connection: Connection) -> State:
         if address.skill:
@@ -263,6 +271,7 @@ class Repositories:
         return state_of_skills(self._owner, name, branches, self._thin)
 
     def _make(self, state: State) -> OpenRepository:
+        """Make and store the pack of a state, unless another caller has made it in the meantime. Return it open."""
         with self._turns[int(state.digest[:4], 16) % _TURNS]:
             if kept := self._open_kept(state):
                 return kept
@@ -279,6 +288,7 @@ class Repositories:
         raise Unavailable("the git pack of this repository is not stored", hint="Try again.")
 
     def _open_kept(self, state: State) -> OpenRepository | None:
+        """Return the open pack of a state, or None if it is not stored."""
         kept = self._kept.open(state.digest)
         if kept is None:
             return None
@@ -290,6 +300,7 @@ class Repositories:
             raise
 
     def _table(self, digest: str, stream: BinaryIO, size: int) -> ObjectTable:
+        """Return the table of a stored pack, from memory or from the end of the pack."""
         with self._lock:
             if digest in self._tables:
                 self._tables.move_to_end(digest)

@@ -1,4 +1,4 @@
-"""Select the objects that a client wants and does not have."""
+"""The selection of the objects that a client wants and does not have."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from skillery.git_views.repositories import BLOB, COMMIT, TREE, ObjectTable
 
 
 class WantNotFound(Exception):
-    """Raised for a wanted object that is not in the state. The argument is its id."""
+    """Raised if a wanted object is not in the state. The argument is its id."""
 
 
 class NothingSelected(Exception):
@@ -17,15 +17,15 @@ class NothingSelected(Exception):
 
 
 class Depth(NamedTuple):
-    """The part of the history that a client asks for. Without a limit, the fields have their defaults."""
+    """The part of the history that a client asks for. The defaults mean no limit."""
 
     commits: int | None = None
     """The number of commits, counted from each wanted commit, or from the client's boundary if `is_relative`."""
     is_relative: bool = False
     since: int | None = None
-    """Only commits at or after this time, in seconds since 1970."""
+    """Only commits from this time on, in seconds since 1970."""
     without: tuple[str, ...] = ()
-    """Names of branches or tags whose commits are left out."""
+    """Names of branches or tags. Their commits are left out."""
 
     @property
     def is_limited(self) -> bool:
@@ -33,27 +33,27 @@ class Depth(NamedTuple):
 
 
 class Filter(NamedTuple):
-    """Objects that are left out unless they are wanted by their id."""
+    """The objects to leave out, unless they are wanted by their id."""
 
     blobs_over: int | None = None
-    """The smallest size of blobs that are left out. 0 leaves out every blob."""
+    """Blobs of this size or more are left out. 0 leaves out all blobs."""
     trees: bool = False
     """Whether all trees and blobs are left out."""
 
 
 class Selection(NamedTuple):
-    """A request for objects. Ids are 40 hex digits."""
+    """A request for objects. Ids have 40 hex digits."""
 
     wants: Sequence[str]
     haves: Sequence[str] = ()
     shallow: Sequence[str] = ()
-    """The commits of the client without their parents."""
+    """The commits without parents in the client's shallow clone, which are its boundary."""
     depth: Depth = Depth()
     filter: Filter = Filter()
 
 
 class Selected(NamedTuple):
-    """The selected objects in the order of the pack, and the changes of the client's boundary, as ids of commits."""
+    """The places of the selected objects, and the changes of the client's boundary as commit ids."""
 
     places: list[int]
     shallow: list[str]
@@ -61,14 +61,11 @@ class Selected(NamedTuple):
 
 
 def select(table: ObjectTable, stream: BinaryIO, selection: Selection) -> Selected:
-    """Return the objects to send. Blocking: wanted trees are read.
-
-    Raise WantNotFound or NothingSelected.
-    """
+    """Return the objects to send. Raise WantNotFound or NothingSelected. Blocking, because wanted trees are read."""
     wanted = [_place(table, want) for want in dict.fromkeys(selection.wants)]
     tips = [number for place in wanted if (number := table.commit_number(place)) is not None]
     boundary = set(_known(table, selection.shallow))
-    has = _ancestors(table, _known(table, selection.haves), boundary)
+    had = _ancestors(table, _known(table, selection.haves), boundary)
     if selection.depth.is_limited:
         reached, edges = _limited(table, tips, boundary, selection.depth)
         shallow = sorted(edges - boundary)
@@ -76,10 +73,10 @@ def select(table: ObjectTable, stream: BinaryIO, selection: Selection) -> Select
     else:
         reached, shallow, unshallow = _ancestors(table, tips, boundary), [], []
     chosen = bytearray(len(table))
-    for number in reached - has:
+    for number in reached - had:
         for place in table.commits[number].objects:
             chosen[place] = 1
-    for number in has:
+    for number in had:
         for place in table.commits[number].objects:
             chosen[place] = 0
     _leave_out(table, chosen, selection.filter)
@@ -93,7 +90,7 @@ def select(table: ObjectTable, stream: BinaryIO, selection: Selection) -> Select
 
 
 def common(table: ObjectTable, haves: Iterable[str]) -> list[str]:
-    """Return those of the client's commits that are in the state."""
+    """Return the ids in `haves` that are commits of the state."""
     return [have for have in haves if _known(table, [have])]
 
 
@@ -105,13 +102,14 @@ def _place(table: ObjectTable, want: str) -> int:
 
 
 def _known(table: ObjectTable, ids: Iterable[str]) -> list[int]:
+    """Return the indexes of the commits that the state has."""
     places = (table.find(sha) for sha in ids)
     numbers = (table.commit_number(place) for place in places if place is not None)
     return [number for number in numbers if number is not None]
 
 
 def _ancestors(table: ObjectTable, tips: Iterable[int], boundary: set[int]) -> set[int]:
-    """Return the commits and their ancestors. The parents of commits in `boundary` are not followed."""
+    """Return the indexes of `tips` and of their ancestors. Parents of commits in `boundary` are not followed."""
     reached: set[int] = set()
     waiting = list(tips)
     while waiting:
@@ -123,10 +121,13 @@ def _ancestors(table: ObjectTable, tips: Iterable[int], boundary: set[int]) -> s
 
 
 def _limited(table: ObjectTable, tips: Sequence[int], boundary: set[int], depth: Depth) -> tuple[set[int], set[int]]:
-    """Return the commits within the depth, and those of them whose parents are left out."""
+    """Return the commits within the depth, and those of them that have parents outside. Raise NothingSelected.
+
+    Commits are indexes in the table.
+    """
     if depth.commits is not None and depth.is_relative:
-        below = {parent for number in boundary for parent in table.commits[number].parents}
-        reached = _ancestors(table, tips, boundary) | _within(table, below, depth.commits)
+        parents_of_boundary = {parent for number in boundary for parent in table.commits[number].parents}
+        reached = _ancestors(table, tips, boundary) | _within(table, parents_of_boundary, depth.commits)
     elif depth.commits is not None:
         reached = _within(table, tips, depth.commits)
     else:
@@ -141,6 +142,7 @@ def _limited(table: ObjectTable, tips: Sequence[int], boundary: set[int], depth:
 
 
 def _within(table: ObjectTable, tips: Iterable[int], commits: int) -> set[int]:
+    """Return `tips` and their ancestors, at most `commits` generations."""
     reached: set[int] = set()
     level = set(tips)
     while level and commits > 0:
@@ -170,7 +172,7 @@ def _is_left_out(table: ObjectTable, place: int, filter_: Filter) -> bool:
 
 
 def _add_wanted(table: ObjectTable, stream: BinaryIO, chosen: bytearray, place: int, filter_: Filter) -> None:
-    """Add an object that is wanted by its id, and below a tree all that the filter leaves."""
+    """Mark a wanted tree or blob as chosen. Below a tree, mark all objects that the filter does not leave out."""
     if table.kind(place) == COMMIT:
         return
     chosen[place] = 1

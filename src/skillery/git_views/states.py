@@ -1,7 +1,7 @@
-"""States of repositories: the commits that a caller sees, and the versions in each.
+"""The states of repositories: the commits that a caller sees, and the versions in each.
 
-A state follows from stored facts only, so that every server makes the same objects of it. The name of the caller is no
-fact: callers who see the same versions share one pack.
+A state depends only on stored facts, so all servers make the same objects from it. It does not depend on the name of
+the caller: callers who see the same versions share one pack.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ HEAD = f"refs/heads/{LATEST}"
 
 
 class Snapshot(NamedTuple):
-    """One commit: the folders of some versions."""
+    """One commit: the folders of its versions, and the branches and tags that point to it."""
 
     refs: tuple[str, ...]
     versions: Sequence[RepositoryVersion]
@@ -44,17 +44,19 @@ class Snapshot(NamedTuple):
     time: int
     """Seconds since 1970."""
     parent: int | None
-    """The place of the parent among the snapshots of the state."""
+    """The index of the parent in the snapshots of the state, or None."""
 
 
 class State(NamedTuple):
+    """The content of a repository for callers who see the same versions."""
+
     repository: str
     """The address of the repository below `/git`, without `.git`."""
     snapshots: tuple[Snapshot, ...]
     owner: str
     """The name of the server in catalogues."""
     digest: str
-    """SHA-256 in hex of everything that the objects follow from."""
+    """The SHA-256 in hex of all values that determine the objects."""
     thin: ThinPlugins = NO_THIN_PLUGINS
 
     @property
@@ -68,7 +70,7 @@ class State(NamedTuple):
         return not self.repository.startswith(_OF_SKILL)
 
     def versions(self) -> list[RepositoryVersion]:
-        """Return each version once, in the order of the snapshots."""
+        """Return the versions of all snapshots without duplicates, in the order of the snapshots."""
         return list(
             {version.version_id: version for snapshot in self.snapshots for version in snapshot.versions}.values()
         )
@@ -77,8 +79,9 @@ class State(NamedTuple):
 def state_of_skills(
     owner: str, name: str, branches: dict[str, list[RepositoryVersion]], thin: ThinPlugins = NO_THIN_PLUGINS
 ) -> State:
-    """Return the state of `/git/_all.git` or of the repository of a namespace: one commit without parents for each
-    branch.
+    """Return the state of `/git/_all.git` or of the repository of a namespace.
+
+    Each branch is one commit without parents.
     """
     owner_name = "all namespaces" if name == ALL else name
     snapshots = tuple(
@@ -96,7 +99,7 @@ def state_of_skills(
 
 
 def state_of_skill(owner: str, name: str, history: SkillHistory) -> State:
-    """Return the state of `/git/n/{skill}.git`: one commit with a tag for each version."""
+    """Return the state of `/git/n/{skill}.git`: one commit with a tag for each version, each the parent of the next."""
     branches: dict[int, list[str]] = {}
     for branch, place in history.branches.items():
         branches.setdefault(place, []).append(_branch(branch))
@@ -114,6 +117,7 @@ def state_of_skill(owner: str, name: str, history: SkillHistory) -> State:
 
 
 def _state(owner: str, repository: str, snapshots: tuple[Snapshot, ...], thin: ThinPlugins = NO_THIN_PLUGINS) -> State:
+    """Return a state with its digest."""
     hasher = hashlib.sha256(msgspec.json.encode([FORMAT, MAKER, owner, repository]))
     for snapshot in snapshots:
         rows = [(row.index_name, row.name, row.version, row.digest, _seconds(row)) for row in snapshot.versions]
@@ -148,14 +152,14 @@ _OF_SKILL = "n/"
 
 
 class Catalogue(NamedTuple):
-    """What the catalogue of a snapshot follows from."""
+    """The values that determine the catalogue files of a snapshot."""
 
     owner: str
-    """The name of the server: users have one marketplace of each name."""
+    """The name of the server. Marketplaces of a user need different names."""
     repository: str
     versions: Sequence[RepositoryVersion]
     descriptions: Mapping[int, str]
-    """Descriptions by the id of the version."""
+    """The descriptions by version id."""
     thin: ThinPlugins = NO_THIN_PLUGINS
 
     @property
@@ -165,7 +169,7 @@ class Catalogue(NamedTuple):
 
 
 def catalogue_files(of: Catalogue) -> dict[str, bytes]:
-    """Return the catalogue files by path."""
+    """Return the contents of the catalogue files, by path."""
     files = {**dict.fromkeys(MARKETPLACES, _text(_marketplace(of))), PLUGIN: _text(_plugin(of))}
     for namespace in of.thin.members(of.versions):
         folder = thin_folder(namespace)
