@@ -1,4 +1,4 @@
-"""Facts of a version as an Agent Skill. They are computed once from the version's files, and stored."""
+"""Facts of a version as an Agent Skill. They are computed once from the files of the version, and stored."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WINDOW_BYTES = 1024 * 1024
 
 
 class Contents:
-    """Reads stored files. Reading in the order of their paths is the fastest. Blocking."""
+    """Reads stored files with constant memory. Reading them in the order of their paths is the fastest. Blocking."""
 
     def __init__(self, database: Database, storage: Storage, files: Sequence[FileRow]) -> None:
         self._database = database
@@ -39,9 +39,7 @@ class Contents:
         self._window: dict[str, bytes] = {}
 
     def replace_beginning(self, path: str, head: bytes, size: int) -> None:
-        """Replace the beginning of a file. The new content is `head` and the end of the stored content, together
-        `size` bytes.
-        """
+        """Replace the start of a file by `head`. The new content has `size` bytes, and the stored end."""
         self._heads[path] = head, size
 
     def entries(self) -> list[ArchiveEntry]:
@@ -51,11 +49,11 @@ class Contents:
         return self._heads[path][1] if path in self._heads else self._files[path].size_bytes
 
     def sha256(self, path: str) -> str:
-        """Return the SHA-256 of the stored content."""
+        """Return the SHA-256 of the stored content of a file."""
         return self._files[path].sha256
 
     def read(self, entry: ArchiveEntry) -> Iterable[bytes]:
-        """Return the content in pieces. Iterating raises ContentMissing if the storage does not have the content."""
+        """Return the content of a file in pieces. Iterating raises ContentMissing if the storage does not have it."""
         file = self._files[entry.path]
         if entry.path not in self._heads:
             return self._stored(file)
@@ -63,6 +61,7 @@ class Contents:
         return chain([head], _behind(self._stored(file), file.size_bytes - (size - len(head))))
 
     def _stored(self, file: FileRow) -> Iterable[bytes]:
+        """Return the stored content of a file in pieces."""
         if is_inline(file.size_bytes):
             data = self._small(file)
             if data is not None:
@@ -70,6 +69,7 @@ class Contents:
         return self._pieces(file.sha256)
 
     def whole(self, path: str) -> bytes:
+        """Return the complete content of a file."""
         return b"".join(self.read(ArchiveEntry(path, self.size(path), executable=False)))
 
     def _small(self, wanted: FileRow) -> bytes | None:
@@ -96,6 +96,7 @@ class Contents:
 
 
 def _behind(pieces: Iterable[bytes], skipped: int) -> Iterator[bytes]:
+    """Yield the pieces without their first `skipped` bytes."""
     for piece in pieces:
         if skipped < len(piece):
             yield piece[skipped:]
@@ -112,8 +113,8 @@ def make_conform(contents: Contents, skill_md: str, name: str, manifest_json: st
 
 
 MAKER = 2
-"""The version number of the code that computes facts. Increase it if formats.agent_skill or formats.archives give
-other output.
+"""The version of the code that computes facts. Increase it if formats.agent_skill or formats.archives give other
+output.
 """
 
 _FACTS = select(exports.c.facts_json).where(
@@ -126,22 +127,22 @@ _MANY_FACTS = select(exports.c.version_id, exports.c.facts_json).where(
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """Facts of one version. `name` is its index name. Digests are SHA-256 in hex."""
+    """Facts of one version. `name` is the index name. Digests are SHA-256 in hex."""
 
     name: str
     description: str
     skill_md: str
     skill_md_bytes: int
     is_generated: bool
-    """True if the exported SKILL.md is generated, because the stored file does not conform."""
+    """Whether the exported SKILL.md is generated, because the stored one does not conform."""
     archives: dict[Form, str]
     files: tuple[str, ...]
     head: str = ""
-    """The beginning of the exported SKILL.md that replaces the stored beginning, if the file is generated."""
+    """If the file is generated, the start of the exported SKILL.md, in place of the stored start."""
 
     @property
     def is_lone(self) -> bool:
-        """Whether the skill contains only SKILL.md and skill.toml. Only registries read skill.toml."""
+        """Whether the skill has only SKILL.md and skill.toml. Only registries read skill.toml."""
         return set(self.files) <= {SKILL_MD, SKILL_TOML}
 
     @property
@@ -151,7 +152,7 @@ class Facts(msgspec.Struct, frozen=True):
 
 
 def make_facts(name: str, skill: AgentSkill, contents: Contents) -> Facts:
-    """Return the facts of a skill. Blocking: every file is read."""
+    """Return the facts of a skill. All its files are read. Blocking."""
     entries = contents.entries()
     digests = {form: _digest(archive(form, entries, contents.read)) for form in FORMS}
     return Facts(
@@ -168,12 +169,13 @@ def make_facts(name: str, skill: AgentSkill, contents: Contents) -> Facts:
 
 
 def find_facts(connection: Connection, version_id: int) -> Facts | None:
+    """Return the stored facts of a version by this MAKER, or None."""
     value = connection.scalar(_FACTS, {"version": version_id, "made_by": MAKER})
     return read_facts(value) if value else None
 
 
 def find_many_facts(connection: Connection, *, version_ids: Sequence[int]) -> dict[int, Facts]:
-    """Return the stored facts of versions by their id."""
+    """Return the stored facts of versions, by version id."""
     rows = connection.execute(_MANY_FACTS, {"versions": version_ids, "made_by": MAKER})
     return {row.version_id: read_facts(row.facts_json) for row in rows}
 
@@ -183,23 +185,23 @@ def read_facts(text: str) -> Facts:
 
 
 def keep_facts(connection: Connection, facts: Mapping[int, Facts]) -> None:
-    """Store facts by the id of their version, except those of versions that were purged in the meantime.
+    """Store facts by version id, except for versions that were purged in the meantime.
 
     The rows are sorted by id, so that two servers do not deadlock.
     """
     columns = skill_versions.c
-    kept = select(columns.id).where(columns.id.in_(facts), columns.status != "purged").order_by(columns.id)
-    alive = set(connection.scalars(kept.with_for_update(read=True)))
+    not_purged = select(columns.id).where(columns.id.in_(facts), columns.status != "purged").order_by(columns.id)
+    alive = set(connection.scalars(not_purged.with_for_update(read=True)))
     dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
-    adding = dialect.insert(exports)
-    new = {"maker": adding.excluded.maker, "facts_json": adding.excluded.facts_json}
+    insertion = dialect.insert(exports)
+    updated_columns = {"maker": insertion.excluded.maker, "facts_json": insertion.excluded.facts_json}
     rows = [
         {"version_id": version_id, "maker": MAKER, "facts_json": msgspec.json.encode(entry).decode()}
         for version_id, entry in sorted(facts.items())
         if version_id in alive
     ]
     if rows:
-        connection.execute(adding.on_conflict_do_update(index_elements=["version_id"], set_=new), rows)
+        connection.execute(insertion.on_conflict_do_update(index_elements=["version_id"], set_=updated_columns), rows)
 
 
 def _digest(pieces: Iterable[bytes]) -> str:

@@ -1,8 +1,8 @@
 """Marketplaces: lists of plugins in the format of Claude Code, which Codex and Copilot read too. Each skill is a
 plugin.
 
-A repository has its marketplace as a file (skillery.git_views.states). `/marketplace.json` says where the server
-has each plugin: as an archive, or in a git repository.
+A repository contains its marketplace as a file (skillery.git_views.states). `/marketplace.json` names an archive or a
+Git repository of the server for each plugin.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MOST_NAMED = 20
 
 
 class ThinPlugins(NamedTuple):
-    """The thin plugins of a server. They need its public address, which is part of their files."""
+    """The thin plugins of a server. Their files contain the public address of the server."""
 
     namespaces: tuple[str, ...] = ()
     """The setting `thin_plugins`."""
@@ -41,13 +41,14 @@ class ThinPlugins(NamedTuple):
     address: str = ""
     """The setting `public_url`, without a slash at the end."""
     can_log_in: bool = False
-    """Whether clients can get a token by themselves. If not, they start `skillery mcp`, which uses the login of
-    `skillery login`.
+    """Whether clients can get a token themselves.
+
+    If not, they start `skillery mcp`, which uses the token of `skillery login`.
     """
 
     @property
     def servers(self) -> dict[str, Any]:
-        """The MCP servers of a thin plugin, as in `mcp.json`. They contain no token."""
+        """The MCP servers of a thin plugin in the form of `mcp.json`. They contain no token."""
         if self.can_log_in:
             return {self.server: {"type": "streamable-http", "url": f"{self.address}/mcp?tools=search_skills"}}
         return {
@@ -59,12 +60,12 @@ class ThinPlugins(NamedTuple):
         }
 
     def namespace_of(self, name: str) -> str | None:
-        """Return the namespace whose thin plugin has the skill `name`, or None. The longest namespace counts."""
+        """Return the longest namespace with a thin plugin that has the skill `name`, or None."""
         namespaces = [namespace for namespace in self.namespaces if name.startswith(f"{namespace}.")]
         return max(namespaces, key=len, default=None)
 
     def members(self, versions: Sequence[RepositoryVersion]) -> dict[str, list[RepositoryVersion]]:
-        """Return the versions of each thin plugin, by namespace."""
+        """Return the versions in each thin plugin, by namespace."""
         members: dict[str, list[RepositoryVersion]] = {}
         for version in versions:
             namespace = self.namespace_of(version.name)
@@ -74,7 +75,7 @@ class ThinPlugins(NamedTuple):
 
     @property
     def servers_for_claude(self) -> dict[str, Any]:
-        """The same, with the word that Claude Code has for streamable HTTP."""
+        """The value of `servers` with the type `http`, as Claude Code calls streamable HTTP."""
         words = {"streamable-http": "http"}
         return {
             name: server | {"type": words.get(server["type"], server["type"])} for name, server in self.servers.items()
@@ -93,18 +94,19 @@ def describe_thin(namespace: str) -> str:
 
 
 def thin_folder(namespace: str) -> str:
+    """Return the folder of a thin plugin in a repository."""
     return f"{FOLDER}/{index_name(namespace)}"
 
 
 def is_script(path: str, *, executable: bool) -> bool:
-    """Return whether a thin plugin leaves out a file: everything below `code/`, and scripts anywhere."""
+    """Return whether a thin plugin does not contain the file: all files below `code/`, and scripts in any folder."""
     if path == SKILL_MD:
         return False
     return executable or path.startswith("code/") or is_source(path)
 
 
 def remote_instructions(version: RepositoryVersion, server: str, scripts: Sequence[str]) -> bytes:
-    """Return the text at the end of SKILL.md that tells the model how to run the scripts that are left out."""
+    """Return the text at the end of SKILL.md that tells the model how to run the missing `scripts` on the server."""
     listed = "".join(f"- `{path}`\n" for path in scripts[:MOST_NAMED])
     more = f"- and {len(scripts) - MOST_NAMED} more\n" if len(scripts) > MOST_NAMED else ""
     call = f'{{"name": "{version.name}", "version": "{version.version}"}}'
@@ -126,27 +128,27 @@ SOURCE_KINDS: tuple[SourceKind, ...] = ("archive", "git")
 
 
 class Place(NamedTuple):
-    """Where a plugin is, and the folders of its skills below that place."""
+    """The source of a plugin, and the folders of its skills in it."""
 
     source: str | dict[str, str]
     skills: list[str]
 
 
 class Plugins(NamedTuple):
-    """Where the plugins of a marketplace are."""
+    """Functions that return the places of the plugins in a marketplace."""
 
     of_skill: Callable[[RepositoryVersion], Place]
     of_namespace: Callable[[str, Sequence[RepositoryVersion]], Place] | None
-    """None: the marketplace has no plugins for namespaces."""
+    """The place of the plugin of a namespace. None if the marketplace has no such plugins."""
     of_thin: Callable[[str], str | dict[str, str]] | None
-    """The source of the thin plugin of a namespace. None: the marketplace has no thin plugins."""
+    """The source of the thin plugin of a namespace. None if the marketplace has no thin plugins."""
 
 
 class Asked(NamedTuple):
-    """What a request for `/marketplace.json` asks for."""
+    """The parameters of a request for `/marketplace.json`."""
 
     namespace: str
-    """"" for all namespaces."""
+    """The namespace, or "" for all namespaces."""
     label: str
     sources: SourceKind
     address: str
@@ -202,8 +204,9 @@ def marketplace(
     plugins: Plugins,
     thin: ThinPlugins,
 ) -> dict[str, Any]:
-    """Return the marketplace of some versions. `part` is a namespace, `n/{skill}` for one skill, or "" for all skills.
-    Descriptions are by the id of the version.
+    """Return the marketplace of `versions`.
+
+    `part` is a namespace, `n/{skill}` for one skill, or "" for all skills. `descriptions` are by version id.
     """
     skills = [_skill(version, descriptions[version.version_id], plugins.of_skill(version)) for version in versions]
     names = {version.index_name for version in versions}
@@ -222,7 +225,7 @@ def marketplace(
 
 
 def marketplace_name(owner: str, part: str) -> str:
-    """Return the name of a marketplace: that of the server, and for a part of its skills also that of the part."""
+    """Return the name of a marketplace: the name of the server, followed by the name of the part if there is one."""
     if not part:
         return owner
     skill = part.removeprefix("n/")
@@ -230,6 +233,7 @@ def marketplace_name(owner: str, part: str) -> str:
 
 
 def describe_part(part: str) -> str:
+    """Return the description of a marketplace. `part` is the one of `marketplace`."""
     if not part:
         return "Skills of all namespaces."
     skill = part.removeprefix("n/")
@@ -237,6 +241,7 @@ def describe_part(part: str) -> str:
 
 
 def _skill(version: RepositoryVersion, description: str, place: Place) -> dict[str, Any]:
+    """Return the plugin of a skill."""
     return {
         "name": version.index_name,
         "source": place.source,
@@ -251,7 +256,10 @@ def _skill(version: RepositoryVersion, description: str, place: Place) -> dict[s
 def _namespaces(
     versions: Sequence[RepositoryVersion], place_of: Callable[[str, Sequence[RepositoryVersion]], Place]
 ) -> list[dict[str, Any]]:
-    """Return a plugin for each namespace with several skills. Without a version, clients take the commit as version."""
+    """Return a plugin for each namespace with several skills.
+
+    The plugins have no version, so clients use the id of the commit as their version.
+    """
     members: dict[str, list[RepositoryVersion]] = {}
     for version in versions:
         namespace = version.name.rpartition(".")[0]
@@ -275,6 +283,7 @@ def _namespaces(
 def _thin(
     namespace: str, members: Sequence[RepositoryVersion], source: str | dict[str, str], thin: ThinPlugins
 ) -> dict[str, Any]:
+    """Return the thin plugin of a namespace."""
     return {
         "name": thin_name(namespace),
         "source": source,

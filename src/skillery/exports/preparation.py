@@ -11,17 +11,15 @@ from skillery.exports.skill_exports import Exports
 
 log = logging.getLogger(__name__)
 QUIET_SECONDS = 1.0
-"""Preparation starts when no version was published for this time, so that it does not slow down an import."""
+"""The computation starts this long after the last publishing, so that it does not slow down an import."""
 REST_SECONDS = 0.05
-"""The pause between two batches, in which the processor is free for requests."""
+"""Seconds between two batches, in which the processor is free for requests."""
 MOST_NAMES = 5_000
-"""The maximum number of remembered skill names. If more skills are published, all skills are checked."""
+"""The maximum number of remembered skill names. After more publishings, all skills are checked."""
 
 
 class FactsPreparation:
-    """Computes the facts of latest versions in the background: first those of all skills, then those of newly
-    published skills.
-    """
+    """Computes the facts of latest versions in the background: of all skills at start, then of newly published ones."""
 
     def __init__(self, exports: Exports) -> None:
         self._exports = exports
@@ -40,7 +38,7 @@ class FactsPreparation:
             await asyncio.wait({self._task})
 
     def note(self, name: str) -> None:
-        """Remember that a version of this skill was published."""
+        """Remember that a version of the skill `name` was published."""
         if self._names is not None:
             self._names.add(name)
             if len(self._names) > MOST_NAMES:

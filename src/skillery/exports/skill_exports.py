@@ -1,4 +1,4 @@
-"""Exports of a version as an Agent Skill: its archive and its files, with a SKILL.md that conforms."""
+"""The export of a version as an Agent Skill: its archive and its files, with a SKILL.md that conforms."""
 
 from __future__ import annotations
 
@@ -48,19 +48,21 @@ Kind = Literal["agent-skills", "skills"]
 KINDS: tuple[Kind, ...] = ("agent-skills", "skills")
 SCHEMA = "https://schemas.agentskills.io/discovery/0.2.0/schema.json"
 MOST_BYTES = 32 * 1024 * 1024
-"""The maximum number of bytes of an index. Further skills are omitted, and the index is marked as truncated."""
+"""The maximum size of an index. Further skills are left out, and the index is marked as truncated."""
 
 # The paths that the older format can list: clients put them unescaped into URLs, and refuse an index with a path "..".
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9 !$&'()*+,./:;=@_~-]+")
 
 
 class Index(NamedTuple):
+    """An index as JSON, and its SHA-256 in hex."""
+
     content: bytes
     sha256: str
 
     @classmethod
     def of(cls, kind: Kind, entries: Sequence[bytes], *, is_whole: bool) -> Index:
-        """Return the index with these entries. If it is not whole, it has the field `truncated`."""
+        """Return the index with these entries. Unless `is_whole`, it has the field `truncated`."""
         head = b'"$schema":' + msgspec.json.encode(SCHEMA) + b"," if kind == "agent-skills" else b""
         more = b"" if is_whole else b'"truncated":true,'
         content = b"{" + head + more + b'"skills":[' + b",".join(entries) + b"]}"
@@ -68,7 +70,7 @@ class Index(NamedTuple):
 
 
 def index_entry(kind: Kind, listed: Listed, facts: Facts) -> bytes:
-    """Return the entry of a skill as JSON, or b"" if an index of this kind cannot list the skill."""
+    """Return the entry of a skill as JSON, or b"" if this kind of index cannot list the skill."""
     if kind == "agent-skills":
         return msgspec.json.encode(_entry(listed, facts))
     if not all(_PLAIN_PATH.fullmatch(path) and ".." not in path for path in facts.files):
@@ -95,16 +97,14 @@ def _entry(listed: Listed, facts: Facts) -> dict[str, str]:
 log = logging.getLogger(__name__)
 ROWS_AT_ONCE = 200
 PREPARED_AT_ONCE = 20
-"""The maximum number of versions in one batch of preparation. A reader that needs missing facts waits for the
-current batch.
-"""
+"""The maximum number of versions in one batch of preparation. A reader of missing facts waits for the current batch."""
 _MANIFEST = select(skill_versions.c.manifest_json).where(skill_versions.c.id == bindparam("version"))
 # Computing the first index takes long, so exports have separate threads.
 _WORKERS = Workers("exports", 2)
 
 
 class Export(NamedTuple):
-    """A version in its exported form: its archives and its files."""
+    """A version in its exported form, with functions for its archives and files."""
 
     row: VersionRow
     facts: Facts
@@ -114,11 +114,11 @@ class Export(NamedTuple):
         return archive_size(form, self.contents.entries())
 
     def archive(self, form: Form) -> Iterator[bytes]:
-        """Yield the archive in pieces. Blocking."""
+        """Yield the archive of the version in pieces. Blocking."""
         return archive(form, self.contents.entries(), self.contents.read)
 
     def file(self, path: str) -> File:
-        """Return one file. Raise FileNotInSkill if the version has no such file."""
+        """Return one file of the version. Raise FileNotInSkill if there is no such file."""
         if path not in self.facts.files:
             raise FileNotInSkill(
                 f"'{self.row.name}' {self.row.version} has no file '{path}'",
@@ -137,7 +137,7 @@ class File(NamedTuple):
     size: int
     sha256: str
     pieces: Iterable[bytes]
-    """The content in pieces. Iterating is blocking."""
+    """The content in pieces. Iterating blocks."""
 
 
 class Exports:
@@ -157,7 +157,7 @@ class Exports:
         return await asyncio.to_thread(self._find, identity, name, spec)
 
     async def find_in_index(self, identity: Identity, namespace: str, wanted: str) -> Export:
-        """Return the export of the latest version of the skill that holds the index name `wanted` in the index of a
+        """Return the export of the latest version of the skill with the index name `wanted` in the index of a
         namespace.
 
         Raise SkillNotFound if the index has no such skill.
@@ -167,17 +167,18 @@ class Exports:
         return await self.find(identity, name, Latest())
 
     async def index(self, identity: Identity, namespace: str, kind: Kind) -> Index:
-        """Return the index of the skills that the identity sees in a namespace. `namespace` "" is the index of the
-        server.
+        """Return the index of the skills that the identity sees in a namespace.
+
+        A `namespace` of "" means the index of the server.
         """
         return await _WORKERS.run(self._index, identity, namespace, kind)
 
     async def facts_of(
         self, look: Callable[[Connection], Sequence[RepositoryVersion]]
     ) -> tuple[Sequence[RepositoryVersion], dict[int, Facts]]:
-        """Return the versions that `look` finds, and their facts by the id of the version. Missing facts are computed.
+        """Return the versions that `look` finds, and their facts by version id. Missing facts are computed.
 
-        The facts of a version that cannot be read are left out, and logged.
+        If a version cannot be read, its facts are missing and the reason is logged.
         """
         return await _WORKERS.run(self._look_with_facts, look)
 
@@ -187,32 +188,33 @@ class Exports:
         versions = self._database.read_now(look)
         facts: dict[int, Facts] = {}
         for start in range(0, len(versions), ROWS_AT_ONCE):
-            some = versions[start : start + ROWS_AT_ONCE]
-            facts |= self._facts_or_made(some)
+            batch = versions[start : start + ROWS_AT_ONCE]
+            facts |= self._facts_or_made(batch)
         return versions, facts
 
     def _facts_or_made(self, versions: Sequence[RepositoryVersion]) -> dict[int, Facts]:
+        """Return the facts of versions by version id. Compute and store missing facts."""
         find = partial(find_many_facts, version_ids=[version.version_id for version in versions])
         stored = self._database.read_now(find)
         if len(stored) < len(versions):
             with self._making:
                 stored = self._database.read_now(find)
                 missing = [version for version in versions if version.version_id not in stored]
-                made = {
+                new_facts = {
                     version.version_id: facts
                     for version in missing
                     if (facts := self._facts_or_none(version)) is not None
                 }
-                if made:
-                    self._keep(made)
-                stored |= made
+                if new_facts:
+                    self._keep(new_facts)
+                stored |= new_facts
         return stored
 
     async def prepare(self, after: str, names: Sequence[str] | None) -> str | None:
-        """Compute the missing facts of a batch of latest versions: the next ones by skill name, after the name `after`.
-        If `names` is given, only these skills are included.
+        """Compute the missing facts of the next batch of latest versions, by skill name, after the name `after`.
 
-        Return the last skill name of the batch, or None if no version is left.
+        If `names` is given, only these skills are included. Return the last skill name of the batch, or None if no
+        version is left.
         """
         return await _WORKERS.run(self._prepare, after, names)
 
@@ -220,20 +222,23 @@ class Exports:
         look = partial(list_unprepared, maker=MAKER, after=after, limit=PREPARED_AT_ONCE, names=names)
         with self._making:
             page = self._database.read_now(look)
-            made = {
+            new_facts = {
                 version.version_id: facts for version in page if (facts := self._facts_or_none(version)) is not None
             }
-            if made:
-                self._keep(made)
+            if new_facts:
+                self._keep(new_facts)
         return page[-1].name if page else None
 
     def _keep(self, facts: Mapping[int, Facts]) -> None:
+        """Store facts. If the database is unavailable, log it only."""
         try:
             self._database.write_now(partial(keep_facts, facts=facts))
         except Unavailable as error:  # a reader gets its answer: facts can be computed again
             log.warning("facts of exports could not be stored: %s", error.message)
 
     def _find(self, identity: Identity, name: str, spec: VersionSpec) -> Export:
+        """Return the export of a version. Compute and store its facts if they are missing."""
+
         def look(connection: Connection) -> tuple[VersionRow, Facts | None, list[FileRow]]:
             row = resolve(connection, identity, name, spec)
             return row, find_facts(connection, row.version_id), files_of(connection, row.version_id)
@@ -252,6 +257,7 @@ class Exports:
     # -- indexes -------------------------------------------------------------------------------------------------
 
     def _index(self, identity: Identity, namespace: str, kind: Kind) -> Index:
+        """Return an index from pages of skills, up to its limits."""
         entries: list[bytes] = []
         size, after = 0, ""
         while True:
@@ -268,22 +274,25 @@ class Exports:
                 return Index.of(kind, entries, is_whole=True)
 
     def _page(self, identity: Identity, namespace: str, after: str) -> list[tuple[Listed, Facts]]:
+        """Return the next page of an index with its facts. Compute and store missing facts."""
         look = partial(list_index, identity=identity, namespace=namespace, maker=MAKER, after=after, limit=ROWS_AT_ONCE)
         page = self._database.read_now(look)
         if any(listed.facts_json is None for listed in page):
             # Other readers of an index wait here, instead of computing the same facts.
             with self._making:
                 page = self._database.read_now(look)
-                made = {listed.version_id: self._facts_of(listed) for listed in page if listed.facts_json is None}
-                if made:
-                    self._keep(made)
+                new_facts = {listed.version_id: self._facts_of(listed) for listed in page if listed.facts_json is None}
+                if new_facts:
+                    self._keep(new_facts)
         else:
-            made = {}
+            new_facts = {}
         return [
-            (listed, read_facts(listed.facts_json) if listed.facts_json else made[listed.version_id]) for listed in page
+            (listed, read_facts(listed.facts_json) if listed.facts_json else new_facts[listed.version_id])
+            for listed in page
         ]
 
     def _facts_or_none(self, listed: Listed | RepositoryVersion) -> Facts | None:
+        """Return the facts of a version, or None if the version cannot be read, which is logged."""
         try:
             return self._facts_of(listed)
         except SkilleryError as error:
