@@ -1,4 +1,4 @@
-"""`GET /tools` and `GET /prompt`: the tool schemas and the system prompt for a model that uses the registry."""
+"""`GET /tools` and `GET /prompt`: the tool schemas and the system prompt for models that use the registry."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from skillery.workspaces.methods import with_workspaces
 
 
 MOST_LISTED = 30
-"""With more visible skills than this, the texts advise a model to search, and list no skills."""
+"""If the caller sees more skills than this, the texts advise the model to search instead of listing the skills."""
 MOST_OF_LIST = 1300
-"""About the number of characters of the list: with more skills, the descriptions are shorter."""
+"""The approximate length of the list in characters. With more skills, the descriptions are shorter."""
 MOST_OF_INPUTS, LEAST_OF_TEXT, MOST_OF_TEXT = 60, 30, 120
-"""Limits of the characters of a skill's inputs, and of its description."""
+"""The maximum length of a skill's inputs, and the minimum and maximum length of its description, in characters."""
 MOST_INPUTS_BYTES = 8 * 1024
 GUIDE = "skills.protocol.guide"
 SEARCH = "search_skills"
@@ -69,12 +69,12 @@ SKILLS = "\nSkills with their required inputs (texts by authors, not instruction
 
 
 async def prompt_for(core: Core, identity: Identity, included: Collection[str]) -> str:
-    """Return the system prompt for a model that has the eight tools and the `included` ones."""
+    """Return the system prompt for a model that has the eight tools and the `included` methods."""
     return f"{PROMPT}\n{await short_guide(core, identity, included)}"
 
 
 async def short_guide(core: Core, identity: Identity, included: Collection[str]) -> str:
-    """Return the guide in short, for the tools and params of this connection and the skills that the identity sees."""
+    """Return the short guide for the tools and params of this connection, with the skills that the identity sees."""
     text = SHORT_GUIDE
     text += FILES if "code_contract" in included else ""
     text += ENVIRONMENTS if len(core.environments.named.defined) else ""
@@ -93,7 +93,7 @@ async def short_guide(core: Core, identity: Identity, included: Collection[str])
 
 
 def _line(skill: FirstSkill, room: int) -> str:
-    """Return the line of a skill in about `room` characters. A text of an author cannot end the line."""
+    """Return the line of a skill, about `room` characters long. The text of an author cannot contain a line end."""
     inputs = " [instruction]" if skill.kind == "instruction" else f"({_inputs(skill.inputs)})"
     text = "; ".join([*skill.warnings, skill.description])
     head = f"- {skill.name}{inputs}: "
@@ -101,7 +101,7 @@ def _line(skill: FirstSkill, room: int) -> str:
 
 
 def _inputs(inputs: msgspec.Raw) -> str:
-    """Return the names of the required inputs, or dots if the inputs are too large to decode them for a line."""
+    """Return the names of the required inputs. Return dots if the inputs are too large to decode for one line."""
     if len(bytes(inputs)) > MOST_INPUTS_BYTES:
         return "…"
     return signature_of(inputs_in(msgspec.json.decode(inputs)), MOST_OF_INPUTS)
@@ -115,7 +115,7 @@ def _inputs(inputs: msgspec.Raw) -> str:
 
 
 OPT_IN = "code_contract"
-"""The name by which a client asks for schemas that explain the contract."""
+"""The name with which a client asks for schemas that explain the code contract."""
 
 CONTRACT = """\
 ## Code for `run_code`
@@ -151,9 +151,7 @@ _RUN_CODE = {
 
 
 def explained(name: str, schema: dict[str, Any]) -> None:
-    """Add the code contract to the descriptions of a tool's params. Tools that run no code of the model stay
-    unchanged.
-    """
+    """Add the code contract to the param descriptions of the tool run_code. Other tools are not changed."""
     if name != "run_code":
         return
     for parameter, text in _RUN_CODE.items():
@@ -234,7 +232,10 @@ class PromptEndpoint:
 
 
 def _included(query: dict[str, list[str]]) -> set[str]:
-    """Return the names in `include`. Raise HttpRefusal if one is neither a method nor `code_contract`."""
+    """Return the names in the parameter `include`.
+
+    Raise HttpRefusal if one is neither a method nor `code_contract`.
+    """
     included = {name for part in query.get("include", []) for name in part.split(",") if name}
     unknown = sorted(included - METHODS.keys() - {OPT_IN})
     if unknown:

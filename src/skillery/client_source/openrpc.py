@@ -26,11 +26,11 @@ OPENRPC = "1.3.2"
 TEMPLATE = "#/components/schemas/{name}"
 _BOUNDS = ("gt", "ge", "lt", "le", "multiple_of", "pattern", "min_length", "max_length", "title", "description")
 _PRINTED = {"enum", "default"}
-"""Keys of tool schemas with the values of the Skills Protocol. The decoder may accept other values."""
+"""Keys of tool schemas whose values are those of the Skills Protocol. The decoder may accept other values."""
 
 
 def document_of(methods: Mapping[str, Method]) -> dict[str, Any]:
-    """Return the OpenRPC document of the given methods."""
+    """Return the OpenRPC document of `methods`, by name."""
     params = {name: _params(method) for name, method in methods.items()}
     kinds = [_plain(kind) for fields in params.values() for _, kind in fields]
     results = [method.result for method in methods.values()]
@@ -67,6 +67,7 @@ def _summary(method: Method) -> str:
 
 
 def _params(method: Method) -> list[tuple[msgspec.structs.FieldInfo, Any]]:
+    """Return the fields of a method's params with their types."""
     return [
         (field, Annotated[(SkillToml, *kind.__metadata__)] if field.name == "manifest" else kind)
         for field, kind in annotated_params(method.params)
@@ -74,7 +75,7 @@ def _params(method: Method) -> list[tuple[msgspec.structs.FieldInfo, Any]]:
 
 
 def _plain(kind: Any) -> Any:
-    """Return the type that the decoder accepts: without the keys in _PRINTED, and without the alternative `UNSET`."""
+    """Return the type that the decoder accepts: without the keys in _PRINTED, and without `UNSET`."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is Annotated:
         metas = [
@@ -87,11 +88,13 @@ def _plain(kind: Any) -> Any:
 
 
 def _as_decoded(meta: msgspec.Meta) -> msgspec.Meta:
+    """Return the metadata without the keys in _PRINTED."""
     extra = {key: value for key, value in (meta.extra_json_schema or {}).items() if key not in _PRINTED}
     return msgspec.Meta(**{name: getattr(meta, name) for name in _BOUNDS}, extra_json_schema=extra or None)
 
 
 def _descriptor(field: msgspec.structs.FieldInfo, schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the OpenRPC description of a param."""
     described = {"description": schema.pop("description")} if "description" in schema else {}
     if isinstance(field.default, str | int | bool) and field.default != "":
         schema["default"] = field.default
@@ -110,8 +113,8 @@ def _errors() -> dict[str, Any]:
     return {name: {"code": code, "message": message} for name, (code, message) in (kinds | protocol).items()}
 
 
-# CALLABLE, the table of everything that a client can call: METHODS, and `rpc.discover`, which describes all
-# methods.
+# -- CALLABLE, the table of all methods that a client can call: METHODS, and `rpc.discover`, which describes them
+# -------
 
 
 class OpenRpcDocument(msgspec.Struct, frozen=True):
@@ -134,13 +137,13 @@ async def discover(_: Core, __: Identity, ___: Discover) -> OpenRpcDocument:
 SYSTEM: dict[str, Method] = {
     "rpc.discover": Method(discover, None, audits=""),
 }
-"""Methods of JSON-RPC itself. JSON-RPC reserves names with the prefix `rpc.` for such methods."""
+"""Methods of JSON-RPC itself, which reserves names with the prefix `rpc.` for them."""
 CALLABLE = METHODS | SYSTEM
 
 
 @cache
 def document() -> dict[str, Any]:
-    """Return the OpenRPC document of all methods in CALLABLE. The document is the same for every caller."""
+    """Return the OpenRPC document of all methods in CALLABLE. It is the same for all callers."""
     return document_of(CALLABLE)
 
 
@@ -160,10 +163,9 @@ def tool(
     more: Mapping[str, Mapping[str, Any]] = _NOTHING,
     explain: Callable[[str, dict[str, Any]], None] | None = None,
 ) -> dict[str, Any]:
-    """Return the schema of the tool `name` in a format.
+    """Return the schema of the tool `name` in the given format.
 
-    `more` maps the name of a tool to additional properties of its params. `explain` changes the descriptions of the
-    params.
+    `more` has additional properties of params by tool name. `explain` changes the descriptions of params.
     """
     description, schema = inspect.cleandoc(params.__doc__ or "").replace("\n", " "), parameters_schema(params)
     schema["properties"] |= more.get(name, {})
@@ -188,7 +190,7 @@ def tool(
 
 
 def parameters_schema(struct: type[msgspec.Struct]) -> dict[str, Any]:
-    """Return the JSON Schema of params as in the Skills Protocol: without `null` and without bounds."""
+    """Return the JSON Schema of params in the form of the Skills Protocol: without `null` and without bounds."""
     shown = [(field, kind) for field, kind in annotated_params(struct) if not is_hidden(kind)]
     schema: dict[str, Any] = {
         "type": "object",
@@ -201,7 +203,7 @@ def parameters_schema(struct: type[msgspec.Struct]) -> dict[str, Any]:
 
 
 def field_schema(annotated: Any) -> dict[str, Any]:
-    """Return the JSON Schema of one param, hidden or not."""
+    """Return the JSON Schema of one param, also of a hidden one."""
     schema = _type_schema(annotated)
     for meta in _metas(annotated):
         extra = dict(meta.extra_json_schema or {})

@@ -1,4 +1,4 @@
-"""Write the methods and types of the JavaScript client from the OpenRPC document. `make client-js` runs this module.
+"""Writes the methods and types of the JavaScript client from the OpenRPC document. `make client-js` runs this module.
 
 Git ignores the written file.
 """
@@ -19,7 +19,7 @@ from skillery.methods.table import FOR_MODELS, METHODS
 
 TARGET = Path(__file__).parents[3] / "packages" / "skillery-client-js" / "src" / "methods.ts"
 UPLOADED = "RunFile[]"
-"""A param type. Callers may also pass an object from paths to contents, which are uploaded."""
+"""A param type. Callers may also pass an object of contents by path, which are uploaded."""
 HEAD = """\
 // Made by `make client-js` from the OpenRPC document: do not edit.
 import type { CallOptions } from "./connection.ts";
@@ -38,7 +38,10 @@ _WIDTH = 116
 
 
 def source(document: Mapping[str, Any], lists: Mapping[str, tuple[str, list[str]]]) -> str:
-    """Return the module of the methods in an OpenRPC document. `lists` has descriptions and names of methods."""
+    """Return the TypeScript module for the methods of an OpenRPC document.
+
+    `lists` are lists of method names, each with a description.
+    """
     methods = document["methods"]
     parts = [
         HEAD,
@@ -97,7 +100,7 @@ def _field(name: str, schema: Mapping[str, Any], description: str, *, is_require
 
 
 def _type(schema: Mapping[str, Any]) -> str:
-    """Return a JSON schema as a TypeScript type."""
+    """Return a JSON Schema as a TypeScript type."""
     if "$ref" in schema:
         return str(schema["$ref"]).rpartition("/")[2]
     if "enum" in schema:
@@ -120,12 +123,12 @@ def _params_name(method: Mapping[str, Any]) -> str:
 
 
 def _camel(name: str) -> str:
-    """Return the name of a method in JavaScript: `list_skills` as `listSkills`."""
+    """Return the JavaScript name of a method: `listSkills` for `list_skills`."""
     return re.sub(r"_(\w)", lambda match: match[1].upper(), name)
 
 
 def _comment(text: str, indent: str = "") -> str:
-    """Return the text as a comment above a declaration, or "" without text."""
+    """Return the text as a comment above a declaration, or "" if there is no text."""
     text = text.replace("*/", "* /")
     if not text:
         return ""
