@@ -133,7 +133,7 @@ async def _upload(
     version = _version(headers)
     body = await read_body(receive, headers, MOST_BODY)
     try:
-        wanted = await BODIES.run(_parsed, body, headers, version)
+        git_request = await BODIES.run(_parsed, body, headers, version)
     except MalformedRequest as error:
         await send_bytes(send, 200, refuse(str(error)), RESULT, NO_CACHE)
         return
@@ -147,7 +147,7 @@ async def _upload(
         if isinstance(git_request, ListRefs):
             await send_bytes(send, 200, list_refs(opened.table, git_request), RESULT, NO_CACHE)
         else:
-            await _send_objects(send, opened, wanted, version)
+            await _send_objects(send, opened, git_request, version)
     finally:
         opened.stream.close()
 

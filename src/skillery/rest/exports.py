@@ -286,8 +286,8 @@ async def send_download(
     content_headers = [("content-type", answer.kind), ("content-length", str(answer.size))]
     if answer.is_hashed:
         digest = base64.b64encode(bytes.fromhex(answer.sha256)).decode()
-        whole.append(("repr-digest", f"sha-256=:{digest}:"))
-    raw = _raw([*whole, *fixed])
+        content_headers.append(("repr-digest", f"sha-256=:{digest}:"))
+    raw = _raw([*content_headers, *common_headers])
     if scope["method"] == "HEAD":
         await send({"type": "http.response.start", "status": 200, "headers": raw})
         await send({"type": "http.response.body", "body": b""})

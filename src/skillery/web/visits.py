@@ -87,7 +87,7 @@ class Visits:
         check_same_origin(scope, headers)
         check_form_type(headers)
         pairs = pairs_of(await read_body(receive, headers, most_bytes), most_fields)
-        kept = [(name, value) for name, value in pairs if name != FORM_TOKEN]
+        fields = [(name, value) for name, value in pairs if name != FORM_TOKEN]
         if not self.is_form_of(visit, [value for name, value in pairs if name == FORM_TOKEN]):
             raise OutdatedForm(fields)
         return fields
