@@ -19,7 +19,7 @@ MOST_VALUE_BYTES = 1024 * 1024
 
 
 class BackendValues:
-    """The `skillery.backends.Values` of one backend. Values of other backends are not visible."""
+    """Implements `skillery.backends.Values` for one backend. Values of other backends are not visible."""
 
     def __init__(self, database: Database, backend: str) -> None:
         """`backend` is `<kind>.<name>`, for example `secrets.database`."""
@@ -32,9 +32,9 @@ class BackendValues:
     def keys(self, prefix: str = "") -> list[str]:
         # Not LIKE: on SQLite it ignores case.
         has_prefix = func.substr(backend_values.c.key, 1, len(prefix)) == prefix
-        known = select(backend_values.c.key).where(self._is_live(), has_prefix)
+        live_keys = select(backend_values.c.key).where(self._is_live(), has_prefix)
         return self._database.read_now(
-            lambda connection: list(connection.scalars(known.order_by(backend_values.c.key)))
+            lambda connection: list(connection.scalars(live_keys.order_by(backend_values.c.key)))
         )
 
     def set(
@@ -43,9 +43,9 @@ class BackendValues:
         _check(key, value)
 
         def work(connection: Connection) -> bool:
-            had = self._lock_and_find(connection, key) is not None
+            is_replaced = self._lock_and_find(connection, key) is not None
             self._write(connection, key, value, expires_at)
-            return had
+            return is_replaced
 
         return self._change(work, within)
 
@@ -69,6 +69,7 @@ class BackendValues:
         return self._change(work, within)
 
     def _change(self, work: Callable[[Connection], T], within: Transaction | None = None) -> T:
+        """Run `work` in the transaction `within`, or in its own transaction if `within` is None."""
         return self._database.write_now(work) if within is None else work(cast(Connection, within))
 
     def _lock_and_find(self, connection: Connection, key: str) -> bytes | None:
@@ -80,6 +81,7 @@ class BackendValues:
         return None if value is None else bytes(value)
 
     def _write(self, connection: Connection, key: str, value: bytes, expires_at: datetime | None) -> None:
+        """Store the value, and delete all expired values of the backend."""
         now = datetime.now(UTC)
         expired = and_(backend_values.c.backend == self._backend, backend_values.c.expires_at <= now)
         connection.execute(delete(backend_values).where(or_(self._is(key), expired)))
@@ -87,14 +89,17 @@ class BackendValues:
         connection.execute(insert(backend_values).values(row))
 
     def _is(self, key: str) -> ColumnElement[bool]:
+        """Return the SQL condition that a row has the key and belongs to the backend."""
         return and_(backend_values.c.backend == self._backend, backend_values.c.key == key)
 
     def _is_live(self) -> ColumnElement[bool]:
+        """Return the SQL condition that a row belongs to the backend and has not expired."""
         until = backend_values.c.expires_at
         return and_(backend_values.c.backend == self._backend, or_(until.is_(None), until > datetime.now(UTC)))
 
 
 def _check(key: str, value: bytes) -> None:
+    """Raise ValueError if the key has no or too many characters, or the value has too many bytes."""
     if not 0 < len(key) <= MOST_KEY_CHARACTERS:
         raise ValueError(
             f"the key of a backend's value has {len(key)} characters; 1 to {MOST_KEY_CHARACTERS} are allowed"
@@ -119,9 +124,11 @@ def find_value(connection: Connection, name: str) -> bytes | None:
     return None if value is None else bytes(value)
 
 
-def keep_value(connection: Connection, name: str, made: bytes) -> bytes:
-    """Store `made` if the name has no value. Return the value of the name, which is the same for every server."""
-    connection.execute(_ADD[connection.dialect.name], {"name": name, "made": made})
+def keep_value(connection: Connection, name: str, new_value: bytes) -> bytes:
+    """Store `new_value` if the name has no value. Return the value that the name has afterwards: the same for every
+    server.
+    """
+    connection.execute(_ADD[connection.dialect.name], {"name": name, "made": new_value})
     value = find_value(connection, name)
     assert value is not None, "a value of the registry is never taken away while it is made"
     return value

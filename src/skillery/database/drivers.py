@@ -50,6 +50,7 @@ def without_password(text: str) -> str:
 
 
 def sqlite_engine(url: URL) -> Engine:
+    """Return an engine for SQLite: WAL, one BEGIN IMMEDIATE for each transaction, foreign keys enforced."""
     # "named", so that a compiled Statement takes its parameters by name, as on Postgres.
     engine = create_engine(
         url, paramstyle="named", connect_args={"timeout": BUSY_TIMEOUT_SECONDS, "check_same_thread": False}
@@ -82,6 +83,7 @@ def sqlite_engine(url: URL) -> Engine:
 
 
 def postgres_engine(url: URL) -> Engine:
+    """Return an engine with a pool. A connection that was idle for TESTED_AFTER_SECONDS is tested before its use."""
     engine = create_engine(url, pool_size=POSTGRES_CONNECTIONS, max_overflow=4, connect_args=CONNECT)
 
     @event.listens_for(engine, "checkin")
@@ -123,7 +125,9 @@ PASSING = ("08", "53", "57", "40")
 
 
 def error_for_caller(error: Exception) -> Exception:
-    """Return the error for a caller, or the error itself if it is caused by a bug of the server."""
+    """Return the SkilleryError that describes an error of the database. Return the error itself if a bug of the server
+    has caused it.
+    """
     if (refusal := _read_only(error)) is not None:
         return refusal
     cause = getattr(error, "orig", None) or error
@@ -146,7 +150,7 @@ def error_for_caller(error: Exception) -> Exception:
 
 
 def _read_only(error: Exception) -> Unavailable | None:
-    """Return the error for a caller if the database is read-only."""
+    """Return Unavailable with the note's text if the database is read-only, or None for another error."""
     message = str(getattr(error, "orig", None) or error).split("\n")[0]
     if not message.startswith(READ_ONLY):
         return None

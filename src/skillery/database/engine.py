@@ -153,6 +153,10 @@ class Database:
         return result
 
     def _in_erasing_transaction(self, work: Callable[[Connection], T]) -> T:
+        """Run `work` in a transaction of SQLite that overwrites each deleted row with zeros. The write-ahead log still
+        has the rows.
+        """
+
         def erasing(connection: Connection) -> T:
             connection.exec_driver_sql("PRAGMA secure_delete = ON")
             try:
@@ -177,20 +181,21 @@ class Database:
             # No waiting for readers, because all writers would wait too.
             connection.exec_driver_sql("PRAGMA busy_timeout = 0")
             try:
-                busy, *_ = connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").one()
+                is_busy, *_ = connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").one()
             finally:
                 connection.exec_driver_sql(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_SECONDS * 1000}")
-        self._log_is_dirty = bool(busy)
+        self._log_is_dirty = bool(is_busy)
 
     def _in_transaction(self, work: Callable[[Connection], T]) -> T:
         return self._writer.in_transaction(work) if self._writer is not None else in_transaction(self.engine, work)
 
     @contextmanager
     def alone(self, task: str) -> Iterator[bool]:
-        """Context manager that locks a task, for example a sweep. Yield whether this server got the lock. Blocking.
+        """Context manager that locks a task, for example a sweep, for this server. Yield True if it got the lock, else
+        False. Blocking.
 
-        Only one server of a database can have the lock. It is released at the end of the block, or by the database if
-        the process dies. On SQLite, the lock is within this process, and all tasks share one lock.
+        Only one server of a database can have the lock. The lock is released at the end of the block, or by the
+        database if the process dies. On SQLite, the lock covers this process only, and all tasks share one lock.
         """
         if self.is_sqlite:
             is_alone = self._alone.acquire(blocking=False)

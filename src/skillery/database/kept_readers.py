@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 class Reading:
-    """Runs a function that uses a WaitingConnection, and blocks neither the event loop nor a thread.
+    """Runs a function that uses a WaitingConnection, in a greenlet: neither the event loop nor a thread is blocked.
 
     The greenlet itself must not call the event loop. Greenlets share one C stack, and while a greenlet runs, a part of
     the event loop's stack is stored elsewhere. Functions of uvloop change lists in this part, and would overwrite the
@@ -54,19 +54,22 @@ class Reading:
         self.result: asyncio.Future[Any] = self._loop.create_future()
 
     def start(self) -> None:
-        """Run until the function has to wait. If the caller of `result` is cancelled, the function still ends, because
-        the answer of the database must be taken from the connection.
+        """Run the function until it waits for the database. If the caller of `result` is cancelled, the function still
+        ends, because the answer of the database must be read from the connection.
         """
         self._continue(self._work)
 
     def abandon(self) -> None:
-        """End the function where it waits. Its caller is cancelled."""
+        """Raise GreenletExit in the function, at the query where it waits, because its caller was cancelled."""
         if self._waits is not None and not self._loop.is_closed():
             self._unwatch(*self._waits)
             self.result.cancel()
         self._greenlet.throw(GreenletExit)
 
     def _continue(self, sent: object) -> None:
+        """Resume the greenlet with `sent`. If the function waits again, watch its socket; if it has ended, settle
+        `result`.
+        """
         received = self._greenlet.switch(sent)
         if not self._greenlet.dead:
             self._watch(*received)
@@ -97,7 +100,7 @@ class Reading:
 
 
 def _outcome(work: Callable[[], T]) -> tuple[T | None, BaseException | None]:
-    """Return the result of the function, or its error."""
+    """Return (result, None) if `work` returns, or (None, error) if it raises an error."""
     try:
         return work(), None
     except GreenletExit:  # the event loop was closed before the answer came
@@ -110,7 +113,7 @@ class _Waiter(greenlet):
     """The greenlet of a Reading."""
 
     def finished(self, steps: Generator[Wait, Ready, T], socket: int) -> T:
-        """Return the result of the steps of the driver. A step yields what it waits for."""
+        """Return the result of a generator of psycopg. The generator yields the event of `socket` that it waits for."""
         assert self.parent is not None
         try:
             wanted = next(steps)
@@ -121,7 +124,9 @@ class _Waiter(greenlet):
 
 
 class WaitingConnection(psycopg.Connection[Any]):
-    """A connection that waits on the event loop if a Reading uses it. Otherwise it blocks the thread, as usual."""
+    """A psycopg connection. Inside a Reading, it waits for the database on the event loop; elsewhere it blocks the
+    thread.
+    """
 
     def wait(self, gen: Generator[Any, Any, T], *args: Any, **options: Any) -> T:
         current = getcurrent()
@@ -135,7 +140,7 @@ READERS = 6
 
 
 class KeptReaders:
-    """Runs reads with open connections, each with one read at a time. Other reads wait for their turn."""
+    """Runs reads on connections that stay open. A connection runs one read at a time; further reads wait in a queue."""
 
     def __init__(self, url: URL) -> None:
         self._engine = _engine(url)
@@ -177,7 +182,7 @@ class KeptReaders:
         self._engine.dispose()
 
     async def _taken(self) -> Connection:
-        """Return a connection that no other read uses. If all are in use, open another one."""
+        """Return an idle connection, which the caller gives back. If all connections are in use, open another one."""
         await self._turn()
         try:
             while not self._idle:  # another read may be faster, and take the one that was opened for this read
@@ -202,7 +207,7 @@ class KeptReaders:
             raise
 
     def _pass_on(self) -> None:
-        """Give the turn to the next waiting read."""
+        """Let the next waiting read continue, or free a place if no read waits."""
         while self._waiting:
             turn = self._waiting.popleft()
             if not turn.done():
@@ -222,6 +227,7 @@ class KeptReaders:
         self._pass_on()
 
     def _on(self, connection: Connection, work: Callable[[Connection], T]) -> T:
+        """Return the result of `work`. Then give the connection back, except after a cancelled query."""
         try:
             with span("database read"), ErrorsForCallers():
                 result = work(connection)
@@ -254,7 +260,7 @@ class KeptReaders:
 
 
 def _engine(url: URL) -> Engine:
-    """Return an engine that opens a WaitingConnection, which commits automatically. The engine keeps no pool."""
+    """Return an engine without a pool. Its connections are WaitingConnections, which commit automatically."""
     engine = create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT", connect_args=CONNECT)
 
     @event.listens_for(engine, "do_connect")

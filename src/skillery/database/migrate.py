@@ -44,6 +44,7 @@ def revisions() -> list[str]:
 
 
 def head() -> str:
+    """Return the newest revision that this release knows."""
     return revisions()[-1]
 
 
@@ -87,8 +88,8 @@ def upgrade(database: Database, revision: str = "head") -> None:
 def create(
     database: Database, revision: str, fill: Callable[[Connection], None], then: Callable[[Connection], None]
 ) -> None:
-    """Fill an empty database in one transaction: create the tables of `revision`, call `fill`, migrate to the head,
-    call `then`.
+    """Fill an empty database in one transaction: create the tables of `revision`, call `fill`, migrate to the newest
+    revision, call `then`.
 
     Raise StartupError if the database is not empty, or cannot be reached.
     """
@@ -139,6 +140,7 @@ def is_in_tables(name: str | None, _kind: str = "", _parents: object = None) -> 
 
 
 def _where(database: Database) -> str:
+    """Return the name of the database for messages."""
     return database.url.render_as_string(hide_password=True)
 
 

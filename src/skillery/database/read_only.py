@@ -32,7 +32,7 @@ PAUSE_SECONDS = 0.05
 
 
 class ReadOnly(msgspec.Struct, frozen=True):
-    """The reason why a database is read-only: its rows are being copied, or were copied, to the database `target`."""
+    """The note of a read-only database: its rows are being copied, or were copied, to the database `target`."""
 
     target: str
     """URL without the password."""
@@ -43,21 +43,24 @@ class ReadOnly(msgspec.Struct, frozen=True):
 
 
 def find_read_only(connection: Connection) -> ReadOnly | None:
-    """Return the note of a read-only database, or None if the database accepts changes."""
+    """Return the ReadOnly note that is stored in the table `registry`: target, start and expected seconds of the copy.
+    Return None if the database accepts changes.
+    """
     value = find_value(connection, KEY)
     return msgspec.json.decode(value, type=ReadOnly) if value is not None else None
 
 
 def put_note(connection: Connection, note: ReadOnly) -> None:
-    """Store the note. This is the only change that a read-only database accepts."""
+    """Store the note in the table `registry`, in place of the present note. The triggers accept this change only."""
     _drop_note(connection)
     connection.execute(insert(registry).values(key=KEY, value=msgspec.json.encode(note)))
 
 
 def make_read_only(database: Database, note: ReadOnly) -> None:
-    """Refuse all further changes. When this returns, every committed change is visible. Blocking.
+    """Store `note` and create the triggers that refuse every later change. Blocking.
 
-    Raise StartupError if a transaction does not end within some seconds. The database then still accepts changes.
+    When this function returns, every committed change is visible. Raise StartupError if open transactions lock the
+    tables during all TRIES. The database then still accepts changes.
     """
     since = f"since {note.since.astimezone(UTC):%H:%M:%S} UTC, for about {note.expected_seconds} s"
 
@@ -70,7 +73,7 @@ def make_read_only(database: Database, note: ReadOnly) -> None:
 
 
 def accept_writes(database: Database) -> None:
-    """Accept changes again. Do nothing if the database accepts changes. Blocking."""
+    """Remove the note and the triggers. Do nothing if the database accepts changes. Blocking."""
 
     def work(connection: Connection) -> None:
         for statement in _removal(connection.dialect.name):
@@ -81,7 +84,9 @@ def accept_writes(database: Database) -> None:
 
 
 def refuse_read_only(database: Database, where: str) -> None:
-    """Raise StartupError if the database is read-only. `where` is the URL of the database without its password."""
+    """Raise StartupError if the database is read-only. `where` is the database URL without its password, for the
+    message.
+    """
     note = database.read_now(find_read_only)
     if note is None:
         return
@@ -101,7 +106,9 @@ def _drop_note(connection: Connection) -> None:
 
 
 def _locked(database: Database, mode: str, work: Callable[[Connection], None]) -> None:
-    """Run `work` in a transaction that has locked all tables."""
+    """Run `work` in a transaction that has locked all tables in the lock mode `mode` of Postgres. Raise StartupError if
+    other transactions lock them during all TRIES.
+    """
     names = ", ".join(f'"{table.name}"' for table in metadata.sorted_tables)
     for number in range(TRIES):
         try:
@@ -119,7 +126,9 @@ def _locked(database: Database, mode: str, work: Callable[[Connection], None]) -
 
 
 def _creation(dialect: str, message: str) -> Iterator[str]:
-    """Yield the statements that create the triggers. The triggers of `registry` accept changes of the note."""
+    """Yield the SQL statements that create the triggers, which refuse changes with `message`. On the table `registry`,
+    the triggers let the row of the note change.
+    """
     yield from _removal(dialect)
     if dialect == "postgresql":
         yield (
@@ -136,10 +145,11 @@ def _creation(dialect: str, message: str) -> Iterator[str]:
 
 
 def _removal(dialect: str) -> Iterator[str]:
+    """Yield the SQL statements that remove the triggers, if they exist."""
     for table in metadata.sorted_tables:
         for event in EVENTS:
-            on = f" ON {table.name}" if dialect == "postgresql" else ""
-            yield f"DROP TRIGGER IF EXISTS {_name(table, event)}{on}"
+            table_clause = f" ON {table.name}" if dialect == "postgresql" else ""
+            yield f"DROP TRIGGER IF EXISTS {_name(table, event)}{table_clause}"
     if dialect == "postgresql":
         yield f"DROP FUNCTION IF EXISTS {TRIGGER}()"
 

@@ -1,4 +1,6 @@
-"""The registry for endpoints and methods: they pass functions with SQL. A function that writes is one transaction."""
+"""The registry: endpoints and methods pass functions that take a connection. A function that writes
+is one transaction.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ T = TypeVar("T")
 
 
 class Registry:
-    """Runs functions that take a connection, for example those of `skillery.versions`."""
+    """Runs functions that take a connection, for example the functions in `skillery.versions`."""
 
     def __init__(self, database: Database, storage: Storage, cursor_key: bytes) -> None:
         """`cursor_key` signs the cursors of listings."""
@@ -25,22 +27,22 @@ class Registry:
         self.cursor_key = cursor_key
 
     def read(self, work: Callable[[Connection], T]) -> Awaitable[T]:
-        """Return the result of a function that reads a few rows. Raise Unavailable if the database fails.
+        """Return the result of `work`, which reads a few rows. Raise Unavailable if the database fails.
 
-        An error of the function is passed on.
+        Errors of `work` are raised unchanged.
         """
         return self._database.read(work)
 
     def read_page(self, work: Callable[[Connection], T]) -> Awaitable[T]:
-        """Return the result of a function that may read many rows, in a separate thread. Raise the errors of `read`."""
+        """Return the result of `work`, which may read many rows, in a separate thread. Raise the errors of `read`."""
         return asyncio.to_thread(self._database.read_now, work)
 
     def read_and_compare(self, work: Callable[[Connection], T]) -> Awaitable[T]:
-        """Return the result of a function that compares foreign texts, in the threads of comparisons."""
+        """Return the result of `work`, which compares texts of other authors, in the threads for comparisons."""
         return COMPARISONS.run(self._database.read_now, work)
 
     def write(self, work: Callable[[Connection], T]) -> Awaitable[T]:
-        """Return the result of a function that changes something. If the function raises an error, the transaction is
-        rolled back.
+        """Return the result of `work`, which changes rows. If `work` raises an error, the
+        transaction is rolled back.
         """
         return self._database.write(work)

@@ -32,6 +32,8 @@ _WAITING = "skillery.waiting"
 
 
 class _Waiting(NamedTuple):
+    """A statement of Postgres that waits to be sent with the next one."""
+
     method: str
     """The method of a cursor: `execute`, or `executemany` with a list of values."""
     sql: str
@@ -43,9 +45,9 @@ _COMMIT = _Waiting("execute", "COMMIT", None)
 
 
 def send_later(connection: Connection, method: str, sql: str, values: Any) -> None:
-    """Send a statement with the next one of this transaction. The statement has no result.
+    """Queue a statement without a result: it is sent with the next statement of this transaction.
 
-    Outside of a transaction, it is sent at once.
+    Outside of a transaction, send the statement at once. `method` is `execute` or `executemany`.
     """
     waiting = connection.info.get(_WAITING)
     if waiting is None:
@@ -55,7 +57,7 @@ def send_later(connection: Connection, method: str, sql: str, values: Any) -> No
 
 
 def send_now(connection: Connection, sql: str, values: Any) -> Any:
-    """Send the waiting statements and this one, in one round trip. Return the cursor of this one."""
+    """Send the queued statements and the statement `sql` in one round trip. Return the cursor of `sql`."""
     raw = _raw(connection)
     waiting = _taken(connection)
     if not waiting:
@@ -100,7 +102,7 @@ def prepare_pipelines(engine: Engine) -> None:
 
 
 def _taken(connection: Connection) -> list[_Waiting]:
-    """Return the waiting statements. From now on, others can wait."""
+    """Return the queued statements and empty the queue."""
     waiting = connection.info.get(_WAITING)
     if not waiting:
         return []
@@ -109,6 +111,7 @@ def _taken(connection: Connection) -> list[_Waiting]:
 
 
 def _flush(connection: Connection, waiting: Sequence[_Waiting]) -> None:
+    """Send the statements in one round trip. Raise the error for callers if one of them fails."""
     raw = _raw(connection)
     try:
         with raw.pipeline():
@@ -160,6 +163,7 @@ class Statement:
         self._compiled: dict[str, tuple[str, dict[str, Any]]] = {}
 
     def rows(self, connection: Connection, **parameters: Any) -> list[Any]:
+        """Return the result rows as tuples. Raise the error for callers if the database fails."""
         dialect = connection.dialect
         sql, constants = self._sql(connection)
         try:
@@ -171,6 +175,9 @@ class Statement:
             raise error_for_caller(error) from error
 
     def _sql(self, connection: Connection) -> tuple[str, dict[str, Any]]:
+        """Return the SQL text for the driver, and the values of its constants. Compile the
+        statement at the first call.
+        """
         dialect = connection.dialect
         if dialect.name not in self._compiled:
             compiled = self._statement.compile(dialect=dialect, compile_kwargs={"render_postcompile": True})
@@ -179,7 +186,9 @@ class Statement:
         return self._compiled[dialect.name]
 
     def run_later(self, connection: Connection, **parameters: Any) -> None:
-        """Run the statement for its locks, like `Change.run_later`. SQLite has no locks of rows, so nothing happens."""
+        """Run the SELECT only for its row locks, with the next statement of the transaction. Do nothing on SQLite,
+        which has no row locks.
+        """
         if connection.dialect.name == "postgresql":
             sql, constants = self._sql(connection)
             send_later(connection, "execute", sql, constants | parameters)
@@ -203,8 +212,8 @@ class Change:
         return int(self._execute(connection, self._values(connection, parameters)).rowcount)
 
     def run_later(self, connection: Connection, **parameters: Any) -> None:
-        """Run the statement before the next one of the transaction. On Postgres, it takes no round trip of its own,
-        and its errors are raised by the next statement or by the commit.
+        """Run the statement together with the next one of the transaction. On Postgres, it takes no round trip of its
+        own, and the next statement or the commit raises its errors.
         """
         self._later(connection, "execute", self._values(connection, parameters))
 
@@ -233,6 +242,9 @@ class Change:
             raise error_for_caller(error) from error
 
     def _later(self, connection: Connection, method: str, values: Any) -> None:
+        """Queue the statement on Postgres. On SQLite, run it at once. `method` is a cursor method: `execute` or
+        `executemany`.
+        """
         sql = self._sql(connection)[0]
         if connection.dialect.name == "postgresql":
             send_later(connection, method, sql, values)

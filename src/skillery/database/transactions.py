@@ -1,4 +1,4 @@
-"""Transactions: the work of one transaction, its work before the commit, and its repetition after a sweep."""
+"""Transactions: run one, run tasks before its commit, and repeat it if a sweep has deleted a content that it uses."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _last_work: ContextVar[list[Callable[[Connection], object]]] = ContextVar("last_
 
 
 class TransactionLost(Exception):
-    """Raised if the database has rolled back the transaction that several writes share."""
+    """Raised if SQLite has rolled back the whole transaction that several writes share."""
 
 
 def before_commit(work: Callable[[Connection], object]) -> None:
@@ -41,9 +41,11 @@ def before_commit(work: Callable[[Connection], object]) -> None:
 
 
 def in_transaction(engine: Engine, work: Callable[[Connection], T]) -> T:
-    """Run `work` in a transaction. Repeat it if a sweep has deleted a content after `work` found it.
+    """Return the result of `work`, run in a transaction. Repeat it if a sweep has deleted a content that `work` has
+    found.
 
-    This happens only on Postgres. The transaction is rolled back, and the repeated `work` stores the content again.
+    Sweeps run at the same time as writes only on Postgres. The transaction is rolled back, and the repeated `work`
+    stores the content again. After MOST_TRIES, raise the integrity error.
     """
     for number in range(1, MOST_TRIES + 1):
         try:
@@ -57,9 +59,10 @@ def in_transaction(engine: Engine, work: Callable[[Connection], T]) -> T:
 
 
 def in_savepoint(connection: Connection, work: Callable[[Connection], T]) -> T:
-    """Run `work` in a part of a transaction. If `work` raises an error, only this part is rolled back.
+    """Return the result of `work`, run in a savepoint of a SQLite transaction. If `work` raises an error, roll back
+    only the savepoint.
 
-    Raise TransactionLost if the database has rolled back the whole transaction.
+    Raise TransactionLost if SQLite has rolled back the whole transaction.
     """
     # The driver of SQLite, because SQLAlchemy takes longer for these statements than SQLite.
     raw: Any = connection.connection.driver_connection
@@ -80,12 +83,15 @@ def in_savepoint(connection: Connection, work: Callable[[Connection], T]) -> T:
 
 
 def with_last_work(connection: Connection, work: Callable[[Connection], T]) -> T:
-    """Run `work` in a transaction, then what it asked for with `before_commit`."""
-    last: list[Callable[[Connection], object]] = []
-    token = _last_work.set(last)
+    """Return the result of `work`. Before that, run the tasks that `work` has registered with `before_commit`.
+
+    The caller owns the transaction of the connection, and commits it.
+    """
+    last_tasks: list[Callable[[Connection], object]] = []
+    token = _last_work.set(last_tasks)
     try:
         result = work(connection)
-        for task in last:
+        for task in last_tasks:
             task(connection)
         return result
     finally:
@@ -99,7 +105,7 @@ def with_last_work(connection: Connection, work: Callable[[Connection], T]) -> T
 
 
 class SqliteWriter:
-    """Used by one thread only, except for `close`."""
+    """The connection that writes to SQLite. Only one thread may call the methods, except `close`."""
 
     def __init__(self, engine: Engine) -> None:
         # SQLAlchemy begins no transactions on a connection with this option: see `drivers`.
@@ -139,6 +145,7 @@ class SqliteWriter:
         return self._kept
 
     def _tell(self, connection: Connection, command: str) -> None:
+        """Execute BEGIN or COMMIT. If it fails, roll back and raise the error for callers."""
         try:
             _raw(connection).execute(command)
         except connection.dialect.loaded_dbapi.Error as error:
@@ -146,7 +153,7 @@ class SqliteWriter:
             raise error_for_caller(error) from error
 
     def _roll_back(self, connection: Connection) -> None:
-        """Roll back. If that is impossible, the next write opens another connection."""
+        """Roll back. If that fails, close the connection: the next write opens another one."""
         try:
             if not connection.invalidated and _raw(connection).in_transaction:
                 _raw(connection).execute("ROLLBACK")
@@ -154,10 +161,10 @@ class SqliteWriter:
             self.close()
 
     def close(self) -> None:
-        kept, self._kept = self._kept, None
-        if kept is not None:
-            with contextlib.suppress(kept.dialect.loaded_dbapi.Error):
-                kept.close()
+        connection, self._kept = self._kept, None
+        if connection is not None:
+            with contextlib.suppress(connection.dialect.loaded_dbapi.Error):
+                connection.close()
 
 
 def _raw(connection: Connection) -> Any:
@@ -180,7 +187,7 @@ class _Sharing(NamedTuple):
 
 
 class SharedCommits:
-    """The writes that wait for their commit. `writer` has the only thread that writes."""
+    """The queue of writes that share transactions of SQLite. `writer` has the one thread that writes."""
 
     def __init__(self, engine: Engine, writer: Workers) -> None:
         self._engine = engine
@@ -195,8 +202,8 @@ class SharedCommits:
         return cast(T, await asyncio.wrap_future(sharing.done))
 
     def _commit(self) -> None:
-        """Commit the waiting writes together, or each alone if the shared transaction fails. Do nothing if another call
-        has committed them.
+        """Commit at most MOST_SHARING waiting writes in one transaction, or each in its own if the shared transaction
+        fails. Do nothing if an earlier call has committed them.
         """
         waiting = [self._waiting.popleft() for _ in range(min(len(self._waiting), MOST_SHARING))]
         group = [write for write in waiting if write.done.set_running_or_notify_cancel()]
@@ -205,19 +212,21 @@ class SharedCommits:
         except Exception as error:  # noqa: BLE001 - whose it was is found out by trying each alone
             log.info("a shared transaction failed: %s", type(error).__name__)
             outcomes = None
-        for place, write in enumerate(group):
+        for position, write in enumerate(group):
             alone = partial(in_transaction, self._engine)
-            settle(write.done, outcomes[place] if outcomes is not None else _outcome(alone, write))
+            settle(write.done, outcomes[position] if outcomes is not None else _outcome(alone, write))
 
     def _in_one_transaction(self, group: Sequence[_Sharing]) -> list[Callable[[], Any]]:
         with span("database write"), ErrorsForCallers(), self._engine.begin() as connection:
             return [_outcome(partial(in_savepoint, connection), write) for write in group]
 
 
-def _outcome(method: Callable[[Callable[[Connection], Any]], Any], write: _Sharing) -> Callable[[], Any]:
-    """Run `write` with `method`. Return a function that returns its result or raises its error."""
+def _outcome(run_in_transaction: Callable[[Callable[[Connection], Any]], Any], write: _Sharing) -> Callable[[], Any]:
+    """Run the write with `run_in_transaction`. Return a function that returns the result of the write or raises its
+    error. Raise TransactionLost if the transaction is lost.
+    """
     try:
-        result = write.context.run(method, write.work)
+        result = write.context.run(run_in_transaction, write.work)
     except TransactionLost:
         raise
     except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
