@@ -21,6 +21,8 @@ _KIND = re.compile(r"[\w!#$&^.+-]+/[\w!#$&^.+*-]+( *;[ -~]*)?", re.ASCII)
 
 
 class BlobRow(NamedTuple):
+    """A row of `blobs`, with the fields of its content."""
+
     id: str
     kind: str
     size_bytes: int
@@ -33,7 +35,7 @@ class BlobRow(NamedTuple):
 
 
 class Output(NamedTuple):
-    """The place of a blob among the outputs of a run."""
+    """The position of a blob among the outputs of a run, and its path."""
 
     run_id: str
     position: int
@@ -82,6 +84,9 @@ _BLOB = Statement(_BLOBS.where(blobs.c.id == bindparam("id")))
 
 
 def find_blob(connection: Connection, *, identity: Identity, blob_id: str) -> BlobRow:
+    """Return the row of a blob. Raise BlobNotFound if it has expired, or if the identity is neither its owner nor an
+    admin.
+    """
     if "\0" in blob_id:
         raise InvalidParams("a blob id contains no NUL character", hint="Pass a blob_id that create_blob returned.")
     rows = _BLOB.rows(connection, id=blob_id)
@@ -107,7 +112,7 @@ def expire_blob(connection: Connection, identity: Identity, blob_id: str) -> Blo
 
 
 def leave_blobs(connection: Connection, run_ids: Sequence[str]) -> None:
-    """Remove the blobs from the outputs of these runs. The blobs exist until they expire."""
+    """Detach the blobs from these runs, which will be deleted. The blobs exist until they expire."""
     connection.execute(update(blobs).where(blobs.c.run_id.in_(run_ids)).values(run_id=None, position=None))
 
 
@@ -120,8 +125,8 @@ def output_blobs(connection: Connection, run_id: str) -> list[BlobRow]:
 
 def output_files(written: Sequence[BlobRow]) -> list[OutputFile] | msgspec.UnsetType:
     """Return the blobs that have a path, or UNSET if none has a path."""
-    named = [OutputFile(row.path, row.id, row.kind, row.size_bytes) for row in written if row.path is not None]
-    return named or msgspec.UNSET
+    files = [OutputFile(row.path, row.id, row.kind, row.size_bytes) for row in written if row.path is not None]
+    return files or msgspec.UNSET
 
 
 def parse_kind(kind: str) -> str:

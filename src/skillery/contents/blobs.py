@@ -127,6 +127,7 @@ class Blobs:
         return await asyncio.to_thread(work)
 
     def _check_room(self, identity: Identity, is_again: bool, connection: Connection) -> Callable[[int], None]:
+        """Return a check of received bytes: it raises QuotaExceeded when they exceed the room of the identity."""
         limit = self._quotas.of(identity.name).blob_bytes
         # A repeated upload takes no further room and is not larger than the first one.
         room = (limit or None) if is_again else room_for_blob(connection, self._quotas, identity.name)
@@ -149,11 +150,12 @@ class Blobs:
     def _commit_input(
         self, incoming: Incoming, identity: Identity, kind: str, ttl: timedelta | None, first: First | None = None
     ) -> NewBlob:
+        """Store an input and return its blob, or the blob that `first` returns for an earlier upload."""
         answered: list[NewBlob] = []
 
         def is_new(connection: Connection, content: Content, row: BlobRow) -> bool:
-            made = NewBlob(row.id, row.size_bytes, row.expires_at)
-            answered.append(first(connection, content, made) if first else made)
+            new_blob = NewBlob(row.id, row.size_bytes, row.expires_at)
+            answered.append(first(connection, content, new_blob) if first else new_blob)
             return answered[-1].blob_id == row.id
 
         self._commit(incoming, identity, kind, ttl or self._input_life, is_new=is_new)
@@ -168,6 +170,9 @@ class Blobs:
         output: Output | None = None,
         is_new: Callable[[Connection, Content, BlobRow], bool] = lambda *_: True,
     ) -> BlobRow:
+        """Store the content, and add the row of its blob unless `is_new` returns False. Return the row. `lifetime`
+        None: no end.
+        """
         blob_id, now = new_blob_id(), datetime.now(UTC)
         expires_at = now + lifetime if lifetime else None
 
@@ -216,10 +221,10 @@ class Blobs:
                 limit=MAX_READ_BYTES,
                 download=f"/blobs/{blob.id}",
             )
-        wanted = min(max_bytes or (MAX_READ_BYTES if mode == "full" else SAMPLE_BYTES), blob.size_bytes)
-        expect_result(wanted)
-        start = blob.size_bytes - wanted if mode == "sample_tail" else 0
-        data = await asyncio.to_thread(self.read_range, blob, start, wanted)
+        length = min(max_bytes or (MAX_READ_BYTES if mode == "full" else SAMPLE_BYTES), blob.size_bytes)
+        expect_result(length)
+        start = blob.size_bytes - length if mode == "sample_tail" else 0
+        data = await asyncio.to_thread(self.read_range, blob, start, length)
         if blob.is_text:
             data = _whole_characters(data)
         return BlobContent(
@@ -247,17 +252,19 @@ class Blobs:
 
 
 def _whole_characters(data: bytes) -> bytes:
-    """Remove incomplete characters at both ends (RFC 3629: a byte 10xxxxxx continues a character)."""
+    """Remove the incomplete UTF-8 characters at the start and the end of the data (RFC 3629: a byte 10xxxxxx continues
+    a character).
+    """
     start = 0
     while start < min(3, len(data)) and data[start] & 0xC0 == 0x80:
         start += 1
     data = data[start:]
-    for back in range(1, min(4, len(data)) + 1):
-        lead = data[-back]
-        if lead & 0xC0 == 0x80:
+    for distance in range(1, min(4, len(data)) + 1):
+        byte = data[-distance]
+        if byte & 0xC0 == 0x80:
             continue
-        needed = 1 if lead < 0x80 else 2 if lead < 0xE0 else 3 if lead < 0xF0 else 4
-        return data if back >= needed else data[:-back]
+        character_bytes = 1 if byte < 0x80 else 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
+        return data if distance >= character_bytes else data[:-distance]
     return data
 
 

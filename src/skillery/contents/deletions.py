@@ -49,7 +49,7 @@ RETRY_MS = 5_000
 
 
 class TombstoneClaim(NamedTuple):
-    """The tombstones that one caller has committed. This caller deletes their files."""
+    """The tombstones that one caller has committed with the same `holder`. This caller deletes their files."""
 
     holder: str
     digests: Sequence[str]
@@ -58,19 +58,17 @@ class TombstoneClaim(NamedTuple):
 
 
 def claim(connection: Connection, server: str, digests: Iterable[str]) -> TombstoneClaim:
-    """Add tombstones for the digests that are not used by a row, an upload or another tombstone. Return these
-    tombstones.
-    """
+    """Add a tombstone for each digest without a row, an upload or a tombstone. Return the added tombstones."""
     # Sorted, because the same order for all callers prevents deadlocks on Postgres.
-    wanted = sorted(set(digests))
-    for digest in wanted:
+    sorted_digests = sorted(set(digests))
+    for digest in sorted_digests:
         take_turn(connection, digest)
     begun, holder = _clock(), secrets.token_hex(16)
-    used = _used(connection, wanted) if wanted else set()
-    unused = [digest for digest in wanted if digest not in used]
+    used_digests = _used(connection, sorted_digests) if sorted_digests else set()
+    unused = [digest for digest in sorted_digests if digest not in used_digests]
     if unused:
-        shared = {"server": server, "holder": holder, "take_over_at": _now(connection) + TAKE_OVER_AFTER}
-        connection.execute(insert(deletions), [shared | {"sha256": digest} for digest in unused])
+        row = {"server": server, "holder": holder, "take_over_at": _now(connection) + TAKE_OVER_AFTER}
+        connection.execute(insert(deletions), [row | {"sha256": digest} for digest in unused])
     return TombstoneClaim(holder, unused, begun)
 
 
@@ -81,18 +79,18 @@ def carry_out(database: Database, storage: Storage, claimed: TombstoneClaim) -> 
     RETRY_AFTER, the next sweep or upload tries again.
     """
     deleted: set[str] = set()
-    left = list(claimed.digests)
+    remaining = list(claimed.digests)
     try:
-        while left:
+        while remaining:
             if _clock() - claimed.begun > BEGIN_WITHIN_SECONDS:
                 claimed = database.write_now(partial(_renew, claimed=claimed))
-                left = [digest for digest in left if digest in claimed.digests]
+                remaining = [digest for digest in remaining if digest in claimed.digests]
                 continue
-            storage.delete(left[0])
-            deleted.add(left.pop(0))
+            storage.delete(remaining[0])
+            deleted.add(remaining.pop(0))
     finally:
         if claimed.digests:
-            database.write_now(partial(_settle, claimed=claimed, failed=left))
+            database.write_now(partial(_settle, claimed=claimed, failed=remaining))
     return deleted
 
 
@@ -155,15 +153,19 @@ def take_turn(connection: Connection, sha256: str) -> None:
 
 
 def _used(connection: Connection, digests: Sequence[str]) -> set[str]:
+    """Return those of the digests that a content, an upload or a tombstone uses."""
     # A single statement sees a single state. Between two statements, an upload could be replaced by a row, and neither
     # statement would see the digest.
-    named = [select(table.c.sha256).where(table.c.sha256.in_(digests)) for table in (objects, uploads, deletions)]
-    return set(connection.scalars(union_all(*named)))
+    uses = [select(table.c.sha256).where(table.c.sha256.in_(digests)) for table in (objects, uploads, deletions)]
+    return set(connection.scalars(union_all(*uses)))
 
 
 def _take_over(
     database: Database, storage: Storage, condition: ColumnElement[bool], *, only_abandoned: bool = False
 ) -> None:
+    """Take over the tombstones that match `condition`, and complete their deletions. With `only_abandoned`, take over
+    only tombstones whose `take_over_at` has passed.
+    """
     # Most of the time there is no tombstone: a read is cheaper than a transaction.
     if not database.read_now(lambda connection: _find_abandoned(connection, condition, only_abandoned)):
         return
@@ -173,10 +175,10 @@ def _take_over(
         abandoned = _find_abandoned(connection, condition, only_abandoned)
         claiming = update(deletions).where(deletions.c.sha256.in_([digest for digest, _ in abandoned]))
         # If two servers take over at the same time, the condition on the holder lets only one of them succeed.
-        claiming = claiming.where(deletions.c.holder.in_({before for _, before in abandoned}))
+        claiming = claiming.where(deletions.c.holder.in_({former_holder for _, former_holder in abandoned}))
         values = {"server": database.server, "holder": holder, "take_over_at": now + TAKE_OVER_AFTER}
-        taken = connection.scalars(claiming.values(values).returning(deletions.c.sha256))
-        return TombstoneClaim(holder, sorted(taken), begun)
+        taken_digests = connection.scalars(claiming.values(values).returning(deletions.c.sha256))
+        return TombstoneClaim(holder, sorted(taken_digests), begun)
 
     carry_out(database, storage, database.write_now(work))
 
@@ -200,7 +202,9 @@ def _renew(connection: Connection, claimed: TombstoneClaim) -> TombstoneClaim:
 
 
 def _settle(connection: Connection, claimed: TombstoneClaim, failed: Sequence[str]) -> None:
-    """Remove the tombstones of the claim. Keep those of the `failed` digests, to be taken over after RETRY_AFTER."""
+    """Delete the rows of the claim's tombstones. Keep the rows of the `failed` digests, which may be taken over after
+    RETRY_AFTER.
+    """
     held = deletions.c.holder == claimed.holder
     connection.execute(delete(deletions).where(held, deletions.c.sha256.not_in(failed)))
     connection.execute(update(deletions).where(held).values(take_over_at=_now(connection) + RETRY_AFTER))

@@ -23,7 +23,7 @@ _TURNS = 16
 
 
 class MadeContent(NamedTuple):
-    """A content that the server makes from a version. `make` returns its pieces."""
+    """A content that the server makes from the version `version_id`. `make` yields the bytes in pieces."""
 
     version_id: int
     make: Callable[[], Iterable[bytes]]
@@ -39,34 +39,39 @@ class KeptContents:
         self._turns = [threading.Lock() for _ in range(_TURNS)]
 
     def keep(self, sha256: str, kind: str, seconds: int, made: MadeContent) -> None:
-        """Store a content unless it is stored for at least `seconds` more. Blocking.
+        """Store the content `made` as a blob that expires after `seconds`, unless such a blob exists until then.
+        Blocking.
 
-        Raise Unavailable if its pieces have another digest than `sha256`, or if its version has been purged.
+        Raise Unavailable if the bytes have another digest than `sha256`, or if the version has been purged.
         """
         with self._turns[int(sha256[0], 16)]:
             now = datetime.now(UTC)
             if not self._database.read_now(partial(_is_kept, sha256=sha256, until=now + timedelta(seconds=seconds))):
                 self._store(sha256, kind, now + KEPT_FOR + timedelta(seconds=seconds), made)
 
-    def _store(self, sha256: str, kind: str, expires_at: datetime, made: MadeContent) -> None:
+    def _store(self, sha256: str, kind: str, expires_at: datetime, content: MadeContent) -> None:
+        """Make the content and store it with its blob. If an error occurs, nothing is stored."""
         incoming = Incoming(self._database, self._storage)
         try:
-            for piece in made.make():
+            for piece in content.make():
                 incoming.write(piece)
-            incoming.commit(partial(_add, sha256=sha256, kind=kind, expires_at=expires_at, version_id=made.version_id))
+            incoming.commit(
+                partial(_add, sha256=sha256, kind=kind, expires_at=expires_at, version_id=content.version_id)
+            )
         except BaseException:
             incoming.abort()
             raise
 
 
 def _is_kept(connection: Connection, sha256: str, until: datetime) -> bool:
-    kept = exists().where(blobs.c.sha256 == sha256, blobs.c.owner == SERVER.name, blobs.c.expires_at > until)
-    return bool(connection.execute(select(kept)).scalar_one())
+    is_kept = exists().where(blobs.c.sha256 == sha256, blobs.c.owner == SERVER.name, blobs.c.expires_at > until)
+    return bool(connection.execute(select(is_kept)).scalar_one())
 
 
 def _add(
     connection: Connection, content: Content, sha256: str, kind: str, expires_at: datetime, version_id: int
 ) -> None:
+    """Add the row of the blob. Raise Unavailable if the version was purged, or if the digest is not `sha256`."""
     # The lock makes a purge of the version wait: it then finds the row of this content.
     found_status = select(skill_versions.c.status).where(skill_versions.c.id == version_id)
     if connection.scalar(found_status.with_for_update(read=True)) == "purged":
@@ -92,14 +97,16 @@ KIND = "application/x-skillery-git-view"
 
 
 class KeptPacks:
-    """Stores packs by the digest of the state that they hold."""
+    """Stores git packs of repositories as blobs. The key of a pack is the digest of the repository's state."""
 
     def __init__(self, database: Database, storage: Storage) -> None:
         self._database = database
         self._storage = storage
 
     def open(self, digest: str) -> tuple[BinaryIO, int] | None:
-        """Return a stream of the pack of a state and its size, or None if no pack is kept. Blocking."""
+        """Return a stream of the pack for the state `digest`, and its size in bytes. Return None if no such pack is
+        stored. Blocking.
+        """
         pack = self._database.read_now(partial(_find, digest=digest, after=datetime.now(UTC) + _LEAST_LEFT))
         if pack is None:
             return None
@@ -112,9 +119,9 @@ class KeptPacks:
     def keep(
         self, digest: str, repository: str, pieces: Iterable[bytes], is_purged: Callable[[Connection], bool]
     ) -> None:
-        """Store the pack of a state of a repository. Old packs of the repository are dropped. Blocking.
+        """Store the pack for the state `digest` of a repository, and drop old packs of this repository. Blocking.
 
-        `is_purged` returns whether a version of the pack was purged while the pack was made: then raise Unavailable.
+        `is_purged` returns whether a version in the pack was purged while the pack was made. If so, raise Unavailable.
         """
         incoming = Incoming(self._database, self._storage)
         try:
@@ -127,12 +134,14 @@ class KeptPacks:
 
 
 def drop_packs(connection: Connection) -> list[str]:
-    """Delete all kept packs, and return their SHA-256. A purge calls this function: any pack may hold the version."""
+    """Delete the blobs of all packs, and return the SHA-256 of their contents. A purge calls this function, because any
+    pack may contain the purged version.
+    """
     # A server that stores a pack at the same time waits, and then finds the purged version.
     take_turns(connection, "packs", "")
-    kept = blobs.c.owner == SERVER.name, blobs.c.kind.startswith(KIND, autoescape=True)
-    digests = sorted(set(connection.scalars(select(blobs.c.sha256).where(*kept))))
-    connection.execute(delete(blobs).where(*kept))
+    is_pack = blobs.c.owner == SERVER.name, blobs.c.kind.startswith(KIND, autoescape=True)
+    digests = sorted(set(connection.scalars(select(blobs.c.sha256).where(*is_pack))))
+    connection.execute(delete(blobs).where(*is_pack))
     return digests
 
 
@@ -152,24 +161,35 @@ def _kind(digest: str) -> str:
 def _add_pack(
     connection: Connection, content: Content, digest: str, repository: str, is_purged: Callable[[Connection], bool]
 ) -> None:
+    """Add the blob of a pack, and delete all but the newest packs of the repository. Raise Unavailable if `is_purged`
+    returns True.
+    """
     take_turns(connection, "packs", "")
     if is_purged(connection):
         raise Unavailable("a version was purged while its repository was made", hint="Try again.")
-    now = datetime.now(UTC)
+    created_at = datetime.now(UTC)
     of_repository = blobs.c.owner == SERVER.name, blobs.c.path == repository, blobs.c.kind.startswith(KIND)
     newest = select(blobs.c.id).where(*of_repository).order_by(blobs.c.created_at.desc())
     old = connection.scalars(newest.offset(MOST_OF_ONE - 1)).all()
     connection.execute(delete(blobs).where(blobs.c.id.in_(old)))
-    row = {"id": new_blob_id(), "kind": _kind(digest), "owner": SERVER.name, "created_at": now, "path": repository}
+    row = {
+        "id": new_blob_id(),
+        "kind": _kind(digest),
+        "owner": SERVER.name,
+        "created_at": created_at,
+        "path": repository,
+    }
     facts = {"sha256": content.sha256, "size_bytes": content.size_bytes, "is_text": False}
-    connection.execute(insert(blobs).values(**row, **facts, expires_at=now + PACKS_KEPT_FOR))
+    connection.execute(insert(blobs).values(**row, **facts, expires_at=created_at + PACKS_KEPT_FOR))
 
 
 # -- Addresses under which callers download contents directly from the storage -----------------------------------------
 
 
 class SignedDownloads:
-    """Signs addresses of contents, if the server allows it and the storage can."""
+    """Returns signed addresses, with which clients download contents directly from the storage. Needs a setting and a
+    storage that signs.
+    """
 
     def __init__(self, database: Database, storage: Storage, seconds: int) -> None:
         """Store the parts. `seconds` is the time for which an address is valid; 0: the server signs no addresses."""
@@ -178,7 +198,9 @@ class SignedDownloads:
         self._seconds = seconds
 
     def covers(self, size_bytes: int) -> bool:
-        """Return whether contents of this size can be downloaded from the storage. Small ones are in the database."""
+        """Return whether a content of this size is in the storage: smaller ones are in the database, and have no
+        address.
+        """
         return self._signs is not None and not is_inline(size_bytes)
 
     def address(self, sha256: str, headers: Mapping[str, str], made: MadeContent | None = None) -> str | None:

@@ -33,10 +33,11 @@ class Second(NamedTuple):
 
 
 class MirroredStorage:
-    """A storage that also stores and deletes in a second storage while a copy is under way.
+    """The storage of a server. While a copy is under way, it also stores and deletes each content in the second
+    storage.
 
-    Reads use the own storage, and the second storage only if the content is missing. If the second storage fails, a
-    write fails with Unavailable, so that both storages have every acknowledged content.
+    Reads use the storage `own`, and the second storage only if `own` does not have the content. If the second storage
+    fails, a write raises Unavailable, so that both storages have every acknowledged content.
     """
 
     def __init__(self, database: Database, name: str, own: Storage, open_storage: Callable[[str], Storage]) -> None:
@@ -94,7 +95,7 @@ class MirroredStorage:
         """Return the second storage, or None if no copy is under way.
 
         Raise Unavailable if the second storage cannot be opened, or if a copy has ended and the database now keeps its
-        contents in the other storage.
+        contents in that other storage.
         """
         copy, former = self._database.read_now(_copy_and_former_marks)
         if copy is None:
@@ -118,7 +119,7 @@ class MirroredStorage:
     def _opened(self, copy: StorageCopy, name: str) -> Storage:
         """Open a storage of the copy. Raise Unavailable if it has another mark than the storage of the copy."""
         try:
-            opened = self._open_storage(name)
+            storage = self._open_storage(name)
         except (StartupError, SkilleryError) as error:
             raise Unavailable(
                 f"the contents are being copied to the storage '{name}', which this server cannot open",
@@ -126,13 +127,13 @@ class MirroredStorage:
                 "this server and restart it. skillery storage status shows the copy.",
             ) from error
         mark = copy.target_mark if name == copy.target else self._database.read_now(find_mark)
-        if opened.find_mark() not in {NO_MARKS, mark}:
+        if storage.find_mark() not in {NO_MARKS, mark}:
             raise Unavailable(
                 f"the storage '{name}' of this server has other settings than the copy that is under way",
                 hint=f"Nothing was stored. An admin has to set the same [backends.storage.{name}] for this server and "
                 "for skillery storage copy, and restart this server. If the copy has just started, try again.",
             )
-        return opened
+        return storage
 
 
 class MirroredUpload:
@@ -160,19 +161,20 @@ class MirroredUpload:
 
     def commit(self, digest: str) -> None:
         self._own.commit(digest)
-        now = self._mirror.second()
-        if now is not None:
-            with errors_of_second(now.name):
-                self._commit_copy(digest, now)
+        present_second = self._mirror.second()
+        if present_second is not None:
+            with errors_of_second(present_second.name):
+                self._commit_copy(digest, present_second)
         else:
             self._abort_copy()
 
-    def _commit_copy(self, digest: str, now: Second) -> None:
-        if self._copy is not None and self._second is not None and self._second.copy_id == now.copy_id:
+    def _commit_copy(self, digest: str, second: Second) -> None:
+        """Commit the upload to the second storage. If the copy began during the upload, copy the content now."""
+        if self._copy is not None and self._second is not None and self._second.copy_id == second.copy_id:
             self._copy.commit(digest)
         else:  # the copy has begun during this upload
             self._abort_copy()
-            copy_content(self._storage, now.storage, digest)
+            copy_content(self._storage, second.storage, digest)
 
     def abort(self) -> None:
         self._abort_copy()

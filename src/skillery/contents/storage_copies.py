@@ -1,4 +1,4 @@
-"""The copy of all contents from one storage to another, as the database records it.
+"""The record of a copy of all contents from one storage to another, in the database.
 
 While the record exists, every server stores new contents in both storages (`skillery.contents.mirrors`). Servers do not
 have to notice the record in time: an upload reads the record when it begins, and again in the transaction that records
@@ -31,23 +31,24 @@ KEY_NAME = "storage mark"
 
 
 def mark_storage(database: Database, storage: Storage, name: str) -> None:
-    """Compare the marks of database and storage. If the database has no mark, it gets the mark of the storage, or both
-    get a new one. Blocking.
+    """Compare the mark in the database with the mark of the storage `name`. Blocking.
 
-    `name` is the name of the storage backend. A storage that does not support marks is accepted. Raise StartupError if
-    the marks differ: the database belongs to another storage.
+    If the database has no mark, it gets the mark of the storage, or both get a new one. A storage without support for
+    marks is accepted. Raise StartupError if the marks differ: the storage belongs to another database.
     """
     if storage.find_mark() == NO_MARKS:
         return
-    known = database.read_now(find_mark)
-    if known is None:
-        made = storage.mark(secrets.token_hex(16))
-        if not made:
+    database_mark = database.read_now(find_mark)
+    if database_mark is None:
+        storage_mark = storage.mark(secrets.token_hex(16))
+        if not storage_mark:
             raise StartupError(
                 f"the mark of the storage '{name}' is empty: remove it, and the next start stores a new one"
             )
-        known = database.write_now(lambda connection: keep_value(connection, KEY_NAME, made.encode())).decode()
-    if storage.find_mark() != known:
+        database_mark = database.write_now(
+            lambda connection: keep_value(connection, KEY_NAME, storage_mark.encode())
+        ).decode()
+    if storage.find_mark() != database_mark:
         raise StartupError(
             f"the storage '{name}' does not have the contents of this database: set the right storage in "
             f"[backends.storage.{name}] (servers of one database share it). If you want to move the contents to "
@@ -63,7 +64,7 @@ def find_mark(connection: Connection) -> str | None:
 
 
 def forget_mark(connection: Connection) -> None:
-    """Delete the mark in the database: the next server that starts accepts its configured storage."""
+    """Delete the mark in the database: the next server that starts accepts the storage of its settings."""
     forget_value(connection, KEY_NAME)
 
 
@@ -131,7 +132,7 @@ def find_copy_id(connection: Connection) -> str | None:
 
 
 def check_copy(connection: Connection, copy_id: str | None) -> None:
-    """Raise Unavailable if `copy_id` is not the id of the present copy, or None for no copy.
+    """Raise Unavailable unless `copy_id` is the id of the present copy (None: no copy is under way).
 
     Until the transaction ends, no copy can begin or end.
     """
@@ -143,7 +144,9 @@ def check_copy(connection: Connection, copy_id: str | None) -> None:
 
 
 def begin_copy(connection: Connection, copy: StorageCopy) -> StorageCopy:
-    """Record the copy, or return the present copy. Uploads that have not seen the record fail from now on."""
+    """Store the record of the copy and return it, or return the record of a present copy. Uploads that began before the
+    record fail from now on.
+    """
     take_turns(connection, KEY, "")
     recorded = find_copy(connection)
     if recorded is None:
@@ -152,9 +155,9 @@ def begin_copy(connection: Connection, copy: StorageCopy) -> StorageCopy:
 
 
 def save_copy(connection: Connection, copy: StorageCopy) -> bool:
-    """Store the progress of the copy. Return False if the copy has ended.
+    """Store the progress of the copy. Return False if the record no longer exists.
 
-    A copy that another copier has completed stays complete, because servers may use the target already.
+    The state `copied` of the record stays, even if `copy` has an earlier state: servers may use the target already.
     """
     take_turns(connection, KEY, "")
     recorded = find_copy(connection)
@@ -167,16 +170,18 @@ def save_copy(connection: Connection, copy: StorageCopy) -> bool:
 
 
 def end_copy(connection: Connection, copy: StorageCopy, keep: str) -> None:
-    """Delete the record. From now on, the contents are in the storage `keep`, and its mark is that of the database."""
+    """Delete the record of the copy. From now on, the database uses the contents and the mark of the storage `keep`."""
     take_turns(connection, KEY, "")
     forget_value(connection, KEY)
-    known = find_mark(connection)
-    kept, left = (copy.target_mark, known) if keep == copy.target else (known, copy.target_mark)
-    former = former_marks(connection) | {left} if left is not None else former_marks(connection)
-    _put(connection, FORMER_MARKS, msgspec.json.encode(sorted(former - {kept})))
+    database_mark = find_mark(connection)
+    kept_mark, former_mark = (
+        (copy.target_mark, database_mark) if keep == copy.target else (database_mark, copy.target_mark)
+    )
+    former = former_marks(connection) | {former_mark} if former_mark is not None else former_marks(connection)
+    _put(connection, FORMER_MARKS, msgspec.json.encode(sorted(former - {kept_mark})))
     forget_mark(connection)
-    if kept is not None:
-        _put(connection, KEY_NAME, kept.encode())
+    if kept_mark is not None:
+        _put(connection, KEY_NAME, kept_mark.encode())
 
 
 def forget_copies(connection: Connection) -> None:
@@ -192,12 +197,16 @@ def former_marks(connection: Connection) -> frozenset[str]:
 
 
 def is_marked(connection: Connection, storage: Storage) -> bool:
-    """Return whether the storage has the mark of the database, or of the target of the present copy.
+    """Return whether the storage has the mark of the database, or the mark of the target of the present copy.
 
     Return True if the database has no mark, or if the storage does not support marks.
     """
-    known, copy = find_mark(connection), find_copy(connection)
-    return known is None or storage.find_mark() in {NO_MARKS, known, copy.target_mark if copy is not None else known}
+    database_mark, copy = find_mark(connection), find_copy(connection)
+    return database_mark is None or storage.find_mark() in {
+        NO_MARKS,
+        database_mark,
+        copy.target_mark if copy is not None else database_mark,
+    }
 
 
 def _put(connection: Connection, key: str, value: bytes) -> None:

@@ -47,7 +47,7 @@ _SETTLE = delete(uploads).where(uploads.c.id == bindparam("upload"))
 
 
 class Uploading:
-    """Digests that no sweep deletes until `settle` or `give_up` is called. Blocking.
+    """Protects digests from sweeps until `settle` or `give_up` is called. Blocking.
 
     Call `settle` in the transaction that records the contents, or `give_up` if they are not recorded.
     """
@@ -90,8 +90,8 @@ class Uploading:
             log.warning("files of an upload that failed are not deleted yet: %s", error.message)
 
     def _begin(self, connection: Connection) -> bool:
-        """Record the digests, so that no further deletion of them starts. Return whether a deletion of one has
-        started before.
+        """Record the digests, so that no deletion of them can start. Return whether a deletion of one of them is
+        already under way.
         """
         for digest in self._digests:
             take_turn(connection, digest)
@@ -101,6 +101,7 @@ class Uploading:
         return bool(find_deletions(connection, self._digests))
 
     def _wait_for_deletions(self) -> None:
+        """Return when no deletion of the digests is under way. Raise Busy after WAIT_SECONDS, and end the upload."""
         try:
             # If nothing can be stored now, the caller gets the reason, and not the state of an earlier failure.
             self._storage.begin().abort()
@@ -168,6 +169,7 @@ class Incoming:
         self._decoder: codecs.IncrementalDecoder | None = codecs.getincrementaldecoder("utf-8")()
 
     def write(self, chunk: bytes) -> None:
+        """Add a chunk. The first INLINE_BYTES stay in memory; a larger content goes to the storage."""
         self._size += len(chunk)
         if self._check is not None:
             self._check(self._size)
