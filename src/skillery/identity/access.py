@@ -17,7 +17,7 @@ BUNDLER = Identity("skillery", "agent", ALL_SCOPES, ("*",))
 
 
 class ApprovalRules(NamedTuple):
-    """Which reviewers approve versions. The default is the strictest rule."""
+    """Whether publishers and agents may approve versions. The default is the strictest rule."""
 
     reviewers: Literal["people", "any"] = "people"
     """Whether only people approve versions, or agents too."""
@@ -73,7 +73,9 @@ def covers_all(identity: Identity, pattern: str) -> bool:
 
 
 def is_reserved(identity: Identity, name: str) -> bool:
-    """Return whether only the server may publish and change the skill, or the skills of the grant `name`."""
+    """Return whether only the server may publish and change skills with this name or grant (for
+    example `skillery.*`).
+    """
     return identity is not BUNDLER and grant_covers(RESERVED, name)
 
 
@@ -88,7 +90,9 @@ def require_unreserved(identity: Identity, name: str) -> None:
 
 
 def require_namespace(identity: Identity, scope: Scope, name: str) -> None:
-    """Raise NotAllowed if the name is reserved, or as `require_grant` does."""
+    """Raise NotAllowed if the name is reserved, if the identity does not have the scope, or if no
+    grant covers `name`.
+    """
     require_unreserved(identity, name)
     require_grant(identity, scope, name)
 
@@ -101,14 +105,21 @@ def require_grant(identity: Identity, scope: Scope, name: str) -> None:
     require(identity, scope)
     if _reaches(identity, scope, name):
         return
-    above, dot, _ = name.rpartition(".")
-    grant = f"{above}.*" if dot else "*"
-    has = ", ".join(quoted(namespace) for namespace in identity.namespaces) or "none"
-    own = next((namespace.removesuffix(".*") for namespace in identity.namespaces if namespace.endswith(".*")), None)
-    below = f"Call it {own}.… instead (an import takes a namespace), or ask" if own and scope == "publish" else "Ask"
+    parent, dot, _ = name.rpartition(".")
+    grant = f"{parent}.*" if dot else "*"
+    grants = ", ".join(quoted(namespace) for namespace in identity.namespaces) or "none"
+    own_namespace = next(
+        (namespace.removesuffix(".*") for namespace in identity.namespaces if namespace.endswith(".*")), None
+    )
+    advice = (
+        f"Call it {own_namespace}.… instead (an import takes a namespace), or ask"
+        if own_namespace and scope == "publish"
+        else "Ask"
+    )
     raise NotAllowed(
         f"'{identity.name}' has the scope '{scope}', but no namespace grant that covers '{name}'",
-        hint=f"The call needs the grant '{grant}', and this identity has {has}. {below} an admin for a token with it.",
+        hint=f"The call needs the grant '{grant}', and this identity has {grants}. "
+        f"{advice} an admin for a token with it.",
         scope=scope,
         grant=grant,
         grants=list(identity.namespaces),
@@ -131,6 +142,7 @@ def approves(identity: Identity, name: str, publisher: str, rules: ApprovalRules
 
 
 def _reaches(identity: Identity, scope: Scope, name: str) -> bool:
+    """Return whether the grants of an identity that has the scope also cover the name."""
     return covers(identity, name) or (scope == "review" and not identity.namespaces)
 
 
@@ -138,7 +150,7 @@ def _reaches(identity: Identity, scope: Scope, name: str) -> bool:
 
 
 class Who(msgspec.Struct, frozen=True):
-    """An identity."""
+    """An identity: its name and kind."""
 
     name: str
     kind: str

@@ -30,7 +30,7 @@ from skillery.identity.tokens import digest_of, first_token
 
 
 def responsible(authenticators: Mapping[str, Authenticator], credentials: Credentials) -> str:
-    """Return the name of the authenticator that decides about the credentials."""
+    """Return the name of the authenticator that accepts or refuses the credentials."""
     for name, authenticator in authenticators.items():
         if authenticator.recognizes(credentials):
             return name
@@ -62,14 +62,14 @@ class AuthenticatorChain(Authenticator):
     """
 
     def __init__(self, authenticators: Mapping[str, Authenticator]) -> None:
-        """`authenticators` are in the stated order, by name.
+        """`authenticators` are in the order of the setting `auth`, by name.
 
         Raise StartupError if `open` is one of them, or if an authenticator without `recognizes` is not the last.
         """
         if "open" in authenticators:
             raise StartupError("auth 'open' accepts every caller: it cannot be combined with other authenticators")
-        *before, _ = authenticators.items()
-        for name, authenticator in before:
+        *all_but_last, _ = authenticators.items()
+        for name, authenticator in all_but_last:
             if has_default(authenticator, Authenticator.recognizes):
                 raise StartupError(
                     f"auth '{name}' takes all credentials, so '{name}' must be the last in the setting 'auth'"
@@ -100,9 +100,10 @@ class AuthenticatorChain(Authenticator):
         return next((token for keeper in keepers if (token := keeper.first_token())), None)
 
     def resource(self) -> Resource | None:
-        """Return the description of the first authenticator that has one, with the issuers and scopes of all.
+        """Return the description of the first authenticator that has one, with the issuers and scopes of all
+        authenticators.
 
-        `cli_client_id` is a client at the first issuer, so it is the one of the first description.
+        `cli_client_id` is a client at the first issuer, so it comes from the first description.
         """
         answers = [authenticator.resource() for authenticator in self.by_name.values()]
         resources = [resource for resource in answers if resource is not None]
@@ -143,7 +144,7 @@ _NOBODY = bytes(32)
 
 
 class RegistryTokens:
-    """The `skillery.backends.Tokens` of one database."""
+    """Implements `skillery.backends.Tokens` for one database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -158,8 +159,8 @@ class RegistryTokens:
         await self._database.write(partial(note_use, token_id=token_id))
 
     def first_token(self) -> str | None:
-        made = self._database.write_now(first_token)
-        return made.token if made else None
+        created = self._database.write_now(first_token)
+        return created.token if created else None
 
 
 def verify_token(connection: Connection, token: str, token_id: str) -> VerifiedToken:
@@ -175,9 +176,9 @@ def verify_token(connection: Connection, token: str, token_id: str) -> VerifiedT
     until = in_utc(expires_at)
     if until is not None and until <= datetime.now(UTC):
         raise NotAuthenticated("this token has expired")
-    known: frozenset[Scope] = frozenset(_strings.decode(scopes))  # type: ignore[arg-type]  # checked when it was made
+    known_scopes: frozenset[Scope] = frozenset(_strings.decode(scopes))  # type: ignore[arg-type]  # checked when it was made
     job = _provenance.decode(provenance) if provenance else None
-    return VerifiedToken(token_id, Identity(name, kind, known, _strings.decode(namespaces), job), until)
+    return VerifiedToken(token_id, Identity(name, kind, known_scopes, _strings.decode(namespaces), job), until)
 
 
 def note_use(connection: Connection, token_id: str) -> None:

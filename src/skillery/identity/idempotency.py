@@ -37,7 +37,7 @@ NOTE_SECONDS = 1.0
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """The right to make a call. Its holder must call `keep` with the answer, or `release`."""
+    """The right to execute a call. Its holder must call `keep` with the answer, or `release`."""
 
     identity: str
     key: str
@@ -68,14 +68,14 @@ def parse_key(text: str) -> str:
     """
     if 1 <= len(text) <= LONGEST_KEY and text.isascii() and text.isprintable() and text.strip():
         return text
-    shown = f"{quoted(text)} is not an Idempotency-Key" if text else "the Idempotency-Key is empty"
+    message = f"{quoted(text)} is not an Idempotency-Key" if text else "the Idempotency-Key is empty"
     raise InvalidIdempotencyKey(
-        shown, hint=f"Send 1 to {LONGEST_KEY} printable ASCII characters, for example a random UUID."
+        message, hint=f"Send 1 to {LONGEST_KEY} printable ASCII characters, for example a random UUID."
     )
 
 
 def digest_of(*parts: bytes) -> str:
-    """Return a digest of the parts. Other parts, or parts with other boundaries, have another digest."""
+    """Return a digest of the parts. If a part or a boundary between parts differs, the digest differs too."""
     hasher = hashlib.sha256()
     for part in parts:
         hasher.update(len(part).to_bytes(8, "big") + part)
@@ -94,43 +94,44 @@ def canonical(params: bytes) -> bytes:
 
 
 def claim(connection: Connection, *, identity: Identity, key: str, digest: str, server: str) -> Claim | Kept:
-    """Return the right to make the call, or the answer of the earlier call with this key. `digest` is a digest of the
-    call.
+    """Return the right to execute the call, or the answer of the earlier call with this key. `digest` is a digest of
+    method and params.
 
     If several callers ask at the same time, on any servers, only one gets the right. Raise CallUnderWay if the call is
-    being made. Raise IdempotencyKeyReused if the key was used for a call with another digest.
+    being executed. Raise IdempotencyKeyReused if the key was used for a call with another digest.
     """
     now = datetime.now(UTC)
     row = {"identity": identity.name, "key": key, "asked": digest, "server": server, "created_at": now}
-    mine = Claim(identity.name, key, server)
-    expired = and_(_is(mine), idempotency_keys.c.created_at < now - KEPT)
+    new_claim = Claim(identity.name, key, server)
+    expired = and_(_is(new_claim), idempotency_keys.c.created_at < now - KEPT)
     for _ in range(2):
         if connection.execute(_INSERT[connection.dialect.name], row).rowcount:
-            return mine
+            return new_claim
         if not connection.execute(delete(idempotency_keys).where(expired)).rowcount:
             break
-    return _earlier_answer(connection, mine, digest)
+    return _earlier_answer(connection, new_claim, digest)
 
 
-def _earlier_answer(connection: Connection, mine: Claim, digest: str) -> Kept:
-    row = connection.execute(select(idempotency_keys).where(_is(mine))).one_or_none()
+def _earlier_answer(connection: Connection, held: Claim, digest: str) -> Kept:
+    """Return the stored answer of the key. Raise IdempotencyKeyReused or CallUnderWay if `claim` does."""
+    row = connection.execute(select(idempotency_keys).where(_is(held))).one_or_none()
     if row is not None and row.asked != digest:
-        first = in_utc(row.created_at)
+        called_at = in_utc(row.created_at)
         raise IdempotencyKeyReused(
-            f"the Idempotency-Key {quoted(mine.key)} belongs to another call, made at {first:%Y-%m-%dT%H:%M:%SZ}",
+            f"the Idempotency-Key {quoted(held.key)} belongs to another call, made at {called_at:%Y-%m-%dT%H:%M:%SZ}",
             hint="Send the same method and params as in that call, or choose a new key for a new call.",
         )
     if row is not None and row.result_json is not None:
         return Kept(row.result_json)
     raise CallUnderWay(
-        f"the call with the Idempotency-Key {quoted(mine.key)} is under way",
+        f"the call with the Idempotency-Key {quoted(held.key)} is under way",
         hint="Send it again after retry_after_ms, with the same key, to get the answer.",
         retry_after_ms=RETRY_MS,
     )
 
 
 def keep(connection: Connection, claim: Claim, result_json: str) -> None:
-    """Store the answer of the call. The answer is kept until 24 hours after the claim."""
+    """Store the JSON answer of the call. The answer is kept until 24 hours after the claim."""
     connection.execute(update(idempotency_keys).where(_is_open(claim)).values(result_json=result_json))
 
 
@@ -162,8 +163,8 @@ def settle(
     A call that has started a run gets the answer that `result_of` returns for the run's id. If there is no run or no
     answer, the call counts as never made, and its key is freed; with `only_runs`, the call stays open.
     """
-    left = and_(idempotency_keys.c.server.in_(servers), idempotency_keys.c.result_json.is_(None))
-    for row in connection.execute(select(idempotency_keys).where(left)).all():
+    is_unanswered = and_(idempotency_keys.c.server.in_(servers), idempotency_keys.c.result_json.is_(None))
+    for row in connection.execute(select(idempotency_keys).where(is_unanswered)).all():
         claim = Claim(row.identity, row.key, row.server)
         result = result_of(row.run_id) if row.run_id else None
         if result is not None:
@@ -183,7 +184,7 @@ def forget_keys(connection: Connection, *, limit: int) -> int:
 
 
 class Once:
-    """Makes each call with an idempotency key only once."""
+    """Executes each call with an idempotency key only once."""
 
     def __init__(self, database: Database, server: str) -> None:
         self._database = database
@@ -211,7 +212,7 @@ class Once:
         return await self._database.read(lambda connection: connection.scalar(answered) is not None)
 
     def at_once(self, identity: Identity, key: str, connection: Connection, digest: str, result: bytes) -> bytes:
-        """Return the first answer for this key: the stored one, or else `result`, which is then stored. Use this in a
+        """Return the stored answer for this key. If there is none, store and return `result`. Call this method in a
         transaction.
 
         Raise the errors of `claim` and `parse_key`.
@@ -222,14 +223,15 @@ class Once:
         keep(connection, outcome, result.decode())
         return result
 
-    async def _make(self, mine: Claim, work: Callable[[], Awaitable[bytes]]) -> bytes:
-        claimed.set(mine)
+    async def _make(self, held: Claim, work: Callable[[], Awaitable[bytes]]) -> bytes:
+        """Execute the call and store its answer. If it raises an error, release the key."""
+        claimed.set(held)
         try:
             result = await work()
         except Exception:
-            await self._note(partial(release, claim=mine))
+            await self._note(partial(release, claim=held))
             raise
-        await self._note(partial(keep, claim=mine, result_json=result.decode()))
+        await self._note(partial(keep, claim=held, result_json=result.decode()))
         return result
 
     async def _note(self, note: Callable[[Connection], None]) -> None:

@@ -1,4 +1,4 @@
-"""The end of a token, and of an identity: its tokens, sessions and runs, and the report of what it leaves."""
+"""revoke_token and revoke_identity: end a token, or an identity with its tokens, sessions and runs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ ListIdentity = Callable[[str, Connection], bool]
 
 
 class LeftBehind(msgspec.Struct, frozen=True):
-    """What an identity leaves. Each list has at most 1,000 entries. Versions are `name@version`."""
+    """The data of a revoked identity that stays. Each list has at most 1,000 entries. Versions are `name@version`."""
 
     published: tuple[str, ...]
     """Published and deprecated versions, newest first."""
@@ -67,7 +67,7 @@ class LeftBehind(msgspec.Struct, frozen=True):
 
 
 class RevokedIdentity(msgspec.Struct, frozen=True):
-    """What `revoke_identity` has ended, and what the identity leaves."""
+    """The report of `revoke_identity`: what the call has ended, and the remaining data of the identity."""
 
     name: str
     tokens: tuple[str, ...]
@@ -88,10 +88,11 @@ class RevokedIdentity(msgspec.Struct, frozen=True):
 def end_identity(
     connection: Connection, actor: Actor, name: str, lists: Sequence[ListIdentity]
 ) -> tuple[RevokedIdentity, bool]:
-    """End an identity in this transaction. Return the report, and whether anything has changed.
+    """End an identity in this transaction. Return the report, and whether the call has changed anything.
 
-    `lists` are those of the authenticators that keep one. After SETTLED_SECONDS, the caller calls `end_late`. Raise
-    IdentityNotFound if no authenticator keeps a list, and the registry has no token, session or run of the identity.
+    Each function of `lists` adds the identity to the list of an authenticator that keeps revoked identities. After
+    SETTLED_SECONDS, the caller calls `end_late`. Raise IdentityNotFound if `lists` is empty and the registry has no
+    token, session or run of the identity.
     """
     if "\0" in name:
         raise InvalidParams(
@@ -103,7 +104,7 @@ def end_identity(
             hint="list_tokens shows the names of tokens.",
             name=name,
         )
-    newly_listed = [add(name, connection) for add in lists]
+    newly_listed = [add_to_list(name, connection) for add_to_list in lists]
     report = _end(connection, actor, name, is_listed=bool(lists))
     changed = any(newly_listed) or report.has_changed
     if changed:
@@ -112,22 +113,23 @@ def end_identity(
 
 
 def end_late(connection: Connection, actor: Actor, report: RevokedIdentity) -> RevokedIdentity:
-    """End the tokens, sessions and runs that have begun since `revoke_identity`. Return the report of both.
+    """End the tokens, sessions and runs that have begun since `end_identity`. Return one report for both calls.
 
     A server that does not yet know the revocation still accepts the identity, which may create tokens in this time.
     """
-    late = _end(connection, actor, report.name, is_listed=report.listed)
-    if late.has_changed:
-        _record(connection, actor, late)
+    late_report = _end(connection, actor, report.name, is_listed=report.listed)
+    if late_report.has_changed:
+        _record(connection, actor, late_report)
     return msgspec.structs.replace(
-        late,
-        tokens=(*report.tokens, *late.tokens),
-        sessions=report.sessions + late.sessions,
-        runs=(*report.runs, *late.runs),
+        late_report,
+        tokens=(*report.tokens, *late_report.tokens),
+        sessions=report.sessions + late_report.sessions,
+        runs=(*report.runs, *late_report.runs),
     )
 
 
 def _end(connection: Connection, actor: Actor, name: str, *, is_listed: bool) -> RevokedIdentity:
+    """Revoke the live tokens, delete the sessions and cancel the runs of an identity. Return the report."""
     now = datetime.now(UTC)
     ended = update(tokens).where(tokens.c.name == name, _is_live(now)).values(revoked_at=now).returning(tokens.c.id)
     return RevokedIdentity(
@@ -146,16 +148,18 @@ def _record(connection: Connection, actor: Actor, report: RevokedIdentity) -> No
 
 
 def _cancel_runs(connection: Connection, actor: Actor, name: str) -> tuple[str, ...]:
-    """Mark the runs of an identity as cancelled. Their servers read the marks twice a second, and stop the runs."""
+    """Mark the runs of an identity as cancelled, and return their ids. The servers read the marks twice a second, and
+    stop the runs.
+    """
     running = runs.c.identity == name, runs.c.status == "started", runs.c.cancel_requested_at.is_(None)
-    wanted = update(runs).where(*running)
+    cancellation = update(runs).where(*running)
     marks = {"cancel_requested_at": datetime.now(UTC), "cancel_requested_by": actor.name}
-    return tuple(sorted(connection.scalars(wanted.values(marks).returning(runs.c.id))))
+    return tuple(sorted(connection.scalars(cancellation.values(marks).returning(runs.c.id))))
 
 
 def _is_known(connection: Connection, name: str) -> bool:
-    places = tokens.c.name == name, web_sessions.c.identity == name, runs.c.identity == name
-    return any(connection.scalar(select(exists().where(place))) for place in places)
+    conditions = tokens.c.name == name, web_sessions.c.identity == name, runs.c.identity == name
+    return any(connection.scalar(select(exists().where(condition))) for condition in conditions)
 
 
 def _is_live(now: datetime) -> ColumnElement[bool]:
@@ -163,18 +167,21 @@ def _is_live(now: datetime) -> ColumnElement[bool]:
 
 
 def _left_behind(connection: Connection, name: str, now: datetime) -> LeftBehind:
-    of, by = skill_versions.c, skill_versions.c.publisher == name
-    versions = select(skills.c.name, of.version).join_from(skill_versions, skills, skills.c.id == of.skill_id)
-    newest_first = versions.order_by(of.id.desc())
+    """Read the versions, skills, workspaces, rules, webhooks and tokens that an identity has made."""
+    columns, is_publisher = skill_versions.c, skill_versions.c.publisher == name
+    versions = select(skills.c.name, columns.version).join_from(skill_versions, skills, skills.c.id == columns.skill_id)
+    newest_first = versions.order_by(columns.id.desc())
     approvals = version_steps.c.step == "approve", version_steps.c.identity == name
-    approved = of.id.in_(select(version_steps.c.version_id).where(*approvals))
-    others = exists().where(of.skill_id == skills.c.id, of.publisher != name)
-    own = exists().where(of.skill_id == skills.c.id, by)
+    approved = columns.id.in_(select(version_steps.c.version_id).where(*approvals))
+    has_other_publishers = exists().where(columns.skill_id == skills.c.id, columns.publisher != name)
+    has_own_version = exists().where(columns.skill_id == skills.c.id, is_publisher)
     return LeftBehind(
-        published=_names(connection, newest_first.where(by, of.status.in_(RESOLVABLE))),
+        published=_names(connection, newest_first.where(is_publisher, columns.status.in_(RESOLVABLE))),
         approved=_names(connection, newest_first.where(approved)),
-        in_review=_names(connection, newest_first.where(by, of.status == "in_review")),
-        skills=_names(connection, select(skills.c.name).where(own, ~others).order_by(skills.c.name)),
+        in_review=_names(connection, newest_first.where(is_publisher, columns.status == "in_review")),
+        skills=_names(
+            connection, select(skills.c.name).where(has_own_version, ~has_other_publishers).order_by(skills.c.name)
+        ),
         workspaces=_names(connection, select(workspaces.c.id).where(workspaces.c.identity == name)),
         trust_rules=_names(connection, select(trust_rules.c.id).where(trust_rules.c.created_by == name)),
         webhooks=_names(connection, select(webhooks.c.id).where(webhooks.c.created_by == name)),

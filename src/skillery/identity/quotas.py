@@ -81,8 +81,8 @@ class IdentityQuota(msgspec.Struct, frozen=True):
 
 
 class Quotas(msgspec.Struct, frozen=True):
-    """All limits. Keys of `identities` are names, or prefixes with `*` at the end. Keys of `namespaces` are
-    namespace grants.
+    """The quotas of all identities and namespaces. Keys of `identities` are names, or prefixes with `*` at the end.
+    Keys of `namespaces` are namespace grants.
     """
 
     default: IdentityQuota = IdentityQuota()
@@ -92,13 +92,13 @@ class Quotas(msgspec.Struct, frozen=True):
     namespaces: Mapping[str, int] = {}
 
     def of(self, identity: str) -> IdentityQuota:
-        """Return the limits of an identity: the entry of its name, else the entry of the longest matching prefix, else
-        the default.
+        """Return the limits of an identity: the entry for its name, else the entry for the longest matching prefix,
+        else the default.
         """
         if identity in self.identities:
             return self.identities[identity]
-        fitting = [prefix for prefix in self.identities if prefix.endswith("*") and identity.startswith(prefix[:-1])]
-        return self.identities[max(fitting, key=len)] if fitting else self.default
+        prefixes = [prefix for prefix in self.identities if prefix.endswith("*") and identity.startswith(prefix[:-1])]
+        return self.identities[max(prefixes, key=len)] if prefixes else self.default
 
     def over(self, skill: str) -> dict[str, int]:
         """Return the limits that apply to a skill, by namespace grant.
@@ -123,9 +123,9 @@ def _covers(namespace: str, skill: str) -> bool:
 
 
 def check_blob(connection: Connection, quotas: Quotas, owner: str, size_bytes: int) -> tuple[int, int]:
-    """Raise QuotaExceeded if a blob of this size would exceed a quota of its owner.
+    """Raise QuotaExceeded if a blob of `size_bytes` would exceed a quota of its owner.
 
-    Return the number and the bytes of the owner's blobs, or zeros if no quota applies.
+    Return the number and the bytes of the owner's blobs, or (0, 0) if no quota applies.
     """
     quota = quotas.of(owner)
     if not quota.blobs and not quota.blob_bytes:
@@ -156,8 +156,8 @@ def _expiry_after_now(connection: Connection, owner: str) -> datetime | None:
 
 
 def admit_blob(connection: Connection, quotas: Quotas, owner: str, size_bytes: int) -> None:
-    """Check a new blob with `check_blob`, in the transaction that adds it. Record an event if a quota is almost used
-    up.
+    """Check a new blob with `check_blob`. Record an event if a quota is almost used up. Call this function in the
+    transaction that adds the blob.
     """
     quota = quotas.of(owner)
     count, used = check_blob(connection, quotas, owner, size_bytes)
@@ -166,9 +166,9 @@ def admit_blob(connection: Connection, quotas: Quotas, owner: str, size_bytes: i
 
 
 def room_for_blob(connection: Connection, quotas: Quotas, owner: str) -> int | None:
-    """Return the maximum size of a new blob in bytes, or None if there is no limit. The size can be 0.
+    """Return the maximum size of a new blob in bytes, which can be 0, or None if there is no limit.
 
-    Raise QuotaExceeded if not even an empty blob would fit. This check only saves the transfer of a blob that would be
+    Raise QuotaExceeded if not even an empty blob would fit. This check only avoids the transfer of a blob that would be
     refused: the transaction that adds the blob checks again.
     """
     quota = quotas.of(owner)
@@ -186,7 +186,9 @@ def blobs_used(connection: Connection, owner: str) -> tuple[int, int]:
 
 
 def past_room(owner: str, size_bytes: int, room: int, limit: int) -> QuotaExceeded:
-    """Return the error for a blob that exceeds the quota `limit` while it is received. `room` is the unused part."""
+    """Return the error for a blob that exceeds the quota `limit` while it is received. `room` is the unused part in
+    bytes.
+    """
     return _no_more_blobs(
         "blob_bytes",
         owner,
@@ -200,6 +202,9 @@ def past_room(owner: str, size_bytes: int, room: int, limit: int) -> QuotaExceed
 def _no_more_blobs(
     quota: str, owner: str, used: int, limit: int, message: str, next_expiry: datetime | None = None
 ) -> QuotaExceeded:
+    """Return the error of a blob quota. `quota` is the name of the quota, and `next_expiry` the time at which a blob
+    expires.
+    """
     wait = f" The next blob expires at {next_expiry:%Y-%m-%d %H:%M:%S} UTC." if next_expiry else ""
     return QuotaExceeded(
         message,
@@ -246,11 +251,11 @@ def _too_many_at_once(identity: str, count: int, limit: int) -> RateLimited:
     )
 
 
-def _too_fast(identity: str, limit: int, left: timedelta) -> RateLimited:
+def _too_fast(identity: str, limit: int, wait: timedelta) -> RateLimited:
     return RateLimited(
         f"{identity!r} has started {limit} runs within a minute, which is its limit",
-        hint=f"Nothing was run. Try again in {math.ceil(left.total_seconds())} s, or ask an admin for a larger quota.",
-        retry_after_ms=max(1, round(left / timedelta(milliseconds=1))),
+        hint=f"Nothing was run. Try again in {math.ceil(wait.total_seconds())} s, or ask an admin for a larger quota.",
+        retry_after_ms=max(1, round(wait / timedelta(milliseconds=1))),
         quota="runs_per_minute",
         used=limit,
         limit=limit,
@@ -327,9 +332,9 @@ def bundle_bytes(connection: Connection, namespace: str) -> int:
         skill_versions.join(skills, skills.c.id == skill_versions.c.skill_id)
     )
     if namespace != "*":
-        above = namespace.removesuffix(".*")
+        prefix = namespace.removesuffix(".*")
         # The range from `sales.` to `sales/`: `/` follows `.` in ASCII.
         total = total.where(
-            or_(skills.c.name == above, and_(skills.c.name >= f"{above}.", skills.c.name < f"{above}/"))
+            or_(skills.c.name == prefix, and_(skills.c.name >= f"{prefix}.", skills.c.name < f"{prefix}/"))
         )
     return int(connection.scalar(total) or 0)

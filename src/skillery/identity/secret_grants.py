@@ -34,12 +34,13 @@ def set_secret(database: Database, secrets: Secrets, actor: Actor, name: str, va
         database.write_now(lambda connection: _note_value(connection, actor, name, work(connection)))
         return
     # The audit entry comes first: a changed value without an entry is worse than an entry for a change that failed.
-    had = name in secrets.names()
-    database.write_now(lambda connection: _note_value(connection, actor, name, had))
+    had_value = name in secrets.names()
+    database.write_now(lambda connection: _note_value(connection, actor, name, had_value))
     secrets.set(name, value)
 
 
 def _note_value(connection: Connection, actor: Actor, name: str, had: bool) -> None:
+    """Record in the audit trail that a value was set. `had` is whether the secret had a value before."""
     audit.record(connection, actor, "set_secret", name, before={"has_value": had}, after={"has_value": True})
 
 
@@ -54,12 +55,13 @@ def remove_secret(database: Database, secrets: Secrets, actor: Actor, name: str)
     if secrets.read_only:
         return secrets.remove(name), 0
     # The grants are removed first: if the command is interrupted, there must be no grant of a missing secret.
-    had = name in secrets.names()
-    _, revoked = database.write_now(lambda connection: _forget(connection, actor, name, had))
+    had_value = name in secrets.names()
+    _, revoked = database.write_now(lambda connection: _forget(connection, actor, name, had_value))
     return secrets.remove(name), revoked
 
 
 def _forget(connection: Connection, actor: Actor, name: str, had: bool) -> tuple[bool, int]:
+    """Delete all grants of a secret. Return `had`, and the number of deleted grants."""
     grantees = sorted(
         connection.scalars(select(secret_grants.c.grantee).where(secret_grants.c.secret == name).with_for_update())
     )
@@ -73,8 +75,8 @@ def _forget(connection: Connection, actor: Actor, name: str, had: bool) -> tuple
 def grant(connection: Connection, actor: Actor, secret: str, grantee: str, granted_by: str) -> bool:
     """Grant a secret. Return False if the grant exists already."""
     table = secret_grants
-    there = select(table.c.secret).where(table.c.secret == secret, table.c.grantee == grantee)
-    if connection.execute(there).first() is not None:
+    existing = select(table.c.secret).where(table.c.secret == secret, table.c.grantee == grantee)
+    if connection.execute(existing).first() is not None:
         return False
     connection.execute(
         insert(table).values(secret=secret, grantee=grantee, granted_by=granted_by, granted_at=datetime.now(UTC))
@@ -84,18 +86,18 @@ def grant(connection: Connection, actor: Actor, secret: str, grantee: str, grant
 
 
 def covers_a_skill(connection: Connection, grantee: str) -> bool:
-    """Return whether a skill with this name, or below this namespace, exists."""
+    """Return whether the grantee, a skill name or a namespace such as `sales.*`, covers an existing skill."""
     prefix = grantee.removesuffix("*")
     name = skills.c.name
-    there = name.startswith(prefix, autoescape=True) if grantee.endswith(".*") else name == grantee
-    return connection.execute(select(skills.c.id).where(there).limit(1)).first() is not None
+    is_covered = name.startswith(prefix, autoescape=True) if grantee.endswith(".*") else name == grantee
+    return connection.execute(select(skills.c.id).where(is_covered).limit(1)).first() is not None
 
 
 def revoke(connection: Connection, actor: Actor, secret: str, grantee: str) -> None:
     """Remove a grant. Raise NotFound if there is no such grant."""
     table = secret_grants
-    gone = connection.execute(delete(table).where(table.c.secret == secret, table.c.grantee == grantee))
-    if not gone.rowcount:
+    deletion = connection.execute(delete(table).where(table.c.secret == secret, table.c.grantee == grantee))
+    if not deletion.rowcount:
         raise NotFound(
             f"the secret '{secret}' is not granted to '{grantee}'", hint="skillery secret list shows every grant."
         )
@@ -111,5 +113,5 @@ def list_grants(connection: Connection) -> list[Grant]:
 def granted(connection: Connection, skill: str, secrets: Collection[str]) -> set[str]:
     """Return the names in `secrets` that are granted to the skill, by its name or by a namespace above it."""
     table = secret_grants
-    wanted = select(table.c.secret).where(table.c.secret.in_(secrets), table.c.grantee.in_(grantees_of(skill)))
-    return set(connection.scalars(wanted))
+    granted_names = select(table.c.secret).where(table.c.secret.in_(secrets), table.c.grantee.in_(grantees_of(skill)))
+    return set(connection.scalars(granted_names))

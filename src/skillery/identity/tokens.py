@@ -70,9 +70,7 @@ class CreatedToken(msgspec.Struct, frozen=True):
 
 
 def digest_of(token: str) -> bytes:
-    """Return the hash that is stored for a token. One round of hashing is enough, because a token has 256 random
-    bits.
-    """
+    """Return the SHA-256 of a token. One round of hashing is enough, because a token has 256 random bits."""
     return hashlib.sha256(token.encode()).digest()
 
 
@@ -112,10 +110,10 @@ def insert_token(
     """
     lifetime = parse_lifetime(expires)
     now = datetime.now(UTC)
-    made = new_token()
+    secret = new_token()
     created = CreatedToken(
-        token=made.text,
-        id=made.id,
+        token=secret.text,
+        id=secret.id,
         name=parse_token_name(name),
         kind=kind,
         scopes=parse_scopes(scopes),
@@ -139,10 +137,10 @@ def create_short_token(connection: Connection, identity: Identity, rule_id: str,
     `rule_id` is the trust rule of the job: `revoke_tokens_of_rule` ends the token. No other token can have the name of
     a CI job (`parse_token_name`), so the kind is not compared with that of other tokens.
     """
-    now, made = datetime.now(UTC), new_token()
+    now, token = datetime.now(UTC), new_token()
     created = CreatedToken(
-        token=made.text,
-        id=made.id,
+        token=token.text,
+        id=token.id,
         name=identity.name,
         kind=identity.kind,
         scopes=parse_scopes(identity.scopes),
@@ -159,8 +157,8 @@ def create_short_token(connection: Connection, identity: Identity, rule_id: str,
 def revoke_tokens_of_rule(connection: Connection, rule_id: str) -> int:
     """Revoke the live tokens that CI jobs got by a trust rule. Return their number."""
     now = datetime.now(UTC)
-    live = (tokens.c.trust_rule_id == rule_id, tokens.c.revoked_at.is_(None), tokens.c.expires_at > now)
-    return connection.execute(update(tokens).where(*live).values(revoked_at=now)).rowcount
+    is_live = (tokens.c.trust_rule_id == rule_id, tokens.c.revoked_at.is_(None), tokens.c.expires_at > now)
+    return connection.execute(update(tokens).where(*is_live).values(revoked_at=now)).rowcount
 
 
 def forget_short_tokens(connection: Connection, before: datetime, limit: int) -> int:
@@ -177,27 +175,27 @@ def first_token(connection: Connection) -> CreatedToken | None:
     _one_at_a_time(connection)
     if connection.scalar(select(exists().select_from(tokens))):
         return None
-    server, how = audit.SERVER, "first start"
-    return insert_token(connection, server, name=BOOTSTRAP, scopes=["admin"], namespaces=["*"], created_by=how)
+    server, created_by = audit.SERVER, "first start"
+    return insert_token(connection, server, name=BOOTSTRAP, scopes=["admin"], namespaces=["*"], created_by=created_by)
 
 
 def read_tokens(connection: Connection) -> Tokens:
-    """Return all tokens, oldest first, also revoked and expired ones."""
+    """Return all tokens, also revoked and expired ones, oldest first."""
     rows = connection.execute(select(tokens).order_by(tokens.c.created_at, tokens.c.id))
     return Tokens([_token(row) for row in rows])
 
 
 def end_token(connection: Connection, actor: Actor, token_id: str) -> Token:
-    """Revoke a token permanently and return it. `token_id` may also be the whole token. A second call changes nothing.
+    """Revoke a token permanently and return it. `token_id` is its id or its whole text. A second call changes nothing.
 
     Raise TokenNotFound if there is no such token.
     """
-    wanted = id_of(token_id) or token_id
-    live = update(tokens).where(tokens.c.id == wanted, tokens.c.revoked_at.is_(None))
-    is_new = connection.execute(live.values(revoked_at=datetime.now(UTC))).rowcount > 0
-    row = connection.execute(select(tokens).where(tokens.c.id == wanted)).one_or_none()
+    revoked_id = id_of(token_id) or token_id
+    revocation = update(tokens).where(tokens.c.id == revoked_id, tokens.c.revoked_at.is_(None))
+    is_new = connection.execute(revocation.values(revoked_at=datetime.now(UTC))).rowcount > 0
+    row = connection.execute(select(tokens).where(tokens.c.id == revoked_id)).one_or_none()
     if row is None:
-        raise TokenNotFound(f"there is no token with the id {quoted(wanted)}", hint="list_tokens returns every id.")
+        raise TokenNotFound(f"there is no token with the id {quoted(revoked_id)}", hint="list_tokens returns every id.")
     revoked = _token(row)
     if is_new:
         before, after = {"name": revoked.name, "revoked_at": None}, {"revoked_at": revoked.revoked_at}
@@ -206,7 +204,8 @@ def end_token(connection: Connection, actor: Actor, token_id: str) -> Token:
 
 
 def _one_at_a_time(connection: Connection) -> None:
-    """Prevent other transactions from changing tokens until this one ends, so that the result of a check stays true.
+    """Prevent other transactions from changing tokens until this transaction ends, so that the result of a check stays
+    true.
 
     SQLite needs no lock, because it has one writer at a time.
     """
@@ -235,18 +234,22 @@ def _just_revoked(now: datetime) -> ColumnElement[bool]:
 
 
 def _check_kind(connection: Connection, created: CreatedToken) -> None:
+    """Raise Conflict if a live token with this name has the other kind (person or agent)."""
     now = datetime.now(UTC)
-    others = select(tokens.c.kind).where(tokens.c.name == created.name, tokens.c.kind != created.kind, _is_live(now))
-    other = connection.scalar(others.limit(1))
-    if other is not None:
+    other_kinds = select(tokens.c.kind).where(
+        tokens.c.name == created.name, tokens.c.kind != created.kind, _is_live(now)
+    )
+    other_kind = connection.scalar(other_kinds.limit(1))
+    if other_kind is not None:
         raise Conflict(
-            f"the name '{created.name}' belongs to {_a(other)}, and this token would be {_a(created.kind)}'s",
+            f"the name '{created.name}' belongs to {_a(other_kind)}, and this token would be {_a(created.kind)}'s",
             hint="Tokens of one name are one identity: choose another name, or revoke the other tokens first.",
             name=created.name,
         )
 
 
 def _a(kind: str) -> str:
+    """Return the kind with its article: "a person" or "an agent"."""
     return "an agent" if kind == "agent" else "a person"
 
 
@@ -268,6 +271,7 @@ def _insert(connection: Connection, created: CreatedToken, **more: str) -> None:
 
 
 def _token(row: Any) -> Token:
+    """Return the token of a row, with its present status."""
     expires_at = in_utc(row.expires_at)
     revoked_at = in_utc(row.revoked_at)
     is_over = expires_at is not None and expires_at <= datetime.now(UTC)

@@ -37,7 +37,7 @@ def check_workspaces(
 ) -> tuple[int, int]:
     """Raise QuotaExceeded if `more` workspaces or `more_bytes` bytes would exceed a quota of the identity.
 
-    Return the number and the bytes of its workspaces, or zeros if no quota applies.
+    Return the number and the bytes of the identity's workspaces, or (0, 0) if no quota applies.
     """
     quota = quotas.of(identity)
     if not quota.workspaces and not quota.workspace_bytes:
@@ -50,8 +50,8 @@ def check_workspaces(
 def admit_to_workspaces(
     connection: Connection, quotas: Quotas, identity: str, *, more: int = 0, more_bytes: int = 0
 ) -> None:
-    """Check with `check_workspaces`, in the transaction that stores more. Record an event if a quota is almost used
-    up.
+    """Check with `check_workspaces`. Record an event if a quota is almost used up. Call this function in the
+    transaction that adds the workspaces or bytes.
     """
     quota = quotas.of(identity)
     used = check_workspaces(connection, quotas, identity, more=more, more_bytes=more_bytes)
@@ -62,23 +62,26 @@ def admit_to_workspaces(
 def check_use(
     quota: IdentityQuota, identity: str, used: tuple[int, int], *, more: int = 0, more_bytes: int = 0
 ) -> None:
-    """Raise QuotaExceeded as `check_workspaces`. `used` is the result of `workspaces_used`."""
-    for name, has, adds, limit in (
+    """Raise QuotaExceeded if `more` workspaces or `more_bytes` bytes would exceed the quota. `used` is the result of
+    `workspaces_used`.
+    """
+    for name, present, additional, limit in (
         ("workspaces", used[0], more, quota.workspaces),
         ("workspace_bytes", used[1], more_bytes, quota.workspace_bytes),
     ):
-        if limit and adds > 0 and has + adds > limit:
+        if limit and additional > 0 and present + additional > limit:
             raise QuotaExceeded(
-                f"{identity!r} has {has} of {limit} {name.replace('_', ' ')}, and {adds} more would exceed the quota",
+                f"{identity!r} has {present} of {limit} {name.replace('_', ' ')}, "
+                f"and {additional} more would exceed the quota",
                 hint="Delete workspaces that you no longer need: delete_workspace.",
                 quota=name,
-                used=has,
+                used=present,
                 limit=limit,
             )
 
 
 def workspaces_used(connection: Connection, identity: str) -> tuple[int, int]:
-    """Return number and bytes of an identity's workspaces. Equal files in two of them count twice."""
+    """Return the number and the bytes of an identity's workspaces. A file that is in two workspaces counts twice."""
     sums = select(func.count(), func.coalesce(func.sum(workspaces.c.size_bytes), 0)).where(
         workspaces.c.identity == identity, workspaces.c.expires_at > datetime.now(UTC)
     )
@@ -87,6 +90,8 @@ def workspaces_used(connection: Connection, identity: str) -> tuple[int, int]:
 
 
 class Used(msgspec.Struct, frozen=True):
+    """The used amount of a quota, and its limit."""
+
     used: int | None
     """None if the caller may not know the amount."""
     limit: int | None
@@ -144,13 +149,15 @@ def read_usage(
 
 
 def _used(used: int | None, limit: int) -> Used:
+    """Return the amount and the limit. A limit of 0 becomes None: there is no limit."""
     return Used(used, limit or None)
 
 
 def list_uses(connection: Connection, quotas: Quotas, most: int) -> list[IdentityUse]:
-    """Return the use of the identities that keep most: at most `most` by their blobs, and as many by their workspaces.
+    """Return the use of the identities with the most data: `most` of them by the bytes of their blobs, `most` by those
+    of their workspaces.
 
-    Identities with an entry of their own in the settings are included.
+    Identities whose name is a key of `quotas.identities` are included.
     """
     names = {name for name in quotas.identities if not name.endswith("*")}
     for name, size in ((blobs.c.owner, blobs.c.size_bytes), (workspaces.c.identity, workspaces.c.size_bytes)):
@@ -164,8 +171,8 @@ def list_namespace_uses(connection: Connection, quotas: Quotas, most: int) -> li
         top = func.split_part(skills.c.name, ".", 1)
     else:
         top = func.substr(skills.c.name, 1, func.instr(skills.c.name.concat("."), ".") - 1)
-    joined = skill_versions.join(skills, skills.c.id == skill_versions.c.skill_id)
-    sizes = select(top, func.sum(skill_versions.c.size_bytes)).select_from(joined).group_by(top)
+    versions_with_skills = skill_versions.join(skills, skills.c.id == skill_versions.c.skill_id)
+    sizes = select(top, func.sum(skill_versions.c.size_bytes)).select_from(versions_with_skills).group_by(top)
     limits = {f"{name}.*": quotas.bundle_bytes for name, _ in connection.execute(_largest(sizes, most))}
     limits |= quotas.namespaces
     return [
@@ -196,6 +203,7 @@ class GetUsage(Params, frozen=True, kw_only=True):
 
 
 async def get_usage(usage: UsageParts, identity: Identity, params: GetUsage) -> IdentityUse:
+    """Return the use of the caller, or of another identity if the caller is an admin."""
     name = parse_identity(params.identity) if params.identity else identity.name
     if name != identity.name:
         access.require(identity, "admin")

@@ -61,7 +61,7 @@ class WebSession(msgspec.Struct, frozen=True):
 
 
 class SeenSession(NamedTuple):
-    """A session of a user, for its user."""
+    """A session of a user, as the page of sessions shows it to this user."""
 
     hash: bytes
     authenticator: str
@@ -78,42 +78,48 @@ class SignedIn(NamedTuple):
 
 
 def hash_of(secret: str) -> bytes:
-    """Return the hash that is stored for a secret. One round is enough, because a secret has 256 random bits."""
+    """Return the SHA-256 of the secret of a session. One round is enough, because a secret has 256 random bits."""
     return sha256(secret.encode()).digest()
 
 
 def sign_in_with_token(connection: Connection, token: str, authenticator: str, replaced: bytes | None) -> SignedIn:
     """Start a session with the rights of a token of the registry. The token is not stored.
 
-    `replaced` is the earlier session of the browser, which ends. Raise NotAuthenticated if the token is not valid,
-    NotAllowed if the token belongs to a CI job.
+    `replaced` is the hash of the browser's earlier session, which ends. Raise NotAuthenticated if the token is not
+    valid, NotAllowed if the token belongs to a CI job.
     """
     token_id = id_of(token) or ""
     verified = verify_token(connection, token, token_id)
     if verified.identity.provenance is not None:
         # A session has no provenance, so it could do what a job must not do, such as managing trust rules.
         raise NotAllowed("this is the token of a CI job, which only publishes", hint="Sign in with your own token.")
-    made = _new(verified.identity, authenticator, verified.expires_at)
-    _start(connection, made, replaced, {"token_id": token_id}, token_id)
-    return made
+    signed_in = _new(verified.identity, authenticator, verified.expires_at)
+    _start(connection, signed_in, replaced, {"token_id": token_id}, token_id)
+    return signed_in
 
 
 def sign_in(connection: Connection, login: LoggedIn, authenticator: str, replaced: bytes | None) -> SignedIn:
-    """Start a session for a user whom an authenticator has logged in. The session `replaced` ends."""
-    made = _new(login.identity, authenticator, login.expires_at)
+    """Start a session for a user whom an authenticator has logged in. The session with the hash `replaced` ends."""
+    signed_in = _new(login.identity, authenticator, login.expires_at)
     rights = msgspec.json.encode(login.identity).decode()
-    _start(connection, made, replaced, {"subject": login.subject[:255], "identity_json": rights}, login.subject)
-    return made
+    _start(connection, signed_in, replaced, {"subject": login.subject[:255], "identity_json": rights}, login.subject)
+    return signed_in
 
 
-def _new(identity: Identity, authenticator: str, until: datetime | None) -> SignedIn:
+def _new(identity: Identity, authenticator: str, expires_at: datetime | None) -> SignedIn:
+    """Return a new session and its secret, for an identity whose login ends at `expires_at`."""
     secret, now = secrets.token_urlsafe(SECRET_BYTES), datetime.now(UTC)
-    ends_at = min(now + LONGEST, until or now + LONGEST)
+    ends_at = min(now + LONGEST, expires_at or now + LONGEST)
     return SignedIn(secret, WebSession(hash_of(secret), identity, authenticator, now, ends_at))
 
 
-def _start(connection: Connection, made: SignedIn, replaced: bytes | None, more: dict[str, str], subject: str) -> None:
-    session = made.session
+def _start(
+    connection: Connection, signed_in: SignedIn, replaced: bytes | None, more: dict[str, str], subject: str
+) -> None:
+    """Add the row of the session with the columns `more`, end the session `replaced`, and record a
+    login by `subject`.
+    """
+    session = signed_in.session
     if replaced is not None:
         _delete(connection, web_sessions.c.hash == replaced)
     row = {
@@ -131,6 +137,7 @@ def _start(connection: Connection, made: SignedIn, replaced: bytes | None, more:
 
 
 def _drop_unused(connection: Connection, identity: str) -> None:
+    """Delete the least recently used sessions of an identity, if it has too many."""
     take_turns(connection, "sessions", identity)
     of_identity = select(web_sessions.c.hash).where(web_sessions.c.identity == identity)
     unused = of_identity.order_by(web_sessions.c.seen_at.desc(), web_sessions.c.hash).offset(MOST_OF_IDENTITY)
@@ -142,17 +149,19 @@ def find_session(connection: Connection, hashed: bytes) -> WebSession | None:
     rows = _FIND.rows(connection, hash=hashed)
     if not rows:
         return None
-    name, authenticator, own, made_at, seen_at, ends_at, kind, scopes, namespaces, expires_at, revoked_at = rows[0]
+    name, authenticator, identity_json, made_at, seen_at, ends_at, kind, scopes, namespaces, expires_at, revoked_at = (
+        rows[0]
+    )
     now = datetime.now(UTC)
-    until = min(in_utc(ends_at), in_utc(expires_at) or in_utc(ends_at))
-    if revoked_at is not None or until <= now or in_utc(seen_at) + IDLE <= now:
+    end = min(in_utc(ends_at), in_utc(expires_at) or in_utc(ends_at))
+    if revoked_at is not None or end <= now or in_utc(seen_at) + IDLE <= now:
         return None
     identity = (
         Identity(name, kind, _scopes.decode(scopes), _namespaces.decode(namespaces))
-        if own is None
-        else _identity.decode(own)
+        if identity_json is None
+        else _identity.decode(identity_json)
     )
-    return WebSession(hashed, identity, authenticator, in_utc(made_at), until)
+    return WebSession(hashed, identity, authenticator, in_utc(made_at), end)
 
 
 def note_seen(connection: Connection, hashed: bytes) -> None:
@@ -183,8 +192,8 @@ def list_sessions(connection: Connection, name: str) -> list[SeenSession]:
 
 def end_other_sessions(connection: Connection, session: WebSession) -> int:
     """End all sessions of the identity of a session, except this session. Return the number of ended sessions."""
-    others = web_sessions.c.identity == session.identity.name, web_sessions.c.hash != session.hash
-    ended = _delete(connection, *others)
+    other_sessions = web_sessions.c.identity == session.identity.name, web_sessions.c.hash != session.hash
+    ended = _delete(connection, *other_sessions)
     if ended:
         audit.record(connection, session.identity, "logout", "", before={"other_sessions": ended})
     return ended

@@ -36,8 +36,12 @@ _SECRET = re.compile(r"[0-9A-Za-z_-]{43}")
 
 
 class WebSessions:
+    """Finds, starts and ends sessions of browsers, with a cache."""
+
     def __init__(self, database: Database, authenticators: Mapping[str, Authenticator]) -> None:
-        """`authenticators` are the authenticators of the setting `auth`, by name. Sessions of others are not valid."""
+        """`authenticators` are the authenticators of the setting `auth`, by name. A session of any other authenticator
+        is not valid.
+        """
         self._database = database
         self._keepers = [
             name for name, authenticator in authenticators.items() if isinstance(authenticator, KeepsTokens)
@@ -76,6 +80,9 @@ class WebSessions:
         return session
 
     async def _read(self, secret: str) -> WebSession | None:
+        """Read a session from the database and cache it. Return None if it has ended, or if its authenticator is not
+        configured.
+        """
         if not _SECRET.fullmatch(secret):
             return None
         age = self._age
@@ -87,8 +94,9 @@ class WebSessions:
         return session
 
     async def sign_in_with_token(self, token: str, replaced: str | None) -> SignedIn:
-        """Start a session with the rights of a token of the registry. `replaced` is the cookie that the browser has
-        had: its session ends. Raise NotAuthenticated if the token is not valid, NotAllowed for the token of a CI job.
+        """Start a session with the rights of a token of the registry. `replaced` is the secret in the browser's earlier
+        cookie: its session ends. Raise NotAuthenticated if the token is not valid, NotAllowed for the token of a CI
+        job.
         """
         return await self._started(
             partial(
@@ -100,15 +108,17 @@ class WebSessions:
         )
 
     async def sign_in(self, authenticator: str, login: LoggedIn, replaced: str | None) -> SignedIn:
-        """Start a session for a user whom an authenticator has logged in. The session of `replaced` ends."""
+        """Start a session for a user whom an authenticator has logged in. `replaced` is the secret of an earlier
+        session, which ends.
+        """
         return await self._started(
             partial(rows.sign_in, login=login, authenticator=authenticator, replaced=_hash_or_none(replaced))
         )
 
     async def _started(self, work: partial[SignedIn]) -> SignedIn:
-        made = await self._database.write(work)
+        signed_in = await self._database.write(work)
         self.forget()
-        return made
+        return signed_in
 
     async def sign_out(self, secret: str) -> bool:
         """End a session. Return False if the session had already ended."""
@@ -132,22 +142,23 @@ class WebSessions:
         self._known.clear()
 
     def _remembered(self, hashed: bytes) -> WebSession | None:
-        until, session = self._known.get(hashed, (0.0, None))
-        return session if time.monotonic() < until else None
+        cached_until, session = self._known.get(hashed, (0.0, None))
+        return session if time.monotonic() < cached_until else None
 
     def _remember(self, session: WebSession, age: int) -> None:
+        """Cache a session. `age` is the value of `_age` before the read: if `forget` was called since, do not cache."""
         if age != self._age:
             return
-        left = (session.ends_at - datetime.now(UTC)).total_seconds()
-        self._known[session.hash] = time.monotonic() + min(REMEMBERED_SECONDS, left), session
+        seconds_left = (session.ends_at - datetime.now(UTC)).total_seconds()
+        self._known[session.hash] = time.monotonic() + min(REMEMBERED_SECONDS, seconds_left), session
         self._known.move_to_end(session.hash)
         if len(self._known) > MOST_REMEMBERED:
             self._known.popitem(last=False)
 
     def _note_seen(self, hashed: bytes) -> None:
         """Record the use in the background, at most once a minute."""
-        now, every = time.monotonic(), rows.SEEN_EVERY.total_seconds()
-        if now - self._noted.get(hashed, -every) < every:
+        now, interval = time.monotonic(), rows.SEEN_EVERY.total_seconds()
+        if now - self._noted.get(hashed, -interval) < interval:
             return
         self._noted[hashed] = now
         self._noted.move_to_end(hashed)
@@ -198,12 +209,12 @@ class Signer:
         return _equal(mac, self._mac(_FORM, session, salt))
 
     def signed(self, value: bytes) -> str:
-        """Return the value with a signature. The value can be read without the key, but not be changed."""
+        """Return the value and its signature as text. The value can be read without the key, but not changed."""
         payload = _encoded(value)
         return f"{payload}.{self._mac(_VALUE, payload)}"
 
     def verified(self, text: str) -> bytes | None:
-        """Return the value that `signed` got, or None if the text was not made by `signed`."""
+        """Return the value that was passed to `signed`, or None if `signed` did not return the text."""
         payload, _, mac = text.partition(".")
         if not _equal(mac, self._mac(_VALUE, payload)):
             return None
