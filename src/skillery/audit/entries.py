@@ -39,6 +39,8 @@ class Actor(Protocol):
 
 
 class _Local(NamedTuple):
+    """The actor of a command that a user of the operating system has started."""
+
     name: str
     kind: str = "person"
 
@@ -55,6 +57,8 @@ def local_actor(user: str) -> Actor:
 
 
 class AuditEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One entry of the audit trail, before it gets its number and its hash."""
+
     at: str
     """Time in UTC with microseconds: `2026-11-22T09:30:00.000000Z`. The hash and both databases use this text."""
     identity: str | None
@@ -161,7 +165,9 @@ def append(connection: Connection, entries: Sequence[AuditEntry]) -> None:
 
 
 def take_turn(connection: Connection) -> None:
-    """Let the writers of the trail wait until this transaction ends. Call this at the end of a transaction."""
+    """Lock the trail, so that its other writers wait until this transaction ends. Call this at the end of a
+    transaction.
+    """
     _HEAD.run_later(connection)
 
 
@@ -218,6 +224,8 @@ class ChainFault(NamedTuple):
 
 
 class Verified(NamedTuple):
+    """The last entry that is sound, and the fault that follows it, if any."""
+
     head: Head
     """The last entry before the fault, or the last entry of the trail."""
     fault: ChainFault | None
@@ -229,10 +237,12 @@ def verify(database: Database, noted: Head | None = None) -> Verified:
     `noted` is a head that was stored in another place: the entry with this number must have this hash.
     """
     start = database.read_now(_head)
-    known = {head.seq: (head.hash, title) for head, title in ((start, "the head"), (noted, "the head noted")) if head}
+    expected = {
+        head.seq: (head.hash, title) for head, title in ((start, "the head"), (noted, "the head noted")) if head
+    }
     last = _NONE
     for row in _rows(database):
-        reason = _reason(row, last) or _differs(row, known)
+        reason = _reason(row, last) or _differs(row, expected)
         if reason:
             return Verified(last, ChainFault(last.seq + 1 if row[0] > last.seq + 1 else row[0], reason))
         last = Head(row[0], row[2])
@@ -240,10 +250,11 @@ def verify(database: Database, noted: Head | None = None) -> Verified:
 
 
 def _rows(database: Database) -> Iterator[Any]:
-    after = -(2**63)  # an entry with a number below 1 is a forgery, and must be found too
-    while page := database.read_now(lambda connection: _ROWS.rows(connection, after=after)):  # noqa: B023 - called at once
+    """Yield the rows of all entries by their number, page by page."""
+    last_seq = -(2**63)  # an entry with a number below 1 is a forgery, and must be found too
+    while page := database.read_now(lambda connection: _ROWS.rows(connection, after=last_seq)):  # noqa: B023 - called at once
         yield from page
-        after = page[-1][0]
+        last_seq = page[-1][0]
 
 
 def _head(connection: Connection) -> Head | None:
@@ -252,12 +263,13 @@ def _head(connection: Connection) -> Head | None:
 
 
 def _reason(row: Any, last: Head) -> str | None:
+    """Return why the row cannot follow the entry `last`, or None if it can."""
     seq, previous, digest, *fields = row
     if seq <= last.seq:
         return f"there is an entry {seq}, which no trail has"
     if seq > last.seq + 1:
-        gone = f"entry {last.seq + 1} is" if seq == last.seq + 2 else f"entries {last.seq + 1} to {seq - 1} are"
-        return f"{gone} missing"
+        missing = f"entry {last.seq + 1} is" if seq == last.seq + 2 else f"entries {last.seq + 1} to {seq - 1} are"
+        return f"{missing} missing"
     if previous != last.hash:
         return f"entry {seq} does not follow on entry {last.seq}: another one stood before it"
     try:
@@ -268,18 +280,24 @@ def _reason(row: Any, last: Head) -> str | None:
 
 
 def _differs(row: Any, known: dict[int, tuple[str, str]]) -> str | None:
+    """Return the fault if the row has another hash than `known` expects for its number, else None. `known` has the hash
+    and a title by number.
+    """
     digest, title = known.get(row[0], (row[2], ""))
     return None if digest == row[2] else f"entry {row[0]} is not the one that {title} names: the trail was rewritten"
 
 
 def _fault_at_end(last: Head, start: Head | None, end: Head | None, noted: Head | None) -> ChainFault | None:
-    after = last.seq + 1
+    """Return the fault if the heads do not match the last entry, else None. `start` and `end` are the heads before and
+    after the entries were read; `noted` is a head from another place.
+    """
+    next_seq = last.seq + 1
     if start is None or end is None:
-        return ChainFault(after, "the head of the trail is gone")
+        return ChainFault(next_seq, "the head of the trail is gone")
     for head, title in ((start, "the head"), (noted, "the head noted")):
         if head is not None and head.seq > last.seq:
             return ChainFault(
-                after, f"the trail ends with entry {last.seq}, and {title} is entry {head.seq}: its end is missing"
+                next_seq, f"the trail ends with entry {last.seq}, and {title} is entry {head.seq}: its end is missing"
             )
     if last.seq > end.seq or (last.seq == end.seq and last.hash != end.hash):
         return ChainFault(last.seq, f"the head names entry {end.seq}, and the trail goes on to entry {last.seq}")

@@ -81,8 +81,10 @@ class Refusals:
         if self._timer is None:
             # The counts of a minute are written even if no other attempt follows.
             self._timer = asyncio.get_running_loop().call_later(MINUTE, self._tick)
-        after = msgspec.json.encode({"reason": reason}).decode() if reason else None
-        entry = entry_of(actor, action, subject, outcome="refused", code=code, error_type=error_type, after_json=after)
+        details = msgspec.json.encode({"reason": reason}).decode() if reason else None
+        entry = entry_of(
+            actor, action, subject, outcome="refused", code=code, error_type=error_type, after_json=details
+        )
         # Attempts of one identity from several addresses are one kind.
         network = "" if entry.identity else network_of(entry.address or "")
         kind = _Kind(entry.identity, network, action, code)
@@ -109,6 +111,7 @@ class Refusals:
                 self._end_minute()
 
     def _may_be_single(self, kind: _Kind) -> bool:
+        """Return whether the attempt gets its own entry: the minute has room, and the kind has none yet."""
         if len(self._waiting) >= MOST_WAITING or sum(self._singles_of.values()) >= MOST_SINGLE:
             return False
         if self._singles_of[kind.identity] >= MOST_OF_ONE:
@@ -116,19 +119,19 @@ class Refusals:
         return self._singles.get(kind, 0) < (APIECE if kind.identity else 1)
 
     def _count(self, kind: _Kind, entry: AuditEntry) -> None:
-        """Count the attempt together with the other attempts of its kind. Their entry has no subject and no request id,
-        and the network in place of the address. If there are MOST_KINDS kinds, further kinds share one entry.
+        """Count the attempt with the other attempts of its kind, in one entry without subject and request id, and with
+        the network as its address. If there are MOST_KINDS kinds, further kinds share one entry.
         """
         is_known = kind in self._counted or len(self._counted) < MOST_KINDS
         earlier = self._counted.get(kind if is_known else None)
         if earlier is not None:
-            counted = msgspec.structs.replace(earlier, count=earlier.count + 1)
+            entry_with_count = msgspec.structs.replace(earlier, count=earlier.count + 1)
         elif is_known:
-            counted = msgspec.structs.replace(
+            entry_with_count = msgspec.structs.replace(
                 entry, address=kind.network or None, request_id=None, subject="", after_json=None
             )
         else:
-            counted = AuditEntry(
+            entry_with_count = AuditEntry(
                 at=entry.at,
                 identity=None,
                 identity_kind=None,
@@ -138,7 +141,7 @@ class Refusals:
                 subject="",
                 outcome="refused",
             )
-        self._counted[kind if is_known else None] = counted
+        self._counted[kind if is_known else None] = entry_with_count
 
     def _end_minute(self) -> None:
         """Write an entry for each kind of counted attempts, and start counting again."""
@@ -161,6 +164,9 @@ class Refusals:
             self._writing = asyncio.get_running_loop().create_task(self._write_all())
 
     async def _write_all(self) -> None:
+        """Write the waiting entries in batches. If the database is unavailable, try again, but log their number if
+        `close` was called.
+        """
         while self._waiting:
             batch = list(itertools.islice(self._waiting, BATCH))
             try:
