@@ -51,9 +51,10 @@ NEAR = 0.8
 def note_if_near(
     connection: Connection, quota: str, used: int, more: int, limit: int, *, skill: str | None = None, **owner: str
 ) -> None:
-    """Record an event if `more` brings the use of a quota to NEAR or above. `owner` has `identity` or `namespace`.
+    """Record an event if `more` raises the use of a quota from below NEAR to NEAR or above. `owner` has `identity` or
+    `namespace`.
 
-    Uses above NEAR are not reported again, until the use has fallen below NEAR. `limit` 0 means no limit.
+    The next event follows only after the use has fallen below NEAR. `limit` 0 means no limit.
     """
     if limit and used < NEAR * limit <= used + more:
         record(connection, "quota_near", skill=skill, quota=quota, used=used + more, limit=limit, **owner)
