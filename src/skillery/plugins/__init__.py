@@ -47,17 +47,17 @@ class Plugins:
         self.objects, _ = _offers(manager, "plugin", "skillery_plugin")
 
     def open(self, kind: str, settings: Settings, database: Database | None = None) -> Any:
-        """Open and return the backend of a kind that the settings choose. `database` is None for a command without a
+        """Return the open backend of a kind that the settings choose. `database` is None for a command without a
         database.
 
-        Raise StartupError if no plugin offers the backend, it is unsafe and not allowed, its settings are not valid, or
-        it does not implement its Protocol.
+        Raise StartupError if no plugin offers the backend, if it is unsafe and not allowed, if its settings are not
+        valid, or if it does not implement its Protocol.
         """
         (name,) = self.chosen(KINDS[kind], settings)
         return self._open(kind, name, settings, database)
 
     def open_storage(self, name: str, settings: Settings, database: Database | None = None) -> Storage:
-        """Open and return the storage `name`, which may be another one than the setting `storage` names.
+        """Return the open storage `name`, which may differ from the setting `storage`.
 
         Raise the errors of `open`.
         """
@@ -65,15 +65,15 @@ class Plugins:
         return storage
 
     def open_authenticator(self, settings: Settings, database: Database) -> Authenticator:
-        """Open the authenticators that the setting `auth` names, and return one that asks them in the stated order.
+        """Open the authenticators in the setting `auth`, and return one that asks each of them in this order.
 
         Raise the errors of `open`, and StartupError if the authenticators cannot be combined.
         """
-        opened = self.open_authenticators(settings, database)
-        return AuthenticatorChain(opened) if len(opened) > 1 else next(iter(opened.values()))
+        authenticators = self.open_authenticators(settings, database)
+        return AuthenticatorChain(authenticators) if len(authenticators) > 1 else next(iter(authenticators.values()))
 
     def open_authenticators(self, settings: Settings, database: Database) -> dict[str, Authenticator]:
-        """Open the authenticators that the setting `auth` names. Return them by name, in the stated order."""
+        """Open the authenticators in the setting `auth`. Return them by name, in this order."""
         names = settings.authenticators
         if not all(names) or len(set(names)) < len(names):
             raise StartupError(
@@ -82,8 +82,8 @@ class Plugins:
         return {name: self._open("authenticator", name, settings, database) for name in names}
 
     def open_offered(self, kind: str, settings: Settings, database: Database, **services: Any) -> Any | None:
-        """Open the backend of a kind without a setting, or return None if no plugin offers one. `services` are further
-        fields of its Place.
+        """Return the open backend of a kind that has no setting, or None if no plugin offers one. `services` are
+        further fields of its Place.
 
         Raise the errors of `open`, and StartupError if several plugins offer such a backend.
         """
@@ -100,11 +100,14 @@ class Plugins:
         return settings.authenticators if kind.setting == "auth" else (getattr(settings, kind.setting),)
 
     def _open(self, kind: str, name: str, settings: Settings, database: Database | None, **more: Any) -> Any:
+        """Return the backend `name` as a Watched. `more` are further fields of its Place. Raise the
+        errors of `open`.
+        """
         offer = self.offers[kind].get(name)
         if offer is None:
-            known = ", ".join(sorted(self.offers[kind]))
+            offered = ", ".join(sorted(self.offers[kind]))
             raise StartupError(
-                f"setting '{KINDS[kind].setting}' is '{name}', which no plugin offers; the plugins offer: {known}"
+                f"setting '{KINDS[kind].setting}' is '{name}', which no plugin offers; the plugins offer: {offered}"
             )
         if offer.unsafe and not settings.allow_unsafe_sandbox:
             raise StartupError(
@@ -123,6 +126,7 @@ class Plugins:
         return Watched(backend, KINDS[kind], Watch(self._plugin_of[kind][name], self.failures, seconds))
 
     def _check_protocols(self, kind: str, name: str, backend: Any) -> None:
+        """Raise StartupError if the backend does not implement its Protocol, or an optional Protocol of its kind."""
         optional = [protocol for protocol in KINDS[kind].optional if isinstance(backend, protocol)]
         for protocol in (KINDS[kind].protocol, *optional):
             faults = "; ".join(f"it {problem}" for problem in problems(backend, protocol))
@@ -138,9 +142,9 @@ class Plugins:
         """
         for name, values in settings.plugins.items():
             if name not in self.objects:
-                known = ", ".join(sorted(self.objects)) or "none"
+                offered = ", ".join(sorted(self.objects)) or "none"
                 raise StartupError(
-                    f"[plugins.{name}]: no installed plugin has this name; plugins with settings: {known}"
+                    f"[plugins.{name}]: no installed plugin has this name; plugins with settings: {offered}"
                 )
             settings_of(f"plugins.{name}", self.objects[name], values)
         for kind, sections in settings.backends.items():
@@ -149,9 +153,9 @@ class Plugins:
             for name, values in sections.items():
                 offer = self.offers[kind].get(name)
                 if offer is None:
-                    known = ", ".join(sorted(self.offers[kind]))
+                    offered = ", ".join(sorted(self.offers[kind]))
                     raise StartupError(
-                        f"[backends.{kind}.{name}]: no plugin offers this backend; the plugins offer: {known}"
+                        f"[backends.{kind}.{name}]: no plugin offers this backend; the plugins offer: {offered}"
                     )
                 settings_of(f"backends.{kind}.{name}", offer, values)
 
@@ -165,6 +169,7 @@ def load_plugins(folder: str | Path = "") -> Plugins:
 
 
 def place_of(kind: str, name: str, settings: Settings, database: Database | None) -> Place:
+    """Return the Place of a backend: the home, and, with a database, its own values and the tokens of the registry."""
     if database is None:
         return Place(settings.home, settings.allow_degraded)
     # A sandbox opens without a database, and without the import of one.
@@ -202,11 +207,11 @@ def _offers(manager: pluggy.PluginManager, kind: str, hook: str) -> tuple[dict[s
 
 def settings_of(section: str, offer: Offer, values: Mapping[str, Any]) -> msgspec.Struct:
     """Return the settings of an offer from the values of its section. Raise StartupError if they are not valid."""
-    known = [field.encode_name for field in msgspec.structs.fields(offer.settings)]
+    field_names = [field.encode_name for field in msgspec.structs.fields(offer.settings)]
     for name in values:
-        if name not in known:
-            there_are = f"it has {', '.join(known)}" if known else "it has none"
-            raise StartupError(f"[{section}]: unknown setting '{name}'{did_you_mean(name, known)}; {there_are}")
+        if name not in field_names:
+            there_are = f"it has {', '.join(field_names)}" if field_names else "it has none"
+            raise StartupError(f"[{section}]: unknown setting '{name}'{did_you_mean(name, field_names)}; {there_are}")
     try:
         return msgspec.convert(dict(values), offer.settings, strict=False)
     except msgspec.ValidationError as error:

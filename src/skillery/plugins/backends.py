@@ -1,7 +1,7 @@
-"""The methods of backends: failures are counted by plugin, and calls that only read have a time limit.
+"""Backends as the core calls them: failures are counted by plugin, and reads have a time limit.
 
-A call that changes something has no limit: Python cannot end a thread, so the change could take effect after its
-caller was told that the call failed.
+A call that changes something has no limit: Python cannot end a thread, so the change could take effect after its caller
+was told that the call failed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ READ_SECONDS = 60.0
 
 
 class Watch(NamedTuple):
-    """The plugin of a backend, where its failures are counted, and the time limit of its reads."""
+    """Names the plugin of a backend, counts its failures, and has the time limit of its reads."""
 
     plugin: str
     failures: Failures
@@ -51,9 +51,9 @@ class Watch(NamedTuple):
 
 
 class Watched(Completed):
-    """A backend whose failures are counted, and whose reads have a time limit. The backend itself does not change.
+    """A backend whose failures are counted, and whose reads have a time limit.
 
-    Unexpected exceptions reach the caller as before. A read that takes too long raises Unavailable. A class with the
+    Unexpected exceptions reach the caller unchanged. A read that takes too long raises Unavailable. A class with the
     attribute `is_local = True` waits for no service outside of the server, so its reads have no limit.
     """
 
@@ -68,6 +68,7 @@ class Watched(Completed):
 
 
 def _watched(method: Callable[..., Any], name: str, watch: Watch, is_limited: bool) -> Callable[..., Any]:
+    """Return the method, with its failures counted. With `is_limited`, the call also has a time limit."""
     if inspect.iscoroutinefunction(method):
         return _watched_async(method, name, watch, watch.seconds if is_limited else None)
     call = _LimitedRead(method, name, watch) if is_limited else method
@@ -84,6 +85,7 @@ def _watched(method: Callable[..., Any], name: str, watch: Watch, is_limited: bo
 
 
 def _watched_async(method: Callable[..., Any], name: str, watch: Watch, seconds: float | None) -> Callable[..., Any]:
+    """Return the async method, with its failures counted and a limit of `seconds` (None: no limit)."""
     if seconds is None:
         return _watched_without_limit(method, name, watch)
 
@@ -103,6 +105,8 @@ def _watched_async(method: Callable[..., Any], name: str, watch: Watch, seconds:
 
 
 def _watched_without_limit(method: Callable[..., Any], name: str, watch: Watch) -> Callable[..., Any]:
+    """Return the async method, with its failures counted."""
+
     @wraps(method)
     async def watched(*arguments: Any, **named: Any) -> Any:
         try:
@@ -184,27 +188,28 @@ def _attribute_problems(backend: object, name: str, hint: Any) -> Iterator[str]:
         yield f"has an attribute '{name}' that is not a bool, but {getattr(backend, name)!r:.80}"
 
 
-def _method_problems(backend: object, name: str, wanted: Callable[..., Any]) -> Iterator[str]:
-    expected = _shown(name, wanted)
+def _method_problems(backend: object, name: str, protocol_method: Callable[..., Any]) -> Iterator[str]:
+    """Yield the difference between a backend and one method of its Protocol, as `problems` does."""
+    expected = _shown(name, protocol_method)
     method = getattr(backend, name, None)
-    is_inherited = getattr(type(backend), name, None) is wanted and not hasattr(wanted, "__together__")
+    is_inherited = getattr(type(backend), name, None) is protocol_method and not hasattr(
+        protocol_method, "__together__"
+    )
     if method is None or is_inherited:
         yield f"lacks the method '{expected}'"
     elif not callable(method):
         yield f"has '{name}', which must be a method '{expected}'"
-    elif not _takes(method, wanted) or _is_async(method) != _is_async(wanted):
+    elif not _takes(method, protocol_method) or _is_async(method) != _is_async(protocol_method):
         yield f"has '{_shown(name, method)}' in place of '{expected}'"
 
 
-def _takes(method: Callable[..., Any], wanted: Callable[..., Any]) -> bool:
-    """Return whether `method` accepts the arguments of the method `wanted` of the Protocol, with and without the
-    optional ones.
-    """
+def _takes(method: Callable[..., Any], protocol_method: Callable[..., Any]) -> bool:
+    """Return whether `method` accepts the arguments of `protocol_method`, with and without the optional ones."""
     try:
         signature = inspect.signature(method)
     except (TypeError, ValueError):
         return True  # the parameters of a C function are not known
-    parameters = list(inspect.signature(wanted).parameters.values())[1:]
+    parameters = list(inspect.signature(protocol_method).parameters.values())[1:]
     required = sum(parameter.default is parameter.empty for parameter in parameters)
     try:
         for number in {required, len(parameters)}:

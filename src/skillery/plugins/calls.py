@@ -80,7 +80,9 @@ class PluginFunction:
         return outcome
 
     async def _call(self, seconds: float, arguments: dict[str, Any]) -> Any:
-        """Return the result, or PluginFailed. No exception, because a cancelled caller does not retrieve it."""
+        """Return the result of the call, or a PluginFailed. The error is not raised, because a cancelled caller would
+        not retrieve it.
+        """
         async with self._free:
             if self._hanging >= MOST_HANGING:
                 return self._failed("hangs", f"not called, because {self._hanging} earlier calls have not returned")
@@ -125,6 +127,7 @@ class PluginFunction:
 
 
 def _end(ended: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    """Settle the future with the result or the error, unless it is done."""
     if ended.done():
         return
     if error is None:

@@ -1,4 +1,6 @@
-"""Hooks that a server collects when it starts: the objects of `skillery_plugin`, and routes."""
+"""Hooks that a server collects when it starts: events of plugins and of the objects of
+`skillery_plugin`, and routes.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ OBJECT_SUFFIX = " (object)"
 
 
 class PluginEvents:
-    """Calls the hooks of the plugins, each plugin in its own threads. `hook_seconds` limits each call."""
+    """Calls the event hooks of the plugins, each plugin in its own threads. `hook_seconds` limits each call."""
 
     def __init__(self, manager: pluggy.PluginManager, hook_seconds: float, failures: Failures | None = None) -> None:
         self.failures = failures or Failures()
@@ -56,10 +58,10 @@ class PluginEvents:
         checks = list(self._functions_of("before_publish"))
         if not checks:
             return []
-        turn = await self._enter(publication.identity.name)
+        slot = await self._enter(publication.identity.name)
         work = asyncio.ensure_future(self._check_all(checks, publication))
         # A cancelled caller does not end the calls, so the turn lasts as long as the calls.
-        work.add_done_callback(lambda _: turn.close())
+        work.add_done_callback(lambda _: slot.close())
         return await asyncio.shield(work)
 
     async def _check_all(self, checks: list[PluginFunction], publication: Publication) -> list[Finding]:
@@ -67,6 +69,9 @@ class PluginEvents:
         return [finding for findings in answers for finding in findings]
 
     async def _check(self, check: PluginFunction, publication: Publication) -> list[Finding]:
+        """Return the findings of one hook `before_publish`. If it fails or returns anything else, return an error
+        finding.
+        """
         try:
             findings = await check.call(self._seconds, publication=publication)
         except PluginFailed as failed:
@@ -120,6 +125,7 @@ class PluginEvents:
                 yield self._function(hook, hookimpl.plugin_name)
 
     def _function(self, hook: str, plugin: str) -> PluginFunction:
+        """Return the hook of one plugin as a PluginFunction, always the same object."""
         function = self._functions.get((hook, plugin))
         if function is None:
             name = plugin.removesuffix(OBJECT_SUFFIX)
@@ -129,16 +135,16 @@ class PluginEvents:
 
 
 class _Alone:
-    """A hook as one plugin implements it, with the wrappers of all plugins."""
+    """Calls the hook of one plugin only, inside the wrappers of all plugins."""
 
     def __init__(self, manager: pluggy.PluginManager, hook: str, plugin: str) -> None:
-        every = getattr(manager.hook, hook).get_hookimpls()
-        others = [
+        implementations = getattr(manager.hook, hook).get_hookimpls()
+        other_plugins = [
             implementation.plugin
-            for implementation in every
+            for implementation in implementations
             if implementation.plugin_name != plugin and not (implementation.hookwrapper or implementation.wrapper)
         ]
-        self._caller = manager.subset_hook_caller(hook, others)
+        self._caller = manager.subset_hook_caller(hook, other_plugins)
 
     def __call__(self, **arguments: Any) -> Any:
         answers = self._caller(**arguments)
@@ -157,6 +163,7 @@ def _are_findings(findings: Any) -> bool:
 
 
 def _is_finding(finding: Any) -> bool:
+    """Return whether a plugin has returned a Finding with valid types. The constructor does not check types."""
     if not isinstance(finding, Finding):
         return False
     try:
@@ -180,14 +187,15 @@ def open_objects(
     popular_skills: Callable[[int], Sequence[str]],
     stack: AsyncExitStack,
 ) -> None:
-    """Open the objects that have a section in the settings, and register their hooks. `stack` closes the objects.
+    """Open the objects of `skillery_plugin` that have a section `[plugins.<name>]`, and register their hooks. `stack`
+    closes the objects.
 
     Raise StartupError if an object cannot be opened, or if one of its hooks is not an event.
     """
     for name, values in sorted(settings.plugins.items()):
-        made = _open(name, plugins.objects[name], values, settings, database, popular_skills)
-        _register(plugins.manager, name, made)
-        stack.push_async_callback(_close, plugins.manager, name, made)
+        opened_object = _open(name, plugins.objects[name], values, settings, database, popular_skills)
+        _register(plugins.manager, name, opened_object)
+        stack.push_async_callback(_close, plugins.manager, name, opened_object)
 
 
 def _open(
@@ -198,6 +206,7 @@ def _open(
     database: Database,
     popular_skills: Callable[[int], Sequence[str]],
 ) -> Any:
+    """Return the open object of a plugin. Raise StartupError with the section's name if this fails."""
     chosen = settings_of(f"plugins.{name}", offer, values)
     place = msgspec.structs.replace(place_of("plugin", name, settings, database), popular_skills=popular_skills)
     try:
@@ -206,23 +215,24 @@ def _open(
         raise StartupError(f"[plugins.{name}]: {error}") from None
 
 
-def _register(manager: pluggy.PluginManager, name: str, made: Any) -> None:
+def _register(manager: pluggy.PluginManager, name: str, opened_object: Any) -> None:
+    """Register the hooks of an object. Raise StartupError if it has no hooks, or other hooks than EVENTS."""
     try:
-        manager.register(made, _registered(name))
+        manager.register(opened_object, _registered(name))
         manager.check_pending()
     except pluggy.PluginValidationError as error:
-        manager.unregister(made)
+        manager.unregister(opened_object)
         raise StartupError(f"plugin '{name}': {' '.join(str(error).split())}") from None
-    hooks = [caller.name for caller in manager.get_hookcallers(made) or ()]
+    hooks = [caller.name for caller in manager.get_hookcallers(opened_object) or ()]
     if not hooks or set(hooks) - set(EVENTS):
-        manager.unregister(made)
+        manager.unregister(opened_object)
         names = ", ".join(sorted(hooks)) or "none"
         raise StartupError(f"plugin '{name}': its object may have the hooks {', '.join(EVENTS)}; it has {names}")
 
 
-async def _close(manager: pluggy.PluginManager, name: str, made: Any) -> None:
-    manager.unregister(made)
-    close = getattr(made, "close", None)
+async def _close(manager: pluggy.PluginManager, name: str, opened_object: Any) -> None:
+    manager.unregister(opened_object)
+    close = getattr(opened_object, "close", None)
     if close is None:
         return
     try:
@@ -258,20 +268,24 @@ def routes_of(manager: pluggy.PluginManager) -> Mapping[str, list[Route]]:
 
 
 def _made_by(plugin: str, function: Any) -> list[Route]:
+    """Return the routes that the hook `routes` of a plugin returns. Raise StartupError if it fails or a route is not
+    valid.
+    """
     try:
-        made = function()
+        routes = function()
     except Exception as error:
         raise StartupError(f"plugin '{plugin}' failed to add routes: {one_line(error)}") from error
-    if not isinstance(made, list) or not all(isinstance(route, Route) for route in made):
-        raise StartupError(f"plugin '{plugin}' must return a list of Route from its hook 'routes', not {made!r:.80}")
-    for route in made:
+    if not isinstance(routes, list) or not all(isinstance(route, Route) for route in routes):
+        raise StartupError(f"plugin '{plugin}' must return a list of Route from its hook 'routes', not {routes!r:.80}")
+    for route in routes:
         problem = _problem(route)
         if problem:
             raise StartupError(f"plugin '{plugin}': the route {route.path!r:.80} {problem}")
-    return made
+    return routes
 
 
 def _problem(route: Route) -> str | None:
+    """Return what is wrong with a route, as the end of a sentence, or None."""
     # The constructor of a Struct does not check types, and a wrong `needs` would let every caller in.
     for field, kind in typing.get_type_hints(Route, include_extras=True).items():
         if field == "answer":

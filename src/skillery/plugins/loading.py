@@ -46,10 +46,12 @@ def load(folder: str | Path = "") -> tuple[pluggy.PluginManager, Mapping[str, So
     try:
         manager.check_pending()
     except pluggy.PluginValidationError as error:
-        known = ", ".join(
+        versions = ", ".join(
             sorted(name for name in vars(hookspecs) if hasattr(getattr(hookspecs, name), "skillery_spec"))
         )
-        raise StartupError(f"plugin '{_name_of(manager, error)}': {one_line(error)}; the hooks are: {known}") from None
+        raise StartupError(
+            f"plugin '{_name_of(manager, error)}': {one_line(error)}; the hooks are: {versions}"
+        ) from None
     return manager, sources
 
 
@@ -77,17 +79,17 @@ def _register(manager: pluggy.PluginManager, name: str, load: Callable[[], Any])
     return api_version
 
 
-def _checked_version(name: str, wanted: Any) -> int:
+def _checked_version(name: str, version: Any) -> int:
     """Return the `api_version` of a plugin. Raise StartupError if this server does not have that version."""
-    if not isinstance(wanted, int) or isinstance(wanted, bool) or wanted < 1:
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
         raise StartupError(
-            f"plugin '{name}': api_version is {wanted!r:.40}; write a number: api_version = {API_VERSION}"
+            f"plugin '{name}': api_version is {version!r:.40}; write a number: api_version = {API_VERSION}"
         )
-    if wanted == API_VERSION:
-        return wanted
-    other = "a newer Skillery" if wanted > API_VERSION else "an older Skillery"
+    if version == API_VERSION:
+        return version
+    other = "a newer Skillery" if version > API_VERSION else "an older Skillery"
     raise StartupError(
-        f"plugin '{name}' is written for version {wanted} of the hook API, and this Skillery has version "
+        f"plugin '{name}' is written for version {version} of the hook API, and this Skillery has version "
         f"{API_VERSION}: install a release of the plugin for version {API_VERSION}, or {other}; or remove the plugin"
     )
 
@@ -100,6 +102,7 @@ def _plugin_files(folder: Path) -> list[Path]:
 
 
 def _import_file(path: Path) -> ModuleType:
+    """Import a module or package of the plugin folder, as `skillery_plugins_folder.<name>`."""
     name = f"skillery_plugins_folder.{path.stem}"
     source = path / "__init__.py" if path.is_dir() else path
     spec = importlib.util.spec_from_file_location(name, source)
