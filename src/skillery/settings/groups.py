@@ -74,8 +74,8 @@ Streams = Annotated[int, msgspec.Meta(ge=1, le=100_000)]
 
 
 class RunRecords(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How long runs are stored and wait for a workspace, how many clients may follow runs, and when a tool call of MCP
-    becomes a task.
+    """How long records of runs are stored, how long a run waits for its workspace, how many clients may follow runs,
+    and when a tool call of MCP becomes a task.
 
     A run is deleted after `keep_days`. With `keep_count`, a run is deleted earlier if it is not among this many newest
     runs. 0 means no limit.
@@ -154,7 +154,7 @@ class Garbage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Imports(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Limits of an archive of skills, and of the imports at the same time (`at_once`)."""
+    """The limits of an archive of skills. `at_once` limits the number of imports at the same time."""
 
     max_mb: Positive = 1_024
     max_unpacked_mb: Positive = 4_096

@@ -149,6 +149,8 @@ class Value(typing.NamedTuple):
 
 
 class LoadedSettings(typing.NamedTuple):
+    """The settings, and the source of each setting by its dotted name."""
+
     settings: Settings
     sources: Mapping[str, str]
     """The source of each setting that a source sets, by dotted name. Other settings have their default."""
@@ -216,11 +218,14 @@ def _default_home(config: str | Path | None) -> str:
 
 
 def _convert(tree: dict[str, Any], sources: Mapping[str, str]) -> Settings:
+    """Return the settings. Raise StartupError with the name, the source and the value of a setting that is not valid.
+    The values of backends and plugins may be secrets, and are not in the message.
+    """
     try:
         return msgspec.convert(tree, Settings, strict=False)
     except msgspec.ValidationError as error:
-        reason, _, where = str(error).partition(" - at `$.")
-        name = where.removesuffix("`").partition("[")[0]
+        reason, _, path = str(error).partition(" - at `$.")
+        name = path.removesuffix("`").partition("[")[0]
         if not name:
             raise StartupError(f"the settings are not valid: {reason}") from None
         if name == "backends":
@@ -246,11 +251,11 @@ def _no_environment(entries: dict[str, Any], sources: Mapping[str, str]) -> Star
         try:
             msgspec.convert(entry, NamedEnvironment, strict=False)
         except msgspec.ValidationError as error:
-            reason, _, where = str(error).partition(" - at `$.")
+            reason, _, path = str(error).partition(" - at `$.")
             source = _source_of(f"environments.{name}.", sources)
-            key = where.removesuffix("`").partition("[")[0]
-            shown = f"setting 'environments.{name}.{key}'" if key else f"setting 'environments.{name}'"
-            return StartupError(f"{shown} ({source}) is {entry.get(key, entry)!r}: {reason.lower()}")
+            key = path.removesuffix("`").partition("[")[0]
+            setting = f"setting 'environments.{name}.{key}'" if key else f"setting 'environments.{name}'"
+            return StartupError(f"{setting} ({source}) is {entry.get(key, entry)!r}: {reason.lower()}")
     return StartupError("setting 'environments' is not valid")
 
 

@@ -42,6 +42,9 @@ def _fields(struct: type[msgspec.Struct], prefix: str = "") -> Iterator[tuple[st
 
 
 def read_environment(variables: Mapping[str, str], settings: type[msgspec.Struct]) -> dict[str, Any]:
+    """Return the settings in environment variables `SKILLERY_*`, by dotted name. Raise StartupError for an unknown
+    variable.
+    """
     names = names_of(settings)
     by_variable = {PREFIX + name.upper().replace(".", "_"): name for name in names if name not in ENTRIES}
     values: dict[str, Any] = {}
@@ -96,6 +99,9 @@ def _environment(variable: str, text: str) -> dict[str, Any]:
 
 
 def _from_text(kind: Any, text: str) -> Any:
+    """Return the text of a variable as a value for msgspec: a tuple for a list, a bool for yes, no, on and off, else
+    the text.
+    """
     origin = typing.get_origin(kind)
     if origin is tuple:
         return tuple(part.strip() for part in text.split(",") if part.strip())
@@ -107,6 +113,9 @@ def _from_text(kind: Any, text: str) -> Any:
 
 
 def read_file(path: Path, settings: type[msgspec.Struct], *, required: bool) -> dict[str, Any]:
+    """Return the settings in a TOML file, by dotted name. Raise StartupError if a setting is unknown, or the file is
+    not valid or, with `required`, missing.
+    """
     try:
         document = tomllib.loads(path.read_text("utf-8"))
     except FileNotFoundError:
@@ -130,10 +139,10 @@ def read_file(path: Path, settings: type[msgspec.Struct], *, required: bool) -> 
 def _take_sections(path: Path, document: dict[str, Any]) -> dict[str, Any]:
     """Remove the sections of backends and plugins from the document, and return their settings by dotted name."""
     settings: dict[str, Any] = {}
-    for table, shown, depth in (("backends", "[backends.<kind>.<name>]", 3), ("plugins", "[plugins.<name>]", 2)):
+    for table, pattern, depth in (("backends", "[backends.<kind>.<name>]", 3), ("plugins", "[plugins.<name>]", 2)):
         sections = document.pop(table, {})
         if not isinstance(sections, dict):
-            raise StartupError(f"{path}: '{table}' must be a table: {shown}")
+            raise StartupError(f"{path}: '{table}' must be a table: {pattern}")
         settings |= {f"{table}.{name}": value for name, value in leaves(sections, stop=depth)}
         # An empty section [plugins.<name>] chooses the plugin.
         settings |= {
@@ -148,24 +157,27 @@ def _take_entries(path: Path, document: dict[str, Any], table: str) -> dict[str,
     A pattern may contain any character, including dots. Therefore it cannot be a part of a dotted name. Raise
     StartupError if an entry is not valid.
     """
-    above, _, last = table.rpartition(".")
-    section = document.get(above) if above else document
-    entries = section.pop(last, {}) if isinstance(section, dict) else {}
-    known = ENTRIES[table].__struct_fields__
-    example = f'[{table}."{{}}"]' if above else f"[{table}.{{}}]"
+    parent, _, key = table.rpartition(".")
+    section = document.get(parent) if parent else document
+    entries = section.pop(key, {}) if isinstance(section, dict) else {}
+    fields = ENTRIES[table].__struct_fields__
+    example = f'[{table}."{{}}"]' if parent else f"[{table}.{{}}]"
     if not isinstance(entries, dict):
-        raise StartupError(f"{path}: '{table}' must be a table: {example.format('<pattern>' if above else '<name>')}")
+        raise StartupError(f"{path}: '{table}' must be a table: {example.format('<pattern>' if parent else '<name>')}")
     for pattern, entry in entries.items():
-        where = example.format(pattern)
+        heading = example.format(pattern)
         if not isinstance(entry, dict):
-            raise StartupError(f"{path}: '{pattern}' in [{table}] must be a table: {where}")
+            raise StartupError(f"{path}: '{pattern}' in [{table}] must be a table: {heading}")
         for name in entry:
-            if name not in known:
-                raise StartupError(f"unknown setting '{name}' in {where} of {path}{_nearest(name, known)}")
+            if name not in fields:
+                raise StartupError(f"unknown setting '{name}' in {heading} of {path}{_nearest(name, fields)}")
     return entries
 
 
 def leaves(tree: Mapping[str, Any], prefix: str = "", stop: int = 9) -> Iterator[tuple[str, Any]]:
+    """Yield the dotted name and the value of each leaf of nested dicts, down to `stop` levels. An empty dict is no
+    leaf.
+    """
     for name, value in tree.items():
         if isinstance(value, dict) and value and stop > 1:
             yield from leaves(value, f"{prefix}{name}.", stop - 1)
@@ -174,13 +186,17 @@ def leaves(tree: Mapping[str, Any], prefix: str = "", stop: int = 9) -> Iterator
 
 
 def put(tree: dict[str, Any], name: str, value: Any) -> None:
+    """Set a setting in nested dicts by its dotted name. Names of backends and plugins have at most three and two
+    levels.
+    """
     depth = {"backends": 3, "plugins": 2}.get(name.partition(".")[0], -1)
-    *parents, last = name.split(".", depth)
+    *parents, key = name.split(".", depth)
     for parent in parents:
         tree = tree.setdefault(parent, {})
-    tree[last] = value
+    tree[key] = value
 
 
 def _nearest(name: str, known: typing.Iterable[str]) -> str:
-    near = nearest(name, known, 0.0)
-    return f"; did you mean '{near}'?" if near else ""
+    """Return "; did you mean '…'?" with the most similar known name, or ""."""
+    suggestion = nearest(name, known, 0.0)
+    return f"; did you mean '{suggestion}'?" if suggestion else ""
