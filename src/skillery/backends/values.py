@@ -224,8 +224,8 @@ def is_left_out(backend: object, method: Callable[..., Any]) -> bool:
 
 def has_default(backend: object, method: Callable[..., Any]) -> bool:
     """Return whether a backend does not have a method of a Protocol, or inherits the default of the Protocol."""
-    own = getattr(backend, method.__name__, None)
-    return own is None or getattr(unwrap(own), "__func__", None) is method
+    own_method = getattr(backend, method.__name__, None)
+    return own_method is None or getattr(unwrap(own_method), "__func__", None) is method
 
 
 @runtime_checkable
@@ -249,7 +249,7 @@ class UsesService(Protocol):
 
 
 class Completed:
-    """A backend together with the methods of its Protocols: its own, and the defaults for those that it leaves out."""
+    """A backend with all methods of its Protocols: its own methods, and the Protocols' defaults for the others."""
 
     def __init__(
         self,
@@ -266,9 +266,9 @@ class Completed:
                 if hasattr(backend, name):
                     setattr(self, name, getattr(backend, name))
             for name, method in methods_of(protocol).items():
-                own = MethodType(method, self) if is_left_out(backend, method) else getattr(backend, name, None)
-                if own is not None:
-                    setattr(self, name, wrapped(name, own))
+                own_method = MethodType(method, self) if is_left_out(backend, method) else getattr(backend, name, None)
+                if own_method is not None:
+                    setattr(self, name, wrapped(name, own_method))
 
     def __getattr__(self, name: str) -> Any:
         # A copy that is being made has no `_backend` yet, and special methods of the backend are not those of the copy.
