@@ -68,32 +68,37 @@ def index_name(name: str) -> str:
 
 
 def agent_skill(stored: bytes, *, name: str, description: str) -> AgentSkill:
-    """Return the stored SKILL.md if it conforms to Agent Skills under `name`, else a conforming file made from it.
+    """Return the stored SKILL.md if it conforms to Agent Skills under `name`, else a conforming file that is generated
+    from it.
 
-    The made file has the stored body byte for byte, `name`, a description of at most 1024 characters, and every other
-    key that conforms. The description is the stored one, or `description` if the stored file has none. Values that do
-    not conform go into `metadata` as text, unless they are empty: unknown keys, another name, a text that is too long.
-    If the frontmatter is then too large, its longest entries are omitted.
+    The generated file has the stored body byte for byte, `name`, a description of at most 1024 characters, and every
+    other key that conforms. The description is the stored one, or `description` if the stored file has none. Values
+    that do not conform go into `metadata` as text, unless they are empty: unknown keys, another name, a text that is
+    too long. If the frontmatter is then too large, its longest entries are omitted.
 
     Raise ValueError if `name` is not a valid name for an Agent Skill.
     """
     if not is_agent_skill_name(name):
         raise ValueError(f"{name!r} is not a name for an Agent Skill")
-    read = _read(stored)
-    if read is not None and next(_problems(read, name), None) is None:
-        return AgentSkill(stored, read.frontmatter, False)
-    frontmatter, body = (read.frontmatter, read.body) if read else _salvaged(stored)
-    made = _conforming(frontmatter, name, description)
-    head = _written(made)
-    return AgentSkill(head + body, made, True, head)
+    parsed = _read(stored)
+    if parsed is not None and next(_problems(parsed, name), None) is None:
+        return AgentSkill(stored, parsed.frontmatter, False)
+    frontmatter, body = (parsed.frontmatter, parsed.body) if parsed else _salvaged(stored)
+    conforming = _conforming(frontmatter, name, description)
+    head = _written(conforming)
+    return AgentSkill(head + body, conforming, True, head)
 
 
 def agent_skill_problems(stored: bytes, *, name: str) -> list[str]:
     """Return the reasons why a SKILL.md does not conform to Agent Skills in a folder called `name`, or [] if it
     conforms.
     """
-    read = _read(stored)
-    return ["it has no frontmatter that every reader of YAML understands"] if read is None else [*_problems(read, name)]
+    parsed = _read(stored)
+    return (
+        ["it has no frontmatter that every reader of YAML understands"]
+        if parsed is None
+        else [*_problems(parsed, name)]
+    )
 
 
 def is_agent_skill_name(name: str) -> bool:
@@ -109,11 +114,12 @@ def cut(text: str, length: int) -> str:
         return text
     while _units(text) > length - 1:
         text = text[: len(text) - max(1, (_units(text) - length + 1) // 2)]
-    beginning, space, _ = text.rpartition(" ")
-    return (beginning if space and len(beginning) > len(text) // 2 else text).rstrip() + "…"
+    whole_words, space, _ = text.rpartition(" ")
+    return (whole_words if space and len(whole_words) > len(text) // 2 else text).rstrip() + "…"
 
 
 def _units(text: str) -> int:
+    """Return the length of a text in UTF-16 units."""
     return len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
@@ -150,7 +156,7 @@ def _parsed(source: str) -> tuple[dict[str, object], tuple[str, ...]]:
 
 
 def _salvaged(stored: bytes) -> tuple[dict[str, object], bytes]:
-    """Return frontmatter and body, even if the fences have extra spaces. An invalid frontmatter becomes {}."""
+    """Return frontmatter and body, even if there are spaces after the fences. An invalid frontmatter becomes {}."""
     split = _LENIENT_SPLIT.match(stored)
     if split is None:
         return {}, stored.removeprefix(_BOM)
@@ -161,6 +167,7 @@ def _salvaged(stored: bytes) -> tuple[dict[str, object], bytes]:
 
 
 def _other_types(source: str) -> Iterator[str]:
+    """Yield the plain scalars of a frontmatter that a YAML reader would not read as text."""
     for event in yaml.parse(source, Loader=yaml.BaseLoader):
         if isinstance(event, yaml.ScalarEvent) and event.style is None and not _is_text(event.value):
             yield event.value
@@ -172,8 +179,9 @@ def _is_text(plain: str) -> bool:
     return bool(tag == _STRING) and not _NUMBER.fullmatch(plain)
 
 
-def _problems(read: _Read, name: str) -> Iterator[str]:
-    frontmatter = read.frontmatter
+def _problems(skill: _Read, name: str) -> Iterator[str]:
+    """Yield the reasons why a parsed file does not conform under `name`, as clauses."""
+    frontmatter = skill.frontmatter
     if frontmatter.get("name") != name:
         yield f"its name is not '{name}'"
     description = frontmatter.get("description")
@@ -186,18 +194,19 @@ def _problems(read: _Read, name: str) -> Iterator[str]:
             yield f"the key '{key}' is unknown; allowed are {', '.join(FIELDS)}"
         elif key not in ("name", "description") and not _conforms(key, value):
             yield f"the value of '{key}' does not have the form that Agent Skills require"
-    for text in read.other_types:
+    for text in skill.other_types:
         yield f"the value {text!r} is not text: it needs quotes"
 
 
 def _conforms(key: str, value: object) -> bool:
+    """Return whether the value of an optional key has the form that Agent Skills require."""
     match key:
         case "license":
             return isinstance(value, str)
         case "compatibility":
             return isinstance(value, str) and 1 <= len(value) <= MAX_COMPATIBILITY
         case "metadata":
-            return isinstance(value, dict) and all(isinstance(each, str) for each in value.values())
+            return isinstance(value, dict) and all(isinstance(entry, str) for entry in value.values())
         case "allowed-tools":
             return isinstance(value, str) or (isinstance(value, list) and all(isinstance(tool, str) for tool in value))
     return False
@@ -205,43 +214,51 @@ def _conforms(key: str, value: object) -> bool:
 
 def _conforming(frontmatter: Mapping[str, object], name: str, description: str) -> dict[str, object]:
     """Return the frontmatter of a conforming SKILL.md, with its keys in the order of FIELDS."""
-    stated = frontmatter.get("description")
-    stated = stated if isinstance(stated, str) else ""
-    kept_description = cut(stated.strip() or description.strip() or f"The skill {name}.", MAX_DESCRIPTION)
-    made: dict[str, object] = {"name": name, "description": kept_description}
+    stored_description = frontmatter.get("description")
+    stored_description = stored_description if isinstance(stored_description, str) else ""
+    kept_description = cut(stored_description.strip() or description.strip() or f"The skill {name}.", MAX_DESCRIPTION)
+    conforming: dict[str, object] = {"name": name, "description": kept_description}
     for key in ("license", "compatibility", "allowed-tools"):
         if key in frontmatter and _conforms(key, frontmatter[key]):
-            made[key] = frontmatter[key]
+            conforming[key] = frontmatter[key]
     mapping = frontmatter.get("metadata")
     metadata = {key: _as_text(value) for key, value in mapping.items()} if isinstance(mapping, dict) else {}
     for key, value in frontmatter.items():
-        is_kept = key in made and (made[key] == value or (key == "description" and kept_description == stated.strip()))
+        is_kept = key in conforming and (
+            conforming[key] == value or (key == "description" and kept_description == stored_description.strip())
+        )
         if not is_kept and not (key == "metadata" and isinstance(value, dict)) and value:
             metadata[_free(metadata, key)] = _as_text(value)
-    return _fitting(made, metadata)
+    return _fitting(conforming, metadata)
 
 
-def _fitting(made: dict[str, object], metadata: dict[str, str]) -> dict[str, object]:
-    """Return `made` with `metadata`, without the entries that exceed the size limit of a frontmatter. Added quotes can
-    make it longer than the stored frontmatter.
+def _fitting(conforming: dict[str, object], metadata: dict[str, str]) -> dict[str, object]:
+    """Return `conforming` with `metadata`, without the longest entries if a frontmatter would exceed its size limit.
+    Added quotes can make it longer than the stored frontmatter.
 
     The longest entries of `metadata` are dropped first, then the longest optional fields.
     """
     # The sizes are computed once: formatting the whole text for each dropped entry is slow with thousands of entries.
     sizes = {key: len(_metadata_line(key, value).encode()) + 1 for key, value in metadata.items()}
-    size = len(_written(made)) + len("metadata:\n") + sum(sizes.values())
+    size = len(_written(conforming)) + len("metadata:\n") + sum(sizes.values())
     for key in sorted(metadata, key=lambda key: -len(key) - len(metadata[key])):
         if size <= MAX_FRONTMATTER_BYTES:
             break
         size -= sizes[key]
         del metadata[key]
-    while len(_written(made)) > MAX_FRONTMATTER_BYTES:
-        del made[max((key for key in made if key not in ("name", "description")), key=lambda key: len(str(made[key])))]
-    whole = {**made, "metadata": metadata} if metadata else made
-    return {key: whole[key] for key in FIELDS if key in whole}
+    while len(_written(conforming)) > MAX_FRONTMATTER_BYTES:
+        del conforming[
+            max(
+                (key for key in conforming if key not in ("name", "description")),
+                key=lambda key: len(str(conforming[key])),
+            )
+        ]
+    with_metadata = {**conforming, "metadata": metadata} if metadata else conforming
+    return {key: with_metadata[key] for key in FIELDS if key in with_metadata}
 
 
 def _free(metadata: Mapping[str, str], key: str) -> str:
+    """Return `key`, or `key-2`, `key-3` and so on if `metadata` has the key already."""
     candidate, number = key, 1
     while candidate in metadata:
         number += 1
@@ -267,14 +284,16 @@ def _written(frontmatter: Mapping[str, object]) -> bytes:
 
 
 def _metadata_line(key: str, value: str) -> str:
-    shown = yaml_text(key)
+    key_text = yaml_text(key)
     # Some readers accept a longer key only with an explicit '?'.
-    pair = f"{shown}: {yaml_text(value)}" if len(shown) <= _LONGEST_KEY else f"? {shown}\n  : {yaml_text(value)}"
+    pair = (
+        f"{key_text}: {yaml_text(value)}" if len(key_text) <= _LONGEST_KEY else f"? {key_text}\n  : {yaml_text(value)}"
+    )
     return f"  {pair}"
 
 
 def yaml_text(text: str) -> str:
-    """Return a YAML scalar that every reader parses as this text: plain, or quoted on one line."""
+    """Return the text as a YAML scalar that every YAML reader reads as this text: plain, or quoted on one line."""
     if _PLAIN.fullmatch(text) and "---" not in text and _is_text(text):
         return text
     # Some readers end the frontmatter at the first three hyphens, even inside a line.

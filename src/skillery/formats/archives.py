@@ -25,6 +25,8 @@ _GZIP_HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
 
 
 class ArchiveEntry(NamedTuple):
+    """One file of an archive: its path, its size in bytes, and whether it is executable."""
+
     path: str
     size: int
     executable: bool
@@ -42,8 +44,8 @@ def archive(form: Form, entries: Sequence[ArchiveEntry], read: Read) -> Iterator
     The files are at the root of the archive, sorted by the bytes of their paths. Raise OSError if the content of an
     entry does not have the size of the entry.
     """
-    ordered = sorted(entries, key=lambda entry: entry.path.encode())
-    return _gzipped(_tar(ordered, read)) if form == "tar.gz" else _zip(ordered, read)
+    sorted_entries = sorted(entries, key=lambda entry: entry.path.encode())
+    return _gzipped(_tar(sorted_entries, read)) if form == "tar.gz" else _zip(sorted_entries, read)
 
 
 def archive_size(form: Form, entries: Sequence[ArchiveEntry]) -> int:
@@ -61,11 +63,12 @@ def fits_plain_tar(path: str) -> bool:
 
 
 def _exactly(entry: ArchiveEntry, read: Read) -> Iterator[bytes]:
-    left = entry.size
+    """Yield the content of an entry. Raise OSError if it does not have the size of the entry."""
+    missing_bytes = entry.size
     for piece in read(entry):
-        left -= len(piece)
+        missing_bytes -= len(piece)
         yield piece
-    if left:
+    if missing_bytes:
         raise OSError(f"the content of {entry.path} is not {entry.size} bytes long")
 
 
@@ -82,9 +85,9 @@ def _tar(entries: Sequence[ArchiveEntry], read: Read) -> Iterator[bytes]:
 
 def _tar_header(entry: ArchiveEntry) -> bytes:
     path = entry.path.encode()
-    place = _split(path)
-    if place is not None:
-        return _ustar(*place, entry.size, _mode(entry), b"0")
+    prefix_and_name = _split(path)
+    if prefix_and_name is not None:
+        return _ustar(*prefix_and_name, entry.size, _mode(entry), b"0")
     record = _pax_record(b"path", path)
     extended = record + b"\0" * (_padded(len(record)) - len(record))
     header = _ustar(b"", b"././@PaxHeader", len(record), 0o644, b"x")
@@ -92,14 +95,17 @@ def _tar_header(entry: ArchiveEntry) -> bytes:
 
 
 def _split(path: bytes) -> tuple[bytes, bytes] | None:
-    """Split a path into the two header fields, folder and rest, or return None if the path does not fit."""
+    """Return a path as the header fields prefix and name, or None if it does not fit: they take 155 and 100 bytes."""
     if len(path) <= 100:
         return b"", path
-    places = (place for place, byte in enumerate(path) if byte == ord("/"))
-    return next(((path[:at], path[at + 1 :]) for at in places if at <= 155 and len(path) - at - 1 <= 100), None)
+    slashes = (place for place, byte in enumerate(path) if byte == ord("/"))
+    return next(
+        ((path[:slash], path[slash + 1 :]) for slash in slashes if slash <= 155 and len(path) - slash - 1 <= 100), None
+    )
 
 
 def _ustar(prefix: bytes, name: bytes, size: int, mode: int, kind: bytes) -> bytes:
+    """Return a tar header of 512 bytes, with its checksum. All other fields have the same value in each archive."""
     fields = (
         name.ljust(100, b"\0"),
         _octal(mode, 8),
@@ -127,9 +133,9 @@ def _octal(number: int, width: int) -> bytes:
 
 def _pax_record(key: bytes, value: bytes) -> bytes:
     """Return the bytes `LENGTH key=value` and a line feed. LENGTH counts the whole record with its own digits."""
-    rest = len(key) + len(value) + 3
-    length = rest + len(str(rest))
-    length = rest + len(str(length))
+    size_without_length = len(key) + len(value) + 3
+    length = size_without_length + len(str(size_without_length))
+    length = size_without_length + len(str(length))
     return b"%d %s=%s\n" % (length, key, value)
 
 
@@ -145,6 +151,7 @@ def _mode(entry: ArchiveEntry) -> int:
 
 
 def _gzipped(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield a gzip file of stored (not compressed) blocks with these bytes."""
     crc, size = 0, 0
     yield _GZIP_HEADER
     buffer = bytearray()
@@ -167,6 +174,7 @@ def _stored(data: bytes, *, is_last: bool) -> bytes:
 
 
 def _zip(entries: Sequence[ArchiveEntry], read: Read) -> Iterator[bytes]:
+    """Yield a zip file of stored (not compressed) entries."""
     directory, offset = bytearray(), 0
     for entry in entries:
         name = entry.path.encode()
@@ -175,11 +183,11 @@ def _zip(entries: Sequence[ArchiveEntry], read: Read) -> Iterator[bytes]:
         for piece in _exactly(entry, read):
             crc = zlib.crc32(piece, crc)
         # 0x0800: the name is UTF-8. Version 2.0, made on Unix.
-        common = struct.pack("<HHHIIIIHH", 20, 0x0800, 0, _ZIP_MTIME, crc, entry.size, entry.size, len(name), 0)
-        yield b"PK\x03\x04" + common + name
+        common_fields = struct.pack("<HHHIIIIHH", 20, 0x0800, 0, _ZIP_MTIME, crc, entry.size, entry.size, len(name), 0)
+        yield b"PK\x03\x04" + common_fields + name
         yield from _exactly(entry, read)
         mode = (0o100000 | _mode(entry)) << 16
-        directory += b"PK\x01\x02" + struct.pack("<H", 3 << 8 | 20) + common
+        directory += b"PK\x01\x02" + struct.pack("<H", 3 << 8 | 20) + common_fields
         directory += struct.pack("<HHHII", 0, 0, 0, mode, offset) + name
         offset += 30 + len(name) + entry.size
     count = len(entries)

@@ -10,7 +10,7 @@ Severity = Literal["error", "warning", "info"]
 
 
 class WaiverNote(msgspec.Struct, frozen=True):
-    """The part of a waiver that is shown with the waived finding."""
+    """The part of a waiver that answers show with the waived finding."""
 
     id: str
     by: str

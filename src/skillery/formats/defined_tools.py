@@ -27,7 +27,7 @@ _BASH = "#!/usr/bin/env bash\n{}\n"
 
 
 class Written(NamedTuple):
-    """A skill in the form that create_skill takes."""
+    """A skill in the form of the params of create_skill."""
 
     manifest: dict[str, Any]
     skill_md: str
@@ -51,12 +51,12 @@ def defined_skill_name(tool: str, namespace: str) -> str:
 
     Raise InvalidName if the result is not a valid skill name.
     """
-    last = tool.replace("_", "-")
+    segment = tool.replace("_", "-")
     try:
-        return parse_skill_name(f"{namespace}.{last}" if namespace else last)
+        return parse_skill_name(f"{namespace}.{segment}" if namespace else segment)
     except InvalidName:
         raise InvalidName(
-            f"the tool {quoted(tool)} would get the skill name {quoted(last)}, which is not valid",
+            f"the tool {quoted(tool)} would get the skill name {quoted(segment)}, which is not valid",
             hint="Choose a name with single underscores between words, and not at its end.",
             name=tool[:128],
         ) from None
@@ -83,6 +83,7 @@ def write_skill(tool: Tool, skill: str, version: str, content: str) -> Written:
 
 
 def _skill_md(tool: Tool, skill: str) -> str:
+    """Return the SKILL.md of a skill with this tool."""
     lines = [
         "---",
         f"name: {yaml_text(skill)}",
@@ -125,8 +126,8 @@ def python_handler(code: str) -> str | SourceFault:
     fault = find_fault(content.encode("utf-8", "replace"), "handler")
     if fault is None:
         return _only_definitions(content) or content
-    waiting = handler_around(code, is_async=True)
-    return fault if find_fault(waiting.encode("utf-8", "replace"), "handler") else waiting
+    async_handler = handler_around(code, is_async=True)
+    return fault if find_fault(async_handler.encode("utf-8", "replace"), "handler") else async_handler
 
 
 def _only_definitions(content: str) -> SourceFault | None:
@@ -137,12 +138,12 @@ def _only_definitions(content: str) -> SourceFault | None:
     functions = [statement for statement in statements if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef)]
     if not functions or not all(isinstance(statement, _DEFINITIONS) for statement in statements):
         return None
-    last = functions[-1]
-    call = f"return {'await ' if isinstance(last, ast.AsyncFunctionDef) else ''}{last.name}(args)"
+    last_function = functions[-1]
+    call = f"return {'await ' if isinstance(last_function, ast.AsyncFunctionDef) else ''}{last_function.name}(args)"
     return SourceFault(
-        f"only defines the function {quoted(last.name)} and returns nothing; add a last line such as "
+        f"only defines the function {quoted(last_function.name)} and returns nothing; add a last line such as "
         f"'{call}', or write only the lines of the function",
-        last.lineno,
+        last_function.lineno,
     )
 
 
@@ -169,7 +170,7 @@ def _lines_inside_texts(code: str) -> set[int]:
     If the code has an invalid token, the result is empty: the compiler reports the fault.
     """
     numbers: set[int] = set()
-    opened: list[int] = []
+    open_lines: list[int] = []
     starts, ends = _formatted_text_tokens()
     try:
         for token in tokenize.generate_tokens(io.StringIO(code).readline):
@@ -179,9 +180,9 @@ def _lines_inside_texts(code: str) -> set[int]:
             if token.type == tokenize.STRING:
                 numbers.update(range(token.start[0] + 1, token.end[0] + 1))
             elif token.type in starts:
-                opened.append(token.start[0])
-            elif token.type in ends and opened:
-                numbers.update(range(opened.pop() + 1, token.end[0] + 1))
+                open_lines.append(token.start[0])
+            elif token.type in ends and open_lines:
+                numbers.update(range(open_lines.pop() + 1, token.end[0] + 1))
     except (tokenize.TokenError, SyntaxError, ValueError):  # Python 3.12 splits a character after a lone CR in two
         return set()
     return numbers
@@ -193,5 +194,7 @@ def _formatted_text_tokens() -> tuple[set[int], set[int]]:
     Both sets are empty before Python 3.12.
     """
     kinds = [("FSTRING_START", "FSTRING_END"), ("TSTRING_START", "TSTRING_END")]
-    there = [kind for kind in kinds if hasattr(tokenize, kind[0])]
-    return {getattr(tokenize, kind[0]) for kind in there}, {getattr(tokenize, kind[1]) for kind in there}
+    existing_kinds = [kind for kind in kinds if hasattr(tokenize, kind[0])]
+    return {getattr(tokenize, kind[0]) for kind in existing_kinds}, {
+        getattr(tokenize, kind[1]) for kind in existing_kinds
+    }

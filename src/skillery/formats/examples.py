@@ -56,8 +56,8 @@ class Example(msgspec.Struct, frozen=True):
     @property
     def files(self) -> tuple[str, ...]:
         """The paths of all files that the example passes, without duplicates."""
-        named = [path for value in self.blobs.values() for path in ([value] if isinstance(value, str) else value)]
-        return tuple(dict.fromkeys([*named, *self.input_blobs]))
+        paths = [path for value in self.blobs.values() for path in ([value] if isinstance(value, str) else value)]
+        return tuple(dict.fromkeys([*paths, *self.input_blobs]))
 
 
 _NO_TOOL = Tool("", "", None, {}, {})
@@ -77,39 +77,44 @@ class Examples(msgspec.Struct, frozen=True):
 def read_examples(
     manifest: Manifest, paths: frozenset[str], skill_toml: str | None, tools: Sequence[Tool] = ()
 ) -> Examples:
-    """Return the examples of a checked manifest, with their problems: those of the entrypoint, then those of `tools`.
+    """Return the examples of a checked manifest and their problems: first those in [[examples]], then those in
+    [[tool_examples]].
 
     `paths` are the files of the bundle. `skill_toml` is the text of the given skill.toml, or None if the lines of the
     examples are unknown.
     """
     reader = _Reader(manifest, paths, {tool.name: tool for tool in tools})
-    read = {table: reader.examples(table) for table in _TABLES}
-    lines = {table: _lines(skill_toml or "", table, len(read[table])) for table in _TABLES}
-    reader.check_names([example for table in _TABLES for example in read[table]])
+    examples = {table: reader.examples(table) for table in _TABLES}
+    lines = {table: _lines(skill_toml or "", table, len(examples[table])) for table in _TABLES}
+    reader.check_names([example for table in _TABLES for example in examples[table]])
     problems = tuple(_located(problem, lines) for problem in reader.problems)
-    first, second = _TABLES
-    return Examples(read[first] + read[second], problems, lines[first] + lines[second])
+    first, tool_table = _TABLES
+    return Examples(examples[first] + examples[tool_table], problems, lines[first] + lines[tool_table])
 
 
 def _lines(skill_toml: str, table: str, count: int) -> tuple[int | None, ...]:
     """Return the line of each `[[table]]`, or None for each if skill.toml writes the examples in another form."""
-    lines, line, at = list[int](), 1, 0
+    lines, line, position = list[int](), 1, 0
     for match in islice(re.finditer(_HEADER.format(table), skill_toml, re.MULTILINE), count + 1):
-        line, at = line + skill_toml.count("\n", at, match.start()), match.start()
+        line, position = line + skill_toml.count("\n", position, match.start()), match.start()
         lines.append(line)
     return tuple(lines) if len(lines) == count else (None,) * count
 
 
 def _located(problem: Problem, lines: Mapping[str, tuple[int | None, ...]]) -> Problem:
-    """Return the problem with its file, and with the line at which its example begins, if known."""
-    place = re.match(r"(tool_examples|examples)\[(\d+)\]", problem.path or "")
-    known = lines[place[1]] if place else ()
-    number = int(place[2]) if place else -1
-    line = known[number] if 0 <= number < len(known) else None
+    """Return the problem with its file, and with the line at which its example begins, if the line is known."""
+    entry = re.match(r"(tool_examples|examples)\[(\d+)\]", problem.path or "")
+    table_lines = lines[entry[1]] if entry else ()
+    number = int(entry[2]) if entry else -1
+    line = table_lines[number] if 0 <= number < len(table_lines) else None
     return msgspec.structs.replace(problem, file="skill.toml", line=line)
 
 
 class _Reader(Shapes):
+    """Reads the tables of examples, and collects their problems. `where` is the key path of a
+    value, for its problem.
+    """
+
     def __init__(self, manifest: Manifest, paths: frozenset[str], tools: Mapping[str, Tool]) -> None:
         super().__init__()
         self.tools = tools
@@ -117,20 +122,23 @@ class _Reader(Shapes):
         self.paths = paths
 
     def examples(self, table: str) -> tuple[Example, ...]:
+        """Return the examples of the table `examples` or `tool_examples`. An entry that is not
+        valid has a placeholder.
+        """
         values = self.manifest.raw.get(table, [])
         if not isinstance(values, list):
             self.problem(table, f"is {kind_of(values)}, expected tables [[{table}]], each {_FORM}")
             return ()
         if values and table == "examples" and self.manifest.called is None:
-            how = "write [[tool_examples]] for tools" if self.tools else "remove them, or add an entrypoint"
-            self.problem(table, f"cannot run without [runtime]; {how}")
+            remedy = "write [[tool_examples]] for tools" if self.tools else "remove them, or add an entrypoint"
+            self.problem(table, f"cannot run without [runtime]; {remedy}")
         if len(values) > MAX_EXAMPLES:
             self.problem(table, f"has {len(values)} entries, at most {MAX_EXAMPLES} are allowed")
             return ()
-        return tuple(self.example(f"{table}[{number}]", number, each) for number, each in enumerate(values))
+        return tuple(self.example(f"{table}[{number}]", number, entry) for number, entry in enumerate(values))
 
     def check_names(self, examples: Sequence[Example]) -> None:
-        """Add a problem for each example with the name of an earlier one: results are known by their names."""
+        """Add a problem for each example that has the name of an earlier one: results are found by their names."""
         seen: set[str] = set()
         counts = dict.fromkeys(_TABLES, 0)
         for example in examples:
@@ -146,13 +154,14 @@ class _Reader(Shapes):
         name = self.text(values, "tool", f"{where}.tool", required=True)
         tool = self.tools.get(name or "")
         if name is not None and tool is None:
-            near = did_you_mean(name, self.tools) if self.tools else ": tools.json has no tools"
-            self.problem(f"{where}.tool", f"is {quoted(name)}, which is not a tool of tools.json{near}")
+            suggestion = did_you_mean(name, self.tools) if self.tools else ": tools.json has no tools"
+            self.problem(f"{where}.tool", f"is {quoted(name)}, which is not a tool of tools.json{suggestion}")
         if tool is not None and tool.script is None:
             self.problem(f"{where}.tool", f"is {quoted(tool.name)}, which has no script to run")
         return tool
 
     def example(self, where: str, number: int, values: object) -> Example:
+        """Return one entry as an Example, with placeholders for values that are not valid. `number` counts from 0."""
         is_of_tool = where.startswith(_TABLES[1])
         keys = _TOOL_KEYS if is_of_tool else _KEYS
         if not isinstance(values, Mapping):
@@ -161,9 +170,9 @@ class _Reader(Shapes):
         for key in values:
             # An error and not a warning as elsewhere: a misspelt expectation would check nothing.
             if key not in keys:
-                known = ", ".join(keys)
-                near = did_you_mean(key, keys)
-                self.problem(join(where, key), f"is not a key of an example{near}; allowed are {known}")
+                allowed_keys = ", ".join(keys)
+                suggestion = did_you_mean(key, keys)
+                self.problem(join(where, key), f"is not a key of an example{suggestion}; allowed are {allowed_keys}")
         args = cast(dict[str, Any], dict(self.table(values, "args", f"{where}.args") or {}))
         expectation = self.expectation(values, where)
         example = Example(
@@ -192,6 +201,7 @@ class _Reader(Shapes):
         return name
 
     def expectation(self, values: Mapping[str, object], where: str) -> Expectation | None:
+        """Return the key that states the expected result, or None if the example has none."""
         given_keys = [key for key in EXPECTATIONS if key in values]
         if len(given_keys) > 1:
             self.problem(where, f"has {' and '.join(given_keys)}; an example has one expectation")
@@ -208,24 +218,26 @@ class _Reader(Shapes):
     def blobs(
         self, values: Mapping[str, object], where: str, args: Mapping[str, object]
     ) -> dict[str, str | tuple[str, ...]]:
+        """Return the paths of the files that the example passes as blobs, by argument."""
         table = self.table(values, "blobs", f"{where}.blobs") or {}
         blobs: dict[str, str | tuple[str, ...]] = {}
         for argument, value in table.items():
-            place = join(f"{where}.blobs", argument)
+            key_path = join(f"{where}.blobs", argument)
             if argument in args:
-                self.problem(place, "is also in 'args'; remove one of them")
-            self.check_input(place, argument, isinstance(value, list))
-            blobs[argument] = self.files(value, place) if isinstance(value, list) else self.file(value, place)
+                self.problem(key_path, "is also in 'args'; remove one of them")
+            self.check_input(key_path, argument, isinstance(value, list))
+            blobs[argument] = self.files(value, key_path) if isinstance(value, list) else self.file(value, key_path)
         return blobs
 
-    def check_input(self, place: str, argument: str, several: bool) -> None:
+    def check_input(self, key_path: str, argument: str, is_list: bool) -> None:
+        """Add a problem if `[inputs]` does not declare the argument as a blob, or as a list of blobs with `is_list`."""
         declared: Input | None = self.manifest.inputs.get(argument)
         if declared is None:
             return
-        takes = _TAKES_FILES if several else _TAKES_FILE
+        takes = _TAKES_FILES if is_list else _TAKES_FILE
         if declared.type not in takes:
-            form = "a list of files" if several else "a file"
-            self.problem(place, f"is {form}, which an input of type {declared.type} does not take")
+            expected = "a list of files" if is_list else "a file"
+            self.problem(key_path, f"is {expected}, which an input of type {declared.type} does not take")
 
     def input_blobs(self, values: Mapping[str, object], where: str) -> tuple[str, ...]:
         value = values.get("input_blobs", [])
@@ -234,20 +246,21 @@ class _Reader(Shapes):
             return ()
         return self.files(value, f"{where}.input_blobs")
 
-    def files(self, values: list[object], place: str) -> tuple[str, ...]:
-        return tuple(self.file(value, f"{place}[{number}]") for number, value in enumerate(values))
+    def files(self, values: list[object], key_path: str) -> tuple[str, ...]:
+        return tuple(self.file(value, f"{key_path}[{number}]") for number, value in enumerate(values))
 
-    def file(self, value: object, place: str) -> str:
+    def file(self, value: object, key_path: str) -> str:
+        """Return the path of a file of the bundle, or "" if the value is not a string."""
         if not isinstance(value, str):
-            self.problem(place, f"is {kind_of(value)}, expected the path of a file in the bundle")
+            self.problem(key_path, f"is {kind_of(value)}, expected the path of a file in the bundle")
             return ""
         value = plain_path(value)
-        wrong = path_problem(value)
-        if wrong:
-            self.problem(place, f"is {quoted(value)}: the path {wrong}")
+        problem = path_problem(value)
+        if problem:
+            self.problem(key_path, f"is {quoted(value)}: the path {problem}")
         elif value not in self.paths:
-            near = did_you_mean(printable(value), self.paths) if len(self.problems) < MAX_SHOWN else ""
-            self.problem(place, f"is {quoted(value)}, which is not in the bundle{near}")
+            suggestion = did_you_mean(printable(value), self.paths) if len(self.problems) < MAX_SHOWN else ""
+            self.problem(key_path, f"is {quoted(value)}, which is not in the bundle{suggestion}")
         return value
 
 
@@ -260,7 +273,7 @@ _SHOWN_CHARACTERS = 80
 
 
 def differences(expected: object, output: object, *, subset: bool) -> list[str]:
-    """Return a line such as `output.rows: expected 3, got 4` for each difference, at most MOST_SHOWN lines.
+    """Return one line for each difference, for example `output.rows: expected 3, got 4`, at most MOST_SHOWN lines.
 
     With `subset`, objects may have more keys than expected, except inside arrays: objects there must have exactly the
     expected keys. `1` equals `1.0` and differs from `true`.
@@ -268,35 +281,35 @@ def differences(expected: object, output: object, *, subset: bool) -> list[str]:
     return list(islice(_differences(expected, output, "output", subset), MOST_SHOWN))
 
 
-def _differences(expected: object, got: object, path: str, subset: bool) -> Iterator[str]:
-    if isinstance(expected, Mapping) and isinstance(got, Mapping):
-        yield from _in_objects(expected, got, path, subset)
-    elif isinstance(expected, list) and isinstance(got, list):
-        yield from _in_arrays(expected, got, path)
-    elif not same(expected, got):
-        yield f"{path}: expected {shown_value(expected)}, got {shown_value(got)}"
+def _differences(expected: object, output: object, path: str, subset: bool) -> Iterator[str]:
+    if isinstance(expected, Mapping) and isinstance(output, Mapping):
+        yield from _in_objects(expected, output, path, subset)
+    elif isinstance(expected, list) and isinstance(output, list):
+        yield from _in_arrays(expected, output, path)
+    elif not same(expected, output):
+        yield f"{path}: expected {shown_value(expected)}, got {shown_value(output)}"
 
 
-def _in_objects(expected: Mapping[str, object], got: Mapping[str, object], path: str, subset: bool) -> Iterator[str]:
+def _in_objects(expected: Mapping[str, object], output: Mapping[str, object], path: str, subset: bool) -> Iterator[str]:
     for key, value in expected.items():
-        if key in got:
-            yield from _differences(value, got[key], join(path, key), subset)
+        if key in output:
+            yield from _differences(value, output[key], join(path, key), subset)
         else:
             yield f"{join(path, key)}: expected {shown_value(value)}, got nothing"
-    for key in got if not subset else ():
+    for key in output if not subset else ():
         if key not in expected:
-            yield f"{join(path, key)}: expected nothing, got {shown_value(got[key])}"
+            yield f"{join(path, key)}: expected nothing, got {shown_value(output[key])}"
 
 
-def _in_arrays(expected: list[object], got: list[object], path: str) -> Iterator[str]:
-    if len(expected) != len(got):
-        yield f"{path}: expected {_items(len(expected))}, got {_items(len(got))}"
-    for place, (wanted, actual) in enumerate(zip(expected, got, strict=False)):
-        yield from _differences(wanted, actual, f"{path}[{place}]", False)
+def _in_arrays(expected: list[object], output: list[object], path: str) -> Iterator[str]:
+    if len(expected) != len(output):
+        yield f"{path}: expected {_items(len(expected))}, got {_items(len(output))}"
+    for index, (expected_item, output_item) in enumerate(zip(expected, output, strict=False)):
+        yield from _differences(expected_item, output_item, f"{path}[{index}]", False)
 
 
 def shown_value(value: object) -> str:
-    """Return a JSON value on one line: short values as JSON, long ones cut or described by kind and size."""
+    """Return a JSON value on one line: a short value as JSON, a long value cut, or described by kind and size."""
     if isinstance(value, Mapping) and len(value) > _SHOWN_CHARACTERS:
         return f"{kind_of(value)} with {len(value)} keys"
     if isinstance(value, list) and len(value) > _SHOWN_CHARACTERS:

@@ -65,6 +65,8 @@ class Needs(NamedTuple):
 
 
 class _Found(NamedTuple):
+    """A requirement as a file writes it, and where: path and line."""
+
     file: str
     line: int
     text: str
@@ -103,6 +105,7 @@ def read_needs(files: Mapping[str, bytes], repairs: Repairs) -> Needs:
 
 
 def _of_requirements(path: str, content: bytes, repairs: Repairs) -> Iterator[_Found]:
+    """Yield the requirements in a requirements.txt. Options, addresses and paths are left out with a repair."""
     text = _text(path, content, repairs)
     for number, line in _logical_lines(text or ""):
         option = _OPTION.match(line)
@@ -119,21 +122,21 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
     r"""Yield logical lines without comments, each with the number of its first line. A `\` at the end continues a
     line, as in pip.
     """
-    began, parts = 0, list[str]()
+    began, lines = 0, list[str]()
     for number, line in enumerate(_LINE_ENDS.split(text), 1):
-        began = began if parts else number
+        began = began if lines else number
         if line.lstrip().startswith("#"):
             continue  # also within a continued line
         if line.endswith("\\"):
-            parts.append(line[:-1])
+            lines.append(line[:-1])
             continue
-        whole = _COMMENT.sub("", "".join([*parts, line])).strip()
-        parts = []
-        if whole:
-            yield began, whole
-    whole = _COMMENT.sub("", "".join(parts)).strip()
-    if whole:
-        yield began, whole
+        logical_line = _COMMENT.sub("", "".join([*lines, line])).strip()
+        lines = []
+        if logical_line:
+            yield began, logical_line
+    logical_line = _COMMENT.sub("", "".join(lines)).strip()
+    if logical_line:
+        yield began, logical_line
 
 
 def _text(path: str, content: bytes, repairs: Repairs) -> str | None:
@@ -156,6 +159,9 @@ def _text(path: str, content: bytes, repairs: Repairs) -> str | None:
 
 
 def _of_script(path: str, content: bytes, pythons: list[str], repairs: Repairs) -> Iterator[_Found]:
+    """Yield the requirements in the `# /// script` block of a Python file. Its `requires-python` is
+    added to `pythons`.
+    """
     text = _text(path, content, repairs)
     block = _block(path, text or "", repairs)
     if block is None:
@@ -179,9 +185,9 @@ def _of_script(path: str, content: bytes, pythons: list[str], repairs: Repairs) 
 
     python = table.get("requires-python")
     if python is not None:
-        wrong = _wrong_python(python)
-        if wrong:
-            repairs.note(LEFT_OUT, f"requires-python {wrong}; it is left out", line_of("requires-python"), path)
+        problem = _wrong_python(python)
+        if problem:
+            repairs.note(LEFT_OUT, f"requires-python {problem}; it is left out", line_of("requires-python"), path)
         else:
             pythons.append(str(python))
     values = table.get("dependencies", [])
@@ -198,6 +204,7 @@ def _of_script(path: str, content: bytes, pythons: list[str], repairs: Repairs) 
 
 
 def _wrong_python(python: object) -> str | None:
+    """Return why a `requires-python` is not valid, as a clause, or None."""
     if not isinstance(python, str) or len(python) > LONGEST:
         return "is not a short string"
     return python_problem(python)
@@ -238,9 +245,9 @@ def _block(path: str, text: str, repairs: Repairs) -> tuple[int, list[str]] | No
 
 def _checked(request: Iterable[_Found], repairs: Repairs) -> Iterator[Requirement]:
     for entry in request:
-        wrong = requirement_problem(entry.text) if len(entry.text) <= LONGEST else "is too long for a requirement"
-        if wrong:
-            message = f"{quoted(printable(_without_address(entry.text), 80))} {wrong}; it is left out"
+        problem = requirement_problem(entry.text) if len(entry.text) <= LONGEST else "is too long for a requirement"
+        if problem:
+            message = f"{quoted(printable(_without_address(entry.text), 80))} {problem}; it is left out"
             repairs.note(LEFT_OUT, message, entry.line, entry.file)
         else:
             yield Requirement(entry.text)
@@ -252,13 +259,15 @@ def _without_address(text: str) -> str:
 
 
 def _merge_requirements(requirements: Iterable[Requirement], repairs: Repairs) -> Iterator[str]:
-    """Yield one requirement for each pair of package and marker, sorted. It combines all requirements for the pair."""
+    """Yield one requirement for each pair of package and marker, sorted, with all the version
+    specifiers of the pair.
+    """
     merged: dict[tuple[str, str], Requirement] = {}
     for requirement in requirements:
         requirement.name = canonicalize_name(requirement.name)
-        there = merged.setdefault((requirement.name, str(requirement.marker or "")), requirement)
-        there.extras |= requirement.extras
-        there.specifier &= requirement.specifier
+        combined = merged.setdefault((requirement.name, str(requirement.marker or "")), requirement)
+        combined.extras |= requirement.extras
+        combined.specifier &= requirement.specifier
     for key in sorted(merged):
         text = str(merged[key])
         if len(text) <= LONGEST:

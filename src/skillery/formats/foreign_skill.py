@@ -38,8 +38,8 @@ _BEHIND_HEADING = "# \t"
 
 
 class ForeignSkill(NamedTuple):
-    """Name, description and version of a foreign skill. `stated` is the name in the file, or the name of the folder.
-    It may be invalid as a registry name.
+    """The name, the description and the version of a foreign skill. `stated` is the name in the file, or the name of
+    the folder. It may be invalid as a registry name.
     """
 
     stated: str
@@ -67,14 +67,14 @@ def read_foreign_skill(skill_md: SkillMd, folder: str, others: frozenset[str], r
 def registry_name(stated: str) -> str:
     """Return the stated name if it is a valid registry name, else a similar valid name.
 
-    If no character of the stated name can be kept, the name is `skill-` and a hash.
+    If the stated name has no usable character, the name is `skill-` and a hash.
     """
     try:
         return parse_skill_name(stated)
     except InvalidName:
         # Casefold first: ß becomes ss, and has no other decomposition.
-        plain = normalized("NFKD", stated.casefold()).encode("ascii", "ignore").decode().lower()
-    segments = (re.sub(r"[^a-z0-9_-]+", "-", segment) for segment in plain.split("."))
+        ascii_text = normalized("NFKD", stated.casefold()).encode("ascii", "ignore").decode().lower()
+    segments = (re.sub(r"[^a-z0-9_-]+", "-", segment) for segment in ascii_text.split("."))
     corrected = ".".join(filter(None, (_SEPARATORS.sub(_one_separator, segment).strip("-_") for segment in segments)))
     if not corrected:
         return f"skill-{hashlib.sha256(stated.encode('utf-8', 'replace')).hexdigest()[:8]}"
@@ -86,7 +86,9 @@ def _one_separator(match: re.Match[str]) -> str:
 
 
 def alias_key(stated: str) -> str:
-    """Return the key of a stated name in aliases. Names that differ in `.`, `-` or case have different keys."""
+    """Return the key of a stated name in the table of aliases. Names that differ in `.`, `-` or case have different
+    keys.
+    """
     if len(stated) <= MAX_STATED:
         return stated
     return f"{stated[:MAX_STATED]}~{hashlib.sha256(stated.encode('utf-8', 'replace')).hexdigest()[:12]}"
@@ -99,9 +101,9 @@ def loose_version(text: str) -> Version | None:
     match = _LOOSE.fullmatch(text)
     if match is None:
         return None
-    major, minor, patch, rest = match.groups()
+    major, minor, patch, suffix = match.groups()
     try:
-        return Version.parse(f"{int(major)}.{int(minor or 0)}.{int(patch or 0)}{rest or ''}")
+        return Version.parse(f"{int(major)}.{int(minor or 0)}.{int(patch or 0)}{suffix or ''}")
     except InvalidVersion:
         return None
 
@@ -110,6 +112,9 @@ def loose_version(text: str) -> Version | None:
 
 
 def _stated(frontmatter: Mapping[str, object], folder: str, others: frozenset[str], repairs: Repairs) -> str:
+    """Return the name of the skill: from the frontmatter, or the folder's name if the frontmatter has none or the name
+    of another folder.
+    """
     value = frontmatter.get("name")
     name = " ".join(_CONTROL.sub(" ", value).split()) if isinstance(value, str) else ""
     if not name:
@@ -135,6 +140,7 @@ def _stated(frontmatter: Mapping[str, object], folder: str, others: frozenset[st
 
 
 def _description(skill_md: SkillMd, folder: str, repairs: Repairs) -> str:
+    """Return the description, or the beginning of the page if the frontmatter has none. A long one is cut."""
     value = skill_md.frontmatter.get("description")
     text = _plain(value) if isinstance(value, str) else ""
     if not text:
@@ -170,16 +176,19 @@ def _first_words(body: str) -> str:
 
 
 def _version(frontmatter: Mapping[str, object], repairs: Repairs) -> Version | None:
+    """Return the version in the frontmatter or its `metadata`, or None if there is none or it is not a version."""
     metadata = frontmatter.get("metadata")
-    below = metadata.get("version") if isinstance(metadata, Mapping) else None
-    value = below if below is not None else frontmatter.get("version")
+    metadata_version = metadata.get("version") if isinstance(metadata, Mapping) else None
+    value = metadata_version if metadata_version is not None else frontmatter.get("version")
     if value is None or value == "":
         return None
     version = loose_version(value) if isinstance(value, str) else None
     if version is None:
-        shown = quoted(value) if isinstance(value, str) else "not a string"
+        value_text = quoted(value) if isinstance(value, str) else "not a string"
         repairs.note(
-            "bad_version", f"the version is {shown}, which is not a version; the next free version is used", file=FILE
+            "bad_version",
+            f"the version is {value_text}, which is not a version; the next free version is used",
+            file=FILE,
         )
     elif str(version) != value:
         repairs.note("loose_version", f"the version is {quoted(str(value))}; it is read as {version}", file=FILE)
@@ -187,6 +196,9 @@ def _version(frontmatter: Mapping[str, object], repairs: Repairs) -> Version | N
 
 
 def _note_rest(frontmatter: Mapping[str, object], repairs: Repairs) -> None:
+    """Note a repair for unknown keys, for metadata and for compatibility that do not follow the
+    format. They are kept.
+    """
     unknown = [key for key in frontmatter if key not in KEYS and key not in _OURS]
     if unknown:
         repairs.note("unknown_keys", f"keys that Agent Skills do not define are kept: {_some(unknown)}", file=FILE)
@@ -202,6 +214,6 @@ def _note_rest(frontmatter: Mapping[str, object], repairs: Repairs) -> None:
 
 
 def _some(keys: Iterable[str]) -> str:
-    listed = list(keys)
-    more = f" and {len(listed) - 10} more" if len(listed) > 10 else ""
-    return ", ".join(quoted(key, 40) for key in listed[:10]) + more
+    names = list(keys)
+    rest_count = f" and {len(names) - 10} more" if len(names) > 10 else ""
+    return ", ".join(quoted(key, 40) for key in names[:10]) + rest_count

@@ -1,5 +1,6 @@
-"""The distributions that provide a module: for example, pyyaml provides `yaml`. import_names.toml contains the
-table. The module also names the Debian packages that provide a program.
+"""Which distribution provides a module: for example, pyyaml provides `yaml`. The table is import_names.toml.
+
+The module also names the Debian packages that provide a program.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ class Providers(NamedTuple):
 
     def __str__(self) -> str:
         """Return the names for a message: `pyyaml`, or `a, b and c`."""
-        *first, last = self.packages[:MOST_NAMED]
-        return f"{', '.join(first)} and {last}" if first else last
+        *all_but_last, last = self.packages[:MOST_NAMED]
+        return f"{', '.join(all_but_last)} and {last}" if all_but_last else last
 
 
 def providers_of(module: str) -> Providers:
@@ -46,23 +47,29 @@ def providers_of(module: str) -> Providers:
 
 
 def own_module(module: str, files: tuple[str, Iterable[str]]) -> str:
-    """Return how to import a module that names a file of the skill with its folder (`code.helpers`), or "".
+    """Return a correction for an import that names a file of the skill with its folder (`code.helpers`), or "".
 
-    `files` are the entrypoint and the paths of the skill.
+    `files` are the path of the entrypoint and the paths of all files.
     """
     entrypoint, paths = files
     folder = entrypoint.rpartition("/")[0]
-    first, _, rest = module.partition(".")
-    if not folder or folder != first:
+    folder_name, _, inner_module = module.partition(".")
+    if not folder or folder != folder_name:
         return ""
     modules = [path.removeprefix(f"{folder}/").partition(".")[0].partition("/")[0] for path in paths]
-    name = rest.partition(".")[0]
+    name = inner_module.partition(".")[0]
     if name and name not in modules:
         return ""
-    return f"write from {rest or 'MODULE'} import …, because the folder {folder}/ itself is on the path of imports"
+    return (
+        f"write from {inner_module or 'MODULE'} import …, because the folder {folder}/ itself is on the path of imports"
+    )
 
 
 class _Names(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The content of import_names.toml. `same` has the distributions with the name of their module, separated by
+    spaces.
+    """
+
     same: str
     modules: dict[str, str | list[str]]
     ambiguous: dict[str, list[str]]
@@ -81,12 +88,13 @@ def _same() -> frozenset[str]:
 
 @cache
 def _table() -> dict[str, Providers]:
+    """Return the distributions of each module whose name differs from its distribution, by module."""
     names = _read()
-    known = {
+    usual = {
         module: Providers((packages,) if isinstance(packages, str) else tuple(packages), "known")
         for module, packages in names.modules.items()
     }
-    return known | {module: Providers(tuple(several), "ambiguous") for module, several in names.ambiguous.items()}
+    return usual | {module: Providers(tuple(packages), "ambiguous") for module, packages in names.ambiguous.items()}
 
 
 @cache
@@ -101,7 +109,7 @@ def is_known_package(name: str) -> bool:
 
 
 def usual_packages() -> frozenset[str]:
-    """Return the distributions of the table, by normalised name: the most used ones."""
+    """Return the normalised names of all distributions in import_names.toml, which has the most used ones."""
     return _packages()
 
 

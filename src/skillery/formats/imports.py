@@ -52,7 +52,8 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 class Import(msgspec.Struct, frozen=True, array_like=True):
-    """A module that a file imports, and the line of its first required import (or first optional one).
+    """A module that a file imports, and the line of its first required import, or of its first optional import if all
+    are optional.
 
     `optional` is true if the import is in a function, in an `if` on the interpreter, the platform or `__name__`, or in
     a `try` or `with` that handles an ImportError: the file can then be imported without the module.
@@ -74,10 +75,10 @@ def find_imports(source: bytes) -> tuple[Import, ...]:
         return ()
     imports: dict[str, Import] = {}
     for imported in _imports(tree):
-        known = imports.get(imported.module)
-        if known is None and len(imports) == MOST:
+        earlier = imports.get(imported.module)
+        if earlier is None and len(imports) == MOST:
             continue
-        if known is None or (known.optional and not imported.optional):
+        if earlier is None or (earlier.optional and not imported.optional):
             imports[imported.module] = imported
     return tuple(sorted(imports.values(), key=lambda imported: (imported.optional, imported.line)))
 
@@ -97,7 +98,7 @@ def _may_need_packages(source: bytes) -> bool:
 
 
 def own_modules(paths: Iterable[str]) -> frozenset[str]:
-    """Return the first parts of the names under which Python files of a bundle can import each other.
+    """Return the first part of each name under which Python files of a bundle can import each other.
 
     Every folder counts, because scripts can add any folder to `sys.path`.
     """
@@ -112,9 +113,9 @@ def own_modules(paths: Iterable[str]) -> frozenset[str]:
 
 def _imports(tree: ast.Module) -> Iterator[Import]:
     """Yield the imports of all statements. Expressions contain no imports."""
-    waiting: list[tuple[ast.stmt, bool]] = [(inner, False) for inner in reversed(tree.body)]
-    while waiting:
-        statement, optional = waiting.pop()
+    pending: list[tuple[ast.stmt, bool]] = [(inner, False) for inner in reversed(tree.body)]
+    while pending:
+        statement, optional = pending.pop()
         if isinstance(statement, ast.Import):
             yield from _named((alias.name for alias in statement.names), statement.lineno, optional)
         elif isinstance(statement, ast.ImportFrom):
@@ -123,15 +124,17 @@ def _imports(tree: ast.Module) -> Iterator[Import]:
                 names = (f"{module}.{alias.name}" for alias in statement.names)
                 yield from _named(names, statement.lineno, optional)
         elif not isinstance(statement, _SIMPLE):
-            waiting.extend(reversed(list(inner_statements(statement, optional))))
+            pending.extend(reversed(list(inner_statements(statement, optional))))
 
 
 def _named(names: Iterable[str], line: int, optional: bool) -> Iterator[Import]:
     for name in names:
-        first, *rest = name.split(".")
-        if first in NEVER_FOREIGN or len(name) > LONGEST:
+        top_module, *submodules = name.split(".")
+        if top_module in NEVER_FOREIGN or len(name) > LONGEST:
             continue
-        yield Import(".".join([first, *rest][:PARTS]) if first in NAMESPACES else first, line, optional)
+        yield Import(
+            ".".join([top_module, *submodules][:PARTS]) if top_module in NAMESPACES else top_module, line, optional
+        )
 
 
 def inner_statements(statement: ast.stmt, optional: bool) -> Iterator[tuple[ast.stmt, bool]]:
@@ -152,6 +155,7 @@ def inner_statements(statement: ast.stmt, optional: bool) -> Iterator[tuple[ast.
 
 
 def handles_absence(statement: ast.stmt) -> bool:
+    """Return whether a `try` or `with` handles an ImportError."""
     if isinstance(statement, ast.Try | ast.TryStar):
         return any(
             handler.type is None or bool(_ABSENCE & set(_names_in(handler.type))) for handler in statement.handlers
@@ -220,9 +224,11 @@ def find_relative_imports(source: bytes) -> tuple[RelativeImport, ...]:
     tree = parsed_source(source)
     if tree is None:
         return ()
-    others = [statement for statement in tree.body if not (isinstance(statement, ast.ImportFrom) and statement.level)]
-    own = defined_names(ast.Module(others, []))
-    imports = (imported for _, imported in zip(range(MOST), _relative_imports(tree, own), strict=False))
+    other_statements = [
+        statement for statement in tree.body if not (isinstance(statement, ast.ImportFrom) and statement.level)
+    ]
+    defined = defined_names(ast.Module(other_statements, []))
+    imports = (imported for _, imported in zip(range(MOST), _relative_imports(tree, defined), strict=False))
     return tuple(sorted(imports, key=lambda imported: imported.line))
 
 
@@ -232,9 +238,7 @@ def relative_imports_of_all(sources: tuple[bytes, ...]) -> tuple[tuple[RelativeI
 
 
 def missing_target(path: str, entrypoint: str, imported: RelativeImport, files: Collection[str]) -> str | None:
-    """Return the path of the file that the import `imported` in the file at `path` needs and `files` does not contain.
-
-    Return None if no file is missing.
+    """Return the path that the import `imported` in the file at `path` needs and `files` does not contain, or None.
 
     The folder of the entrypoint is the package of the skill, and the entrypoint is the module of that package. If the
     import leaves this package, the result is "outside the skill". For `from . import a`, no file is missing if the
@@ -253,23 +257,24 @@ def missing_target(path: str, entrypoint: str, imported: RelativeImport, files: 
 
 
 def _absent(base: str, files: Collection[str]) -> str | None:
+    """Return the path of the module `base` if neither the module nor its package is in `files`, else None."""
     is_there = any(path == f"{base}.py" or path.startswith((f"{base}.", f"{base}/")) for path in files)
     return None if is_there else f"{base}.py"
 
 
-def _relative_imports(tree: ast.Module, own: set[str]) -> Iterator[RelativeImport]:
-    waiting: list[tuple[ast.stmt, bool]] = [(inner, False) for inner in tree.body]
-    while waiting:
-        statement, late = waiting.pop()
+def _relative_imports(tree: ast.Module, defined: set[str]) -> Iterator[RelativeImport]:
+    pending: list[tuple[ast.stmt, bool]] = [(inner, False) for inner in tree.body]
+    while pending:
+        statement, is_late = pending.pop()
         if isinstance(statement, ast.ImportFrom):
             if statement.level and len(statement.module or "") <= LONGEST:
-                yield _relative(statement, late, own)
+                yield _relative(statement, is_late, defined)
         elif not handles_absence(statement):
-            waiting.extend(inner_statements(statement, late))
+            pending.extend(inner_statements(statement, is_late))
 
 
-def _relative(statement: ast.ImportFrom, late: bool, own: set[str]) -> RelativeImport:
+def _relative(statement: ast.ImportFrom, is_late: bool, defined: set[str]) -> RelativeImport:
     module = statement.module or ""
     imported = (alias.name[:LONGEST] for alias in statement.names if alias.name != "*")
-    names = () if module else tuple(name for name in imported if name not in own)
-    return RelativeImport(statement.level, module, names, statement.lineno, late)
+    names = () if module else tuple(name for name in imported if name not in defined)
+    return RelativeImport(statement.level, module, names, statement.lineno, is_late)

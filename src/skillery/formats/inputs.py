@@ -36,7 +36,7 @@ class Input(msgspec.Struct, frozen=True):
 
 class InputInvalid(ValueError):
     """Raised if the arguments of a run do not fit the skill's `[inputs]`. The message has one line for each wrong
-    argument: it names the argument, and says what is expected.
+    argument, with its name and the expected value.
     """
 
     def __init__(self, problems: Mapping[str, str]) -> None:
@@ -46,7 +46,9 @@ class InputInvalid(ValueError):
 
 
 def inputs_in(table: Mapping[str, Any]) -> dict[str, Input]:
-    """Return the inputs in `[inputs]` of a manifest, or in the parameters of a tool, without those of unknown form."""
+    """Return the inputs of a table `[inputs]`, or of the parameters of a tool. Declarations that are not tables are
+    left out.
+    """
     inputs = {}
     for name, declaration in table.items():
         try:
@@ -58,32 +60,34 @@ def inputs_in(table: Mapping[str, Any]) -> dict[str, Input]:
 
 def _known(declaration: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of an input. An unknown type is `any`, as in a run."""
-    known = {key: declaration[key] for key in Input.__struct_fields__ if key in declaration}
-    return known | {
-        "type": known["type"] if known.get("type") in INPUT_TYPES else "any",
+    fields = {key: declaration[key] for key in Input.__struct_fields__ if key in declaration}
+    return fields | {
+        "type": fields["type"] if fields.get("type") in INPUT_TYPES else "any",
         "has_default": "default" in declaration,
     }
 
 
 def apply_inputs(inputs: Mapping[str, Input], args: Mapping[str, object], *, strict: bool = False) -> dict[str, object]:
-    """Return the arguments of a run: the given arguments in their order, then the defaults of the omitted ones.
+    """Return the given arguments in their order, followed by the defaults of the omitted inputs.
 
     For an input of type integer, `1.0` becomes `1`. Raise InputInvalid if an argument does not fit its declaration, if
     a required argument is missing, or, with `strict`, if an argument is not declared.
     """
-    problems = {name: problem for name, each in inputs.items() if (problem := _problem(name, each, args))}
+    problems = {name: problem for name, declared in inputs.items() if (problem := _problem(name, declared, args))}
     if strict:
         # Only so many, because a search for similar names takes a millisecond, and callers choose the names.
         unknown = itertools.islice((name for name in args if name not in inputs), MOST_WARNINGS)
         problems |= {name: _undeclared(name, inputs) for name in unknown}
     if problems:
         raise InputInvalid(problems)
-    defaults = {name: each.default for name, each in inputs.items() if each.has_default and name not in args}
+    defaults = {
+        name: declared.default for name, declared in inputs.items() if declared.has_default and name not in args
+    }
     return {name: _plain(inputs.get(name), value) for name, value in args.items()} | defaults
 
 
 def undeclared_args(inputs: Mapping[str, Input], args: Mapping[str, object]) -> list[str]:
-    """Return warnings about the arguments that a skill with declared inputs does not declare."""
+    """Return a warning for each argument that the skill does not declare. A skill without `[inputs]` gets none."""
     if not inputs:
         return []
     names = [name for name in args if name not in inputs]
@@ -91,13 +95,13 @@ def undeclared_args(inputs: Mapping[str, Input], args: Mapping[str, object]) -> 
         f"Argument {quoted(name)} is not declared{did_you_mean(name, inputs)}. The skill may ignore it."
         for name in names[:MOST_WARNINGS]
     ]
-    more = len(names) - MOST_WARNINGS
-    return [*warnings, f"{more} more arguments are not declared."] if more > 0 else warnings
+    unnamed_count = len(names) - MOST_WARNINGS
+    return [*warnings, f"{unnamed_count} more arguments are not declared."] if unnamed_count > 0 else warnings
 
 
 def blob_args(inputs: Mapping[str, Input], args: Mapping[str, object]) -> list[str]:
     """Return the blob ids in the arguments: the values of inputs with `type = "blob"`."""
-    declared = (name for name, each in inputs.items() if each.type == "blob")
+    declared = (name for name, declared_input in inputs.items() if declared_input.type == "blob")
     return [value for name in declared if isinstance(value := args.get(name), str)]
 
 
@@ -155,7 +159,7 @@ def _problem(name: str, declared: Input, args: Mapping[str, object]) -> str:
         shown = "" if value is None else f" ({_shown(value)})"
         return f"Argument {quoted(name)} is {kind_of(value)}{shown}, expected {_declaration(declared)}."
     if declared.enum is not None and not any(same(value, allowed) for allowed in declared.enum):
-        allowed = ", ".join(_shown(each) for each in declared.enum[:20])
+        allowed = ", ".join(_shown(allowed_value) for allowed_value in declared.enum[:20])
         return f"Argument {quoted(name)} is {_shown(value)}, allowed are: {allowed}."
     return ""
 
@@ -172,21 +176,23 @@ def _undeclared(name: str, inputs: Mapping[str, Input]) -> str:
 
 
 def with_usage(error: InputInvalid, name: str, inputs: Mapping[str, Input], args: Mapping[str, object]) -> str:
-    """Return all problems of a call, its undeclared arguments, the compact inputs, and one correct call of the skill or
-    tool `name`.
+    """Return a message with all problems of a call of `name`, a skill or a tool: the problems, undeclared arguments,
+    the inputs, and one correct call.
 
-    The call has the given arguments that fit, and sample values for the wrong and missing ones. At most MOST_TEXT
-    characters.
+    The correct call has the given arguments that fit, and sample values for the wrong and missing ones. The message has
+    at most MOST_TEXT characters.
     """
     call = _correct_call(name, inputs, args, error.problems)
     usage = f"\nInputs: {compact_inputs(inputs) or 'none'}{CORRECT_CALL}{call}"
-    others = {key: value for key, value in args.items() if key not in error.problems}
-    lines = [*error.problems.values(), *undeclared_args(inputs, others)]
+    fitting_args = {key: value for key, value in args.items() if key not in error.problems}
+    lines = [*error.problems.values(), *undeclared_args(inputs, fitting_args)]
     return f"{printed_lines(lines, MOST_TEXT - len(usage))}{usage}"
 
 
 def printed_lines(lines: Collection[str], room: int) -> str:
-    """Return the lines that fit into `room` characters, at least a part of the first, and the number of the others."""
+    """Return the lines that fit into `room` characters, at least a part of the first line, and the number of omitted
+    lines.
+    """
     room -= len("\n100000 more problems.")
     text = ""
     for number, line in enumerate(lines):
@@ -197,20 +203,21 @@ def printed_lines(lines: Collection[str], room: int) -> str:
 
 
 def compact_inputs(inputs: Mapping[str, Input]) -> str:
-    """Return inputs as in `text: string, top?: integer = 5, mode?: "a"|"b"`, the required ones first. A question mark
-    means optional.
+    """Return the inputs as one text, required ones first: `text: string, top?: integer = 5, mode?: "a"|"b"`. A question
+    mark means optional.
     """
     return _joined([_compact(name, inputs[name]) for name in _by_need(inputs)], MOST_COMPACT)
 
 
 def signature_of(inputs: Mapping[str, Input], limit: int) -> str:
-    """Return the names of the required inputs as in `text, top …`. The dots stand for optional inputs."""
+    """Return the names of the required inputs: `text, top …`. The dots stand for optional inputs."""
     required = _joined([one_line(name, 40) for name in inputs if not _is_optional(inputs[name])], limit)
     has_more = any(map(_is_optional, inputs.values())) and not required.endswith("…")
     return f"{required} …".lstrip() if has_more else required
 
 
 def _by_need(inputs: Mapping[str, Input]) -> list[str]:
+    """Return the names of the inputs, required ones first."""
     return sorted(inputs, key=lambda name: _is_optional(inputs[name]))
 
 
@@ -225,6 +232,7 @@ def _compact(name: str, declared: Input) -> str:
 
 
 def _joined(parts: Sequence[str], room: int) -> str:
+    """Return the parts that fit into `room` characters, joined with commas."""
     text = ""
     for number, part in enumerate(parts):
         if len(text) + len(part) > room:
@@ -234,11 +242,19 @@ def _joined(parts: Sequence[str], room: int) -> str:
 
 
 def _correct_call(name: str, inputs: Mapping[str, Input], args: Mapping[str, object], problems: Collection[str]) -> str:
-    fitting = {key: args[key] for key in args if key in inputs and key not in problems}
-    wrong = {key: sample_of(inputs[key]) for key in inputs if key in problems}
-    call = {"name": name, "args": {**fitting, **wrong}}
+    """Return a correct call as JSON: the given arguments that fit, and samples for the inputs in `problems`.
+
+    If this text has more than MOST_CALL characters, the call has only samples for the required inputs.
+    """
+    given_args = {key: args[key] for key in args if key in inputs and key not in problems}
+    sample_args = {key: sample_of(inputs[key]) for key in inputs if key in problems}
+    call = {"name": name, "args": {**given_args, **sample_args}}
     if len(text := _json(call)) > MOST_CALL:
-        required = {key: sample_of(each) for key, each in inputs.items() if each.required and not each.has_default}
+        required = {
+            key: sample_of(declared)
+            for key, declared in inputs.items()
+            if declared.required and not declared.has_default
+        }
         text = _json({"name": name, "args": required})
     return text if len(text) <= MOST_CALL else f"{text[: MOST_CALL - 1]}…"
 
@@ -265,7 +281,7 @@ def _shown(value: object) -> str:
 
 
 def _json(value: object) -> str:
-    """Return the value as JSON text. Characters that control or reorder the text around them are escaped."""
+    """Return the value as JSON text. Control characters and characters that reorder text are escaped."""
     text = msgspec.json.encode(value).decode()
     if text.isprintable():
         return text

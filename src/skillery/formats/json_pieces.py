@@ -29,9 +29,11 @@ class JsonPieces(list[bytes]):
 
 
 def content_pieces(open_content: Callable[[], BinaryIO], grow: Grow) -> tuple[JsonPieces, str]:
-    """Return a content as a JSON string, and its encoding: `utf-8` if the content is UTF-8 text, else `base64`.
+    """Return a content as a JSON string in pieces, and its encoding: `utf-8` if the content is UTF-8 text, else
+    `base64`.
 
-    `open_content` is called twice: to determine the encoding, and to encode.
+    `open_content` is called twice: to determine the encoding, and to encode. `grow` is called with each further number
+    of bytes of memory.
     """
     with open_content() as stream:
         is_text = _is_utf8(_read(stream))
@@ -42,7 +44,7 @@ def content_pieces(open_content: Callable[[], BinaryIO], grow: Grow) -> tuple[Js
 
 
 def string_pieces(texts: Iterable[str], grow: Grow) -> JsonPieces:
-    """Return one JSON string that contains the texts one after another."""
+    """Return one JSON string with all `texts`, one after another."""
     return _gathered((msgspec.json.encode(text)[1:-1] for text in texts), grow)
 
 
@@ -73,8 +75,8 @@ def _decoded(pieces: Iterable[bytes]) -> Iterator[str]:
 
 
 def is_exactly(text: msgspec.Raw | msgspec.UnsetType, expected: bytes) -> bool:
-    """Return whether an undecoded value is equal to `expected`, byte for byte. A value of another length is not
-    copied.
+    """Return whether an undecoded JSON value has exactly the bytes `expected`. A value of another
+    length is not copied.
     """
     return text is not msgspec.UNSET and len(text) == len(expected) and bytes(text) == expected
 

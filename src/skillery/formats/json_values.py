@@ -50,8 +50,8 @@ _SLOW_NUMBER = re.compile(rb"[0-9.][eE][+-]?0*[0-9]{3}|[0-9]{100}")
 
 
 def slow_numbers(text: bytes) -> int:
-    """Return the number of slow numbers in a JSON text: exponents of three digits, and each 100 digits of a long
-    number.
+    """Return how many numbers of a JSON text are slow to parse or print: each exponent of three digits, and each 100
+    digits of a long number.
 
     Digits inside strings are counted too.
     """
@@ -59,66 +59,67 @@ def slow_numbers(text: bytes) -> int:
 
 
 def is_slow(number: float) -> bool:
-    """Return whether the JSON text of a number has an exponent of three digits."""
+    """Return whether a number is slow to print: its JSON text has an exponent of three digits."""
     return abs(number) >= 1e100 or 0 < abs(number) < 1e-99
 
 
 def value_problems(value: object, where: str = "", *, nullable: bool = False) -> Iterator[Problem]:
-    """Yield the problems that prevent a value from being part of a manifest, at any depth. `where` is the path of the
-    value.
+    """Yield the problems that prevent a value from being part of a manifest, at any depth. `where` is the key path of
+    the value.
 
     Problems are null (unless `nullable`), NUL, lone surrogates, numbers that TOML or JSON cannot represent, keys that
     are not strings, and depth over MAX_DEPTH. Too many values or slow numbers are a problem that ends the search. The
     values inside a refused value are not visited, so that hostile input costs little.
     """
-    waiting: list[tuple[str, object, int]] = [(where, value, 1)]
-    seen = slow = 0
-    while waiting:
-        seen += 1
-        path, current, depth = waiting.pop()
+    pending: list[tuple[str, object, int]] = [(where, value, 1)]
+    value_count = slow = 0
+    while pending:
+        value_count += 1
+        path, current, depth = pending.pop()
         slow += isinstance(current, float) and is_slow(current)
         if slow > MOST_SLOW_IN_MANIFEST:
-            many = (
+            too_many = (
                 f"is more than the manifest may contain: {MOST_SLOW_IN_MANIFEST} numbers with exponents of three digits"
             )
-            yield Problem(f"{path or 'the manifest'} {many}", path=path or None)
+            yield Problem(f"{path or 'the manifest'} {too_many}", path=path or None)
             return
         message = _nesting_problem(current, depth) or _scalar_problem(current)
         if message and not (nullable and current is None):
             yield Problem(f"{path or 'the manifest'} {message}", path=path or None)
-        elif isinstance(current, Mapping | list | tuple) and seen + len(waiting) + len(current) > MAX_VALUES:
+        elif isinstance(current, Mapping | list | tuple) and value_count + len(pending) + len(current) > MAX_VALUES:
             yield Problem(
                 f"{path or 'the manifest'} is more than the manifest may contain: {MAX_VALUES} values",
                 path=path or None,
             )
             return
         elif isinstance(current, Mapping):
-            waiting.extend((join(path, key), current[key], depth + 1) for key in reversed(current))
+            pending.extend((join(path, key), current[key], depth + 1) for key in reversed(current))
             yield from _key_problems(path, current)
         elif isinstance(current, list | tuple):
-            waiting.extend((f"{path}[{i}]", current[i], depth + 1) for i in reversed(range(len(current))))
+            pending.extend((f"{path}[{i}]", current[i], depth + 1) for i in reversed(range(len(current))))
 
 
 def copy(value: object) -> object:
     """Return an equal value with new dicts and lists."""
     if isinstance(value, Mapping):
-        return {key: copy(each) for key, each in value.items()}
-    return [copy(each) for each in value] if isinstance(value, list | tuple) else value
+        return {key: copy(member) for key, member in value.items()}
+    return [copy(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def join(path: str, key: object) -> str:
     """Return the printable path of `key` in the object at `path`."""
-    shown = printable(str(key), 64)
-    return f"{path}.{shown}" if path else shown
+    key_text = printable(str(key), 64)
+    return f"{path}.{key_text}" if path else key_text
 
 
 def same(left: object, right: object) -> bool:
-    """Return whether two JSON values are equal. `1` equals `1.0` and differs from `true`.
+    """Return whether two JSON values are equal. `1` equals `1.0`, and `1` differs from `true`.
 
-    Sizes are compared first, so the smaller value limits the work. `difference` also returns the path of a difference.
+    Sizes are compared first, so the smaller value limits the work. `difference` also returns the path of the first
+    difference.
     """
     if isinstance(left, Mapping) and isinstance(right, Mapping):
-        return len(left) == len(right) and all(key in left and same(left[key], each) for key, each in right.items())
+        return len(left) == len(right) and all(key in left and same(left[key], member) for key, member in right.items())
     if isinstance(left, list | tuple) and isinstance(right, list | tuple):
         return len(left) == len(right) and all(map(same, left, right))
     return _same_scalar(left, right)
@@ -127,7 +128,7 @@ def same(left: object, right: object) -> bool:
 def difference(left: object, right: object, path: str = "") -> str | None:
     """Return the path of the first difference between two JSON values, or None if they are equal.
 
-    `path` is the path of the values. The result is `path` if the values differ as a whole, not in a part.
+    `path` is the key path of both values, and the result if they differ as a whole.
     """
     if isinstance(left, Mapping) and isinstance(right, Mapping):
         return _object_difference(left, right, path)
@@ -152,16 +153,16 @@ def is_larger(value: object, most: int) -> bool:
 
     An item of an array counts twice.
     """
-    waiting, left = [value], most
-    while waiting and left >= 0:
-        current = waiting.pop()
-        left -= 1 + (len(current) if isinstance(current, str | Mapping | list | tuple) else 0)
-        if left >= 0 and isinstance(current, Mapping):
-            left -= sum(map(len, current))
-            waiting.extend(current.values())
-        elif left >= 0 and isinstance(current, list | tuple):
-            waiting.extend(current)
-    return left < 0
+    pending, room = [value], most
+    while pending and room >= 0:
+        current = pending.pop()
+        room -= 1 + (len(current) if isinstance(current, str | Mapping | list | tuple) else 0)
+        if room >= 0 and isinstance(current, Mapping):
+            room -= sum(map(len, current))
+            pending.extend(current.values())
+        elif room >= 0 and isinstance(current, list | tuple):
+            pending.extend(current)
+    return room < 0
 
 
 def _object_difference(left: Mapping[str, object], right: Mapping[str, object], path: str) -> str | None:
@@ -177,10 +178,11 @@ def _object_difference(left: Mapping[str, object], right: Mapping[str, object], 
 def _array_difference(left: Sequence[object], right: Sequence[object], path: str) -> str | None:
     if len(left) != len(right):
         return path
-    places = (
-        difference(mine, theirs, f"{path}[{i}]") for i, (mine, theirs) in enumerate(zip(left, right, strict=True))
+    differing_paths = (
+        difference(left_item, right_item, f"{path}[{i}]")
+        for i, (left_item, right_item) in enumerate(zip(left, right, strict=True))
     )
-    return next((place for place in places if place is not None), None)
+    return next((differing_path for differing_path in differing_paths if differing_path is not None), None)
 
 
 def _nesting_problem(value: object, depth: int) -> str | None:
@@ -214,8 +216,8 @@ def _key_problems(path: str, table: Mapping[object, object]) -> Iterator[Problem
     for key in table:
         message = text_problem(key) if isinstance(key, str) else "is not a string"
         if message:
-            place = join(path, key)
-            yield Problem(f"the key {quoted(str(key))} {message}", path=place)
+            key_path = join(path, key)
+            yield Problem(f"the key {quoted(str(key))} {message}", path=key_path)
 
 
 # -- JSON texts of authors: why a text cannot be read, and which objects repeat a key ----------------------------------
@@ -250,8 +252,8 @@ def read_json(data: bytes) -> object:
     except UnicodeDecodeError:
         return Unreadable("is not UTF-8 text")
     except json.JSONDecodeError as error:
-        why, line = _reason(error)
-        return Unreadable(f"is not JSON (line {line}): {why}", line)
+        reason, line = _reason(error)
+        return Unreadable(f"is not JSON (line {line}): {reason}", line)
     except ValueError:  # NaN, Infinity, an integer of thousands of digits
         return Unreadable("contains a number that JSON does not have")
     except RecursionError:
@@ -259,7 +261,7 @@ def read_json(data: bytes) -> object:
 
 
 def _reason(error: json.JSONDecodeError) -> tuple[str, int]:
-    """Return what to change where the text is not JSON, and the line."""
+    """Return what to change at the place where the text is not JSON, and the number of its line."""
     # The position of a trailing comma is the comma since Python 3.13, and the bracket before.
     before, after = error.doc[: error.pos].rstrip(), error.doc[error.pos :].lstrip()[:1]
     if "trailing comma" in error.msg or (before.endswith(",") and after in {"]", "}"}):
@@ -285,12 +287,12 @@ def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 def repeated(value: object) -> Iterator[Repeated]:
     """Yield all objects inside `value` that have a duplicate key, at any depth."""
-    waiting = [value]
-    while waiting:
-        value = waiting.pop()
+    pending = [value]
+    while pending:
+        value = pending.pop()
         if isinstance(value, Repeated):
             yield value
         if isinstance(value, Mapping):
-            waiting.extend(value.values())
+            pending.extend(value.values())
         elif isinstance(value, list):
-            waiting.extend(value)
+            pending.extend(value)

@@ -36,7 +36,7 @@ _FENCED = re.compile(r"(?:`{3,}|~{3,})\s*[A-Za-z]*")
 
 
 class ReadSkillMd(NamedTuple):
-    """A parsed SKILL.md, with its text and the repairs."""
+    """A parsed SKILL.md, its whole text, and the repairs that were needed."""
 
     skill_md: SkillMd
     text: str
@@ -65,6 +65,9 @@ def read_skill_md(data: bytes) -> ReadSkillMd:
 
 
 def _text(data: bytes, repairs: Repairs) -> str:
+    """Return the text of the file. Bytes and characters that cannot be stored become U+FFFD, each
+    kind with one repair.
+    """
     text = text_of(data)
     if data.startswith(b"\xef\xbb\xbf"):
         repairs.note("byte_order_mark", "it begins with a byte order mark, which is ignored", 1)
@@ -88,6 +91,7 @@ def _is_utf8(data: bytes) -> bool:
 
 
 def _first_bad(data: bytes) -> int:
+    """Return the position of the first byte that is not UTF-8."""
     try:
         data.decode()
     except UnicodeDecodeError as error:
@@ -99,46 +103,53 @@ def _first_bad(data: bytes) -> int:
 
 
 def _repaired(text: str, repairs: Repairs) -> SkillMd:
+    """Return the parsed text, with repairs for what the strict reader refuses."""
     lines, rest = head_of(text)
     start = _start(lines, repairs)
     if start is None:
         repairs.note("missing_frontmatter", "it has no frontmatter; the whole file is the body", 1)
         return SkillMd({}, without_mark(text))
-    end, after = _end(lines, start, repairs)
+    end, body_start = _end(lines, start, repairs)
     if not any(line.strip() for line in lines[start:end]):
         repairs.note("empty_frontmatter", "the frontmatter is empty", start)
-    return SkillMd.of(_frontmatter(lines[start:end], start + 1, repairs), "".join([*lines[after:], rest]))
+    return SkillMd.of(_frontmatter(lines[start:end], start + 1, repairs), "".join([*lines[body_start:], rest]))
 
 
 def _start(lines: list[str], repairs: Repairs) -> int | None:
     """Return the index of the first line of the frontmatter, or None if the file has no frontmatter."""
     for number, line in enumerate(lines[:MAX_LEADING_LINES]):
-        bare = line.strip()
-        if _FENCE.fullmatch(bare):
+        stripped = line.strip()
+        if _FENCE.fullmatch(stripped):
             if number:
                 repairs.note("leading_lines", "there are lines before the frontmatter", number + 1)
-            if bare != "---" or line.rstrip() != bare:
+            if stripped != "---" or line.rstrip() != stripped:
                 repairs.note("fence", f"the frontmatter begins with {quoted(line.rstrip())}, not '---'", number + 1)
             return number + 1 if _looks_like_frontmatter(lines, number + 1) else None
-        if bare and not _FENCED.fullmatch(bare):
+        if stripped and not _FENCED.fullmatch(stripped):
             return None
     return None
 
 
 def _looks_like_frontmatter(lines: list[str], start: int) -> bool:
-    """Return whether the lines after a fence are frontmatter: a key, another start of YAML, or the closing fence.
+    """Return whether the lines after `start` look like frontmatter: a key, another start of YAML, or the closing fence.
 
     A Markdown page may begin with a rule of hyphens instead.
     """
-    first = next((line for line in lines[start : start + MAX_LEADING_LINES] if line.strip()), None)
-    if first is None:
+    first_line = next((line for line in lines[start : start + MAX_LEADING_LINES] if line.strip()), None)
+    if first_line is None:
         return False
-    bare = first.strip()
-    return bool(_KEY.match(bare)) or bool(_END.fullmatch(bare)) or bare.startswith(("{", "[", "&", "!", "%", "-", '"'))
+    stripped = first_line.strip()
+    return (
+        bool(_KEY.match(stripped))
+        or bool(_END.fullmatch(stripped))
+        or stripped.startswith(("{", "[", "&", "!", "%", "-", '"'))
+    )
 
 
 def _end(lines: list[str], start: int, repairs: Repairs) -> tuple[int, int]:
-    """Return the index of the line after the frontmatter, and the index of the first line of the body."""
+    """Return the index of the line after the last line of the frontmatter, and the index of the
+    first line of the body.
+    """
     for number in range(start, len(lines)):
         if lines[number].rstrip() == "---":
             return number, number + 1
@@ -159,20 +170,22 @@ def _end(lines: list[str], start: int, repairs: Repairs) -> tuple[int, int]:
 def _frontmatter(lines: list[str], first_line: int, repairs: Repairs) -> dict[str, object]:
     """Return the frontmatter. `first_line` is the number of its first line in the file, counted from 1."""
     lines = _cut(_readable(lines, first_line, repairs), first_line, repairs)
-    read = read_yaml("".join(lines), first_line, repairs)
-    if isinstance(read, dict):
-        return read
+    frontmatter = read_yaml("".join(lines), first_line, repairs)
+    if isinstance(frontmatter, dict):
+        return frontmatter
     quoted_lines = list(with_quotes(lines))
-    tried = SkillMdRepairs()
-    again = read_yaml("".join(quoted_lines), first_line, tried) if quoted_lines != lines else None
-    if not isinstance(again, dict):
+    quote_repairs = SkillMdRepairs()
+    frontmatter_with_quotes = (
+        read_yaml("".join(quoted_lines), first_line, quote_repairs) if quoted_lines != lines else None
+    )
+    if not isinstance(frontmatter_with_quotes, dict):
         return _key_by_key(lines, first_line, repairs)
-    for number, (line, now) in enumerate(zip(lines, quoted_lines, strict=True)):
-        if line != now:
+    for number, (line, quoted_line) in enumerate(zip(lines, quoted_lines, strict=True)):
+        if line != quoted_line:
             _note_quoted(line, first_line + number, repairs)
-    for repair in tried.listed:
+    for repair in quote_repairs.listed:
         repairs.note(repair.code, repair.message, repair.line)
-    return again
+    return frontmatter_with_quotes
 
 
 def _note_quoted(line: str, number: int, repairs: Repairs) -> None:
@@ -203,6 +216,7 @@ def _readable(lines: list[str], first_line: int, repairs: Repairs) -> list[str]:
 
 
 def _cut(lines: list[str], first_line: int, repairs: Repairs) -> list[str]:
+    """Return the lines up to the size limit of a frontmatter. The omitted lines are a repair."""
     size = 0
     for number, line in enumerate(lines):
         size += len(line.encode())
@@ -217,13 +231,11 @@ def _cut(lines: list[str], first_line: int, repairs: Repairs) -> list[str]:
 
 
 def _key_by_key(lines: list[str], first_line: int, repairs: Repairs) -> dict[str, object]:
-    """Return the frontmatter. Each top-level key is parsed separately, so that an invalid value affects no other
-    key.
-    """
-    read: dict[str, object] = {}
-    why = read_yaml("".join(lines), first_line, SkillMdRepairs())
-    where = why.line if isinstance(why, NotYaml) else None
-    repairs.note("broken_yaml", f"the frontmatter is not YAML ({_why(why)}); it is read key by key", where)
+    """Return the frontmatter, with each top-level key parsed separately: an invalid value affects no other key."""
+    frontmatter: dict[str, object] = {}
+    fault = read_yaml("".join(lines), first_line, SkillMdRepairs())
+    fault_line = fault.line if isinstance(fault, NotYaml) else None
+    repairs.note("broken_yaml", f"the frontmatter is not YAML ({_why(fault)}); it is read key by key", fault_line)
     for number, block in _blocks(lines):
         line = first_line + number
         match = _KEY.match(block[0])
@@ -234,10 +246,10 @@ def _key_by_key(lines: list[str], first_line: int, repairs: Repairs) -> dict[str
                 )
             continue
         key = match["key"].strip("\"'")
-        if key in read:
+        if key in frontmatter:
             repairs.note("duplicate_key", f"the key {quoted(key)} occurs twice; the last value is used", line)
-        read[key] = _block_value(key, block, match.end(), line, repairs)
-    return read
+        frontmatter[key] = _block_value(key, block, match.end(), line, repairs)
+    return frontmatter
 
 
 def _why(why: object) -> str:
@@ -256,16 +268,19 @@ def _blocks(lines: list[str]) -> Iterator[tuple[int, list[str]]]:
 
 
 def _block_value(key: str, block: list[str], value_at: int, line: int, repairs: Repairs) -> object:
-    for tried in (block, list(with_quotes(block))):
+    """Return the value of one top-level key: as YAML, else as YAML with quotes added, else as text. `value_at` is the
+    column of the value in the first line of `block`.
+    """
+    for lines in (block, list(with_quotes(block))):
         found_repairs = SkillMdRepairs()
-        read = read_yaml("".join(tried), line, found_repairs)
-        if isinstance(read, dict) and list(read) == [key]:
+        mapping = read_yaml("".join(lines), line, found_repairs)
+        if isinstance(mapping, dict) and list(mapping) == [key]:
             for repair in found_repairs.listed:
                 repairs.note(repair.code, repair.message, repair.line)
-            if tried is not block:
+            if lines is not block:
                 message = f"the value of {quoted(key)} needs quotes in YAML; it is read as written"
                 repairs.note("unquoted_value", message, line)
-            return read[key]
+            return mapping[key]
     text = " ".join("".join([block[0][value_at:], *block[1:]]).split())
     if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'":
         text = text[1:-1]

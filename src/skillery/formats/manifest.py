@@ -84,14 +84,15 @@ class Manifest(msgspec.Struct, frozen=True):
 def parse_manifest(raw: Mapping[str, object], *, has_tools: bool = False) -> Manifest:
     """Return the checked manifest of JSON values (the content of skill.toml).
 
-    `has_tools`: the bundle has a tool with a script, so it can be an action skill without `[runtime]`. Raise
+    `has_tools` means that the bundle has a tool with a script, so it can be an action skill without `[runtime]`. Raise
     InvalidManifest, with a list of the problems, if the manifest is invalid.
     """
     return _reader(raw, has_tools).manifest()
 
 
 def parse_partly(raw: Mapping[str, object], *, has_tools: bool = False) -> Manifest | None:
-    """Return a manifest that `parse_manifest` refuses, so that its entrypoint and examples can be checked too.
+    """Return a Manifest for values that `parse_manifest` refuses, so that the entrypoint and the examples can be
+    checked too.
 
     In place of an invalid value, the manifest has a placeholder or the invalid value. Return None if nothing can be
     read.
@@ -135,11 +136,13 @@ def _reader(raw: Mapping[str, object], has_tools: bool) -> _Reader:
 def _without(value: object, refused: frozenset[str], path: str = "") -> object:
     """Return a copy without the values at the refused paths, which include everything that is nested too deep."""
     if isinstance(value, Mapping):
-        places = {key: join(path, key) for key in value}
-        return {key: _without(each, refused, places[key]) for key, each in value.items() if places[key] not in refused}
+        paths = {key: join(path, key) for key in value}
+        return {
+            key: _without(member, refused, paths[key]) for key, member in value.items() if paths[key] not in refused
+        }
     if isinstance(value, list | tuple):
-        places_in = [(f"{path}[{number}]", each) for number, each in enumerate(value)]
-        return [_without(each, refused, place) for place, each in places_in if place not in refused]
+        places_in = [(f"{path}[{number}]", item) for number, item in enumerate(value)]
+        return [_without(item, refused, item_path) for item_path, item in places_in if item_path not in refused]
     return value
 
 
@@ -209,13 +212,14 @@ class _Reader(TableReader):
         )
         if len(manifest.tags) > MAX_TAGS:
             self.problem("tags", f"has {len(manifest.tags)} entries, at most {MAX_TAGS} are allowed")
-        known = {problem.path for problem in self.refused}
-        self.problems = [*self.refused, *(problem for problem in self.problems if problem.path not in known)]
+        refused_paths = {problem.path for problem in self.refused}
+        self.problems = [*self.refused, *(problem for problem in self.problems if problem.path not in refused_paths)]
         return manifest
 
     # -- top level -----------------------------------------------------------------------------------------------
 
     def parsed(self, key: str, parse: Callable[[str], _T]) -> _T:
+        """Return `parse` of the text at `key`, or the text itself if it is not valid."""
         text = self.text(self.raw, key, key, required=True)
         try:
             return parse(text or "")
@@ -227,6 +231,7 @@ class _Reader(TableReader):
             return cast(_T, text)  # only `partly` returns it: `manifest` raises for a manifest with problems
 
     def description(self) -> str:
+        """Return the description, or "" if there is none. Problem: blank, too long, or control characters."""
         text = self.text(self.raw, "description", "description", required=True)
         if text is None:
             return ""
@@ -239,6 +244,9 @@ class _Reader(TableReader):
         return text
 
     def kind(self) -> Kind:
+        """Return the kind: the stated one, or `action` if there is a runtime or a tool with a script, else
+        `instruction`.
+        """
         table = self.raw.get("runtime")
         has_runtime = "runtime" in self.raw and not (isinstance(table, Mapping) and is_for_scripts(table))
         value = self.raw.get("kind", "action" if has_runtime or self.has_tools else "instruction")
@@ -259,6 +267,7 @@ class _Reader(TableReader):
         return cast(Kind, value)
 
     def namespace(self, name: str) -> str:
+        """Return the stated namespace, or the namespace of the skill's name."""
         value = self.text(self.raw, "namespace", "namespace")
         if value is None:
             return namespace_of(name) if isinstance(name, str) else ""
@@ -275,10 +284,11 @@ class _Reader(TableReader):
         return value
 
     def import_warnings(self, name: str) -> None:
+        """Warn if a segment of the name cannot be written in an import statement."""
         for segment in name.replace("-", "_").split("."):
             if keyword.iskeyword(segment) or segment[0].isdecimal():
-                why = "is a Python keyword" if keyword.iskeyword(segment) else "starts with a digit"
+                reason = "is a Python keyword" if keyword.iskeyword(segment) else "starts with a digit"
                 self.warnings.append(
-                    f"the segment {quoted(segment)} of the name {why}: 'from skills.… import' cannot name it, "
+                    f"the segment {quoted(segment)} of the name {reason}: 'from skills.… import' cannot name it, "
                     "importlib.import_module can"
                 )

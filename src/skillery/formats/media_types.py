@@ -55,8 +55,8 @@ _theirs = MimeTypes().types_map[True]
 
 
 def media_type_of(path: str) -> str | None:
-    """Return the media type for a file name, or None if its ending is unknown. A name without an ending is plain
-    text.
+    """Return the media type for a file name, or None if its ending is unknown. A name without an
+    ending is text/plain.
     """
     name = path.rpartition("/")[2].lower()
     stem, dot, ending = name.rpartition(".")
@@ -95,7 +95,7 @@ def language_of(runtime: dict[str, Any] | None, paths: Iterable[str]) -> SkillLa
 
 
 def is_source(path: str) -> bool:
-    """Return whether a file has an ending of a language that runs have."""
+    """Return whether the file name has the ending of a language that runs can execute."""
     return _ending(path) in _ENDINGS
 
 

@@ -41,7 +41,7 @@ def is_within(namespace: str, ancestor: str) -> bool:
 
 
 def import_name(name: str) -> str:
-    """Return the module name under which runs import a skill: `skills.user.my_skill` for `user.my-skill`."""
+    """Return the module name with which runs import a skill: `skills.user.my_skill` for `user.my-skill`."""
     return "skills." + name.replace("-", "_")
 
 
@@ -57,10 +57,11 @@ def _parse(text: str, kind: str) -> str:
 
 
 def _hint(text: str, kind: str) -> str:
+    """Return a hint with the similar valid name, if there is one, else the rule."""
     segments = (re.sub(r"[^a-z0-9]+", "-", segment).strip("-") for segment in text.lower().split("."))
-    corrected = ".".join(segment for segment in segments if segment)
+    suggestion = ".".join(segment for segment in segments if segment)
     hint = f"A {kind} is {_GRAMMAR}."
-    return f"{hint} Perhaps {quoted(corrected)}?" if _NAME.fullmatch(corrected) else hint
+    return f"{hint} Perhaps {quoted(suggestion)}?" if _NAME.fullmatch(suggestion) else hint
 
 
 # -- Names of secrets, and grantees: the skills and namespaces that a secret can be granted to -------------------------

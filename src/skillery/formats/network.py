@@ -47,7 +47,7 @@ _HOSTING = {
 
 
 def host_only(text: str) -> str:
-    """Return the pattern for the whole host of a URL with a path, or "" if the text is not such a URL."""
+    """Return the pattern for the whole host if the text is a URL with a path, else ""."""
     match = _WITH_PATH.fullmatch(text)
     pattern = parse_network_pattern(match[1]) if match else ""
     return "" if isinstance(pattern, str) else pattern.text
@@ -67,18 +67,18 @@ def is_open_to_anybody(pattern: NetworkPattern) -> bool:
 
     Examples: `*.com`, `*.co.uk`, `*.github.io`. The list of such domains is not complete.
     """
-    *above, last = pattern.host.split(".")
-    registrar = len(above) == 1 and len(last) == 2 and above[0] in _REGISTRARS
-    return pattern.wildcard and (not above or registrar or pattern.host in _HOSTING)
+    *parents, top_level = pattern.host.split(".")
+    registrar = len(parents) == 1 and len(top_level) == 2 and parents[0] in _REGISTRARS
+    return pattern.wildcard and (not parents or registrar or pattern.host in _HOSTING)
 
 
 # -- Network addresses as keys for limits: one key for each IPv4 address, and one for each /64 network of IPv6 ---------
 
 
 def network_of(address: str) -> str:
-    """Return the key of an address for limits: an IPv4 address, or the /64 network of an IPv6 address.
+    """Return the key under which limits count an address: an IPv4 address, or the /64 network of an IPv6 address.
 
-    Usually the whole /64 network belongs to one owner. A text that is not an address is cut to 64 characters.
+    Usually one owner has the whole /64 network. A text that is not an address is cut to 64 characters.
     """
     try:
         parsed = ipaddress.ip_address(address)

@@ -29,8 +29,8 @@ HINT = (
 class DependencyCheck(NamedTuple):
     """The result of a check of package.json files.
 
-    `missing` has a problem for each package.json with dependencies that are not in the bundle. `odd` has a warning for
-    each package.json that cannot be read.
+    `missing` has a problem for each package.json whose dependencies are not in the bundle. `odd` has a warning for each
+    package.json that cannot be read.
     """
 
     missing: tuple[Problem, ...] = ()
@@ -38,28 +38,29 @@ class DependencyCheck(NamedTuple):
 
 
 def check_dependencies(files: Mapping[str, bytes], run: Collection[str]) -> DependencyCheck:
-    """Return the missing JavaScript dependencies. `run` are the paths of the files that may be run.
+    """Return the missing JavaScript dependencies of the bundle `files`. `run` has the paths of the files that may be
+    run.
 
     As in Node.js, the nearest package.json above a path applies. Each package in its `dependencies` must be in a folder
     node_modules next to the path or above it.
     """
-    missing: dict[str, Problem] = {}
-    odd: dict[str, str] = {}
+    problems: dict[str, Problem] = {}
+    warnings: dict[str, str] = {}
     modules = _modules(files)
     for path in sorted(run):
-        place = next((f"{above}{FILE}" for above in folders_above(path) if f"{above}{FILE}" in files), None)
-        if place is None or place in missing or place in odd:
+        nearest = next((f"{folder}{FILE}" for folder in folders_above(path) if f"{folder}{FILE}" in files), None)
+        if nearest is None or nearest in problems or nearest in warnings:
             continue
-        dependencies = _dependencies(place, files[place])
+        dependencies = _dependencies(nearest, files[nearest])
         if isinstance(dependencies, str):
-            odd[place] = dependencies
+            warnings[nearest] = dependencies
         elif absent := [name for name in dependencies if not _is_there(name, path, modules)]:
-            missing[place] = _problem(place, files[place].decode(), absent)
-    return DependencyCheck(tuple(missing.values()), tuple(odd.values()))
+            problems[nearest] = _problem(nearest, files[nearest].decode(), absent)
+    return DependencyCheck(tuple(problems.values()), tuple(warnings.values()))
 
 
 def folders_above(path: str) -> Iterator[str]:
-    """Yield the folders above a path, nearest first: "a/b/", "a/" and "" for a/b/c.js."""
+    """Yield the folders that contain a path, nearest first: "a/b/", "a/" and "" for a/b/c.js."""
     while path:
         path = path.rpartition("/")[0]
         yield f"{path}/" if path else ""
@@ -70,17 +71,18 @@ def script_paths(paths: Iterable[str]) -> frozenset[str]:
 
     Other folders contain material for scripts and agents, for example whole projects.
     """
-    ours = (path for path in paths if path.endswith(JAVASCRIPT) and MODULES not in path.split("/"))
-    return frozenset(path for path in ours if "/" not in path or path.startswith(SCRIPTS))
+    candidates = (path for path in paths if path.endswith(JAVASCRIPT) and MODULES not in path.split("/"))
+    return frozenset(path for path in candidates if "/" not in path or path.startswith(SCRIPTS))
 
 
 def _modules(files: Iterable[str]) -> frozenset[str]:
-    """Return all folders above files in a node_modules, for example `node_modules/@scope/name`."""
-    return frozenset(above[:-1] for path in files if MODULES in path for above in folders_above(path))
+    """Return all folders of files in a node_modules, for example `node_modules/@scope/name`."""
+    return frozenset(folder[:-1] for path in files if MODULES in path for folder in folders_above(path))
 
 
 def _is_there(name: str, path: str, modules: frozenset[str]) -> bool:
-    return any(f"{above}{MODULES}/{name}" in modules for above in folders_above(path))
+    """Return whether the module `name` is in a node_modules folder that code at `path` can import from."""
+    return any(f"{folder}{MODULES}/{name}" in modules for folder in folders_above(path))
 
 
 def _dependencies(path: str, content: bytes) -> list[str] | str:
@@ -88,7 +90,7 @@ def _dependencies(path: str, content: bytes) -> list[str] | str:
     if len(content) > MOST_BYTES:
         return f"{path} has {len(content)} bytes and was not checked"
     try:
-        read = json.loads(content.decode())
+        document = json.loads(content.decode())
     except UnicodeDecodeError as error:
         return f"{path}:{content.count(10, 0, error.start) + 1}: it is not UTF-8 text"
     except RecursionError:
@@ -96,9 +98,9 @@ def _dependencies(path: str, content: bytes) -> list[str] | str:
     except ValueError as error:
         line = f":{error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
         return f"{path}{line}: it is not JSON ({printable(str(error).partition(':')[0], 80)})"
-    if not isinstance(read, dict):
+    if not isinstance(document, dict):
         return f"{path} is not an object"
-    dependencies = read.get("dependencies", {})
+    dependencies = document.get("dependencies", {})
     return (
         [str(name) for name in dependencies]
         if isinstance(dependencies, dict)
@@ -107,8 +109,8 @@ def _dependencies(path: str, content: bytes) -> list[str] | str:
 
 
 def _problem(path: str, text: str, absent: list[str]) -> Problem:
-    named = ", ".join(quoted(name, 60) for name in absent[:MOST_NAMED]) + (", …" if len(absent) > MOST_NAMED else "")
-    message = f"{path} has dependencies that are not in the bundle: {named}"
+    names = ", ".join(quoted(name, 60) for name in absent[:MOST_NAMED]) + (", …" if len(absent) > MOST_NAMED else "")
+    message = f"{path} has dependencies that are not in the bundle: {names}"
     return Problem(message, path=path, file=path, line=_line_of(text, absent[0]))
 
 
@@ -118,5 +120,5 @@ def _line_of(text: str, name: str) -> int:
     if not keys:
         return 1
     entry = re.compile(rf'"{re.escape(name)}"\s*:')
-    at = next((occurrence.start() for key in keys if (occurrence := entry.search(text, key))), keys[0])
-    return text.count("\n", 0, at) + 1
+    position = next((occurrence.start() for key in keys if (occurrence := entry.search(text, key))), keys[0])
+    return text.count("\n", 0, position) + 1

@@ -44,21 +44,21 @@ def plain_path(text: str) -> str:
     """
     if len(text) > 4 * MAX_BYTES or text.startswith("/") or text.endswith("/"):
         return text
-    kept: list[str] = []
+    segments: list[str] = []
     for segment in text.split("/"):
-        if segment == ".." and not kept:
+        if segment == ".." and not segments:
             return text
         if segment == "..":
-            kept.pop()
+            segments.pop()
         elif segment not in {"", "."}:
-            kept.append(segment)
-    return "/".join(kept) or text
+            segments.append(segment)
+    return "/".join(segments) or text
 
 
 def path_problem(text: str, most: int = MAX_DEPTH) -> str | None:
     """Return the reason why `text` is not a valid path with at most `most` segments, or None if it is valid.
 
-    The reason is a clause that follows the path in a message.
+    The reason is a clause that follows the path in a message, for example "contains a backslash".
     """
     return _text_problem(text) or _segment_problem(text.split("/"), most)
 
@@ -82,7 +82,7 @@ def unportable_path(paths: Iterable[str]) -> str | None:
 
 
 def leads_outside(path: str) -> bool:
-    """Return whether a path, below a folder, names a file outside this folder, or is not a path of a file."""
+    """Return whether a path that is joined to a folder names a file outside the folder, or no file."""
     return "\0" in path or not {"", ".", ".."}.isdisjoint(path.split("/"))
 
 
@@ -120,6 +120,7 @@ def _same_place(path: str, other: str) -> Problem:
 
 
 def _text_problem(text: str) -> str | None:
+    """Return the reason why the characters or the size of a path are not valid, or None."""
     # The size is checked first, so that the following checks are cheap.
     size = len(text.encode("utf-8", "surrogatepass"))
     if size > MAX_BYTES:
@@ -152,6 +153,7 @@ def _segment_problem(segments: list[str], most: int) -> str | None:
 
 
 def _folded(path: str) -> str:
+    """Return the key of a path: equal for paths that a file system may treat as the same file."""
     # Both steps run twice: folding can undo a normal form and the reverse (Unicode 3.13, D146).
     folded = unicodedata.normalize("NFKC", path).casefold()
     return unicodedata.normalize("NFKC", folded).casefold()

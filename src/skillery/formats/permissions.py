@@ -11,7 +11,7 @@ from skillery.formats.network import covers
 
 
 class PermissionNames(msgspec.Struct, frozen=True):
-    """Permissions in the notation of a manifest."""
+    """Permissions as a manifest writes them."""
 
     network: tuple[str, ...] = ()
     secrets: tuple[str, ...] = ()
@@ -39,7 +39,7 @@ class PermissionsDiff(msgspec.Struct, frozen=True):
 
 
 def beyond(new: Permissions, old: Permissions) -> PermissionNames:
-    """Return the permissions that `new` has and `old` does not have.
+    """Return the permissions of `new` that `old` does not include.
 
     These are network patterns that no pattern of `old` covers, secrets that `old` does not name, and the use of the
     permissions in workspaces.
@@ -52,15 +52,16 @@ def beyond(new: Permissions, old: Permissions) -> PermissionNames:
 def permissions_diff(
     new: Permissions, previous: Permissions, others: Sequence[Permissions], against: str | None
 ) -> PermissionsDiff:
-    """Return the changes of permissions from `previous` to `new`.
+    """Return the permissions that `new` adds and removes.
 
     Added: permissions of `new` that `previous`, or at least one of `others`, does not have. Removed: permissions of
-    `previous` that `new` does not have. `against` is the version that has `previous`, or None for a first version.
+    `previous` that `new` does not have. `against` is the number of the version with `previous`, or None for a first
+    version.
     """
-    lacking = [beyond(new, each) for each in (previous, *others)]
+    lacking = [beyond(new, permissions) for permissions in (previous, *others)]
     added = PermissionNames(
-        tuple(dict.fromkeys(text for each in lacking for text in each.network)),
-        tuple(dict.fromkeys(name for each in lacking for name in each.secrets)),
-        True if any(each.workspace is True for each in lacking) else msgspec.UNSET,
+        tuple(dict.fromkeys(text for names in lacking for text in names.network)),
+        tuple(dict.fromkeys(name for names in lacking for name in names.secrets)),
+        True if any(names.workspace is True for names in lacking) else msgspec.UNSET,
     )
     return PermissionsDiff(against, added, beyond(previous, new))

@@ -23,10 +23,10 @@ _NONE = (("UV_NO_INDEX", "PIP_NO_INDEX"), "no-index")
 
 
 def configured_indexes(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the addresses of the configured indexes, in the order of uv: the default index is the last one.
+    """Return the addresses of the configured indexes in the order of uv, which has the default index last.
 
-    Return () if no index is configured that a sandbox can reach. Addresses of files and IP addresses are left out.
-    Without a default index, it is PyPI, as in pip.
+    Return () if no index is configured that a sandbox can reach. Addresses of files and IP addresses are left out. If
+    no default index is configured, it is PyPI, as in pip.
     """
     options = _pip_options(environ)
 
@@ -37,10 +37,10 @@ def configured_indexes(environ: Mapping[str, str]) -> tuple[str, ...]:
     if setting(_NONE).strip().lower() not in {"", "0", "false", "no", "off"}:
         return ()
     default = setting(_DEFAULT).strip()
-    more = [address for word in setting(_MORE).split() if _is_reachable(address := _without_name(word))]
-    if not (default or more) or (default and not _is_reachable(_without_name(default))):
+    extra_addresses = [address for word in setting(_MORE).split() if _is_reachable(address := _without_name(word))]
+    if not (default or extra_addresses) or (default and not _is_reachable(_without_name(default))):
         return ()
-    return tuple(dict.fromkeys([*more, _without_name(default) or PYPI]))
+    return tuple(dict.fromkeys([*extra_addresses, _without_name(default) or PYPI]))
 
 
 def _without_name(text: str) -> str:
@@ -78,8 +78,8 @@ def _pip_options(environ: Mapping[str, str]) -> dict[str, str]:
 
 def _pip_files(environ: Mapping[str, str]) -> Iterator[Path]:
     """Yield the files in the order of pip (https://pip.pypa.io/en/stable/topics/configuration/)."""
-    own = environ.get("PIP_CONFIG_FILE", "")
-    if own == os.devnull:
+    own_file = environ.get("PIP_CONFIG_FILE", "")
+    if own_file == os.devnull:
         return
     for folder in (environ.get("XDG_CONFIG_DIRS") or "/etc/xdg").split(":"):
         yield Path(folder, "pip", "pip.conf")
@@ -88,5 +88,5 @@ def _pip_files(environ: Mapping[str, str]) -> Iterator[Path]:
         yield Path(home, ".pip", "pip.conf")
         yield Path(environ.get("XDG_CONFIG_HOME") or Path(home, ".config"), "pip", "pip.conf")
     yield Path(sys.prefix, "pip.conf")
-    if own:
-        yield Path(own)
+    if own_file:
+        yield Path(own_file)

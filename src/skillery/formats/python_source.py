@@ -1,4 +1,4 @@
-"""Check the Python files of a bundle without running them: whether they compile, and whether they define their export.
+"""Check the Python files of a bundle without running them: do they compile, and do they define the exported function?
 
 Call these functions in a worker process (`CompilePool`), never in the server: the compiler holds the interpreter lock,
 and a few kilobytes of source can need seconds and gigabytes.
@@ -52,8 +52,8 @@ def check_entrypoint(path: str, source: bytes, export: str) -> None:
     """Raise InvalidBundle, with file and line, if `source` is too large, does not decode, does not compile, or does not
     define `export`.
 
-    `export` must be defined at the top level. In a module with a star import or `__getattr__`, every name counts as
-    defined.
+    The name `export` must be defined at the top level. In a module with a star import or `__getattr__`, every name
+    counts as defined.
     """
     _raise(source_problem(path, source, export))
 
@@ -73,7 +73,7 @@ def located(path: str, fault: SourceFault) -> Problem:
 
 
 def find_fault(source: bytes, export: str | None) -> SourceFault | None:
-    """Return the fault that `source_problem` would report, or None. The path of the file is not needed."""
+    """Return the fault that `source_problem` would report, without its path, or None."""
     too_large = size_fault(source)
     if too_large:
         return too_large
@@ -92,8 +92,8 @@ class Signature(msgspec.Struct, frozen=True, array_like=True):
 
 
 def find_signature(source: bytes, export: str) -> Signature | None:
-    """Return the parameters of the function `export`, or None if they are not certain without running the file: the
-    function is decorated, or the name has several definitions.
+    """Return the parameters of the function `export`. Return None if only a run could determine them: the function is
+    decorated, or the name has several definitions.
     """
     tree = parsed_source(source)
     statements = list(_top_level(tree)) if tree else []
@@ -114,7 +114,7 @@ def find_signature(source: bytes, export: str) -> Signature | None:
 
 
 def load_codecs() -> None:
-    """Import all codecs, and the names of characters, because a worker process cannot open files when it compiles."""
+    """Import all codecs and the names of characters: a worker process cannot open files while it compiles."""
     import_module("unicodedata")
     for name in (module.name for module in pkgutil.iter_modules(encodings.__path__)):
         with contextlib.suppress(LookupError, ImportError):
@@ -154,8 +154,8 @@ def defined_names(tree: ast.Module) -> set[str]:
 
 
 def _compiled(source: bytes) -> ast.Module | SourceFault:
-    """Return the fault of a source that does not compile, else its syntax tree, with each `finally` body after its
-    `try`.
+    """Return the syntax tree of a source, with each `finally` body moved after its `try`. If the source does not
+    compile, return the fault.
     """
     try:
         tree = _parse(source)
@@ -178,14 +178,16 @@ def _at(error: SyntaxError) -> str:
     """Return the text at which the compiler stopped, or ""."""
     line = (error.text or "").rstrip()
     column = max(0, (error.offset or 1) - 1)
-    shown = line[column:].strip() or line.strip()
-    return f" at {quoted(shown, 60)}" if shown else ""
+    source_text = line[column:].strip() or line.strip()
+    return f" at {quoted(source_text, 60)}" if source_text else ""
 
 
 # -- text --------------------------------------------------------------------------------------------------------
 
 
 class _Undecodable(Exception):
+    """Raised for a source that cannot be decoded. `line` counts from 1."""
+
     def __init__(self, message: str, line: int) -> None:
         super().__init__(message)
         self.message = message
@@ -218,6 +220,7 @@ def _decoded(source: bytes) -> str:
 
 
 def _encoding(source: bytes) -> str:
+    """Return the encoding that a source declares (PEP 263). Raise _Undecodable if it is unknown or refused."""
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(source).readline)
     except SyntaxError as error:
@@ -236,17 +239,20 @@ def _inline_finally(tree: ast.Module) -> None:
     The compiler copies a `finally` body to each exit of its `try`, so 20 nested ones would give a million copies. The
     move does not change whether the source compiles.
     """
-    waiting: list[ast.AST] = [tree]
-    while waiting:
-        node = waiting.pop()
+    pending: list[ast.AST] = [tree]
+    while pending:
+        node = pending.pop()
         for block in _blocks(node):
-            block[:] = [each for statement in block for each in _without_finally(statement)]
-            waiting.extend(block)
-        waiting.extend(getattr(node, "handlers", []))
-        waiting.extend(getattr(node, "cases", []))
+            block[:] = [flat for statement in block for flat in _without_finally(statement)]
+            pending.extend(block)
+        pending.extend(getattr(node, "handlers", []))
+        pending.extend(getattr(node, "cases", []))
 
 
 def _without_finally(statement: ast.stmt) -> list[ast.stmt]:
+    """Return a `try` without its `finally` body, then the statements of this body. Return other
+    statements unchanged.
+    """
     if not isinstance(statement, ast.Try | ast.TryStar) or not statement.finalbody:
         return [statement]
     final, statement.finalbody = statement.finalbody, []
@@ -259,6 +265,7 @@ def _as_block(statement: ast.Try | ast.TryStar) -> ast.stmt:
 
 
 def _blocks(node: ast.AST) -> Iterator[list[ast.stmt]]:
+    """Yield the lists of statements that a node contains."""
     for field in ("body", "orelse", "finalbody"):
         block = getattr(node, field, None)
         if isinstance(block, list):  # the body of a lambda or a conditional expression is not a list
@@ -269,19 +276,20 @@ def _top_level(tree: ast.Module) -> Iterator[ast.stmt]:
     """Yield the statements that run when the module is imported, also those in `if`, `try`, `with`, loops and
     `match`.
     """
-    waiting: list[ast.AST] = [tree]
-    while waiting:
-        for block in _blocks(node := waiting.pop()):
+    pending: list[ast.AST] = [tree]
+    while pending:
+        for block in _blocks(node := pending.pop()):
             yield from block
-            waiting.extend(each for each in block if not isinstance(each, _SCOPES))
-        waiting.extend(getattr(node, "handlers", []))
-        waiting.extend(getattr(node, "cases", []))
+            pending.extend(inner for inner in block if not isinstance(inner, _SCOPES))
+        pending.extend(getattr(node, "handlers", []))
+        pending.extend(getattr(node, "cases", []))
 
 
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 def _names(statement: ast.stmt) -> Iterator[str]:
+    """Yield the names that a statement at the top level defines."""
     if isinstance(statement, _SCOPES):
         yield statement.name
     elif isinstance(statement, ast.Import | ast.ImportFrom):
@@ -295,25 +303,26 @@ def _stored(statement: ast.stmt) -> Iterator[str]:
 
     Names that are assigned in its inner statements, in a lambda or in a comprehension are omitted.
     """
-    waiting: list[ast.AST] = [statement]
-    while waiting:
-        node = waiting.pop()
+    pending: list[ast.AST] = [statement]
+    while pending:
+        node = pending.pop()
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node.id
         # `type X = …` stores its name as a Name node, a pattern stores it as a string.
         if isinstance(node, ast.MatchAs | ast.MatchStar) and node.name:
             yield node.name
-        waiting.extend(each for each in ast.iter_child_nodes(node) if not isinstance(each, _CLOSED))
+        pending.extend(child for child in ast.iter_child_nodes(node) if not isinstance(child, _CLOSED))
 
 
 _CLOSED = (ast.stmt, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.ExceptHandler)
 
 
 def _export_fault(tree: ast.Module, export: str) -> SourceFault | None:
+    """Return the fault if a module does not define `export` at its top level, else None."""
     names = defined_names(tree)
     if names & {export, "*", "__getattr__"}:
         return None
-    others = ", ".join(quoted(name) for name in sorted(names) if not name.startswith("_"))
+    defined = ", ".join(quoted(name) for name in sorted(names) if not name.startswith("_"))
     return SourceFault(
-        f"does not define {quoted(export)}; at its top level it defines {printable(others) or 'nothing'}"
+        f"does not define {quoted(export)}; at its top level it defines {printable(defined) or 'nothing'}"
     )

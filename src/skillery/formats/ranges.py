@@ -86,6 +86,7 @@ def parse_alternative(text: str, whole: str) -> list[Bound]:
 
 
 def _comparator(token: str, whole: str) -> Iterator[Bound]:
+    """Return the bounds of one comparator, for example `>=1.2` or `^2`. `whole` is the whole range, for errors."""
     match = _COMPARATOR.fullmatch(token)
     if match is None:
         raise _invalid(whole, token)
@@ -123,6 +124,7 @@ def _partial(groups: Iterable[str | None]) -> _Partial:
 
 
 def _caret(partial: _Partial) -> Iterator[Bound]:
+    """Yield the bounds of `^`: the first number that is not zero must stay."""
     if not partial.numbers:
         return
     yield from _at_least(partial.floor())
@@ -131,6 +133,7 @@ def _caret(partial: _Partial) -> Iterator[Bound]:
 
 
 def _tilde(partial: _Partial) -> Iterator[Bound]:
+    """Yield the bounds of `~`: the minor number must stay, or the major number if only that is stated."""
     if not partial.numbers:
         return
     yield from _at_least(partial.floor())
@@ -138,6 +141,7 @@ def _tilde(partial: _Partial) -> Iterator[Bound]:
 
 
 def _full(operator: str, partial: _Partial) -> Iterator[Bound]:
+    """Yield the bounds of a comparator with a full version, for example `>1.2.3`."""
     version = partial.floor()
     if operator == ">=":
         yield from _at_least(version)
@@ -152,6 +156,7 @@ def _full(operator: str, partial: _Partial) -> Iterator[Bound]:
 
 
 def _open(operator: str, partial: _Partial) -> Iterator[Bound]:
+    """Yield the bounds of a comparator whose version has missing numbers, for example `>1.2`."""
     digits = len(partial.numbers)
     if not digits:
         if operator in ("<", ">"):
@@ -169,6 +174,7 @@ def _open(operator: str, partial: _Partial) -> Iterator[Bound]:
 
 
 def _from_bounds(groups: tuple[str | None, ...], whole: str) -> Iterator[Bound]:
+    """Yield the lower bound of `A - B`."""
     partial = _partial(groups[1:])
     if partial.is_full:
         _check_prefix(">=" + str(groups[0]), whole)
@@ -176,6 +182,7 @@ def _from_bounds(groups: tuple[str | None, ...], whole: str) -> Iterator[Bound]:
 
 
 def _to_bounds(groups: tuple[str | None, ...], whole: str) -> Iterator[Bound]:
+    """Yield the upper bound of `A - B`."""
     partial = _partial(groups[1:])
     if not partial.numbers:
         return
@@ -203,6 +210,9 @@ def _up_to(version: Version) -> Bound:
 
 
 def _tag(version: Version) -> Version | None:
+    """Return a pre-release unchanged, and None for a release: other pre-releases of the same major.minor.patch then
+    match too.
+    """
     return version if version.prerelease else None
 
 
@@ -271,27 +281,31 @@ def parse_range(text: str) -> tuple[Segment, ...]:
 
 
 def _segments(bounds: list[Bound]) -> Iterator[Segment]:
-    lower = [bound for bound in bounds if not bound.upper]
-    upper = [bound for bound in bounds if bound.upper]
-    low = max((bound.release_key for bound in lower), default=b"")
-    high = min((bound.release_key for bound in upper), default=None)
+    """Yield the segments of one alternative: one of releases, and one of pre-releases for each version that allows
+    them.
+    """
+    lower_bounds = [bound for bound in bounds if not bound.upper]
+    upper_bounds = [bound for bound in bounds if bound.upper]
+    low = max((bound.release_key for bound in lower_bounds), default=b"")
+    high = min((bound.release_key for bound in upper_bounds), default=None)
     yield Segment(low, high, release=True)
     for tagged in {bound.tagged for bound in bounds if bound.tagged}:
-        low = max((first_key(tagged), *(bound.key for bound in lower)))
-        high = min((key_of_release(tagged), *(bound.key for bound in upper)))
+        low = max((first_key(tagged), *(bound.key for bound in lower_bounds)))
+        high = min((key_of_release(tagged), *(bound.key for bound in upper_bounds)))
         yield Segment(low, high, release=False)
 
 
 def _merge(segments: Iterable[Segment]) -> tuple[Segment, ...]:
+    """Return the segments sorted, without empty ones; segments that overlap or touch are one."""
     merged: list[Segment] = []
-    for segment in sorted(segments, key=lambda each: (each.release, each.low)):
+    for segment in sorted(segments, key=lambda interval: (interval.release, interval.low)):
         if segment.high is not None and segment.high <= segment.low:
             continue
-        last = merged[-1] if merged else None
-        if last is None or last.release != segment.release or _separate(last, segment):
+        previous = merged[-1] if merged else None
+        if previous is None or previous.release != segment.release or _separate(previous, segment):
             merged.append(segment)
         else:
-            merged[-1] = Segment(last.low, _later(last.high, segment.high), last.release)
+            merged[-1] = Segment(previous.low, _later(previous.high, segment.high), previous.release)
     return tuple(sorted(merged, key=attrgetter("low", "release")))
 
 
@@ -300,4 +314,5 @@ def _separate(earlier: Segment, later: Segment) -> bool:
 
 
 def _later(left: bytes | None, right: bytes | None) -> bytes | None:
+    """Return the later of two upper bounds. None is the latest: no bound."""
     return None if left is None or right is None else max(left, right)

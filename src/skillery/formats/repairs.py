@@ -21,9 +21,10 @@ HARMLESS = frozenset({"unknown_keys", "odd_metadata", "odd_compatibility", "nfc"
 
 
 class Repair(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A mistake in a foreign file, and the way in which the reader understood it. The stored bytes are not changed.
+    """A mistake in a foreign file, and how the reader understood it. The stored bytes are not changed.
 
-    `code` is a stable snake_case word. The message has the found value and its interpretation. `line` counts from 1.
+    `code` is a stable snake_case word. The message has the value in the file and its interpretation. `line` counts from
+    1.
     """
 
     code: str
@@ -91,13 +92,13 @@ class NotYaml(NamedTuple):
 
 
 def read_yaml(source: str, first_line: int, repairs: Repairs) -> dict[str, object] | NotYaml:
-    """Return the parsed mapping, or the reason why the source is not a YAML mapping.
+    """Return the mapping in a YAML text, or NotYaml if the text is not a mapping. `first_line` is its line in the file.
 
-    Repairs are added to `repairs` only if the source can be parsed.
+    Repairs are added to `repairs` only if the text can be parsed.
     """
     builder = _LenientBuilder(source, first_line)
     try:
-        read = builder.mapping()
+        mapping = builder.mapping()
     except InvalidBundle as error:
         return NotYaml(error.message, error.data.get("line"))
     except yaml.MarkedYAMLError as error:
@@ -107,11 +108,13 @@ def read_yaml(source: str, first_line: int, repairs: Repairs) -> dict[str, objec
         return NotYaml(type(error).__name__, None)
     for repair in builder.repairs.listed:
         repairs.note(repair.code, repair.message, repair.line)
-    return read
+    return mapping
 
 
 class _LenientBuilder(Builder):
-    """A builder that accepts and notes the YAML features that the strict builder refuses, except deep nesting."""
+    """Builds values from YAML events. Features that the strict Builder refuses are noted as repairs, except deep
+    nesting.
+    """
 
     def __init__(self, source: str, first_line: int) -> None:
         super().__init__(source)
@@ -119,6 +122,9 @@ class _LenientBuilder(Builder):
         self.repairs = SkillMdRepairs()
 
     def repeated(self, alias: yaml.AliasEvent, depth: int) -> object:
+        """Return the value that an alias repeats. If the strict Builder refuses it, return the alias as text, with a
+        repair.
+        """
         try:
             return super().repeated(alias, depth)
         except InvalidBundle:
@@ -127,6 +133,7 @@ class _LenientBuilder(Builder):
             return name
 
     def anchored(self, event: yaml.Event, depth: int) -> object:
+        """Return the value of an event that is not an alias. Tags are ignored with a repair."""
         line = self.line(event)
         # An untagged value has tag None; "!" on a scalar only marks it as text.
         if getattr(event, "tag", None) is not None:
@@ -141,6 +148,7 @@ class _LenientBuilder(Builder):
         return _text_of_scalar(event)
 
     def items(self, depth: int) -> dict[str, object]:
+        """Return a mapping. Keys that are not strings become JSON; the last value of a repeated key counts."""
         items: dict[str, object] = {}
         while not isinstance(event := next(self.events), yaml.MappingEndEvent):
             key, line = self.value(event, depth + 1), self.line(event)
@@ -192,6 +200,7 @@ def _quoted_line(match: re.Match[str]) -> str:
 
 
 def _needs_quotes(value: str) -> bool:
+    """Return whether YAML cannot parse the value as text without quotes."""
     if _BLOCK_STARTS.fullmatch(value):
         return False
     if value[0] in "\"'":

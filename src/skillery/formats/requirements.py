@@ -57,7 +57,7 @@ class InvalidLock(ValueError):
 
 
 def requirement_problem(text: str) -> str | None:
-    """Return the problem of a dependency as a clause after "which", or None if the dependency is valid."""
+    """Return the problem of a dependency, or None if it is valid. The problem is a clause after "which"."""
     if "\\" in text or not text.isprintable():
         # An escape in a marker's value would become a separate line when the requirement is parsed again.
         return f"has a backslash, or a character that is not printable; {FORM}"
@@ -93,7 +93,9 @@ def package_of(requirement: str) -> str:
 
 
 def normalised(requirements: Iterable[str]) -> list[str]:
-    """Return the requirements sorted, without duplicates, in one notation. Package names keep their spelling."""
+    """Return the requirements sorted, without duplicates, each in the notation of PEP 508. Package names keep their
+    spelling.
+    """
     return sorted({str(Requirement(requirement)) for requirement in requirements})
 
 
@@ -122,7 +124,8 @@ def read_lock(content: bytes) -> tuple[Pin, ...]:
 
 
 def _logical_lines(text: str) -> Iterable[tuple[int, str]]:
-    """Yield logical lines without comments, each with the number of its first line.
+    """Yield (number of its first line, text) for each logical line, without comments. A backslash at the end continues
+    a line.
 
     Raise InvalidLock if a logical line is too long.
     """
@@ -131,10 +134,10 @@ def _logical_lines(text: str) -> Iterable[tuple[int, str]]:
         size = size + len(line) if parts else len(line)
         if size > MOST_LINE:
             raise InvalidLock(f"has a line of more than {MOST_LINE} characters", number)
-        bare = re.sub(r"(?:^|\s)#.*", "", line).strip()
+        text_of_line = re.sub(r"(?:^|\s)#.*", "", line).strip()
         began = began if parts else number
-        parts.append(bare.removesuffix("\\").strip())
-        if bare.endswith("\\"):
+        parts.append(text_of_line.removesuffix("\\").strip())
+        if text_of_line.endswith("\\"):
             continue
         if any(parts):
             yield began, " ".join(part for part in parts if part)
@@ -144,6 +147,7 @@ def _logical_lines(text: str) -> Iterable[tuple[int, str]]:
 
 
 def _pin(line: str, number: int) -> Pin:
+    """Return the package of a logical line. Raise InvalidLock if the line has no exact version or no SHA-256."""
     match = _PIN.fullmatch(line)
     if match is None:
         raise InvalidLock(
@@ -209,33 +213,33 @@ def _left_out(line: str) -> LeftOut | None:
 
 
 def why_unfit(pins: Sequence[Pin], requirements: Iterable[str]) -> str | None:
-    """Return the reason why a lock does not fit the declared requirements, or None if it fits.
+    """Return the reason why a lock does not fit the requirements, as a clause, or None if it fits.
 
     Indirect dependencies are not checked: only a resolver can determine them.
     """
-    pinned = {pin.name: pin.version for pin in pins}
+    versions = {pin.name: pin.version for pin in pins}
     for text in requirements:
         requirement = Requirement(text)
         name = canonicalize_name(requirement.name)
         if requirement.marker is not None and not requirement.marker.evaluate():
             continue
-        if name not in pinned:
+        if name not in versions:
             return f"does not pin {name}, which the manifest declares"
-        if not requirement.specifier.contains(pinned[name], prereleases=True):
-            return f"pins {name} at {pinned[name]}, and the manifest declares '{text}'"
+        if not requirement.specifier.contains(versions[name], prereleases=True):
+            return f"pins {name} at {versions[name]}, and the manifest declares '{text}'"
     return None
 
 
 def clash(locks: Mapping[str, Sequence[Pin]]) -> tuple[str, str, str, str, str] | None:
-    """Return the first package with different versions in two locks, or None. `locks` maps an owner to the packages of
-    its lock.
+    """Return the first package that has different versions in two locks, or None. `locks` maps an owner to the packages
+    of its lock.
 
     The tuple is: package, first owner, its version, second owner, its version.
     """
-    there: dict[str, tuple[str, str]] = {}
+    first_owners: dict[str, tuple[str, str]] = {}
     for owner, pins in locks.items():
         for pin in pins:
-            other, version = there.setdefault(pin.name, (owner, pin.version))
+            other, version = first_owners.setdefault(pin.name, (owner, pin.version))
             if version != pin.version:
                 return pin.name, other, version, owner, pin.version
     return None

@@ -1,4 +1,4 @@
-"""The search in texts of skills: points of a word by its field, similar words, and excerpts around words."""
+"""Points of a word by the field of a skill in which it occurs, similar words, and excerpts around found words."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MOST_LETTERS = 32
 def pieces_of(word: str) -> list[str]:
     """Return the distinct trigrams of a word. `^` marks its start and `$` its end: `cat` gives `^ca`, `cat`, `at$`."""
     marked = f"^{word}$"
-    return list(dict.fromkeys(marked[at : at + 3] for at in range(len(marked) - 2)))
+    return list(dict.fromkeys(marked[start : start + 3] for start in range(len(marked) - 2)))
 
 
 def stored_pieces(word: str) -> list[str]:
@@ -46,6 +46,7 @@ def may_be_misspelt(word: str) -> bool:
 
 
 def mistakes_allowed(word: str) -> int:
+    """Return how many letters of a word may be wrong."""
     return 2 if len(word) >= LONG_WORD else 1
 
 
@@ -58,16 +59,23 @@ def distance(left: str, right: str, most: int) -> int:
     if abs(len(left) - len(right)) > most:
         return most + 1
     replaced = 2 if len(left) <= SHORT_WORD else 1
-    before: list[int] = []
+    row_before: list[int] = []
     row = list(range(len(right) + 1))
-    for at, letter in enumerate(left, 1):
-        before, above, row = row, before, [at]
-        for place, other in enumerate(right, 1):
-            cost = min(before[place] + 1, row[-1] + 1, before[place - 1] + replaced * (letter != other))
-            if at > 1 and place > 1 and letter == right[place - 2] and left[at - 2] == other:
-                cost = min(cost, above[place - 2] + 1)
+    for left_number, letter in enumerate(left, 1):
+        row_before, previous_row, row = row, row_before, [left_number]
+        for right_number, other in enumerate(right, 1):
+            cost = min(
+                row_before[right_number] + 1, row[-1] + 1, row_before[right_number - 1] + replaced * (letter != other)
+            )
+            if (
+                left_number > 1
+                and right_number > 1
+                and letter == right[right_number - 2]
+                and left[left_number - 2] == other
+            ):
+                cost = min(cost, previous_row[right_number - 2] + 1)
             row.append(cost)
-        if min(row) > most and (not before or min(before) > most):
+        if min(row) > most and (not row_before or min(row_before) > most):
             return most + 1
     return min(row[-1], most + 1)
 
@@ -95,6 +103,8 @@ _HYPHENATED = re.compile(r"[^\W\d_]{2,12}(?:-[^\W\d_]{2,12})+")
 
 
 class Fields(NamedTuple):
+    """The searched words of a skill: points of stems, known spellings, and stems without points."""
+
     impacts: dict[str, int]
     """Points from 1 to MOST_IMPACT for each stem in name, description and tags."""
     spellings: dict[str, str]
@@ -105,27 +115,30 @@ class Fields(NamedTuple):
 
 def search_fields(name: str, description: str, tags: Sequence[str]) -> Fields:
     """Return the searched words of a skill's name, description and tags. The text of SKILL.md is not included."""
-    above, _, last = name.rpartition(".")
-    in_name = _with_joined(last.replace("_", "-"))
+    namespace, _, last_segment = name.rpartition(".")
+    in_name = _with_joined(last_segment.replace("_", "-"))
     described = _with_joined(description)
     significant = [word for word in described if word not in FILLERS]
     described_words = significant[:MOST_DESCRIPTION_WORDS]
     further = [*(word for word in described if word in FILLERS), *significant[MOST_DESCRIPTION_WORDS:]]
     in_tags = _with_joined("\n".join(tags))[:MOST_TAG_WORDS]
-    points = IN_NAME[min(len(spelt_words(last.replace("_", "-"))), len(IN_NAME)) - 1]
-    impacts: Counter[str] = Counter(dict.fromkeys(_stems(spelt_words(above)), IN_NAMESPACE))
+    points = IN_NAME[min(len(spelt_words(last_segment.replace("_", "-"))), len(IN_NAME)) - 1]
+    impacts: Counter[str] = Counter(dict.fromkeys(_stems(spelt_words(namespace)), IN_NAMESPACE))
     # `|` keeps the larger count: a word of both namespace and name gets the points of the name.
     impacts |= Counter(dict.fromkeys(_stems(in_name), points))
     impacts += Counter({stem: _described(place) for place, stem in reversed([*enumerate(_stems(described_words))])})
     impacts += Counter(dict.fromkeys(_stems(in_tags), IN_TAGS))
-    spelt = (*spelt_words(above), *in_name, *described_words, *in_tags)
+    spelt = (*spelt_words(namespace), *in_name, *described_words, *in_tags)
     # Stems are stored as spellings too: a misspelt `brainstorm` is not similar enough to `brainstorming`.
-    spellings = {each: stem_of(word) for word in spelt for each in (word, stem_of(word)) if is_known_spelling(each)}
+    spellings = {
+        spelling: stem_of(word) for word in spelt for spelling in (word, stem_of(word)) if is_known_spelling(spelling)
+    }
     return Fields(dict(impacts), spellings, [stem for stem in _stems(further) if stem not in impacts])
 
 
-def _described(place: int) -> int:
-    return EARLY if place < EARLY_WORDS else IN_DESCRIPTION
+def _described(position: int) -> int:
+    """Return the points of a word of the description. `position` counts words from its start."""
+    return EARLY if position < EARLY_WORDS else IN_DESCRIPTION
 
 
 def _stems(words: Iterable[str]) -> list[str]:
@@ -134,8 +147,10 @@ def _stems(words: Iterable[str]) -> list[str]:
 
 def _with_joined(text: str) -> list[str]:
     """Return the words of a text. Hyphenated words are added as one word too, so that `frontend` finds `front-end`."""
-    joined = (word for each in _HYPHENATED.findall(text) for word in spelt_words(each.replace("-", "")))
-    return list(dict.fromkeys((*spelt_words(text), *joined)))
+    joined_words = (
+        word for hyphenated in _HYPHENATED.findall(text) for word in spelt_words(hyphenated.replace("-", ""))
+    )
+    return list(dict.fromkeys((*spelt_words(text), *joined_words)))
 
 
 # Snippets: a short excerpt of a text around the searched words. The excerpt is plain text, with « and » around each
@@ -165,17 +180,17 @@ def snippet_of(texts: Iterable[str], terms: Sequence[Term]) -> str:
 
     If no term matches, return the beginning of the first text.
     """
-    best, most, beginning = "", 0, None
+    best_excerpt, most_terms, first_text = "", 0, None
     for text in texts:
-        shown = _printable(text)
-        beginning = shown if beginning is None else beginning
-        matches = list(islice(_matching(shown, terms), MOST_LOOKED_AT))
+        printable_text = _printable(text)
+        first_text = printable_text if first_text is None else first_text
+        matches = list(islice(_matching(printable_text, terms), MOST_LOOKED_AT))
         start, count = _best_place(matches, terms)
-        if count > most:
-            best, most = _marked(shown, matches, start), count
-        if most == len(terms):
+        if count > most_terms:
+            best_excerpt, most_terms = _marked(printable_text, matches, start), count
+        if most_terms == len(terms):
             break
-    return best or _cut(beginning or "", 0, LENGTH)
+    return best_excerpt or _cut(first_text or "", 0, LENGTH)
 
 
 def _matching(text: str, terms: Sequence[Term]) -> Iterator[Found]:
@@ -190,25 +205,26 @@ def _printable(text: str) -> str:
 
 
 def _best_place(matches: Sequence[Found], terms: Sequence[Term]) -> tuple[int, int]:
-    """Return the start of the excerpt with the most terms, and the number of these terms."""
+    """Return the start of the excerpt that contains the most terms, and the number of these terms."""
     best = (0, 0)
     for at, first in enumerate(matches):
-        near = [match.word for match in matches[at:] if match.end <= first.start + LENGTH - BEFORE]
-        count = sum(any(term.matches(word) for word in near) for term in terms)
+        near_words = [match.word for match in matches[at:] if match.end <= first.start + LENGTH - BEFORE]
+        count = sum(any(term.matches(word) for word in near_words) for term in terms)
         if count > best[1]:
             best = (first.start, count)
     return best
 
 
 def _marked(text: str, matches: Sequence[Found], start: int) -> str:
+    """Return the excerpt that begins near `start`, with marks around the matches."""
     low = 0 if start <= BEFORE else text.find(" ", start - BEFORE, start) + 1 or start
     high = low + LENGTH
-    parts, at = [], low
+    parts, position = [], low
     for match in matches:
         if low <= match.start and match.end <= high:
-            parts += [text[at : match.start], OPEN, text[match.start : match.end], CLOSE]
-            at = match.end
-    return ("… " if low else "") + "".join(parts) + _cut(text, at, high)
+            parts += [text[position : match.start], OPEN, text[match.start : match.end], CLOSE]
+            position = match.end
+    return ("… " if low else "") + "".join(parts) + _cut(text, position, high)
 
 
 def _cut(text: str, low: int, high: int) -> str:

@@ -87,7 +87,7 @@ class Version(msgspec.Struct, frozen=True):
 
 
 def core_key(major: int, minor: int, patch: int) -> bytes:
-    """Return the common start of the precedence keys of `major.minor.patch` and its pre-releases. It sorts before
+    """Return the bytes with which the keys of `major.minor.patch` and all its pre-releases begin. They sort before
     these keys.
     """
     return _number_key(major) + _number_key(minor) + _number_key(patch)
@@ -110,9 +110,10 @@ def _identifiers(text: str | None) -> tuple[str, ...]:
 
 
 def _hint(text: str) -> str:
+    """Return a hint with the similar valid version, for a text that is not a version."""
     hint = "A version is MAJOR.MINOR.PATCH with an optional pre-release, e.g. '1.0.0' or '1.2.0-beta.1'."
     numbers = re.findall(r"[0-9]+", text)[:3]
     if not re.fullmatch(r"[vV=\s]*[0-9]+(\.[0-9]+){0,2}\s*", text):
         return hint
-    corrected = ".".join(str(int(number)) for number in (*numbers, "0", "0")[:3])
-    return f"{hint} Perhaps {quoted(corrected)}?"
+    suggestion = ".".join(str(int(number)) for number in (*numbers, "0", "0")[:3])
+    return f"{hint} Perhaps {quoted(suggestion)}?"

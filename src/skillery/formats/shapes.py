@@ -14,7 +14,7 @@ MAX_WORD = 128
 
 
 class Shapes:
-    """Base class of readers. Collects problems and warnings.
+    """Base class of readers of foreign tables. Collects problems and warnings; `where` is the key path of a value.
 
     A method that finds a problem still returns a value of the right type. The caller checks `problems` before using any
     value.
@@ -38,6 +38,9 @@ class Shapes:
         return value
 
     def texts(self, table: Mapping[str, object], key: str, where: str, *, longest: int = MAX_WORD) -> tuple[str, ...]:
+        """Return the strings of the array at `key`, or () if there is none. Problem: an entry that is blank, not
+        printable or longer than `longest`.
+        """
         values = table.get(key, [])
         if not isinstance(values, list):
             self.problem(where, f"is {kind_of(values)}, expected an array of strings")
@@ -74,13 +77,13 @@ class Shapes:
                 return
             if key not in known:
                 path = join(where, key)
-                near = self.place_of(where, key) or did_you_mean(key, known)
-                self.warnings.append(f"unknown key {path}{near}: it is kept but has no effect")
-                if near:
-                    self.misspelt.append(Problem(f"unknown key {path}{near}", path))
+                suggestion = self.place_of(where, key) or did_you_mean(key, known)
+                self.warnings.append(f"unknown key {path}{suggestion}: it is kept but has no effect")
+                if suggestion:
+                    self.misspelt.append(Problem(f"unknown key {path}{suggestion}", path))
 
     def place_of(self, where: str, key: str) -> str:
-        """Return a text with the table to which an unknown key belongs, or ""."""
+        """Return a text that names the right table for an unknown key, or "" if there is none."""
         return ""
 
     def problem(self, where: str, message: str, toml: str | None = None) -> None:

@@ -53,12 +53,12 @@ class SkillMd(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, built: dict[str, Any], body: str, warnings: tuple[str, ...] = ()) -> SkillMd:
-        """Return a SKILL.md with the frontmatter that a Builder has built."""
+        """Return a SkillMd from the frontmatter that a Builder has built."""
         return cls(_texts(built), body, warnings, typed_value(built))
 
 
 class Plain(str):
-    """A scalar without quotes, which may be a number, a boolean or null."""
+    """A scalar without quotes, which YAML may read as a number, a boolean or null."""
 
     __slots__ = ()
 
@@ -82,10 +82,10 @@ def _texts(value: Any) -> Any:
 
 
 def typed_value(value: object, key: str = "") -> Any:
-    """Return a value of frontmatter, which belongs to a key, with the types of YAML 1.2 (core schema), for JSON.
+    """Return a value of the frontmatter key `key` with JSON types, by the core schema of YAML 1.2.
 
-    Stay text: quoted values; the values of `_TEXT_KEYS`; numbers that a number in JSON would change (`1.10`, `007`,
-    `+1`, `1e3`, `0x1f`, more than 15 digits, infinity). Dates have no type in this schema.
+    These values stay text: quoted values; the values of `_TEXT_KEYS`; numbers that a number in JSON would change
+    (`1.10`, `007`, `+1`, `1e3`, `0x1f`, more than 15 digits, infinity). Dates have no type in this schema.
     """
     if isinstance(value, dict):
         return {name: typed_value(inner, name) for name, inner in value.items()}
@@ -124,7 +124,7 @@ def parse_skill_md(text: str) -> SkillMd:
 
 
 def body_of(text: str) -> str:
-    """Return the body of a SKILL.md without parsing the frontmatter. Publishing has checked the frontmatter before."""
+    """Return the text after the frontmatter, without parsing the frontmatter. Publishing has checked it before."""
     lines, rest = head_of(text)
     end = _end_of_frontmatter(lines)
     return "".join([*lines[end + 1 :], rest]) if end else without_mark(text)
@@ -156,15 +156,14 @@ def without_mark(text: str) -> str:
 
 
 def head_of(text: str, most: int = HEAD_CHARACTERS) -> tuple[list[str], str]:
-    """Return the lines at the start of the text that may contain frontmatter, with their line ends, and the rest of the
-    text.
+    """Return the lines at the start that may contain frontmatter, with their line ends, and the remaining text.
 
     Only a line feed ends a line. The lines have about `most` characters together. The last one is cut if it continues
     for more than MAX_FRONTMATTER_BYTES beyond `most`.
     """
-    bare = without_mark(text)
-    end = bare.find("\n", most, most + MAX_FRONTMATTER_BYTES) + 1 or most
-    return io.StringIO(bare[:end], newline="\n").readlines(), bare[end:]
+    text_without_mark = without_mark(text)
+    end = text_without_mark.find("\n", most, most + MAX_FRONTMATTER_BYTES) + 1 or most
+    return io.StringIO(text_without_mark[:end], newline="\n").readlines(), text_without_mark[end:]
 
 
 def _end_of_frontmatter(lines: list[str]) -> int | None:
@@ -177,6 +176,7 @@ def _end_of_frontmatter(lines: list[str]) -> int | None:
 
 
 def _frontmatter(source: str) -> dict[str, object]:
+    """Return the values of the YAML text. Raise InvalidBundle, with the line in SKILL.md, if it is not valid."""
     try:
         return Builder(source).mapping()
     except yaml.MarkedYAMLError as error:
@@ -191,7 +191,7 @@ def _frontmatter(source: str) -> dict[str, object]:
 
 
 def _remedy(source: str, mark: yaml.Mark | None) -> str:
-    """Return the remedy for the usual mistakes at a line that is not YAML, or ""."""
+    """Return what to change at the line where the text is not YAML, if it is a usual mistake, else ""."""
     line = next(islice(io.StringIO(source), mark.line, None), "").rstrip("\n") if mark else ""
     if "\t" in line[: len(line) - len(line.lstrip())]:
         return "YAML has no tabs: indent the line with spaces"
@@ -204,7 +204,7 @@ def _remedy(source: str, mark: yaml.Mark | None) -> str:
 
 
 class Builder:
-    """Builds strings, lists and dicts from YAML events. Supports a minimal subset of YAML."""
+    """Builds strings, lists and dicts from the events of the YAML parser, and refuses all other features of YAML."""
 
     def __init__(self, source: str) -> None:
         self.events: Iterator[yaml.Event] = yaml.parse(source, Loader=yaml.BaseLoader)
@@ -213,6 +213,7 @@ class Builder:
         self._repeated = 0
 
     def mapping(self) -> dict[str, object]:
+        """Return the mapping that is the only document of the text, or {} if the text is empty."""
         next(self.events)  # the stream's start
         event = next(self.events)
         if isinstance(event, yaml.StreamEndEvent):
@@ -228,17 +229,18 @@ class Builder:
         return value
 
     def value(self, event: yaml.Event, depth: int) -> object:
+        """Return the value that begins with `event`. `depth` counts its nesting from 1."""
         if isinstance(event, yaml.AliasEvent):
             return self.repeated(event, depth)
-        before, anchor = self._built, getattr(event, "anchor", None)
+        values_before, anchor = self._built, getattr(event, "anchor", None)
         value = self.anchored(event, depth)
         self._built += 16 + (len(value) if isinstance(value, str) else 0)
         if anchor is not None:
-            self._anchors[anchor] = value, self._built - before
+            self._anchors[anchor] = value, self._built - values_before
         return value
 
     def repeated(self, alias: yaml.AliasEvent, depth: int) -> object:
-        """Return the value that an alias repeats."""
+        """Return the value that an alias repeats. Raise InvalidBundle if the copies become too many or too deep."""
         line = _line(alias)
         if alias.anchor not in self._anchors:
             _refuse(f"has the alias {quoted(f'*{alias.anchor}')} in its frontmatter, but no anchor of this name", line)
@@ -268,6 +270,7 @@ class Builder:
         return Plain(text) if event.style is None else text
 
     def items(self, depth: int) -> dict[str, object]:
+        """Return the mapping of the following events. Raise InvalidBundle if a key is not text or occurs twice."""
         items: dict[str, object] = {}
         while not isinstance(event := next(self.events), yaml.MappingEndEvent):
             key = self.value(event, depth + 1)
@@ -288,8 +291,8 @@ class Builder:
 
 def _height(value: object) -> int:
     """Return the number of levels below a value."""
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return max((1 + _height(child) for child in inner), default=0)
+    children = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return max((1 + _height(child) for child in children), default=0)
 
 
 def _line(event: yaml.Event) -> int | None:

@@ -29,15 +29,15 @@ _LONGEST_SHOWN = 200
 
 
 def manifest_toml(raw: Mapping[str, object]) -> bytes:
-    """Return the skill.toml of a manifest that `parse_manifest` accepts.
+    """Return the text of a skill.toml for a manifest that `parse_manifest` accepts.
 
     The digest of a bundle depends on these bytes, so every release must generate the same bytes. Values come before
     tables, and known keys before other keys. Apart from that, the order of the manifest is kept.
     """
     tables = [key for key, value in raw.items() if isinstance(value, Mapping)]
     values = [key for key in raw if key not in tables]
-    ordered = [*_ordered(values, _FIRST), *_ordered(tables, _FIRST_TABLES)]
-    return tomli_w.dumps({key: raw[key] for key in ordered}).encode()
+    ordered_keys = [*_ordered(values, _FIRST), *_ordered(tables, _FIRST_TABLES)]
+    return tomli_w.dumps({key: raw[key] for key in ordered_keys}).encode()
 
 
 def toml_manifest(data: bytes) -> dict[str, object]:
@@ -87,16 +87,16 @@ def _ordered(keys: list[str], first: tuple[str, ...]) -> list[str]:
 
 def _json_value(value: object) -> object:
     if isinstance(value, dict):
-        return {key: _json_value(each) for key, each in value.items()}
+        return {key: _json_value(member) for key, member in value.items()}
     if isinstance(value, list):
-        return [_json_value(each) for each in value]
+        return [_json_value(item) for item in value]
     if isinstance(value, datetime.datetime | datetime.date | datetime.time):
         return value.isoformat()
     return value
 
 
 def _remedy(text: str, number: int | None, reason: str) -> str:
-    """Return the remedy for the line at which the reading of a text failed: quotes, or a look at the line."""
+    """Return what to change at the line where the text is not TOML: add quotes, or look at the line."""
     line = text.split("\n", number)[number - 1].strip() if number else ""
     if not line or len(line) > _LONGEST_SHOWN:
         return ""
@@ -133,30 +133,31 @@ _TABLE = re.compile(rb"^[ \t]*\[", re.MULTILINE)
 def renamed_toml(data: bytes, name: str, version: str) -> tuple[bytes, dict[str, object]]:
     """Return a skill.toml with another name and version, and its manifest. `data` is a valid skill.toml.
 
-    A `namespace` that is not a prefix of the new name is removed. If a key that changes is not on a separate plain
-    line, the whole file is generated from the manifest, without comments.
+    A `namespace` that is not a prefix of the new name is removed. If the key of a change is not on its own plain line,
+    the whole file is generated from the manifest, without comments.
     """
-    before = toml_manifest(data)
-    wanted = _renamed(before, name, version)
-    if same_manifest(before, wanted):
-        return data, before
+    manifest = toml_manifest(data)
+    renamed = _renamed(manifest, name, version)
+    if same_manifest(manifest, renamed):
+        return data, manifest
     first_table = _TABLE.search(data)
     end = first_table.start() if first_table else len(data)
     head = _with_value(_with_value(data[:end], b"name", name), b"version", version)
-    if "namespace" not in wanted:
+    if "namespace" not in renamed:
         head = re.sub(
             rb"^[ \t]*namespace[ \t]*=[ \t]*" + _STRING + rb"[^\n]*\n", b"", head, count=1, flags=re.MULTILINE
         )
-    made = head + data[end:]
-    return (made if _says(made, wanted) else manifest_toml(wanted)), wanted
+    content = head + data[end:]
+    return (content if _says(content, renamed) else manifest_toml(renamed)), renamed
 
 
-def _renamed(before: Mapping[str, object], name: str, version: str) -> dict[str, object]:
-    wanted = {**before, "name": name, "version": version}
-    namespace = wanted.get("namespace")
+def _renamed(manifest: Mapping[str, object], name: str, version: str) -> dict[str, object]:
+    """Return the manifest with another name and version, without a `namespace` that does not fit the name."""
+    renamed = {**manifest, "name": name, "version": version}
+    namespace = renamed.get("namespace")
     if isinstance(namespace, str) and not is_within(name, namespace):
-        del wanted["namespace"]
-    return wanted
+        del renamed["namespace"]
+    return renamed
 
 
 def _with_value(head: bytes, key: bytes, value: str) -> bytes:
@@ -164,8 +165,9 @@ def _with_value(head: bytes, key: bytes, value: str) -> bytes:
     return line.sub(lambda match: match[1] + f'"{value}"'.encode(), head, count=1)
 
 
-def _says(data: bytes, wanted: Mapping[str, object]) -> bool:
+def _says(data: bytes, manifest: Mapping[str, object]) -> bool:
+    """Return whether the text is the skill.toml of exactly this manifest."""
     try:
-        return same_manifest(toml_manifest(data), wanted)
+        return same_manifest(toml_manifest(data), manifest)
     except InvalidManifest:
         return False

@@ -25,16 +25,20 @@ _SEGMENT = re.compile(r"[a-z0-9]+(?:[_-][a-z0-9]+)*")
 
 
 class SkillPath(NamedTuple):
-    """One interpretation of a URI: a skill, and the path inside its folder. An empty path means the folder itself."""
+    """One reading of a URI: the name of a skill, and the path inside its folder. An empty path
+    means the folder itself.
+    """
 
     name: str
     rest: tuple[str, ...]
 
 
 def agent_name(name: str) -> str:
-    """Return the name of a skill as an Agent Skill: its last segment, or the `index_name` of an invalid segment."""
-    last = name.rpartition(".")[2]
-    return last if is_agent_skill_name(last) else index_name(last)
+    """Return the name that the skill has as an Agent Skill: its last segment, or the `index_name` of an invalid
+    segment.
+    """
+    last_segment = name.rpartition(".")[2]
+    return last_segment if is_agent_skill_name(last_segment) else index_name(last_segment)
 
 
 def folder_of(name: str) -> tuple[str, ...]:
@@ -61,10 +65,10 @@ def segments_of(uri: str) -> tuple[str, ...] | None:
     if "?" in text or "#" in text:
         return None
     try:
-        segments = tuple(unquote(each, errors="strict") for each in text.split("/"))
+        segments = tuple(unquote(segment, errors="strict") for segment in text.split("/"))
     except UnicodeDecodeError:
         return None
-    if any(each in ("", ".", "..") or "/" in each or "\0" in each for each in segments):
+    if any(segment in ("", ".", "..") or "/" in segment or "\0" in segment for segment in segments):
         return None
     return segments
 
@@ -89,6 +93,6 @@ def skill_paths_of(segments: tuple[str, ...]) -> list[SkillPath]:
 
 
 def name_above(segments: tuple[str, ...]) -> str | None:
-    """Return the dotted name for a folder that can contain skills, or None if no skill can be in the folder."""
+    """Return the dotted name that the skills in a folder begin with, or None if no skill can be in the folder."""
     names = segments[: segments.index(RENAMED)] if RENAMED in segments else segments
-    return ".".join(names) if all(_SEGMENT.fullmatch(each) for each in names) else None
+    return ".".join(names) if all(_SEGMENT.fullmatch(name) for name in names) else None

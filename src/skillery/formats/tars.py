@@ -1,6 +1,6 @@
 """The entries of a tar archive, read header by header in linear time (POSIX.1-2001 pax, and GNU tar).
 
-Every entrance for tar archives reads them here. Python's `tarfile` takes quadratic time or an endless loop for some
+All code that reads tar archives uses this module. Python's `tarfile` takes quadratic time or an endless loop for some
 headers, depending on its release (CVE-2024-6232, CVE-2025-8194).
 """
 
@@ -23,7 +23,9 @@ _LONGEST_NUMBER = 20
 
 
 class DamagedTar(Exception):
-    """Raised with a clause that says what is wrong. `last` is the name of the last entry with a complete header."""
+    """Raised for an archive that is damaged. The message is a clause after the archive's name. `last` is the name of
+    the last entry with a complete header.
+    """
 
     def __init__(self, subject: str, last: str | None = None) -> None:
         super().__init__(subject)
@@ -48,27 +50,28 @@ def read_members(file: BinaryIO) -> Iterator[Member]:
     """Yield the entries one after another. Raise DamagedTar if the archive is damaged, is cut off, or has headers of
     more than MAX_HEADERS_BYTES for one entry.
     """
-    last: str | None = None
+    last_name: str | None = None
     try:
         for member in _members(file):
-            last = member.name
+            last_name = member.name
             yield member
     except DamagedTar as error:
-        error.last = error.last or last
+        error.last = error.last or last_name
         raise
 
 
 def _members(file: BinaryIO) -> Iterator[Member]:
-    end = file.seek(0, 2)
-    for_all: dict[bytes, bytes] = {}
-    at = 0
+    """Yield the entries, with the pax and GNU headers before each entry applied to it."""
+    file_size = file.seek(0, 2)
+    global_words: dict[bytes, bytes] = {}
+    position = 0
     while True:
-        words, headers = dict(for_all), 0
+        words, headers = dict(global_words), 0
         while True:
-            block = _read(file, at, BLOCK)
+            block = _read(file, position, BLOCK)
             if not block.strip(b"\0"):
                 return
-            kind, size, at = _checked(block), _number(block[124:136]), at + BLOCK
+            kind, size, position = _checked(block), _number(block[124:136]), position + BLOCK
             if kind not in (_GLOBAL, _EXTENDED, _LONG_NAME, _LONG_TARGET):
                 break
             if size > MAX_HEADER_BYTES:
@@ -76,24 +79,24 @@ def _members(file: BinaryIO) -> Iterator[Member]:
             headers += BLOCK + size
             if headers > MAX_HEADERS_BYTES:
                 raise DamagedTar(f"has headers of more than {MAX_HEADERS_BYTES} bytes for one entry")
-            content, at = _read(file, at, size), at + _padded(size)
+            content, position = _read(file, position, size), position + _padded(size)
             if kind == _GLOBAL:
-                for_all |= _words(content)
-                words = for_all | words
+                global_words |= _words(content)
+                words = global_words | words
             elif kind == _EXTENDED:
                 words |= _words(content)
             else:
                 words[b"path" if kind == _LONG_NAME else b"linkpath"] = content.split(b"\0", 1)[0]
-        member = _member(block, kind, words, at)
+        member = _member(block, kind, words, position)
         content_bytes = 0 if member.kind in _WITHOUT_CONTENT else member.size
-        if member.place + content_bytes > end:
+        if member.place + content_bytes > file_size:
             raise DamagedTar("is cut off", member.name)
         yield member
-        at += _padded(content_bytes)
+        position += _padded(content_bytes)
 
 
-def _read(file: BinaryIO, at: int, size: int) -> bytes:
-    file.seek(at)
+def _read(file: BinaryIO, position: int, size: int) -> bytes:
+    file.seek(position)
     content = file.read(size)
     if len(content) < size:
         raise DamagedTar("is cut off")
@@ -125,7 +128,7 @@ def _number(field: bytes) -> int:
 
 
 def _words(content: bytes) -> dict[bytes, bytes]:
-    """Return the words of an extended header that change how an entry is read. A record is `LENGTH WORD=VALUE\\n`."""
+    """Return the records of a pax header that change how an entry is read. A record is `LENGTH WORD=VALUE\\n`."""
     words: dict[bytes, bytes] = {}
     at = 0
     while at < len(content) and content[at]:
@@ -144,21 +147,24 @@ def _words(content: bytes) -> dict[bytes, bytes]:
     return words
 
 
-def _member(block: bytes, kind: bytes, words: dict[bytes, bytes], at: int) -> Member:
+def _member(block: bytes, kind: bytes, words: dict[bytes, bytes], content_start: int) -> Member:
+    """Return the entry of a header block. `words` are the values of pax and GNU headers, which replace those of the
+    block.
+    """
     name, target = (block[start : start + 100].split(b"\0", 1)[0] for start in (0, 157))
     if block[257:263] == b"ustar\0" and (prefix := block[345:500].split(b"\0", 1)[0]):
         name = prefix + b"/" + name
     name, target = words.get(b"path", name), words.get(b"linkpath", target)
     size = _number(block[124:136])
-    if (stated := words.get(b"size")) is not None:
-        if not stated.isdigit() or len(stated) > _LONGEST_NUMBER:
+    if (size_text := words.get(b"size")) is not None:
+        if not size_text.isdigit() or len(size_text) > _LONGEST_NUMBER:
             raise DamagedTar("is damaged: an extended header has a size that is not a number")
-        size = int(stated)
+        size = int(size_text)
     if kind in _FILES:
         kind = FOLDER if kind == b"\0" and name.endswith(b"/") else FILE
     if b"sparse" in words:
         kind = SPARSE
-    return Member(_text(name), kind, size, _number(block[100:108]), _text(target), at)
+    return Member(_text(name), kind, size, _number(block[100:108]), _text(target), content_start)
 
 
 def _text(name: bytes) -> str:

@@ -1,4 +1,4 @@
-"""Short texts of callers (sentences, ids, contents in base64), and random ids."""
+"""Short texts of callers (sentences, ids, contents in base64), random ids, and diffs of texts."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ NO_LINES = "the texts differ too much to compare their lines"
 
 
 class Part(NamedTuple):
-    """The lines or words `old[a:b]` and `new[c:d]`, which are equal or not."""
+    """The lines or words `old[a:b]` and `new[c:d]`. They are equal, or `new` has others in place of those in `old`."""
 
     kind: Literal["equal", "replace"]
     a: int
@@ -137,48 +137,50 @@ def text_of(content: bytes) -> str | None:
 
 
 def unified_diff(old: str, new: str) -> str | None:
-    """Return the hunks of a unified diff, without file names; None if more than MOST_LINES lines would be compared.
+    """Return the hunks of a unified diff without file names, or None if more than MOST_LINES lines would be compared.
 
-    Each line ends with a newline, and a diff over MOST_DIFF ends with CUT.
+    Each line ends with a newline. A diff of more than MOST_DIFF characters is cut and ends with CUT.
     """
-    before, after = old.splitlines(), new.splitlines()
-    start, end = _common(before, after, 0, len(before), 0, len(after))
-    if max(len(before), len(after)) - start - end > MOST_LINES:
+    old_lines, new_lines = old.splitlines(), new.splitlines()
+    start, end = _common(old_lines, new_lines, 0, len(old_lines), 0, len(new_lines))
+    if max(len(old_lines), len(new_lines)) - start - end > MOST_LINES:
         return None
     lines: list[str] = []
-    for group in _groups(parts_of(before, after)):
-        (_, a, _, c, _), (_, _, b, _, d) = group[0], group[-1]
-        lines.append(f"@@ -{a + 1},{b - a} +{c + 1},{d - c} @@")
+    for group in _groups(parts_of(old_lines, new_lines)):
+        (_, old_start, _, new_start, _), (_, _, old_end, _, new_end) = group[0], group[-1]
+        lines.append(f"@@ -{old_start + 1},{old_end - old_start} +{new_start + 1},{new_end - new_start} @@")
         for part in group:
             if part.kind == "equal":
-                lines += [f" {line}" for line in before[part.a : part.b]]
+                lines += [f" {line}" for line in old_lines[part.a : part.b]]
             else:
-                lines += [f"-{line}" for line in before[part.a : part.b]]
-                lines += [f"+{line}" for line in after[part.c : part.d]]
+                lines += [f"-{line}" for line in old_lines[part.a : part.b]]
+                lines += [f"+{line}" for line in new_lines[part.c : part.d]]
     text = "".join(f"{line}\n" for line in lines)
     return text if len(text) <= MOST_DIFF else f"{text[:MOST_DIFF]}\n{CUT}\n"
 
 
 def parts_of(old: Sequence[str], new: Sequence[str]) -> list[Part]:
-    """Return the equal and the different parts of two lists of lines or words, in order."""
+    """Return the equal and the different parts of two lists of lines or words, in order. Adjacent equal parts are one
+    part.
+    """
     parts: list[Part] = []
     a = c = 0
-    for start, place, count in sorted(_runs(old, new)):
-        if (a, c) != (start, place):
-            parts.append(Part("replace", a, start, c, place))
+    for old_start, new_start, count in sorted(_runs(old, new)):
+        if (a, c) != (old_start, new_start):
+            parts.append(Part("replace", a, old_start, c, new_start))
         former = parts.pop() if parts and parts[-1].kind == "equal" else None
-        a, c = start + count, place + count
-        parts.append(Part("equal", former.a if former else start, a, former.c if former else place, c))
+        a, c = old_start + count, new_start + count
+        parts.append(Part("equal", former.a if former else old_start, a, former.c if former else new_start, c))
     if a < len(old) or c < len(new):
         parts.append(Part("replace", a, len(old), c, len(new)))
     return parts
 
 
 def _runs(old: Sequence[str], new: Sequence[str]) -> Iterator[tuple[int, int, int]]:
-    """Yield the equal parts: where they begin in both lists, and their length."""
-    waiting = [(0, len(old), 0, len(new), MOST_DEPTH)]
-    while waiting:
-        a, b, c, d, depth = waiting.pop()
+    """Yield (start in `old`, start in `new`, length) of each equal part, in any order."""
+    pending = [(0, len(old), 0, len(new), MOST_DEPTH)]
+    while pending:
+        a, b, c, d, depth = pending.pop()
         start, end = _common(old, new, a, b, c, d)
         if start:
             yield a, c, start
@@ -189,48 +191,55 @@ def _runs(old: Sequence[str], new: Sequence[str]) -> Iterator[tuple[int, int, in
         i = j = 0
         for p, q in [*anchors, (b - a, d - c)] if anchors else []:
             if p > i and q > j:
-                waiting.append((a + i, a + p, c + j, c + q, depth - 1))
+                pending.append((a + i, a + p, c + j, c + q, depth - 1))
             i, j = p + 1, q + 1
         yield from ((a + p, c + q, 1) for p, q in anchors)
 
 
 def _anchors(old: Sequence[str], new: Sequence[str]) -> list[tuple[int, int]]:
-    """Return the places of items that occur equally often in both lists, in an order that grows in both."""
+    """Return pairs (position in `old`, position in `new`) of equal items. Both positions grow from pair to pair.
+
+    Only items that occur equally often in both lists are anchors.
+    """
     counts, places = Counter(old), defaultdict[str, list[int]](list)
-    for at, item in enumerate(new):
-        places[item].append(at)
-    waiting = {item: iter(positions) for item, positions in places.items() if len(positions) == counts[item]}
-    return _growing([(at, next(waiting[item])) for at, item in enumerate(old) if item in waiting])
+    for position, item in enumerate(new):
+        places[item].append(position)
+    positions_in_new = {item: iter(positions) for item, positions in places.items() if len(positions) == counts[item]}
+    return _growing(
+        [(position, next(positions_in_new[item])) for position, item in enumerate(old) if item in positions_in_new]
+    )
 
 
 def _growing(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the most pairs in which the second number grows as the first one does (patience sorting)."""
+    """Return the longest selection of the pairs in which the second number grows too (patience sorting). The first
+    number grows in `pairs`.
+    """
     ends: list[int] = []
     """The smallest second number with which a growing part of each length can end."""
-    last: list[int] = []
+    pair_at_end: list[int] = []
     former: list[int] = []
-    for number, (_, place) in enumerate(pairs):
-        length = bisect_left(ends, place)
-        former.append(last[length - 1] if length else -1)
-        ends[length : length + 1], last[length : length + 1] = [place], [number]
-    growing: list[tuple[int, int]] = []
-    at = last[-1] if last else -1
+    for number, (_, second) in enumerate(pairs):
+        length = bisect_left(ends, second)
+        former.append(pair_at_end[length - 1] if length else -1)
+        ends[length : length + 1], pair_at_end[length : length + 1] = [second], [number]
+    chain: list[tuple[int, int]] = []
+    at = pair_at_end[-1] if pair_at_end else -1
     while at >= 0:
-        growing.append(pairs[at])
+        chain.append(pairs[at])
         at = former[at]
-    return growing[::-1]
+    return chain[::-1]
 
 
 def _common(old: Sequence[str], new: Sequence[str], a: int, b: int, c: int, d: int) -> tuple[int, int]:
     """Return the numbers of equal items at the start and at the end of `old[a:b]` and `new[c:d]`."""
-    most = min(b - a, d - c)
-    start = next((at for at in range(most) if old[a + at] != new[c + at]), most)
-    most -= start
-    return start, next((at for at in range(most) if old[b - 1 - at] != new[d - 1 - at]), most)
+    shorter = min(b - a, d - c)
+    start = next((at for at in range(shorter) if old[a + at] != new[c + at]), shorter)
+    shorter -= start
+    return start, next((at for at in range(shorter) if old[b - 1 - at] != new[d - 1 - at]), shorter)
 
 
 def _groups(parts: list[Part]) -> Iterator[list[Part]]:
-    """Yield the parts of each hunk: changes with at most CONTEXT equal lines around them."""
+    """Yield the parts of each hunk: the changes, and at most CONTEXT equal lines before and after them."""
     group: list[Part] = []
     for number, part in enumerate(parts):
         kind, a, b, c, d = part

@@ -18,15 +18,16 @@ _ALMOST = re.compile(r"([1-9][0-9]{0,8})\s*([a-z]+)", re.IGNORECASE)
 
 
 def parse_duration(text: str, param: str) -> timedelta:
-    """Return the duration for a text such as `90d` (units `s`, `m`, `h`, `d`, `w`).
+    """Return the duration for a text such as `90d` (units `s`, `m`, `h`, `d`, `w`). `param` names the parameter in
+    errors.
 
     Raise InvalidParams if the text is not a duration or means more than ten years.
     """
     match = _SHORT.fullmatch(text)
     if match is None:
         almost = _ALMOST.fullmatch(text.strip())
-        near = f"{almost[1]}{almost[2][0].lower()}" if almost and almost[2][0].lower() in _UNITS else None
-        guess = f" (did you mean {quoted(near)}?)" if near else ""
+        suggestion = f"{almost[1]}{almost[2][0].lower()}" if almost and almost[2][0].lower() in _UNITS else None
+        guess = f" (did you mean {quoted(suggestion)}?)" if suggestion else ""
         raise InvalidParams(
             f"{quoted(text)} is not a duration{guess}",
             hint="Write a number and s, m, h, d or w, for example 90d or 12h.",
@@ -56,7 +57,7 @@ _LONGEST = timedelta(days=36_500)
 
 
 def parse_timestamp(text: str, param: str, now: datetime) -> datetime:
-    """Return the time that the text states, in UTC. Raise InvalidParams if the text is not a time.
+    """Return the stated time in UTC. Raise InvalidParams, which names `param`, if the text is not a time.
 
     The text is a date or time in ISO 8601 (`2026-11-22`, `2026-11-22T09:30:00Z`), or an age: `24h` means 24 hours
     before `now`. A time without a zone is in UTC.
@@ -76,7 +77,7 @@ def parse_timestamp(text: str, param: str, now: datetime) -> datetime:
 
 
 def parse_until(text: str, now: datetime) -> datetime | None:
-    """Return the end that the text states, or None for "" and `never`: no end. Raise InvalidParams for any other text.
+    """Return the stated end in UTC, or None for "" and `never`: no end. Raise InvalidParams for any other text.
 
     The text is a duration from now (`90d`; units `s`, `m`, `h`, `d`, `w`), a date in UTC, or a time with its zone as in
     RFC 3339. A date such as `2027-01-31` includes that whole day. The end must be in the future and at most 100 years
@@ -84,15 +85,18 @@ def parse_until(text: str, now: datetime) -> datetime | None:
     """
     if text in {"", "never"}:
         return None
-    until = _parsed(text, now)
-    if until is None:
+    end = _parsed(text, now)
+    if end is None:
         raise _refused(f"{quoted(text)} is not a time")
-    if not now < until <= now + _LONGEST:
-        raise _refused(f"{quoted(text)} is {'in the past' if until <= now else 'too far in the future'}")
-    return until
+    if not now < end <= now + _LONGEST:
+        raise _refused(f"{quoted(text)} is {'in the past' if end <= now else 'too far in the future'}")
+    return end
 
 
 def _parsed(text: str, now: datetime) -> datetime | None:
+    """Return the end in UTC that the text states, or None if it states none. A very long duration becomes too long, not
+    an error.
+    """
     duration = _DURATION.fullmatch(text)
     if duration:
         return now + min(timedelta(**{_UNITS[duration[2]]: int(duration[1])}), 2 * _LONGEST)

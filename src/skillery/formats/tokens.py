@@ -85,17 +85,18 @@ def parse_grants(texts: Iterable[str]) -> tuple[str, ...]:
 
 
 def _parse_grant(text: str) -> str:
+    """Return the grant unchanged. Raise InvalidParams if it is neither `*` nor a namespace with `.*`."""
     if text == "*":
         return text
     try:
         parse_namespace(text.removesuffix(".*") or ".")
     except InvalidName:
-        corrected = None
+        suggestion = None
     else:
-        corrected = f"{text.removesuffix('.*')}.*"
-    if corrected == text:
+        suggestion = f"{text.removesuffix('.*')}.*"
+    if suggestion == text:
         return text
-    guess = f" (did you mean {quoted(corrected)}?)" if corrected else ""
+    guess = f" (did you mean {quoted(suggestion)}?)" if suggestion else ""
     raise InvalidParams(
         f"{quoted(text)} is not a namespace grant{guess}",
         hint="Write a namespace and '.*' (sales.*) for every name that starts with 'sales.', or '*' for all names.",

@@ -28,6 +28,8 @@ MOST_KEYS = 64
 
 
 class _Token(NamedTuple):
+    """A token of TOML: its kind, its text, its line and its position in the text."""
+
     kind: str
     text: str
     line: int
@@ -37,7 +39,7 @@ class _Token(NamedTuple):
 def lines_of(text: str, paths: Collection[str]) -> dict[str, int]:
     """Return the line of each of `paths` (`inputs.a.type`, `tags[2]`) that a valid TOML text contains.
 
-    A text of more than MOST_CHARACTERS has no lines.
+    The result is {} for a text of more than MOST_CHARACTERS.
     """
     return _scanned(text, paths).lines
 
@@ -55,7 +57,9 @@ def _scanned(text: str, paths: Collection[str]) -> _Scanner:
 
 
 def line_of(lines: dict[str, int], path: str) -> int:
-    """Return the line of a path. If the text does not contain it, return the line of the table it belongs to, or 1."""
+    """Return the line of a path. If `lines` does not contain it, return the line of the nearest table that contains it,
+    or 1.
+    """
     while path:
         if path in lines:
             return lines[path]
@@ -69,7 +73,7 @@ def parent_of(path: str) -> str:
 
 
 def ancestors(paths: Collection[str]) -> set[str]:
-    """Return the paths and everything that contains them."""
+    """Return the paths, and the paths of all tables and arrays that contain them."""
     all_paths: set[str] = set()
     for path in paths:
         while path and path not in all_paths:
@@ -89,7 +93,7 @@ def _tokens(text: str) -> Iterator[_Token]:
 
 
 class _Scanner:
-    """One pass over the tokens of a valid text."""
+    """Reads the tokens of a valid TOML text once, and notes the lines and spans of the wanted paths."""
 
     def __init__(self, text: str, wanted: frozenset[str]) -> None:
         self._wanted = wanted
@@ -121,25 +125,29 @@ class _Scanner:
             self.lines.setdefault(path, line)
 
     def _header(self) -> str:
-        first = self._take()
-        is_array = self._next.text == "[" and self._next.at == first.at + 1
+        """Read a table header up to its closing bracket. Return the path of the table, with the index of an array of
+        tables.
+        """
+        bracket = self._take()
+        is_array = self._next.text == "[" and self._next.at == bracket.at + 1
         if is_array:
             self._take()
-        *parents, last = self._keys()
+        *parents, last_key = self._keys()
         path = ""
         for key in parents:
             path = self._item(join(path, key))
-        path = join(path, last)
-        self._note(path, first.line)
+        path = join(path, last_key)
+        self._note(path, bracket.line)
         if is_array:
             self._items[path] = self._items.get(path, -1) + 1
             self._take()
         path = self._item(path)
-        self._note(path, first.line)
+        self._note(path, bracket.line)
         self._take()
         return path
 
     def _item(self, path: str) -> str:
+        """Return the path of the last item if the path is an array of tables, else the path."""
         return f"{path}[{self._items[path]}]" if path in self._items else path
 
     def _keys(self) -> list[str]:
@@ -158,6 +166,7 @@ class _Scanner:
         self._value(path)
 
     def _value(self, path: str) -> None:
+        """Read the value of a path. Note the span of a string."""
         opening = self._take()
         if opening.text == "[":
             self._array(path)
@@ -170,6 +179,7 @@ class _Scanner:
                 self._take()
 
     def _array(self, path: str) -> None:
+        """Read an array up to its closing bracket, and note the line of each item."""
         number = 0
         while self._next.text != "]":
             if self._next.kind == "end" or self._next.text == ",":
@@ -238,7 +248,7 @@ _COMPILED = [(re.compile(pattern), toml) for pattern, toml in _FORMS]
 
 
 def with_toml(problems: Iterable[Problem], skill_toml: str | None) -> list[Problem]:
-    """Return the problems of a manifest, each with an example of correct TOML for its key, if there is one.
+    """Return the problems of a manifest. A problem of a known key gets an example of correct TOML.
 
     If `skill_toml` is given, the problems also get their line numbers, unless the text is too long to be searched.
     """

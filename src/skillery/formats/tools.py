@@ -55,7 +55,7 @@ class Tool(msgspec.Struct, frozen=True):
 
 
 def parse_definition(name: str, description: str, parameters: str, script: str) -> Tool:
-    """Return a tool that is defined by a call instead of tools.json, checked by the same rules. `parameters` is JSON
+    """Return a tool that a call of define_tool describes, checked by the rules of tools.json. `parameters` is JSON
     text.
 
     Raise InvalidParams, with a list of the broken rules, if the tool breaks a rule.
@@ -87,7 +87,7 @@ def inputs_of(parameters: Mapping[str, Parameter]) -> dict[str, Input]:
 
 
 class ToolReader(Shapes):
-    """Reads tools, and collects their problems and warnings."""
+    """Reads the tools of a bundle, and collects their problems and warnings. `paths` are the files of the bundle."""
 
     def __init__(self, paths: Set[str]) -> None:
         super().__init__()
@@ -96,9 +96,9 @@ class ToolReader(Shapes):
 
     def tool(self, where: str, table: dict[str, Any]) -> Tool | None:
         """Return the tool, or None if the tool breaks a rule."""
-        before = len(self.problems), len(self.warnings)
+        counts_before = len(self.problems), len(self.warnings)
         self.problems.extend(_value_problems(table, where))
-        if len(self.problems) > before[0]:
+        if len(self.problems) > counts_before[0]:
             return None
         tool = Tool(
             name=self.name(table, where),
@@ -108,12 +108,13 @@ class ToolReader(Shapes):
             declared=table.get("parameters", {}),
         )
         self.unknown_keys(where, table, _TOOL_KEYS)
-        if len(self.problems) == before[0]:
+        if len(self.problems) == counts_before[0]:
             return tool
-        del self.warnings[before[1] :]
+        del self.warnings[counts_before[1] :]
         return None
 
     def name(self, table: Mapping[str, object], where: str) -> str:
+        """Return the name of a tool, or "" if it has none. Names must be unique in the file."""
         name = self.text(table, "name", join(where, "name"), required=True)
         if name is None:
             return ""
@@ -137,17 +138,18 @@ class ToolReader(Shapes):
         return text
 
     def script(self, table: Mapping[str, object], where: str) -> str | None:
+        """Return the path of a tool's script, or None for a tool without code."""
         where = join(where, "script")
         value = self.text(table, "script", where)
         if value is None:
             return None
         path = plain_path(value)
-        wrong = path_problem(path)
-        if wrong:
-            self.problem(where, f"is {quoted(value)}: the path {wrong}")
+        problem = path_problem(path)
+        if problem:
+            self.problem(where, f"is {quoted(value)}: the path {problem}")
         elif path not in self.paths:
-            near = did_you_mean(path, self.paths) if len(self.problems) < MAX_SHOWN else ""
-            self.problem(where, f"is {quoted(value)}, which is not in the bundle{near}")
+            suggestion = did_you_mean(path, self.paths) if len(self.problems) < MAX_SHOWN else ""
+            self.problem(where, f"is {quoted(value)}, which is not in the bundle{suggestion}")
         elif ending_of(path) not in HANDLER_ENDINGS:
             endings = ", ".join(HANDLER_ENDINGS)
             self.problem(where, f"is {quoted(value)}, whose ending belongs to no supported language: {endings}")
@@ -159,9 +161,10 @@ class ToolReader(Shapes):
         if not isinstance(value, Mapping):
             self.problem(where, f"is {kind_of(value)}, expected an object of parameters by name")
             return {}
-        return {name: self.parameter(name, each, join(where, name)) for name, each in value.items()}
+        return {name: self.parameter(name, declaration, join(where, name)) for name, declaration in value.items()}
 
     def parameter(self, name: str, table: object, where: str) -> Parameter:
+        """Return one declared parameter. A declaration that is not an object becomes a string parameter."""
         if not isinstance(table, Mapping):
             self.problem(where, f'is {kind_of(table)}, expected an object such as {{"type": "string", …}}')
             return Parameter("string", "")
@@ -180,20 +183,21 @@ class ToolReader(Shapes):
         value = self.text(table, "type", where, required=True)
         if value is not None and value not in PARAMETER_TYPES:
             instead = " ('number' stands for integers too)" if value == "integer" else ""
-            known = ", ".join(PARAMETER_TYPES)
-            self.problem(where, f"is {quoted(value)}, allowed are: {known}{instead}")
+            types = ", ".join(PARAMETER_TYPES)
+            self.problem(where, f"is {quoted(value)}, allowed are: {types}{instead}")
         return value if value in PARAMETER_TYPES else "string"
 
     def enum(self, table: Mapping[str, object], type_: ParameterType, where: str) -> tuple[object, ...] | None:
+        """Return the allowed values of a parameter, or None if all values of its type are allowed."""
         if "enum" not in table:
             return None
         values = table["enum"]
         if not isinstance(values, list):
             self.problem(where, f"is {shown(values)}, expected an array of the allowed values")
             return None
-        odd = [value for value in values if not fits(type_, value)]
-        if odd:
-            self.warnings.append(f"{where} contains {kind_of(odd[0])}, which is never a value of type {type_}")
+        unfitting = [value for value in values if not fits(type_, value)]
+        if unfitting:
+            self.warnings.append(f"{where} contains {kind_of(unfitting[0])}, which is never a value of type {type_}")
         if not values:
             self.warnings.append(f"{where} is empty: no value is allowed")
         return tuple(values)
@@ -206,8 +210,8 @@ def ending_of(path: str) -> str:
 
 
 def _value_problems(table: dict[str, Any], where: str) -> Iterator[Problem]:
-    """Yield the problems that prevent the tool from being stored or sent. These are checked before the rules of
-    tools.
+    """Yield the problems of JSON values that prevent the tool from being stored or sent. They are checked before the
+    rules of tools.
     """
     problems = list(value_problems(table, where, nullable=True))
     subject = where or "the tool"
@@ -289,8 +293,8 @@ def read_tools(data: bytes, paths: Set[str]) -> ToolsFile:
         reader = ToolReader(paths)
         reader.problem(FILE, "is an object; it must be an array, even of one tool")
         return msgspec.structs.replace(_tools_file(reader, [(FILE, value)]), tools=())
-    form = "an array with values other than objects" if isinstance(value, list) else kind_of(value)
-    return _no_tools(f"is {form}, not an array of tools", 1)
+    description = "an array with values other than objects" if isinstance(value, list) else kind_of(value)
+    return _no_tools(f"is {description}, not an array of tools", 1)
 
 
 def _no_tools(why: str, line: int | None) -> ToolsFile:
@@ -298,6 +302,7 @@ def _no_tools(why: str, line: int | None) -> ToolsFile:
 
 
 def _tools_file(reader: ToolReader, values: list[tuple[str, dict[str, Any]]]) -> ToolsFile:
+    """Return the tools of the values, given as (key path, table), with the problems that the reader has found."""
     if len(values) > MAX_TOOLS:
         reader.problem(FILE, f"has {len(values)} tools, at most {MAX_TOOLS} are allowed")
     tools = [reader.tool(where, table) for where, table in values[:MAX_TOOLS]]
@@ -316,7 +321,8 @@ def refuse_broken(file: ToolsFile) -> None:
 
 
 def name_warnings(name: str, stated: object) -> Iterator[str]:
-    """Yield warnings about the name of a skill with tools: other runtimes may refuse it, or SKILL.md has another name.
+    """Yield warnings about the name of a skill that has tools: other runtimes may refuse it, or SKILL.md has another
+    name.
 
     `stated` is the `name` in the frontmatter of SKILL.md, or None.
     """

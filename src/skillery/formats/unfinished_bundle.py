@@ -61,13 +61,13 @@ def begin_bundle(
     omitted with a warning, and missing JavaScript modules are only warnings.
     """
     check_size(files, limits)
-    begun = UnfinishedBundle(manifest, skill_md, files, limits, skip_broken_tools)
-    begun.begin()
-    return begun
+    bundle = UnfinishedBundle(manifest, skill_md, files, limits, skip_broken_tools)
+    bundle.begin()
+    return bundle
 
 
 class UnfinishedBundle:
-    """A bundle before its Python files are compiled, with the problems of its other parts."""
+    """The parts of a bundle whose Python files are not compiled yet, and the problems found until now."""
 
     def __init__(
         self,
@@ -88,18 +88,19 @@ class UnfinishedBundle:
         self.hints: dict[type[InvalidParams], str | None] = {}
 
     def begin(self) -> None:
+        """Read and check all parts, and collect their problems."""
         self.offered = offered = self.tools()
         # A broken rule is reported by itself; its effect on the skill's kind is not reported as well.
         has_tools = offered.has_scripts or bool(offered.problems and not self.skip_broken_tools)
-        known = len(self.problems)
+        earlier_count = len(self.problems)
         self.manifest = manifest = self.attempt(lambda: parse_manifest(self.raw, has_tools=has_tools))
-        self.problems[known:] = with_toml(self.problems[known:], self.toml_text)
+        self.problems[earlier_count:] = with_toml(self.problems[earlier_count:], self.toml_text)
         # What depends on a faulty manifest is checked as far as possible, so that all problems come in one answer.
         readable = manifest or parse_partly(self.raw, has_tools=has_tools)
         self.checked_md = self.parsed_md or self.attempt(lambda: parse_skill_md(self.text))
         self.check_paths()
         self.javascript_warnings = self.check_javascript(manifest, offered.tools)
-        self.generated = [self.skill_toml(manifest), self.skill_md(self.checked_md)]
+        self.generated = [self.skill_toml_file(manifest), self.skill_md_file(self.checked_md)]
         self.entrypoint = self.find_entrypoint(readable)
         self.examples = self.read_examples(readable)
 
@@ -156,30 +157,32 @@ class UnfinishedBundle:
 
     def check_paths(self) -> None:
         for file in self.files:
-            wrong = path_problem(file.path)
-            if wrong:
-                shown = printable(file.path)
-                self.problems.append(Problem(f"the path {quoted(file.path)} {wrong}", path=shown, file=shown))
+            problem = path_problem(file.path)
+            if problem:
+                path_text = printable(file.path)
+                self.problems.append(Problem(f"the path {quoted(file.path)} {problem}", path=path_text, file=path_text))
                 self.hints.setdefault(InvalidPath, PATH_HINT)
         if InvalidPath not in self.hints:
             missing = [path for path in (SKILL_TOML, SKILL_MD) if path not in self.by_path]
             self.attempt(lambda: check_paths([*missing, *(file.path for file in self.files)]))
 
-    def skill_toml(self, manifest: Manifest | None) -> BundleFile | None:
+    def skill_toml_file(self, manifest: Manifest | None) -> BundleFile | None:
         """Return the file skill.toml generated from the manifest, or None if skill.toml is given or the manifest is
         invalid.
         """
         file = self.by_path.get(SKILL_TOML)
         if file is None:
             return BundleFile(SKILL_TOML, manifest_toml(manifest.raw)) if manifest else None
-        stated = self.attempt(lambda: toml_manifest(file.content))
-        if stated is not None and manifest is not None:
-            place = difference(manifest.raw, stated)
-            if place is not None:
-                self.problem(SKILL_TOML, f"{SKILL_TOML} and the manifest differ in {quoted(place or 'everything')}")
+        stated_manifest = self.attempt(lambda: toml_manifest(file.content))
+        if stated_manifest is not None and manifest is not None:
+            differing_path = difference(manifest.raw, stated_manifest)
+            if differing_path is not None:
+                self.problem(
+                    SKILL_TOML, f"{SKILL_TOML} and the manifest differ in {quoted(differing_path or 'everything')}"
+                )
         return None
 
-    def skill_md(self, skill_md: SkillMd | None) -> BundleFile | None:
+    def skill_md_file(self, skill_md: SkillMd | None) -> BundleFile | None:
         """Return SKILL.md as a file, or None if SKILL.md is among the given files or is invalid."""
         file = self.by_path.get(SKILL_MD)
         if file is None:
@@ -188,16 +191,17 @@ class UnfinishedBundle:
         if self.parsed_md is not None:
             return None
         try:
-            stated = file.content.decode()
+            stated_text = file.content.decode()
         except UnicodeDecodeError as error:
             line = file.content.count(b"\n", 0, error.start) + 1
             self.problem(SKILL_MD, f"{SKILL_MD} is not UTF-8 text", line)
             return None
-        if _plain(stated) != _plain(self.text):
+        if _plain(stated_text) != _plain(self.text):
             self.problem(SKILL_MD, f"the file {SKILL_MD} and skill_md differ; leave one of them out")
         return None
 
     def find_entrypoint(self, manifest: Manifest | None) -> SourceFile | None:
+        """Return the file of the entrypoint if it must compile, else None. Problem: the bundle has no such file."""
         runtime = manifest.called if manifest else None
         if runtime is None:
             return None
@@ -207,11 +211,11 @@ class UnfinishedBundle:
             # A file in another language is not compiled: the problem is `language`.
             is_python = isinstance(table, Mapping) and table.get("language", "python") == "python"
             return SourceFile(file.path, file.content, runtime.export) if is_python else None
-        near = did_you_mean(runtime.entrypoint, (path for path in self.by_path if path.endswith(".py")))
-        missing = f"the entrypoint {quoted(runtime.entrypoint)} is not in the bundle{near}"
+        suggestion = did_you_mean(runtime.entrypoint, (path for path in self.by_path if path.endswith(".py")))
+        message = f"the entrypoint {quoted(runtime.entrypoint)} is not in the bundle{suggestion}"
         line = 1 if self.toml_text is None else None
-        place = with_toml([Problem(missing, "runtime.entrypoint", runtime.entrypoint, line)], self.toml_text)
-        self.problems += [msgspec.structs.replace(problem, toml=None) for problem in place]
+        problems = with_toml([Problem(message, "runtime.entrypoint", runtime.entrypoint, line)], self.toml_text)
+        self.problems += [msgspec.structs.replace(problem, toml=None) for problem in problems]
         self.hints.setdefault(InvalidBundle, _HINT)
         return None
 
@@ -222,15 +226,15 @@ class UnfinishedBundle:
             self.hints.setdefault(InvalidBundle, _HINT)
 
     def check_javascript(self, manifest: Manifest | None, tools: Sequence[Tool]) -> tuple[str, ...]:
-        """Return warnings about JavaScript dependencies. Missing modules are problems, or warnings with
-        `skip_broken_tools`.
+        """Return warnings about JavaScript dependencies. Missing modules are problems, or with `skip_broken_tools`
+        warnings.
         """
         handlers = {tool.script for tool in tools if tool.script and tool.script.endswith(package_json.JAVASCRIPT)}
         of_scripts = manifest is not None and manifest.called is None
-        run = handlers | (package_json.script_paths(self.by_path) if of_scripts else frozenset())
-        if not run or not any(path.endswith(package_json.FILE) for path in self.by_path):
+        runnable = handlers | (package_json.script_paths(self.by_path) if of_scripts else frozenset())
+        if not runnable or not any(path.endswith(package_json.FILE) for path in self.by_path):
             return ()
-        check = package_json.check_dependencies({path: file.content for path, file in self.by_path.items()}, run)
+        check = package_json.check_dependencies({path: file.content for path, file in self.by_path.items()}, runnable)
         if check.missing and not self.skip_broken_tools:
             self.problems.extend(check.missing)
             self.hints.setdefault(InvalidBundle, package_json.HINT)
@@ -244,8 +248,8 @@ class UnfinishedBundle:
         examples = read_examples(manifest, paths, self.toml_text, self.offered.tools)
         if self.offered.problems:
             # A tool that breaks a rule is not known: its examples are checked when the tool is correct.
-            kept = tuple(problem for problem in examples.problems if not (problem.path or "").endswith("].tool"))
-            return msgspec.structs.replace(examples, problems=kept)
+            problems = tuple(problem for problem in examples.problems if not (problem.path or "").endswith("].tool"))
+            return msgspec.structs.replace(examples, problems=problems)
         return examples
 
     def check_examples(self) -> None:
@@ -255,18 +259,20 @@ class UnfinishedBundle:
 
     @cached_property
     def other_python_files(self) -> list[BundleFile]:
-        """The other Python files that may be modules, and handlers of tools. Their faults are only warnings."""
+        """The Python files except the entrypoint, handlers of tools included. Their faults are only warnings."""
         entrypoint = self.entrypoint.path if self.entrypoint else ""
         folders = {"code", entrypoint.rpartition("/")[0]}
         handlers = {tool.script for tool in self.offered.tools}
-        wanted = (file for file in self.files if file.path.endswith(".py") and file.path != entrypoint)
-        return in_order(file for file in wanted if _is_in(file.path, folders) or file.path in handlers)
+        candidates = (file for file in self.files if file.path.endswith(".py") and file.path != entrypoint)
+        return in_order(file for file in candidates if _is_in(file.path, folders) or file.path in handlers)
 
     @property
     def other_sources(self) -> Iterator[SourceFile]:
         sizes = accumulate(file.size for file in self.other_python_files)
-        within = takewhile(lambda pair: pair[1] <= MAX_CHECKED_BYTES, zip(self.other_python_files, sizes, strict=True))
-        return (SourceFile(file.path, file.content) for file, _ in within)
+        files_in_limit = takewhile(
+            lambda pair: pair[1] <= MAX_CHECKED_BYTES, zip(self.other_python_files, sizes, strict=True)
+        )
+        return (SourceFile(file.path, file.content) for file, _ in files_in_limit)
 
     def source_warnings(self, source_problems: Mapping[str, Problem]) -> Iterator[str]:
         compiled = {source.path for source in self.sources}
@@ -278,6 +284,7 @@ class UnfinishedBundle:
                 yield source_problems[file.path].message
 
     def attempt(self, parse: Callable[[], _T]) -> _T | None:
+        """Return the result of `parse`. If it raises InvalidParams, note the problems and return None."""
         try:
             return parse()
         except InvalidParams as error:

@@ -30,7 +30,7 @@ Change = Literal["added", "removed", "changed", "mode"]
 
 
 class DiffSide(msgspec.Struct, frozen=True):
-    """One of the two versions. `digest` is empty for a folder that is not published."""
+    """One of the two compared versions. `digest` is empty for a folder that is not published."""
 
     name: str
     version: str
@@ -39,7 +39,9 @@ class DiffSide(msgspec.Struct, frozen=True):
 
 
 class ManifestChange(msgspec.Struct, frozen=True):
-    """A value of the manifest that differs. `old` and `new` are its JSON, cut if long; null if there is no value."""
+    """A value of the manifest that differs. `old` and `new` are its JSON text, cut if long; null if the version has no
+    such value.
+    """
 
     path: str
     old: str | None
@@ -79,7 +81,7 @@ class VersionsDiff(msgspec.Struct, frozen=True):
 
 
 class Compared(NamedTuple):
-    """The content of one of the two versions."""
+    """One of the two compared versions, with its content."""
 
     side: DiffSide
     manifest: Mapping[str, Any]
@@ -101,8 +103,8 @@ def compare_versions(old: Compared, new: Compared) -> VersionsDiff:
     paths = sorted(path for path in {*old.files, *new.files} if old.files.get(path) != new.files.get(path))
     differ = _Differ(old, new)
     instructions = differ.change(SKILL_MD) if SKILL_MD in paths else None
-    others = [path for path in paths if path != SKILL_MD]
-    left_out = max(0, len(changes) - MOST_CHANGES) + max(0, len(others) - MOST_FILES)
+    other_paths = [path for path in paths if path != SKILL_MD]
+    left_out = max(0, len(changes) - MOST_CHANGES) + max(0, len(other_paths) - MOST_FILES)
     return VersionsDiff(
         same=not paths,
         old=old.side,
@@ -112,7 +114,7 @@ def compare_versions(old: Compared, new: Compared) -> VersionsDiff:
         ),
         manifest=tuple(changes[:MOST_CHANGES]),
         instructions=instructions,
-        files=tuple(differ.change(path) for path in others[:MOST_FILES]),
+        files=tuple(differ.change(path) for path in other_paths[:MOST_FILES]),
         left_out=left_out,
     )
 
@@ -132,6 +134,7 @@ class _Differ:
         return FileChange(path, _kind(old, new), old, new, diff, note)
 
     def _diff(self, path: str, old: FileFacts | None, new: FileFacts | None) -> tuple[str, str]:
+        """Return the diff of a file and a note. The note says why there is no diff, else it is ""."""
         if old and new and old.sha256 == new.sha256:
             return "", ""
         if max(facts.size_bytes for facts in (old, new) if facts) > MOST_TEXT_BYTES:
@@ -139,11 +142,11 @@ class _Differ:
         if self._lined == MOST_LINED or not self._left:
             return "", "too many files differ to show this one by lines"
         self._lined += 1
-        before = text_of(self._old.read(path)) if old else ""
-        after = text_of(self._new.read(path)) if new else ""
-        if before is None or after is None:
+        old_text = text_of(self._old.read(path)) if old else ""
+        new_text = text_of(self._new.read(path)) if new else ""
+        if old_text is None or new_text is None:
             return "", "not UTF-8 text"
-        diff = unified_diff(before, after)
+        diff = unified_diff(old_text, new_text)
         if diff is None:
             return "", NO_LINES
         if len(diff) > self._left:
@@ -160,11 +163,13 @@ def _kind(old: FileFacts | None, new: FileFacts | None) -> Change:
 
 
 def listed_permissions(manifest: Mapping[str, Any]) -> Permissions:
-    """Return the permissions that a manifest lists. Values that no manifest may contain are left out."""
+    """Return the permissions that a manifest lists. Values that are not valid are left out."""
     table = manifest.get("permissions")
-    listed = table if isinstance(table, Mapping) else {}
+    permissions = table if isinstance(table, Mapping) else {}
     texts = {
-        key: [text for text in value if isinstance(text, str)] if isinstance(value := listed.get(key), list) else []
+        key: [text for text in value if isinstance(text, str)]
+        if isinstance(value := permissions.get(key), list)
+        else []
         for key in ("network", "secrets")
     }
     patterns = [parse_network_pattern(text) for text in texts["network"]]
@@ -175,16 +180,16 @@ def listed_permissions(manifest: Mapping[str, Any]) -> Permissions:
 
 
 def _changes(old: Mapping[str, Any], new: Mapping[str, Any], path: str = "") -> Iterator[ManifestChange]:
-    """Yield the values that differ, in the order of their keys. The permissions are compared separately."""
+    """Yield the differing values of two manifests, in the order of their keys. Permissions are left out."""
     for key in sorted({*old, *new}):
-        place = join(path, key)
-        if place == "permissions":
+        key_path = join(path, key)
+        if key_path == "permissions":
             continue
-        before, after = old.get(key), new.get(key)
-        if isinstance(before, Mapping) and isinstance(after, Mapping):
-            yield from _changes(before, after, place)
-        elif key not in old or key not in new or not same(before, after):
-            yield ManifestChange(place, _json(old, key), _json(new, key))
+        old_value, new_value = old.get(key), new.get(key)
+        if isinstance(old_value, Mapping) and isinstance(new_value, Mapping):
+            yield from _changes(old_value, new_value, key_path)
+        elif key not in old or key not in new or not same(old_value, new_value):
+            yield ManifestChange(key_path, _json(old, key), _json(new, key))
 
 
 def _json(table: Mapping[str, Any], key: str) -> str | None:
@@ -202,7 +207,9 @@ PARTS: tuple[Part, ...] = ("patch", "minor", "major")
 
 
 class Facts(NamedTuple):
-    """What callers use of a version: its manifest, its tools with their parameters, and the paths of its files."""
+    """The properties of a version that its callers use: its manifest, its tools with their parameters, and the paths of
+    its files.
+    """
 
     manifest: Mapping[str, Any]
     tools: Mapping[str, Mapping[str, Any]]
@@ -210,15 +217,15 @@ class Facts(NamedTuple):
 
 
 class Step(NamedTuple):
-    """The derived step, and its reasons."""
+    """A step of a version number (major, minor or patch), and the reasons for it."""
 
     part: Part
     reasons: tuple[str, ...]
 
 
 def derived_step(old: Facts, new: Facts) -> Step:
-    """Return the step from `old` to `new`: major if a caller must change or grant something, minor if there is
-    something new, else patch.
+    """Return the step that the changes from `old` to `new` need: major if a caller must change or grant something,
+    minor if there is something new, else patch.
     """
     for part, reasons in (("major", tuple(_breaking(old, new))), ("minor", tuple(_added(old, new)))):
         if reasons:
@@ -227,15 +234,16 @@ def derived_step(old: Facts, new: Facts) -> Step:
 
 
 def step_between(old: Version, new: Version) -> Part:
-    """Return the step that the numbers of two versions make."""
+    """Return the first part (major, minor or patch) in which two version numbers differ."""
     if new.major != old.major:
         return "major"
     return "minor" if new.minor != old.minor else "patch"
 
 
 def _breaking(old: Facts, new: Facts) -> Iterator[str]:
-    before, after = _inputs(old), _inputs(new)
-    yield from _parameters("input", before, after, _is_required)
+    """Yield the changes for which a caller must change or grant something, as sentences without a full stop."""
+    old_inputs, new_inputs = _inputs(old), _inputs(new)
+    yield from _parameters("input", old_inputs, new_inputs, _is_required)
     for name in old.tools:
         if name not in new.tools:
             yield f"the tool '{name}' is removed"
@@ -254,6 +262,9 @@ def _breaking(old: Facts, new: Facts) -> Iterator[str]:
 
 
 def _parameters(subject: str, before: Mapping[str, Any], after: Mapping[str, Any], is_required: Any) -> Iterator[str]:
+    """Yield the breaking changes of parameters: one is removed, has another type, or is new and required. `is_required`
+    takes a declaration.
+    """
     for name, parameter in before.items():
         if name not in after:
             yield f"the {subject} '{name}' is removed"
@@ -265,6 +276,7 @@ def _parameters(subject: str, before: Mapping[str, Any], after: Mapping[str, Any
 
 
 def _added(old: Facts, new: Facts) -> Iterator[str]:
+    """Yield the additions that no caller has to notice: new inputs, tools, files and parameters."""
     rows = (
         ("input", _inputs(old), _inputs(new)),
         ("tool", old.tools, new.tools),

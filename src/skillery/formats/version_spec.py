@@ -116,7 +116,7 @@ def parse_version_spec(text: str | None) -> VersionSpec:
 
 
 def parse_reference(text: str) -> tuple[str, VersionSpec]:
-    """Return name and version spec for `name` or `name@<version spec>`, as in `mount_skills`.
+    """Return name and version spec of a reference such as `name` or `name@<version spec>`.
 
     Raise InvalidName if the name is invalid, and InvalidVersionSpec if the version spec is invalid.
     """

@@ -41,14 +41,14 @@ def styles_emoji(text: str, position: int) -> bool:
     """Return whether the character at `position` is the selector U+FE0E or U+FE0F of the emoji or keycap before it."""
     if position == 0 or text[position] not in "\ufe0e\ufe0f":
         return False
-    before = text[position - 1]
-    return bool(_EMOJI.match(before)) or (before in "0123456789#*" and text[position + 1 : position + 2] == "\u20e3")
+    emoji = text[position - 1]
+    return bool(_EMOJI.match(emoji)) or (emoji in "0123456789#*" and text[position + 1 : position + 2] == "\u20e3")
 
 
 def quoted(text: str, limit: int = 80) -> str:
     """Return `text` in quotes, cut to `limit` characters. NUL, newlines and lone surrogates are escaped."""
-    shown = text if len(text) <= limit else text[: limit - 1] + "…"
-    return repr(shown)
+    cut_text = text if len(text) <= limit else text[: limit - 1] + "…"
+    return repr(cut_text)
 
 
 def printable(text: str, limit: int = 200) -> str:
@@ -61,8 +61,8 @@ def one_line(text: str, limit: int) -> str:
 
     A longer text is cut after a word, unless this would halve it.
     """
-    shown = _INVISIBLE.sub("", text[: 4 * limit])
-    text = " ".join("".join(letter if letter.isprintable() else " " for letter in shown).split())
+    visible = _INVISIBLE.sub("", text[: 4 * limit])
+    text = " ".join("".join(letter if letter.isprintable() else " " for letter in visible).split())
     if len(text) <= limit:
         return text
     words = text[:limit].rpartition(" ")[0].rstrip(",;:(")
@@ -70,25 +70,25 @@ def one_line(text: str, limit: int) -> str:
 
 
 def near_words(word: str, known: Iterable[str], most: int = 3, cutoff: float = 0.6) -> list[str]:
-    """Return up to `most` known words similar to `word`, most similar first. `cutoff` is the least similarity, from 0
-    to 1.
+    """Return at most `most` known words that are similar to `word`, most similar first. `cutoff` is the least
+    similarity, from 0 to 1.
 
     The time must not depend on the letters, because callers choose the words. difflib takes cubic time for repetitive
     words; this function takes a few milliseconds at most.
     """
     word = word[-LONGEST_COMPARED:]
-    places = _places(word)
+    positions = _places(word)
     scored = (
-        (_similarity(word, places, candidate[-LONGEST_COMPARED:], cutoff), candidate)
+        (_similarity(word, positions, candidate[-LONGEST_COMPARED:], cutoff), candidate)
         for candidate in _to_compare(word, known)
     )
-    best = heapq.nsmallest(most, ((-score, candidate) for score, candidate in scored if score >= cutoff))
-    return [candidate for _, candidate in best]
+    best_matches = heapq.nsmallest(most, ((-score, candidate) for score, candidate in scored if score >= cutoff))
+    return [candidate for _, candidate in best_matches]
 
 
 def _to_compare(word: str, known: Iterable[str]) -> list[str]:
-    """Return the candidates. If there are more than MOST_COMPARED, return those that share the most pairs of letters
-    with `word`.
+    """Return the known words to compare with `word`: all, or the MOST_COMPARED that share the most pairs of letters
+    with it.
     """
     candidates = list(dict.fromkeys(known))
     if len(candidates) <= MOST_COMPARED:
@@ -102,19 +102,20 @@ def _to_compare(word: str, known: Iterable[str]) -> list[str]:
 
 
 def _pairs(word: str) -> set[tuple[str, str]]:
+    """Return the pairs of adjacent letters of a word."""
     word = word[-LONGEST_COMPARED:]
     return set(itertools.pairwise(word))
 
 
 def _places(word: str) -> dict[str, int]:
     """Return a bit mask for each letter: bit N is set if the letter is at position N of `word`."""
-    places: dict[str, int] = {}
+    positions: dict[str, int] = {}
     for number, letter in enumerate(word):
-        places[letter] = places.get(letter, 0) | 1 << number
-    return places
+        positions[letter] = positions.get(letter, 0) | 1 << number
+    return positions
 
 
-def _similarity(word: str, places: Mapping[str, int], other: str, cutoff: float) -> float:
+def _similarity(word: str, positions: Mapping[str, int], other: str, cutoff: float) -> float:
     """Return the share of letters in the longest common subsequence of two words, from 0 to 1.
 
     Return 0 if the lengths already rule out `cutoff`. The time is one step for each letter of `other` (Hyyrö,
@@ -123,10 +124,10 @@ def _similarity(word: str, places: Mapping[str, int], other: str, cutoff: float)
     length = len(word) + len(other)
     if not length or 2 * min(len(word), len(other)) < cutoff * length:
         return 0.0
-    row = whole = (1 << len(word)) - 1
+    row = all_bits = (1 << len(word)) - 1
     for letter in other:
-        common = row & places.get(letter, 0)
-        row = (row + common | row - common) & whole
+        matching_bits = row & positions.get(letter, 0)
+        row = (row + matching_bits | row - matching_bits) & all_bits
     return 2 * (len(word) - row.bit_count()) / length
 
 
@@ -182,21 +183,21 @@ class Problem(msgspec.Struct, frozen=True):
 def raise_problems(kind: type[InvalidParams], problems: Sequence[Problem], *, hint: str | None) -> NoReturn:
     """Raise an error of type `kind` that lists the problems.
 
-    The message is that of the first problem. `data["problems"]` has the first MAX_SHOWN problems. `data["file"]` and
-    `data["line"]` are those of the first problem with a file.
+    The message is the message of the first problem. `data["problems"]` has the first MAX_SHOWN problems. `data["file"]`
+    and `data["line"]` come from the first problem that has a file.
     """
-    more = len(problems) - 1
-    message = f"{problems[0].message}{f' (and {more} more)' if more else ''}."
+    other_count = len(problems) - 1
+    message = f"{problems[0].message}{f' (and {other_count} more)' if other_count else ''}."
     located = next((problem for problem in problems if problem.file), None)
-    place = {"file": located.file, "line": located.line} if located else {}
-    shown = [problem.as_data() for problem in problems[:MAX_SHOWN]]
-    values = {name: value for name, value in place.items() if value is not None}
-    raise kind(message, hint=hint, problems=shown, **values)
+    location = {"file": located.file, "line": located.line} if located else {}
+    first_problems = [problem.as_data() for problem in problems[:MAX_SHOWN]]
+    values = {name: value for name, value in location.items() if value is not None}
+    raise kind(message, hint=hint, problems=first_problems, **values)
 
 
 def problems_of(error: InvalidParams) -> list[Problem]:
-    """Return the problems of an error, or the message as the only problem if the error has no list."""
-    listed = error.data.get("problems")
-    if not listed:
+    """Return the problems that an error lists. If it has no list, its message is the only problem."""
+    problem_list = error.data.get("problems")
+    if not problem_list:
         return [Problem(error.message.rstrip("."))]
-    return [msgspec.convert(each, Problem) for each in listed]
+    return [msgspec.convert(entry, Problem) for entry in problem_list]

@@ -27,7 +27,7 @@ SEARCH = 64
 
 
 def normalized(form: Literal["NFC", "NFKD"], text: str) -> str:
-    """Return the text in a normal form.
+    """Return the text in a normal form of Unicode.
 
     `unicodedata.normalize` sorts each sequence of combining characters in quadratic time and holds the interpreter
     lock: a sequence of 32,768 takes a second. Therefore a sequence longer than a piece is normalised in pieces, and its
@@ -44,12 +44,13 @@ def _pieces(text: str) -> Iterator[str]:
         end = min(start + PIECE, len(text))
         limit = min(end + SEARCH, len(text))
         # If the next character never combines with the previous one, a cut between the two does not change the result.
-        end = next((at for at in range(end, limit) if _stands_alone(text[at])), end)
+        end = next((position for position in range(end, limit) if _stands_alone(text[position])), end)
         yield text[start:end]
         start = end
 
 
 def _stands_alone(character: str) -> bool:
+    """Return whether a text can be cut before the character: normalisation joins it with no earlier character."""
     is_mark = unicodedata.category(character)[0] == "M"
     is_vowel_or_final_of_hangul = "\u1160" <= character <= "\u11ff"
     return not (is_mark or is_vowel_or_final_of_hangul)
@@ -75,7 +76,7 @@ _SAME = {"analysi": "analyz"}
 
 
 class _Stemmer(threading.local):
-    """Holds a separate stemmer for each thread, because a stemmer stores the current word in itself."""
+    """Has one stemmer for each thread, because a stemmer stores its current word."""
 
     def __init__(self) -> None:
         self.stem = snowballstemmer.stemmer("english").stemWord
@@ -140,6 +141,7 @@ class Term(msgspec.Struct, frozen=True):
         return word == self.word or (self.is_last and word.startswith(self.spelt))
 
     def beginnings(self) -> list[str]:
+        """Return the letters with which a matching word begins."""
         return [beginning_of(self.word), *([self.spelt] if self.is_last else [])]
 
 
@@ -152,7 +154,7 @@ def find_words(text: str, low: int = 0, high: int = sys.maxsize) -> Iterator[Fou
 
 
 def find_words_begun(text: str, beginnings: Iterable[str]) -> Iterator[Found]:
-    """Yield the words of a line that begin with one of `beginnings`, and some others: the caller checks each word.
+    """Yield at least the words of a line that begin with one of `beginnings`: the caller checks each word.
 
     Only parts of the line (between spaces) that contain a beginning, or a character that is not ASCII, are split into
     words. This is much faster than finding all words of the line.
@@ -175,7 +177,7 @@ def spelt_words(text: str) -> list[str]:
     text = normalized("NFC", text)
     # Each spelling is processed once; an ASCII text is ten times as fast.
     spelt = dict.fromkeys((_ASCII_WORD if text.isascii() else _WORD).findall(text))
-    return list(dict.fromkeys(word for each in spelt if (word := _plain(each))))
+    return list(dict.fromkeys(word for spelling in spelt if (word := _plain(spelling))))
 
 
 def words_of(text: str) -> list[str]:
@@ -184,7 +186,7 @@ def words_of(text: str) -> list[str]:
 
 
 class Query(NamedTuple):
-    """A query without the words that do not count."""
+    """The words of a query, without frequent words such as "the"."""
 
     terms: tuple[Term, ...]
     """The words that are searched for, each stem once. () if the query has no word."""
@@ -201,11 +203,11 @@ def parse_query(text: str) -> Query:
         raise InvalidParams("'query' contains a NUL character", hint="Write some words.", param="query")
     is_cut = len(text) > MAX_QUERY
     raw = [word for match in _WORD.finditer(normalized("NFC", text[:MAX_QUERY])) if (word := _plain(match[0]))]
-    last = raw[-1] if raw else ""
+    last_word = raw[-1] if raw else ""
     words = [word for word in dict.fromkeys(raw) if word not in FILLERS] or list(dict.fromkeys(raw))
     is_cut = is_cut or len(words) > MAX_QUERY_WORDS
     words = words[:MAX_QUERY_WORDS]
-    terms = {stem_of(word): Term(stem_of(word), word, word == last) for word in words}
+    terms = {stem_of(word): Term(stem_of(word), word, word == last_word) for word in words}
     warning = f"The query was cut after its first {len(words)} significant words. Fewer words find more."
     return Query(tuple(terms.values()), [warning] if is_cut else [])
 
@@ -213,7 +215,7 @@ def parse_query(text: str) -> Query:
 def beginning_of(stem: str) -> str:
     """Return the letters with which all words of this stem begin.
 
-    These can be fewer than the stem: `analyz` is also the stem of `analysis`.
+    The result may be shorter than the stem: `analyz` is also the stem of `analysis`.
     """
     return stem[: max(2, len(stem) - 2)]
 
@@ -227,6 +229,7 @@ def _plain(word: str) -> str:
 
 
 def _belongs(character: str) -> bool:
+    """Return whether a character is a part of a word: a letter, a digit or a mark."""
     return character.isalnum() or unicodedata.category(character)[0] == "M"
 
 
@@ -314,27 +317,27 @@ _TOOLS_OF = {"create_blob or POST /blobs": "create_blob", "POST /blobs": "create
 
 
 def words_of_shell(text: str) -> str:
-    """Return a hint with commands in the place of methods: list_skills becomes `skillery list`."""
+    """Return the hint with shell commands instead of method names: list_skills becomes `skillery list`."""
     return _PHRASES.sub(lambda match: f"`{COMMANDS[match[0]]}`", MOUNT.sub(r"--mount \1", text))
 
 
 def words_of_tools(text: str, tools: Collection[str]) -> str:
-    """Return a hint for a model with these tools. Sentences about methods that are no tools of the model are left out.
+    """Return the hint for a model that has only these tools. Sentences that name other methods are left out.
 
-    Return "" if no sentence is left.
+    Return "" if no sentence remains.
     """
     replaced = re.sub("|".join(_TOOLS_OF), lambda match: _TOOLS_OF[match[0]], text)
     return " ".join(part for part in _SENTENCE.split(replaced) if _methods_in(part) <= set(tools))
 
 
 def error_for_tools(error: dict[str, Any], tools: Collection[str]) -> dict[str, Any]:
-    """Return an error object with its hint in the words of a model with these tools, or without a hint."""
+    """Return the error object with its hint for a model that has only these tools, or without a hint."""
     data = error.get("data")
     if not isinstance(data, dict) or "hint" not in data:
         return error
-    others = {name: value for name, value in data.items() if name != "hint"}
+    data_without_hint = {name: value for name, value in data.items() if name != "hint"}
     hint = words_of_tools(str(data["hint"]), tools)
-    return {**error, "data": {**others, "hint": hint} if hint else others}
+    return {**error, "data": {**data_without_hint, "hint": hint} if hint else data_without_hint}
 
 
 def _methods_in(text: str) -> set[str]:

@@ -32,7 +32,7 @@ class ServedFile(NamedTuple):
     size_bytes: int
 
 
-class SkillMd(NamedTuple):
+class ServedSkillMd(NamedTuple):
     """The properties of the SKILL.md that is served for a skill, without its text."""
 
     name: str
@@ -48,7 +48,7 @@ class SkillFolder(NamedTuple):
     name: str
     version_id: int
     folder: tuple[str, ...]
-    skill_md: SkillMd
+    skill_md: ServedSkillMd
     files: tuple[ServedFile, ...]
     """The files, sorted by path, without files at paths of other skills. SKILL.md has the digest and size of the
     served text.
@@ -104,7 +104,7 @@ def open_folders(
     return folders
 
 
-def skill_md_of(name: str, content: bytes, description: str) -> SkillMd:
+def skill_md_of(name: str, content: bytes, description: str) -> ServedSkillMd:
     """Return the properties of the served SKILL.md. `content` is the stored SKILL.md, `description` that of the
     manifest.
     """
@@ -113,10 +113,10 @@ def skill_md_of(name: str, content: bytes, description: str) -> SkillMd:
 
 
 @lru_cache(_KEPT)
-def _shown(name: str, content: bytes, description: str) -> SkillMd:
+def _shown(name: str, content: bytes, description: str) -> ServedSkillMd:
     made = conforming(name, content, description)
     digest = hashlib.sha256(made.content).hexdigest()
-    return SkillMd(agent_name(name), made.description, made.frontmatter, digest, len(made.content))
+    return ServedSkillMd(agent_name(name), made.description, made.frontmatter, digest, len(made.content))
 
 
 def conforming(name: str, content: bytes, description: str) -> AgentSkill:
