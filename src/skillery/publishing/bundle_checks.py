@@ -1,4 +1,4 @@
-"""The gate of publishing with the registry: grants, stored versions, waivers and records of runs."""
+"""The gate of publishing together with the registry: grants, stored versions, waivers and records of runs."""
 
 from __future__ import annotations
 
@@ -73,6 +73,9 @@ class BundleChecks:
         files: Sequence[BundleFile],
         scan: ImportScan | None,
     ) -> tuple[Bundle, RegistryState]:
+        """Return the checked bundle with its lock, and the state of the registry for it. Raise the errors of
+        `Gate.bundle` and `Gate.locked`, and NotAllowed without a grant.
+        """
         bundle = await self._gate.bundle(identity.name, manifest, skill_md, files)
         # Check the grant first: a caller without a grant must not learn which versions exist.
         access.require_namespace(identity, "publish", bundle.manifest.name)
@@ -84,13 +87,14 @@ class BundleChecks:
         return bundle, await self._database.read(look)
 
     async def _kept(self, name: str, version: Version) -> tuple[str, bytes | None]:
-        look = partial(lock_of_version, storage=self._storage, name=name, version=version)
-        return await asyncio.to_thread(self._database.read_now, look)
+        """Return digest and lock of packages of a stored version."""
+        find = partial(lock_of_version, storage=self._storage, name=name, version=version)
+        return await asyncio.to_thread(self._database.read_now, find)
 
     async def check_needs(
         self, identity: Identity, dependencies: Sequence[str], requires_python: str, lock: bytes | None
     ) -> None:
-        """Check the packages of a version: raise the error that publishing the version would raise.
+        """Raise the error that publishing a version with these packages would raise.
 
         `lock` is the lock of packages in the bundle, or None. The results are cached, so that publishing the version is
         faster.
@@ -149,8 +153,8 @@ class BundleChecks:
         toml = next(file.content.decode("utf-8", "replace") for file in publication.files if file.path == "skill.toml")
         manifest = parse_manifest(publication.manifest, has_tools=row.kind == "action")
         paths = frozenset(file.path for file in publication.files)
-        listed = next((file.content for file in publication.files if file.path == TOOLS_JSON), None)
-        tools = read_tools(listed, paths).tools if listed is not None else ()
+        tools_json = next((file.content for file in publication.files if file.path == TOOLS_JSON), None)
+        tools = read_tools(tools_json, paths).tools if tools_json is not None else ()
         examples = read_examples(manifest, paths, toml, tools)
         checks = checks_of(row.checks_json)
         subject = Subject(manifest, row.digest, publication.files)
@@ -163,6 +167,7 @@ class BundleChecks:
     def stored_publication(
         self, connection: Connection, identity: Identity, name: str, version: Version
     ) -> Publication:
+        """Return a stored version as a Publication, with the contents of its files, for hooks."""
         row = resolve(connection, identity, name, Exact(version))
         return Publication(
             name=row.name,
@@ -182,9 +187,9 @@ def refuse(name: str, version: str, findings: Sequence[CheckFinding], examples: 
     refusing = [finding for finding in findings if finding.refuses]
     if not refusing:
         return
-    more = f" (and {len(refusing) - 1} more)" if len(refusing) > 1 else ""
+    more_text = f" (and {len(refusing) - 1} more)" if len(refusing) > 1 else ""
     raise Refused(
-        f"'{name}' {version} is refused: {refusing[0].message}{more}",
+        f"'{name}' {version} is refused: {refusing[0].message}{more_text}",
         hint=f"Fix the findings{AGAIN}",
         findings=findings[:MOST_FINDINGS],
         **({"examples": examples} if examples else {}),
@@ -220,8 +225,8 @@ def _exported(connection: Connection, storage: Storage, row: VersionRow) -> str:
     """Return the SHA-256 of the SKILL.md that an export of the version contains."""
     description: str = msgspec.json.decode(row.manifest_json)["description"]
     content = read_file(connection, storage, row, SKILL_MD)
-    made = agent_skill(content, name=index_name(row.name), description=description)
-    return hashlib.sha256(made.content).hexdigest()
+    exported = agent_skill(content, name=index_name(row.name), description=description)
+    return hashlib.sha256(exported.content).hexdigest()
 
 
 # Development versions: checked like published versions, but without examples, and served to their author from
@@ -286,6 +291,9 @@ class Developer:
 
 
 def _check_version(text: str) -> None:
+    """Raise InvalidVersion for a valid version that is not a development version. Other texts pass: the bundle's check
+    refuses them.
+    """
     try:
         version = Version.parse(text)
     except InvalidVersion:

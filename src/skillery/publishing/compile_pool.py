@@ -47,8 +47,8 @@ class Compilers(Protocol):
 
 
 class CompileLimits(WorkLimits, frozen=True):
-    """Limits for one source. `bundle_seconds` limits the processor time of all files of a bundle: the later files are
-    not checked.
+    """Limits for the compilation of one source. `bundle_seconds` limits the processor time for all files of a bundle:
+    the files after that are not checked.
     """
 
     cpu_seconds: float = 10
@@ -60,7 +60,7 @@ class CompileLimits(WorkLimits, frozen=True):
 
 
 class CompilePool:
-    """Compiles Python source in worker processes. A caller has only one of them at a time."""
+    """Compiles Python source in worker processes. A caller uses at most one worker at a time."""
 
     def __init__(self, limits: CompileLimits = CompileLimits()) -> None:  # noqa: B008 - frozen
         self._limits = limits
@@ -79,10 +79,10 @@ class CompilePool:
         The check ends at the first problem in a source with `export` (the entrypoint or a handler).
         """
         problems: dict[str, Problem] = {}
-        spent = 0.0
+        spent_seconds = 0.0
         for source in sources:
-            fault, seconds = await self._check(caller, source, spent)
-            spent += seconds
+            fault, seconds = await self._check(caller, source, spent_seconds)
+            spent_seconds += seconds
             if fault is None:
                 continue
             problems[source.path] = located(source.path, fault)
@@ -108,16 +108,16 @@ class CompilePool:
 
         Return None if a worker crashed or took too long. Raise Unavailable if no worker can be started.
         """
-        known = {sha256: self._imports[sha256] for sha256 in sources if sha256 in self._imports}
-        new = [sha256 for sha256 in sources if sha256 not in known]
+        cached = {sha256: self._imports[sha256] for sha256 in sources if sha256 in self._imports}
+        new = [sha256 for sha256 in sources if sha256 not in cached]
         if not new:
-            return known
+            return cached
         answer = await self._call(caller, imports_of_all, tuple(sources[sha256] for sha256 in new))
         if isinstance(answer, SourceFault):
             return None
         imports = dict(zip(new, answer, strict=True))
         self._keep(imports)
-        return known | imports
+        return cached | imports
 
     async def relative_imports(self, caller: str, sources: Sequence[bytes]) -> tuple[tuple[RelativeImport, ...], ...]:
         """Return the relative imports of each source, or () if a worker crashed or took too long.
@@ -140,11 +140,14 @@ class CompilePool:
         for sha256 in list(self._imports)[: max(0, len(self._imports) - KEPT_SOURCES)]:
             del self._imports[sha256]
 
-    async def _check(self, caller: str, source: SourceFile, spent: float) -> tuple[SourceFault | None, float]:
+    async def _check(self, caller: str, source: SourceFile, spent_seconds: float) -> tuple[SourceFault | None, float]:
+        """Return the fault of a source or None, and the processor seconds of its check. `spent_seconds` are those of
+        the earlier files.
+        """
         too_large = size_fault(source.content)
         if too_large:
             return too_large, 0
-        if spent > self._limits.bundle_seconds:
+        if spent_seconds > self._limits.bundle_seconds:
             return TOO_LONG_TOGETHER, 0
         try:
             return await self._workers.call(caller, find_fault, source.content, source.export)

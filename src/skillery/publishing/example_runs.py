@@ -34,13 +34,14 @@ def blob_args(example: Example, ids: Mapping[str, str]) -> dict[str, Any]:
 
 
 async def problem_of(example: Example, outcome: Outcome) -> str:
-    """Return why the run does not meet its expectation, "" if it does."""
+    """Return why the run does not have the expected result, or "" if it has."""
     if len(outcome.result or b"") > BIG_TEXT:
         return await JSON.run(_find_problem, example, outcome)
     return _find_problem(example, outcome)
 
 
 def _find_problem(example: Example, outcome: Outcome) -> str:
+    """Return why the outcome is not the expected one, or "". Blocking: large results take some time to compare."""
     failure = outcome.failure
     if example.expectation == "expect_error":
         return _failure_problem(str(example.expected), failure)
@@ -85,7 +86,7 @@ class Tested(NamedTuple):
 
 
 class Subject(NamedTuple):
-    """The skill to which the examples belong."""
+    """The skill whose examples run."""
 
     manifest: Manifest
     digest: str
@@ -100,8 +101,8 @@ class ExampleRuns:
     def __init__(
         self, runner: RecordedTrials, cache: LentFiles, seconds: float, timeout_ms: float | None = None
     ) -> None:
-        """Store the parts. `seconds` limits all examples of one version together, without the time in the queue, and
-        `timeout_ms` each of them.
+        """Store the parts. `seconds` limits all examples of one version together, without their time in the queue.
+        `timeout_ms` limits each run.
         """
         self._most_ms = seconds * 1000 if timeout_ms is None else timeout_ms
         self._runner = runner
@@ -141,27 +142,28 @@ class ExampleRuns:
         passed: dict[str, CheckedExample],
         waiting: set[str],
     ) -> Tested:
+        """Run the examples that are neither in `passed` nor in `waiting`, until the time is used up."""
         left_ms = self._seconds * 1000
-        checked: list[CheckedExample] = []
+        results: list[CheckedExample] = []
         findings: list[Finding] = []
         outcomes: list[Outcome | None] = [None] * len(examples.read)
         for number, (example, line) in enumerate(zip(examples.read, examples.lines, strict=True)):
             if example.name in passed or example.name in waiting:
-                checked.append(passed.get(example.name) or _waits(example))
+                results.append(passed.get(example.name) or _waits(example))
                 continue
             if left_ms < LEAST_MS:
-                checked.append(CheckedExample(example.name, "not_run"))
+                results.append(CheckedExample(example.name, "not_run"))
                 findings.append(_finding(example, line, f"was not run: {self._too_long()}"))
                 continue
-            result, wrong, outcome = await self._try(identity, subject, folder, example, min(left_ms, self._most_ms))
+            result, problem, outcome = await self._try(identity, subject, folder, example, min(left_ms, self._most_ms))
             left_ms -= outcome.duration_ms
             outcomes[number] = outcome
-            checked.append(result)
-            if wrong:
-                cut = f"; {self._too_long()}" if left_ms < LEAST_MS else ""
-                run = f" ({result.run_id})" if result.run_id else ""
-                findings.append(_finding(example, line, f"{wrong}{cut}{run}"))
-        return Tested(tuple(checked), tuple(findings), tuple(outcomes))
+            results.append(result)
+            if problem:
+                time_note = f"; {self._too_long()}" if left_ms < LEAST_MS else ""
+                run_note = f" ({result.run_id})" if result.run_id else ""
+                findings.append(_finding(example, line, f"{problem}{time_note}{run_note}"))
+        return Tested(tuple(results), tuple(findings), tuple(outcomes))
 
     async def _try(
         self, identity: Identity, subject: Subject, folder: Path, example: Example, left_ms: float
@@ -183,11 +185,11 @@ class ExampleRuns:
             tool=example.tool,
         )
         run_id, outcome = await self._runner.try_skill(identity, trial)
-        wrong = await problem_of(example, outcome)
-        if wrong and has_more and _WHY_LESS not in wrong:
-            wrong += f"; {_WHY_LESS}"
-        status: Any = "failed" if wrong else "passed"
-        return CheckedExample(example.name, status, run_id, round(outcome.duration_ms, 3)), wrong, outcome
+        problem = await problem_of(example, outcome)
+        if problem and has_more and _WHY_LESS not in problem:
+            problem += f"; {_WHY_LESS}"
+        status: Any = "failed" if problem else "passed"
+        return CheckedExample(example.name, status, run_id, round(outcome.duration_ms, 3)), problem, outcome
 
     def _too_long(self) -> str:
         setting = "the setting publishing.examples_seconds"

@@ -30,6 +30,8 @@ _NO_SKILL = "Name the folder of a skill, with skill.toml and SKILL.md; `skillery
 
 
 class SkillFolder(NamedTuple):
+    """The parts of a skill in a folder: manifest, SKILL.md and the other files."""
+
     manifest: dict[str, Any]
     skill_md: str
     files: list[BundleFile]
@@ -74,19 +76,19 @@ def read_plain_folder(folder: Path) -> tuple[SkillFolder, SkillMd, list[str]]:
     """
     skipped: list[str] = []
     files = list(_read_files(folder, skipped))
-    read = read_skill_md(next(file.content for file in files if file.path == SKILL_MD))
+    read_md = read_skill_md(next(file.content for file in files if file.path == SKILL_MD))
     repairs = Repairs()
-    repairs.listed.extend(read.repairs)
-    foreign = read_foreign_skill(read.skill_md, folder.resolve().name, frozenset(), repairs)
+    repairs.listed.extend(read_md.repairs)
+    foreign = read_foreign_skill(read_md.skill_md, folder.resolve().name, frozenset(), repairs)
     name, version = registry_name(foreign.stated), str(foreign.version or "1.0.0")
     manifest = {"name": name, "version": version, "description": foreign.description}
     notes = [f"{row.file or SKILL_MD}{f':{row.line}' if row.line else ''}: {row.message}" for row in repairs.all()]
     text = text_of(next(file.content for file in files if file.path == SKILL_MD))
-    return SkillFolder(manifest, text, files, skipped), read.skill_md, notes
+    return SkillFolder(manifest, text, files, skipped), read_md.skill_md, notes
 
 
 def params_of(skill: SkillFolder) -> dict[str, Any]:
-    """Return the params of create_skill, check_skill and develop_skill. A file that is not UTF-8 is in base64."""
+    """Return the params of create_skill, check_skill and develop_skill. A file that is not UTF-8 is sent in base64."""
     return {"manifest": skill.manifest, "skill_md": skill.skill_md, "files": [_param(file) for file in skill.files]}
 
 
@@ -114,8 +116,9 @@ def with_version(skill: SkillFolder, version: Version) -> SkillFolder:
 
 
 def _rewritten(content: bytes, version: str) -> bytes:
-    mark = content[: len(BOM_UTF8)] if content.startswith(BOM_UTF8) else b""
-    text = content[len(mark) :].decode("utf-8")
+    """Return the content of skill.toml with another version. Only the string of the key `version` changes."""
+    byte_order_mark = content[: len(BOM_UTF8)] if content.startswith(BOM_UTF8) else b""
+    text = content[len(byte_order_mark) :].decode("utf-8")
     span = span_of(text, "version")
     if span is None:
         raise InvalidManifest(
@@ -125,7 +128,7 @@ def _rewritten(content: bytes, version: str) -> bytes:
         )
     begin, end = span
     quote = text[begin] if text[begin : begin + 3] != text[begin] * 3 else text[begin] * 3
-    return mark + f"{text[:begin]}{quote}{version}{quote}{text[end:]}".encode()
+    return byte_order_mark + f"{text[:begin]}{quote}{version}{quote}{text[end:]}".encode()
 
 
 def _check_parts(folder: Path) -> None:
@@ -133,14 +136,17 @@ def _check_parts(folder: Path) -> None:
     if not folder.is_dir():
         raise InvalidBundle(f"'{folder}' is not a folder", hint="Name the folder that contains skill.toml.")
     names = {path.name for path in folder.iterdir()}
-    for needed in (SKILL_TOML, SKILL_MD):
-        if needed not in names:
-            other = next((name for name in sorted(names) if name.lower() == needed.lower()), None)
-            rename = f"Rename {other} to {needed}: capitals count." if other else _NO_SKILL
-            raise InvalidBundle(f"there is no {needed} in the folder '{folder.resolve()}'", hint=rename)
+    for file_name in (SKILL_TOML, SKILL_MD):
+        if file_name not in names:
+            other = next((name for name in sorted(names) if name.lower() == file_name.lower()), None)
+            rename = f"Rename {other} to {file_name}: capitals count." if other else _NO_SKILL
+            raise InvalidBundle(f"there is no {file_name} in the folder '{folder.resolve()}'", hint=rename)
 
 
 def _read_files(folder: Path, skipped: list[str]) -> Iterator[BundleFile]:
+    """Yield the files of a folder. Names of skipped folders are added to `skipped`. Raise BundleTooLarge or
+    InvalidBundle.
+    """
     total = 0
     for path in _walk(folder, skipped):
         name = path.relative_to(folder).as_posix()

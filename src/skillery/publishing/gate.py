@@ -67,7 +67,7 @@ class Fault(msgspec.Struct, frozen=True):
 
 
 class ScriptCheck:
-    """Checks handlers of tools, and the files in scripts/. A skill without such files costs nothing."""
+    """Checks handlers of tools and files in scripts/ in the sandbox. A skill without such files starts no run."""
 
     def __init__(self, runs: TrialRuns, cache: LentFiles, seconds: float) -> None:
         """`seconds` limits the check of one language. With 0, nothing is checked."""
@@ -83,15 +83,16 @@ class ScriptCheck:
         files = [PublishedFile(file.path, file.content, file.executable) for file in bundle.files]
         folder = await asyncio.to_thread(self._cache.lend, files)
         try:
-            checked = [await self._check(identity, bundle, folder, "javascript", javascript)] if javascript else []
-            checked += [await self._check(identity, bundle, folder, "python", shell)] if shell else []
+            results = [await self._check(identity, bundle, folder, "javascript", javascript)] if javascript else []
+            results += [await self._check(identity, bundle, folder, "python", shell)] if shell else []
         finally:
             await asyncio.to_thread(self._cache.take_back, folder)
-        return tuple(finding for findings in checked for finding in findings)
+        return tuple(finding for findings in results for finding in findings)
 
     async def _check(
         self, identity: Identity, bundle: Bundle, folder: Path, language: Language, paths: Sequence[str]
     ) -> list[Finding]:
+        """Return the findings of one run, which checks the files `paths` of one language."""
         handlers = {tool.script for tool in bundle.tools}
         trial = Trial(
             manifest=bundle.manifest,
@@ -114,6 +115,7 @@ class ScriptCheck:
 
 
 def _findings(bundle: Bundle, outcome: Outcome, paths: Sequence[str]) -> Iterator[Finding]:
+    """Yield the findings of a run of a script check."""
     failure = outcome.failure
     if failure is not None:
         is_of_server = failure.type in SERVER_FAILURES
@@ -213,18 +215,18 @@ class Gate:
         """
         lenient = isinstance(skill_md, SkillMd)
         begin = partial(begin_bundle, manifest, skill_md, files, self.limits, skip_broken_tools=lenient)
-        begun, bundle = await asyncio.to_thread(_begin, begin)
+        unfinished, bundle = await asyncio.to_thread(_begin, begin)
         if bundle is None:
-            problems = await self._compilers.check(caller, begun.sources)
-            bundle = await asyncio.to_thread(begun.finish, problems)
+            problems = await self._compilers.check(caller, unfinished.sources)
+            bundle = await asyncio.to_thread(unfinished.finish, problems)
         return msgspec.structs.replace(bundle, warnings=(*bundle.warnings, *self._limit_warnings(bundle)))
 
     async def locked(
         self, caller: str, bundle: Bundle, files: Sequence[BundleFile], scan: ImportScan | None, kept: Kept
     ) -> tuple[Bundle, ImportScan | None]:
-        """Return the bundle with its lock of packages, and the result about undeclared packages, if there is one.
+        """Return the bundle with its lock of packages, and the scan for undeclared packages, or None if there was none.
 
-        `files` are the files as given, and `scan` an earlier result. Raise the errors of `with_lock`.
+        `files` are the files of the caller, and `scan` an earlier result. Raise the errors of `with_lock`.
         """
 
         async def infer() -> ImportScan:
@@ -244,11 +246,11 @@ class Gate:
         *,
         trials: bool,
     ) -> tuple[CheckFinding, ...]:
-        """Return the findings of plugins, the findings about undeclared packages and, with `trials`, the findings of
-        the checks of imports and scripts.
+        """Return all findings about a bundle: of plugins, of undeclared packages and, with `trials`, of the runs that
+        check imports and scripts.
 
-        Findings that refuse the version come first. If there is one before the import check, no code is imported: only
-        the relative imports and the parameters of the entrypoint are checked.
+        Findings that refuse the version come first. If a plugin or an undeclared package already refuses the version,
+        no code is imported: only the relative imports and the parameters of the entrypoint are checked.
         """
         scan = scan or await self.undeclared.scan(identity.name, bundle.files)
         called = bundle.manifest.called
@@ -261,14 +263,14 @@ class Gate:
             scripts = await self.trials.scripts.findings(identity, bundle)
             proven = await judge((*await self.trials.imports.findings(identity, bundle), *scripts))
             # An import proves what the scan can only suspect: at the same place, its finding replaces that of the scan.
-            places = {(finding.file, finding.line) for finding in proven}
-            rest = (
+            proven_places = {(finding.file, finding.line) for finding in proven}
+            unproven = (
                 finding
-                for finding in judged
-                if finding.rule != UNDECLARED or (finding.file, finding.line) not in places
+                for finding in found
+                if finding.rule != UNDECLARED or (finding.file, finding.line) not in proven_places
             )
-            judged = (*proven, *rest)
-        return tuple(sorted(judged, key=lambda finding: not finding.refuses))
+            found = (*proven, *unproven)
+        return tuple(sorted(found, key=lambda finding: not finding.refuses))
 
     def _limit_warnings(self, bundle: Bundle) -> Iterator[str]:
         runtime = bundle.manifest.runtime
@@ -281,14 +283,16 @@ class Gate:
 
 
 def _begin(begin: Callable[[], UnfinishedBundle]) -> tuple[UnfinishedBundle, Bundle | None]:
-    """Return the unfinished bundle, and the finished one if it has nothing to compile: one switch of the thread
-    instead of two.
+    """Return the unfinished bundle, and the finished bundle if no file must be compiled, else None.
+
+    Both steps are in one call, to switch threads once and not twice.
     """
-    begun = begin()
-    return begun, None if begun.sources else begun.finish({})
+    unfinished = begin()
+    return unfinished, None if unfinished.sources else unfinished.finish({})
 
 
 def as_found(findings: Sequence[Finding]) -> tuple[CheckFinding, ...]:
+    """Return the findings without waivers."""
     return tuple(
         CheckFinding(finding.rule, finding.message, finding.severity, finding.file, finding.line)
         for finding in findings
@@ -339,9 +343,11 @@ class PublishingRules(NamedTuple):
     """The decision of the publisher for this version: True submits a draft for review, False makes a draft."""
 
     def status_for(self, identity: Identity, diff: PermissionsDiff, *, is_unproven: bool = False) -> str:
-        """Return the first status of a version. Examples of an unproven version run when a reviewer approves it."""
-        own = self.agents if identity.kind == "agent" else self.people
-        policies = [own]
+        """Return the first status of a version. `is_unproven` means that examples run only when a reviewer approves the
+        version.
+        """
+        status = self.agents if identity.kind == "agent" else self.people
+        policies = [status]
         if diff.is_increase:
             policies.append(self.increases if diff.against is not None else self.first_permissions)
         if not is_unproven and set(policies) == {"publish"}:

@@ -37,7 +37,7 @@ _LATER = "Do this in the function instead: a run imports the file each time"
 
 
 class Report(msgspec.Struct, frozen=True):
-    """The answer of `in_sandbox/import_report.py`. The code that it imported can change every field."""
+    """The answer of `in_sandbox/import_report.py`. It is untrusted: the imported code can change every field."""
 
     type: str = ""
     message: str = ""
@@ -53,7 +53,9 @@ class Report(msgspec.Struct, frozen=True):
 def findings_of(
     manifest: Manifest, runtime: Runtime, outcome: Outcome, seconds: float, paths: Sequence[str]
 ) -> tuple[Finding, ...]:
-    """Return the findings of an import that ended with `outcome` after at most `seconds`. `paths` are the files."""
+    """Return the findings of an import whose run ended with `outcome`. `seconds` was its time limit, and `paths` are
+    the files of the bundle.
+    """
     if outcome.failure is not None:
         return (_of_failure(manifest, runtime, outcome.failure, seconds),)
     try:
@@ -67,7 +69,7 @@ def findings_of(
 
 
 def signature_findings(manifest: Manifest, runtime: Runtime, signature: Signature | None) -> tuple[Finding, ...]:
-    """Return the finding about the parameters of an entrypoint that was not imported, if there is one."""
+    """Return the finding about the parameters of an entrypoint, read from its source, or ()."""
     if signature is None:
         return ()
     report = Report(
@@ -93,6 +95,7 @@ def _of_signature(manifest: Manifest, runtime: Runtime, report: Report) -> Findi
 
 
 def _of_failure(manifest: Manifest, runtime: Runtime, failure: Failure, seconds: float) -> Finding:
+    """Return the finding for a run that failed without a report, for example by its time limit."""
     text = printable(failure.message, 400)
     if failure.type in SERVER_FAILURES:
         return Finding(RULE, f"was not imported: {text}", "warning", runtime.entrypoint)
@@ -105,15 +108,16 @@ def _of_failure(manifest: Manifest, runtime: Runtime, failure: Failure, seconds:
 
 
 def _of_report(manifest: Manifest, runtime: Runtime, report: Report, paths: Sequence[str]) -> Finding:
+    """Return the finding for an import that raised an error."""
     text = f"cannot be imported: {printable(report.type, 100)}: {printable(report.message, 400)}".rstrip(": ")
     failure = Failure(report.type, report.message, "\n".join(report.chain))
     if report.variable:
-        how = "" if report.variable in manifest.permissions.secrets else " (permissions.secrets does not list it)"
-        text = f"needs the variable {quoted(report.variable)}{how} to be imported. {_LATER}"
+        note = "" if report.variable in manifest.permissions.secrets else " (permissions.secrets does not list it)"
+        text = f"needs the variable {quoted(report.variable)}{note} to be imported. {_LATER}"
         return _finding(runtime, report, "warning", text)
     if lacks_network(failure):
-        how = "" if manifest.permissions.network else " (permissions.network lists no host)"
-        return _finding(runtime, report, "warning", f"needs the network{how} to be imported. {_LATER}")
+        note = "" if manifest.permissions.network else " (permissions.network lists no host)"
+        return _finding(runtime, report, "warning", f"needs the network{note} to be imported. {_LATER}")
     if report.type == "ModuleNotFoundError" and report.module:
         return _of_missing(manifest, runtime, report, paths)
     if report.type == "SystemExit":
@@ -124,18 +128,19 @@ def _of_report(manifest: Manifest, runtime: Runtime, report: Report, paths: Sequ
 
 
 def _of_missing(manifest: Manifest, runtime: Runtime, report: Report, paths: Sequence[str]) -> Finding:
+    """Return the finding for a module that the run does not have, with the remedy."""
     module = report.module[:200]
-    own = f"skills.{manifest.name.replace('-', '_')}"
-    if module.startswith(f"{own}."):
+    own_package = f"skills.{manifest.name.replace('-', '_')}"
+    if module.startswith(f"{own_package}."):
         text = f"imports {quoted(module)}, which leads nowhere: the bundle has no such module"
         return _finding(runtime, report, "error", text)
     if module.split(".")[0] == "skills":
         text = f"imports {quoted(module)}: this works only in run_code that mounts both skills"
         return _finding(runtime, report, "warning", text)
-    if written := own_module(module, (runtime.entrypoint, paths)):
-        return _finding(runtime, report, "error", f"imports {quoted(module)}: {written}")
-    add = f"add {quoted(providers_of(module).packages[0])} to {DEPENDENCIES}, or the module to the skill"
-    return _finding(runtime, report, "error", f"imports {quoted(module)}, which runs do not have: {add}")
+    if correction := own_module(module, (runtime.entrypoint, paths)):
+        return _finding(runtime, report, "error", f"imports {quoted(module)}: {correction}")
+    remedy = f"add {quoted(providers_of(module).packages[0])} to {DEPENDENCIES}, or the module to the skill"
+    return _finding(runtime, report, "error", f"imports {quoted(module)}, which runs do not have: {remedy}")
 
 
 def _finding(runtime: Runtime, report: Report, severity: Severity, message: str) -> Finding:
@@ -185,13 +190,13 @@ class ImportCheck:
             await asyncio.to_thread(self._cache.take_back, folder)
         paths = [file.path for file in files]
         imported = findings_of(bundle.manifest, runtime, outcome, self._seconds, paths)
-        places = {(finding.file, finding.line) for finding in imported}
+        found_places = {(finding.file, finding.line) for finding in imported}
         signature = await self._signature(identity, bundle, runtime) if _refuses(imported) else ()
-        return (*imported, *relative, *(row for row in signature if (row.file, row.line) not in places))
+        return (*imported, *relative, *(row for row in signature if (row.file, row.line) not in found_places))
 
     async def static(self, identity: Identity, bundle: Bundle) -> tuple[Finding, ...]:
-        """Return the findings that need no import: relative imports of missing files, and the parameters of the
-        entrypoint. No code is run.
+        """Return the findings that need no run: relative imports of missing files, and the parameters of the
+        entrypoint.
         """
         relative, runtime = await self._relative(identity, bundle), bundle.manifest.called
         return relative if runtime is None else (*relative, *await self._signature(identity, bundle, runtime))
@@ -202,6 +207,7 @@ class ImportCheck:
         return signature_findings(bundle.manifest, runtime, await self._compilers.signature(identity.name, source))
 
     def _trial(self, bundle: Bundle, runtime: Runtime, folder: Path) -> Trial:
+        """Return the run that imports the entrypoint: without permissions and blobs."""
         name = bundle.manifest.name
         return Trial(
             manifest=bundle.manifest,
@@ -259,8 +265,9 @@ def _modules(bundle: Bundle, runtime: Runtime) -> Iterator[BundleFile]:
 
 
 def _nowhere(file: str, line: int, text: str, missing: str, *, is_late: bool) -> Finding:
-    where = "leads outside the skill" if "." not in missing else f"leads nowhere: the bundle has no {missing}"
-    return Finding(RULE, f"{text} {where}", "warning" if is_late else "error", file, line)
+    """Return the finding for a relative import of a missing file. With `is_late`, it is only a warning."""
+    problem = "leads outside the skill" if "." not in missing else f"leads nowhere: the bundle has no {missing}"
+    return Finding(RULE, f"{text} {problem}", "warning" if is_late else "error", file, line)
 
 
 @cache

@@ -1,5 +1,7 @@
-"""The lock of packages of a bundle with dependencies. A lock in the bundle is verified. A missing lock is made, or
-taken from the stored version. The module also makes the findings about undeclared packages.
+"""The lock of packages of a bundle with dependencies.
+
+A lock in the bundle is verified. A missing lock is made, or taken from the stored version. The module also makes the
+findings about undeclared packages.
 """
 
 from __future__ import annotations
@@ -38,8 +40,8 @@ UNDECLARED, INFERRED, LEFT_OUT = "undeclared_package", "inferred_package", "pack
 class Missing(msgspec.Struct, frozen=True, eq=False):
     """A module that Python files of a bundle import and that the bundle does not contain.
 
-    `file` and `line` are the first import that the file cannot work without, or the first optional import. `more` is
-    the number of other imports.
+    `file` and `line` are the place of the first required import, or of the first optional one. `more` is the number of
+    other imports.
     """
 
     module: str
@@ -83,8 +85,8 @@ def is_provided(missing: Missing, packages: frozenset[str]) -> bool:
 
 
 def findings_of(scan: ImportScan, entrypoint: str, packages: frozenset[str], *, is_sure: bool) -> tuple[Finding, ...]:
-    """Return the findings of a skill. `packages` are the packages in its runs, `is_sure` says whether this list is
-    complete.
+    """Return the findings about undeclared packages. `packages` are the packages in the skill's runs; `is_sure` says
+    whether this list is complete.
 
     If an import of the entrypoint certainly fails, the finding is an error, else a warning. A module that `packages`
     provide (`is_provided`) has no finding, unless its package is inferred.
@@ -94,6 +96,7 @@ def findings_of(scan: ImportScan, entrypoint: str, packages: frozenset[str], *, 
 
 
 def _findings(scan: ImportScan, entrypoint: str, packages: frozenset[str], is_sure: bool) -> Iterator[Finding]:
+    """Yield the findings of `findings_of` in the order of the modules."""
     for missing in scan.missing:
         package = scan.chosen.get(missing.module)
         if package is not None and package in packages:
@@ -114,18 +117,19 @@ def _findings(scan: ImportScan, entrypoint: str, packages: frozenset[str], is_su
 
 
 def _message(missing: Missing, scan: ImportScan) -> str:
+    """Return the message about an undeclared module, with the remedy."""
     begin = f"imports {missing.module}{' (optional)' if missing.optional else ''}{_more(missing)}"
     reason = scan.reasons.get(missing.module)
     if reason is not None:
         return f"{begin}, which is not locked: {reason}"
     providers = missing.providers
     if providers.how == "guessed":
-        add = "add its package to runtime.dependencies, or the module to the skill"
-        return f"{begin}, which no known package provides: {add}"
+        remedy = "add its package to runtime.dependencies, or the module to the skill"
+        return f"{begin}, which no known package provides: {remedy}"
     if providers.how == "ambiguous":
         return f"{begin}, which is ambiguous: {providers} provide it; add the right one to runtime.dependencies"
-    add = f"add '{providers.packages[0]}' to runtime.dependencies{INFER}"
-    return f"{begin}, but no package for it is declared: {add}"
+    remedy = f"add '{providers.packages[0]}' to runtime.dependencies{INFER}"
+    return f"{begin}, but no package for it is declared: {remedy}"
 
 
 def _more(missing: Missing) -> str:
@@ -139,7 +143,7 @@ Kept = Callable[[str, Version], Awaitable[tuple[str, bytes | None]]]
 
 
 class PackageLocks(Protocol):
-    """Makes and verifies locks of packages, as `skillery.environments.dependency_locks.Locks` does."""
+    """The part of `skillery.environments.dependency_locks.Locks` that publishing uses."""
 
     async def make(self, requirements: Sequence[str], caller: str = "") -> bytes: ...
 
@@ -177,11 +181,13 @@ async def with_lock(
         bundle = _with_inferred(bundle, inferred_in(content))
     if not dependencies_of(bundle) and not any(file.path.endswith(".py") for file in bundle.files):
         return bundle, None
-    digest, kept = await kept_of(bundle.manifest.name, bundle.manifest.version)
+    digest, stored_lock = await kept_of(bundle.manifest.name, bundle.manifest.version)
     if digest:
-        same = _with_kept(bundle, kept, limits) if kept is not None and content is None else bundle
-        if same.digest == digest or content is None:
-            return same, None  # the stored bundle, or a taken version: neither needs a new lock
+        with_stored_lock = (
+            _with_kept(bundle, stored_lock, limits) if stored_lock is not None and content is None else bundle
+        )
+        if with_stored_lock.digest == digest or content is None:
+            return with_stored_lock, None  # the stored bundle, or a taken version: neither needs a new lock
     if content is None:
         return await _with_made(locks, limits, bundle, caller, infer)
     if dependencies_of(bundle):
@@ -192,6 +198,7 @@ async def with_lock(
 async def _with_made(
     locks: PackageLocks, limits: BundleLimits, bundle: Bundle, caller: str, infer: Infer
 ) -> tuple[Bundle, ImportScan]:
+    """Return the bundle with a new lock, and the scan with the inferred packages."""
     scan = await infer()
     bundle = _with_inferred(bundle, scan.packages)
     if not dependencies_of(bundle):
@@ -235,9 +242,11 @@ def with_toml_lines(files: Sequence[BundleFile]) -> Iterator[None]:
 
 def _located(problems: Any, skill_toml: str) -> dict[str, object]:
     located = with_toml(msgspec.convert(problems, list[Problem]), skill_toml)
-    first = next((problem for problem in located if problem.file is not None and problem.line is not None), None)
-    place = {"file": first.file, "line": first.line} if first is not None else {}
-    return {"problems": [problem.as_data() for problem in located], **place}
+    first_located = next(
+        (problem for problem in located if problem.file is not None and problem.line is not None), None
+    )
+    location = {"file": first_located.file, "line": first_located.line} if first_located is not None else {}
+    return {"problems": [problem.as_data() for problem in located], **location}
 
 
 def lock_of(bundle: Bundle) -> bytes | None:

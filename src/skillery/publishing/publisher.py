@@ -40,14 +40,14 @@ log = logging.getLogger(__name__)
 
 
 class CreatedSkill(NewVersion, frozen=True):
-    """The answer of `create_skill`. `warnings` are those of `check_skill`, with its findings."""
+    """The answer of `create_skill`. `warnings` are the warnings of `check_skill`, with its findings."""
 
     warnings: tuple[str, ...] = ()
 
 
 class CheckedSkill(msgspec.Struct, frozen=True):
-    """The result of `check_skill`. `ok` says whether the version could be published, `status` which status it would
-    get.
+    """The result of `check_skill`. `ok` says whether the version could be published, and `status` the status that it
+    would get.
     """
 
     ok: bool
@@ -75,11 +75,11 @@ class Published(NamedTuple):
 
 
 def _noted(connection: Connection, identity: Identity, created: NewVersion) -> list[str]:
-    """Return the warning about the index name and the stored findings of a version, the same for each repetition."""
-    shared = index_name_warning(connection, identity, created.name)
+    """Return the warning about the index name, and the stored findings of a version. A repeated call gets the same."""
+    warning = index_name_warning(connection, identity, created.name)
     row = version_if_there(connection, identity, created.name, Version.parse(created.version))
     findings = checks_of(row.checks_json).findings if row else ()
-    return [*([shared] if shared else ()), *(finding.message for finding in findings)]
+    return [*([warning] if warning else ()), *(finding.message for finding in findings)]
 
 
 class Publisher:
@@ -115,12 +115,12 @@ class Publisher:
         made_by: str | None = None,
         submit: bool | None = None,
     ) -> CreatedSkill:
-        """Publish a bundle completely or not at all, and return the version. If the same bundle is stored already,
+        """Publish a bundle completely or not at all, and return the version. If the same bundle is already stored,
         return its version.
 
-        `rules` and `quotas` replace those of this publisher. `made_by` is the name of the method that generated the
-        bundle. `submit` decides for this version, in place of the rules: True submits it for review if it would be a
-        draft, False makes it a draft. Only its author and reviewers see a version that is not published.
+        `rules` and `quotas` replace the publisher's own. `made_by` is the name of the method that generated the bundle.
+        `submit` decides for this version, in place of the rules: True submits it for review if it would be a draft,
+        False makes it a draft. Only its author and reviewers see a version that is not published.
 
         Raise InvalidManifest, InvalidBundle, InvalidPath or BundleTooLarge if the bundle is not valid. Raise NotAllowed
         if no namespace grant covers the name. Raise NameTaken or VersionExists if the name or the version belongs to
@@ -218,14 +218,14 @@ class Publisher:
         # Nothing is published, so no run gets the permissions of a published version.
         tested = await self.checks.test_examples(identity, bundle)
         findings = (*findings, *as_found(tested.findings))
-        shared = await self._database.read(partial(index_name_warning, identity=identity, name=publication.name))
+        warning = await self._database.read(partial(index_name_warning, identity=identity, name=publication.name))
         return CheckedSkill(
             ok=not any(finding.refuses for finding in findings),
             name=publication.name,
             version=publication.version,
             digest=bundle.digest,
             status=status,
-            warnings=(*bundle.warnings, *([shared] if shared else ())),
+            warnings=(*bundle.warnings, *([warning] if warning else ())),
             findings=findings,
             examples=tested.examples,
             permissions_diff=state.diff,
@@ -262,8 +262,8 @@ class Publisher:
         Refused if an example fails.
         """
         rules = self._rules.approval
-        look = partial(find_approvable, identity=identity, name=name, version=version, digest=digest, rules=rules)
-        row = await self._database.read(look)
+        find = partial(find_approvable, identity=identity, name=name, version=version, digest=digest, rules=rules)
+        row = await self._database.read(find)
         checks = await self.checks.run_waiting_examples(identity, row) if checks_of(row.checks_json).waiting else None
         work = partial(
             approve,
@@ -287,8 +287,8 @@ class Publisher:
         return approved
 
     async def _store(self, bundle: Bundle, insert: Callable[[Connection], NewVersion]) -> NewVersion:
-        """Store the large files, then call `insert` in a transaction. After a crash, there may be an unused file,
-        but no version without its files.
+        """Store the large files of a bundle, then call `insert` in a transaction. After a crash, a file may be unused,
+        but no version is without its files.
         """
         large = {file.sha256: file.content for file in bundle.files if not is_inline(file.size)}
         if not large:
@@ -318,6 +318,8 @@ class Publisher:
         made_by: str | None,
         also: Also | None,
     ) -> NewVersion:
+        """Add the rows of the version in a transaction, and call `also`. Return the version."""
+
         def landing(diff: PermissionsDiff) -> str:
             return rules.status_for(identity, diff, is_unproven=bool(checks.waiting))
 

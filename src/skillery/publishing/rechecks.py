@@ -1,4 +1,4 @@
-"""recheck_version: check a published version again with the plugins of today."""
+"""recheck_version: check a published version again with the present plugins."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ FAILED = "before_publish"
 
 
 class RecheckedVersion(msgspec.Struct, frozen=True):
-    """The findings of a version after a recheck. `new` are those that the version did not have before."""
+    """The findings of a version after a recheck. `new` has those that the version did not have before."""
 
     name: str
     version: str
@@ -63,8 +63,8 @@ class Rechecks:
         does not review the skill, IllegalStep if the version was never published, and Unavailable if a check fails.
         """
         access.require_grant(identity, "review", name)  # findings of reserved skills may change
-        look = partial(_find_published, identity=identity, name=name, version=version)
-        await self._database.read(look)
+        find = partial(_find_published, identity=identity, name=name, version=version)
+        await self._database.read(find)
         stored = partial(self._checks.stored_publication, identity=identity, name=name, version=version)
         publication = await asyncio.to_thread(self._database.read_now, stored)
         findings = await self._events.before_publish(publication)
@@ -93,18 +93,21 @@ def _find_published(connection: Connection, identity: Identity, name: str, versi
 def _store(
     connection: Connection, identity: Identity, name: str, version: Version, reported: Sequence[Finding]
 ) -> RecheckedVersion:
+    """Store the findings of plugins in place of their earlier ones. Return the version's findings, and the new ones."""
     # The lock makes a purge of the version wait, or this function see it.
     connection.execute(select(skills.c.id).where(skills.c.name == name).with_for_update())
     row = resolve(connection, identity, name, Exact(version))
     checks = checks_of(row.checks_json)
-    judged = apply_waivers(connection, name, version, reported)
-    kept = tuple(finding for finding in checks.findings if finding.rule in OWN_RULES)
-    findings = tuple(sorted((*judged, *kept), key=lambda finding: not finding.refuses))[:MOST_FINDINGS]
-    known = {_place(finding) for finding in checks.findings}
-    new = tuple(finding for finding in findings if _place(finding) not in known)
+    reported_findings = apply_waivers(connection, name, version, reported)
+    own_findings = tuple(finding for finding in checks.findings if finding.rule in OWN_RULES)
+    findings = tuple(sorted((*reported_findings, *own_findings), key=lambda finding: not finding.refuses))[
+        :MOST_FINDINGS
+    ]
+    earlier_places = {_place(finding) for finding in checks.findings}
+    new = tuple(finding for finding in findings if _place(finding) not in earlier_places)
     if new:
-        about = {"by": identity.name, "by_kind": identity.kind, "digest": row.digest, "publisher": row.publisher}
-        record_findings(connection, name, new, version=row.version, status=row.status, **about)
+        event_data = {"by": identity.name, "by_kind": identity.kind, "digest": row.digest, "publisher": row.publisher}
+        record_findings(connection, name, new, version=row.version, status=row.status, **event_data)
     if set(map(msgspec.json.encode, findings)) != set(map(msgspec.json.encode, checks.findings)):
         set_checks(connection, row.version_id, msgspec.structs.replace(checks, findings=findings))
         before, after = {"findings": len(checks.findings)}, {"findings": len(findings), "new": _rules(new)}

@@ -73,8 +73,8 @@ class ToolMaker:
         keep_for: timedelta,
         reserved: Set[str],
     ) -> None:
-        """Store the parts. `keep_for` is the lifetime of a session tool. `reserved` are the names of the server's
-        own tools.
+        """Store the parts. `keep_for` is the lifetime of a session tool. `reserved` has the names of the server's own
+        tools.
         """
         self._database = database
         self._publisher = publisher
@@ -134,6 +134,9 @@ class ToolMaker:
         return DefinedTool(tool.name, created.name, created.version, created.status)
 
     async def _publish_next(self, identity: Identity, tool: Tool, skill: str, content: str) -> NewVersion:
+        """Publish the skill under the next version number. If another call took the number, try again with the next
+        one.
+        """
         for _ in range(MOST_TRIES - 1):
             try:
                 return await self._publish_once(identity, tool, skill, content)
@@ -151,8 +154,8 @@ class ToolMaker:
         """Return the text of the file with the handler. Raise InvalidParams if Python code does not compile."""
         if language != "python":
             return handler_of(code, language)
-        made = await self._compilers.handler(identity.name, script, code)
-        return made if isinstance(made, str) else _refuse(made)
+        handler = await self._compilers.handler(identity.name, script, code)
+        return handler if isinstance(handler, str) else _refuse(handler)
 
     async def _default_language(self) -> Language:
         return "javascript" if await self._runs_javascript() else "python"
@@ -174,15 +177,15 @@ def _skill_for(identity: Identity, tool: str, namespace: str | None) -> str:
     If `namespace` is None and the identity may publish names without a namespace, the name has none. Otherwise the name
     is in the first namespace that the identity is granted.
     """
-    plain = defined_skill_name(tool, namespace or "")
-    if namespace is not None or access.covers(identity, plain):
-        return plain
-    below = next((grant[:-2] for grant in identity.namespaces if grant.endswith(".*")), "")
-    return defined_skill_name(tool, below)
+    skill = defined_skill_name(tool, namespace or "")
+    if namespace is not None or access.covers(identity, skill):
+        return skill
+    granted_namespace = next((grant[:-2] for grant in identity.namespaces if grant.endswith(".*")), "")
+    return defined_skill_name(tool, granted_namespace)
 
 
 def _versions(connection: Connection, skill: str) -> list[Any]:
-    """Return the version, status, maker and publisher of each version of a skill, highest version first."""
+    """Return rows with the version, status, maker and publisher of each version of a skill, highest version first."""
     versions = (
         select(skill_versions.c.version, skill_versions.c.status, skill_versions.c.made_by, skill_versions.c.publisher)
         .join_from(skill_versions, skills, skills.c.id == skill_versions.c.skill_id)
@@ -209,6 +212,7 @@ def _next_version(connection: Connection, identity: Identity, skill: str) -> str
 
 
 def _check_made(skill: str, versions: list[Any]) -> None:
+    """Raise ToolProtected if a version of the skill was not made with define_tool."""
     if all(version.made_by == MADE_BY for version in versions):
         return
     raise ToolProtected(
@@ -219,64 +223,72 @@ def _check_made(skill: str, versions: list[Any]) -> None:
 
 
 def _remove(connection: Connection, identity: Identity, name: str, skill: str | None, session: str) -> DefinedTool:
+    """Remove a session tool, or yank the published versions of its skill. See `ToolMaker.remove_tool`."""
     if skill is None and remove_session_tool(connection, identity, session, name):
         return DefinedTool(name, None, None, "removed")
-    where = skill or _where_kept(connection, identity, name)
-    versions = _versions(connection, where) if where else []
-    if where is None or not versions or find_skill(connection, identity, where) is None:
+    stored_skill = skill or _where_kept(connection, identity, name)
+    versions = _versions(connection, stored_skill) if stored_skill else []
+    if stored_skill is None or not versions or find_skill(connection, identity, stored_skill) is None:
         raise _no_such_tool(connection, identity, name, session)
-    _check_made(where, versions)
-    if defined_tool_name(where) != name:
+    _check_made(stored_skill, versions)
+    if defined_tool_name(stored_skill) != name:
         raise _no_such_tool(connection, identity, name, session)
-    access.require_namespace(identity, "publish", where)
-    offered = [version.version for version in versions if version.status in RESOLVABLE]
-    if not offered:
-        raise _nothing_to_remove(connection, identity, name, session, where, versions)
-    for version in offered:
-        removed = yank(connection, identity, where, Version.parse(version), REASON)
-    return DefinedTool(name, where, offered[0], removed.status)
+    access.require_namespace(identity, "publish", stored_skill)
+    published = [version.version for version in versions if version.status in RESOLVABLE]
+    if not published:
+        raise _nothing_to_remove(connection, identity, name, session, stored_skill, versions)
+    for version in published:
+        removed = yank(connection, identity, stored_skill, Version.parse(version), REASON)
+    return DefinedTool(name, stored_skill, published[0], removed.status)
 
 
 def _where_kept(connection: Connection, identity: Identity, name: str) -> str | None:
-    """Return the skill under which define_tool stores a tool of this name, if this skill exists.
+    """Return the skill that define_tool makes for a tool of this name, if this skill exists.
 
-    Otherwise, return the skill that offers a tool of this name, or None if no skill does.
+    Otherwise, return another skill that offers a tool of this name, or None if no skill does.
     """
     try:
-        kept = _skill_for(identity, name, None)
+        default_skill = _skill_for(identity, name, None)
     except InvalidParams:
         return None
-    if find_skill(connection, identity, kept) is not None:
-        return kept
-    offered = find_offered(connection, identity, name)
-    return offered.name if offered else None
+    if find_skill(connection, identity, default_skill) is not None:
+        return default_skill
+    offering_skill = find_offered(connection, identity, name)
+    return offering_skill.name if offering_skill else None
 
 
 def _nothing_to_remove(
     connection: Connection, identity: Identity, name: str, session: str, skill: str, versions: list[Any]
 ) -> IllegalStep | ToolNotFound:
-    waiting = [
+    """Return the error for a skill without a published version: its newest draft, or no such tool if the identity sees
+    none.
+    """
+    unpublished = [
         version
         for version in versions
         if version.status in {"draft", "in_review"} and sees_version(identity, skill, version.status, version.publisher)
     ]
-    if not waiting:
+    if not unpublished:
         return _no_such_tool(connection, identity, name, session)
-    newest = waiting[0]
+    highest = unpublished[0]
     return IllegalStep(
-        f"'{skill}' {newest.version} is {newest.status}: it is not published, so there is nothing to yank",
+        f"'{skill}' {highest.version} is {highest.status}: it is not published, so there is nothing to yank",
         hint="Keep it, or let a reviewer reject it: submit_version, then reject_version.",
         name=skill,
-        version=newest.version,
-        status=newest.status,
-        legal=["submit_version"] if newest.status == "draft" else ["reject_version"],
+        version=highest.version,
+        status=highest.status,
+        legal=["submit_version"] if highest.status == "draft" else ["reject_version"],
     )
 
 
 def _no_such_tool(connection: Connection, identity: Identity, name: str, session: str) -> ToolNotFound:
-    near = near_names(connection, identity, name, session)
-    hint = f"Did you mean {' or '.join(quoted(tool) for tool in near)}?" if near else "list_tools shows all tools."
-    return ToolNotFound(f"there is no tool {quoted(name)} to remove", hint=hint, name=name[:128], near=near)
+    suggestions = near_names(connection, identity, name, session)
+    hint = (
+        f"Did you mean {' or '.join(quoted(tool) for tool in suggestions)}?"
+        if suggestions
+        else "list_tools shows all tools."
+    )
+    return ToolNotFound(f"there is no tool {quoted(name)} to remove", hint=hint, name=name[:128], near=suggestions)
 
 
 # -- define_tool -------------------------------------------------------------------------------------------------------

@@ -47,6 +47,8 @@ _REASONS: Mapping[str, LeftOutReason] = {
 
 
 class LockContent(Protocol):
+    """A lock of packages, as bytes."""
+
     @property
     def content(self) -> bytes: ...
 
@@ -95,9 +97,11 @@ class Undeclared:
         scan = await self.scan(caller, files, mode)
         if scan.mode != "lock" or not scan.missing:
             return scan
-        pinned = read_lock(await self._locks.make(declared, caller)) if declared else ()
-        missing = [entry for entry in scan.missing if not is_provided(entry, frozenset(pin.name for pin in pinned))]
-        choices = dict(zip(missing, await self._locks.choose([entry.providers for entry in missing]), strict=True))
+        pins = read_lock(await self._locks.make(declared, caller)) if declared else ()
+        unprovided = [entry for entry in scan.missing if not is_provided(entry, frozenset(pin.name for pin in pins))]
+        choices = dict(
+            zip(unprovided, await self._locks.choose([entry.providers for entry in unprovided]), strict=True)
+        )
         required = {choice.package for entry, choice in choices.items() if choice.package and not entry.optional}
         optional = {choice.package for choice in choices.values() if choice.package} - required
         dropped = await self._dropped(caller, declared, sorted(required | optional), optional)
@@ -133,7 +137,7 @@ class Undeclared:
     ) -> dict[str, LeftOut]:
         """Return the packages that cannot be locked together with the declared ones, each with the reason.
 
-        If an attempt fails and the error names a package, this package is dropped. Otherwise, the optional packages are
+        If locking fails and the error names a package, this package is dropped. Otherwise, the optional packages are
         dropped first, then all.
         """
         dropped: dict[str, LeftOut] = {}
@@ -143,11 +147,11 @@ class Undeclared:
                 dropped[name] = LeftOut(name, "optional" if name in optional else "inferred", reason, detail)
 
         for _ in range(MOST_TRIES):
-            left = [package for package in packages if package not in dropped]
-            if not left:
+            remaining = [package for package in packages if package not in dropped]
+            if not remaining:
                 return dropped
             try:
-                await self._locks.make([*declared, *left], caller)
+                await self._locks.make([*declared, *remaining], caller)
                 return dropped
             except (UnresolvableDependencies, Refused, PackagesNotOffered) as error:
                 detail = printable(error.message.rstrip("."), LONGEST)
@@ -159,7 +163,7 @@ class Undeclared:
         return dropped
 
     async def _of_default(self) -> tuple[frozenset[str], bool]:
-        """Return the packages of the default environment, and whether the list is complete.
+        """Return the names of the packages of the default environment, and whether the list is complete.
 
         Before the environment is locked, only its declared packages are known.
         """
@@ -199,6 +203,8 @@ def _missing(imports: Sequence[tuple[str, Import]], own: frozenset[str]) -> tupl
 
 
 def _at_first_place(module: str, places: list[tuple[str, Import]]) -> Missing:
-    path, first = next((place for place in places if not place[1].optional), places[0])
+    path, first_import = next((place for place in places if not place[1].optional), places[0])
     required = {path: imported.line for path, imported in places if not imported.optional}
-    return Missing(module, path, first.line, first.optional, len(places) - 1, required, providers_of(module))
+    return Missing(
+        module, path, first_import.line, first_import.optional, len(places) - 1, required, providers_of(module)
+    )

@@ -18,6 +18,7 @@ MOST_TEXT = 1000
 
 
 def main(args: dict[str, Any]) -> dict[str, Any]:
+    """Import `module` and get `export`. Return the report: {} if the function can be called with one argument."""
     root = folder_of(args)
     try:
         module = importlib.import_module(args["module"])
@@ -40,6 +41,7 @@ def folder_of(args: dict[str, Any]) -> str:
 
 
 def failed(error: BaseException, root: str) -> dict[str, Any]:
+    """Return the report about an error of the import. `root` is the folder of the skill."""
     file, line = place_of(error, root)
     name = error.name if isinstance(error, ImportError) else ""
     return {
@@ -61,6 +63,7 @@ def message_of(error: BaseException) -> str:
 
 
 def chain_of(error: BaseException) -> list[BaseException]:
+    """Return the causes and contexts of an error, nearest first."""
     exceptions: list[BaseException] = []
     current: BaseException | None = error
     while current is not None and len(exceptions) < MOST_CHAIN:
@@ -70,7 +73,7 @@ def chain_of(error: BaseException) -> list[BaseException]:
 
 
 def place_of(error: BaseException, root: str) -> tuple[str, int]:
-    """Return the last line of the skill that was executed: the path in the skill and the number, or ("", 0)."""
+    """Return (path in the skill, line) of the last executed line of the skill, or ("", 0)."""
     place = ("", 0)
     for code, line in frames_of(error.__traceback__):
         if code.co_filename.startswith(root):
@@ -89,7 +92,7 @@ def frames_of(traceback: TracebackType | None) -> list[tuple[CodeType, int]]:
 
 
 def variable_of(error: BaseException) -> str:
-    """Return the variable of the environment that the code expects, or ""."""
+    """Return the name of the environment variable that the code expects, or ""."""
     frames = frames_of(error.__traceback__)
     if not isinstance(error, KeyError) or not frames or not error.args:
         return ""

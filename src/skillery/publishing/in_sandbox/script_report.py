@@ -17,8 +17,11 @@ def main(args: dict[str, Any]) -> list[dict[str, Any]] | None:
 
 
 def syntax(root: str, file: str) -> dict[str, Any] | None:
-    checked = subprocess.run(["bash", "-n", root + file], capture_output=True, text=True, errors="replace", check=False)
-    if checked.returncode == 0:
+    """Return the fault that bash finds in a script, or None."""
+    completed = subprocess.run(
+        ["bash", "-n", root + file], capture_output=True, text=True, errors="replace", check=False
+    )
+    if completed.returncode == 0:
         return None
-    match = FAULT.search(checked.stderr)
+    match = FAULT.search(completed.stderr)
     return {"file": file, "line": int(match[1]) if match else 1, "message": match[2] if match else "not a shell script"}
