@@ -61,6 +61,8 @@ class Checksum(msgspec.Struct):
 
 
 class Copied(msgspec.Struct, frozen=True):
+    """The result of a copy."""
+
     target: str
     rows: dict[str, int]
     """Number of rows for each table."""
@@ -77,8 +79,8 @@ Tell = Callable[[str], None]
 def copy_database(source: Database, target: Database, actor: audit.Actor, tell: Tell) -> Copied:
     """Copy the registry to the empty database `target`, and leave the database `source` read-only. Blocking.
 
-    Raise StartupError if the target is not empty, if another copy is running, or if the rows that were read back
-    differ. The target is then empty, and the database accepts changes again.
+    Raise StartupError if the target is not empty, if another copy is running, or if the rows that were read back from
+    the target differ. The target is then empty, and the source accepts changes again.
     """
     with _alone(source):
         _check(source, target)
@@ -114,6 +116,9 @@ def _alone(source: Database) -> Iterator[None]:
 
 
 def _check(source: Database, target: Database) -> None:
+    """Raise StartupError unless the source is at this release's revision and not copied yet, and
+    the target is empty.
+    """
     revision = migrate.current(source)
     if revision != migrate.head():
         raise StartupError(
@@ -134,7 +139,7 @@ def _check(source: Database, target: Database) -> None:
 
 
 class _Copying:
-    """One copy. The methods run in the transaction of the target."""
+    """One copy. The methods run in the transaction of the target, whose connection is `into`."""
 
     def __init__(self, source: Database, target: Database, tell: Tell) -> None:
         self._source = source
@@ -148,7 +153,9 @@ class _Copying:
         self.note = ReadOnly("", datetime.now(UTC), 0)
 
     def load(self, into: Connection) -> None:
-        """Copy all rows. Make the source read-only after the contents are copied, and before all other rows are."""
+        """Copy all rows. Make the source read-only after its contents are copied, and before all
+        other rows are copied.
+        """
         for table in reversed(metadata.sorted_tables):
             if table is not audit_head:
                 into.execute(table.delete())  # rows that a migration adds
@@ -170,8 +177,8 @@ class _Copying:
                 self._compare(into, table)
         if not self._target.is_sqlite:
             advance_sequences(into, metadata.sorted_tables)
-        after = {"target": where(self._target), "rows": sum(checksum.rows for checksum in self._sums.values())}
-        audit.record_at_once(into, actor, "copy_database", where(self._source), after=after)
+        details = {"target": where(self._target), "rows": sum(checksum.rows for checksum in self._sums.values())}
+        audit.record_at_once(into, actor, "copy_database", where(self._source), after=details)
 
     def keep_read_only(self, connection: Connection) -> bool:
         """Note that the copy is complete. Return False if the source has accepted changes during the copy."""
@@ -201,11 +208,12 @@ class _Copying:
                 checksum.add(line)
             into.execute(adding, [_values(table, line) for line in lines])
 
-    def _copy_contents(self, connection: Connection, into: Connection, known: set[str]) -> None:
+    def _copy_contents(self, connection: Connection, into: Connection, digests: set[str]) -> None:
+        """Copy the rows of contents with these digests, or of all contents if `digests` is empty. Note their hashes."""
         checksum = self._sums.setdefault(objects.name, Checksum())
         chosen = _rows_of(connection, objects)
-        if known:
-            chosen = chosen.where(objects.c.sha256.in_(known))
+        if digests:
+            chosen = chosen.where(objects.c.sha256.in_(digests))
         for lines in _batches(_encoded(connection, chosen)):
             values = [_values(objects, line) for line in lines]
             for line, row in zip(lines, values, strict=True):
@@ -214,15 +222,17 @@ class _Copying:
             into.execute(insert(objects), values)
 
     def _follow_contents(self, connection: Connection, into: Connection) -> None:
-        """Copy the contents that were added since the first snapshot, and delete those that were deleted."""
-        now = set(connection.scalars(select(objects.c.sha256)))
-        for some in _batches(sorted(self._contents.keys() - now)):
-            into.execute(delete(objects).where(objects.c.sha256.in_(some)))
-            for sha256 in some:
+        """Copy the contents that were added since the first snapshot, and delete the copies of
+        those that were deleted.
+        """
+        present = set(connection.scalars(select(objects.c.sha256)))
+        for batch in _batches(sorted(self._contents.keys() - present)):
+            into.execute(delete(objects).where(objects.c.sha256.in_(batch)))
+            for sha256 in batch:
                 self._sums[objects.name].remove(self._contents.pop(sha256))
-        for some in _batches(sorted(now - self._contents.keys())):
-            self._copy_contents(connection, into, set(some))
-            for line in _encoded(into, _rows_of(into, objects).where(objects.c.sha256.in_(some))):
+        for batch in _batches(sorted(present - self._contents.keys())):
+            self._copy_contents(connection, into, set(batch))
+            for line in _encoded(into, _rows_of(into, objects).where(objects.c.sha256.in_(batch))):
                 if _hash(line) != self._contents[_values(objects, line)["sha256"]]:
                     raise _differs(self._target, objects)
         rows = int(into.execute(select(func.count()).select_from(objects)).scalar_one())
@@ -230,7 +240,7 @@ class _Copying:
             raise _differs(self._target, objects)
 
     def _compare(self, into: Connection, table: Table) -> None:
-        """Read the rows of the target. Raise StartupError if they differ from those that were read from the source."""
+        """Read the rows back from the target. Raise StartupError if they differ from the rows of the source."""
         checksum = Checksum()
         for line in _lines(into, table):
             checksum.add(line)
@@ -274,10 +284,10 @@ def _lines(connection: Connection, table: Table) -> Iterator[bytes]:
     if table is not search_words:
         yield from _encoded(connection, chosen)
         return
-    place = _columns(table).index(search_words.c.words)
+    position = _columns(table).index(search_words.c.words)
     for row in connection.execute(chosen.execution_options(yield_per=ROWS_AT_ONCE)):
-        words = row[place].split() if isinstance(row[place], str) else row[place]
-        yield encode_row((*row[:place], " ".join(sorted(words)), *row[place + 1 :]))
+        words = row[position].split() if isinstance(row[position], str) else row[position]
+        yield encode_row((*row[:position], " ".join(sorted(words)), *row[position + 1 :]))
 
 
 def _encoded(connection: Connection, chosen: Select[Any]) -> Iterator[bytes]:

@@ -39,6 +39,8 @@ ROWS_AT_ONCE = 500
 
 
 class Damage(msgspec.Struct, frozen=True):
+    """One fault of the registry: its kind, its subject and a sentence."""
+
     kind: str
     """A stable snake_case word."""
     subject: str
@@ -69,8 +71,8 @@ def _storage_of_another(connection: Connection, storage: Storage) -> Iterator[Da
 
 
 def _versions(connection: Connection) -> Iterator[Damage]:
-    """Yield a fault for each version without files, for each purged version with files, and for each version with files
-    that do not match its digest.
+    """Yield a fault for each version without files, each purged version with files, and each version whose files do not
+    match its digest.
     """
     rows = connection.execute(
         select(
@@ -104,19 +106,21 @@ def _versions(connection: Connection) -> Iterator[Damage]:
 
 
 def _latest(connection: Connection) -> Iterator[Damage]:
-    newest = (
+    """Yield a fault for each skill whose recorded latest version is not its latest version."""
+    latest_id = (
         select(skill_versions.c.id)
         .where(skill_versions.c.skill_id == skills.c.id, skill_versions.c.status.in_(RESOLVABLE))
         .order_by(skill_versions.c.is_release.desc(), skill_versions.c.precedence.desc())
         .limit(1)
         .scalar_subquery()
     )
-    wrong = select(skills.c.name).where(skills.c.latest_version_id.is_distinct_from(newest))
-    for (name,) in connection.execute(wrong):
+    mismatched = select(skills.c.name).where(skills.c.latest_version_id.is_distinct_from(latest_id))
+    for (name,) in connection.execute(mismatched):
         yield Damage("latest_wrong", name, f"{name} does not resolve to its latest version")
 
 
 def _lost_rows(connection: Connection) -> Iterator[Damage]:
+    """Yield a fault for each row that refers to a content without a record."""
     snapshots, contents = workspace_snapshots, workspace_contents
     for column, kind, subject in (
         (blobs.c.sha256, "blob_without_content", blobs.c.id),
@@ -124,8 +128,8 @@ def _lost_rows(connection: Connection) -> Iterator[Damage]:
         (snapshots.c.manifest_sha256, "snapshot_without_content", snapshots.c.workspace_id),
         (contents.c.sha256, "workspace_without_content", contents.c.family_id),
     ):
-        known = exists().where(objects.c.sha256 == column)
-        for name, sha256 in connection.execute(select(subject, column).where(~known)):
+        has_row = exists().where(objects.c.sha256 == column)
+        for name, sha256 in connection.execute(select(subject, column).where(~has_row)):
             yield Damage(kind, str(name), f"{name} refers to the content {sha256}, which is not recorded")
 
 
@@ -153,6 +157,7 @@ def _inline_fault(row: Any, deep: bool) -> Damage | None:
 
 
 def stored_fault(row: Any, storage: Storage, deep: bool) -> Damage | None:
+    """Return the fault of a content in the storage, or None. With `deep`, read it and compare its digest."""
     try:
         with storage.open(row.sha256) as stream:
             size = stream.seek(0, 2)
@@ -188,7 +193,7 @@ def is_recorded(connection: Connection, sha256: str) -> bool:
 
 
 class Amount(msgspec.Struct, frozen=True):
-    """Objects, and their bytes together."""
+    """A number of objects, and their bytes together."""
 
     count: int
     bytes: int
@@ -220,15 +225,15 @@ class Sizes(msgspec.Struct, frozen=True):
 
 
 def measure(connection: Connection) -> Sizes:
-    """Return the sizes. Reads whole indexes, so callers use a separate thread."""
+    """Return the sizes of the registry. This reads whole indexes, so call it in a separate thread."""
     is_stored_here = objects.c.data.is_not(None)
     now = as_stored(connection, datetime.now(UTC))
-    named, used, free = _database(connection)
+    database_name, used_bytes, free_bytes = _database(connection)
     return Sizes(
-        named,
+        database_name,
         str(connection.scalar(text("SELECT version_num FROM alembic_version"))),
-        used,
-        free,
+        used_bytes,
+        free_bytes,
         _amount(connection, objects, is_stored_here),
         _amount(connection, objects, ~is_stored_here),
         _amount(connection, blobs, (blobs.c.expires_at.is_(None)) | (blobs.c.expires_at > now)),
@@ -251,7 +256,7 @@ def _count(connection: Connection, table: Table) -> int:
 
 
 def _database(connection: Connection) -> tuple[str, int, int | None]:
-    """Return the kind of the database with its version, its bytes, and the unused bytes of its file."""
+    """Return the kind and version of the database, its bytes, and the unused bytes of its file (None on Postgres)."""
     if connection.dialect.name == "postgresql":
         size = connection.scalar(select(func.pg_database_size(func.current_database())))
         version = connection.scalar(select(func.current_setting("server_version")))

@@ -21,7 +21,7 @@ from skillery.versions.purges import Purged, purge
 
 
 class PurgedVersion(msgspec.Struct, frozen=True):
-    """A purged version. Its number stays taken, and its digest stays known."""
+    """A purged version. Its number cannot be used again, and its digest stays known."""
 
     name: str
     version: str
@@ -57,9 +57,9 @@ class Purger:
         self._database.empty_log()
         self._cache.drop_bundles([purged.digest])
         carry_out(self._database, self._storage, deleted.claimed)
-        kept = [file.path for file in purged.files if file.sha256 not in deleted.digests]
+        shared_paths = [file.path for file in purged.files if file.sha256 not in deleted.digests]
         return PurgedVersion(
-            purged.name, purged.version, purged.digest, "purged", deleted.swept.count, deleted.swept.bytes, kept
+            purged.name, purged.version, purged.digest, "purged", deleted.swept.count, deleted.swept.bytes, shared_paths
         )
 
 

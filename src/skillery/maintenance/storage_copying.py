@@ -67,8 +67,8 @@ class Progress(NamedTuple):
 
     @property
     def remaining_seconds(self) -> float | None:
-        left = max(0, self.all_bytes - self.bytes)
-        return left / self.rate if self.rate else None
+        remaining_bytes = max(0, self.all_bytes - self.bytes)
+        return remaining_bytes / self.rate if self.rate else None
 
 
 Tell = Callable[[Progress], None]
@@ -77,7 +77,8 @@ Tell = Callable[[Progress], None]
 def begin(
     database: Database, source: Storage, target: Storage, names: tuple[str, str], actor: audit.Actor
 ) -> StorageCopy:
-    """Record the copy from the storage names[0] to names[1], or return the present copy to the same target. Blocking.
+    """Record the copy from the storage `names[0]` to `names[1]`, or return the present copy to the same target.
+    Blocking.
 
     Raise StartupError if another copy is under way, or if the target does not work or belongs to another registry.
     """
@@ -90,15 +91,15 @@ def begin(
                 "Without marks, a server with the previous setting writes to the wrong storage after the copy"
             )
     mark = _new_mark(database, target, names[1])
-    made = StorageCopy(
+    new_copy = StorageCopy(
         id=secrets.token_hex(16), source=names[0], target=names[1], target_mark=mark, started_at=datetime.now(UTC)
     )
 
     def work(connection: Connection) -> StorageCopy:
-        begun = begin_copy(connection, made)
-        if begun is made:
-            audit.record(connection, actor, "copy_storage", made.target, after={"source": made.source})
-        return begun
+        present_copy = begin_copy(connection, new_copy)
+        if present_copy is new_copy:
+            audit.record(connection, actor, "copy_storage", new_copy.target, after={"source": new_copy.source})
+        return present_copy
 
     copy = database.write_now(work)
     if copy.target != names[1]:
@@ -123,8 +124,8 @@ def _new_mark(database: Database, target: Storage, name: str) -> str:
             f"the storage '{name}' is not the target of the current copy: check [backends.storage.{name}], or give the "
             "copy up with skillery storage finish --abandon and start a new copy"
         )
-    known = database.read_now(former_marks) | ({copy.target_mark} if copy is not None else set())
-    if mark is not None and mark not in known:
+    known_marks = database.read_now(former_marks) | ({copy.target_mark} if copy is not None else set())
+    if mark is not None and mark not in known_marks:
         raise _foreign(name)
     return mark or secrets.token_hex(16)
 
@@ -137,7 +138,7 @@ def _foreign(name: str) -> StartupError:
 
 
 class Copier:
-    """Copies the contents of one copy. Blocking."""
+    """Copies the contents of one StorageCopy. Blocking."""
 
     def __init__(self, database: Database, source: Storage, target: Storage, tell: Tell) -> None:
         self._database = database
@@ -153,7 +154,7 @@ class Copier:
         """Copy the contents after the cursor, and record the progress about every second. Raise StartupError if the
         copy was ended by another command.
         """
-        saved, total = time.monotonic(), self._database.read_now(count_stored)
+        saved_at, total = time.monotonic(), self._database.read_now(count_stored)
         with ThreadPoolExecutor(AT_ONCE) as pool:
             for batch in stored_batches(self._database, copy.cursor):
                 list(pool.map(self._bring, batch))
@@ -164,8 +165,8 @@ class Copier:
                     bytes=copy.bytes + sum(content.size_bytes for content in batch),
                 )
                 self._done_bytes += sum(content.size_bytes for content in batch)
-                if time.monotonic() - saved > SAVE_SECONDS:
-                    saved = time.monotonic()
+                if time.monotonic() - saved_at > SAVE_SECONDS:
+                    saved_at = time.monotonic()
                     self._save(copy)
                 self._report("copying", copy.contents, copy.bytes, total)
         return self._save(copy)
@@ -187,7 +188,7 @@ class Copier:
         return self._save(msgspec.structs.replace(copy, state="copied"))
 
     def _look(self, *, deep: bool) -> int:
-        """Look for all contents in the target. Return the number of contents that were missing and were copied."""
+        """Look for all contents in the target, and copy the missing ones. Return their number."""
         self._started, self._done_bytes = time.monotonic(), 0
         contents = size = copied = 0
         total = self._database.read_now(count_stored)
@@ -217,15 +218,15 @@ class Copier:
         return True
 
     def _delete_again(self, sha256: str) -> None:
-        """Delete a content that a server has deleted while it was copied. The server may not have ended the deletion:
-        while its tombstone exists, no other deletion of the content can begin.
+        """Delete a content from the target that a server has deleted while it was copied. The server may not have ended
+        the deletion: while its tombstone exists, no other deletion of the content can begin.
         """
         copy = self._database.read_now(find_copy)
         if copy is None:
             return
-        both = MirroredStorage(self._database, copy.source, self._source, lambda _: self._target)
-        wait_until_deleted(self._database, both, [sha256], time.monotonic() + DELETION_SECONDS)
-        drop_files(self._database, both, [sha256])
+        mirrored = MirroredStorage(self._database, copy.source, self._source, lambda _: self._target)
+        wait_until_deleted(self._database, mirrored, [sha256], time.monotonic() + DELETION_SECONDS)
+        drop_files(self._database, mirrored, [sha256])
 
     def _save(self, copy: StorageCopy) -> StorageCopy:
         if not self._database.write_now(partial(save_copy, copy=copy)):
@@ -237,7 +238,7 @@ class Copier:
 
 
 def finish(database: Database, name: str, actor: audit.Actor, *, abandon: bool) -> StorageCopy:
-    """End the copy, and keep the contents in the storage `name`: the storage that the servers use now. Blocking.
+    """End the copy. The contents are from now on in the storage `name`, which the servers use now. Blocking.
 
     Raise StartupError if no copy is under way, if it is not complete, or if `name` is not its target and `abandon` is
     false.
@@ -256,6 +257,7 @@ def finish(database: Database, name: str, actor: audit.Actor, *, abandon: bool) 
 
 
 def _check_end(copy: StorageCopy, name: str, abandon: bool) -> None:
+    """Raise StartupError unless the servers use the target of a complete copy, or, with `abandon`, the source."""
     if name == copy.target and copy.state == "copied" and not abandon:
         return
     if name == copy.source and abandon:
@@ -277,7 +279,7 @@ def _check_end(copy: StorageCopy, name: str, abandon: bool) -> None:
 
 def verify_storage(database: Database, storage: Storage, tell: Tell) -> Iterator[Damage]:
     """Read every recorded content of a storage, and yield those that are missing or do not match their digest."""
-    started, contents, size = time.monotonic(), 0, 0
+    started_at, contents, size = time.monotonic(), 0, 0
     total = database.read_now(count_stored)
     with ThreadPoolExecutor(AT_ONCE) as pool:
         for batch in stored_batches(database):
@@ -285,7 +287,7 @@ def verify_storage(database: Database, storage: Storage, tell: Tell) -> Iterator
                 if fault is not None and database.read_now(partial(is_recorded, sha256=fault.subject)):
                     yield fault
             contents, size = contents + len(batch), size + sum(content.size_bytes for content in batch)
-            tell(Progress("verifying", contents, size, *total, time.monotonic() - started, size))
+            tell(Progress("verifying", contents, size, *total, time.monotonic() - started_at, size))
 
 
 def stored_batches(database: Database, after: str = "") -> Iterator[list[Stored]]:
@@ -302,6 +304,6 @@ def _page(connection: Connection, after: str) -> list[Stored]:
 
 def count_stored(connection: Connection) -> tuple[int, int]:
     """Return the number of contents in the storage and their bytes."""
-    counted = select(func.count(), func.coalesce(func.sum(objects.c.size_bytes), 0)).where(objects.c.data.is_(None))
-    count, size = connection.execute(counted).one()
+    totals = select(func.count(), func.coalesce(func.sum(objects.c.size_bytes), 0)).where(objects.c.data.is_(None))
+    count, size = connection.execute(totals).one()
     return int(count), int(size)

@@ -49,10 +49,12 @@ _CONTENT = re.compile(r"contents/([0-9a-f]{64})")
 
 
 class DamagedArchive(StartupError):
-    """Raised if the file is not a backup, or was changed. Nothing was restored from the file."""
+    """Raised if the file is not a backup or was changed. Nothing was restored from the file."""
 
 
 class ArchiveHead(msgspec.Struct, frozen=True):
+    """The description of a backup."""
+
     format: int
     release: str
     revision: str
@@ -112,7 +114,7 @@ class ArchiveWriter:
 
 
 class Hashing(io.RawIOBase):
-    """A stream that computes the SHA-256 of the bytes that are read from it."""
+    """A stream that reads from another one and computes the SHA-256 of the read bytes."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -138,6 +140,7 @@ def verify_archive(path: Path) -> ArchiveHead:
 
 
 def _verified(path: Path) -> ArchiveHead:
+    """Return the description. Read every member, and raise DamagedArchive or StartupError as `verify_archive` does."""
     digests: dict[str, str] = {}
     head: ArchiveHead | None = None
     sums: dict[str, str] | None = None
@@ -235,6 +238,7 @@ def _decoded(path: Path, name: str, data: bytes, kind: Any) -> Any:
 
 @contextmanager
 def _speaking(path: Path) -> Iterator[None]:
+    """Context manager that converts errors of reading to StartupError or DamagedArchive, with the path of the file."""
     try:
         yield
     except DamagedTar:
@@ -264,7 +268,9 @@ def rows_are_valid(path: Path, table: str) -> Iterator[None]:
 
 
 def encode_row(row: tuple[Any, ...]) -> bytes:
-    """Return a row as one line of JSON. Bytes and times become objects: `{"bytes": base64}`, `{"at": ISO 8601}`."""
+    """Return a row as one line of JSON. Bytes and times become the objects `{"bytes": base64}` and
+    `{"at": ISO 8601}`.
+    """
     return msgspec.json.encode([_plain(value) for value in row]) + b"\n"
 
 

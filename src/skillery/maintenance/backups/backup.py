@@ -41,6 +41,8 @@ kind of database, and `exports` is a cache. Sessions of browsers that have ended
 
 
 class BackedUp(msgspec.Struct, frozen=True):
+    """The result of a backup: the numbers of rows and contents, and their bytes."""
+
     revision: str
     rows: dict[str, int]
     contents: int
@@ -48,7 +50,7 @@ class BackedUp(msgspec.Struct, frozen=True):
 
 
 def back_up(database: Database, storage: Storage, path: Path, release: str, secret_key: Path | None = None) -> BackedUp:
-    """Write the registry to `path`. The file appears only when it is complete.
+    """Write the registry to the file `path`. The file appears only when it is complete.
 
     Writers can continue: the database is read in one snapshot, and contents never change. Raise StartupError if the
     database is not at the revision of this release, if a content is missing, damaged or deleted during the backup, or
@@ -77,6 +79,9 @@ def back_up(database: Database, storage: Storage, path: Path, release: str, secr
 
 
 def _add_contents(connection: Connection, storage: Storage, archive: ArchiveWriter) -> tuple[int, int]:
+    """Add the contents in the storage. Return their number and bytes. Raise StartupError if one is
+    missing or damaged.
+    """
     stored = select(objects.c.sha256, objects.c.size_bytes).where(objects.c.data.is_(None)).order_by(objects.c.sha256)
     count = total = 0
     for sha256, size in connection.execute(stored.execution_options(yield_per=ROWS_AT_ONCE)):

@@ -41,6 +41,8 @@ ONE_ROW = audit_head.name
 
 
 class Restored(msgspec.Struct, frozen=True):
+    """The result of a restore."""
+
     revision: str
     """The revision of the backup. The restored database has the revision of this release."""
     rows: dict[str, int]
@@ -49,7 +51,7 @@ class Restored(msgspec.Struct, frozen=True):
 
 
 def restore(database: Database, storage: Storage, path: Path, secret_key: Path, actor: audit.Actor) -> Restored:
-    """Restore the backup at `path`. If the backup contains a key of secrets, write the key to the file `secret_key`.
+    """Restore the backup at `path`. If the backup contains the key of the secrets, write it to the file `secret_key`.
 
     The whole archive is verified before anything is written. Contents are stored first, while no row refers to them.
     Then one transaction creates the tables, adds all rows, removes the state of the old servers, and adds an audit
@@ -115,6 +117,7 @@ def _restore_contents(storage: Storage, path: Path) -> tuple[int, bytes | None]:
 
 
 def _put(storage: Storage, sha256: str, stream: BinaryIO) -> None:
+    """Store a content. Raise StartupError if it does not have the digest `sha256`."""
     upload = storage.begin()
     hashing = Hashing(stream)
     try:
@@ -142,6 +145,9 @@ def _tables(connection: Connection) -> list[Table]:
 
 
 def _load_table(connection: Connection, table: Table | None, name: str, stream: BinaryIO) -> int:
+    """Add the rows of a member to its table, and return their number. `table` is None if the revision has no such
+    table.
+    """
     lines = iter(stream)
     columns = msgspec.json.decode(next(lines, b""), type=list[str])
     if table is None or not set(columns) <= set(table.columns.keys()):
@@ -158,7 +164,7 @@ def _load_table(connection: Connection, table: Table | None, name: str, stream: 
 
 
 def _check_row(table: str, row: dict[str, Any]) -> None:
-    """Raise ValueError if a row has another content than its digest says, or a file outside of its version."""
+    """Raise ValueError if a content does not have its digest, or if a row refers to a file outside of its version."""
     if table == objects.name and not _SHA256.fullmatch(row["sha256"]):
         raise ValueError("not a digest")
     inline = row["data"] if table == objects.name else None
@@ -192,7 +198,7 @@ def advance_sequences(connection: Connection, tables: Any) -> None:
 
 def _settle(connection: Connection) -> None:
     """Prepare the restored rows for new servers: close the runs of the old servers, delete the storage mark, and fill
-    the search tables, which a backup does not contain.
+    the search tables, which are not in a backup.
     """
     close_all(connection, "the registry was restored from a backup that was made while this ran")
     forget_mark(connection)

@@ -39,7 +39,7 @@ class Garbage(msgspec.Struct, frozen=True):
 
 
 class Sweep(NamedTuple):
-    """The sweep that a step belongs to."""
+    """The sweep to which a step belongs."""
 
     dry_run: bool
     stopped: Callable[[], bool]
@@ -47,6 +47,8 @@ class Sweep(NamedTuple):
 
 
 class SweepStep(NamedTuple):
+    """A step of a sweep: its name and its function."""
+
     name: str
     work: Callable[[Sweep], Swept]
     """The work of the step. Blocking. If the process is killed at any time, the data stays consistent."""
@@ -99,6 +101,7 @@ class Collector:
             return
 
     def _take(self, steps: Iterable[SweepStep], by: Identity, dry_run: bool) -> dict[str, Swept]:
+        """Execute the steps until `close` is called. Record the removed items, even if a step raises an error."""
         swept: dict[str, Swept] = {}
         with self._at_work:
             sweep = Sweep(dry_run, self._stopping.is_set)
@@ -118,9 +121,11 @@ class Collector:
 
         Steps for this machine only are omitted: they remove cached data, which is not lost.
         """
-        own = {step.name for step in self._steps if step.own}
+        local_steps = {step.name for step in self._steps if step.own}
         after = {
-            name: msgspec.structs.asdict(amount) for name, amount in swept.items() if amount.count and name not in own
+            name: msgspec.structs.asdict(amount)
+            for name, amount in swept.items()
+            if amount.count and name not in local_steps
         }
         if after:
             self._database.write_now(

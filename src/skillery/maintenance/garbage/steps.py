@@ -41,28 +41,28 @@ UPLOAD = timedelta(days=1)
 
 
 def old_runs(database: Database, keep_for: timedelta, keep_count: int, sweep: Sweep) -> Swept:
-    """Delete ended runs that are older than `keep_for` or not among the `keep_count` newest runs. 0 means no limit.
+    """Delete ended runs that are older than `keep_for`, or not among the `keep_count` newest runs. 0 means no limit.
 
     The blobs of these runs expire separately.
     """
-    before = database.read_now(partial(_cutoff, keep_for=keep_for, keep_count=keep_count))
-    if before is None:
+    cutoff = database.read_now(partial(_cutoff, keep_for=keep_for, keep_count=keep_count))
+    if cutoff is None:
         return Swept()
     if sweep.dry_run:
-        return Swept(database.read_now(partial(count_old_runs, before=before)))
+        return Swept(database.read_now(partial(count_old_runs, before=cutoff)))
     swept = Swept()
     while not sweep.stopped():
-        more = database.write_now(partial(forget_runs, before=before, limit=AT_ONCE))
-        swept += Swept(more)
-        if more < AT_ONCE:
+        deleted = database.write_now(partial(forget_runs, before=cutoff, limit=AT_ONCE))
+        swept += Swept(deleted)
+        if deleted < AT_ONCE:
             break
     return swept
 
 
 def _cutoff(connection: Connection, keep_for: timedelta, keep_count: int) -> datetime | None:
     oldest = datetime.now(UTC) - keep_for if keep_for else None
-    counted = cutoff_of(connection, keep_count)
-    return max((cutoff for cutoff in (oldest, counted) if cutoff is not None), default=None)
+    cutoff_by_count = cutoff_of(connection, keep_count)
+    return max((cutoff for cutoff in (oldest, cutoff_by_count) if cutoff is not None), default=None)
 
 
 def expired_blobs(database: Database, grace: timedelta, sweep: Sweep) -> Swept:
@@ -74,23 +74,25 @@ def expired_blobs(database: Database, grace: timedelta, sweep: Sweep) -> Swept:
         return database.read_now(partial(_count_expired, until=until))
     swept = Swept()
     while not sweep.stopped():
-        more = database.write_now(partial(_delete_expired, until=until))
-        swept += more
-        if more.count < AT_ONCE:
+        deleted = database.write_now(partial(_delete_expired, until=until))
+        swept += deleted
+        if deleted.count < AT_ONCE:
             break
     return swept
 
 
 def _count_expired(connection: Connection, until: datetime) -> Swept:
-    counted = select(func.count(), func.coalesce(func.sum(blobs.c.size_bytes), 0)).where(blobs.c.expires_at <= until)
-    count, size = connection.execute(counted).one()
+    totals = select(func.count(), func.coalesce(func.sum(blobs.c.size_bytes), 0)).where(blobs.c.expires_at <= until)
+    count, size = connection.execute(totals).one()
     return Swept(int(count), int(size))
 
 
 def _delete_expired(connection: Connection, until: datetime) -> Swept:
     due = select(blobs.c.id).where(blobs.c.expires_at <= until).order_by(blobs.c.expires_at).limit(AT_ONCE)
-    gone = connection.execute(delete(blobs).where(blobs.c.id.in_(due)).returning(blobs.c.size_bytes)).scalars().all()
-    return Swept(len(gone), sum(gone))
+    deleted_sizes = (
+        connection.execute(delete(blobs).where(blobs.c.id.in_(due)).returning(blobs.c.size_bytes)).scalars().all()
+    )
+    return Swept(len(deleted_sizes), sum(deleted_sizes))
 
 
 def old_exchanges(database: Database, sweep: Sweep) -> Swept:
@@ -99,9 +101,9 @@ def old_exchanges(database: Database, sweep: Sweep) -> Swept:
         return Swept(database.read_now(partial(forget_expired, limit=AT_ONCE, dry_run=True)))
     swept = Swept()
     while not sweep.stopped():
-        more = database.write_now(partial(forget_expired, limit=AT_ONCE))
-        swept += Swept(more)
-        if more < AT_ONCE:
+        deleted = database.write_now(partial(forget_expired, limit=AT_ONCE))
+        swept += Swept(deleted)
+        if deleted < AT_ONCE:
             break
     return swept
 
@@ -115,9 +117,9 @@ def unused_contents(database: Database, storage: Storage, grace: timedelta, swee
         return database.read_now(partial(_count_unused, until=datetime.now(UTC) - grace))
     database.write_now(partial(forget_uploads, begun_before=datetime.now(UTC) - UPLOAD))
     finish_abandoned_deletions(database, storage)
-    swept, last = Swept(), ""
+    swept, last_digest = Swept(), ""
     while not sweep.stopped():
-        digests = database.read_now(partial(_find_unused, after=last))
+        digests = database.read_now(partial(_find_unused, after=last_digest))
         if digests:
             # Contents of a purged version may have been in use elsewhere until now.
             deleted = database.erase_now(partial(delete_unused, server=database.server, digests=digests))
@@ -125,7 +127,7 @@ def unused_contents(database: Database, storage: Storage, grace: timedelta, swee
             carry_out(database, storage, deleted.claimed)
         if len(digests) < FILES_AT_ONCE:
             break
-        last = digests[-1]
+        last_digest = digests[-1]
     return swept
 
 
@@ -138,14 +140,16 @@ _IS_UNUSED = and_(not_(exists().where(blobs.c.sha256 == objects.c.sha256)), _NO_
 
 
 def expired_workspaces(database: Database, storage: Storage, sweep: Sweep) -> Swept:
-    """Remove expired workspaces, and let the others refer only to the contents of their snapshots."""
+    """Remove expired workspaces. Remove the references of the others to contents that are in none
+    of their snapshots.
+    """
     if sweep.dry_run:
         return Swept(database.read_now(count_expired))
     swept = Swept()
     while not sweep.stopped():
-        more = database.write_now(remove_expired)
-        swept += Swept(more)
-        if more < EXPIRED_AT_ONCE:
+        removed = database.write_now(remove_expired)
+        swept += Swept(removed)
+        if removed < EXPIRED_AT_ONCE:
             break
     forget_contents(database, storage, sweep.stopped)
     return swept
@@ -157,9 +161,9 @@ def ended_sessions(database: Database, sweep: Sweep) -> Swept:
         return Swept(database.read_now(count_ended))
     swept = Swept()
     while not sweep.stopped():
-        more = database.write_now(partial(forget_ended, limit=AT_ONCE))
-        swept += Swept(more)
-        if more < AT_ONCE:
+        deleted = database.write_now(partial(forget_ended, limit=AT_ONCE))
+        swept += Swept(deleted)
+        if deleted < AT_ONCE:
             break
     return swept
 
@@ -183,6 +187,8 @@ def _find_unused(connection: Connection, after: str) -> list[str]:
 
 
 class DeletedContents(NamedTuple):
+    """The deleted contents, and the tombstones of those with files in the storage."""
+
     digests: set[str]
     swept: Swept
     claimed: TombstoneClaim
@@ -192,21 +198,22 @@ class DeletedContents(NamedTuple):
 def delete_unused(
     connection: Connection, server: str, digests: Collection[str], *, waits: bool = False
 ) -> DeletedContents:
-    """Delete the rows of contents that are still unused. Add tombstones for those with files in the storage.
+    """Delete the rows of those contents that are still unused. Add tombstones for the contents with files in the
+    storage.
 
     The rows are locked first: so the delete statement sees every reference that was added before, and no reference can
     be added later. Rows that another transaction has locked are skipped, because that transaction may add a reference.
     With `waits`, this function waits for the other transaction instead.
     """
-    wanted = select(objects.c.sha256, objects.c.size_bytes, objects.c.data.is_(None).label("has_file"))
+    candidates = select(objects.c.sha256, objects.c.size_bytes, objects.c.data.is_(None).label("has_file"))
     # Sorted, because the same order for all callers prevents deadlocks on Postgres.
-    locked = wanted.where(objects.c.sha256.in_(digests)).order_by(objects.c.sha256)
+    locked = candidates.where(objects.c.sha256.in_(digests)).order_by(objects.c.sha256)
     held = {row.sha256: row for row in connection.execute(locked.with_for_update(skip_locked=not waits))}
     unused = delete(objects).where(objects.c.sha256.in_(held), _IS_UNUSED).returning(objects.c.sha256)
-    gone = [held[sha256] for sha256 in connection.scalars(unused)]
-    swept = Swept(len(gone), sum(row.size_bytes for row in gone))
-    claimed = claim(connection, server, [row.sha256 for row in gone if row.has_file])
-    return DeletedContents({row.sha256 for row in gone}, swept, claimed)
+    deleted = [held[sha256] for sha256 in connection.scalars(unused)]
+    swept = Swept(len(deleted), sum(row.size_bytes for row in deleted))
+    claimed = claim(connection, server, [row.sha256 for row in deleted if row.has_file])
+    return DeletedContents({row.sha256 for row in deleted}, swept, claimed)
 
 
 def leftovers(database: Database, storage: Storage, grace: timedelta, sweep: Sweep) -> Swept:
@@ -218,19 +225,19 @@ def leftovers(database: Database, storage: Storage, grace: timedelta, sweep: Swe
     swept = Swept(storage.remove_unfinished(datetime.now(UTC) - UPLOAD, sweep.dry_run))
     if not isinstance(storage, ListsContents):
         return swept
-    for some in _batches(storage.stored_before(datetime.now(UTC) - grace), FILES_AT_ONCE):
-        known = database.read_now(partial(_known, digests=list(some)))
-        unknown = {sha256: size for sha256, size in some.items() if sha256 not in known}
-        gone = unknown if sweep.dry_run or not unknown else drop_files(database, storage, unknown)
-        swept += Swept(len(gone), sum(unknown[sha256] for sha256 in gone))
+    for batch in _batches(storage.stored_before(datetime.now(UTC) - grace), FILES_AT_ONCE):
+        recorded = database.read_now(partial(_known, digests=list(batch)))
+        unknown = {sha256: size for sha256, size in batch.items() if sha256 not in recorded}
+        deleted = unknown if sweep.dry_run or not unknown else drop_files(database, storage, unknown)
+        swept += Swept(len(deleted), sum(unknown[sha256] for sha256 in deleted))
         if sweep.stopped():
             break
     return swept
 
 
 def _batches(stored: Iterator[tuple[str, int]], size: int = AT_ONCE) -> Iterator[dict[str, int]]:
-    while some := dict(itertools.islice(stored, size)):
-        yield some
+    while batch := dict(itertools.islice(stored, size)):
+        yield batch
 
 
 def _known(connection: Connection, digests: list[str]) -> set[str]:
@@ -239,17 +246,17 @@ def _known(connection: Connection, digests: list[str]) -> set[str]:
 
 def cached_files(database: Database, cache: Cache, grace: timedelta, unused_for: timedelta, sweep: Sweep) -> Swept:
     """Delete files from the cache of this machine: files unused for `unused_for` (0: never), copies of deleted
-    contents, and purged versions.
+    contents, and files of purged versions.
 
-    Copies of deleted contents that were used within `grace` stay. Files of purged versions do not stay.
+    Copies of deleted contents stay if they were used within `grace`; files of purged versions do not.
     """
     now, swept = datetime.now(UTC), Swept()
     purged = database.read_now(partial(purged_among, digests=cache.bundle_digests()))
     swept += Swept(*cache.drop_bundles(purged, dry_run=sweep.dry_run))
-    for some in _batches(cache.blobs_unused_since(now - grace)):
-        known = database.read_now(partial(_known, digests=list(some)))
-        for sha256, size in some.items():
-            if sha256 not in known and (sweep.dry_run or cache.drop_blob(sha256, now - grace)):
+    for batch in _batches(cache.blobs_unused_since(now - grace)):
+        recorded = database.read_now(partial(_known, digests=list(batch)))
+        for sha256, size in batch.items():
+            if sha256 not in recorded and (sweep.dry_run or cache.drop_blob(sha256, now - grace)):
                 swept += Swept(1, size)
     if unused_for:
         count, size = cache.drop_unused(now - unused_for, dry_run=sweep.dry_run)
@@ -262,10 +269,10 @@ def old_locks(database: Database, reuse_for: timedelta, sweep: Sweep) -> Swept:
 
     Versions have their own copies of their locks.
     """
-    before = datetime.now(UTC) - reuse_for
+    cutoff = datetime.now(UTC) - reuse_for
     if sweep.dry_run:
-        return Swept(database.read_now(partial(count_old_locks, made_before=before)))
-    return Swept(database.write_now(partial(forget_locks, made_before=before)))
+        return Swept(database.read_now(partial(count_old_locks, made_before=cutoff)))
+    return Swept(database.write_now(partial(forget_locks, made_before=cutoff)))
 
 
 def unused_environments(environments: Environments, grace: timedelta, unused_for: timedelta, sweep: Sweep) -> Swept:
@@ -275,8 +282,8 @@ def unused_environments(environments: Environments, grace: timedelta, unused_for
     Packages that were used within `grace` stay.
     """
     now, swept = datetime.now(UTC), Swept()
-    since = now - unused_for if unused_for else None
-    for size in environments.drop_unused(now - grace, since, dry_run=sweep.dry_run):
+    last_use = now - unused_for if unused_for else None
+    for size in environments.drop_unused(now - grace, last_use, dry_run=sweep.dry_run):
         swept += Swept(1, size)
         if sweep.stopped():
             break
