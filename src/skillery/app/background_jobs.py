@@ -53,6 +53,8 @@ BATCH = 500
 
 
 class BackgroundJobs:
+    """Runs the periodic jobs of one server, from `start` to `close`."""
+
     def __init__(self, database: Database, runner: Runner, reads: ReadCounts, disks: Disks, server: str) -> None:
         self._database = database
         self._runner = runner
@@ -83,18 +85,19 @@ class BackgroundJobs:
             log.debug("the last counts of reads are lost: %s", error.message)
 
     async def _run(self) -> None:
+        """Do the jobs forever. A job that fails is logged and repeated at the next beat."""
         cleaned_at: float | None = None
         while True:
             # The first heartbeat is delayed, because a command that opens the home is busy with its own work.
-            started = time.monotonic()
+            started_at = time.monotonic()
             await asyncio.sleep(BEAT_SECONDS if cleaned_at is not None else FIRST_SECONDS)
-            if time.monotonic() - started > DEAD.total_seconds() / 2:
+            if time.monotonic() - started_at > DEAD.total_seconds() / 2:
                 self._healthy_since = None
             try:
                 await asyncio.to_thread(self._disks.watch)
                 await self._beat()
-                if cleaned_at is None or started - cleaned_at > CLEANUP_SECONDS:
-                    cleaned_at = started
+                if cleaned_at is None or started_at - cleaned_at > CLEANUP_SECONDS:
+                    cleaned_at = started_at
                     await self._clean_up()
             except SkilleryError as error:
                 self._healthy_since = None
@@ -103,6 +106,7 @@ class BackgroundJobs:
                 log.exception("background jobs failed")
 
     async def _beat(self) -> None:
+        """Record the heartbeat and write the counts of reads. After a healthy time, close the runs of dead servers."""
         now = time.monotonic()
         under_way = self._runner.active_ids()
         unrecorded = await self._database.write(partial(_record_heartbeat, server=self._server, under_way=under_way))
@@ -112,9 +116,9 @@ class BackgroundJobs:
         await self._write_reads()
         self._healthy_since = self._healthy_since or now
         if now - self._healthy_since > DEAD.total_seconds():
-            dead = await self._database.write(close_of_dead)
-            if dead:
-                log.warning("%d runs of dead servers are recorded as failed", dead)
+            closed_runs = await self._database.write(close_of_dead)
+            if closed_runs:
+                log.warning("%d runs of dead servers are recorded as failed", closed_runs)
 
     async def _write_reads(self) -> None:
         if counts := self._reads.take():

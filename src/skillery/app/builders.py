@@ -71,7 +71,7 @@ def quotas_of(settings: Settings) -> Quotas:
 
 
 def _entry(default: IdentityQuota, entry: IdentityQuotas) -> IdentityQuota:
-    """Return the quota of an entry of the settings. Fields that the entry omits have the values of `default`."""
+    """Return the quota of an entry of the settings. A field that the entry omits has the value of `default`."""
     fields = {name: getattr(entry, name) for name in entry.__struct_fields__}
     values = {name: value for name, value in fields.items() if value is not msgspec.UNSET}
     if "blobs_mb" in values:
@@ -146,7 +146,7 @@ def thin_plugins_of(settings: Settings, authenticator: Authenticator) -> ThinPlu
 
 
 class PreparingEvents:
-    """Passes events to the plugins. Also starts preparing each published skill for the indexes of Agent Skills."""
+    """Passes events to the plugins, and prepares each published skill for the indexes of Agent Skills."""
 
     def __init__(self, events: Events, preparing: FactsPreparation) -> None:
         self._events = events
@@ -203,6 +203,7 @@ def packages_of(settings: Settings, home: Home, database: Database, sandbox: San
 
 
 def _sources(settings: Settings) -> PackageSources:
+    """Return the sources of packages. Raise StartupError if a setting of `packages` is not valid."""
     packages = settings.packages
     wheelhouse = Path(packages.wheelhouse).expanduser().absolute() if packages.wheelhouse else None
     if wheelhouse is not None and not wheelhouse.is_dir():
@@ -289,7 +290,7 @@ def bundle_limits(settings: Settings) -> BundleLimits:
 
 
 class Counts(NamedTuple):
-    """The numbers of one server that its limits compare with."""
+    """The counters of one server that its limits are compared with."""
 
     bodies: Tally
     """Bytes of request bodies in memory."""

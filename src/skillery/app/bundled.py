@@ -70,11 +70,11 @@ async def publish_bundled(publisher: Publisher, database: Database) -> None:
 
 
 def _changed(connection: Connection) -> list[tuple[str, str, bool]]:
-    """Return version, status and author (whether it is the server) of the versions of the guide that are not as the
-    server publishes them.
+    """Return (version, status, whether the server is the author) of each version of the guide that differs from what
+    the server publishes.
     """
-    of = skill_versions.c
-    statement = select(of.version, of.status, of.publisher).join(skills, skills.c.id == of.skill_id)
+    columns = skill_versions.c
+    statement = select(columns.version, columns.status, columns.publisher).join(skills, skills.c.id == columns.skill_id)
     rows = [
         (*row[:2], row.publisher == BUNDLER.name) for row in connection.execute(statement.where(skills.c.name == GUIDE))
     ]
@@ -87,10 +87,10 @@ def _is_hidden(connection: Connection) -> bool:
 
 
 def _restore_guide(connection: Connection) -> None:
-    """Make the packaged version the latest version of the guide, visible to all callers. Foreign versions are yanked:
-    they stay readable.
+    """Make the packaged version the latest version of the guide, visible to all callers. Yank the versions of others,
+    which stay readable.
 
-    Releases that did not reserve the namespace permitted publishers and admins other versions and steps.
+    Earlier releases did not reserve the namespace, so publishers and admins could change the guide.
     """
     if _is_hidden(connection):
         change_visibility(connection, BUNDLER, GUIDE, "public")

@@ -66,7 +66,7 @@ class _Additions(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """What only the plugins and the backends know, for pages of admins."""
+    """Functions that only the plugins and backends can answer, for pages of admins."""
 
     plugins: Callable[[], list[Fact]]
     secrets: Callable[[], Collection[str]]
@@ -84,8 +84,8 @@ async def open_server(
 ) -> AsyncIterator[tuple[Core, HttpParts]]:
     """Context manager: migrate the database, open all parts of a server, and close them at the end.
 
-    The sandbox is not started. If `bundled` is False, the bundled skills are not published. `counts` are those of a
-    worker process. Raise StartupError if a part cannot be opened.
+    The sandbox is not started. If `bundled` is False, the bundled skills are not published. `counts` are the counts of
+    a worker process; None for a server of one process. Raise StartupError if a part cannot be opened.
     """
     counts = counts or counts_of_one_process(settings)
     plugins.check_settings(settings)
@@ -188,9 +188,9 @@ def _edge(
 
 
 def _write(database: Database, server: str, disks: Disks) -> None:
-    """Write to the database, as a heartbeat does. An embedded database also needs room for its next pages.
+    """Write to the database, as a heartbeat does. An embedded database also needs free disk space for its next pages.
 
-    A database that is read-only because it is copied is ready: the server answers reads.
+    A read-only database of a copy counts as ready: the server still answers reads.
     """
     if database.read_now(find_read_only) is None:
         database.write_now(partial(note_seen, server=server))
@@ -203,8 +203,8 @@ def _check_cache(disks: Disks) -> None:
 
 
 def _disk_of(home: Path) -> Disk:
-    used = disk_usage(home)
-    return Disk(used.free, used.total)
+    usage = disk_usage(home)
+    return Disk(usage.free, usage.total)
 
 
 def _plugin_routes(parts: PluginParts, additions: _Additions) -> PluginRoutes | None:
@@ -218,6 +218,7 @@ async def _record(database: Database, identity: Identity, action: str, subject: 
 def _metrics(
     settings: Settings, gate: Gate, core: Core, database: Database, additions: _Additions, silences: Silences
 ) -> Metrics | None:
+    """Return the endpoint /metrics, or None if the setting `metrics` is `off`."""
     if settings.metrics == "off":
         return None
     from skillery.rest.metrics import Measurable, Metrics

@@ -92,7 +92,7 @@ IMPORT_CHECKS_AT_ONCE = 2
 
 
 class Backends(NamedTuple):
-    """The opened backends that the settings name."""
+    """The open backends that the settings choose."""
 
     authenticator: Authenticator
     storage: Storage
@@ -227,9 +227,9 @@ async def _start(
     stack.push_async_callback(runtime.environments.named.close)
     stack.push_async_callback(runtime.environments.rebuilds.close)
     stack.push_async_callback(runner.close, base.settings.grace_seconds)
-    closed = await database.write(partial(close_left_over, server=home.server_id))
-    if closed:
-        log.warning("%d runs that the last server left open are recorded as failed", closed)
+    closed_runs = await database.write(partial(close_left_over, server=home.server_id))
+    if closed_runs:
+        log.warning("%d runs that the last server left open are recorded as failed", closed_runs)
     await runtime.packages.environments.start()
     await runtime.environments.rebuilds.start()
     if base.bundled:
@@ -240,6 +240,7 @@ async def _start(
 
 
 def _runtime(base: Base, quotas: Quotas, registry: Registry) -> _Runtime:
+    """Build the parts that execute runs."""
     settings, home, database, backends, events = base[:5]
     blobs = Blobs(database, backends.storage, settings.blobs, quotas)
     cache = Cache(home.path / "cache", database, backends.storage, blobs)
@@ -267,6 +268,7 @@ def _runtime(base: Base, quotas: Quotas, registry: Registry) -> _Runtime:
 
 
 def _publisher(base: Base, runtime: _Runtime, quotas: Quotas, compilers: CompilePool) -> Publisher:
+    """Build the publisher with its gate and checks."""
     settings, _, database, backends, events = base[:5]
     request, cache = settings.publishing, runtime.cache
     trials = Trials(
@@ -324,6 +326,7 @@ def _import_limits(settings: Settings) -> ImportLimits:
 
 
 def _publishing_rules(settings: Settings) -> PublishingRules:
+    """Return the rules of the settings. With `auth = "open"`, every version is published at once."""
     if settings.authenticators == ("open",):
         # A review would not protect: with auth = "open", every caller may approve.
         return PublishingRules(

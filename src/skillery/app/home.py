@@ -1,4 +1,4 @@
-"""The home: the folder of a server. Only one process at a time holds the lock of a home."""
+"""The home: the folder of a server. Only one process at a time can hold the lock of a home."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ class Home:
         self.server_id = _server_id(path)
 
     def announce(self, url: str, auth: str, database: str) -> None:
-        """Record the server of this process in the lock file, so that commands find it. Give the URL of the database
-        without its password.
+        """Record the address, `auth` and database of this process's server in the lock file, where commands read them.
+        `database` is the URL without its password.
         """
         self._record(Holder(os.getpid(), url, auth, database))
 
@@ -119,21 +119,21 @@ def _lock(file: IO[bytes], path: Path) -> None:
 def _in_use_message(path: Path) -> str:
     holder = holder_of(path)
     caller = "another process" if holder is None else f"process {holder.pid}"
-    where = f", listening at {holder.url}" if holder and holder.url else ""
-    return f"the home {path} is in use by {caller}{where}; stop that process, or choose another home with --home"
+    address = f", listening at {holder.url}" if holder and holder.url else ""
+    return f"the home {path} is in use by {caller}{address}; stop that process, or choose another home with --home"
 
 
 def _server_id(path: Path) -> str:
     """Return the server id of a home. Create the id at the first start.
 
-    The id never changes, so a starting server can find and close the runs of a predecessor that was killed.
+    The id never changes, so a starting server can find and close the runs of its predecessor, if that was killed.
     """
-    known = server_id_of(path)
-    if known:
-        return known
+    server_id = server_id_of(path)
+    if server_id:
+        return server_id
     file = path / SERVER_ID
-    made = secrets.token_hex(16)
+    new_id = secrets.token_hex(16)
     partial = path / f".{SERVER_ID}.partial"
-    partial.write_text(made)
+    partial.write_text(new_id)
     partial.rename(file)
-    return made
+    return new_id

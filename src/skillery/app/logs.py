@@ -109,6 +109,7 @@ class Tracing:
         )
 
     def plugin(self) -> InitPlugin:
+        """Return the Litestar plugin that makes a span for each request."""
         from litestar.plugins.opentelemetry import OpenTelemetryConfig, OpenTelemetryPlugin
         from opentelemetry.metrics import NoOpMeterProvider
 
@@ -150,9 +151,11 @@ def open_tracing(traces: str) -> Tracing | None:
             f"setting 'traces' is {traces!r}, but {error.name or 'OpenTelemetry'} is not installed: "
             "pip install 'skillery[otel]'"
         ) from None
-    named = "OTEL_SERVICE_NAME" in os.environ or "service.name=" in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
+    has_service_name = "OTEL_SERVICE_NAME" in os.environ or "service.name=" in os.environ.get(
+        "OTEL_RESOURCE_ATTRIBUTES", ""
+    )
     provider = TracerProvider(
-        resource=Resource.create({} if named else {"service.name": "skillery"}), shutdown_on_exit=False
+        resource=Resource.create({} if has_service_name else {"service.name": "skillery"}), shutdown_on_exit=False
     )
     exporter = OTLPSpanExporter() if traces == "otlp" else OTLPSpanExporter(f"{traces.rstrip('/')}/v1/traces")
     provider.add_span_processor(BatchSpanProcessor(exporter))

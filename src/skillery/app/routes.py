@@ -209,7 +209,7 @@ def _app(edge: HttpParts, route: Route) -> ASGIApp:
         exchange.request.method = f"{scope['method']} {route.name}"
         if edge.tracing is not None:
             starting.set(edge.tracing.start)
-        begun = time.perf_counter()
+        started_at = time.perf_counter()
         try:
             if route.is_guarded:
                 edge.gate.check_browser(scope, headers)
@@ -233,7 +233,7 @@ def _app(edge: HttpParts, route: Route) -> ASGIApp:
             if edge.metrics is not None:
                 edge.metrics.note(route.name, exchange)
             if edge.log_requests:
-                log_request(route.name, scope["method"], exchange, time.perf_counter() - begun)
+                log_request(route.name, scope["method"], exchange, time.perf_counter() - started_at)
 
     return app
 
@@ -300,6 +300,9 @@ def create_app(core: Core, edge: HttpParts, *, for_browsers: bool = True) -> Lit
 
 
 def _http_error(fail: Any, request: Any, error: HTTPException) -> Any:
+    """Return the answer to an HTTP error of Litestar: a page for a browser, else JSON. `fail` sends pages; None without
+    pages.
+    """
     status = error.status_code
     kind = "not_found" if status == 404 else "method_not_allowed" if status == 405 else "http_error"
     if status == 404:

@@ -62,26 +62,26 @@ class Descriptors(NamedTuple):
 
 
 def allot_descriptors(runs_at_once: int, max_connections: int) -> Descriptors:
-    """Raise this process's soft limit of open files to the needed number, as far as the hard limit allows.
+    """Raise this process's soft limit of open files to the needed number, at most to the hard limit.
 
     Return the resulting limit, or the needed number if that is lower, and the number of reserved file descriptors. Runs
     are not affected, because a sandbox sets the limit of each run.
     """
     reserve = RESERVE + RESERVE_PER_RUN * runs_at_once
-    wanted = max(DEFAULT_LIMIT, reserve + PER_CONNECTION * max_connections)
-    return Descriptors(min(wanted, _raise_limit(wanted)), reserve)
+    needed_limit = max(DEFAULT_LIMIT, reserve + PER_CONNECTION * max_connections)
+    return Descriptors(min(needed_limit, _raise_limit(needed_limit)), reserve)
 
 
-def _raise_limit(wanted: int) -> int:
+def _raise_limit(needed_limit: int) -> int:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY:
-        wanted = min(wanted, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
+        needed_limit = min(needed_limit, hard)
+    if soft != resource.RLIM_INFINITY and soft < needed_limit:
         # Some systems have a lower ceiling than the hard limit.
         with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (needed_limit, hard))
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return wanted if soft == resource.RLIM_INFINITY else soft
+    return needed_limit if soft == resource.RLIM_INFINITY else soft
 
 
 log = logging.getLogger(__name__)
@@ -139,14 +139,14 @@ class _Server(uvicorn.Server):
 
     def _make_connection(self) -> asyncio.Protocol:
         """Return the protocol of a new connection, as uvicorn makes it."""
-        made: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg]
+        protocol: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg]
             config=self.config, server_state=self.server_state, app_state=self.lifespan.state
         )
-        return made
+        return protocol
 
 
 class Process(NamedTuple):
-    """What a process that serves requests is made of."""
+    """The parts of a process that serves requests."""
 
     settings: Settings
     plugins: Plugins
@@ -273,6 +273,7 @@ async def _nothing(*_: Any) -> None:
 
 
 def _config(settings: Settings, app: Litestar, admission: ConnectionAdmission) -> uvicorn.Config:
+    """Return the configuration of uvicorn."""
     connection: Any = partial(Connection, admission=admission, bounds=Bounds())
     return uvicorn.Config(
         app,

@@ -30,8 +30,8 @@ class Notes:
         """End of the minute after the last log line, for each address, oldest first."""
 
     def note(self, host: str, reason: str) -> None:
-        """Log that a connection from `host` was closed. If there was a line about the same network in the last
-        minute, only count.
+        """Log that a connection from `host` was closed. After a line about the same network, only
+        count for a minute.
         """
         self._forget_ended()
         address = network_of(host) or "an unknown address"
@@ -45,14 +45,15 @@ class Notes:
         log.warning("a connection from %s was closed: %s", address, reason)
 
     def _forget_ended(self) -> None:
+        """Drop the networks whose minute has ended, and log the number of their connections that were only counted."""
         now = time.monotonic()
-        more = 0
+        unlogged = 0
         while self._ends and next(iter(self._ends.values())) <= now:
             address = next(iter(self._ends))
             del self._ends[address]
-            more += self._unsaid.pop(address)
-        if more:
-            log.warning("%d more connections were closed since the last line about their addresses", more)
+            unlogged += self._unsaid.pop(address)
+        if unlogged:
+            log.warning("%d more connections were closed since the last line about their addresses", unlogged)
 
 
 MOST_HEAD_BYTES = 32 * 1024 * 1024
@@ -62,7 +63,7 @@ request.
 
 
 class Client(Protocol):
-    """A connection, as `ConnectionAdmission` uses it."""
+    """A connection as ConnectionAdmission sees it."""
 
     def evict(self) -> None:
         """Close the connection immediately, without a response."""
@@ -198,11 +199,12 @@ class ConnectionAdmission:
         return len(self._address_of) >= self._ceiling or 0 < self._most <= self._count.total
 
     def _make_room(self, idle: dict[Client, None], address: str, reason: str) -> bool:
-        oldest = next(iter(idle), None)
-        if oldest is None:
+        """Close the connection in `idle` that has been idle for the longest time. Return False if there is none."""
+        longest_idle = next(iter(idle), None)
+        if longest_idle is None:
             self.notes.note(address, f"{reason}, all with active requests")
             return False
-        self._evict(oldest, f"{reason}, and this connection was idle for the longest time")
+        self._evict(longest_idle, f"{reason}, and this connection was idle for the longest time")
         return True
 
     def _evict(self, client: Client, reason: str) -> None:

@@ -28,6 +28,7 @@ def decline_upgrade(connection: HttpToolsProtocol) -> None:
 
 
 def _head_without_upgrade(connection: HttpToolsProtocol) -> bytes:
+    """Return the head of the current request as bytes, without the header Upgrade."""
     parser = connection.parser
     lines = [b"%s %s HTTP/%s" % (parser.get_method(), connection.url, parser.get_http_version().encode())]
     lines += [
@@ -54,7 +55,7 @@ INVALID = "Invalid HTTP request received."
 
 
 class _TooMuch(Exception):
-    """Raised by a callback of the parser to stop parsing. `Connection._problem` is the text of the response."""
+    """Raised by a callback of the parser to stop parsing. `Connection._problem` has the text of the response."""
 
 
 class Connection(HttpToolsProtocol):
@@ -95,6 +96,7 @@ class Connection(HttpToolsProtocol):
         self._body_timer = Timer(self.loop, bounds.window_seconds, self._measure_body)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        """Wrap the transport, and close the connection if it is not admitted."""
         self._line = ClosingTransport(
             transport,
             self.loop,
@@ -128,14 +130,17 @@ class Connection(HttpToolsProtocol):
         super().shutdown()
 
     def data_received(self, data: bytes) -> None:
+        """Parse the input in pieces, while a request needs input. Discard it if the connection is closing."""
         self._unset_keepalive_if_required()
         if self._line.lingers:
             self._line.discard(len(data))
             return
-        rest = memoryview(data)
-        while rest and not self._ignores_input and not self.transport.is_closing():
-            taken = self._feed(rest[: BODY_PIECE_BYTES if self._has_length and not self._in_head else PIECE_BYTES])
-            rest = rest[taken:]
+        unparsed = memoryview(data)
+        while unparsed and not self._ignores_input and not self.transport.is_closing():
+            parsed_bytes = self._feed(
+                unparsed[: BODY_PIECE_BYTES if self._has_length and not self._in_head else PIECE_BYTES]
+            )
+            unparsed = unparsed[parsed_bytes:]
         if self._ignores_input:
             # Reading resumes when the application requests more of the body.
             self.flow.pause_reading()
@@ -148,12 +153,12 @@ class Connection(HttpToolsProtocol):
         if self._in_head:
             self._head_bytes += len(piece)
         try:
-            taken = self._parse(piece)
+            parsed_bytes = self._parse(piece)
         except httptools.HttpParserError:
             self._give_up(self._problem)
             return len(piece)
-        self._check_sizes(taken)
-        return taken
+        self._check_sizes(parsed_bytes)
+        return parsed_bytes
 
     def _parse(self, piece: memoryview) -> int:
         try:
@@ -165,6 +170,7 @@ class Connection(HttpToolsProtocol):
         return len(piece)
 
     def _check_sizes(self, size: int) -> None:
+        """Stop parsing if the head or the framing is larger than its limit."""
         # The piece that ends a head may also contain body: only an unfinished head can be too long.
         if self._in_head:
             if self._head_bytes > self._bounds.head_bytes or len(self.headers or ()) > self._bounds.headers:
@@ -199,6 +205,7 @@ class Connection(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
+        """Check the head, and hand the request to the application."""
         if self.parser.get_method() == b"CONNECT":
             self._refuse("This server is not a proxy.")
         names = [name for name, _ in self.headers]
@@ -308,6 +315,7 @@ class Connection(HttpToolsProtocol):
         self._line.abort()
 
     def _measure_body(self) -> None:
+        """Close the connection if the client sends the body more slowly than the minimum rate."""
         is_awaited = not (self.cycle.response_started or self.cycle.waiting_for_100_continue or self._was_paused)
         if is_awaited and self._body_bytes < self._bounds.least_bytes:
             self._note("the body of the request arrived too slowly")

@@ -188,6 +188,7 @@ class ClosingTransport(asyncio.Transport):
         return self._written - self.get_write_buffer_size() - _in_kernel(self._wrapped)
 
     def _measure(self) -> None:
+        """Abort the connection if the client has read fewer bytes than the minimum rate since the last call."""
         if not self._wrapped.get_write_buffer_size():
             return
         if self._taken() - self._sent < self._bounds.least_bytes:
@@ -201,6 +202,9 @@ class ClosingTransport(asyncio.Transport):
         return self._is_closing or self._wrapped.is_closing()
 
     def write(self, data: Any) -> None:
+        """Write the data. Hold a short piece until the next write or the end of this iteration, to send both as one
+        packet.
+        """
         if self._is_closing:
             return
         self._written += len(data)

@@ -40,7 +40,7 @@ class Message(msgspec.Struct, omit_defaults=True):
 
 
 class SupervisorLink:
-    """The end of the supervisor, which does not wait for input."""
+    """The supervisor's end of the link. Its reads do not block."""
 
     def __init__(self, end: socket.socket) -> None:
         self.end = end
@@ -82,7 +82,7 @@ class SupervisorLink:
 
 
 class WorkerLink:
-    """The end of a worker. It implements `Peers`."""
+    """The worker's end of the link. It implements `Peers`."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -164,6 +164,8 @@ Delivery = tuple[int, Message]
 
 
 class _Gathering:
+    """A question of the worker `asker`, and the answers that have arrived."""
+
     def __init__(self, asker: int, number: int, request: Sequence[int]) -> None:
         self.asker = asker
         self.number = number
@@ -178,20 +180,22 @@ class _Gathering:
 
 
 class Gatherings:
-    """The questions that are not answered yet."""
+    """The questions of workers that do not have all answers yet."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
         self._open: dict[int, _Gathering] = {}
 
     def begin(self, asker: int, message: Message, request: Sequence[int]) -> Message:
-        """Keep the question of a worker for the workers in `request`, and return the message for each of them."""
+        """Record the question of a worker. Return the message for each of the workers in `request`, whose answers it
+        needs.
+        """
         number = next(self._numbers)
         self._open[number] = _Gathering(asker, message.number, request)
         return Message("question", number, message.question)
 
     def add(self, pid: int, message: Message) -> Iterator[Delivery]:
-        """Keep the answer of a worker. Yield the answers of all, if this is the last one."""
+        """Record the answer of a worker. If it is the last one, yield the message with all answers."""
         gathering = self._open.get(message.number)
         if gathering is None or pid not in gathering.open:
             return
@@ -201,7 +205,9 @@ class Gatherings:
             yield self._open.pop(message.number).result()
 
     def forget(self, pid: int) -> Iterator[Delivery]:
-        """Expect no answer of a worker that has ended. Yield the gatherings that are complete without it."""
+        """Wait no longer for a worker that has ended. Yield the messages of the questions that are
+        complete without it.
+        """
         for number, gathering in list(self._open.items()):
             gathering.open.discard(pid)
             if not gathering.open:
@@ -211,7 +217,7 @@ class Gatherings:
         return (gathering.deadline for gathering in self._open.values())
 
     def expired(self) -> Iterator[Delivery]:
-        """Yield the gatherings that have waited long enough."""
+        """Yield the messages of the questions whose deadline has passed, with None for each missing answer."""
         now = time.monotonic()
         for number, gathering in list(self._open.items()):
             if gathering.deadline <= now:

@@ -17,7 +17,7 @@ INT = 4
 
 
 class SharedCounts:
-    """Made before the workers are forked. Each worker gets its view of the counts with `of`."""
+    """The counts of all workers. Created before the workers are forked; each worker gets its view with `of`."""
 
     def __init__(self, workers: int, slots_path: Path) -> None:
         """There may be twice as many workers for a time, while new ones replace them."""
@@ -54,7 +54,7 @@ class SharedCounts:
         return parts[part] > sum(parts) / self.workers
 
     def clear(self, part: int) -> None:
-        """Forget what a dead worker has counted, and let the others use its slots."""
+        """Delete the counts of a dead worker, so that others can use its slots."""
         self._numbers.clear(part)
         start = part * BUCKETS
         self._addresses[start : start + BUCKETS] = memoryview(bytes(BUCKETS * INT)).cast("i")

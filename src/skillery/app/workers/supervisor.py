@@ -134,22 +134,22 @@ class Supervisor:
         return next((worker.token for worker in forked if worker.token), None)
 
     def _fork(self, part: int) -> Worker:
-        ours, theirs = socket.socketpair()
+        own_end, worker_end = socket.socketpair()
         pid = os.fork()
         if pid == 0:
-            self._leave_supervisor(ours)
-            self._become_worker(self._settings, part, theirs)
-        theirs.close()
-        worker = Worker(part, pid, SupervisorLink(ours))
+            self._leave_supervisor(own_end)
+            self._become_worker(self._settings, part, worker_end)
+        worker_end.close()
+        worker = Worker(part, pid, SupervisorLink(own_end))
         self._workers[pid] = worker
-        self._selector.register(ours, selectors.EVENT_READ, worker)
+        self._selector.register(own_end, selectors.EVENT_READ, worker)
         return worker
 
-    def _leave_supervisor(self, ours: socket.socket) -> None:
-        """Close in the new process what belongs to the supervisor alone."""
+    def _leave_supervisor(self, supervisor_end: socket.socket) -> None:
+        """Close, in the new process, the files that belong only to the supervisor."""
         signal.set_wakeup_fd(-1)
         self._selector.close()
-        ours.close()
+        supervisor_end.close()
         for worker in self._workers.values():
             worker.link.close()
 
@@ -190,36 +190,40 @@ class Supervisor:
             worker.signal(signal.SIGTERM)
 
     def _reload(self) -> None:
-        """Replace all workers by workers with the present settings. If the settings are not valid or a new worker does
-        not start, keep the old workers.
+        """Replace all workers by workers with the settings that `load` returns. If these are not valid or a new worker
+        does not start, keep the old workers.
         """
-        old, before, due = list(self._workers.values()), self._settings, self._due
+        former_workers, former_settings, former_due = list(self._workers.values()), self._settings, self._due
         try:
             self._settings, self._due = self._reloaded(), {}
             self._fork_all(self._free_parts())
         except StartupError as error:
-            self._settings, self._due = before, due
-            self._dismiss([worker for worker in self._workers.values() if worker not in old])
+            self._settings, self._due = former_settings, former_due
+            self._dismiss([worker for worker in self._workers.values() if worker not in former_workers])
             log.error("the settings are not reloaded, and the workers continue: %s", str(error))
             return
-        self._dismiss(old)
+        self._dismiss(former_workers)
         log.info("the settings are reloaded, and the earlier workers finish their requests")
 
     def _reloaded(self) -> Settings:
-        """Return the present settings. Raise StartupError if they are not valid or need a restart of the server."""
+        """Return the settings that `load` returns. Raise StartupError if they are not valid or need a restart of the
+        server.
+        """
         settings = self._load()
         for name in ("home", "host", "port", "workers", "database", "plugins_folder"):
-            now, request = getattr(self._settings, name), getattr(settings, name)
-            if now != request:
-                raise StartupError(f"{name} stays {now!r} until the server is restarted; then it becomes {request!r}")
+            present_value, new_value = getattr(self._settings, name), getattr(settings, name)
+            if present_value != new_value:
+                raise StartupError(
+                    f"{name} stays {present_value!r} until the server is restarted; then it becomes {new_value!r}"
+                )
         check_workers(settings)
         if self._starting or self._stopping or len(self._workers) > settings.workers:
             raise StartupError("earlier workers have not ended yet; send SIGHUP again later")
         return settings
 
     def _free_parts(self) -> list[int]:
-        taken = {worker.part for worker in self._workers.values()}
-        return [part for part in range(2 * self._settings.workers) if part not in taken][: self._settings.workers]
+        used_parts = {worker.part for worker in self._workers.values()}
+        return [part for part in range(2 * self._settings.workers) if part not in used_parts][: self._settings.workers]
 
     def _dismiss(self, workers: list[Worker]) -> None:
         for worker in workers:
@@ -227,6 +231,7 @@ class Supervisor:
             worker.signal(signal.SIGTERM)
 
     def _reap(self) -> None:
+        """Handle the end of each worker process that has ended."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -239,6 +244,7 @@ class Supervisor:
                 self._bury(worker, os.waitstatus_to_exitcode(status))
 
     def _bury(self, worker: Worker, code: int) -> None:
+        """Forget a worker that has ended. If it is still needed, schedule another one after a pause that grows."""
         if worker.link.end in self._selector.get_map():
             self._read(worker)  # its last messages
         self._stop_reading(worker)
@@ -270,14 +276,15 @@ class Supervisor:
             self._handle(worker, message)
 
     def _handle(self, worker: Worker, message: Message) -> None:
+        """Handle a message of a worker."""
         if message.kind == "ready":
             worker.is_ready, worker.token = True, message.value
         elif message.kind == "failed":
             worker.failure = message.value
         elif message.kind == "ask":
-            ready = [other.pid for other in self._workers.values() if other.is_ready]
-            question = self._gatherings.begin(worker.pid, message, ready)
-            for pid in ready:
+            ready_pids = [other.pid for other in self._workers.values() if other.is_ready]
+            question = self._gatherings.begin(worker.pid, message, ready_pids)
+            for pid in ready_pids:
                 self._send(pid, question)
         elif message.kind == "answer":
             for asker, answers in self._gatherings.add(worker.pid, message):
@@ -308,20 +315,20 @@ def import_all() -> None:
 @contextlib.contextmanager
 def _signals() -> Iterator[socket.socket]:
     """Yield a socket with a byte for each signal that arrives: its number."""
-    ours, theirs = socket.socketpair()
-    ours.setblocking(False)
-    theirs.setblocking(False)
+    reader, writer = socket.socketpair()
+    reader.setblocking(False)
+    writer.setblocking(False)
     numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
-    before = {number: signal.signal(number, lambda *_: None) for number in numbers}
-    earlier = signal.set_wakeup_fd(theirs.fileno())
+    former_handlers = {number: signal.signal(number, lambda *_: None) for number in numbers}
+    earlier = signal.set_wakeup_fd(writer.fileno())
     try:
-        yield ours
+        yield reader
     finally:
         signal.set_wakeup_fd(earlier)
-        for number, handler in before.items():
+        for number, handler in former_handlers.items():
             signal.signal(number, handler)
-        ours.close()
-        theirs.close()
+        reader.close()
+        writer.close()
 
 
 def check_workers(settings: Settings) -> None:

@@ -1,4 +1,4 @@
-"""A worker process of a server: everything of a server except the listening socket and the lock of its home."""
+"""A worker process: a server without the listening socket and the lock of the home."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FULL_PAUSE_SECONDS = 0.1
 
 
 class Acceptor:
-    """Accepts one connection after the other."""
+    """Accepts connections of the shared socket, one after the other."""
 
     def __init__(
         self, listener: socket.socket, make_protocol: Callable[[], asyncio.Protocol], is_ahead: Callable[[], bool]
@@ -57,6 +57,7 @@ class Acceptor:
             self._pause.cancel()
 
     def _accept(self) -> None:
+        """Accept one connection. If this worker has more than its share, let the other workers accept first."""
         if self._is_patient and self._is_ahead():
             self._is_patient = False
             self._rest(PAUSE_SECONDS)
@@ -90,7 +91,7 @@ LoopFactory = Callable[[], asyncio.AbstractEventLoop] | None
 
 
 class Common(NamedTuple):
-    """What all workers inherit from the supervisor."""
+    """The values that all workers inherit from the supervisor when they are forked."""
 
     plugins: Plugins
     listener: socket.socket
@@ -122,6 +123,7 @@ def become_worker(common: Common, settings: Settings, part: int, end: socket.soc
 
 
 async def _work(common: Common, settings: Settings, part: int, end: socket.socket) -> int:
+    """Serve requests in a forked process. Return its exit code: 1 if the server cannot start."""
     link = await WorkerLink.open(end)
     try:
         home = Home(settings.home / "workers" / str(part))
