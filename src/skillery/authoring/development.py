@@ -28,13 +28,13 @@ SHARE = 0.1
 
 
 async def changes(folders: Sequence[Path], every: float = EVERY_SECONDS) -> AsyncIterator[list[Path]]:
-    """Yield all folders, then those that have changed since they were yielded."""
-    seen: dict[Path, str] = {}
+    """Yield all folders, then, every `every` seconds, the folders that have changed since they were yielded."""
+    former_hashes: dict[Path, str] = {}
     while True:
         began = time.monotonic()
-        now = await asyncio.to_thread(lambda: {folder: fingerprint(folder) for folder in folders})
-        changed = [folder for folder in folders if seen.get(folder) != now[folder]]
-        seen = now
+        hashes = await asyncio.to_thread(lambda: {folder: fingerprint(folder) for folder in folders})
+        changed = [folder for folder in folders if former_hashes.get(folder) != hashes[folder]]
+        former_hashes = hashes
         if changed:
             yield changed
         else:
@@ -49,6 +49,7 @@ def fingerprint(folder: Path) -> str:
 
 
 def _add(folder: Path, prefix: str, lines: hashlib._Hash) -> None:
+    """Add the names, sizes, times and modes of the files in a folder to the hash `lines`, recursively."""
     try:
         entries = sorted(folder.iterdir())
     except OSError as error:  # the folder may be replaced now
@@ -77,8 +78,8 @@ FAILURES = (AnsweredError, StrangeAnswer, ConnectionFailed, InvalidParams, Bundl
 
 
 class Saved(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The result of one save of a folder: the answer of develop_skill, or the error or text that explains why the
-    earlier version stays.
+    """The result of one save of a folder: the answer of develop_skill, or the reason why the server keeps the earlier
+    version.
     """
 
     folder: Path
@@ -123,15 +124,20 @@ class Development:
             began = time.monotonic()
             saved = await self._saved(folder)
             self._report(msgspec.structs.replace(saved, took_ms=(time.monotonic() - began) * 1000))
-        for waiting in [refused for refused in self._refused if refused != folder and self._holder_of(refused) is None]:
-            await self._send(waiting)
+        for unblocked in [
+            refused for refused in self._refused if refused != folder and self._holder_of(refused) is None
+        ]:
+            await self._send(unblocked)
 
     async def _saved(self, folder: Path) -> Saved:
+        """Send a folder to the server. Refuse it if another folder has the same skill name."""
         self._refused.discard(folder)
         try:
             skill = await asyncio.to_thread(read_skill_folder, folder)
             name = str(skill.manifest.get("name", ""))
-            holder = next((other for other, taken in self._names.items() if taken == name and other != folder), None)
+            holder = next(
+                (other for other, other_name in self._names.items() if other_name == name and other != folder), None
+            )
             if holder is not None:
                 self._refused.add(folder)
                 return Saved(folder, refusal=_same_name(name, folder, holder))
@@ -144,44 +150,48 @@ class Development:
     def _params(self, name: str, skill: SkillFolder) -> dict[str, Any]:
         """Return the params of develop_skill, with the next number of the skill in its version."""
         try:
-            stated = Version.parse(str(skill.manifest.get("version", "")))
+            version = Version.parse(str(skill.manifest.get("version", "")))
         except InvalidVersion:
-            stated = None  # the server reports it with all other problems
-        if stated is not None:
+            version = None  # the server reports it with all other problems
+        if version is not None:
             number = self._numbers[name] = self._numbers.get(name, 0) + 1
-            release = Version(stated.major, stated.minor, stated.patch, ("dev", str(number)))
+            release = Version(version.major, version.minor, version.patch, ("dev", str(number)))
             skill = with_version(skill, release)
         return params_of(skill)
 
     async def _renamed(self, folder: Path, name: str) -> None:
-        before, self._names[folder] = self._names.get(folder), name
-        if before not in (None, name):
-            await self._client.end_development(names=[before])
+        former_name, self._names[folder] = self._names.get(folder), name
+        if former_name not in (None, name):
+            await self._client.end_development(names=[former_name])
 
     def _holder_of(self, folder: Path) -> Path | None:
-        """Return the folder that serves the name of a refused folder, or None. Return `folder` if it cannot be read."""
+        """Return the other folder that serves the skill name of a refused folder, or None. Return `folder` if it cannot
+        be read.
+        """
         try:
             name = str(read_skill_folder(folder).manifest.get("name", ""))
         except FAILURES:
             return folder
-        return next((other for other, taken in self._names.items() if taken == name and other != folder), None)
+        return next(
+            (other for other, other_name in self._names.items() if other_name == name and other != folder), None
+        )
 
     async def _keep(self) -> None:
-        """Keep the versions, and send those again that the server does not have any more."""
+        """Keep the versions alive. Send those again that the server no longer has."""
         is_lost = False
         while True:
             await asyncio.sleep(LOST_SECONDS if is_lost else KEEP_SECONDS)
             if not self._names:
                 continue
             try:
-                kept = await self._client.keep_development(names=list(self._names.values()))
+                answer = await self._client.keep_development(names=list(self._names.values()))
             except (ConnectionFailed, AnsweredError, StrangeAnswer) as error:
                 if not is_lost:
                     self._report(Saved(self._folders[0], error=error))
                 is_lost = True
                 continue
             is_lost = False
-            for folder in [served for served, name in self._names.items() if name not in kept["names"]]:
+            for folder in [served for served, name in self._names.items() if name not in answer["names"]]:
                 await self._send(folder)
 
 

@@ -63,7 +63,7 @@ MEBIBYTE = 1024 * 1024
 
 
 class FolderHost(RunHost):
-    """The RunHost of one run."""
+    """The RunHost of one run of a folder: blobs are files in `folder`."""
 
     def __init__(self, folder: Path, job: Job, on_progress: Callable[[Progress], None] | None = None) -> None:
         """`on_progress` is called with each progress that the code reports."""
@@ -185,7 +185,7 @@ class FolderRuns:
         return folder
 
     def take_back(self, folder: Path) -> None:
-        """Delete a folder from `lend`. Blocking."""
+        """Delete a folder that `lend` has returned. Blocking."""
         shutil.rmtree(folder, ignore_errors=True)
 
     async def run(self, identity: Identity, trial: Trial, code: str) -> Outcome:
@@ -238,6 +238,9 @@ class FolderRuns:
         permissions: Permissions,
         on_progress: Callable[[Progress], None] | None = None,
     ) -> Outcome:
+        """Run a job with the permitted secrets, and without their values in the outcome. A Failure is returned as an
+        outcome.
+        """
         if isinstance(job, Failure):
             return Outcome(failure=job)
         values = {name: (self.allowed.secrets or {}).get(name) for name in permissions.secrets}
@@ -264,7 +267,7 @@ class FolderRuns:
 
 
 class _Compilers:
-    """Compiles in this process: the author trusts the own folder, and the start of a worker takes time."""
+    """Compiles in this process: the author trusts the folder, and the start of a worker takes time."""
 
     async def check(self, caller: str, sources: Sequence[SourceFile]) -> dict[str, Problem]:
         problems = {source.path: source_problem(source.path, source.content, source.export) for source in sources}

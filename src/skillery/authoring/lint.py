@@ -1,4 +1,4 @@
-"""The lint of a skill folder: what publishing accepts, and what its readers and agents stumble over.
+"""The lint of a skill folder: problems that publishing accepts, and that hinder readers and agents.
 
 RULES is the table. Each rule yields warnings, which begin with the file and the line.
 """
@@ -41,7 +41,7 @@ _NAME = re.compile(r"[a-z0-9]+(?:[._-][a-z0-9]+)*")
 
 
 class Match(NamedTuple):
-    """The words of a search for the examples of a skill. `missing` are those that no searched text has.
+    """The words of the examples of a skill, as a search for them. `missing` are the words that are in no searched text.
 
     `is_described` says whether the name, the description or the tags have one of the words.
     """
@@ -61,8 +61,8 @@ class Folder:
         toml = self.files.get(SKILL_TOML)
         self.toml = toml.content.decode("utf-8-sig", "replace") if toml else ""
         try:
-            read = parse_skill_md(skill.skill_md)
-            self.frontmatter, self.body = read.frontmatter, read.body
+            skill_md = parse_skill_md(skill.skill_md)
+            self.frontmatter, self.body = skill_md.frontmatter, skill_md.body
         except InvalidBundle:
             self.frontmatter, self.body = {}, ""  # the gate reports it
 
@@ -75,13 +75,15 @@ class Folder:
 
     @cached_property
     def match(self) -> Match:
-        """The words of the examples that a search finds in the texts, as the registry indexes them."""
+        """The words of the examples, and which of them a search finds, as the registry indexes the texts."""
         terms = parse_query(example_words(self.manifest).replace("\0", " ")).terms
         name, description = (str(self.manifest.get(key) or "") for key in ("name", "description"))
         fields = search_fields(name, description, _tags(self))
         described = [term.word for term in terms if any(map(term.matches, fields.impacts))]
-        others = {*fields.further, *words_of(self.body[:MAX_BODY])}
-        missing = [term.spelt for term in terms if term.word not in described and not any(map(term.matches, others))]
+        other_words = {*fields.further, *words_of(self.body[:MAX_BODY])}
+        missing = [
+            term.spelt for term in terms if term.word not in described and not any(map(term.matches, other_words))
+        ]
         return Match([term.spelt for term in terms], missing, bool(described))
 
     def table(self, key: str) -> Mapping[str, Any]:
@@ -98,7 +100,9 @@ class Folder:
 
 
 def placed(skill: SkillFolder, warnings: Sequence[str]) -> list[str]:
-    """Return the warnings of a manifest. Those that begin with a key of skill.toml get its file and line."""
+    """Return the warnings of a manifest. A warning that begins with a key of skill.toml gets the file and the line of
+    the key.
+    """
     folder = Folder(skill)
     keys = [_KEY.match(warning) for warning in warnings]
     lines = lines_of(folder.toml, {key[1] for key in keys if key})
@@ -115,32 +119,39 @@ def lint(skill: SkillFolder) -> list[str]:
 
 
 def _template(folder: Folder) -> Iterator[str]:
-    """Compare with SKILL.md of the templates. As long as the description is that of a template, its sentences are true:
-    only the placeholders are left.
+    """Yield the lines that still stand in SKILL.md as in a template. While the description is that of a template, only
+    placeholders count.
     """
-    known = _template_lines(str(folder.manifest.get("name")))
+    template_lines = _template_lines(str(folder.manifest.get("name")))
     is_new = folder.manifest.get("description") in DESCRIPTIONS.values()
     names = {*folder.table("inputs"), *folder.tools}
     for number, line in enumerate(folder.lines, 1):
         row = _ROW.match(line)
         is_placeholder = row or "…" in line or line.startswith("- State ")
-        if line in known and not (row and row[1] in names) and (is_placeholder or not is_new):
+        if line in template_lines and not (row and row[1] in names) and (is_placeholder or not is_new):
             yield f"{SKILL_MD}:{number}: the line is still that of the template: {quoted(line)}"
 
 
 def _template_lines(name: str) -> frozenset[str]:
     """Return the lines of all templates that say something about their own skill: no headings, and no short lines."""
     lines = [line for kind in KINDS for line in filled_template(kind, name)[SKILL_MD].splitlines()]
-    headings = {row for row, below in pairwise(lines) if below.startswith("|---")}
+    headings = {row for row, next_row in pairwise(lines) if next_row.startswith("|---")}
     return frozenset(line for line in lines if len(line) > 20 and not line.startswith(_FORMS) and line not in headings)
 
 
 def _names(folder: Folder) -> Iterator[str]:
-    name, stated = folder.manifest.get("name"), folder.frontmatter.get("name")
-    if isinstance(name, str) and isinstance(stated, str) and _NAME.fullmatch(stated):
-        same = {name, name.rpartition(".")[2], name.replace(".", "-"), name.replace(".", "-").replace("_", "-")}
-        if stated not in same:
-            yield f"{SKILL_MD}:{_line(folder, 'name:')}: the name is {quoted(stated)}, in skill.toml {quoted(name)}"
+    """Yield a warning if SKILL.md has another name or description than skill.toml."""
+    name, stated_name = folder.manifest.get("name"), folder.frontmatter.get("name")
+    if isinstance(name, str) and isinstance(stated_name, str) and _NAME.fullmatch(stated_name):
+        accepted_names = {
+            name,
+            name.rpartition(".")[2],
+            name.replace(".", "-"),
+            name.replace(".", "-").replace("_", "-"),
+        }
+        if stated_name not in accepted_names:
+            place = f"{SKILL_MD}:{_line(folder, 'name:')}"
+            yield f"{place}: the name is {quoted(stated_name)}, in skill.toml {quoted(name)}"
     text, other = folder.manifest.get("description"), folder.frontmatter.get("description")
     if isinstance(text, str) and isinstance(other, str) and text.split() != other.split():
         place = f"{SKILL_MD}:{_line(folder, 'description:')}"
@@ -148,11 +159,12 @@ def _names(folder: Folder) -> Iterator[str]:
 
 
 def _references(folder: Folder) -> Iterator[str]:
-    folders = {path[: at + 1] for path in folder.files for at, letter in enumerate(path) if letter == "/"}
+    """Yield a warning for each path in SKILL.md that is not in the folder."""
+    folders = {path[: index + 1] for path in folder.files for index, letter in enumerate(path) if letter == "/"}
     for number, line in enumerate(folder.lines, 1):
         for path in [*_LINK.findall(line), *_PATH.findall(line)]:
-            bare = path.removeprefix("./")
-            if _ADDRESS.match(path) or bare in folder.files or f"{bare.rstrip('/')}/" in folders:
+            plain_path = path.removeprefix("./")
+            if _ADDRESS.match(path) or plain_path in folder.files or f"{plain_path.rstrip('/')}/" in folders:
                 continue
             yield f"{SKILL_MD}:{number}: names the file {quoted(path)}, which the skill does not have"
 
@@ -160,12 +172,13 @@ def _references(folder: Folder) -> Iterator[str]:
 def _line_ends(folder: Folder) -> Iterator[str]:
     for file in folder.files.values():
         is_script = file.path.endswith(SCRIPT_ENDINGS) or file.content.startswith(b"#!")
-        first = file.content.partition(b"\n")[0]
-        if is_script and first.endswith(b"\r") and (first.startswith(b"#!") or file.path.endswith(".sh")):
+        first_line = file.content.partition(b"\n")[0]
+        if is_script and first_line.endswith(b"\r") and (first_line.startswith(b"#!") or file.path.endswith(".sh")):
             yield f"{file.path}:1: the lines end with CR LF, which the shell refuses: save the file with LF"
 
 
 def _portable(folder: Folder) -> Iterator[str]:
+    """Yield a warning for each path that another operating system does not accept."""
     for file in folder.files.values():
         for part in file.path.split("/"):
             if part.partition(".")[0].lower() in _RESERVED:
@@ -177,25 +190,27 @@ def _portable(folder: Folder) -> Iterator[str]:
 
 
 def _untested(folder: Folder) -> Iterator[str]:
+    """Yield a warning if no example calls a tool that has a script."""
     called = {example.get("tool") for example in folder.examples("tool_examples")}
     tested = folder.table("runtime").get("entrypoint") if folder.examples("examples") else None
-    left = [name for name, script in folder.tools.items() if script != tested and name not in called]
-    if left:
-        yield f"{TOOLS_JSON}: no example calls {', '.join(left)}: write [[tool_examples]] with tool, args and expect"
+    names = [name for name, script in folder.tools.items() if script != tested and name not in called]
+    if names:
+        yield f"{TOOLS_JSON}: no example calls {', '.join(names)}: write [[tool_examples]] with tool, args and expect"
 
 
 def _vague(folder: Folder) -> Iterator[str]:
+    """Yield a warning if a search for the words of the examples does not find the skill."""
     match = folder.match
     if len(match.words) < 2:
         return
     place = folder.place("description")
     if not match.is_described:
-        shown = ", ".join(match.words[:5])
-        yield f"{place}: the description has no word of the skill's own examples ({shown}): a search does not find it"
+        words = ", ".join(match.words[:5])
+        yield f"{place}: the description has no word of the skill's own examples ({words}): a search does not find it"
     # A registry compares the weights of the words, which depend on its other skills.
     elif LEAST_SHARE * (len(match.words) - len(match.missing)) < len(match.words):
-        shown = ", ".join(match.missing[:5])
-        yield f"{place}: a search for the words of the skill's own examples does not find it: no text has {shown}"
+        words = ", ".join(match.missing[:5])
+        yield f"{place}: a search for the words of the skill's own examples does not find it: no text has {words}"
 
 
 def search_line(skill: SkillFolder) -> str:
@@ -207,7 +222,7 @@ def search_line(skill: SkillFolder) -> str:
 
 
 def example_words(manifest: Mapping[str, Any]) -> str:
-    """Return the names of the examples of a manifest, which are what its author would search for."""
+    """Return the names of the examples of a manifest: its author would search for these words."""
     values = [manifest.get("examples"), manifest.get("tool_examples")]
     rows = [row for rows in values if isinstance(rows, list) for row in rows if isinstance(row, Mapping)]
     return " ".join(str(row["name"]) for row in rows if row.get("name"))[:LONGEST_QUERY]

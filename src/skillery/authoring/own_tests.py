@@ -1,7 +1,7 @@
 """The tests in the folder `tests/` of a skill, run in the sandbox.
 
 If a test takes too long, the code in the sandbox stops the test. If that is impossible, or if a test ends the process,
-the whole run is stopped. The test has then failed, and another run executes the remaining tests.
+the whole run is stopped. This test has then failed, and another run executes the remaining tests.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ MAX_RUNS = 20
 
 
 def test_files(bundle: Bundle) -> list[BundleFile]:
-    """Return the files with tests, as unittest and pytest find them."""
+    """Return the files with tests, found by the rules of unittest and pytest."""
     return [file for file in bundle.files if _is_test(PurePosixPath(file.path))]
 
 
@@ -53,8 +53,8 @@ def framework_of(bundle: Bundle) -> Framework | None:
     files = test_files(bundle)
     if not files:
         return None
-    others = (file for file in bundle.files if file.path.startswith("tests/") and file.path.endswith("conftest.py"))
-    return "pytest" if any(_uses_pytest(file.content) for file in [*files, *others]) else "unittest"
+    conftests = (file for file in bundle.files if file.path.startswith("tests/") and file.path.endswith("conftest.py"))
+    return "pytest" if any(_uses_pytest(file.content) for file in [*files, *conftests]) else "unittest"
 
 
 async def run_tests(runs: FolderRuns, bundle: Bundle, timeout_ms: int) -> list[Result]:
@@ -120,16 +120,16 @@ class _Watched:
         self._deadline = time.monotonic() + FIRST_SECONDS
 
     async def outcome(self, runs: FolderRuns, job: Job, mounted: Mounted) -> Outcome | None:
-        """Return the outcome of the run, None if it was stopped."""
+        """Return the outcome of the run, or None if it was stopped because a test took too long."""
         permissions = mounted.bundle.manifest.permissions
         run = asyncio.create_task(runs.run_tests(job, permissions, self._progressed))
         while not run.done():
-            left = self._deadline - time.monotonic()
-            if left <= 0:
+            seconds_left = self._deadline - time.monotonic()
+            if seconds_left <= 0:
                 run.cancel()
                 await asyncio.wait({run})
                 return None
-            await asyncio.wait({run}, timeout=left)
+            await asyncio.wait({run}, timeout=seconds_left)
         return run.result()
 
     def _progressed(self, progress: Progress) -> None:
@@ -141,6 +141,7 @@ class _Watched:
 
 
 def _job(runs: FolderRuns, mounted: Mounted, framework: Framework, timeout_ms: int, skip: list[str]) -> Job:
+    """Return the run of the tests, without those in `skip`."""
     manifest = mounted.bundle.manifest
     entrypoint = manifest.called.entrypoint if manifest.called else None
     args: dict[str, Any] = {
@@ -197,7 +198,7 @@ def _imported(tree: ast.Module) -> Iterator[str]:
 
 
 async def test_folder(runs: FolderRuns, folder: Path, timeout_ms: int, *, update: bool, allow_unknown: bool) -> Report:
-    """Test the skill in a folder. Each problem is a failed result; no problem of the folder raises.
+    """Return the report about a skill folder. Each problem of the folder is a failed result, and raises no error.
 
     `timeout_ms` limits each example and each test. `update` writes actual values into skill.toml as expectations. If a
     check refuses the folder, its examples and tests do not run, as when the folder is published.
@@ -282,8 +283,8 @@ def _refusal(finding: CheckFinding) -> Result:
 
 
 def _as_warning(finding: CheckFinding) -> str:
-    place = f"{finding.file}:{finding.line}: " if finding.line else f"{finding.file}: " if finding.file else ""
-    return f"{place}{finding.message}"
+    prefix = f"{finding.file}:{finding.line}: " if finding.line else f"{finding.file}: " if finding.file else ""
+    return f"{prefix}{finding.message}"
 
 
 def _failed(error: SkilleryError) -> Result:

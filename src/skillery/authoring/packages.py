@@ -58,7 +58,9 @@ class FolderPackages:
         self._environments = environments
 
     async def in_job(self, trial: Trial, job: Job) -> Job | Failure:
-        """Return the job of a trial with its packages, as a server chooses them."""
+        """Return the job of a trial with its packages, chosen as on a server. Return a Failure if they cannot be
+        installed.
+        """
         skills = [Needing(trial.manifest.name, trial.manifest, trial.folder)]
         chosen, wait_ms = chosen_for(self.named.defined, trial.manifest, script=trial.script), int(BUILD_SECONDS * 1000)
         packages = await packages_for(self._environments, self.named, chosen, skills, wait_ms)
@@ -160,8 +162,8 @@ async def open_temporary_home(
         home = Home(folder)
         stack.callback(home.close)
         plugins = load_plugins(settings.plugins_folder)
-        opened = open_server(_settings(settings, folder), plugins, home, bundled=False)
-        core, edge = await stack.enter_async_context(opened)
+        server = open_server(_settings(settings, folder), plugins, home, bundled=False)
+        core, edge = await stack.enter_async_context(server)
         for skill in skills:
             await core.publisher.create_skill(AUTHOR, skill.manifest, skill.skill_md, skill.files, RULES, UNLIMITED)
         yield core, edge

@@ -74,16 +74,16 @@ def example_results(examples: Examples, tested: Tested, timeout_ms: int) -> list
     """Return a result for each example. `timeout_ms` is the limit of each example."""
     failures = iter(tested.findings)
     outcomes = tested.outcomes or (None,) * len(examples.read)
-    parts = zip(examples.read, examples.lines, tested.examples, outcomes, strict=True)
+    rows = zip(examples.read, examples.lines, tested.examples, outcomes, strict=True)
     results = []
-    for example, line, checked, outcome in parts:
-        if checked.status == "waiting":
+    for example, line, checked_example, outcome in rows:
+        if checked_example.status == "waiting":
             results.append(Result("example", example.name, "skipped", WAITS, "skill.toml", line))
             continue
-        is_passed = checked.status == "passed"
+        is_passed = checked_example.status == "passed"
         text = "" if is_passed else next(failures).message.removeprefix(f"{example.name}: ")
         message = "" if is_passed else "\n".join(_lines_of(example, outcome, text, timeout_ms))
-        took = checked.duration_ms or 0.0
+        took = checked_example.duration_ms or 0.0
         results.append(
             Result("example", example.name, "passed" if is_passed else "failed", message, "skill.toml", line, took)
         )
@@ -91,7 +91,9 @@ def example_results(examples: Examples, tested: Tested, timeout_ms: int) -> list
 
 
 def _lines_of(example: Example, outcome: Outcome | None, text: str, timeout_ms: int) -> Iterator[str]:
-    """Yield what differs: a diff of the outputs, or the failure with its traceback and the end of its log."""
+    """Yield the lines about a failed example: a diff of the outputs, or the failure with its traceback and the end of
+    its log.
+    """
     failure = outcome.failure if outcome else None
     if outcome is None or failure is None:
         yield (outcome and _output_diff(example, outcome)) or text
@@ -116,22 +118,22 @@ def _output_diff(example: Example, outcome: Outcome) -> str:
     actual = msgspec.json.decode(outcome.result or b"null")
     if example.expectation == "expect_subset":
         actual = like(example.expected, actual)
-    sides = (_lines(example.expected), _lines(actual))
-    diff = list(unified_diff(*sides, "expected", "actual", lineterm="", n=2))
+    line_lists = (_lines(example.expected), _lines(actual))
+    diff = list(unified_diff(*line_lists, "expected", "actual", lineterm="", n=2))
     left_out = len(diff) - MAX_DIFF_LINES
     return "\n".join([*diff[:MAX_DIFF_LINES], *([f"… {left_out} more lines"] if left_out > 0 else [])])
 
 
 def like(expected: object, actual: object) -> object:
-    """Return the part of the actual output that `expect_subset` compares."""
+    """Return the part of the actual output that `expect_subset` compares with `expected`."""
     if isinstance(expected, dict) and isinstance(actual, dict):
         return {key: like(value, actual[key]) for key, value in expected.items() if key in actual}
     return actual
 
 
 def _lines(value: object) -> list[str]:
-    ordered = msgspec.json.encode(value, order="sorted")
-    return msgspec.json.format(ordered, indent=2).decode().splitlines()
+    sorted_json = msgspec.json.encode(value, order="sorted")
+    return msgspec.json.format(sorted_json, indent=2).decode().splitlines()
 
 
 def _end_of_log(outcome: Outcome) -> str:

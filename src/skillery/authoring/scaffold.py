@@ -57,18 +57,18 @@ def checked_name(text: str, remedy: str = "") -> str:
         raise InvalidName(error.message, hint=f"{remedy}{error.hint}") from None
     for segment in name.replace("-", "_").split("."):
         if keyword.iskeyword(segment) or segment[0].isdecimal():
-            why = "is a Python keyword" if keyword.iskeyword(segment) else "starts with a digit"
+            reason = "is a Python keyword" if keyword.iskeyword(segment) else "starts with a digit"
             raise InvalidName(
-                f"'{name}' cannot be imported in Python: '{segment}' {why}.",
+                f"'{name}' cannot be imported in Python: '{segment}' {reason}.",
                 hint=f"{remedy}Perhaps '{name.replace(segment, f'skill-{segment}', 1)}'?",
             )
     return name
 
 
 def make_skill(folder: Path, kind: Kind, name: str) -> list[str]:
-    """Write the files of a new skill. Return their paths. Raise FilesExist, and OSError.
+    """Write the files of a new skill. Return their paths. Raise FilesExist or OSError.
 
-    Existing files stay as they are: if one is in the way, nothing is written.
+    Existing files stay as they are: if one of the paths exists, nothing is written.
     """
     texts = filled_template(kind, name)
     schema = msgspec.json.encode(schema_of_file("skill.toml"))
@@ -138,7 +138,7 @@ class _Names(NamedTuple):
 def make_plugin(folder: Path, kind: PluginKind, name: str, version: str) -> list[str]:
     """Write the package of a new plugin. Return the paths of its files. `version` is the version of Skillery.
 
-    Raise InvalidName, FilesExist and OSError. No file is overwritten: if one is in the way, nothing is written.
+    Raise InvalidName, FilesExist or OSError. No file is overwritten: if one of the paths exists, nothing is written.
     """
     names = _names(name)
     texts = {path: _filled_plugin(text, names, kind, version) for path, text in _plugin_template(kind, names).items()}
@@ -153,6 +153,7 @@ def make_plugin(folder: Path, kind: PluginKind, name: str, version: str) -> list
 
 
 def _names(name: str) -> _Names:
+    """Return the names of a plugin. Raise InvalidName if the text is not a valid name."""
     offer = name.removeprefix(PREFIX)
     if not _NAME.fullmatch(name) or not _NAME.fullmatch(offer) or keyword.iskeyword(name) or len(name) > 64:
         raise InvalidName(
@@ -166,17 +167,17 @@ def _names(name: str) -> _Names:
 def _plugin_template(kind: PluginKind, names: _Names) -> dict[str, str]:
     """Return the files of the package, by path, with placeholders."""
     root = TEMPLATES / "plugin"
-    common, own = root / "common", root / kind
-    readme = _read(common / "README.md").replace("__USE__", _read(own / "use.md").rstrip())
+    common_folder, kind_folder = root / "common", root / kind
+    readme = _read(common_folder / "README.md").replace("__USE__", _read(kind_folder / "use.md").rstrip())
     return {
-        "pyproject.toml": _read(common / "pyproject.toml"),
+        "pyproject.toml": _read(common_folder / "pyproject.toml"),
         "README.md": readme,
-        "CHANGELOG.md": _read(common / "CHANGELOG.md"),
-        f"src/{names.module}/__init__.py": _read(own / "plugin.py"),
+        "CHANGELOG.md": _read(common_folder / "CHANGELOG.md"),
+        f"src/{names.module}/__init__.py": _read(kind_folder / "plugin.py"),
         f"src/{names.module}/py.typed": "",
-        f"tests/test_{names.module}.py": _read(own / "test_plugin.py"),
-        ".github/workflows/ci.yml": _read(common / "ci.yml"),
-        ".gitignore": _read(common / "gitignore"),
+        f"tests/test_{names.module}.py": _read(kind_folder / "test_plugin.py"),
+        ".github/workflows/ci.yml": _read(common_folder / "ci.yml"),
+        ".gitignore": _read(common_folder / "gitignore"),
     }
 
 
@@ -185,13 +186,14 @@ def _read(path: Path) -> str:
 
 
 def _run_of_process() -> str:
-    """Return the source of a run in an ordinary process, which a new sandbox begins with."""
+    """Return the source of a run in an ordinary process: a new sandbox plugin begins with it."""
     source = _read(Path(__file__).parents[1] / "builtin" / "unsafe_subprocess.py")
-    run = source[source.index("class PlainRun:") : source.index("\n\n\ndef open_sandbox(")]
-    return run.replace("PlainRun", "__CLASS__Run")
+    run_source = source[source.index("class PlainRun:") : source.index("\n\n\ndef open_sandbox(")]
+    return run_source.replace("PlainRun", "__CLASS__Run")
 
 
 def _filled_plugin(text: str, names: _Names, kind: PluginKind, version: str) -> str:
+    """Return the text of a template with its placeholders `__KEY__` replaced."""
     values = {
         "RUN": _run_of_process(),
         "NAME": names.name,

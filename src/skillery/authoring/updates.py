@@ -30,21 +30,25 @@ class _Omitted:
 def update_expectations(
     skill_toml: Path, examples: Sequence[Example], results: Sequence[Result], outcomes: Sequence[Outcome | None]
 ) -> list[Result]:
-    """Write the expectations of the examples that failed, and return all results.
+    """Write the actual outputs of failed examples into skill.toml as expectations. Return all results, with the new
+    status of these.
 
     An example whose run failed keeps its expected output: only the author knows which of the two is wrong.
     """
     document = tomlkit.parse(skill_toml.read_bytes().decode("utf-8-sig"))
     # unwrap() on an array of tables would copy it, so that a change would be lost.
     tables: Any = [*document.get("examples", []), *document.get("tool_examples", [])]
-    parts = zip(tables, examples, results, outcomes, strict=True)
-    updated = [_update(*part) for part in parts]
+    rows = zip(tables, examples, results, outcomes, strict=True)
+    updated = [_update(*row) for row in rows]
     if any(result.status == "updated" for result in updated):
         _write(skill_toml, tomlkit.dumps(document))
     return updated
 
 
 def _update(table: Any, example: Example, result: Result, outcome: Outcome | None) -> Result:
+    """Write the expectation of one example into its TOML table. Return the result with the status `updated`, or the
+    reason why not.
+    """
     if result.status != "failed" or outcome is None or example.expectation is None:
         return result
     try:
@@ -63,14 +67,14 @@ def _update(table: Any, example: Example, result: Result, outcome: Outcome | Non
 
 def _set_output(table: Any, key: str, expected: object, actual: object) -> None:
     """Set the expected output. If the actual output contains null or blob ids, set expect_subset without these."""
-    wanted = like(expected, actual) if key == "expect_subset" else actual
-    kept = _expectable(wanted)
-    if isinstance(kept, _Omitted):
+    new_value = like(expected, actual) if key == "expect_subset" else actual
+    expectable = _expectable(new_value)
+    if isinstance(expectable, _Omitted):
         raise _NotWritable("the output is null or the id of a blob")
-    if key == "expect" and kept != wanted:
+    if key == "expect" and expectable != new_value:
         del table["expect"]
         key = "expect_subset"
-    _merge(table, key, kept)
+    _merge(table, key, expectable)
 
 
 def _expectable(value: object, where: str = "output") -> Any:
@@ -81,11 +85,11 @@ def _expectable(value: object, where: str = "output") -> Any:
     if value is None or (isinstance(value, str) and _BLOB_ID.fullmatch(value)):
         return _Omitted()
     if isinstance(value, Mapping):
-        members = {key: _expectable(each, f"{where}.{key}") for key, each in value.items()}
-        return {key: each for key, each in members.items() if not isinstance(each, _Omitted)}
+        members = {key: _expectable(member, f"{where}.{key}") for key, member in value.items()}
+        return {key: member for key, member in members.items() if not isinstance(member, _Omitted)}
     if isinstance(value, list):
-        for number, each in enumerate(value):
-            if _expectable(each, f"{where}[{number}]") != each:
+        for number, item in enumerate(value):
+            if _expectable(item, f"{where}[{number}]") != item:
                 raise _NotWritable(f"{where}[{number}] contains null or the id of a blob, which TOML cannot expect")
     return value
 
@@ -103,15 +107,16 @@ def _merge(container: Any, key: str, new: object) -> None:
 
 
 def _item(value: object) -> Item:
+    """Return a JSON value as an item of tomlkit."""
     if isinstance(value, Mapping):
         table = tomlkit.inline_table()
-        for key, each in value.items():
-            table.append(key, _item(each))
+        for key, item in value.items():
+            table.append(key, _item(item))
         return table
     if isinstance(value, list):
         array = tomlkit.array()
-        for each in value:
-            array.append(_item(each))
+        for item in value:
+            array.append(_item(item))
         return array
     return tomlkit.item(value)
 

@@ -29,7 +29,7 @@ MAX_NAME = 400
 
 
 def main(args: dict[str, Any]) -> list[list[Any]]:
-    """Run the tests and return name, status, text and duration in milliseconds of each.
+    """Run the tests. Return a list [name, status, text, duration in milliseconds] for each test.
 
     `args`: `folder`, `module` and `entrypoint` of the skill, `framework` ("unittest" or "pytest"), `seconds` for each
     test, and `skip`, the names of tests that an earlier run has finished.
@@ -37,8 +37,8 @@ def main(args: dict[str, Any]) -> list[list[Any]]:
     folder = skill_folder(args)
     results = Results(args["seconds"], args["skip"])
     sys.path.insert(0, str(folder / "tests"))
-    run = with_pytest if args["framework"] == "pytest" else with_unittest
-    run(folder / "tests", results)
+    run_all = with_pytest if args["framework"] == "pytest" else with_unittest
+    run_all(folder / "tests", results)
     return results.ended
 
 
@@ -83,8 +83,8 @@ class Results:
     def add(self, name: str, status: str, text: str = "") -> None:
         duration_ms = round((time.monotonic() - self._began) * 1000, 3)
         # The end of a long text names the error.
-        shown = text if len(text) <= MAX_TEXT else "…" + text[-MAX_TEXT:]
-        self.ended.append([name[:MAX_NAME], status, shown, duration_ms])
+        end_of_text = text if len(text) <= MAX_TEXT else "…" + text[-MAX_TEXT:]
+        self.ended.append([name[:MAX_NAME], status, end_of_text, duration_ms])
         progress(len(self.ended), text=f"{status}\t{name[:MAX_NAME]}")
 
 
@@ -92,6 +92,7 @@ class Results:
 
 
 def with_unittest(tests: Path, results: Results) -> None:
+    """Run the tests of each file with unittest. A file that cannot be imported is one failed test."""
     for path in sorted({path for pattern in PATTERNS for path in tests.rglob(pattern)}):
         name = path.relative_to(tests.parent).as_posix()
         if name in results.skip:
@@ -103,8 +104,8 @@ def with_unittest(tests: Path, results: Results) -> None:
         except BaseException as error:  # noqa: BLE001 - an import may raise anything, SystemExit too
             results.add(name, "failed", explained(error, path))
             continue
-        wanted = unittest.TestSuite(test for test in flat(suite) if test.id() not in results.skip)
-        wanted.run(Collected(results))
+        remaining = unittest.TestSuite(test for test in flat(suite) if test.id() not in results.skip)
+        remaining.run(Collected(results))
 
 
 def imported(path: Path) -> ModuleType:
@@ -124,13 +125,13 @@ def flat(suite: unittest.TestSuite) -> Iterator[unittest.TestCase]:
 def explained(error: BaseException, path: Path) -> str:
     """Return the traceback of a failed import, from the test file on."""
     frames = traceback.extract_tb(error.__traceback__)
-    first = next((number for number, frame in enumerate(frames) if frame.filename == str(path)), len(frames))
-    shown = [frame for frame in frames[first:] if not frame.filename.startswith("<frozen importlib")]
-    return "".join([*traceback.format_list(shown), *traceback.format_exception_only(error)])
+    first_frame = next((number for number, frame in enumerate(frames) if frame.filename == str(path)), len(frames))
+    own_frames = [frame for frame in frames[first_frame:] if not frame.filename.startswith("<frozen importlib")]
+    return "".join([*traceback.format_list(own_frames), *traceback.format_exception_only(error)])
 
 
 class Collected(unittest.TestResult):
-    """Passes each result on at once, and limits the time of each test."""
+    """A result of unittest that reports each test at once, and limits the time of each test."""
 
     def __init__(self, results: Results) -> None:
         super().__init__(io.StringIO())
@@ -177,7 +178,7 @@ class Collected(unittest.TestResult):
 
 
 def limit(test: unittest.TestCase, results: Results) -> None:
-    """Limit the time of the method of a test."""
+    """Limit the time of the test method that `test` runs."""
     name = test._testMethodName
     method = getattr(test, name)
 
