@@ -25,6 +25,8 @@ KEY_FILE = "secrets.key"
 
 
 class DatabaseSecretsSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The settings of `[backends.secrets.database]`."""
+
     key: str = ""
     """32 random bytes in base64. Several keys are separated by spaces: the first encrypts, all of them decrypt."""
     key_file: str = ""
@@ -42,7 +44,7 @@ class _Plain(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Keys:
-    """The keys. Each use reads them again, so a new or changed key file takes effect at once."""
+    """The encryption keys. Each use reads them again, so a new or changed key file takes effect at once."""
 
     def __init__(self, text: str, file: Path, may_make: bool) -> None:
         self._given = text
@@ -56,12 +58,12 @@ class Keys:
         except _NoKey:
             return
         except Unavailable as error:
-            place = "[backends.secrets.database] key" if self._given else f"the key file {self._file}"
-            raise StartupError(f"{place}: {error}") from None
+            key_name = "[backends.secrets.database] key" if self._given else f"the key file {self._file}"
+            raise StartupError(f"{key_name}: {error}") from None
 
     def read(self) -> MultiFernet:
-        """Return the keys. Raise _NoKey if no key exists, Unavailable if it cannot be used. The message has no key
-        and no path.
+        """Return the keys. Raise _NoKey if no key exists, Unavailable if it is not usable. The message contains neither
+        key nor path.
         """
         from cryptography.fernet import Fernet, MultiFernet
 
@@ -106,6 +108,8 @@ class _NoKey(Unavailable):
 
 
 class DatabaseSecrets(Secrets):
+    """See `skillery.backends.Secrets`. The values are encrypted in the server's database."""
+
     read_only = False
     is_local = True
 
@@ -137,7 +141,7 @@ class DatabaseSecrets(Secrets):
         return self._keys_for_writing().encrypt(msgspec.json.encode(_Plain(name, value)))
 
     def _keys_for_writing(self) -> MultiFernet:
-        """Return the keys for encryption, after a test that they can decrypt a stored secret.
+        """Return the keys for encryption, if they can decrypt a stored secret. Raise Unavailable if they cannot.
 
         If there is no secret and no key, create the key file. Without the test, only a run would notice that a key was
         lost.
@@ -172,12 +176,12 @@ def _opened(keys: MultiFernet, name: str, token: bytes) -> str:
     from cryptography.fernet import InvalidToken
 
     try:
-        plain = msgspec.json.decode(keys.decrypt(token), type=_Plain)
+        content = msgspec.json.decode(keys.decrypt(token), type=_Plain)
     except InvalidToken:
         raise Unavailable(f"the secret '{name}' cannot be decrypted with this server's key") from None
-    if plain.name != name:
+    if content.name != name:
         raise Unavailable(f"the stored value of the secret '{name}' belongs to another name")
-    return plain.value
+    return content.value
 
 
 def _link(partial: Path, file: Path) -> None:

@@ -22,6 +22,8 @@ CHECK_BYTES = 64 * 1024
 
 
 class DirectorySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The settings of `[backends.storage.directory]`."""
+
     path: str = ""
     """The folder of the files. Empty means `contents` in the home."""
 
@@ -61,11 +63,11 @@ class DirectoryStorage(Storage):
             self.path_of(digest).unlink(missing_ok=True)
 
     def stored_before(self, time: datetime) -> Iterator[tuple[str, int]]:
-        until = time.timestamp()
+        timestamp = time.timestamp()
         for path in self.folder.glob("[0-9a-f][0-9a-f]/*"):
             with suppress(FileNotFoundError, ContentMissing):  # deleted since, or a foreign file
                 stat = self.path_of(path.name).stat()
-                if stat.st_mtime < until:
+                if stat.st_mtime < timestamp:
                     yield path.name, stat.st_size
 
     def check(self) -> None:
@@ -107,6 +109,8 @@ class DirectoryStorage(Storage):
 
 
 class DirectoryUpload:
+    """See `skillery.backends.Upload`."""
+
     def __init__(self, storage: DirectoryStorage, path: Path) -> None:
         self._storage = storage
         with _speaking():
@@ -165,6 +169,7 @@ def _flush_folder(folder: Path) -> None:
 
 @contextmanager
 def _speaking() -> Iterator[None]:
+    """Context manager that converts errors of the disk to errors for callers."""
     try:
         yield
     except OSError as error:

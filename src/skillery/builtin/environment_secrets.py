@@ -12,6 +12,8 @@ from skillery.formats.wording import has_surrogate
 
 
 class EnvironmentSecrets(Secrets):
+    """See `skillery.backends.Secrets`. Values can be read, and not be set."""
+
     read_only = True
     is_local = True
 

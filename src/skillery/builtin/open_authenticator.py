@@ -11,6 +11,8 @@ LOCAL = Identity("local", "person", ALL_SCOPES, ("*",))
 
 
 class OpenAuthenticator(Authenticator):
+    """See `skillery.backends.Authenticator`. Every caller is the local person."""
+
     loopback_only = True
     is_local = True
 

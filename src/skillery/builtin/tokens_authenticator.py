@@ -29,13 +29,15 @@ MOST_ADDRESSES = 10_000
 
 
 class _Allowance(NamedTuple):
+    """The failed logins that an address may still make, at the monotonic time `at`."""
+
     left: float
     at: float
     """Time of the last failure in seconds of the monotonic clock."""
 
 
 class FailedLogins:
-    """The number of failed logins that each address may still make. It grows evenly, to the full number within a
+    """The number of failed logins that each address may still make. It grows evenly, up to `per_minute` within a
     minute.
 
     Above MOST_ADDRESSES, the addresses with the oldest failures are forgotten first.
@@ -47,15 +49,15 @@ class FailedLogins:
 
     def note(self, address: str) -> float | None:
         """Record a failed login. Return None if it is within the limit, else the seconds to wait before the next."""
-        where = network_of(address)
+        network = network_of(address)
         now = time.monotonic()
-        last = self._allowances.pop(where, None) or _Allowance(self._most, now)
-        left = min(self._most, last.left + (now - last.at) * self._most / 60)
-        may = left >= 1
-        self._allowances[where] = _Allowance(left - 1 if may else left, now)
+        allowance = self._allowances.pop(network, None) or _Allowance(self._most, now)
+        logins_left = min(self._most, allowance.left + (now - allowance.at) * self._most / 60)
+        may = logins_left >= 1
+        self._allowances[network] = _Allowance(logins_left - 1 if may else logins_left, now)
         if len(self._allowances) > MOST_ADDRESSES:
             self._allowances.popitem(last=False)
-        return None if may else (1 - left) * 60 / self._most
+        return None if may else (1 - logins_left) * 60 / self._most
 
 
 log = logging.getLogger(__name__)
@@ -68,6 +70,8 @@ HINT = (
 
 
 class TokensSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The settings of `[backends.authenticator.tokens]`."""
+
     failures_per_minute: Annotated[int, msgspec.Meta(ge=1)] = 20
     """Failed logins of an address within a minute. Further attempts get 429. Valid tokens are never refused."""
     bootstrap: bool = True
@@ -75,6 +79,8 @@ class TokensSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TokensAuthenticator(Authenticator):
+    """See `skillery.backends.Authenticator`. Callers send a token of this registry."""
+
     loopback_only = False
     is_local = True
 
@@ -102,9 +108,9 @@ class TokensAuthenticator(Authenticator):
             # A missing header is not a failed login: many clients first send a request without one to learn the scheme.
             raise NotAuthenticated("this server wants a token", hint=HINT)
         digest = hashlib.sha256(header.encode()).digest()
-        known = self._memory.find(digest)
-        if known is not None:
-            return known
+        cached = self._memory.find(digest)
+        if cached is not None:
+            return cached
         scheme, _, token = header.partition(" ")
         age = self._memory.age
         try:
@@ -159,7 +165,7 @@ class TokensAuthenticator(Authenticator):
 
 
 class _Memory:
-    """Valid tokens for REMEMBERED_SECONDS. The keys are digests of the header."""
+    """A cache of valid tokens for REMEMBERED_SECONDS. The keys are digests of the header Authorization."""
 
     def __init__(self) -> None:
         self.age = 0
@@ -167,8 +173,8 @@ class _Memory:
         self._known: OrderedDict[bytes, tuple[float, VerifiedToken]] = OrderedDict()
 
     def find(self, digest: bytes) -> Identity | None:
-        until, verified = self._known.get(digest, (0.0, None))
-        if verified is None or time.monotonic() >= until:
+        cached_until, verified = self._known.get(digest, (0.0, None))
+        if verified is None or time.monotonic() >= cached_until:
             return None
         if verified.expires_at is not None and verified.expires_at <= datetime.now(UTC):
             return None

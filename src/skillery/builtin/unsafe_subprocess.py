@@ -124,11 +124,12 @@ class PlainRun:
             await self._session.follow(dialogue, self._end_of_code)
 
     async def _set_up(self) -> Dialogue:
+        """Start the process and send it the job. Return the dialogue with its code."""
         places = self._lay_out()
-        ours, theirs = socket.socketpair()
-        with theirs:
-            self._channel = await Channel.over(ours)
-            self._process = self._start(theirs.fileno(), self._log)
+        own_end, child_end = socket.socketpair()
+        with child_end:
+            self._channel = await Channel.over(own_end)
+            self._process = self._start(child_end.fileno(), self._log)
         self._exit = exit_of(self._process)
         self._log.close_write_end()
         dialogue = Dialogue(self._channel, self._job, self._host)
@@ -195,15 +196,15 @@ class PlainRun:
             await try_to_collect(self._collect_again(collection), collection)
 
     async def _collect_again(self, collection: Collection) -> None:
-        """Collect in another process."""
-        ours, theirs = socket.socketpair()
+        """Collect the files in another process, because the first one did not finish."""
+        own_end, child_end = socket.socketpair()
         async with AsyncExitStack() as stack:
-            with theirs:
-                channel = await Channel.over(ours)
+            with child_end:
+                channel = await Channel.over(own_end)
                 stack.callback(channel.close)
                 log = LogPipe(self._job.limits.log_kb * 1024, self._host)
                 stack.callback(log.close)
-                process = self._start(theirs.fileno(), log)
+                process = self._start(child_end.fileno(), log)
             stack.push_async_callback(log.finish, LOG_SECONDS)
             stack.push_async_callback(lambda: exit_of(process))
             stack.callback(kill_group, process)
