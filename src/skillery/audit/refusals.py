@@ -111,7 +111,9 @@ class Refusals:
                 self._end_minute()
 
     def _may_be_single(self, kind: _Kind) -> bool:
-        """Return whether the attempt gets its own entry: the minute has room, and the kind has none yet."""
+        """Return whether the attempt gets its own entry: if neither the queue, the minute, the identity nor the kind
+        has too many.
+        """
         if len(self._waiting) >= MOST_WAITING or sum(self._singles_of.values()) >= MOST_SINGLE:
             return False
         if self._singles_of[kind.identity] >= MOST_OF_ONE:
