@@ -364,7 +364,7 @@ class CheckedExample(TypedDict):
 
 
 class WaiverNote(TypedDict):
-    """The part of a waiver that is shown with the waived finding."""
+    """The part of a waiver that answers show with the waived finding."""
 
     id: str
     by: str
@@ -386,7 +386,7 @@ class CheckFinding(TypedDict):
 
 
 class PermissionNames(TypedDict):
-    """Permissions in the notation of a manifest."""
+    """Permissions as a manifest writes them."""
 
     network: list[str]
     secrets: list[str]
@@ -629,7 +629,7 @@ class DeletedBlob(TypedDict):
 
 
 class CreatedSkill(TypedDict):
-    """The answer of `create_skill`. `warnings` are those of `check_skill`, with its findings."""
+    """The answer of `create_skill`. `warnings` are the warnings of `check_skill`, with its findings."""
 
     name: str
     version: str
@@ -639,7 +639,7 @@ class CreatedSkill(TypedDict):
 
 
 class CheckedSkill(TypedDict):
-    """The result of `check_skill`. `ok` says whether the version could be published, `status` which status it would get."""
+    """The result of `check_skill`. `ok` says whether the version could be published, and `status` the status that it would get."""
 
     ok: bool
     name: str
@@ -728,7 +728,7 @@ class FoundSkillPage(TypedDict):
 
 
 class DiffSide(TypedDict):
-    """One of the two versions. `digest` is empty for a folder that is not published."""
+    """One of the two compared versions. `digest` is empty for a folder that is not published."""
 
     name: str
     version: str
@@ -738,7 +738,7 @@ class DiffSide(TypedDict):
 
 
 class ManifestChange(TypedDict):
-    """A value of the manifest that differs. `old` and `new` are its JSON, cut if long; null if there is no value."""
+    """A value of the manifest that differs. `old` and `new` are its JSON text, cut if long; null if the version has no such value."""
 
     path: str
     old: str | None
@@ -778,7 +778,7 @@ class VersionsDiff(TypedDict):
 
 
 class Who(TypedDict):
-    """An identity."""
+    """An identity: its name and kind."""
 
     name: str
     kind: str
@@ -808,7 +808,7 @@ class VersionPage(TypedDict):
 
 
 class PurgedVersion(TypedDict):
-    """A purged version. Its number stays taken, and its digest stays known."""
+    """A purged version. Its number cannot be used again, and its digest stays known."""
 
     name: str
     version: str
@@ -820,7 +820,7 @@ class PurgedVersion(TypedDict):
 
 
 class RecheckedVersion(TypedDict):
-    """The findings of a version after a recheck. `new` are those that the version did not have before."""
+    """The findings of a version after a recheck. `new` has those that the version did not have before."""
 
     name: str
     version: str
@@ -1258,6 +1258,8 @@ class SkillUsagePage(TypedDict):
 
 
 class Used(TypedDict):
+    """The used amount of a quota, and its limit."""
+
     used: int | None
     limit: int | None
 
@@ -1334,7 +1336,7 @@ class Tokens(TypedDict):
 
 
 class LeftBehind(TypedDict):
-    """What an identity leaves. Each list has at most 1,000 entries. Versions are `name@version`."""
+    """The data of a revoked identity that stays. Each list has at most 1,000 entries. Versions are `name@version`."""
 
     published: list[str]
     approved: list[str]
@@ -1347,7 +1349,7 @@ class LeftBehind(TypedDict):
 
 
 class RevokedIdentity(TypedDict):
-    """What `revoke_identity` has ended, and what the identity leaves."""
+    """The report of `revoke_identity`: what the call has ended, and the remaining data of the identity."""
 
     name: str
     tokens: list[str]
