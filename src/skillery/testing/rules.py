@@ -1,4 +1,4 @@
-"""The rule of each case in words, which pytest shows if the case fails."""
+"""The rule of each case: a sentence that pytest shows if the case fails."""
 
 from __future__ import annotations
 

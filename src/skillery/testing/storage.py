@@ -24,7 +24,7 @@ def digest_of(content: bytes) -> str:
 
 
 def put(storage: Storage, content: bytes, chunk: int = 65_536) -> str:
-    """Store content and return its digest."""
+    """Store a content in pieces of `chunk` bytes, and return its digest."""
     upload = storage.begin()
     for start in range(0, len(content), chunk):
         upload.write(content[start : start + chunk])

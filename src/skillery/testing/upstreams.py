@@ -51,6 +51,7 @@ class Upstream:
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
+        """Read one request, answer it, and record every byte until the client closes the connection."""
         with connection, contextlib.suppress(OSError):
             connection.settimeout(20)
             if self._tls:
@@ -92,10 +93,10 @@ def authority() -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
     """Return the key and the certificate of an authority. Each process creates its own, and the key is never stored."""
     key = ec.generate_private_key(ec.SECP256R1())
     issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "tests only")])
-    known = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+    key_identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
     uses = x509.KeyUsage(True, False, False, False, False, True, True, False, False)
     builder = unsigned(issuer, issuer, key).add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-    builder = builder.add_extension(uses, critical=True).add_extension(known, critical=False)
+    builder = builder.add_extension(uses, critical=True).add_extension(key_identifier, critical=False)
     return key, builder.sign(key, hashes.SHA256())
 
 
@@ -112,6 +113,7 @@ def ca_pem() -> str:
 
 @cache
 def server_context() -> ssl.SSLContext:
+    """Return a TLS context with a new certificate of the authority for the names of the tests."""
     signer, issuer = authority()
     key = ec.generate_private_key(ec.SECP256R1())
     names = x509.SubjectAlternativeName([x509.DNSName(name) for name in NAMES])
@@ -137,6 +139,7 @@ def client_context() -> ssl.SSLContext:
 def upstream(
     *, tls: bool = False, answer: Callable[[bytes], bytes] | None = None, until: bytes = b"\r\n\r\n"
 ) -> Iterator[Upstream]:
+    """Context manager that yields a running Upstream."""
     running = Upstream(tls=tls, answer=answer, until=until)
     try:
         yield running

@@ -137,23 +137,31 @@ class BetweenRunsCases(SandboxCases):
 
 
 async def check_nothing_is_left(trial: Trial, **options: Any) -> None:
-    """Check that runs leave no trace: each observation after several runs must equal one from before them."""
+    """Check that runs leave no trace: each observation (result of LOOK) after several runs equals
+    one from before them.
+    """
     calls = CALLS[platform.machine()]
 
     async def look(times: int) -> list[Any]:
         return [await trial.value(LOOK, calls, **options) for _ in range(times)]
 
-    before = await look(LOOKS_BEFORE)
+    observations_before = await look(LOOKS_BEFORE)
     for _ in range(RUNS):
         assert await trial.value(LEAVE, calls, **options) == "left"
-    known = [{**observation, "network": None} for observation in before]
-    for after in await look(RUNS):
-        assert {**after, "network": None} in known
-        assert after["network"] in [other["network"] for other in before], differences(before, after)
+    known_observations = [{**observation, "network": None} for observation in observations_before]
+    for observation_after in await look(RUNS):
+        assert {**observation_after, "network": None} in known_observations
+        assert observation_after["network"] in [other["network"] for other in observations_before], differences(
+            observations_before, observation_after
+        )
 
 
 def differences(before: list[Any], after: Any) -> dict[str, Any]:
-    """Return the network files whose content no earlier observation contained."""
+    """Return the files below /proc/self/net whose text in the observation `after` is in none of the observations
+    `before`, as path and text.
+
+    An observation is the result of LOOK: a dict whose key `network` maps paths to texts.
+    """
     return {
         path: text
         for path, text in after["network"].items()
@@ -164,4 +172,5 @@ def differences(before: list[Any], after: Any) -> dict[str, Any]:
 def flushes_of_all_disks() -> int:
     """Return the number of completed flushes of all disks; 0 if the kernel does not report them."""
     lines = [line.split() for line in Path("/proc/diskstats").read_text().splitlines()]
+    # Column 18 of /proc/diskstats: completed flush requests (Linux 5.5 and later).
     return sum(int(line[18]) for line in lines if len(line) > 18)

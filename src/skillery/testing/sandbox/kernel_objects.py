@@ -136,12 +136,14 @@ def main(args):
 
 
 async def check_bound(trial: Trial, kind: str, **options: Any) -> None:
-    """Measure several times, because other programs use memory too. Only memory that is missing each time counts."""
+    """Check that the machine loses no more memory than a run may use. Other programs use memory too, so only memory
+    that is missing in each of several measurements counts.
+    """
     for _ in range(ATTEMPTS):
-        missing = asyncio.ensure_future(most_memory_missing())
+        measurement = asyncio.ensure_future(most_memory_missing())
         outcome = await trial.code(CODE.replace("__MAKE__", OBJECTS[kind]), limits=SMALL, **options)
-        missing.cancel()
-        held = await missing
+        measurement.cancel()
+        held = await measurement
         assert failure_type(outcome) in {None, "MemoryLimitExceeded"}
         if held <= SMALL.memory_mb + ALLOWANCE_MB:
             return
@@ -149,14 +151,14 @@ async def check_bound(trial: Trial, kind: str, **options: Any) -> None:
 
 
 async def most_memory_missing() -> int:
-    """Measure until cancelled. Then return the largest drop of the available memory of this machine in MiB."""
-    first = least = available_mb()
+    """Measure until cancelled. Then return the largest decrease of the machine's available memory, in MiB."""
+    first_mb = least = available_mb()
     try:
         while True:
             await asyncio.sleep(0.02)
             least = min(least, available_mb())
     except asyncio.CancelledError:
-        return first - least
+        return first_mb - least
 
 
 def available_mb() -> int:

@@ -52,7 +52,7 @@ def descendants(pid: int, others: frozenset[int] = frozenset()) -> set[int]:
 def hierarchies() -> list[Path]:
     """Return the mount points of cgroups, of both versions."""
     mounts = (line.split(" - ") for line in Path("/proc/self/mountinfo").read_text().splitlines())
-    return [Path(left.split()[4]) for left, right in mounts if right.split()[0] in {"cgroup", "cgroup2"}]
+    return [Path(mount.split()[4]) for mount, file_system in mounts if file_system.split()[0] in {"cgroup", "cgroup2"}]
 
 
 def cgroups(processes: frozenset[int]) -> frozenset[str]:
@@ -61,22 +61,24 @@ def cgroups(processes: frozenset[int]) -> frozenset[str]:
     They have the id of this process in their name or in the name of a parent, or contain one of `processes`. The
     cgroups of this process and of its parent do not count.
     """
-    ours = re.compile(rf"(?<![0-9a-z]){os.getpid()}(?![0-9a-z])")
-    named = {group for point in hierarchies() for group in folders_below(point) if ours.search(group)}
-    return frozenset(named | groups_of(processes) - groups_of(frozenset({os.getpid(), os.getppid()})))
+    own_pid = re.compile(rf"(?<![0-9a-z]){os.getpid()}(?![0-9a-z])")
+    named_groups = {group for point in hierarchies() for group in folders_below(point) if own_pid.search(group)}
+    return frozenset(named_groups | groups_of(processes) - groups_of(frozenset({os.getpid(), os.getppid()})))
 
 
 def folders_below(folder: Path) -> list[str]:
+    """Return all folders below a folder, at any depth."""
     folders: list[str] = []
-    waiting = [str(folder)]
-    while waiting:
-        below = subfolders(waiting.pop())
-        folders += below
-        waiting += below
+    pending = [str(folder)]
+    while pending:
+        inner_folders = subfolders(pending.pop())
+        folders += inner_folders
+        pending += inner_folders
     return folders
 
 
 def subfolders(cgroup: str) -> list[str]:
+    """Return the cgroups directly below a cgroup."""
     try:
         # The kernel counts one link for each subfolder and two for the folder itself. Most cgroups have no subfolder
         # and about thirty files; listing them all would take longer than the run that is checked.
@@ -90,7 +92,7 @@ def subfolders(cgroup: str) -> list[str]:
 
 def groups_of(processes: frozenset[int]) -> set[str]:
     """Return the cgroups of processes in the form of /proc: `4:memory:/path`."""
-    living: set[str] = set()
+    live_groups: set[str] = set()
     for pid in processes:
         try:
             groups = set(Path(f"/proc/{pid}/cgroup").read_text().splitlines())
@@ -98,8 +100,8 @@ def groups_of(processes: frozenset[int]) -> set[str]:
         except OSError:
             continue  # the process has ended
         if state not in "ZX":  # the kernel moves dead processes to the root group
-            living |= groups
-    return living
+            live_groups |= groups
+    return live_groups
 
 
 def traces(others: frozenset[int] = frozenset(), *, with_groups: bool = True) -> Traces:
@@ -120,6 +122,7 @@ def traces(others: frozenset[int] = frozenset(), *, with_groups: bool = True) ->
 
 
 def surplus(before: Traces, now: Traces) -> list[str]:
+    """Return what `now` has in addition to `before`: more processes, descriptors or mounts, and new files of runs."""
     leftovers = []
     # Compare numbers: a backend may keep prepared processes, and replaces the used ones.
     if len(now.processes) > len(before.processes):
@@ -133,8 +136,8 @@ def surplus(before: Traces, now: Traces) -> list[str]:
 
 def surplus_when_closed(before: Traces, now: Traces) -> list[str]:
     """Return the leftovers after a backend was closed, which must keep no prepared processes."""
-    named = (("process", before.processes, now.processes), ("cgroup", before.groups, now.groups))
-    leftovers = [f"{kind} {name}" for kind, old, new in named for name in sorted(map(str, new - old))]
+    kinds = (("process", before.processes, now.processes), ("cgroup", before.groups, now.groups))
+    leftovers = [f"{kind} {name}" for kind, old, new in kinds for name in sorted(map(str, new - old))]
     return leftovers + [leftover for leftover in surplus(before, now) if not leftover.startswith("processes")]
 
 
@@ -155,8 +158,8 @@ async def assert_none_since(before: Traces, *, closed: bool = False) -> None:
     # Processes from before the backend was opened belong to servers of other tests, which may change them now.
     others = before.others | before.processes if closed else before.others
     looks, deadline = 0, time.monotonic() + DYING_SECONDS
-    while left := left_over(before, now := traces(others, with_groups=closed)):
+    while leftovers := left_over(before, now := traces(others, with_groups=closed)):
         looks += 0 if any(is_dying(pid) for pid in now.processes - before.processes) else 1
-        assert looks < LOOKS, f"left behind: {', '.join(left)}"
-        assert time.monotonic() < deadline, f"killed, but left behind: {', '.join(left)}"
+        assert looks < LOOKS, f"left behind: {', '.join(leftovers)}"
+        assert time.monotonic() < deadline, f"killed, but left behind: {', '.join(leftovers)}"
         await asyncio.sleep(PAUSE_SECONDS)  # closing may need a turn of the event loop

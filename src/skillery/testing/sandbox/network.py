@@ -52,9 +52,9 @@ def unreachable(port):
 def everything_at_one_port() -> Iterator[tuple[int, list[socket.socket]]]:
     """Yield a port and servers on it that never answer: TCP and UDP, on the IPv4 and IPv6 loopback addresses."""
     with contextlib.ExitStack() as stack:
-        first = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-        port: int = first.getsockname()[1]
-        opened = [first]
+        tcp_server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        port: int = tcp_server.getsockname()[1]
+        servers = [tcp_server]
         for family, kind, address in (
             (socket.AF_INET, socket.SOCK_DGRAM, "127.0.0.1"),
             (socket.AF_INET6, socket.SOCK_STREAM, "::1"),
@@ -65,8 +65,8 @@ def everything_at_one_port() -> Iterator[tuple[int, list[socket.socket]]]:
                 server.bind((address, port))
                 if kind == socket.SOCK_STREAM:
                     server.listen()
-                opened.append(server)
-        yield port, opened
+                servers.append(server)
+        yield port, servers
 
 
 def visited(servers: list[socket.socket]) -> list[str]:

@@ -57,18 +57,23 @@ def tried(act):
 
 
 class AllowedNetworkCases(SandboxCases):
-    """All names lead to servers on loopback, including refused names, so that a request that is let through by mistake
-    arrives and is seen.
+    """Cases of runs with a network list. All names, refused ones too, resolve to servers on loopback: a request that
+    the sandbox lets through by mistake arrives there and is noticed.
     """
 
     @pytest.fixture
     async def reaching(self, open_with: OpenWith | None, tmp_path: Path) -> AsyncIterator[Trial]:
-        """Yield a Trial for a backend that knows the names and may dial loopback."""
+        """Yield a Trial whose sandbox resolves the names in HOSTS and may connect to loopback addresses. Skip the case
+        if runs of the backend have no network.
+        """
         async with opened(open_with, HOSTS, HERE, tmp_path) as trial:
             yield trial
 
     @pytest.fixture
     async def by_hand(self, reaching: Trial) -> Trial:
+        """Return `reaching` for cases that write requests to the proxy by hand. Skip the case if the backend has no
+        HTTP proxy.
+        """
         return await with_proxy(reaching)
 
     @pytest.fixture
@@ -233,6 +238,9 @@ def main(args):
 async def opened(
     open_with: OpenWith | None, hosts: dict[str, tuple[str, ...]], allow_private: tuple[str, ...], folder: Path
 ) -> AsyncIterator[Trial]:
+    """Open a backend with these names and their addresses, and yield its Trial. `allow_private` lists private networks
+    that runs may reach.
+    """
     if open_with is None:
         pytest.skip("runs of this backend have no network: `open_with` is not overridden")
     sandbox = await open_with(hosts, allow_private)
@@ -253,7 +261,9 @@ async def with_proxy(reaching: Trial) -> Trial:
 
 
 def refused(outcome: Outcome, *servers: Upstream) -> int:
-    """Return the number of attempts. Check that none was allowed, answered with 200, or received by a server."""
+    """Return the number of requests of the run. Check that none was allowed, answered with 200, or received by a
+    server.
+    """
     tries: list[str] = value_of(outcome)
     assert [text for text in tries if text.startswith("HTTP/1.1 200 OK")] == []
     assert [use for use in outcome.network if use.allowed or use.bytes_in or use.bytes_out] == []

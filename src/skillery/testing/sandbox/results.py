@@ -243,6 +243,8 @@ class FailureCases(SandboxCases):
         assert failure_type(await trial.code(code)) == "ProcessExited"
 
     async def test_a_result_printed_to_stdout_is_only_text(self, trial: Trial) -> None:
+        # The bytes are a complete message of the result channel: 4 bytes with the size of its JSON (15), 8 bytes with
+        # the size of its body (1), the JSON, and the body: the forged result 1.
         code = """
         import os
         def main(args):

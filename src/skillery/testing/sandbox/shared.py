@@ -34,11 +34,11 @@ class SharedSandbox(SandboxCases):
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("TMPDIR", str(folder))
             patch.setattr(tempfile, "tempdir", str(folder))
-            before = traces() if sys.platform == "linux" else None
-            yield before
+            traces_before = traces() if sys.platform == "linux" else None
+            yield traces_before
             assert [path.name for path in folder.iterdir()] == [], "temporary files were not removed"
-            if before is not None:
-                await assert_none_since(before, closed=True)
+            if traces_before is not None:
+                await assert_none_since(traces_before, closed=True)
 
     @pytest.fixture(autouse=True)
     def whole(self) -> Iterator[None]:
@@ -50,7 +50,7 @@ class SharedSandbox(SandboxCases):
     @pytest_asyncio.fixture(scope="class", loop_scope="class")
     @classmethod
     async def idle(cls, closed: Traces | None, sandbox: Sandbox) -> Traces | None:
-        """Return the traces of the started backend without a run."""
+        """Return the traces of the started backend while it has no run."""
         return None if closed is None else traces(closed.processes, with_groups=False)
 
     @pytest_asyncio.fixture(loop_scope="class")

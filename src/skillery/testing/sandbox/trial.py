@@ -42,6 +42,8 @@ QUICK = Limits(timeout_ms=300_000, memory_mb=256)  # a loaded machine is slow
 
 
 class MemoryBlobWriter:
+    """The BlobWriter of MemoryHost."""
+
     def __init__(self, host: MemoryHost, kind: str, path: str | None) -> None:
         self._host = host
         self._kind = kind
@@ -64,7 +66,7 @@ class MemoryBlobWriter:
 
 
 class MemoryHost(RunHost):
-    """A RunHost that stores the blobs of a run."""
+    """A RunHost that keeps the blobs and the workspace of a run in memory."""
 
     def __init__(self) -> None:
         self.blobs: dict[str, bytes] = {}
@@ -91,15 +93,15 @@ class MemoryHost(RunHost):
 
     async def list_workspace(self, files: Sequence[KeptFile], left_out: Sequence[str]) -> Sequence[int]:
         self.listed, self.left_out = list(files), list(left_out)
-        first = {file.sha256: number for number, file in reversed(list(enumerate(files))) if file.is_file}
-        self._needed = sorted(number for digest, number in first.items() if digest not in self.contents)
+        position_by_digest = {file.sha256: number for number, file in reversed(list(enumerate(files))) if file.is_file}
+        self._needed = sorted(number for digest, number in position_by_digest.items() if digest not in self.contents)
         return self._needed
 
     async def keep_contents(self, pieces: AsyncIterator[bytes]) -> None:
-        whole = b"".join([piece async for piece in pieces])
+        contents = b"".join([piece async for piece in pieces])
         for number in self._needed:
             file = self.listed[number]
-            self.contents[file.sha256], whole = whole[: file.size_bytes], whole[file.size_bytes :]
+            self.contents[file.sha256], contents = contents[: file.size_bytes], contents[file.size_bytes :]
 
     def workspace(self, *, saves: bool = True) -> Workspace:
         """Return the workspace that was saved last, for another run."""
@@ -124,7 +126,7 @@ class MemoryHost(RunHost):
 
 
 class Trial:
-    """A sandbox under test, and a folder for its input."""
+    """A sandbox under test, with a folder for the skills, packages and files that its runs get."""
 
     def __init__(self, sandbox: Sandbox, folder: Path) -> None:
         self.sandbox = sandbox
@@ -203,7 +205,7 @@ class Trial:
         return await self.call(SkillCall(skill.name, function), args, skills=(skill, *others), limits=limits)
 
     async def ask(self, skill: SkillMount, function: str, *args: Any, **kwargs: Any) -> Outcome:
-        """Call a function of a skill as a stub of this skill does."""
+        """Call a function of a skill with arguments, as a stub of the skill calls it."""
         call = SkillCall(skill.name, function, spread=True)
         return await self.call(call, {"args": args, "kwargs": kwargs}, skills=(skill,))
 
@@ -223,6 +225,7 @@ class Trial:
         outputs: tuple[str, ...] = (),
         workspace: Workspace | None = None,
     ) -> Outcome:
+        """Run one call in the sandbox, and return its outcome. `args` are its arguments, before JSON."""
         encoded = json.dumps({} if args is None else args).encode()
         run_id = f"run_{secrets.token_hex(8)}"
         job = Job(
@@ -247,12 +250,13 @@ class Trial:
         return value_of(await self.code(code, args, **options))
 
     async def is_well(self) -> None:
-        """Check that the next run works and sees nothing of other runs."""
+        """Check that the next run works, and that it sees nothing of other runs."""
         code = "import os\ndef main(args): return [args['x'], os.listdir(), 'API_KEY' in os.environ]"
         assert await self.value(code, {"x": 1}) == [1, [], False]
 
 
 def value_of(outcome: Outcome) -> Any:
+    """Return the value of a run. The test fails if the run has failed."""
     assert outcome.failure is None, outcome.failure
     assert outcome.result is not None
     return json.loads(outcome.result)
