@@ -1,4 +1,4 @@
-"""Collection: keep the files that the code of an ended run did not keep, and save the workspace of the run.
+"""Collection: keep the output files of a run that was stopped before its code could keep them, and save its workspace.
 
 A separate process collects. It sees the workspace, and executes no code of the run.
 """
@@ -27,7 +27,7 @@ BYTES_PER_SECOND = 20 << 20
 
 
 class Collection(msgspec.Struct, frozen=True):
-    """The files to collect of a run, and their folder in the sandbox of the collecting process."""
+    """The files to collect from an ended run, and the folder in which the collecting process sees them."""
 
     job: Job
     kept: Iterable[str] | None
@@ -73,10 +73,10 @@ def collection_of(
     lock_folder: str = "/tmp",  # noqa: S108 - as above
 ) -> Collection | None:
     """Return the files to collect from an ended run, or None if no file is collected."""
-    kept = session.left_files
-    if kept is None and not (saves(job) and session.has_begun):
+    kept_paths = session.left_files
+    if kept_paths is None and not (saves(job) and session.has_begun):
         return None
-    return Collection(job, kept, folder, lock_folder)
+    return Collection(job, kept_paths, folder, lock_folder)
 
 
 async def collect(dialogue: Dialogue) -> None:

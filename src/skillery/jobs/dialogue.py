@@ -37,14 +37,14 @@ MOST_LISTED = 64 << 20
 
 
 class _Listed(msgspec.Struct):
-    """The files of a workspace."""
+    """The files of a workspace, and the paths of entries that cannot be saved."""
 
     files: list[KeptFile]
     left_out: list[str]
 
 
 class NoHost(RunHost):
-    """A host for a run that makes no requests."""
+    """A RunHost for runs that write no blobs and call no skills: it refuses both."""
 
     async def begin_blob(self, kind: str, path: str | None = None) -> BlobWriter:
         raise TooLarge(f"this run cannot write blobs, such as one of the kind {kind}")
@@ -155,6 +155,7 @@ class Dialogue:
         return await (ahead or self._channel.receive())
 
     async def _answer(self, message: Message) -> None:
+        """Handle one message of the code. Raise ChannelAbused if the message is unknown or not allowed."""
         if message.disk is not None and message.disk >= 0:
             self.disk_bytes = min(message.disk, self._limits.disk_mb * MEBIBYTE)
         match message.op:
@@ -187,6 +188,7 @@ class Dialogue:
                 raise ChannelAbused("an unknown message")
 
     async def _take_result(self, size: int) -> None:
+        """Receive the result of the code. Raise ChannelAbused if it is too large or not JSON."""
         if size > self._limits.result_mb * MEBIBYTE:
             raise ChannelAbused(f"a result of {size} bytes")
         body = await self._channel.body(size)
@@ -197,10 +199,12 @@ class Dialogue:
             raise ChannelAbused("a result that is not JSON") from None
 
     def _heard(self) -> None:
+        """Note the time at which the code has ended with a result or a failure."""
         self.heard_at = self._channel.heard_at
         self.when_heard()
 
     async def _write_blob(self, message: Message) -> None:
+        """Receive a blob and answer with its id. If it is refused, discard its bytes and answer with the error."""
         try:
             self._count_blob(message.body)
         except TooLarge as error:
@@ -229,6 +233,7 @@ class Dialogue:
         await self._channel.send({"blob_id": blob_id})
 
     def _count_blob(self, size: int) -> None:
+        """Count a blob of `size` bytes. Raise TooLarge if the run may not write it."""
         self._blobs += 1
         self._blob_bytes += size
         if self._blobs > self._limits.blobs:
@@ -245,6 +250,7 @@ class Dialogue:
         await self._channel.send_pieces({}, size, pieces)
 
     async def _call_skill(self, message: Message) -> None:
+        """Call a skill for the code, and answer with the returned value. If the code ends first, cancel the call."""
         try:
             self._count_call(message.body)
         except TooLarge as error:
@@ -269,6 +275,7 @@ class Dialogue:
             await self._channel.send({}, call.result())
 
     def _count_call(self, size: int) -> None:
+        """Count a call with `size` bytes of arguments. Raise TooLarge if the run may not make it."""
         self._calls += 1
         if self._calls > self._limits.calls:
             raise TooLarge(f"a run may call skills in separate sandboxes at most {self._limits.calls} times")
@@ -279,17 +286,21 @@ class Dialogue:
             )
 
     async def _list_workspace(self, size: int) -> None:
+        """Pass the list of saved files to the host, and answer with the positions of the contents
+        that the host needs.
+        """
         if size > MOST_LISTED:
             raise ChannelAbused(f"a list of files with {size} bytes")
-        listed = await JSON.run(partial(msgspec.json.decode, type=_Listed), await self._channel.body(size))
-        needed = await self._host.list_workspace(listed.files, listed.left_out)
-        await self._channel.send({}, msgspec.json.encode(list(needed)))
+        listing = await JSON.run(partial(msgspec.json.decode, type=_Listed), await self._channel.body(size))
+        positions = await self._host.list_workspace(listing.files, listing.left_out)
+        await self._channel.send({}, msgspec.json.encode(list(positions)))
 
     async def _discard(self, size: int) -> None:
         async for _ in self._channel.pieces(size):
             pass
 
     async def _refuse(self, error: Exception) -> None:
+        """Answer with the error, which becomes an exception in the code. An unexpected error is logged and not sent."""
         if isinstance(error, SkilleryError):
             shown = {"type": type(error).__name__, "message": error.message}
             if isinstance(error, SkillFailed):

@@ -30,13 +30,13 @@ def filling_seconds(job: Job) -> float:
 
 async def send_workspace(channel: Channel, workspace: Workspace) -> None:
     """Send the kept files to the runtime, which writes them. Raise BrokenSetup if a file cannot be read or written."""
-    listed = msgspec.json.encode(workspace.files)
+    files_json = msgspec.json.encode(workspace.files)
     if workspace.opened is not None:
-        header = {"offsets": len(listed)}
-        await channel.send(header, listed + msgspec.json.encode(workspace.opened.offsets))
+        header = {"offsets": len(files_json)}
+        await channel.send(header, files_json + msgspec.json.encode(workspace.opened.offsets))
         await channel.send_descriptor(workspace.opened.descriptor)
     else:
-        await channel.send({}, listed)
+        await channel.send({}, files_json)
         await _stream_contents(channel, workspace)
     await wait_ready(channel)
 
@@ -66,11 +66,11 @@ async def send_files(channel: Channel, files: Sequence[InputFile]) -> None:
     await wait_ready(channel)
 
 
-async def _pieces(stream: BinaryIO, left: int) -> AsyncIterator[bytes]:
-    """Yield exactly `left` bytes of the stream. Raise EOFError if the stream has fewer."""
-    while left:
-        piece = await asyncio.to_thread(stream.read, min(PIECE, left))
+async def _pieces(stream: BinaryIO, size: int) -> AsyncIterator[bytes]:
+    """Yield exactly `size` bytes of the stream. Raise EOFError if the stream has fewer."""
+    while size:
+        piece = await asyncio.to_thread(stream.read, min(PIECE, size))
         if not piece:
             raise EOFError
-        left -= len(piece)
+        size -= len(piece)
         yield piece

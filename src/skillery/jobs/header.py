@@ -16,7 +16,7 @@ from skillery.backends import CodeCall, HandlerCall, Job, ScriptCall, SkillCall
 
 
 def program_of(job: Job, skills: str) -> dict[str, Any] | None:
-    """Return the description of the program; None if the run calls a Python function.
+    """Return the description of the program to run, or None if the run calls a Python function.
 
     `skills` is the folder of mounted skills inside the sandbox.
     """
@@ -73,9 +73,9 @@ def mounts_of(job: Job, *, packages: bool = True) -> list[Mount]:
 
 
 def job_header(job: Job, environment: Mapping[str, str], places: Places) -> dict[str, Any]:
-    """Return what the process inside must know about its run, without the arguments.
+    """Return the description of a job for the process inside the sandbox, without the arguments.
 
-    `environment` has variables in addition to those of the process.
+    `environment` has variables in addition to those of the process. `places` are the paths in this sandbox.
     """
     call = job.call
     program = program_of(job, places.skills)

@@ -38,7 +38,7 @@ JOBS = [
 
 
 def run_apart(run_jobs: RunJobs, jobs: Sequence[Job]) -> list[Outcome]:
-    """Run the jobs in the event loop of a new thread, and return their outcomes; [] if that raises."""
+    """Run the jobs in the event loop of a new thread. Return their outcomes, or [] if the sandbox raises an error."""
     outcomes: list[Outcome] = []
     thread = threading.Thread(target=lambda: outcomes.extend(asyncio.run(run_jobs(jobs))))
     thread.start()
@@ -55,6 +55,7 @@ def language_probes(outcomes: Sequence[Outcome]) -> list[Probe]:
 
 
 def language_probe(language: Language, outcome: Outcome | None) -> Probe:
+    """Return the probe of a language: its interpreter and version, or how to install it."""
     name = f"language {language}"
     if outcome is None or outcome.result is None:
         failure = outcome.failure if outcome else None
@@ -66,20 +67,20 @@ def language_probe(language: Language, outcome: Outcome | None) -> Probe:
 def run_probes(run_jobs: RunJobs) -> list[Probe]:
     """Run a job in each language, and a job that does nothing. Return the probes."""
     outcomes = run_apart(run_jobs, [NO_OP, *JOBS])
-    first = outcomes[0] if outcomes else Outcome()
-    ok = first.result == b"true"
+    no_op_outcome = outcomes[0] if outcomes else Outcome()
+    ok = no_op_outcome.result == b"true"
     detail = (
-        f"took {first.duration_ms:.1f} ms in the sandbox"
+        f"took {no_op_outcome.duration_ms:.1f} ms in the sandbox"
         if ok
-        else first.failure.message
-        if first.failure
+        else no_op_outcome.failure.message
+        if no_op_outcome.failure
         else "raised"
     )
-    whole = Probe("a whole run", ok, detail, "" if ok else "see what is missing above")
-    return [*language_probes(outcomes[1:]), whole]
+    run_probe = Probe("a whole run", ok, detail, "" if ok else "see what is missing above")
+    return [*language_probes(outcomes[1:]), run_probe]
 
 
 def all_probes(run_jobs: RunJobs) -> list[Probe]:
-    """Return the probes of this host, and those of runs if the host is supported."""
+    """Return the probes of this host. If the host is supported, also return the probes of runs."""
     probes = [probe_of(probe) for probe in host_probes()]
     return [*probes, *run_probes(run_jobs)] if len(probes) > 1 else probes

@@ -1,4 +1,4 @@
-"""Two tables between Skillery and `cellblock`: limits and failures. Results of `cellblock` become outcomes."""
+"""Conversion between Skillery and `cellblock`: limits, failures, logs, and results of runs."""
 
 from __future__ import annotations
 
@@ -68,6 +68,7 @@ def failure_of(failure: CellFailure) -> Failure:
 
 
 def outcome_of(result: Result) -> Outcome:
+    """Return the outcome of a result of `cellblock`."""
     return Outcome(
         result=result.raw,
         failure=failure_of(result.failure) if result.failure is not None else None,
@@ -92,9 +93,11 @@ def probe_of(probe: CellProbe) -> Probe:
 
 
 def with_stack(failure: Failure, log: Log) -> tuple[Failure, Log]:
-    """Return the failure of a run that was stopped with the stack of its code, and the log without the stack."""
-    stopped, kept = sessions.with_stack(_cell_failure(failure), CellLog(log.head, log.tail, log.dropped))
-    return Failure(failure.type, stopped.message, stopped.traceback), log_of(kept)
+    """Return the failure of a stopped run with the stack of its code, and the log without this stack."""
+    stopped_failure, log_without_stack = sessions.with_stack(
+        _cell_failure(failure), CellLog(log.head, log.tail, log.dropped)
+    )
+    return Failure(failure.type, stopped_failure.message, stopped_failure.traceback), log_of(log_without_stack)
 
 
 def _cell_failure(failure: Failure) -> CellFailure:
@@ -107,7 +110,7 @@ class LogPipe(logs.LogPipe):
     """
 
     def __init__(self, limit: int = 0, host: RunHost | None = None) -> None:
-        """Without such a host, this object keeps the log up to `limit` bytes."""
+        """If `host` does not follow the log, this object keeps the log, up to `limit` bytes."""
         super().__init__(limit, sink_of(host))
 
 
@@ -168,7 +171,7 @@ class RunSession:
 
     @property
     def left_files(self) -> frozenset[str] | None:
-        """The paths that the code has kept, if it was ended before it could keep its files. Else None."""
+        """The paths that the code has kept, if it was stopped before it had kept all its files, else None."""
         return self._session.left_files
 
     def outcome(
