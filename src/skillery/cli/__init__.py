@@ -45,8 +45,8 @@ from skillery.cli.failures import EXIT_CODES, Commands
 from skillery.cli.plugins import load_commands
 
 
-def _print_version(ctx: click.Context, _option: click.Parameter, wanted: bool) -> None:
-    if not wanted:
+def _print_version(ctx: click.Context, _option: click.Parameter, is_requested: bool) -> None:
+    if not is_requested:
         return
     from skillery import __version__
 

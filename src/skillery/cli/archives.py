@@ -28,8 +28,8 @@ CHUNK_BYTES = 1024 * 1024
 
 
 class Override(NamedTuple):
-    """A skill that is not sent, because a skill of a later folder overrides it. `stated` is the name that the skill
-    states.
+    """A skill that is not sent, because a skill of a later folder overrides it. `stated` is the
+    name in its SKILL.md.
     """
 
     stated: str
@@ -128,17 +128,18 @@ def _parts(folder: Folder) -> Iterator[bytes]:
 
 
 def _member(path: str, entry: Entry) -> Iterator[bytes]:
+    """Yield the tar header and the content of a file."""
     info = tarfile.TarInfo(path)
     info.mode = 0o755 if entry.executable else 0o644
     with _opened(entry.place) as file:
         info.size = os.fstat(file.fileno()).st_size
         yield info.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")
-        left = info.size
-        while left:
+        bytes_left = info.size
+        while bytes_left:
             # The size in the header is fixed: a file that shrank is filled with zeros, and bytes appended later are not
             # sent.
-            chunk = file.read(min(left, CHUNK_BYTES)) or b"\0" * min(left, CHUNK_BYTES)
-            left -= len(chunk)
+            chunk = file.read(min(bytes_left, CHUNK_BYTES)) or b"\0" * min(bytes_left, CHUNK_BYTES)
+            bytes_left -= len(chunk)
             yield chunk
     yield b"\0" * (-info.size % tarfile.BLOCKSIZE)
 
@@ -176,20 +177,20 @@ class _Skill(NamedTuple):
 
 
 def override(folders: Sequence[Folder | None], names: Sequence[str], *, discover: bool) -> list[Folder | None]:
-    """Return each folder without the skills that a skill of a later folder overrides. With `discover`, the discovery
-    folders in a folder count as folders.
+    """Return each folder without the skills that a skill of a later folder overrides.
 
-    `names` are the names of the folders. A skill at the root of a folder has the name of the folder if it states no
-    name. None in `folders` stands for an archive, which is not scanned.
+    `names` are the names of the folders: a skill at the root of a folder has this name if it states none. With
+    `discover`, the discovery folders in a folder count as folders. None in `folders` stands for an archive, which is
+    not scanned.
     """
     ranks = [_discovered(folder) if discover and folder is not None else {} for folder in folders]
     if len(folders) == 1 and not ranks[0]:
         return list(folders)
     later: dict[str, _Skill] = {}
-    kept: list[Folder | None] = []
+    reduced: list[Folder | None] = []
     for folder, name, own in list(zip(folders, names, ranks, strict=True))[::-1]:
-        kept.append(_without(folder, name, later, own) if folder is not None else None)
-    return kept[::-1]
+        reduced.append(_without(folder, name, later, own) if folder is not None else None)
+    return reduced[::-1]
 
 
 def _without(folder: Folder, name: str, later: dict[str, _Skill], ranks: Mapping[str, int]) -> Folder:
@@ -197,24 +198,24 @@ def _without(folder: Folder, name: str, later: dict[str, _Skill], ranks: Mapping
     overrides. Add the other skills to `later`.
     """
     overridden: dict[str, Override] = {}
-    own: dict[str, _Skill] = {}
+    own_skills: dict[str, _Skill] = {}
     chosen: dict[str, tuple[int, _Skill]] = {}
-    for root, stated in sorted(_stated_names(folder, name).items(), key=lambda pair: -ranks.get(pair[0], -1)):
+    for root, stated_name in sorted(_stated_names(folder, name).items(), key=lambda pair: -ranks.get(pair[0], -1)):
         skill, key, rank = (
             _Skill(str(folder.path / root), folder.finder.skill(root)),
-            alias_key(stated),
+            alias_key(stated_name),
             ranks.get(root),
         )
-        by = later.get(key)
-        if by is None and rank is not None and key in chosen and chosen[key][0] > rank:
-            by = chosen[key][1]
-        if by is not None:
-            overridden[root] = Override(stated, by.path, _is_same(skill.located, by.located))
+        overriding = later.get(key)
+        if overriding is None and rank is not None and key in chosen and chosen[key][0] > rank:
+            overriding = chosen[key][1]
+        if overriding is not None:
+            overridden[root] = Override(stated_name, overriding.path, _is_same(skill.located, overriding.located))
             continue
-        own.setdefault(key, skill)
+        own_skills.setdefault(key, skill)
         if rank is not None:
             chosen.setdefault(key, (rank, skill))
-    later |= own
+    later |= own_skills
     return folder.without(overridden)
 
 
@@ -256,7 +257,7 @@ def overridden_skills(folder: Folder | None) -> list[dict[str, Any]]:
 
 
 def add_overridden(report: Mapping[str, Any], unsent: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Return the report of a server with the skills that were not sent included in its counts."""
+    """Return the report of a server, with the skills that were not sent added to its counts."""
     if "total" in report:
         return {**report, "total": report["total"] + len(unsent)}
     if "counts" in report and unsent:
@@ -269,8 +270,8 @@ def _stated_names(folder: Folder, name: str) -> dict[str, str]:
     """Return the name that each skill states, by the path of the skill. Skills without a readable name are omitted."""
     roots = folder.scan.roots
     folders = frozenset(root.rpartition("/")[2] for root in roots)
-    stated = {root: _name(folder.finder.skill(root), name, folders) for root in roots}
-    return {root: stated_name for root, stated_name in stated.items() if stated_name is not None}
+    names = {root: _name(folder.finder.skill(root), name, folders) for root in roots}
+    return {root: stated_name for root, stated_name in names.items() if stated_name is not None}
 
 
 def _name(skill: LocatedSkill, archive_name: str, folders: frozenset[str]) -> str | None:
@@ -280,8 +281,8 @@ def _name(skill: LocatedSkill, archive_name: str, folders: frozenset[str]) -> st
             return name if isinstance(name, str) else None
         if SKILL_MD not in skill.files:
             return None
-        read = read_skill_md(_content(skill, SKILL_MD))
-        return read_foreign_skill(read.skill_md, skill.folder or archive_name, folders, Repairs()).stated
+        skill_md = read_skill_md(_content(skill, SKILL_MD))
+        return read_foreign_skill(skill_md.skill_md, skill.folder or archive_name, folders, Repairs()).stated
     except SkilleryError:
         # The server reports the fault.
         return None

@@ -61,13 +61,13 @@ def verify(noted: str | None, target: Target, as_json: bool) -> None:
     from skillery.audit import verify
     from skillery.cli.tokens import open_home_database
 
-    known = _head(noted) if noted else None
+    noted_head = _head(noted) if noted else None
     with open_home_database(target) as database:
-        result = verify(database, known)
+        result = verify(database, noted_head)
     fault = result.fault
     if as_json:
-        shown = None if fault is None else fault._asdict()
-        print_json({"ok": fault is None, "head": result.head._asdict(), "fault": shown})
+        fault_fields = None if fault is None else fault._asdict()
+        print_json({"ok": fault is None, "head": result.head._asdict(), "fault": fault_fields})
     elif fault is None:
         click.echo(f"ok: {result.head.seq} entries, up to {result.head}")
     else:
@@ -96,12 +96,12 @@ def _outcome(entry: Mapping[str, Any]) -> str:
     return "done" if entry["outcome"] == "done" else f"{entry['type'] or 'refused'}{times}"
 
 
-def _change(before: dict[str, Any] | None, after: dict[str, Any] | None) -> str:
+def _change(old: dict[str, Any] | None, new: dict[str, Any] | None) -> str:
     """Return the changed, added and removed fields as text, for example `status: draft → in_review`."""
-    before, after = before or {}, after or {}
+    old, new = old or {}, new or {}
     parts = []
-    for key in [*before, *(key for key in after if key not in before)]:
-        parts.append(f"{key}: {' → '.join(_short(side[key]) for side in (before, after) if key in side)}")
+    for key in [*old, *(key for key in new if key not in old)]:
+        parts.append(f"{key}: {' → '.join(_short(side[key]) for side in (old, new) if key in side)}")
     return ", ".join(parts)
 
 
@@ -146,8 +146,8 @@ audit.add_command(
 
 def _print_added(added: Mapping[str, Any]) -> None:
     click.echo(clean(added["secret"]))
-    about = f" about {', '.join(added['skills'])}" if added["skills"] else ""
-    click.echo(clean(f"{added['id']}: {', '.join(added['events'])}{about} to {added['url']}"), err=True)
+    skills_text = f" about {', '.join(added['skills'])}" if added["skills"] else ""
+    click.echo(clean(f"{added['id']}: {', '.join(added['events'])}{skills_text} to {added['url']}"), err=True)
     print_change("added", err=True)
     click.echo("Store the secret now: it is not shown again.", err=True)
 

@@ -78,13 +78,13 @@ def _opened(target: Target, database: Database) -> dict[str, Authenticator]:
 
 
 async def _explained(opened: dict[str, Authenticator], credentials: Credentials) -> tuple[str, Explanation]:
-    """Return the explanation of the authenticator that decides about the credentials, and its name."""
+    """Return the name of the authenticator that decides about the credentials, and its explanation."""
     from skillery.backends import ExplainedCheck, Explanation
     from skillery.identity.authenticator_chain import responsible
 
     name = responsible(opened, credentials)
     decides = opened[name]
-    before = [
+    earlier_checks = [
         ExplainedCheck(other, "skipped", "it does not recognize the token")
         for other in takewhile(lambda other: other != name, opened)
     ]
@@ -93,7 +93,7 @@ async def _explained(opened: dict[str, Authenticator], credentials: Credentials)
         explanation = await decides.explain(credentials)
     finally:
         await decides.close()
-    return name, Explanation((*before, *explanation.checks), explanation.identity)
+    return name, Explanation((*earlier_checks, *explanation.checks), explanation.identity)
 
 
 def _print_explanation(name: str, explanation: Explanation) -> None:
@@ -104,8 +104,8 @@ def _print_explanation(name: str, explanation: Explanation) -> None:
         click.echo("The token is refused.", err=True)
         return
     scopes = ", ".join(sorted(identity.scopes)) or "nothing"
-    where = f" in {' '.join(identity.namespaces)}" if identity.namespaces else ""
-    click.echo(clean(f"{identity.name} ({identity.kind}) may {scopes}{where}"))
+    grants = f" in {' '.join(identity.namespaces)}" if identity.namespaces else ""
+    click.echo(clean(f"{identity.name} ({identity.kind}) may {scopes}{grants}"))
 
 
 @auth.command("revoke")

@@ -64,17 +64,17 @@ def new(folder: Path, kind: Kind | None, name: str | None, as_json: bool) -> Non
 
     if not as_json and _is_interactive():
         kind, name = kind or _asked_kind(), name or _asked_name(folder)
-    chosen, named = kind or "action", _checked(folder, name)
+    chosen, skill_name = kind or "action", _checked(folder, name)
     try:
-        paths = make_skill(folder, chosen, named)
+        paths = make_skill(folder, chosen, skill_name)
     except FilesExist as error:
         raise click.UsageError(str(error)) from None
     except OSError as error:
         raise click.UsageError(f"'{folder}' cannot be written: {error.strerror}") from None
     if as_json:
-        print_json({"folder": str(folder), "name": named, "kind": chosen, "files": paths})
+        print_json({"folder": str(folder), "name": skill_name, "kind": chosen, "files": paths})
         return
-    _print_made(folder, named, paths)
+    _print_made(folder, skill_name, paths)
 
 
 def _is_interactive() -> bool:
@@ -166,8 +166,8 @@ def test(
     allowed = Allowed(allow_network, None if secrets is None else _secrets_in(secrets))
     session = _Session(folders, timeout_ms, update, allow_unknown, as_json, allowed)
     with signals_interrupt():
-        passed = asyncio.run(session.run(settings, watch=watch))
-    if not passed:
+        is_passed = asyncio.run(session.run(settings, watch=watch))
+    if not is_passed:
         raise click.exceptions.Exit(CHECK_FAILED)
 
 
@@ -181,10 +181,10 @@ def _secrets_in(file: Path) -> dict[str, str]:
     except UnicodeDecodeError:
         raise click.UsageError(f"{file}: this is not UTF-8 text") from None
     for number, line in enumerate(lines, 1):
-        stated = line.strip().removeprefix("export ").strip()
-        if not stated or stated.startswith("#"):
+        assignment = line.strip().removeprefix("export ").strip()
+        if not assignment or assignment.startswith("#"):
             continue
-        name, is_value, value = stated.partition("=")
+        name, is_value, value = assignment.partition("=")
         if not is_value:
             raise click.UsageError(f"{file}:{number}: this is not a line NAME=value")
         quoted = value.strip()[:1] in {"'", '"'}
@@ -230,6 +230,7 @@ class _Session:
         return True
 
     async def _round(self, runs: FolderRuns, folders: Sequence[Path]) -> bool:
+        """Test the folders and print their reports. Return whether everything passed."""
         from skillery.authoring.own_tests import test_folder
 
         reports = []
@@ -259,16 +260,17 @@ def print_report(report: Report, seconds: float) -> None:
 
 
 def _print_result(result: Result) -> None:
-    where = f"{result.file}:{result.line}: " if result.line else ""
+    """Print one result: its status, its location and its details."""
+    location = f"{result.file}:{result.line}: " if result.line else ""
     took = f"  {result.duration_ms:.0f} ms" if result.duration_ms >= 1 else ""
     status = click.style(f"{result.status:7}", fg=COLOURS[result.status])
     name = result.name if result.subject != "check" or not result.file else result.file
-    first = result.message.partition("\n")[0]
+    first_line = result.message.partition("\n")[0]
     if result.file and name == result.file:
-        first = first.removeprefix(result.file).lstrip(": ")
-    is_diff = first.startswith("--- ")
-    shown = "" if is_diff or not first else f": {first}"
-    click.echo(f"  {status}  {clean(f'{where}{result.subject} {name}{took}{shown}')}")
+        first_line = first_line.removeprefix(result.file).lstrip(": ")
+    is_diff = first_line.startswith("--- ")
+    note = "" if is_diff or not first_line else f": {first_line}"
+    click.echo(f"  {status}  {clean(f'{location}{result.subject} {name}{took}{note}')}")
     for line in result.message.splitlines()[0 if is_diff else 1 :]:
         click.echo(f"           {click.style(clean(line), fg=DIFF_COLOURS.get(line[:1] if is_diff else ''))}")
 

@@ -62,12 +62,12 @@ def backup(target: Target, file: Path, with_secret_key: bool, force: bool, as_js
             raise StartupError(
                 f"the home {settings.home} contains no registry to back up; check --home or start a server there first"
             )
-        made = back_up(opened.database, opened.storage, file.absolute(), __version__, key)
-    rows = sum(made.rows.values())
+        result = back_up(opened.database, opened.storage, file.absolute(), __version__, key)
+    rows = sum(result.rows.values())
     if as_json:
-        print_json({"file": str(file), "revision": made.revision, "rows": made.rows, "contents": made.contents})
+        print_json({"file": str(file), "revision": result.revision, "rows": result.rows, "contents": result.contents})
         return
-    click.echo(f"{rows} rows and {made.contents} contents ({made.bytes} bytes) in {file}")
+    click.echo(f"{rows} rows and {result.contents} contents ({result.bytes} bytes) in {file}")
 
 
 def _loaded(target: Target) -> Settings:
@@ -82,8 +82,8 @@ def _secret_key(settings: Settings) -> Path:
     values = settings.backends.get("secrets", {}).get("database", {})
     path = Path(values["key_file"]).expanduser() if values.get("key_file") else settings.home / KEY_FILE
     if values.get("key") or not path.is_file():
-        where = "in the settings" if values.get("key") else f"not at {path}"
-        raise StartupError(f"the key of secrets is {where}; omit --with-secret-key")
+        key_source = "in the settings" if values.get("key") else f"not at {path}"
+        raise StartupError(f"the key of secrets is {key_source}; omit --with-secret-key")
     return path
 
 
@@ -106,13 +106,15 @@ def restore(target: Target, file: Path, as_json: bool) -> None:
     try:
         with _opened(settings) as opened:
             actor = local_actor(user_of_this_machine())
-            made = restore_backup(opened.database, opened.storage, file, settings.home / KEY_FILE, actor)
+            result = restore_backup(opened.database, opened.storage, file, settings.home / KEY_FILE, actor)
     finally:
         home.close()
     if as_json:
-        print_json({"revision": made.revision, "rows": made.rows, "contents": made.contents, "key": made.secret_key})
+        print_json(
+            {"revision": result.revision, "rows": result.rows, "contents": result.contents, "key": result.secret_key}
+        )
         return
-    click.echo(f"{sum(made.rows.values())} rows and {made.contents} contents restored to {settings.home}")
+    click.echo(f"{sum(result.rows.values())} rows and {result.contents} contents restored to {settings.home}")
 
 
 @click.command()
@@ -130,8 +132,8 @@ def check(target: Target, deep: bool, as_json: bool) -> None:
     from skillery.maintenance.integrity import check as check_registry
 
     settings = _loaded(target)
-    own = server_id_of(settings.home)
-    dead = frozenset({own} if own and holder_of(settings.home) is None else ())
+    own_server = server_id_of(settings.home)
+    dead_servers = frozenset({own_server} if own_server and holder_of(settings.home) is None else ())
     with _opened(settings) as opened:
         revision = revision_of(opened.database)
         if revision != migrate.head():
@@ -139,7 +141,7 @@ def check(target: Target, deep: bool, as_json: bool) -> None:
                 f"the database is at revision {revision or 'none'}, but this release needs {migrate.head()}: "
                 "run skillery db upgrade, or use the release that serves this database"
             )
-        faults = list(check_registry(opened.database, opened.storage, deep=deep, dead_servers=dead))
+        faults = list(check_registry(opened.database, opened.storage, deep=deep, dead_servers=dead_servers))
     if as_json:
         print_json({"ok": not faults, "faults": faults})
     elif faults:
@@ -157,6 +159,7 @@ class _Opened(NamedTuple):
 
 @contextlib.contextmanager
 def _opened(settings: Settings) -> Iterator[_Opened]:
+    """Context manager: yield the database and the storage of the settings."""
     from skillery.database import Database
     from skillery.plugins import load_plugins
 
@@ -197,8 +200,8 @@ def export(file: Path, skills: Sequence[str], everything: bool, namespace: str, 
     async def write_all(client: AsyncClient, folder: Path) -> list[Locked]:
         names = [name async for name in _names(client, namespace)] if everything else list(skills)
         entries: list[Locked] = []
-        for at in range(0, len(names), AT_ONCE):
-            entries += await resolve_lock(client, names[at : at + AT_ONCE])
+        for start in range(0, len(names), AT_ONCE):
+            entries += await resolve_lock(client, names[start : start + AT_ONCE])
         for entry in entries:
             await write_skill(client, entry, folder)
         return entries
@@ -226,23 +229,25 @@ async def _names(client: AsyncClient, namespace: str) -> AsyncIterator[str]:
 
 
 @contextmanager
-def _archive(place: Path) -> Iterator[Path]:
-    """Context manager: yield a new folder, whose files become the archive at `place` after the `with` block."""
-    partial = place.with_name(f".{place.name}.{secrets.token_hex(4)}")
+def _archive(target_path: Path) -> Iterator[Path]:
+    """Context manager: yield a new folder. After the block, its files become the archive at `target_path`."""
+    partial = target_path.with_name(f".{target_path.name}.{secrets.token_hex(4)}")
     try:
         with tempfile.TemporaryDirectory() as folder:
             yield Path(folder)
             with tarfile.open(partial, "w:gz") as tar:
                 for path in sorted(Path(folder).rglob("*")):
                     tar.add(path, path.relative_to(folder).as_posix(), recursive=False, filter=_without_user)
-        partial.replace(place)
+        partial.replace(target_path)
     except OSError as error:
-        raise CheckFailed(f"cannot write '{place}': {os.strerror(error.errno or 0)}; nothing was written") from None
+        raise CheckFailed(
+            f"cannot write '{target_path}': {os.strerror(error.errno or 0)}; nothing was written"
+        ) from None
     finally:
         partial.unlink(missing_ok=True)
 
 
-def _without_user(about: tarfile.TarInfo) -> tarfile.TarInfo:
-    about.uid = about.gid = about.mtime = 0
-    about.uname = about.gname = ""
-    return about
+def _without_user(info: tarfile.TarInfo) -> tarfile.TarInfo:
+    info.uid = info.gid = info.mtime = 0
+    info.uname = info.gname = ""
+    return info

@@ -61,8 +61,8 @@ def _name(url: str, namespace: str, token: str | None) -> str:
     from skillery.cli.connection import json_answer
     from skillery.client.logins.tokens import kept_token
 
-    known = kept_token(url)() if token is None else token
-    headers = {"authorization": f"Bearer {known}"} if known else {}
+    login_token = kept_token(url)() if token is None else token
+    headers = {"authorization": f"Bearer {login_token}"} if login_token else {}
     query = f"?{urlencode({'namespace': namespace})}" if namespace else ""
     name = json_answer("GET", f"{url}/marketplace.json{query}", headers=headers).get("name")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
@@ -74,14 +74,15 @@ def _name(url: str, namespace: str, token: str | None) -> str:
 
 
 def _program() -> str:
-    """Return the absolute path of the program `skillery` that runs now, else of the first one in PATH."""
-    own = Path(sys.argv[0]).absolute()
-    if own.name.startswith("skillery") and os.access(own, os.X_OK):
-        return str(own)
+    """Return the absolute path of the running program `skillery`, else of the first one in PATH."""
+    running_program = Path(sys.argv[0]).absolute()
+    if running_program.name.startswith("skillery") and os.access(running_program, os.X_OK):
+        return str(running_program)
     return shutil.which("skillery") or "skillery"
 
 
 def _facts(plan: Plan, *, written: bool) -> dict[str, Any]:
+    """Return the plan for a client as JSON values."""
     return {
         "files": [
             {
@@ -98,6 +99,7 @@ def _facts(plan: Plan, *, written: bool) -> dict[str, Any]:
 
 
 def _print(plan: Plan, *, written: bool) -> None:
+    """Print the plan for a client: the changes of its settings, and the commands."""
     for change in plan.changes:
         diff = change.diff()
         if not diff:
@@ -247,8 +249,10 @@ def _print_headers(server: str) -> None:
 
 
 def _token_of(server: str, *, has_url: bool) -> tuple[str | None, Login | None]:
-    """Return the token for a server, and the login that it is from. SKILLERY_TOKEN is for the current server
-    and that of --url only: otherwise a repository at any other host could ask for it.
+    """Return the token for a server and its login, or None for each.
+
+    SKILLERY_TOKEN is only for the server of --url or the current server: otherwise a repository at any other host could
+    ask for it.
     """
     from skillery.client.logins.tokens import current_login
     from skillery.client.wire import TOKEN_VARIABLE

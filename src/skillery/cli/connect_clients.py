@@ -1,7 +1,7 @@
-"""What each client needs to use a server: entries in its settings files, and commands of its own.
+"""The settings and commands that connect each client to a server.
 
-No file gets a token. Clients that clone with git ask `skillery credential` for the login. MCP clients start
-`skillery mcp`, which uses the login too.
+No file gets a token. Clients that clone with git ask `skillery credential` for the login. MCP clients start `skillery
+mcp`, which uses the login too.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ class Change(NamedTuple):
         """Write the file, complete or not at all. Its mode stays. Raise StartupError if that is not possible."""
         if self.before == self.after:
             return
-        place = Path(os.path.realpath(self.path))  # the file may be a link into a folder with settings
-        partial = place.with_name(f".{place.name}.{secrets.token_hex(4)}")
+        real_path = Path(os.path.realpath(self.path))  # the file may be a link into a folder with settings
+        partial = real_path.with_name(f".{real_path.name}.{secrets.token_hex(4)}")
         try:
-            place.parent.mkdir(parents=True, exist_ok=True)
-            if place.exists() and place.read_text("utf-8") != self.before:
+            real_path.parent.mkdir(parents=True, exist_ok=True)
+            if real_path.exists() and real_path.read_text("utf-8") != self.before:
                 raise StartupError(f"'{self.path}' changed during the command: run the command again")
             partial.write_text(self.after, "utf-8")
-            if place.exists():
-                shutil.copymode(place, partial)
-            partial.replace(place)
+            if real_path.exists():
+                shutil.copymode(real_path, partial)
+            partial.replace(real_path)
         except OSError as error:
             raise StartupError(f"cannot write '{self.path}': {error.strerror}") from None
         finally:
@@ -67,14 +67,14 @@ class Change(NamedTuple):
 
 def change_json(path: Path, addition: Mapping[str, Any]) -> Change:
     """Return the change that merges objects into a JSON file. Raise StartupError if the file is not a JSON object."""
-    before = _text(path)
+    old_text = _text(path)
     try:
-        content = json.loads(before) if before.strip() else {}
+        content = json.loads(old_text) if old_text.strip() else {}
     except ValueError as error:
         raise _unreadable(path, addition, f"is not JSON: {error}") from None
-    after = json.dumps(_merged(path, content, addition), indent=2, ensure_ascii=False) + "\n"
-    same = before.strip() and json.loads(after) == content
-    return Change(path, before, before if same else after, json_text(addition))
+    new_text = json.dumps(_merged(path, content, addition), indent=2, ensure_ascii=False) + "\n"
+    is_same = old_text.strip() and json.loads(new_text) == content
+    return Change(path, old_text, old_text if is_same else new_text, json_text(addition))
 
 
 def _merged(path: Path, content: Any, addition: Mapping[str, Any]) -> dict[str, Any]:
@@ -104,21 +104,21 @@ def change_toml(path: Path, table: str, name: str, values: Mapping[str, Any]) ->
     import tomlkit
     from tomlkit.exceptions import TOMLKitError
 
-    before = _text(path)
+    old_text = _text(path)
     document = tomlkit.document()
     document[table] = {name: dict(values)}
     addition = tomlkit.dumps(document).strip().removeprefix(f"[{table}]").strip()
     try:
-        whole = tomlkit.parse(before)
-        group = whole.setdefault(table, tomlkit.table(is_super_table=True))
+        toml = tomlkit.parse(old_text)
+        group = toml.setdefault(table, tomlkit.table(is_super_table=True))
         if not isinstance(group, dict):
             raise StartupError(f"'{path}' has another value at '{table}'; add this by hand:\n{addition}")
         if group.get(name) != values:
             group[name] = dict(values)
     except TOMLKitError as error:
         raise StartupError(f"'{path}' is not TOML: {error}; add this by hand:\n{addition}") from None
-    after = tomlkit.dumps(whole)
-    return Change(path, before, after if after == before else f"{after.rstrip()}\n", addition)
+    new_text = tomlkit.dumps(toml)
+    return Change(path, old_text, new_text if new_text == old_text else f"{new_text.rstrip()}\n", addition)
 
 
 def change_git(server: str, helper: str) -> Change:
@@ -127,16 +127,16 @@ def change_git(server: str, helper: str) -> Change:
     The empty helper first: other helpers would write the token to their own files.
     """
     path = _git_settings()
-    before = _text(path)
+    old_text = _text(path)
     key = f"credential.{server}.helper"
     addition = f'[credential "{server}"]\n\thelper =\n\thelper = "{_escaped(helper)}"'
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "config"
-        copy.write_text(before, "utf-8")
+        copy.write_text(old_text, "utf-8")
         if _git(copy, "--get-all", key, fails=True) != f"\n{helper}\n":
             _git(copy, "--replace-all", key, "")
             _git(copy, "--add", key, helper)
-        return Change(path, before, copy.read_text("utf-8"), addition)
+        return Change(path, old_text, copy.read_text("utf-8"), addition)
 
 
 def _escaped(helper: str) -> str:
@@ -145,8 +145,8 @@ def _escaped(helper: str) -> str:
 
 def _git_settings() -> Path:
     """Return the file that `git config --global` writes."""
-    if named := os.environ.get("GIT_CONFIG_GLOBAL"):
-        return Path(named)
+    if configured := os.environ.get("GIT_CONFIG_GLOBAL"):
+        return Path(configured)
     usual = Path.home() / ".gitconfig"
     folder = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
     other = folder / "git" / "config"
@@ -202,7 +202,7 @@ class Server(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What connects one client."""
+    """The changes and commands that connect one client."""
 
     changes: Sequence[Change]
     commands: Sequence[str] = ()
@@ -219,12 +219,13 @@ def _home(variable: str, folder: str) -> Path:
 
 
 def claude(server: Server) -> Plan:
-    place = _home("CLAUDE_CONFIG_DIR", ".claude") / "settings.json"
+    """Return the plan for Claude Code."""
+    settings_path = _home("CLAUDE_CONFIG_DIR", ".claude") / "settings.json"
     marketplace = {"source": {"source": "git", "url": server.repository}}
     settings = {"extraKnownMarketplaces": {server.name: marketplace}}
     mcp = shlex.join((server.mcp["command"], *server.mcp["args"]))
     return Plan(
-        [change_git(server.url, server.helper), change_json(place, settings)],
+        [change_git(server.url, server.helper), change_json(settings_path, settings)],
         [
             f"claude plugin marketplace add {server.repository}",
             f"claude plugin install PLUGIN@{server.name}",
@@ -234,9 +235,9 @@ def claude(server: Server) -> Plan:
 
 
 def codex(server: Server) -> Plan:
-    place = _home("CODEX_HOME", ".codex") / "config.toml"
+    settings_path = _home("CODEX_HOME", ".codex") / "config.toml"
     return Plan(
-        [change_git(server.url, server.helper), change_toml(place, "mcp_servers", server.name, server.mcp)],
+        [change_git(server.url, server.helper), change_toml(settings_path, "mcp_servers", server.name, server.mcp)],
         [f"codex plugin marketplace add {server.repository}", f"codex plugin add PLUGIN@{server.name}"],
     )
 
@@ -246,10 +247,10 @@ def cursor(server: Server) -> Plan:
 
 
 def copilot(server: Server) -> Plan:
-    place = _home("COPILOT_HOME", ".copilot") / "mcp-config.json"
+    settings_path = _home("COPILOT_HOME", ".copilot") / "mcp-config.json"
     mcp = {"type": "local", **server.mcp, "tools": ["*"]}
     return Plan(
-        [change_git(server.url, server.helper), change_json(place, {"mcpServers": {server.name: mcp}})],
+        [change_git(server.url, server.helper), change_json(settings_path, {"mcpServers": {server.name: mcp}})],
         [f"copilot plugin marketplace add {server.repository}", f"copilot plugin install PLUGIN@{server.name}"],
     )
 

@@ -96,15 +96,15 @@ async def connect(
 
         settings = target.load().settings
         show_log(settings)
-        opened = await _server_or_home(settings)
-        if isinstance(opened, Holder):
-            target.check_token((opened.auth or "").split(","))
-            yield await stack.enter_async_context(client_of(opened.url or "", target.token))
+        server_or_home = await _server_or_home(settings)
+        if isinstance(server_or_home, Holder):
+            target.check_token((server_or_home.auth or "").split(","))
+            yield await stack.enter_async_context(client_of(server_or_home.url or "", target.token))
             return
         target.check_token(settings.authenticators)
-        stack.callback(opened.close)
+        stack.callback(server_or_home.close)
         yield await stack.enter_async_context(
-            _in_process(settings, opened, target.token, sandbox, environments, bundled)
+            _in_process(settings, server_or_home, target.token, sandbox, environments, bundled)
         )
 
 
@@ -112,6 +112,7 @@ async def connect(
 async def _in_process(
     settings: Settings, home: Home, token: str | None, sandbox: bool, environments: bool, bundled: bool
 ) -> AsyncIterator[AsyncClient]:
+    """Context manager: open the server parts in this process, and yield a client that calls them without a network."""
     import msgspec
 
     from skillery.app.composition import open_server
@@ -238,6 +239,7 @@ class _Exchange(httpx.AsyncByteStream):
 
 
 def _scope(request: httpx.Request) -> dict[str, Any]:
+    """Return the ASGI scope of a request."""
     return {
         "type": "http",
         "asgi": {"version": "3.0"},

@@ -41,13 +41,17 @@ def upgrade(target: Target, as_json: bool) -> None:
         if not settings.database:
             stack.callback(Home(settings.home).close)
         database = stack.enter_context(open_database(settings))
-        before = revision_of(database)
+        former_revision = revision_of(database)
         _upgrade(database)
-        after = migrate.current(database)
+        new_revision = migrate.current(database)
     if as_json:
-        print_json({"before": before, "revision": after})
+        print_json({"before": former_revision, "revision": new_revision})
         return
-    click.echo(f"already at {after}" if before == after else f"migrated from {before or 'nothing'} to {after}")
+    click.echo(
+        f"already at {new_revision}"
+        if former_revision == new_revision
+        else f"migrated from {former_revision or 'nothing'} to {new_revision}"
+    )
 
 
 @db.command("current")
@@ -167,6 +171,9 @@ def copy(target: Target, to: str | None, resume_writes: bool, new_database_is_de
 
 
 def _resume_writes(settings: Settings, new_is_deleted: bool, as_json: bool) -> None:
+    """Let the database accept changes again after a copy. Raise StartupError if the copy is complete, unless it is
+    deleted.
+    """
     from skillery.database.read_only import accept_writes, find_read_only
 
     with open_database(settings) as database:

@@ -107,21 +107,21 @@ async def _start(settings: Settings) -> tuple[asyncio.Task[None], str, str | Non
     from skillery.app.server import serve
     from skillery.plugins import load_plugins
 
-    ready: asyncio.Future[tuple[str, str | None]] = asyncio.get_running_loop().create_future()
+    is_ready: asyncio.Future[tuple[str, str | None]] = asyncio.get_running_loop().create_future()
     plugins = load_plugins(settings.plugins_folder)
-    task = asyncio.create_task(serve(settings, plugins, lambda url, token: ready.set_result((url, token))))
-    both: set[asyncio.Future[Any]] = {task, ready}
-    await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+    task = asyncio.create_task(serve(settings, plugins, lambda url, token: is_ready.set_result((url, token))))
+    futures: set[asyncio.Future[Any]] = {task, is_ready}
+    await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
     if task.done():
         await task
         raise asyncio.CancelledError  # stopped by a signal during the start
-    return task, *ready.result()
+    return task, *is_ready.result()
 
 
 def _announce(server: _Server, as_json: bool) -> None:
     if as_json:
-        more = {"bootstrap_token": server.token} if server.token else {}
-        click.echo(as_json_text({"url": server.url, "mcp": f"{server.url}/mcp", **more}, indent=-1))
+        token_fields = {"bootstrap_token": server.token} if server.token else {}
+        click.echo(as_json_text({"url": server.url, "mcp": f"{server.url}/mcp", **token_fields}, indent=-1))
         return
     click.echo(clean(f"serving at {server.url} (MCP: {server.url}/mcp); Ctrl-C ends"))
     if server.token:
@@ -149,8 +149,8 @@ def _print_answer(saved: Saved) -> None:
 
 
 def _object_of(saved: Saved) -> dict[str, Any]:
-    known = {"error": _error_of(saved)} if saved.answer is None else dict(saved.answer)
-    return {"folder": str(saved.folder), **known, "took_ms": round(saved.took_ms, 3)}
+    fields = {"error": _error_of(saved)} if saved.answer is None else dict(saved.answer)
+    return {"folder": str(saved.folder), **fields, "took_ms": round(saved.took_ms, 3)}
 
 
 def _error_of(saved: Saved) -> dict[str, Any]:

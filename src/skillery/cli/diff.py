@@ -60,6 +60,7 @@ def _sides(old: str | None, new: str | None) -> tuple[str, str]:
 
 
 async def _compare(client: AsyncClient, old: str, new: str) -> Mapping[str, Any]:
+    """Compare with the method diff_versions if both are versions of one skill, else in this process."""
     import msgspec
 
     from skillery.formats.version_diffs import compare_versions
@@ -74,7 +75,7 @@ async def _compare(client: AsyncClient, old: str, new: str) -> Mapping[str, Any]
 
 
 class _Side:
-    """One side of a comparison. `contents` has the files that were read, by path."""
+    """One of the two compared versions or folders. `contents` has the files that were read, by path."""
 
     def __init__(self, compared: Compared, contents: dict[str, bytes]) -> None:
         self.compared = compared._replace(read=contents.__getitem__)
@@ -103,7 +104,7 @@ def _folder_side(folder: Path) -> _Side:
 
 
 async def _load(client: AsyncClient, old: _Side, new: _Side) -> None:
-    """Read the changed files of published versions, if the files are small enough to be compared by lines."""
+    """Read the changed files of published versions that are small enough to be compared by lines."""
     from skillery.formats.texts import MOST_TEXT_BYTES
 
     def differs(path: str) -> bool:
@@ -126,6 +127,7 @@ async def _content(client: AsyncClient, compared: Compared, path: str) -> bytes:
 
 
 def _lines(answer: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the comparison as lines of text."""
     old, new = answer["old"], answer["new"]
     yield f"{old['name']} {old['version']} -> {new['name']} {new['version']}"
     for side in (old, new):

@@ -51,12 +51,12 @@ def webhooks_probe(settings: Settings) -> Probe:
         return Probe("webhooks", False, error.message, "Check the setting 'database'.", required=False)
     if counts is None or not counts.webhooks:
         return Probe("webhooks", True, "none", "skillery webhook add URL sends the events to URL.", off=True)
-    bad = counts.failing + counts.gone + counts.dead_letters
+    problem_count = counts.failing + counts.gone + counts.dead_letters
     detail = (
         f"{counts.webhooks}: {counts.failing} failing, {counts.gone} gone, {counts.waiting} events wait, "
         f"{counts.dead_letters} dead letters"
     )
-    return Probe("webhooks", not bad, detail, FIX, required=False)
+    return Probe("webhooks", not problem_count, detail, FIX, required=False)
 
 
 def _counts(database: Database) -> WebhookCounts | None:
@@ -113,6 +113,7 @@ def _home(settings: Settings) -> Probe:
 
 
 def _database(settings: Settings) -> Probe:
+    """Check that the database can be opened."""
     from skillery.database import migrate
 
     fix = "Check the setting 'database' and that the database is running."
@@ -123,8 +124,8 @@ def _database(settings: Settings) -> Probe:
             revision = migrate.current(database)
     except StartupError as error:
         return Probe("database", False, str(error), fix)
-    behind = "" if revision == migrate.head() else ", will be migrated at the next start"
-    return Probe("database", True, f"reachable, at revision {revision or 'none'}{behind}")
+    migration_note = "" if revision == migrate.head() else ", will be migrated at the next start"
+    return Probe("database", True, f"reachable, at revision {revision or 'none'}{migration_note}")
 
 
 def _storage(plugins: Plugins, settings: Settings) -> Probe:
@@ -170,27 +171,27 @@ def _packages(settings: Settings, sources: Mapping[str, str]) -> Probe:
     from skillery.app.builders import defined_in
     from skillery.environments.jobs import find_uv
 
-    wanted = settings.packages
+    packages = settings.packages
     is_from_pip = sources.get("packages.index_urls") == PIP
     try:
-        named = len(defined_in(settings))
+        environment_count = len(defined_in(settings))
     except StartupError as error:
         return Probe("packages", False, str(error), "Check the settings [environments.<name>] and [packages].")
-    if not (wanted.index_urls or wanted.wheelhouse):
+    if not (packages.index_urls or packages.wheelhouse):
         return Probe("packages", True, "no index and no wheelhouse", PACKAGES_ON, off=True)
-    if wanted.wheelhouse and not Path(wanted.wheelhouse).expanduser().is_dir():
+    if packages.wheelhouse and not Path(packages.wheelhouse).expanduser().is_dir():
         fix = "Check the setting 'packages.wheelhouse'."
-        return Probe("packages", False, f"the folder '{wanted.wheelhouse}' does not exist", fix)
+        return Probe("packages", False, f"the folder '{packages.wheelhouse}' does not exist", fix)
     try:
         program = find_uv()
     except PackagesNotOffered as error:
         # Only the settings of Skillery require packages. The configuration of pip is for other programs too.
-        unused = is_from_pip and not named
+        unused = is_from_pip and not environment_count
         return Probe("packages", unused, error.message, "pip install 'skillery[packages]'", off=unused)
-    hosts = ", ".join(urlsplit(address).hostname or "an index" for address in wanted.index_urls)
-    source = f"the wheelhouse {wanted.wheelhouse}" if wanted.wheelhouse else f"from {hosts}"
+    hosts = ", ".join(urlsplit(address).hostname or "an index" for address in packages.index_urls)
+    source = f"the wheelhouse {packages.wheelhouse}" if packages.wheelhouse else f"from {hosts}"
     origin = " (the index of pip)" if is_from_pip else ""
-    return Probe("packages", True, f"{source}{origin}, by {program}; named environments: {named}")
+    return Probe("packages", True, f"{source}{origin}, by {program}; named environments: {environment_count}")
 
 
 def _runs(settings: Settings) -> Probe:
@@ -273,6 +274,7 @@ def hidden_link(program: str) -> str:
 
 
 def print_programs(seen: Sequence[SeenProgram]) -> None:
+    """Print which of the usual programs runs can call, by Debian package."""
     if not seen:
         return
     rows = [

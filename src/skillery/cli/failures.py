@@ -60,9 +60,9 @@ class Commands(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and not args[0].startswith("-") and args[0] not in self.commands:
-            more = self.load_more(args, self.commands)
-            if args[0] in more:
-                return args[0], more[args[0]], args[1:]
+            plugin_commands = self.load_more(args, self.commands)
+            if args[0] in plugin_commands:
+                return args[0], plugin_commands[args[0]], args[1:]
         return super().resolve_command(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -70,14 +70,15 @@ class Commands(click.Group):
         return [command.name or "" for commands in self.sections.values() for command in commands]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands by section, and the commands of plugins."""
         sections = dict(self.sections)
         try:
-            more = self.load_more(sys.argv[1:], self.commands)
+            plugin_commands = self.load_more(sys.argv[1:], self.commands)
         except StartupError as error:
-            more = {}
+            plugin_commands = {}
             click.echo(f"warning: commands of plugins are missing: {error}", err=True)
-        if more:
-            sections["Plugins"] = tuple(more.values())
+        if plugin_commands:
+            sections["Plugins"] = tuple(plugin_commands.values())
         width = max(len(command.name or "") for commands in sections.values() for command in commands)
         for heading, commands in sections.items():
             limit = formatter.width - 6 - width
@@ -86,6 +87,7 @@ class Commands(click.Group):
                 formatter.write_dl(rows)
 
     def invoke(self, ctx: click.Context) -> Any:
+        """Run the command. Turn each exception into a message and an exit code."""
         # --json is searched in argv, because the parsing of the command line itself may fail.
         as_json = "--json" in sys.argv[1:]
         try:
@@ -114,10 +116,10 @@ class Commands(click.Group):
         except CheckFailed as error:
             _fail(ctx, CHECK_FAILED, {"message": str(error), "data": {"type": "check_failed"}}, as_json)
         except Exception as error:
-            known = _of_client(ctx, error)
-            if known is None and os.environ.get("SKILLERY_LOG_LEVEL", "").lower() == "debug":
+            code_and_error = _of_client(ctx, error)
+            if code_and_error is None and os.environ.get("SKILLERY_LOG_LEVEL", "").lower() == "debug":
                 raise
-            _fail(ctx, *(known or _unexpected(error)), as_json)
+            _fail(ctx, *(code_and_error or _unexpected(error)), as_json)
 
 
 def run_async(work: Coroutine[Any, Any, T]) -> T:
@@ -265,12 +267,12 @@ def _problem_line(problem: Mapping[str, Any]) -> str:
     repeated. The line in skill.toml follows the message.
     """
     message = str(problem.get("message", ""))
-    where = str(problem.get("file") or problem.get("path") or problem.get("rule") or "")
+    location = str(problem.get("file") or problem.get("path") or problem.get("rule") or "")
     if problem.get("line") and problem.get("toml"):
-        return clean(f"{message} ({where}:{problem['line']})")
+        return clean(f"{message} ({location}:{problem['line']})")
     if problem.get("line"):
-        return clean(f"{where}:{problem['line']}: {message.removeprefix(where).lstrip(': ')}")
-    return clean(message if not where or message.startswith(where) else f"{where}: {message}")
+        return clean(f"{location}:{problem['line']}: {message.removeprefix(location).lstrip(': ')}")
+    return clean(message if not location or message.startswith(location) else f"{location}: {message}")
 
 
 def _fail(ctx: click.Context, code: int, error: Mapping[str, Any], as_json: bool) -> NoReturn:

@@ -33,6 +33,7 @@ class GivenFile(msgspec.Struct, frozen=True):
 
 
 def file_options(command: Any) -> Any:
+    """Add the options for files: --file, --outputs, --workspace and --out."""
     for option in (
         click.option(
             "--out",
@@ -94,15 +95,15 @@ async def upload_files(client: AsyncClient, files: Sequence[GivenFile]) -> list[
     """Upload the files. Return the parameter `files` of a run, or None if there are no files."""
     from skillery.cli.blobs import kind_of, upload_file
 
-    made: list[RunFile] = []
+    run_files: list[RunFile] = []
     for file in files:
         blob_id, is_executable = file.source, False
         if not file.source.startswith(BLOB_ID):
             blob_id = (await upload_file(client, Path(file.source), kind_of(file.path)))["blob_id"]
             is_executable = os.access(file.source, os.X_OK)
         sent: RunFile = {"path": file.path, "blob_id": blob_id}
-        made.append({**sent, "executable": True} if is_executable else sent)
-    return made or None
+        run_files.append({**sent, "executable": True} if is_executable else sent)
+    return run_files or None
 
 
 async def download_files(client: AsyncClient, answer: Mapping[str, Any], folder: Path | None) -> None:
@@ -121,8 +122,8 @@ async def download_files(client: AsyncClient, answer: Mapping[str, Any], folder:
                 f"not written: {clean(file['path'])}, {clean(file['blob_id'])}: the path leads outside the folder",
                 err=True,
             )
-    plain = [file for file in files if is_plain(file["path"])]
-    for file, place in zip(plain, places_below(folder, [file["path"] for file in plain]), strict=True):
+    safe_files = [file for file in files if is_plain(file["path"])]
+    for file, place in zip(safe_files, places_below(folder, [file["path"] for file in safe_files]), strict=True):
         await _download(client, file["blob_id"], place)
 
 
@@ -202,11 +203,11 @@ async def _read(target: Target, skills: Sequence[str], folders: Set[str]) -> lis
     from skillery.cli.connection import connect
     from skillery.publishing.folders import read_skill_folder
 
-    read = {text: read_skill_folder(Path(text)) for text in folders}
-    if len(read) < len(set(skills)):
+    skills_by_text = {text: read_skill_folder(Path(text)) for text in folders}
+    if len(skills_by_text) < len(set(skills)):
         async with connect(target) as client:
-            read |= {text: await _published(client, text) for text in skills if text not in read}
-    return [read[text] for text in skills]
+            skills_by_text |= {text: await _published(client, text) for text in skills if text not in skills_by_text}
+    return [skills_by_text[text] for text in skills]
 
 
 async def _published(client: AsyncClient, reference: str) -> SkillFolder:

@@ -58,15 +58,19 @@ class Policy(NamedTuple):
         """
         if self.anywhere or any(_is_in(target, area) for area in self.areas):
             return True
-        repository, base = _repository(link), _above_agent_folder(link)
+        repository, base_folder = _repository(link), _above_agent_folder(link)
         if repository is not None and _is_in(target, repository):
             return True
         return (
-            base is not None and _is_in(target, base) and agent_folder(f"{os.path.relpath(target, base)}/x") is not None
+            base_folder is not None
+            and _is_in(target, base_folder)
+            and agent_folder(f"{os.path.relpath(target, base_folder)}/x") is not None
         )
 
 
 class Walked(NamedTuple):
+    """The result of a scan."""
+
     entries: list[Entry]
     links: Links
     special: list[LeftOut]
@@ -82,6 +86,8 @@ def walk(path: Path, policy: Policy) -> Walked:
 
 
 class _Walk:
+    """One scan of a folder: its entries, links and targets outside."""
+
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
         self._entries: list[Entry] = []
@@ -109,14 +115,14 @@ class _Walk:
             self._resolve(folder, link)
 
     def _files(self, root: str, at: str) -> Iterator[Entry]:
-        """Add the entries of the folder `root` below the path `at`, and yield the links among them."""
+        """Add the entries of the folder `root`, with their paths below `at`, and yield the links among them."""
         for entry in _entries(root, [] if at else self._special):
-            moved = entry._replace(path=_joined(at, entry.path))
-            self._entries.append(moved)
+            moved_entry = entry._replace(path=_joined(at, entry.path))
+            self._entries.append(moved_entry)
             if len(self._entries) > MAX_FILES:
                 raise StartupError(f"'{root}' has too many files to be a folder of skills")
-            if moved.target:
-                yield moved
+            if moved_entry.target:
+                yield moved_entry
 
     def _mark_broken(self, at: str) -> None:
         """Record that the target folder at the path `at` cannot be read, and that links to it are broken."""
@@ -126,22 +132,22 @@ class _Walk:
 
     def _resolve(self, root: str, link: Entry) -> None:
         try:
-            real = os.path.realpath(link.place, strict=True)
+            real_path = os.path.realpath(link.place, strict=True)
         except OSError as error:
             self._broken[link.path] = CIRCLE if error.errno == errno.ELOOP else NOTHING
             return
-        lead = self._path_of_target(real)
-        if lead is None:
-            self._resolve_outside(root, link, real)
+        target_path = self._path_of_target(real_path)
+        if target_path is None:
+            self._resolve_outside(root, link, real_path)
         else:
-            self._targets[link.path] = lead
+            self._targets[link.path] = target_path
 
     def _path_of_target(self, real: str) -> str | None:
-        """Return the path that the real path `real` has among the entries, or None if it has no such path."""
-        for above in (real, *map(str, Path(real).parents)):
-            if above in self._at:
-                inside = os.path.relpath(real, above) if real != above else ""
-                return None if junk(inside) else _joined(self._at[above], inside)
+        """Return the path under which the real path `real` is among the entries, or None."""
+        for ancestor in (real, *map(str, Path(real).parents)):
+            if ancestor in self._at:
+                inside = os.path.relpath(real, ancestor) if real != ancestor else ""
+                return None if junk(inside) else _joined(self._at[ancestor], inside)
         return None
 
     def _resolve_outside(self, root: str, link: Entry, real: str) -> None:
@@ -175,15 +181,16 @@ class _Walk:
             if str(real.parent) in self._at:  # else the folder has too many files to be searched
                 self._targets[link.path] = _joined(self._at[str(real.parent)], real.name)
             return
-        at = self._at[str(real)] = f"{OUTSIDE}{len(self._at)}/{real.name}"
-        self._entries.append(Entry(at, real.stat().st_size, False, "", real))
-        self._targets[link.path] = at
+        entry_path = self._at[str(real)] = f"{OUTSIDE}{len(self._at)}/{real.name}"
+        self._entries.append(Entry(entry_path, real.stat().st_size, False, "", real))
+        self._targets[link.path] = entry_path
 
 
 def _entries(root: str, special: list[LeftOut]) -> Iterator[Entry]:
-    waiting = [""]
-    while waiting:
-        folder = waiting.pop()
+    """Yield the files and links below a folder. Files of special kinds are added to `special`."""
+    pending = [""]
+    while pending:
+        folder = pending.pop()
         for child in sorted(os.scandir(Path(root, folder)), key=lambda child: child.name):
             path = _joined(folder, child.name)
             if path.count("/") > MAX_DEPTH:
@@ -198,7 +205,7 @@ def _entries(root: str, special: list[LeftOut]) -> Iterator[Entry]:
                 # The folder is not scanned; one entry stands for all its files.
                 special.append(LeftOut(shown(path), "junk", "created by a system or an interpreter"))
             else:
-                waiting.append(path)
+                pending.append(path)
 
 
 def _entry(full: Path, path: str, status: os.stat_result) -> Entry | LeftOut:
@@ -216,10 +223,10 @@ def _holds_skill(folder: str) -> bool:
 
     Return False if the search takes more than MAX_SCANNED_FILES.
     """
-    left = MAX_SCANNED_FILES
+    files_left = MAX_SCANNED_FILES
     for path, folders, files in os.walk(folder):
-        left -= len(folders) + len(files) + 1
-        if left < 0:
+        files_left -= len(folders) + len(files) + 1
+        if files_left < 0:
             return False
         if any(name.casefold() == "skill.md" or name == "skill.toml" for name in files):
             return True
@@ -231,16 +238,16 @@ def _holds_skill(folder: str) -> bool:
 
 def _repository(folder: str) -> str | None:
     """Return the nearest folder that contains `.git`: `folder` or a folder above. Return None if no folder does."""
-    here = Path(folder)
-    return next((str(ancestor) for ancestor in (here, *here.parents) if (ancestor / ".git").exists()), None)
+    start = Path(folder)
+    return next((str(ancestor) for ancestor in (start, *start.parents) if (ancestor / ".git").exists()), None)
 
 
 def _above_agent_folder(folder: str) -> str | None:
     """Return the parent of the nearest hidden folder: `/home/ann` for `/home/ann/.claude/skills`. Return None if
     no folder above is hidden.
     """
-    here = Path(folder)
-    hidden = (ancestor for ancestor in (here, *here.parents) if ancestor.name.startswith("."))
+    start = Path(folder)
+    hidden = (ancestor for ancestor in (start, *start.parents) if ancestor.name.startswith("."))
     return next((str(ancestor.parent) for ancestor in hidden), None)
 
 

@@ -153,8 +153,8 @@ def grant(name: str, grantee: str, target: Target, as_json: bool) -> None:
     parse_secret_name(name)
     parse_grantee(grantee)
     with _opened(target.load().settings) as (database, secrets):
-        by = user_of_this_machine()
-        new = database.write_now(lambda connection: grant(connection, local_actor(by), name, grantee, by))
+        user = user_of_this_machine()
+        new = database.write_now(lambda connection: grant(connection, local_actor(user), name, grantee, user))
         has_value = name in secrets.names()
         has_skill = database.read_now(lambda connection: covers_a_skill(connection, grantee))
     if not has_value:

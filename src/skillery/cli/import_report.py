@@ -25,7 +25,9 @@ WITHOUT = ", and its scripts run without"
 
 
 class Sections:
-    """The summary of an import. `listed` has all lines of each section, although only a part of them is printed."""
+    """The sections of the summary of an import. `listed` has all lines of each section, although only some of them are
+    printed.
+    """
 
     def __init__(self) -> None:
         self.listed: dict[str, list[dict[str, Any]]] = {
@@ -97,8 +99,8 @@ def _reason(skill: Mapping[str, Any]) -> str:
 
 @contextmanager
 def progress(as_json: bool) -> Any:
-    """Context manager: yield a callback that gets each report and prints one line per skill. With JSON, the callback
-    prints nothing.
+    """Context manager: yield a function that prints one line for each skill. It gets the key of an event and its
+    report; with JSON, it prints nothing.
 
     On a terminal, show a progress bar, and print no lines for unchanged skills.
     """
@@ -125,17 +127,18 @@ def progress(as_json: bool) -> Any:
 
 
 def _print_line(key: str, report: Mapping[str, Any]) -> None:
+    """Print the line of a skill to stdout, and its details to stderr."""
     if key != "skill":
         return
-    where = report["path"] or "."
+    path = report["path"] or "."
     if report["outcome"] == "refused":
         # Findings of a dry run are next to the error; findings of a refusal are inside the error.
         error = report.get("error") or {"message": "the checks refuse it", "data": {"findings": report.get("findings")}}
-        print_error({**error, "subject": where})
+        print_error({**error, "subject": path})
     else:
         name = f"{report.get('name', '')} {report.get('version', '')}".strip()
-        by = f" by {report.get('by') or '.'}" if report["outcome"] in {"merged", "overridden"} else ""
-        click.echo(clean(f"{report['outcome']}{by}\t{name or report.get('stated', '')}\t{where}"))
+        overriding = f" by {report.get('by') or '.'}" if report["outcome"] in {"merged", "overridden"} else ""
+        click.echo(clean(f"{report['outcome']}{overriding}\t{name or report.get('stated', '')}\t{path}"))
     for line in details(report):
         click.echo(clean(f"  {line}"), err=True)
 
@@ -143,24 +146,24 @@ def _print_line(key: str, report: Mapping[str, Any]) -> None:
 def details(report: Mapping[str, Any]) -> list[str]:
     """Return lines about the repairs, omitted files, warnings and findings of a skill.
 
-    Each line names its location, because these lines go to stderr and the line of the skill goes to stdout.
+    Each line names its file, because these lines go to stderr and the line of the skill goes to stdout.
     """
-    where = report["path"] or "."
+    path = report["path"] or "."
     repairs = report.get("repairs", ()) if report["outcome"] != "unchanged" else ()
     warnings = dict.fromkeys(report.get("warnings", ()))
     lines = []
     for repair in repairs:  # A repair that is also a warning is printed once, with its location.
-        same = {repair["message"], f"{location('', repair).lstrip('/')}: {repair['message']}"} & warnings.keys()
-        for warning in same:
+        repeated = {repair["message"], f"{location('', repair).lstrip('/')}: {repair['message']}"} & warnings.keys()
+        for warning in repeated:
             del warnings[warning]
-        word = "warning" if same else "note" if repair.get("harmless") else "repaired"
-        lines.append(f"{word}: {location(where, repair)}: {repair['message']}")
+        word = "warning" if repeated else "note" if repair.get("harmless") else "repaired"
+        lines.append(f"{word}: {location(path, repair)}: {repair['message']}")
     if report["outcome"] != "unchanged":
         omitted = report.get("left_out", ())
-        lines += [f"left out: {where}/{entry['path']}{_files(entry)}: {entry['message']}" for entry in omitted]
-    lines += [f"warning: {where}: {warning}" for warning in warnings]
+        lines += [f"left out: {path}/{entry['path']}{_files(entry)}: {entry['message']}" for entry in omitted]
+    lines += [f"warning: {path}: {warning}" for warning in warnings]
     findings = report.get("findings", ())
-    return lines + [f"{finding['severity']}: {location(where, finding)}: {finding['message']}" for finding in findings]
+    return lines + [f"{finding['severity']}: {location(path, finding)}: {finding['message']}" for finding in findings]
 
 
 def location(where: str, problem: Mapping[str, Any]) -> str:
@@ -179,11 +182,12 @@ def _files(entry: Mapping[str, Any]) -> str:
 STILL_THERE = "still published; skillery yank, or sync --prune, yanks it"
 
 
-def print_end(answer: Mapping[str, Any], sections: Sections, *, in_step: bool) -> None:
+def print_end(answer: Mapping[str, Any], sections: Sections, *, reports_removed: bool) -> None:
     """Print the files that belong to no skill, the summary by section, and the next steps. If `answer` has an error,
     print only the error.
 
-    `in_step` is true for `skillery sync`.
+    With `reports_removed`, also print the skills that are no longer in the imported folder: for `skillery sync` and
+    `skillery mirror run`.
     """
     if "error" in answer:
         print_error({**answer["error"], "subject": answer["path"]})
@@ -194,15 +198,15 @@ def print_end(answer: Mapping[str, Any], sections: Sections, *, in_step: bool) -
         click.echo(f"left out: {answer['other_files']} more files that belong to no skill", err=True)
     for name in answer["not_taken_over"]:
         click.echo(clean(f"not taken over: {name}: no imported skill requests this name"), err=True)
-    if answer["unread"] and in_step:
+    if answer["unread"] and reports_removed:
         click.echo(f"removed skills were not searched: {answer['unread']} skills could not be read", err=True)
-    for skill in answer["removed"] if in_step else ():
+    for skill in answer["removed"] if reports_removed else ():
         yanked = f"yanked {', '.join(skill['yanked'])}" if skill["yanked"] else STILL_THERE
         click.echo(clean(f"removed\t{skill['name']} {skill['version']}\t{yanked}"))
     counts = ", ".join(f"{number} {outcome}" for outcome, number in answer["counts"].items())
-    more = f"; {answer['repaired']} read with repairs" if answer["repaired"] else ""
+    repair_note = f"; {answer['repaired']} read with repairs" if answer["repaired"] else ""
     skills = "1 skill" if answer["total"] == 1 else f"{answer['total']} skills"
-    print_change(f"{answer['path']}: {skills}: {counts or 'nothing'}{more},", "to", err=True)
+    print_change(f"{answer['path']}: {skills}: {counts or 'nothing'}{repair_note},", "to", err=True)
     for line in section_lines(sections.listed):
         click.echo(clean(line), err=True)
     _print_next(answer)
@@ -227,9 +231,9 @@ def section_lines(sections: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterat
             continue
         title = f"{section.replace('_', ' ')} ({len(lines)})"
         if section in {"published", "unchanged", "repaired"}:
-            named = [line.get("name") or line["path"] or "." for line in lines]
-            rest = f" and {len(named) - MAX_NAMES} more" if len(named) > MAX_NAMES else ""
-            yield f"{title}: {', '.join(named[:MAX_NAMES])}{rest}"
+            names = [line.get("name") or line["path"] or "." for line in lines]
+            more_text = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+            yield f"{title}: {', '.join(names[:MAX_NAMES])}{more_text}"
         else:
             yield f"{title}:"
             yield from (f"  {_line(section, line)}" for line in lines)

@@ -102,10 +102,10 @@ def _git_folder(git: Path) -> Path:
     """
     if git.is_dir():
         return git
-    named = _text(git).strip().removeprefix("gitdir:").strip()
-    folder = git.parent / named
-    common = _text(folder / "commondir").strip()
-    return folder / common if common else folder
+    git_path = _text(git).strip().removeprefix("gitdir:").strip()
+    folder = git.parent / git_path
+    common_folder = _text(folder / "commondir").strip()
+    return folder / common_folder if common_folder else folder
 
 
 def _origin(git: Path) -> str:
@@ -134,10 +134,10 @@ def _source_of_name(path: Path) -> str:
 
 
 def _limited_source(source: str) -> str:
-    plain = "".join(character if character.isprintable() else "?" for character in printable(source))
-    if len(plain) <= MAX_SOURCE:
-        return plain
-    return f"{plain[: MAX_SOURCE - 17]}~{hashlib.sha256(plain.encode()).hexdigest()[:16]}"
+    printable_source = "".join(character if character.isprintable() else "?" for character in printable(source))
+    if len(printable_source) <= MAX_SOURCE:
+        return printable_source
+    return f"{printable_source[: MAX_SOURCE - 17]}~{hashlib.sha256(printable_source.encode()).hexdigest()[:16]}"
 
 
 OptionsOf = Callable[[Path], "ImportOptions"]
@@ -145,14 +145,21 @@ OptionsOf = Callable[[Path], "ImportOptions"]
 
 
 def import_all(
-    target: Target, sources: ImportPaths, options_of: OptionsOf, as_json: bool, in_step: bool
+    target: Target, sources: ImportPaths, options_of: OptionsOf, as_json: bool, reports_removed: bool
 ) -> list[dict[str, Any]]:
+    """Import all paths with one client, and return their reports. `options_of` returns the options for a path.
+
+    With `reports_removed`, also print the skills that are no longer in the folder.
+    """
     from skillery.cli.connection import with_client
 
     async def work(client: AsyncClient) -> list[dict[str, Any]]:
         split = options_of(sources.paths[0]).get("nested") == "split"
-        each = zip(sources.paths, sources.scan_folder(split=split), strict=True)
-        return [await _import(client, path, folder, options_of(path), as_json, in_step) for path, folder in each]
+        paths_and_folders = zip(sources.paths, sources.scan_folder(split=split), strict=True)
+        return [
+            await _import(client, path, folder, options_of(path), as_json, reports_removed)
+            for path, folder in paths_and_folders
+        ]
 
     answers = with_client(target, work)
     if as_json:
@@ -193,7 +200,7 @@ class ImportPaths(NamedTuple):
 
 
 async def _import(
-    client: AsyncClient, path: Path, folder: Folder | None, options: ImportOptions, as_json: bool, in_step: bool
+    client: AsyncClient, path: Path, folder: Folder | None, options: ImportOptions, as_json: bool, reports_removed: bool
 ) -> dict[str, Any]:
     """Import one path and return the report. `folder` is the scanned folder, or None for an archive.
 
@@ -234,12 +241,14 @@ async def _import(
     sections.end(answer)
     if as_json:
         return {**answer, "sections": sections.listed, "skills": skills}
-    print_end(answer, sections, in_step=in_step)
+    print_end(answer, sections, reports_removed=reports_removed)
     return answer
 
 
 def _left_out(folder: Folder | None) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
-    """Return a function that takes the report of a skill, and returns the files of that skill that were not sent."""
+    """Return a function that takes the report of a skill, and returns the files of the skill's folder that were not
+    sent.
+    """
 
     def omitted(event: Mapping[str, Any]) -> dict[str, Any]:
         if folder is None or event["path"] not in folder.scan.roots:

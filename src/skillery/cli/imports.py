@@ -26,6 +26,7 @@ NOTHING_FOUND = 4
 
 
 def _shared(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that `import` and `sync` share."""
     for option in (
         click.option("--namespace", metavar="NS", help="Publish the skills in this namespace: pdf becomes NS.pdf."),
         click.option(
@@ -161,7 +162,7 @@ def sync(
     options["prune"] = prune
     options_of = _with_source(options, source, folders)
     sources = ImportPaths(folders, follow_links, is_local=True)
-    _run(target, sources, options_of, as_json, every if watch else None, dry_run, in_step=True)
+    _run(target, sources, options_of, as_json, every if watch else None, dry_run, reports_removed=True)
 
 
 def _options(
@@ -171,6 +172,7 @@ def _options(
     packages: Literal["infer", "declared"] | None,
     nested: Literal["keep", "split"],
 ) -> ImportOptions:
+    """Return the options of an import from the values of the command line."""
     options: ImportOptions = {"namespace": namespace or "", "dry_run": dry_run}
     if packages:
         options["packages"] = packages
@@ -190,8 +192,12 @@ def _with_source(options: ImportOptions, source: str | None, paths: Sequence[Pat
         raise click.UsageError("--source applies to one path only: import several paths one after the other")
 
     def options_of(path: Path) -> ImportOptions:
-        named: ImportOptions = {**options, "name": name_of(path)}
-        return {**named, "source": source} if source else {**named, "default_source": default_source(path)}
+        options_with_name: ImportOptions = {**options, "name": name_of(path)}
+        return (
+            {**options_with_name, "source": source}
+            if source
+            else {**options_with_name, "default_source": default_source(path)}
+        )
 
     return options_of
 
@@ -220,24 +226,27 @@ def _run(
     as_json: bool,
     every: float | None,
     dry_run: bool,
-    in_step: bool = False,
+    reports_removed: bool = False,
 ) -> None:
-    """Import once. If `every` is given, check for changes every `every` seconds and import them, until interrupted."""
+    """Import once. If `every` is given, check for changes every `every` seconds and import them, until interrupted.
+
+    With `reports_removed`, also print the skills that are no longer in the folders.
+    """
     from skillery.client import ConnectionFailed
 
     if every is None:
-        _exit_with_code(import_all(target, sources, options_of, as_json, in_step), dry_run)
+        _exit_with_code(import_all(target, sources, options_of, as_json, reports_removed), dry_run)
         return
-    seen: list[str] = []
+    former_fingerprints: list[str] = []
     while True:
-        now = sources.fingerprints()
-        if now != seen:
-            seen = now
+        fingerprints = sources.fingerprints()
+        if fingerprints != former_fingerprints:
+            former_fingerprints = fingerprints
             try:
-                import_all(target, sources, options_of, as_json, in_step)
+                import_all(target, sources, options_of, as_json, reports_removed)
             except (StartupError, ConnectionFailed) as error:
                 # Clearing the fingerprints causes a retry, because the server may be back by then.
-                seen = []
+                former_fingerprints = []
                 click.echo(clean(str(error)), err=True)
             sys.stdout.flush()
         time.sleep(max(0.1, every))

@@ -41,7 +41,7 @@ GENERATED = frozenset({"__pycache__"})
 
 
 class _Recorded(msgspec.Struct, frozen=True):
-    """A skill in the record of a folder."""
+    """One installed skill in the record of a folder, with the marks of its files."""
 
     name: str
     version: str
@@ -52,6 +52,8 @@ class _Recorded(msgspec.Struct, frozen=True):
 
 
 class _Record(msgspec.Struct, frozen=True):
+    """The record of a folder: a lock file with the marks of the files."""
+
     skills: list[_Recorded]
 
 
@@ -96,17 +98,17 @@ def install(
     if backup and force:
         raise click.UsageError("--backup keeps the edits, and --force discards them: use only one of them")
     lockfile = read_lockfile(Path(file)) if locked else None
-    place = _Installed(folder)
+    installed = _Installed(folder)
 
     async def write_all(client: AsyncClient, built: Path) -> list[Locked]:
         entries = lockfile if lockfile is not None else await resolve_lock(client, skills)
         refuse_problems(await client.verify_lock(lock=entries), allowed=() if deny_yanked else ("yanked",))
         names = [entry["name"] for entry in entries]
         # Find edits before the download, and again before the change.
-        place.check(names, prune=prune, may_change=backup or force)
+        installed.check(names, prune=prune, may_change=backup or force)
         for entry in entries:
             await write_skill(client, entry, built)
-        place.check(names, prune=prune, may_change=backup or force)
+        installed.check(names, prune=prune, may_change=backup or force)
         return entries
 
     try:
@@ -117,22 +119,22 @@ def install(
             built = Path(temporary) / "new"
             built.mkdir()
             entries = with_client(target, lambda client: write_all(client, built))
-            removed, moved = place.replace(built, entries, prune=prune, backup=backup)
+            removed, backups = installed.replace(built, entries, prune=prune, backup=backup)
     except OSError as error:
         raise CheckFailed(f"cannot install into '{folder}': {error.strerror}; nothing was installed") from None
     if as_json:
-        print_json({"folder": str(folder), "lock": entries, "removed": removed, "moved": moved})
+        print_json({"folder": str(folder), "lock": entries, "removed": removed, "moved": backups})
         return
     print_entries(entries)
-    for line in (*(f"removed {name}" for name in removed), *(f"moved {old} to {new}" for old, new in moved.items())):
+    for line in (*(f"removed {name}" for name in removed), *(f"moved {old} to {new}" for old, new in backups.items())):
         click.echo(clean(line), err=True)
-    others = sorted(place.recorded.keys() - {entry["name"] for entry in entries} - set(removed))
-    if others:
-        click.echo(clean(f"earlier installations stay: {', '.join(others)} (--prune removes them)"), err=True)
+    other_names = sorted(installed.recorded.keys() - {entry["name"] for entry in entries} - set(removed))
+    if other_names:
+        click.echo(clean(f"earlier installations stay: {', '.join(other_names)} (--prune removes them)"), err=True)
 
 
 class _Installed:
-    """The installed skills of a folder."""
+    """The skills that earlier commands have installed in a folder, by its record."""
 
     def __init__(self, folder: Path) -> None:
         """Read the record of the folder. Raise CheckFailed if the record or the folder cannot be read."""
@@ -150,9 +152,9 @@ class _Installed:
                     "Nothing was installed"
                 )
             edits = _edits(place, self.recorded[name]) if name in self.recorded else []
-            more = f" and {len(edits) - MOST_NAMED} more" if len(edits) > MOST_NAMED else ""
+            rest = f" and {len(edits) - MOST_NAMED} more" if len(edits) > MOST_NAMED else ""
             if edits:
-                edited.append(f"{place} was edited here: {', '.join(edits[:MOST_NAMED])}{more}.")
+                edited.append(f"{place} was edited here: {', '.join(edits[:MOST_NAMED])}{rest}.")
         if edited and not may_change:
             raise CheckFailed(
                 "\n".join(edited) + f"\nUse --backup to move edited skills to {self._folder / BACKUP}, or --force to "
@@ -162,40 +164,45 @@ class _Installed:
     def replace(
         self, built: Path, entries: Sequence[Locked], *, prune: bool, backup: bool
     ) -> tuple[list[str], dict[str, str]]:
-        """Put the new folders in place, and write the record. Return the names of the removed skills, and the old and
-        new paths of the backups. If a step fails, undo the earlier ones.
+        """Move the new folders from `built` to their places, and write the record.
+
+        Return the names of the removed skills, and the new path of each backup by its old path. If a step fails, undo
+        the earlier ones.
         """
-        wanted = {entry["name"]: entry for entry in entries}
-        removed = sorted(self.recorded.keys() - wanted.keys()) if prune else []
-        kept = [skill for name, skill in self.recorded.items() if name not in wanted and name not in removed]
+        entries_by_name = {entry["name"]: entry for entry in entries}
+        removed = sorted(self.recorded.keys() - entries_by_name.keys()) if prune else []
+        kept_skills = [
+            skill for name, skill in self.recorded.items() if name not in entries_by_name and name not in removed
+        ]
         new = [msgspec.convert({**entry, "files": _marks(built / entry["name"])}, _Recorded) for entry in entries]
-        old, moved, undo = built.parent / "old", dict[str, str](), list[tuple[Path, Path]]()
-        old.mkdir()
+        old_folder, backups, undo = built.parent / "old", dict[str, str](), list[tuple[Path, Path]]()
+        old_folder.mkdir()
         self._folder.mkdir(exist_ok=True)
         try:
-            for name in (*wanted, *removed):
+            for name in (*entries_by_name, *removed):
                 place = self._folder / name
                 if place.exists() or place.is_symlink():
-                    quarantined = old / name
+                    quarantined = old_folder / name
                     if backup and _edits(place, self.recorded[name]):
                         quarantined = _free(self._folder / BACKUP / name)
                         if quarantined.parent.is_symlink():
                             raise CheckFailed(f"'{quarantined.parent}' is a link: remove it. Nothing was installed")
                         quarantined.parent.mkdir(exist_ok=True)
-                        moved[str(place)] = str(quarantined)
+                        backups[str(place)] = str(quarantined)
                     _move(place, quarantined, undo)
-                if name in wanted:
+                if name in entries_by_name:
                     _move(built / name, place, undo)
-            text = {"lock_version": LOCK_VERSION, "skills": sorted([*kept, *new], key=lambda skill: skill.name)}
+            text = {"lock_version": LOCK_VERSION, "skills": sorted([*kept_skills, *new], key=lambda skill: skill.name)}
             write_atomically(self._folder / RECORD, as_json_text(text) + "\n")
         except (OSError, CheckFailed):
-            for before, after in reversed(undo):
-                after.rename(before)
+            for old_path, new_path in reversed(undo):
+                new_path.rename(old_path)
             raise
-        return removed, moved
+        return removed, backups
 
 
 def _read_record(folder: Path) -> list[_Recorded]:
+    """Return the recorded skills of a folder, or [] without a record. Raise CheckFailed if the record is not valid."""
     from skillery.errors import InvalidName
     from skillery.formats.names import parse_skill_name
 
@@ -215,13 +222,14 @@ def _read_record(folder: Path) -> list[_Recorded]:
     return skills
 
 
-def _move(before: Path, after: Path, undo: list[tuple[Path, Path]]) -> None:
-    before.rename(after)
-    undo.append((before, after))
+def _move(source: Path, target: Path, undo: list[tuple[Path, Path]]) -> None:
+    """Move a folder, and note the move in `undo`."""
+    source.rename(target)
+    undo.append((source, target))
 
 
 def _free(path: Path) -> Path:
-    """Return the path, or the path with the first free number."""
+    """Return the path if nothing exists there, else the path with the first free number."""
     numbered = (path.with_name(f"{path.name}.{number}") for number in range(2, 10_000))
     return next(candidate for candidate in (path, *numbered) if not candidate.exists())
 
@@ -235,10 +243,10 @@ def _edits(place: Path, skill: _Recorded) -> list[str]:
     if skill.files is None:
         has_links = any(path.is_symlink() for path in _files(place))
         return [] if not has_links and _digest_on_disk(place) == skill.digest else ["its files have another digest"]
-    now = _marks(place)
-    words = dict.fromkeys(skill.files.keys() - now.keys(), "removed")
-    words |= dict.fromkeys(now.keys() - skill.files.keys(), "added")
-    words |= {path: "changed" for path in now.keys() & skill.files.keys() if now[path] != skill.files[path]}
+    marks = _marks(place)
+    words = dict.fromkeys(skill.files.keys() - marks.keys(), "removed")
+    words |= dict.fromkeys(marks.keys() - skill.files.keys(), "added")
+    words |= {path: "changed" for path in marks.keys() & skill.files.keys() if marks[path] != skill.files[path]}
     return [f"{path} {words[path]}" for path in sorted(words)]
 
 
@@ -248,7 +256,7 @@ def _marks(folder: Path) -> dict[str, str]:
 
 
 def _mark(path: Path) -> str:
-    """Return the SHA-256 of a file, with `x` before it if the file is executable. No installed file is a link."""
+    """Return the SHA-256 of a file, with `x` before it if the file is executable. Installed files are never links."""
     if path.is_symlink():
         return "link"
     return "x" * _is_executable(path) + hashlib.sha256(path.read_bytes()).hexdigest()
@@ -273,10 +281,10 @@ async def write_skill(client: AsyncClient, entry: Locked, built: Path) -> None:
     described = await client.describe_skill(name=name, version=entry["version"], detail="full")
     for file in described["skill"]["files"]:
         path = parse_path(file["path"])
-        read = await client.read_skill_file(name=name, version=entry["version"], path=path)
+        answer = await client.read_skill_file(name=name, version=entry["version"], path=path)
         target = built / name / path
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(_content(read))
+        target.write_bytes(_content(answer))
         target.chmod(0o755 if file["executable"] else 0o644)
     digest = _digest_on_disk(built / name)
     if digest != entry["digest"].strip().lower():

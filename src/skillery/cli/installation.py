@@ -41,8 +41,8 @@ def doctor(target: Target, as_json: bool) -> None:
     settings, sources = target.load()
     loaded = load_plugins(settings.plugins_folder)
     probes = installation_probes(loaded, settings, sources)
-    capabilities, ready, programs = _capabilities(loaded, settings)
-    probes.append(ready)
+    capabilities, start_probe, programs = _capabilities(loaded, settings)
+    probes.append(start_probe)
     healthy = all(probe.ok or not probe.required for probe in probes)
     if as_json:
         print_json(
@@ -62,6 +62,7 @@ def doctor(target: Target, as_json: bool) -> None:
 
 
 def _print_probes(probes: list[Probe], settings: Settings) -> None:
+    """Print a row for each probe, and a sentence about the whole."""
     rows = [
         (_mark(probe), probe.name, probe.detail, "" if probe.ok and not probe.off else probe.fix) for probe in probes
     ]
@@ -72,8 +73,10 @@ def _print_probes(probes: list[Probe], settings: Settings) -> None:
     elif failed:
         click.echo("All required parts work. The rows with degraded say what is limited.", err=True)
     elif is_terminal():
-        off = any(probe.off for probe in probes)
-        click.echo("All required parts work. Parts that are off are optional." if off else "Everything works.")
+        has_off_parts = any(probe.off for probe in probes)
+        click.echo(
+            "All required parts work. Parts that are off are optional." if has_off_parts else "Everything works."
+        )
 
 
 def _mark(probe: Probe) -> str:
@@ -135,8 +138,8 @@ def _visible_value(name: str, value: Any) -> Any:
     if name == "database" and isinstance(value, str):
         return hide_password(value)
     if name == "packages.index_urls":
-        bare = [re.sub(r"//.*@", f"//{HIDDEN}@", address, flags=re.DOTALL) for address in value]
-        return [re.sub(r"\?.*", f"?{HIDDEN}", address, flags=re.DOTALL) for address in bare]
+        addresses = [re.sub(r"//.*@", f"//{HIDDEN}@", address, flags=re.DOTALL) for address in value]
+        return [re.sub(r"\?.*", f"?{HIDDEN}", address, flags=re.DOTALL) for address in addresses]
     if name.startswith(("backends.", "plugins.")) and is_secret(name.rpartition(".")[2]):
         return HIDDEN
     return msgspec.to_builtins(value)
@@ -144,11 +147,11 @@ def _visible_value(name: str, value: Any) -> Any:
 
 def hide_password(url: str) -> str:
     """Return the URL of a database with the password removed. The URL need not be valid."""
-    scheme, separator, rest = url.partition("://")
-    user_info, at, place = rest.rpartition("@")
+    scheme, separator, after_scheme = url.partition("://")
+    user_info, at, host_and_path = after_scheme.rpartition("@")
     user, colon, _password = user_info.partition(":")
     if separator and at and colon:
-        url = f"{scheme}://{user}:{HIDDEN}@{place}"
+        url = f"{scheme}://{user}:{HIDDEN}@{host_and_path}"
     return re.sub(r"(?<=[?&]password=)[^&]*", HIDDEN, url)
 
 
@@ -202,6 +205,7 @@ def serve(target: Target, host: str | None, port: int | None, workers: int | Non
 
 
 def _announce(url: str, token: str | None, settings: Settings, as_json: bool) -> None:
+    """Print the address of the server that is ready, and the bootstrap token if there is one."""
     line = f"Skillery serves at {url} (home {settings.home})"
     if token:
         line += f"\nToken of the first admin, shown only once: {token}"

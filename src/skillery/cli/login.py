@@ -31,7 +31,7 @@ Method = Literal["browser", "device", "token"]
 
 
 class _Checked(NamedTuple):
-    """The owner of a token that the server has accepted."""
+    """The owner of a token that the server has accepted. None if the token may not be asked."""
 
     identity: str | None
     """None if the scopes of the token do not permit `get_usage`."""
@@ -95,11 +95,11 @@ def logout(target: Target, as_json: bool) -> None:
     from skillery.client.logins.tokens import revoke
 
     server = server_of(target.url or server_of_home(target))
-    kept, revoked, problem = None, False, None
+    login, revoked, problem = None, False, None
     with changing(server):
         try:
-            kept = find_login(server)
-            revoked = kept is not None and revoke(kept)
+            login = find_login(server)
+            revoked = login is not None and revoke(login)
         except ClientError as error:
             problem = str(error)
         remove_login(server)
@@ -107,7 +107,7 @@ def logout(target: Target, as_json: bool) -> None:
         click.echo(clean(f"warning: the login is removed here, but not revoked at its provider: {problem}"), err=True)
     if kept_server() == server:
         set_current_server(None)
-    _print_logout(server, kept, revoked, as_json)
+    _print_logout(server, login, revoked, as_json)
 
 
 @click.command()
@@ -181,6 +181,7 @@ def _check_method(server: str, method: Method | None) -> None:
 
 
 def _log_in_at_provider(provider: Provider, method: Method | None) -> Login:
+    """Log in with the method, or with a browser or device that suits this computer if it is None."""
     from skillery.client.logins.browser import log_in_with_browser
     from skillery.client.logins.device import log_in_with_device
 
@@ -271,32 +272,35 @@ def _keep(server: str, login: Login, as_json: bool) -> None:
     from skillery.client.logins.tokens import revoke
 
     try:
-        checked = _check(server, login.token)
+        owner = _check(server, login.token)
         with changing(server):
             where = keep_login(server, login)
     except BaseException:
         with suppress(ClientError):
             revoke(login)
         raise
-    _print_login(server, checked, login, where, as_json)
+    _print_login(server, owner, login, where, as_json)
 
 
 def _print_login(server: str, checked: _Checked | None, login: Login | None, where: str | None, as_json: bool) -> None:
+    """Print where the login is kept and when it ends. `login` is None if the server needs no login."""
     from datetime import UTC, datetime
 
     ends = login.expires_at if login is not None else None
-    shown = None if ends is None else datetime.fromtimestamp(ends, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    expires_at = None if ends is None else datetime.fromtimestamp(ends, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     identity = checked.identity if checked is not None else None
     renewed = bool(login and login.provider and login.provider.refresh_token)
     if as_json:
-        print_json({"server": server, "identity": identity, "kept_in": where, "expires_at": shown, "renewed": renewed})
+        print_json(
+            {"server": server, "identity": identity, "kept_in": where, "expires_at": expires_at, "renewed": renewed}
+        )
         return
     if login is None:
         click.echo(clean(f"{server} does not ask for a login"))
         return
     click.echo(clean(f"logged in to {server}" + (f" as {identity}" if identity else "") + f" (kept in the {where})"))
-    if shown and not renewed:
-        click.echo(clean(f"The login ends at {shown}: the provider gave no refresh token."))
+    if expires_at and not renewed:
+        click.echo(clean(f"The login ends at {expires_at}: the provider gave no refresh token."))
     if os.environ.get("SKILLERY_TOKEN"):
         click.echo("note: commands use SKILLERY_TOKEN instead of this login while it is set", err=True)
 

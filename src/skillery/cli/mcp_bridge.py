@@ -49,6 +49,8 @@ _IN_BASE64 = "=?base64?"
 
 
 class _Message(msgspec.Struct):
+    """The fields of a JSON-RPC message that the bridge reads."""
+
     method: str = ""
     id: str | int | float | msgspec.UnsetType | None = msgspec.UNSET
     params: dict[str, Any] = {}
@@ -110,6 +112,7 @@ class McpBridge:
                 yield line
 
     async def _handle(self, line: bytes) -> None:
+        """Send one line of stdin to the server. Requests run as tasks, so that their answers may come in any order."""
         try:
             message = msgspec.json.decode(line, type=_Message)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -143,6 +146,7 @@ class McpBridge:
         return True
 
     async def _exchange(self, message: _Message, line: bytes) -> None:
+        """Send a message and write the answer. If the tool works in a folder, bring its files there."""
         try:
             async with self._connect() as client:
                 if self._work_dir is None or not _calls_skill(message):
@@ -168,6 +172,7 @@ class McpBridge:
         return headers | ({"mcp-name": _header_value(name)} if isinstance(name, str) else {})
 
     async def _forward(self, message: _Message, response: httpx.Response, mapped: Mapped | None) -> None:
+        """Write the messages of a response: one JSON object, or a stream of events."""
         kind = response.headers.get("content-type", "").partition(";")[0].strip()
         if kind == "text/event-stream":
             async for line in lines_of(response):
@@ -185,6 +190,7 @@ class McpBridge:
     async def _forward_message(
         self, message: _Message, response: httpx.Response, body: bytes, mapped: Mapped | None
     ) -> None:
+        """Write one message of a response to stdout."""
         try:
             answer = msgspec.json.decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError):
@@ -233,8 +239,8 @@ def _in_workspace(line: bytes, workspace: str) -> bytes:
     meta = call["params"]["_meta"] = {**(meta if isinstance(meta, dict) else {}), WORKSPACE_KEY: workspace}
     capabilities = meta.get(CAPABILITIES_KEY)
     if isinstance(capabilities, dict) and isinstance(capabilities.get("extensions"), dict):
-        others = {name: value for name, value in capabilities["extensions"].items() if name != TASKS}
-        meta[CAPABILITIES_KEY] = {**capabilities, "extensions": others}
+        other_extensions = {name: value for name, value in capabilities["extensions"].items() if name != TASKS}
+        meta[CAPABILITIES_KEY] = {**capabilities, "extensions": other_extensions}
     return msgspec.json.encode(call)
 
 
@@ -325,8 +331,10 @@ class RegistryAccess:
     async def _hold(
         self, client: asyncio.Future[AsyncClient], release: asyncio.Event, before: asyncio.Task[None] | None
     ) -> None:
-        """Open a client, and close it when `release` is set. One task does both, because async context managers
-        require this.
+        """Open a client, and close it when `release` is set. One task does both, because async context managers require
+        this.
+
+        Wait for the end of the task `before` first, which holds the home.
         """
         if before is not None:
             await asyncio.wait({before})

@@ -75,7 +75,9 @@ class Target(NamedTuple):
 
 
 def filled(_ctx: click.Context, _option: click.Parameter, text: str | None) -> str | None:
-    """Return the value of an option. Raise BadParameter if it is empty: an unset variable of a shell lifts no limit."""
+    """Return the value of an option. Raise BadParameter for an empty value: an unset variable of a shell must not lift
+    a limit.
+    """
     if text is not None and not text.strip():
         raise click.BadParameter("it is empty: leave the option out")
     return text
@@ -138,8 +140,8 @@ def token_option(command: F) -> F:
 def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options --home, --config and --url to a command. The command gets them as `target`.
 
-    The server is that of --url, else of SKILLERY_URL, else of `skillery use`. --home and --config name the home, and so
-    does `--url home`.
+    The server is the value of --url, else of SKILLERY_URL, else of `skillery use`. --home, --config and `--url home`
+    select a home.
     """
 
     @click.option("--home", metavar="DIR", help="The home: the folder of the embedded registry.")
@@ -179,9 +181,9 @@ def current_server() -> tuple[str | None, str]:
 
     Return None and "" for the home. Raise UsageError if SKILLERY_URL is not an address.
     """
-    if named := os.environ.get(URL_VARIABLE, "").strip():
+    if address := os.environ.get(URL_VARIABLE, "").strip():
         try:
-            return address_in(named), URL_VARIABLE
+            return address_in(address), URL_VARIABLE
         except ValueError as error:
             raise click.UsageError(f"{URL_VARIABLE}: {error}") from None
     from skillery.client.logins.kept import current_server as kept_server

@@ -34,12 +34,12 @@ def visible(name: str, value: Any) -> Any:
     """Return the value of a setting as JSON, with secrets replaced, also those in tables."""
     if is_secret(name) and isinstance(value, str) and value:
         return HIDDEN
-    plain = msgspec.to_builtins(value, enc_hook=str)
-    if isinstance(plain, dict):
-        return {key: visible(str(key), inner) for key, inner in plain.items()}
-    if isinstance(plain, list):
-        return [visible(name, inner) for inner in plain]
-    return plain
+    builtins = msgspec.to_builtins(value, enc_hook=str)
+    if isinstance(builtins, dict):
+        return {key: visible(str(key), inner) for key, inner in builtins.items()}
+    if isinstance(builtins, list):
+        return [visible(name, inner) for inner in builtins]
+    return builtins
 
 
 def find_plugin(rows: list[Fact], name: str) -> Fact:
@@ -50,8 +50,8 @@ def find_plugin(rows: list[Fact], name: str) -> Fact:
     for row in rows:
         if any(offer["name"] == name for offer in row["offers"]):
             return row
-    known = ", ".join(str(row["name"]) for row in rows)
-    raise click.UsageError(f"there is no plugin '{name}'; the plugins are: {known}")
+    names = ", ".join(str(row["name"]) for row in rows)
+    raise click.UsageError(f"there is no plugin '{name}'; the plugins are: {names}")
 
 
 def settings_of_offer(plugins: Plugins, settings: Settings, kind: str, name: str) -> list[Fact]:
@@ -127,6 +127,7 @@ def health_of(plugins: Plugins, settings: Settings, kind: str, name: str) -> tup
 
 
 def _checked(plugins: Plugins, settings: Settings, kind: str, name: str) -> tuple[str, list[str]]:
+    """Open an offer of a kind and check it. Return a detail, and the capabilities of a sandbox. Raise StartupError."""
     from skillery.plugins import settings_of
 
     if kind == "plugin":

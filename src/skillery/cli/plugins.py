@@ -24,8 +24,8 @@ class _ListByDefault(click.Group):
     """A group that runs `list` if the command line names no subcommand."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        named = bool(args) and (args[0] == "--help" or not args[0].startswith("-"))
-        return super().parse_args(ctx, args if named else ["list", *args])
+        has_subcommand = bool(args) and (args[0] == "--help" or not args[0].startswith("-"))
+        return super().parse_args(ctx, args if has_subcommand else ["list", *args])
 
 
 @click.group(cls=_ListByDefault)
@@ -79,14 +79,15 @@ def show(name: str, target: Target, as_json: bool) -> None:
     from skillery.cli.plugin_facts import find_plugin
 
     loaded, settings, rows = _load(target)
-    shown = _shown(loaded, settings, find_plugin(rows, name))
+    facts = _shown(loaded, settings, find_plugin(rows, name))
     if as_json:
-        print_json(shown)
+        print_json(facts)
         return
-    _print(shown)
+    _print(facts)
 
 
 def _load(target: Target) -> tuple[Plugins, Settings, list[Fact]]:
+    """Return the plugins, the settings, and the facts about all plugins."""
     from skillery.plugins import load_plugins
     from skillery.plugins.facts import list_plugins
 
@@ -101,6 +102,7 @@ def _load(target: Target) -> tuple[Plugins, Settings, list[Fact]]:
 
 
 def _shown(loaded: Plugins, settings: Settings, row: Fact) -> Fact:
+    """Return the facts about a plugin, with the settings, health and capabilities of its offers."""
     from skillery.cli.plugin_facts import health_of, settings_of_offer
 
     fields: list[Any] = []
@@ -116,25 +118,26 @@ def _shown(loaded: Plugins, settings: Settings, row: Fact) -> Fact:
     return row | {"settings": fields, "capabilities": capabilities, "health": health}
 
 
-def _print(shown: Fact) -> None:
-    origin = shown["package"] or shown["path"] or ""
+def _print(facts: Fact) -> None:
+    """Print the facts about a plugin."""
+    origin = facts["package"] or facts["path"] or ""
     fields = [
-        ("name", shown["name"]),
-        ("version", shown["version"] or "none"),
+        ("name", facts["name"]),
+        ("version", facts["version"] or "none"),
         ("from", origin),
-        ("hook API", str(shown["api_version"])),
-        ("kind", ", ".join(shown["kinds"])),
-        ("active", "yes" if shown["active"] else "no"),
-        ("offers", _names(shown["offers"])),
-        ("listens to", ", ".join(shown["moments"])),
-        ("commands", ", ".join(shown["commands"])),
-        ("capabilities", ", ".join(shown["capabilities"])),
-        *(("health", f"{fact['kind']} {fact['name']}: {_health(fact)}") for fact in shown["health"]),
+        ("hook API", str(facts["api_version"])),
+        ("kind", ", ".join(facts["kinds"])),
+        ("active", "yes" if facts["active"] else "no"),
+        ("offers", _names(facts["offers"])),
+        ("listens to", ", ".join(facts["moments"])),
+        ("commands", ", ".join(facts["commands"])),
+        ("capabilities", ", ".join(facts["capabilities"])),
+        *(("health", f"{fact['kind']} {fact['name']}: {_health(fact)}") for fact in facts["health"]),
     ]
     print_fields((name, text) for name, text in fields if text)
-    if shown["settings"]:
+    if facts["settings"]:
         click.echo()
-        print_rows(["setting", "value", "default", "what"], [_row(fact) for fact in shown["settings"]])
+        print_rows(["setting", "value", "default", "what"], [_row(fact) for fact in facts["settings"]])
 
 
 def _health(fact: Fact) -> str:
@@ -179,14 +182,14 @@ def commands_of(plugins: Plugins, built_in: Mapping[str, click.Command]) -> list
 
 def _made_by(plugin: str, function: Any) -> list[click.Command]:
     try:
-        made = function()
+        commands = function()
     except Exception as error:
         raise StartupError(f"plugin '{plugin}' failed to add commands: {' '.join(str(error).split())}") from error
-    if not isinstance(made, list) or not all(isinstance(command, click.Command) for command in made):
+    if not isinstance(commands, list) or not all(isinstance(command, click.Command) for command in commands):
         raise StartupError(
-            f"plugin '{plugin}' must return a list of click commands from its hook 'commands', not {made!r:.80}"
+            f"plugin '{plugin}' must return a list of click commands from its hook 'commands', not {commands!r:.80}"
         )
-    return made
+    return commands
 
 
 def _value_of(option: str, arguments: Sequence[str]) -> str | None:
@@ -225,21 +228,22 @@ def new(name: str, kind: PluginKind, folder: Path | None, as_json: bool) -> None
     from skillery.authoring.scaffold import FilesExist, make_plugin
     from skillery.errors import InvalidName
 
-    place = folder or Path(name)
+    new_folder = folder or Path(name)
     try:
-        paths = make_plugin(place, kind, name, __version__)
+        paths = make_plugin(new_folder, kind, name, __version__)
     except InvalidName as error:
         raise click.UsageError(f"{error.message} {error.hint}") from None
     except FilesExist as error:
         raise click.UsageError(str(error)) from None
     except OSError as error:
-        raise click.UsageError(f"'{place}' cannot be written: {error.strerror}") from None
+        raise click.UsageError(f"'{new_folder}' cannot be written: {error.strerror}") from None
     if as_json:
-        print_json({"folder": str(place), "name": name, "kind": kind, "files": paths})
+        print_json({"folder": str(new_folder), "name": name, "kind": kind, "files": paths})
         return
-    click.echo(f"{name} in {clean(place)}:")
+    click.echo(f"{name} in {clean(new_folder)}:")
     for path in paths:
         click.echo(f"  {path}")
     click.echo(
-        clean(f"next: cd {place}, then python -m pytest (with skillery[testing]); README.md has the settings"), err=True
+        clean(f"next: cd {new_folder}, then python -m pytest (with skillery[testing]); README.md has the settings"),
+        err=True,
     )

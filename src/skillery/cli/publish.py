@@ -68,11 +68,15 @@ def publish(
         from skillery.cli.publish_options import trusted_target
 
         target = trusted_target(target, _read(folders[0], allow_unknown).manifest["name"] if len(folders) == 1 else "")
-    read = partial(_read, allow_unknown=allow_unknown)
+    read_folder = partial(_read, allow_unknown=allow_unknown)
     # The token of a CI job may only publish: it cannot read an earlier version.
     reads = not trusted
-    send = partial(_check, read=read, bump=bump) if dry_run else partial(_publish, read=read, bump=bump, reads=reads)
-    answers: list[dict[str, Any]] = with_client(target, lambda client: _all(client, folders, send))
+    send_folder = (
+        partial(_check, read=read_folder, bump=bump)
+        if dry_run
+        else partial(_publish, read=read_folder, bump=bump, reads=reads)
+    )
+    answers: list[dict[str, Any]] = with_client(target, lambda client: _all(client, folders, send_folder))
     if as_json:
         print_json(answers)
     for answer in answers if not as_json else ():
@@ -88,6 +92,7 @@ Read = Callable[[Path], "SkillFolder"]
 
 
 async def _all(client: AsyncClient, folders: Sequence[Path], send: Send) -> list[dict[str, Any]]:
+    """Call `send` for each folder. A refused folder does not stop the others: its answer has the member `error`."""
     from skillery.client import AnsweredError, StrangeAnswer
 
     answers = []
@@ -109,38 +114,39 @@ async def _publish(
     from skillery.cli.publish_options import Stepped, stepped, stored_digest, with_bump, write_bump
     from skillery.publishing.folders import params_of
 
-    made = Stepped(read(folder))
+    next_skill = Stepped(read(folder))
     if reads or bump == "auto":
-        made = await stepped(client, made.skill, bump)
+        next_skill = await stepped(client, next_skill.skill, bump)
     elif bump:
-        made = Stepped(with_bump(made.skill, bump))
-    skill, step, warnings = made
+        next_skill = Stepped(with_bump(next_skill.skill, bump))
+    skill, step, warnings = next_skill
     digest = await stored_digest(client, skill) if reads else ""
     created = await client.create_skill(**params_of(skill))
     if bump:
         write_bump(folder, skill)
     facts = {**_counts(skill), **_step(step, bump)}
-    more = [*warnings, *lint(skill)]
+    all_warnings = [*warnings, *lint(skill)]
     if not reads:
-        return {**created, **facts, "warnings": more}
+        return {**created, **facts, "warnings": all_warnings}
     described = await client.describe_skill(created["name"], version=created["version"])
     stored: Mapping[str, Any] = described["skill"]
     printed = {key: stored[key] for key in PRINTED_FIELDS if key in stored}
     facts["unchanged"] = digest == created["digest"]
     search = await _search(client, skill) if created["status"] == "published" else {}
-    return {**created, **facts, **printed, "warnings": [*placed(skill, printed["warnings"]), *more], **search}
+    return {**created, **facts, **printed, "warnings": [*placed(skill, printed["warnings"]), *all_warnings], **search}
 
 
 async def _check(client: AsyncClient, folder: Path, read: Read, bump: Part | Literal["auto"] | None) -> dict[str, Any]:
+    """Check a folder without publishing it, and return the answer with counts and warnings."""
     from skillery.authoring.lint import lint, placed
     from skillery.cli.publish_options import stepped, stored_digest
     from skillery.publishing.folders import params_of
 
     skill, step, warnings = await stepped(client, read(folder), bump)
-    checked = await client.check_skill(**params_of(skill))
-    more = [*placed(skill, checked["warnings"]), *warnings, *lint(skill)]
-    is_same = await stored_digest(client, skill) == checked["digest"]
-    return {**checked, **_counts(skill), **_step(step, bump), "unchanged": is_same, "warnings": more}
+    answer = await client.check_skill(**params_of(skill))
+    all_warnings = [*placed(skill, answer["warnings"]), *warnings, *lint(skill)]
+    is_same = await stored_digest(client, skill) == answer["digest"]
+    return {**answer, **_counts(skill), **_step(step, bump), "unchanged": is_same, "warnings": all_warnings}
 
 
 def _step(step: Step | None, bump: str | None) -> dict[str, Any]:
@@ -176,6 +182,7 @@ def _counts(skill: SkillFolder) -> dict[str, Any]:
 
 
 def _print_published(answer: Mapping[str, Any]) -> None:
+    """Print the answer for one folder, of a check or of a publication."""
     if "error" in answer:
         print_error({**answer["error"], "subject": answer["folder"]})
         return
@@ -217,9 +224,9 @@ def _example_lines(answer: Mapping[str, Any]) -> Iterator[str]:
         status: sum(example["status"] == status for example in examples) for status in ("passed", "failed", "not_run")
     }
     parts = [f"{count} {status.replace('_', ' ')}" for status, count in counts.items() if count]
-    waiting = sum(example["status"] == "waiting" for example in examples)
-    if waiting:
-        parts.append(f"{waiting} that need permissions will run at publication")
+    waiting_count = sum(example["status"] == "waiting" for example in examples)
+    if waiting_count:
+        parts.append(f"{waiting_count} that need permissions will run at publication")
     if parts:
         yield f"examples: {', '.join(parts)}"
 
@@ -231,24 +238,24 @@ def _step_lines(answer: Mapping[str, Any]) -> Iterator[str]:
 
 def _search_lines(answer: Mapping[str, Any]) -> Iterator[str]:
     if search := answer.get("search"):
-        where = f"at rank {search['rank']}" if search["rank"] else f"not among the first {SEARCHED}"
+        rank = f"at rank {search['rank']}" if search["rank"] else f"not among the first {SEARCHED}"
         remedy = "" if search["rank"] else ": write words of the examples into the description"
-        yield f"search: '{search['query']}' finds it {where}{remedy}"
+        yield f"search: '{search['query']}' finds it {rank}{remedy}"
 
 
 def finding_lines(answer: Mapping[str, Any]) -> Iterator[str]:
     """Yield one line for each finding of an answer: its severity, location, message and rule."""
     for finding in answer.get("findings") or ():
-        where = f"{finding['file']}:{finding['line']}: " if finding["line"] else ""
+        location = f"{finding['file']}:{finding['line']}: " if finding["line"] else ""
         waiver = finding.get("waiver")
         waived = f" (waived by {waiver['by']}: {waiver['reason']})" if waiver else ""
-        yield f"{finding['severity']}: {where}{finding['message']} [{finding['rule']}]{waived}"
+        yield f"{finding['severity']}: {location}{finding['message']} [{finding['rule']}]{waived}"
 
 
 def _permission_lines(answer: Mapping[str, Any]) -> Iterator[str]:
     diff = answer.get("permissions_diff")
     added = [*diff["added"]["network"], *diff["added"]["secrets"]] if diff else []
     if diff and added:
-        since = f"added since {diff['against']}" if diff["against"] else "in the first version"
+        occasion = f"added since {diff['against']}" if diff["against"] else "in the first version"
         review = "; a reviewer must approve this" if answer["status"] in {"draft", "in_review"} else ""
-        yield f"permissions {since}: {', '.join(added)}{review}"
+        yield f"permissions {occasion}: {', '.join(added)}{review}"

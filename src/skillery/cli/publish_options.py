@@ -42,18 +42,18 @@ async def stepped(client: AsyncClient, skill: SkillFolder, bump: Part | Literal[
     latest = await _latest(client, str(skill.manifest.get("name", "")))
     step = derived_step(latest[1], _facts(skill)) if latest else None
     part = (step.part if step else None) if bump == "auto" else bump
-    made = with_bump(skill, part) if part else skill
+    next_skill = with_bump(skill, part) if part else skill
     try:
-        version = Version.parse(str(made.manifest.get("version", "")))
+        version = Version.parse(str(next_skill.manifest.get("version", "")))
     except InvalidVersion:
-        return Stepped(made, step)  # the server reports it with all other problems
+        return Stepped(next_skill, step)  # the server reports it with all other problems
     if latest is None or step is None or not version.precedence > latest[0].precedence:
-        return Stepped(made, step)
-    taken = step_between(latest[0], version)
-    if PARTS.index(taken) >= PARTS.index(step.part):
-        return Stepped(made, step)
-    text = f"{version} is a {taken} step after {latest[0]}, but the changes need {step.part}: {step.reasons[0]}"
-    return Stepped(made, step, (f"{text}; publish --bump auto takes this step",))
+        return Stepped(next_skill, step)
+    taken_step = step_between(latest[0], version)
+    if PARTS.index(taken_step) >= PARTS.index(step.part):
+        return Stepped(next_skill, step)
+    text = f"{version} is a {taken_step} step after {latest[0]}, but the changes need {step.part}: {step.reasons[0]}"
+    return Stepped(next_skill, step, (f"{text}; publish --bump auto takes this step",))
 
 
 async def _latest(client: AsyncClient, name: str) -> tuple[Version, Facts] | None:
@@ -100,9 +100,10 @@ def _tools(content: bytes, paths: frozenset[str]) -> dict[str, dict[str, Any]]:
 
 
 def with_bump(skill: SkillFolder, part: Part) -> SkillFolder:
-    """Return the skill with its next version in the manifest and in skill.toml. Raise InvalidManifest, InvalidVersion.
+    """Return the skill with its next version in the manifest and in skill.toml. Raise InvalidManifest or
+    InvalidVersion.
 
-    The rest of skill.toml stays as it is, byte for byte.
+    Only the version changes in skill.toml, all other bytes stay.
     """
     from skillery.publishing.folders import with_version
 
@@ -163,8 +164,8 @@ def _token_of_job(audience: str, environ: Mapping[str, str]) -> str:
         )
     if not _is_safe(address):
         raise NotAuthenticated(f"{REQUEST_URL} is not an https address")
-    joined = address + ("&" if urlsplit(address).query else "?") + urlencode({"audience": audience})
-    answer = json_answer("GET", joined, headers={"authorization": f"Bearer {secret}"})
+    full_address = address + ("&" if urlsplit(address).query else "?") + urlencode({"audience": audience})
+    answer = json_answer("GET", full_address, headers={"authorization": f"Bearer {secret}"})
     value = answer.get("value")
     if not isinstance(value, str) or not value:
         raise Unavailable("the CI service answered without a token", hint="Try the job again.")

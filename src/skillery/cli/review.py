@@ -113,8 +113,8 @@ versions = Verb(
 
 
 def _print_waived(waiver: Mapping[str, Any]) -> None:
-    until = f"until {waiver['until']}" if waiver["until"] else "without expiry"
-    print_change(f"{waiver['id']}: {waiver['rule']} is waived for {waiver['name']} {until}")
+    expiry = f"until {waiver['until']}" if waiver["until"] else "without expiry"
+    print_change(f"{waiver['id']}: {waiver['rule']} is waived for {waiver['name']} {expiry}")
 
 
 waiver = click.Group(
@@ -160,9 +160,9 @@ waiver = click.Group(
 
 
 def _print_moved(answer: Mapping[str, Any]) -> None:
-    before = f" (before: {answer['previous']})" if answer["previous"] else ""
-    moved = f"{answer['version']} {answer['digest']} {answer['status']}" if answer["version"] else "removed"
-    print_change(f"{answer['name']}@{answer['label']} is {moved}{before}")
+    former = f" (before: {answer['previous']})" if answer["previous"] else ""
+    target_text = f"{answer['version']} {answer['digest']} {answer['status']}" if answer["version"] else "removed"
+    print_change(f"{answer['name']}@{answer['label']} is {target_text}{former}")
 
 
 def _print_labels(answer: Mapping[str, Any]) -> None:

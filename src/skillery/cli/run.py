@@ -33,6 +33,7 @@ class Inputs(msgspec.Struct, frozen=True):
 
 
 def input_options(command: Any) -> Any:
+    """Add the options for inputs: --arg, --args-json, --blob and --timeout-ms."""
     for option in (
         click.option("--timeout-ms", type=int, help="Wall-clock limit of the run.  [default: the server's]"),
         click.option(
@@ -154,8 +155,8 @@ def run(
         )
         return await end_of_run(client, starting, options)
 
-    used = UsedCommand(["skillery", "run", skill], target.options, inputs.blobs)
-    report(with_skills(target, [skill], execute), as_json, of_script=is_script, has_log=follow, used=used)
+    command = UsedCommand(["skillery", "run", skill], target.options, inputs.blobs)
+    report(with_skills(target, [skill], execute), as_json, of_script=is_script, has_log=follow, used=command)
 
 
 def _script_args(argv: Sequence[str], stdin: Any) -> dict[str, Any]:
@@ -244,11 +245,11 @@ def read_inputs(pairs: Sequence[str], args_json: str | None, blobs: Sequence[str
         if not equals or not key:
             raise click.UsageError(f"--arg '{pair}': write KEY=VALUE")
         args[key] = text_of(value[1:], "--arg") if value.startswith("@") else arg_value(value)
-    named = tuple(_blob(text) for text in blobs)
-    for _, file in named:
+    input_blobs = tuple(_blob(text) for text in blobs)
+    for _, file in input_blobs:
         if not file.startswith(BLOB_ID) and not Path(file).is_file():
             raise click.UsageError(f"--blob: the file '{file}' does not exist")
-    return Inputs(args, named)
+    return Inputs(args, input_blobs)
 
 
 def _args_object(text: str) -> dict[str, Any]:

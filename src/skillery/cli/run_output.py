@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class UsedCommand(NamedTuple):
-    """The command of the user without its args: its words, the options of its target, and the values of --blob."""
+    """The command of the user, without its args: its words, the options of its target, and the values of --blob."""
 
     words: Sequence[str]
     options: str = ""
@@ -34,13 +34,15 @@ class UsedCommand(NamedTuple):
 
 
 class _Call(msgspec.Struct):
+    """The correct call in a message about wrong args."""
+
     name: str
     args: dict[str, Any]
 
 
 def with_command(message: str, used: UsedCommand) -> str:
-    """Return the message about wrong args with its correct call as a command of a POSIX shell."""
-    before, mark, text = message.rpartition(CORRECT_CALL)
+    """Return a message about wrong args. Its correct call, which is JSON, becomes a command of a POSIX shell."""
+    text_before, mark, text = message.rpartition(CORRECT_CALL)
     try:
         args = msgspec.json.decode(text, type=_Call).args if mark else None
     except msgspec.DecodeError:  # the text is cut off, or from the code of the run
@@ -49,15 +51,15 @@ def with_command(message: str, used: UsedCommand) -> str:
         return message
     files = {arg: file for arg, file in used.blobs if arg in args and str(args[arg]).startswith("blob:")}
     files |= {arg: "FILE" for arg, value in args.items() if value == SAMPLE_BLOB}
-    others = {arg: value for arg, value in args.items() if arg not in files}
+    plain_args = {arg: value for arg, value in args.items() if arg not in files}
     options = [("--blob", file) for arg, file in used.blobs if arg is None]
     options += [("--blob", f"{arg}={file}") for arg, file in files.items()]
-    if all(arg and arg.isprintable() and "=" not in arg for arg in others):
-        options += [("--arg", f"{arg}={_arg_text(value)}") for arg, value in others.items()]
+    if all(arg and arg.isprintable() and "=" not in arg for arg in plain_args):
+        options += [("--arg", f"{arg}={_arg_text(value)}") for arg, value in plain_args.items()]
     else:
-        options.append(("--args-json", as_json_text(others, -1)))
+        options.append(("--args-json", as_json_text(plain_args, -1)))
     words = [*used.words, *(word for option in options for word in option)]
-    return f"{before}{CORRECT_CALL}{shlex.join(words)}{used.options}"
+    return f"{text_before}{CORRECT_CALL}{shlex.join(words)}{used.options}"
 
 
 def arg_value(text: str) -> Any:
@@ -120,6 +122,7 @@ def _print_ended(answer: Mapping[str, Any], result: Mapping[str, Any], used: Use
 
 
 def _print_success(answer: Mapping[str, Any]) -> None:
+    """Print the fields of a successful run."""
     fields: list[tuple[str, object]] = [
         ("summary", answer["summary"]),
         ("output", answer["output"] if not isinstance(answer["output"], str) else as_json_text(answer["output"])),
@@ -139,8 +142,8 @@ def output_fields(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
     `blob`.
     """
     files = {file["blob_id"]: file for file in answer.get("files", ())}
-    others = [("blob", blob_id) for blob_id in answer["output_blobs"] if blob_id not in files]
-    return [*(("file", f"{file['path']} {file['blob_id']}") for file in files.values()), *others]
+    other_blobs = [("blob", blob_id) for blob_id in answer["output_blobs"] if blob_id not in files]
+    return [*(("file", f"{file['path']} {file['blob_id']}") for file in files.values()), *other_blobs]
 
 
 def _print_script(answer: Mapping[str, Any], result: Mapping[str, Any]) -> None:
@@ -158,6 +161,7 @@ def _print_script(answer: Mapping[str, Any], result: Mapping[str, Any]) -> None:
 
 
 def _print_failure(answer: Mapping[str, Any], used: UsedCommand | None) -> None:
+    """Print the failure of a run to stderr, with its log and blobs."""
     error = answer["error"]
     message = MOUNT.sub(r"--mount \1", error["message"])
     message = with_command(message, used) if used else message
@@ -238,12 +242,12 @@ async def end_of_call(
     if run is answer:  # a tool without a handler has no run
         return answer
     error = run.get("error")
-    kept = ("run_id", "logs_preview", "output_blobs", "files", "workspace", "environment", "warnings")
+    kept_keys = ("run_id", "logs_preview", "output_blobs", "files", "workspace", "environment", "warnings")
     return {
         "result": {"error": error["message"] or error["type"]} if error else run["output"],
         "is_error": error is not None,
         "skill": answer["skill"],
-        **{name: run[name] for name in kept if name in run},
+        **{name: run[name] for name in kept_keys if name in run},
     }
 
 
@@ -289,7 +293,7 @@ async def print_packages(client: AsyncClient, answer: Mapping[str, Any]) -> None
 
 
 def _result(answer: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the result of a run from its record, as the method returns it if it waits for the end."""
+    """Return the result of a run from its record, in the form in which the method returns it to a caller that waits."""
     from skillery.client.results import Run
 
     warnings = {"warnings": answer["warnings"]} if "warnings" in answer else {}
@@ -313,9 +317,9 @@ async def _interrupted(client: AsyncClient, started: asyncio.Future[Mapping[str,
         return
     if options.detach_on_interrupt:
         target = target_of(click.get_current_context())
-        more = target.options if target is not None else ""
+        target_options = target.options if target is not None else ""
         for verb in ("follow", "cancel"):
-            click.echo(clean(f"skillery runs {verb} {run_id}{more}"), err=True)
+            click.echo(clean(f"skillery runs {verb} {run_id}{target_options}"), err=True)
         return
     click.echo(clean(await _cancelled(client, run_id)), err=True)
 

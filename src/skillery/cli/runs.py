@@ -133,8 +133,8 @@ def wait(run_id: str, target: Target, as_json: bool) -> None:
 
     run: Any = with_client(target, lambda client: client.wait_run(run_id))
     is_skill = run["method"] == "execute_skill" and run["skill"]
-    used = UsedCommand(["skillery", "run", run["skill"]["name"]], target.options) if is_skill else None
-    report(run, as_json, used=used)
+    command = UsedCommand(["skillery", "run", run["skill"]["name"]], target.options) if is_skill else None
+    report(run, as_json, used=command)
 
 
 async def write_log(client: AsyncClient, run_id: str, out: TextIO, after: int = 0) -> None:

@@ -42,25 +42,26 @@ def print_skill(skill: Mapping[str, Any]) -> None:
 
 
 def _fields(skill: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
-    known = {**skill["manifest"], **{key: value for key, value in skill.items() if key not in ELSEWHERE}}
+    """Yield the label and the value of each field of a skill, in the order of the output."""
+    facts = {**skill["manifest"], **{key: value for key, value in skill.items() if key not in ELSEWHERE}}
     is_full = "files" in skill
     for key in FIRST:
-        if known.get(key) not in (None, []):
-            yield key, _listed(known[key])
-    yield from ((key, value) for key, value in known.items() if key not in {*FIRST, *BELOW})
-    yield from ((key, known[key]) for key in ("runtime", "permissions") if known.get(key))
+        if facts.get(key) not in (None, []):
+            yield key, _listed(facts[key])
+    yield from ((key, value) for key, value in facts.items() if key not in {*FIRST, *BELOW})
+    yield from ((key, facts[key]) for key in ("runtime", "permissions") if facts.get(key))
     # Only the server states the provenance. A key of the manifest could be invented.
     if skill.get("provenance"):
         yield "provenance", "\n".join(f"{name}: {value}" for name, value in skill["provenance"].items() if value) + "\n"
-    if known.get("inputs"):
-        yield "inputs", "\n".join(_inputs(known["inputs"])) + "\n"
-    if known.get("examples"):
-        yield "examples", known["examples"] if is_full else "; ".join(map(_title, known["examples"]))
-    if known.get("usage", {}).get("runs"):
-        yield "usage", known["usage"]
-    if known.get("lock"):
-        yield from _lock(known["lock"])
-    yield "digest", known["digest"]
+    if facts.get("inputs"):
+        yield "inputs", "\n".join(_inputs(facts["inputs"])) + "\n"
+    if facts.get("examples"):
+        yield "examples", facts["examples"] if is_full else "; ".join(map(_title, facts["examples"]))
+    if facts.get("usage", {}).get("runs"):
+        yield "usage", facts["usage"]
+    if facts.get("lock"):
+        yield from _lock(facts["lock"])
+    yield "digest", facts["digest"]
     if is_full and skill.get("skill_md_frontmatter"):
         yield "frontmatter", skill["skill_md_frontmatter"]
 
@@ -73,17 +74,17 @@ def _listed(value: object) -> object:
 def _inputs(inputs: Mapping[str, Any]) -> Iterator[str]:
     """Yield one line for each input: name, type, description, and the values that are allowed."""
     rows = [(name, *_input(values if isinstance(values, Mapping) else {})) for name, values in inputs.items()]
-    wide = [max(len(row[column]) for row in rows) for column in (0, 1)]
+    widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
     for name, kind, text in rows:
-        yield f"{name.ljust(wide[0])}  {kind.ljust(wide[1])}  {text}".rstrip()
+        yield f"{name.ljust(widths[0])}  {kind.ljust(widths[1])}  {text}".rstrip()
 
 
 def _input(values: Mapping[str, Any]) -> tuple[str, str]:
     notes = ["required"] if values.get("required") else []
     notes += [f"one of {as_json(values['enum'], indent=-1)}"] if "enum" in values else []
     notes += [f"default {as_json(values['default'], indent=-1)}"] if "default" in values else []
-    about = f" ({'; '.join(notes)})" if notes else ""
-    return str(values.get("type", "any")), _one_line(f"{values.get('description', '')}{about}")
+    notes_text = f" ({'; '.join(notes)})" if notes else ""
+    return str(values.get("type", "any")), _one_line(f"{values.get('description', '')}{notes_text}")
 
 
 def _title(example: Any) -> str:
@@ -112,6 +113,8 @@ def _print_markdown(text: str) -> None:
 
 
 class _Skills(Table):
+    """A table of skills, whose columns depend on `--detail`."""
+
     def shown(self) -> str:
         return f"{self.columns} tags inputs tools" if _is_detailed() else self.columns
 

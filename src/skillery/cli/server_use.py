@@ -179,6 +179,7 @@ def rebuild(name: str, wait: bool, target: Target, as_json: bool) -> None:
 
 
 async def _describe_later(client: AsyncClient, name: str) -> DescribedEnvironment:
+    """Return the description of an environment after a short pause."""
     import asyncio
 
     await asyncio.sleep(POLL_SECONDS)
@@ -194,8 +195,8 @@ def _print_progress(answer: Mapping[str, Any]) -> None:
     progress = answer["progress"]
     if progress is None or not sys.stderr.isatty():
         return
-    of = f" {progress['done']} of {progress['total']}" if progress["total"] > 1 else ""
-    click.echo(f"\r\x1b[K{clean(progress['step'])}{of} …", nl=False, err=True)
+    total = f" {progress['done']} of {progress['total']}" if progress["total"] > 1 else ""
+    click.echo(f"\r\x1b[K{clean(progress['step'])}{total} …", nl=False, err=True)
 
 
 def _print(answer: Mapping[str, Any], as_json: bool) -> None:
@@ -208,6 +209,7 @@ def _print(answer: Mapping[str, Any], as_json: bool) -> None:
 
 
 def _fields(environment: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
+    """Yield the label and the text of each field of an environment."""
     if environment["name"]:
         yield "name", f"{environment['name']}{' (default)' if environment['default'] else ''}"
     for key in ("description", "dependencies", "preload"):
@@ -217,18 +219,18 @@ def _fields(environment: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
     yield "state", f"{state}: {message}" if message else state
     rebuild = environment["rebuild"]
     if rebuild:
-        why = f": {rebuild['message']}" if rebuild["message"] else ""
-        yield "rebuild", f"{rebuild['state']}{why} ({rebuild['by']}, {rebuild['began_at']})"
+        reason = f": {rebuild['message']}" if rebuild["message"] else ""
+        yield "rebuild", f"{rebuild['state']}{reason} ({rebuild['by']}, {rebuild['began_at']})"
     if environment["lock"]:
         yield "lock", environment["lock"]["sha256"]
         yield "packages", "\n".join(f"{pin['name']} {pin['version']}" for pin in environment["lock"]["packages"] or [])
     for server in environment["servers"]:
-        where = "this server" if server["here"] else "another server"
+        label = "this server" if server["here"] else "another server"
         size = f", {_mib(server['size_bytes'])} MiB" if server["size_bytes"] is not None else ""
-        yield where, f"{server['state']}{size}, since {server['changed_at']}"
+        yield label, f"{server['state']}{size}, since {server['changed_at']}"
     if environment["warm"]:
-        why = f": {environment['warm']['message']}" if environment["warm"]["message"] else ""
-        yield "warm", f"{_warm(environment)}{why}"
+        reason = f": {environment['warm']['message']}" if environment["warm"]["message"] else ""
+        yield "warm", f"{_warm(environment)}{reason}"
     if environment["used_at"]:
         yield "used", environment["used_at"]
     if environment["versions"]:

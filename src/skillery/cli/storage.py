@@ -50,11 +50,13 @@ def copy(target: Target, target_name: str, verify: bool, as_json: bool) -> None:
 
     with _opened(target) as opened:
         source_name = _source_of(opened, target_name)
-        source, to = opened.storage(source_name), opened.storage(target_name)
-        begun = begin(opened.database, source, to, (source_name, target_name), _actor())
+        source, target_storage = opened.storage(source_name), opened.storage(target_name)
+        present_copy = begin(opened.database, source, target_storage, (source_name, target_name), _actor())
         report = _Report()
-        copier = Copier(opened.database, source, to, report)
-        done = copier.complete(copier.copy(begun) if begun.state == "copying" else begun, verify=verify)
+        copier = Copier(opened.database, source, target_storage, report)
+        done = copier.complete(
+            copier.copy(present_copy) if present_copy.state == "copying" else present_copy, verify=verify
+        )
         report.end()
     faults = sorted(copier.faults.values(), key=lambda fault: fault.subject)
     if as_json:
@@ -129,6 +131,8 @@ def finish(target: Target, abandon: bool, as_json: bool) -> None:
 
 
 class _Opened(NamedTuple):
+    """The settings, the plugins and the database of a command."""
+
     settings: Settings
     plugins: Plugins
     database: Database
@@ -139,6 +143,9 @@ class _Opened(NamedTuple):
 
 @contextlib.contextmanager
 def _opened(target: Target) -> Iterator[_Opened]:
+    """Context manager: open the configured database. Raise StartupError if it is not at the
+    revision of this release.
+    """
     from skillery.cli.output import show_log
     from skillery.database import migrate
     from skillery.plugins import load_plugins
@@ -158,7 +165,7 @@ def _opened(target: Target) -> Iterator[_Opened]:
 
 
 def _source_of(opened: _Opened, target_name: str) -> str:
-    """Return the name of the source: that of the present copy, or the storage that the settings name."""
+    """Return the name of the source: the source of the present copy, or the storage in the settings."""
     from skillery.contents.storage_copies import find_copy
 
     copy = opened.database.read_now(find_copy)
@@ -209,11 +216,11 @@ class _Report:
         if time.monotonic() - self._last < pause:
             return
         self._last, self._printed = time.monotonic(), True
-        left = now.remaining_seconds
+        seconds_left = now.remaining_seconds
         line = (
             f"{now.step}: {now.contents} of {now.all_contents} contents, {now.bytes / 1e6:.0f} of "
             f"{now.all_bytes / 1e6:.0f} MB, {now.rate / 1e6:.1f} MB/s"
-            + (f", {left:.0f} s left" if left is not None else "")
+            + (f", {seconds_left:.0f} s left" if seconds_left is not None else "")
         )
         click.echo(f"\r\x1b[K{line}" if self._is_terminal else line, err=True, nl=not self._is_terminal)
 

@@ -84,12 +84,12 @@ def create(
         print_json(created)
         return
     click.echo(clean(created["token"]))
-    until = f", until {created['expires_at']}" if created["expires_at"] else ", without expiry"
-    where = " ".join(created["namespaces"])
-    may = f"{', '.join(created['scopes'])}{f' in {where}' if where else ''}"
-    click.echo(clean(f"{created['id']}: {created['name']} ({created['kind']}) may {may}{until}."), err=True)
+    expiry = f", until {created['expires_at']}" if created["expires_at"] else ", without expiry"
+    granted = " ".join(created["namespaces"])
+    may = f"{', '.join(created['scopes'])}{f' in {granted}' if granted else ''}"
+    click.echo(clean(f"{created['id']}: {created['name']} ({created['kind']}) may {may}{expiry}."), err=True)
     print_change("created", err=True)
-    if "publish" in created["scopes"] and "admin" not in created["scopes"] and not where:
+    if "publish" in created["scopes"] and "admin" not in created["scopes"] and not granted:
         click.echo("The token cannot publish anything: add --namespace.", err=True)
     if "review" in created["scopes"] and "read" not in created["scopes"]:
         click.echo("The token cannot read the versions it reviews: add --scope read.", err=True)

@@ -122,8 +122,8 @@ def call(
         raise click.UsageError("--work-dir and --workspace exclude each other: use only one of them")
     options = RunOptions(out, follow=follow, detach_on_interrupt=detach_on_interrupt)
     inputs, values = read_inputs(pairs, args_json, blobs), read_files(files)
-    before, slash, tool_name = name.rpartition("/")
-    skill, version = name_and_version(before, None) if slash else (None, None)
+    skill_name, slash, tool_name = name.rpartition("/")
+    skill, version = name_and_version(skill_name, None) if slash else (None, None)
 
     async def call_tool(client: AsyncClient, workspace: str | None = workspace) -> Mapping[str, Any]:
         options.check(client)
@@ -162,8 +162,8 @@ def call(
     if as_json:
         print_json(answer)
     elif answer["is_error"]:
-        used = ["skillery", "tool", "call", name, *(["--session", session] if session else [])]
-        _print_error(answer, UsedCommand(used, target.options, inputs.blobs))
+        command = ["skillery", "tool", "call", name, *(["--session", session] if session else [])]
+        _print_error(answer, UsedCommand(command, target.options, inputs.blobs))
     else:
         _print_result(answer)
     if answer["is_error"] or (work_dir and answer["work_dir"]["not_changed"]):
@@ -183,7 +183,7 @@ def _print_error(answer: Mapping[str, Any], used: UsedCommand) -> None:
 
 
 def _print_rest(answer: Mapping[str, Any], *, err: bool) -> None:
-    """Print logs, blobs and the id of the run. If `err` is True, they go to stderr, and stdout has only the result."""
+    """Print logs, blobs and the id of the run: to stderr if `err` is true, so that stdout has only the result."""
     print_warnings(answer)
     skill = answer["skill"]
     if answer["logs_preview"]:
@@ -195,8 +195,8 @@ def _print_rest(answer: Mapping[str, Any], *, err: bool) -> None:
 
         for line in lines_of_report(answer["work_dir"]):
             click.echo(clean(line), err=True)
-    of = f"{skill['name']} {skill['version']}" if skill else "a tool of this session"
-    click.echo(f"of {clean(of)}{', run ' + clean(answer['run_id']) if answer['run_id'] else ''}", err=err)
+    origin = f"{skill['name']} {skill['version']}" if skill else "a tool of this session"
+    click.echo(f"of {clean(origin)}{', run ' + clean(answer['run_id']) if answer['run_id'] else ''}", err=err)
 
 
 @tool.command("define")

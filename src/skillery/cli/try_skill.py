@@ -38,7 +38,7 @@ class _ScriptCall(NamedTuple):
 
 
 class Tried(NamedTuple):
-    """What the trial has found: the facts about the skill, its import report, and the run, or None."""
+    """The result of a trial: the facts about the skill, its import report, and the run, or None."""
 
     facts: dict[str, object]
     report: Mapping[str, Any]
@@ -74,59 +74,61 @@ def try_(
     from skillery.cli.mirror.command import checked_source
     from skillery.cli.mirror.git_source import copy_repository
 
-    if (more := argv or files) and script is None:
-        raise click.UsageError(f"'{more[0]}' requires --script PATH")
+    if (excess := argv or files) and script is None:
+        raise click.UsageError(f"'{excess[0]}' requires --script PATH")
     script_call = _ScriptCall(script, argv, read_files(files))
     with signals_interrupt(), TemporaryDirectory(prefix="skillery-try-") as temporary:
-        folder, own = Path(source), Path(source).resolve().name
+        folder, own_name = Path(source), Path(source).resolve().name
         if _REMOTE.fullmatch(source):
-            folder, own = Path(temporary, "tree"), re.split("[/:]", source.rstrip("/").removesuffix(".git"))[-1]
+            folder, own_name = Path(temporary, "tree"), re.split("[/:]", source.rstrip("/").removesuffix(".git"))[-1]
             copy_repository(checked_source(source), folder, "")
         elif not folder.is_dir():
-            shown = without_user(source)
-            raise click.UsageError(f"'{shown}' is neither a folder nor the https address of a git repository")
+            shown_source = without_user(source)
+            raise click.UsageError(f"'{shown_source}' is neither a folder nor the https address of a git repository")
         elif (folder / "HEAD").is_file() and (folder / "objects").is_dir():
             raise click.UsageError(
-                f"'{own}' is a git repository without files: clone it with `git clone {shlex.quote(source)} DIR`, "
+                f"'{own_name}' is a git repository without files: clone it with `git clone {shlex.quote(source)} DIR`, "
                 "and try DIR"
             )
-        chosen, names = _choose(folder, own, skill)
-        tried = asyncio.run(_try(target.load().settings, chosen, own, script_call))
-    facts = {**({"skills": _names(names)} if len(names) > 1 else {}), **tried.facts}
+        chosen, names = _choose(folder, own_name, skill)
+        trial = asyncio.run(_try(target.load().settings, chosen, own_name, script_call))
+    facts = {**({"skills": _names(names)} if len(names) > 1 else {}), **trial.facts}
     if as_json:
-        print_json({**facts, "report": tried.report, "run": tried.run})
+        print_json({**facts, "report": trial.report, "run": trial.run})
     else:
-        _print(facts, tried)
-    if tried.report["outcome"] == "refused":
+        _print(facts, trial)
+    if trial.report["outcome"] == "refused":
         raise click.exceptions.Exit(CHECK_FAILED)
-    if tried.run is not None and not _is_successful(tried.run):
+    if trial.run is not None and not _is_successful(trial.run):
         raise click.exceptions.Exit(RUN_FAILED)
 
 
-def _choose(path: Path, own: str, name: str | None) -> tuple[Folder, list[str]]:
-    """Return the folder with only the chosen skill, and the names of all skills of the folder. `own` is the name of
-    the folder. Raise UsageError if the folder does not have the skill.
+def _choose(path: Path, own_name: str, name: str | None) -> tuple[Folder, list[str]]:
+    """Return the folder with only the chosen skill, and the names of all skills of the folder. Raise UsageError if the
+    folder does not have the skill.
+
+    `own_name` is the name of a skill at the root of the folder, unless the skill states a name.
     """
     from skillery.cli.archives import scan_folder
     from skillery.cli.import_uploads import printable
 
     folder = scan_folder(path)
-    names = {printable(root.rpartition("/")[2] or own): root for root in reversed(folder.scan.roots)}
-    listed = sorted(names)
+    names = {printable(root.rpartition("/")[2] or own_name): root for root in reversed(folder.scan.roots)}
+    sorted_names = sorted(names)
     if not names:
-        raise click.UsageError(f"'{own}' has no skill: no folder in it has a SKILL.md")
+        raise click.UsageError(f"'{own_name}' has no skill: no folder in it has a SKILL.md")
     if name is not None and name not in names:
-        raise click.UsageError(f"'{own}' has no skill '{name}', only {_names(listed)}")
-    root = names[name or listed[0]]
-    return folder._replace(scan=folder.scan._replace(roots=[root])), listed
+        raise click.UsageError(f"'{own_name}' has no skill '{name}', only {_names(sorted_names)}")
+    root = names[name or sorted_names[0]]
+    return folder._replace(scan=folder.scan._replace(roots=[root])), sorted_names
 
 
 def _names(names: Sequence[str]) -> str:
-    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    return f"{len(names)}: {', '.join(names[:MOST_NAMES])}{more} (--skill NAME chooses one)"
+    rest = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return f"{len(names)}: {', '.join(names[:MOST_NAMES])}{rest} (--skill NAME chooses one)"
 
 
-async def _try(settings: Settings, folder: Folder, own: str, script_call: _ScriptCall) -> Tried:
+async def _try(settings: Settings, folder: Folder, own_name: str, script_call: _ScriptCall) -> Tried:
     """Import the skill into a temporary registry, and run a part of it.
 
     The version waits for a review, so that its runs and examples get no permissions.
@@ -143,22 +145,22 @@ async def _try(settings: Settings, folder: Folder, own: str, script_call: _Scrip
     isolated = msgspec.structs.replace(settings, environments={}, publishing=Publishing())
     async with temporary_client(isolated, []) as client:
         report: Mapping[str, Any] = {}
-        options: Any = {"source": "try", "name": Path(located.root).name or own, "review": True}
+        options: Any = {"source": "try", "name": Path(located.root).name or own_name, "review": True}
         async for key, event in client.import_archive(tar_chunks(folder), **options):
             report = event if key == "skill" else report
         if report["outcome"] == "refused":
-            return Tried({"skill": report.get("name") or report.get("stated") or own}, report, None)
+            return Tried({"skill": report.get("name") or report.get("stated") or own_name}, report, None)
         exact = {"name": report["name"], "version": report["version"]}
         described: Any = (await client.describe_skill(**exact, detail="full"))["skill"]
         facts = dict(_facts(described, report, await _tools(client, described)))
-        tried = Tried(facts, report, None)
+        trial = Tried(facts, report, None)
         try:
-            return await _run(client, tried, described, script_call)
+            return await _run(client, trial, described, script_call)
         except AnsweredError as error:
             if script_call.script is not None:
                 raise
             facts["not run"] = error.message
-            return tried
+            return trial
 
 
 async def _tools(client: AsyncClient, skill: Mapping[str, Any]) -> list[str]:
@@ -168,8 +170,8 @@ async def _tools(client: AsyncClient, skill: Mapping[str, Any]) -> list[str]:
     paths = {file["path"] for file in skill["files"]}
     if FILE not in paths:
         return []
-    read: Any = await client.read_skill_file(name=skill["name"], version=skill["version"], path=FILE)
-    return [tool.name for tool in read_tools(read["content"].encode(), paths).tools]
+    answer: Any = await client.read_skill_file(name=skill["name"], version=skill["version"], path=FILE)
+    return [tool.name for tool in read_tools(answer["content"].encode(), paths).tools]
 
 
 def _facts(skill: Mapping[str, Any], report: Mapping[str, Any], tools: Sequence[str]) -> Iterator[tuple[str, object]]:
@@ -191,8 +193,8 @@ def _facts(skill: Mapping[str, Any], report: Mapping[str, Any], tools: Sequence[
         yield "packages", ", ".join(f"{pin['name']} {pin['version']}" for pin in pins)
     permissions = manifest.get("permissions") or {}
     for key in ("network", "secrets"):
-        listed = permissions.get(key)
-        yield key, f"{', '.join(listed)} (not in this trial)" if listed else "none"
+        values = permissions.get(key)
+        yield key, f"{', '.join(values)} (not in this trial)" if values else "none"
     if examples := report.get("examples"):
         statuses = [example["status"] for example in examples]
         words = {"passed": "passed", "failed": "failed", "not_run": "not run", "waiting": "need permissions"}
@@ -202,31 +204,31 @@ def _facts(skill: Mapping[str, Any], report: Mapping[str, Any], tools: Sequence[
         )
 
 
-async def _run(client: AsyncClient, tried: Tried, skill: Mapping[str, Any], script_call: _ScriptCall) -> Tried:
-    """Return the run of an example, else of the chosen script, else of the entrypoint. If there are none, add the first
-    lines of SKILL.md to the facts.
+async def _run(client: AsyncClient, trial: Tried, skill: Mapping[str, Any], script_call: _ScriptCall) -> Tried:
+    """Return the trial with the run of an example, else of the chosen script, else of the entrypoint. If there are
+    none, add the first lines of SKILL.md to the facts.
     """
-    facts, exact = tried.facts, {"name": skill["name"], "version": skill["version"]}
+    facts, exact = trial.facts, {"name": skill["name"], "version": skill["version"]}
     manifest, script = skill["manifest"], script_call.script
     has_entrypoint = bool((manifest.get("runtime") or {}).get("entrypoint"))
-    example = next((candidate for candidate in tried.report.get("examples", ()) if candidate.get("run_id")), None)
+    example = next((candidate for candidate in trial.report.get("examples", ()) if candidate.get("run_id")), None)
     if script is None and example is not None:
         facts["example"] = example["name"]
-        return tried._replace(run=await client.get_run(run_id=example["run_id"]))
+        return trial._replace(run=await client.get_run(run_id=example["run_id"]))
     if script is None and has_entrypoint:
-        if needed := [name for name, field in (manifest.get("inputs") or {}).items() if field.get("required")]:
-            facts["not run"] = f"it needs the inputs {', '.join(needed)}, and has no example"
-            return tried
-        return tried._replace(run=await client.execute_skill(**exact, timeout_ms=TIMEOUT_MS))
+        if required_inputs := [name for name, field in (manifest.get("inputs") or {}).items() if field.get("required")]:
+            facts["not run"] = f"it needs the inputs {', '.join(required_inputs)}, and has no example"
+            return trial
+        return trial._replace(run=await client.execute_skill(**exact, timeout_ms=TIMEOUT_MS))
     chosen = script or _first_script([file["path"] for file in skill["files"]])
     if chosen is None:
         facts["SKILL.md"] = _short(_FRONTMATTER.sub("", skill["skill_md"]).strip())
-        return tried
+        return trial
     words = list(script_call.argv) if script else ["--help"]
     facts["script"] = " ".join([chosen, *words])
     files = await upload_files(client, script_call.files)
     run = await client.execute_skill(**exact, script=chosen, args={"argv": words}, files=files, timeout_ms=TIMEOUT_MS)
-    return tried._replace(run=run)
+    return trial._replace(run=run)
 
 
 def _first_script(paths: Sequence[str]) -> str | None:
@@ -245,18 +247,18 @@ def _is_successful(run: Mapping[str, Any]) -> bool:
     return run["status"] == "completed" and not (isinstance(output, dict) and output.get("exit_code"))
 
 
-def _print(facts: Mapping[str, object], tried: Tried) -> None:
-    """Print the facts, the run, and on stderr the details of the import and the end of the trial."""
+def _print(facts: Mapping[str, object], trial: Tried) -> None:
+    """Print the facts and the run. Print the details of the import and the end of the trial to stderr."""
     from skillery.cli.failures import print_error
     from skillery.cli.import_report import details
 
-    if tried.report["outcome"] == "refused":
-        findings = {"findings": tried.report.get("findings")}
-        error = tried.report.get("error") or {"message": "the checks refuse it", "data": findings}
+    if trial.report["outcome"] == "refused":
+        findings = {"findings": trial.report.get("findings")}
+        error = trial.report.get("error") or {"message": "the checks refuse it", "data": findings}
         print_error({**error, "subject": facts["skill"]})
         return
-    print_fields([*facts.items(), *(_run_fields(tried.run, is_script="script" in facts) if tried.run else ())])
-    for line in details(tried.report):
+    print_fields([*facts.items(), *(_run_fields(trial.run, is_script="script" in facts) if trial.run else ())])
+    for line in details(trial.report):
         click.echo(clean(line), err=True)
     click.echo("deleted: the copy of the skill and the temporary registry", err=True)
 

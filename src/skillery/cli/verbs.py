@@ -77,8 +77,8 @@ class Table:
 def print_cursor(answer: Mapping[str, Any], noun: str = "entries") -> None:
     """Print how to get the next page, if there is one."""
     if answer.get("next_cursor"):
-        every = "--all, or " if "everything" in click.get_current_context().params else ""
-        click.echo(f"More {noun}: {every}--cursor {clean(answer['next_cursor'])}", err=True)
+        all_option = "--all, or " if "everything" in click.get_current_context().params else ""
+        click.echo(f"More {noun}: {all_option}--cursor {clean(answer['next_cursor'])}", err=True)
 
 
 def changed(text: str) -> Callable[[Any], None]:
@@ -177,35 +177,39 @@ class Verb(click.Command):
         return super().get_params(ctx)
 
     def _made(self) -> tuple[Callable[..., Any], list[click.Parameter]]:
+        """Return the function that click calls, and its parameters in the order of the help."""
+
         @target_options
         @json_option
         def call(*, target: Target, as_json: bool, **values: Any) -> None:
             self._call(target, as_json, values)
 
-        made = list(self._own_params())
-        made.sort(key=_rank)
+        params = list(self._own_params())
+        params.sort(key=_rank)
         if self._asks:
-            made.append(click.Option(["--yes"], is_flag=True, help="Do not ask for confirmation."))
+            params.append(click.Option(["--yes"], is_flag=True, help="Do not ask for confirmation."))
         if self._pages == "choice":
-            made.append(click.Option(["--all", "everything"], is_flag=True, help="List all pages."))
-        return call, [*made, *reversed(getattr(call, "__click_params__"))]  # noqa: B009 - click's own attribute
+            params.append(click.Option(["--all", "everything"], is_flag=True, help="List all pages."))
+        return call, [*params, *reversed(getattr(call, "__click_params__"))]  # noqa: B009 - click's own attribute
 
     def _own_params(self) -> Iterator[click.Parameter]:
+        """Yield the parameters of the method: replaced ones, and derived ones for the others."""
         docs = dict(line.split(": ", 1) for line in (inspect.getdoc(self.stub) or "").splitlines()[2:])
-        others = {param_of(param): param for param in self._replaced}
+        remaining = {param_of(param): param for param in self._replaced}
         for name, param in inspect.signature(self.stub).parameters.items():
             if name in {"self", KEY} or name in self.fixed:
                 continue
             required = param.default is param.empty
-            made = others.pop(name, None) or self._derived(name, param.annotation, required)
-            if made is None:
+            parameter = remaining.pop(name, None) or self._derived(name, param.annotation, required)
+            if parameter is None:
                 continue
-            if isinstance(made, click.Option) and not made.help:
-                made.help = f"{docs[name]}."
-            yield made
-        yield from others.values()
+            if isinstance(parameter, click.Option) and not parameter.help:
+                parameter.help = f"{docs[name]}."
+            yield parameter
+        yield from remaining.values()
 
     def _derived(self, name: str, annotation: Any, required: bool) -> click.Parameter | None:
+        """Return the argument or option for a param of the method, or None if the command reads all pages."""
         if name in {"limit", "cursor"}:
             return None if self._pages == "all" else self._page_option(name)
         if name == "name" and required and self._versioned:
@@ -242,6 +246,7 @@ class Verb(click.Command):
         return click.Option(["--limit"], type=click.IntRange(1, MAX_PAGE), help=help)
 
     def _call(self, target: Target, as_json: bool, values: dict[str, Any]) -> None:
+        """Confirm, call the method, and print the answer."""
         params = self._params_of(values)
         if self._asks and not values["yes"]:
             confirm(self._asks.format_map(params))
@@ -273,6 +278,7 @@ class Verb(click.Command):
         }
 
     def _answer(self, target: Target, params: dict[str, Any], *, everything: bool) -> Any:
+        """Return the answer of the method, with the rows of all pages if `everything` is true."""
         if self._at_home is not None and not target.url:
             return self._at_home(target, params)
         from skillery.cli.connection import with_client

@@ -53,7 +53,7 @@ def main(args):
 
 
 class Mapped:
-    """The folder during one call in its workspace."""
+    """A local folder that is mapped to a workspace during one call."""
 
     def __init__(
         self, client: AsyncClient, folder: Path, root: int, workspace: str, snapshot: str, sent: Mapping[str, State]
@@ -74,21 +74,21 @@ class Mapped:
         if use.get("not_saved"):
             raise CheckFailed(f"the files of the call were not saved, and --work-dir is unchanged: {use['not_saved']}")
         _check(use["before"], self._snapshot)
-        snapshot, listed = await _listed(self._client, self.workspace)
+        snapshot, entry_list = await _listed(self._client, self.workspace)
         _check(snapshot, use["after"])
-        entries = {entry["path"]: entry for entry in listed}
+        entries = {entry["path"]: entry for entry in entry_list}
         changed = {path: _state(entry) for path, entry in entries.items() if _state(entry) != self._sent.get(path)}
-        gone = [path for path in self._sent if path not in entries]
+        deleted_paths = [path for path in self._sent if path not in entries]
         if use["left_out"]:
-            self._refuse(gone, "is missing, but the call also left files that a workspace cannot contain")
-            gone = []
+            self._refuse(deleted_paths, "is missing, but the call also left files that a workspace cannot contain")
+            deleted_paths = []
         for path, entry in entries.items():
             if reason := unsafe(path) or ("is a link" if entry["kind"] == "link" else ""):
                 changed.pop(path, None)
                 self._refuse([path], reason)
             elif entry["kind"] == "folder":
                 del changed[path]
-        if not changed and not gone:
+        if not changed and not deleted_paths:
             return
         with staging_folder(self._folder) as staging:
             for number, (path, state) in enumerate(changed.items()):
@@ -97,13 +97,15 @@ class Mapped:
                 if (await asyncio.to_thread(digest_of, staged)) != state.sha256:
                     raise CheckFailed(f"the file '{printable(path)}' of the workspace changed during its download")
             # No await from here on: an interrupt waits until all changes are made.
-            for path in gone:
+            for path in deleted_paths:
                 self._change(path, None, None)
             for number, (path, state) in enumerate(changed.items()):
                 self._change(path, state, staging / str(number))
 
     def _change(self, path: str, state: State | None, staged: Path | None) -> None:
-        """Delete the file, or replace it with the staged one. If it changed during the call, report it instead."""
+        """Delete a file of the folder, or replace it with the staged one. If it has changed during the call, report it
+        instead.
+        """
         *folders, name = path.split("/")
         try:
             with parent_of(self._root, folders, create=staged is not None) as parent:
@@ -146,7 +148,7 @@ class Mapped:
 
 
 class WorkDir:
-    """A local folder that tool calls work in, one call at a time."""
+    """A local folder in which tool calls work, one call at a time."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder.resolve()
@@ -181,8 +183,8 @@ def lines_of_report(report: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _named(paths: Sequence[str]) -> str:
-    more = f" and {len(paths) - MOST_NAMED} more" if len(paths) > MOST_NAMED else ""
-    return ", ".join(map(printable, paths[:MOST_NAMED])) + more
+    rest = f" and {len(paths) - MOST_NAMED} more" if len(paths) > MOST_NAMED else ""
+    return ", ".join(map(printable, paths[:MOST_NAMED])) + rest
 
 
 # -- the workspace ---------------------------------------------------------------------------------------------------
@@ -192,7 +194,7 @@ async def _workspace(client: AsyncClient, folder: Path) -> str:
     """Return the id of a workspace of this folder of this computer. If all of them are in use by runs, create one."""
     digest = hashlib.sha256(f"{platform.node()}\0{printable(str(folder))}".encode()).hexdigest()
     name = f"--work-dir {printable(folder.name)[:100]} {digest[:16]}"
-    busy = cursor = None
+    busy_id = cursor = None
     while True:
         page = await client.list_workspaces(limit=1000, cursor=cursor)
         for workspace in page["workspaces"]:
@@ -200,14 +202,14 @@ async def _workspace(client: AsyncClient, folder: Path) -> str:
                 return workspace["id"]
             if workspace["name"] == name:
                 # The run of an interrupted call may still save its files there. A fork has the files of before.
-                busy = workspace["id"]
+                busy_id = workspace["id"]
         cursor = page["next_cursor"]
         if not cursor:
-            return (await client.create_workspace(name=name, origin=busy))["id"]
+            return (await client.create_workspace(name=name, origin=busy_id))["id"]
 
 
 async def _listed(client: AsyncClient, workspace: str) -> tuple[str, list[WorkspaceFile]]:
-    """Return the current snapshot of the workspace, and its entries."""
+    """Return the present snapshot of a workspace, and its files."""
     page = await client.describe_workspace(workspace, limit=1000)
     snapshot, entries = page["workspace"]["snapshot"], page["entries"]
     while page["next_cursor"]:
@@ -228,30 +230,28 @@ def _state(entry: WorkspaceFile) -> State:
     return State(entry["sha256"], entry["executable"]) if entry["kind"] == "file" else NO_FILE
 
 
-async def _place(client: AsyncClient, root: int, workspace: str, wanted: Mapping[str, State]) -> str:
-    """Make the workspace equal to the folder with one run, and return its snapshot. Only files that the workspace does
-    not have are sent.
-    """
+async def _place(client: AsyncClient, root: int, workspace: str, local_states: Mapping[str, State]) -> str:
+    """Make the workspace equal to the folder with one run, and return its snapshot. Only changed files are sent."""
     snapshot, entries = await _listed(client, workspace)
     present = {entry["path"]: _state(entry) for entry in entries}
-    gone = [path for path, state in present.items() if wanted.get(path) != state]
-    missing = [path for path, state in wanted.items() if present.get(path) != state]
-    if not gone and not missing:
+    outdated_paths = [path for path, state in present.items() if local_states.get(path) != state]
+    changed_paths = [path for path, state in local_states.items() if present.get(path) != state]
+    if not outdated_paths and not changed_paths:
         return snapshot
     with tempfile.TemporaryFile() as archive:
-        await asyncio.to_thread(_pack, root, missing, archive)
+        await asyncio.to_thread(_pack, root, changed_paths, archive)
         blob = (await client.upload_blob(archive, "application/x-tar", ttl=3600))["blob_id"]
     try:
-        args = {"gone": gone, "files": blob}
+        args = {"gone": outdated_paths, "files": blob}
         run = await client.run_code("python", PLACE, args=args, input_blobs=[blob], workspace=workspace)
     finally:
         await client.delete_blob(blob)
-    use, error = run.get("workspace"), run.get("error")
-    if run["status"] != "completed" or use is None or "not_saved" in use:
-        reason = error["message"] if error else use.get("not_saved") if use else run["status"]
+    workspace_use, error = run.get("workspace"), run.get("error")
+    if run["status"] != "completed" or workspace_use is None or "not_saved" in workspace_use:
+        reason = error["message"] if error else workspace_use.get("not_saved") if workspace_use else run["status"]
         raise CheckFailed(f"the files of --work-dir cannot be copied into the workspace '{workspace}': {reason}")
-    _check(use["before"], snapshot)
-    return use["after"]
+    _check(workspace_use["before"], snapshot)
+    return workspace_use["after"]
 
 
 def _pack(root: int, paths: Sequence[str], archive: IO[bytes]) -> None:

@@ -59,10 +59,10 @@ def locked(folder: Path) -> Iterator[int]:
 @contextmanager
 def staging_folder(folder: Path) -> Iterator[Path]:
     try:
-        made = tempfile.TemporaryDirectory(prefix=".skillery-", dir=folder)
+        temporary = tempfile.TemporaryDirectory(prefix=".skillery-", dir=folder)
     except OSError as error:
         raise StartupError(f"--work-dir: cannot write to '{folder}': {error.strerror}") from None
-    with made as name:
+    with temporary as name:
         yield Path(name)
 
 
@@ -71,18 +71,18 @@ def parent_of(root: int, folders: Sequence[str], *, create: bool) -> Iterator[in
     """Context manager: yield a descriptor of a folder below `root`, without following a link. `create` makes missing
     folders.
     """
-    at = os.dup(root)
+    descriptor = os.dup(root)
     try:
         for name in folders:
             if create:
                 with suppress(FileExistsError):
-                    os.mkdir(name, dir_fd=at)
-            below = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
-            os.close(at)
-            at = below
-        yield at
+                    os.mkdir(name, dir_fd=descriptor)
+            inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=descriptor)
+            os.close(descriptor)
+            descriptor = inner
+        yield descriptor
     finally:
-        os.close(at)
+        os.close(descriptor)
 
 
 def open_file(parent: int, name: str) -> io.BufferedReader:

@@ -74,6 +74,7 @@ def _wait_for_url(home: Path, child: subprocess.Popen[bytes]) -> Server:
 
 
 def _start(home: Path, port: int, config: str | None) -> subprocess.Popen[bytes]:
+    """Start `skillery serve` in a new session, with its output in the log file of the home."""
     try:
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
         log = (home / LOG).open("ab")

@@ -187,9 +187,9 @@ async def upload_blob(walk: Walk) -> Exchange:
 async def execute_skill(walk: Walk) -> Exchange:
     answer = await walk.client.execute_skill(name=PROFILE, args={"csv_blob": walk.blob_id})
     output = _completed(answer)
-    read = output["rows"] + output["malformed_rows"]
+    row_count = output["rows"] + output["malformed_rows"]
     rows = len(_data_rows(walk.sample))
-    _expect(read == rows, f"{PROFILE} read {read} rows, but the file has {rows}")
+    _expect(row_count == rows, f"{PROFILE} read {row_count} rows, but the file has {rows}")
     columns = ", ".join(f"{column['name']} {column['type']}" for column in output["columns"])
     return Exchange(
         f"execute_skill name={PROFILE} args={{csv_blob: {walk.blob_id}}}",
@@ -198,6 +198,7 @@ async def execute_skill(walk: Walk) -> Exchange:
 
 
 async def compose_skills(walk: Walk) -> Exchange:
+    """Run code that combines two skills, and check its report."""
     answer = await walk.client.run_code(
         language="python",
         code=COMPOSITION,
@@ -209,12 +210,12 @@ async def compose_skills(walk: Walk) -> Exchange:
     _expect(output["report"] in answer["output_blobs"], "the report is not among the output blobs of the run")
     blob = await walk.client.read_blob(blob_id=output["report"], mode="full")
     report = msgspec.json.decode(blob["content"])
-    counted = {label: sum(group["orders"] for group in report[label]) for label in output["labels"]}
-    _expect(len(set(counted.values())) == 1, f"each grouping must count every row once, but the counts are {counted}")
-    best = [f"best {label}: {as_json(report[label][0], -1)}" for label in output["labels"]]
+    counts = {label: sum(group["orders"] for group in report[label]) for label in output["labels"]}
+    _expect(len(set(counts.values())) == 1, f"each grouping must count every row once, but the counts are {counts}")
+    best_groups = [f"best {label}: {as_json(report[label][0], -1)}" for label in output["labels"]]
     return Exchange(
         f"run_code mount_skills=[{PROFILE}, {QUERY}]  ({len(COMPOSITION.splitlines())} lines of Python)",
-        "\n".join([f"{_timed(answer)}: {answer['summary']}", f"{output['report']}:", *best]),
+        "\n".join([f"{_timed(answer)}: {answer['summary']}", f"{output['report']}:", *best_groups]),
     )
 
 

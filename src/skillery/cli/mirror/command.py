@@ -58,19 +58,19 @@ def add(source: str, namespace: str, review: bool, every: str | None, as_json: b
     from skillery.formats.timestamps import parse_duration
 
     source = checked_source(source)
-    made = Mirror(
+    new_mirror = Mirror(
         id=id_of(source, namespace),
         source=source,
         namespace=parse_namespace(namespace),
         review=review,
         every_seconds=parse_duration(every, "every").total_seconds() if every else 0.0,
     )
-    add_mirror(made)
+    add_mirror(new_mirror)
     if as_json:
-        print_json(_facts(made))
+        print_json(_facts(new_mirror))
         return
-    click.echo(clean(f"{made.id}: {source}"))
-    click.echo(clean(f"next: skillery mirror run {made.id}"), err=True)
+    click.echo(clean(f"{new_mirror.id}: {source}"))
+    click.echo(clean(f"next: skillery mirror run {new_mirror.id}"), err=True)
 
 
 @mirror.command("list")
@@ -155,8 +155,8 @@ def _refresh(mirror: Mirror, target: Target, as_json: bool) -> bool:
 
 
 def _copied(mirror: Mirror) -> tuple[Mirror, Path, list[str]]:
-    """Bring the copy of a mirror in step with its source. Return the changed mirror, the folder to import, and what
-    could not be copied.
+    """Update the copy of a mirror from its source. Return the changed mirror, the folder to import, and a line for each
+    skill that could not be copied.
     """
     from skillery.cli.mirror.git_source import copy_repository
     from skillery.cli.mirror.index_source import copy_index
@@ -194,14 +194,14 @@ def _imported(mirror: Mirror, folder: Path, target: Target, as_json: bool) -> tu
         "name": mirror.id,
         "review": mirror.review,
     }
-    [answer] = import_all(target, paths, lambda _: options, as_json, in_step=True)
+    [answer] = import_all(target, paths, lambda _: options, as_json, reports_removed=True)
     if "error" in answer:
         raise StartupError(str(answer["error"].get("message", "the import failed")))
     counts = answer["counts"]
     is_complete = not counts.get("refused") and not answer["stopped"]
     result = ", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items())) or "no skills"
-    gone = len(answer["removed"])
-    result = f"{result}, {gone} removed from the source" if gone else result
+    removed_count = len(answer["removed"])
+    result = f"{result}, {removed_count} removed from the source" if removed_count else result
     return result, fingerprint if is_complete else ""
 
 

@@ -27,8 +27,8 @@ _MORE = ("protocol.ssh.allow=always", "core.hooksPath=/dev/null", "advice.detach
 def copy_repository(source: str, tree: Path, known: str) -> str:
     """Replace the copy in `tree` with the present state of a repository. Return its commit.
 
-    `known` is the commit of the copy. Raise Unavailable if git cannot read the repository, or if it is too large: the
-    copy then stays as it is.
+    `known` is the commit of the present copy: if the repository has it, nothing is copied. Raise Unavailable if git
+    cannot read the repository, or if it is too large: the copy then stays as it is.
     """
     commit = _git("ls-remote", "--", source, "HEAD").partition("\t")[0].strip()
     if not commit:
@@ -65,8 +65,8 @@ def _check_sizes(clone: Path, source: str) -> None:
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=_environment()) as listing:
         assert listing.stdout is not None
         for line in listing.stdout:
-            about, _, path = line.partition(b"\t")
-            length = about.split()[-1]
+            entry_fields, _, path = line.partition(b"\t")
+            length = entry_fields.split()[-1]
             size, files = size + (int(length) if length != b"-" else 0), files + 1
             if size > MOST_BYTES or files > MOST_FILES:
                 listing.kill()
@@ -97,6 +97,9 @@ def _environment() -> dict[str, str]:
 
 
 def _git(*words: str) -> str:
+    """Run git with these words, and return its output. Raise Unavailable if git fails or takes too long, StartupError
+    without git.
+    """
     # Files, because a server can make git say gigabytes.
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as text:
         # A Ctrl-C while Popen waits for the start of git would leave git running.

@@ -54,7 +54,7 @@ class _Index(msgspec.Struct):
 
 
 class _Copy:
-    """The folders of a copy."""
+    """The folders of a copy: the skills, and a file with the digest of each skill."""
 
     def __init__(self, skills: Path) -> None:
         self.skills = skills
@@ -65,8 +65,8 @@ class _Copy:
         self._bytes = _size_of(skills)
 
     def has(self, entry: _Entry) -> bool:
-        place = self.digests / entry.name
-        return place.is_file() and place.read_text("utf-8") == entry.digest
+        digest_file = self.digests / entry.name
+        return digest_file.is_file() and digest_file.read_text("utf-8") == entry.digest
 
     def replace(self, entry: _Entry, partial: Path) -> None:
         """Replace the copy of a skill. Raise Unavailable if the whole copy would then be too large."""
@@ -125,10 +125,10 @@ class _Server(NamedTuple):
 
 
 def copy_index(source: str, tree: Path, token: str | None) -> list[str]:
-    """Bring the copy in `tree` in step with the index at `source`. Return what could not be copied.
+    """Update the copy in `tree` from the index at `source`. Return a line for each skill that could not be copied.
 
-    `token` is for the server of the index, and is sent to no other one. Raise Unavailable if the index cannot be read:
-    the copy then stays as it is.
+    `token` is only sent to the server of the index. Raise Unavailable if the index cannot be read: the copy then stays
+    as it is.
     """
     address = source if source.endswith(".json") else source.rstrip("/") + WELL_KNOWN
     names, problems = set[str](), list[str]()
@@ -165,6 +165,7 @@ def _index(server: _Server) -> _Index:
 
 
 def _problem(entry: _Entry, earlier: set[str], index: str) -> str | None:
+    """Return why an entry of an index cannot be copied, or None. `earlier` has the names of earlier entries."""
     if not _NAME.fullmatch(entry.name) or len(entry.name) > 64:
         return "the name is not a name of an Agent Skill"
     if entry.name in earlier:
@@ -213,10 +214,10 @@ def _unpack(content: bytes, folder: Path) -> None:
             for entry in archive.entries:
                 if entry.target:
                     continue
-                place = folder / entry.path
-                place.parent.mkdir(parents=True, exist_ok=True)
-                place.write_bytes(archive.read(entry))
-                place.chmod(0o755 if entry.executable else 0o644)
+                file_path = folder / entry.path
+                file_path.parent.mkdir(parents=True, exist_ok=True)
+                file_path.write_bytes(archive.read(entry))
+                file_path.chmod(0o755 if entry.executable else 0o644)
 
 
 def _size_of(folder: Path) -> int:
