@@ -14,6 +14,8 @@ from skillery.backends import Offer, Place
 from skillery.errors import StartupError
 from skillery_bubblewrap.sandbox import BubblewrapSandbox
 
+REMEDY = "raise `uids` in [backends.sandbox.bubblewrap], or lower concurrent_runs"
+
 
 class BubblewrapSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Settings of the sandbox `bubblewrap`, from `[backends.sandbox.bubblewrap]`."""
@@ -40,7 +42,7 @@ def open_sandbox(settings: BubblewrapSettings, place: Place) -> BubblewrapSandbo
         egress = Egress(settings.allow_private, settings.hosts)
     except ValueError as error:
         raise StartupError(f"[backends.sandbox.bubblewrap]: {error}") from None
-    return BubblewrapSandbox(settings.program, Uids(settings.first_uid, settings.uids), egress, place)
+    return BubblewrapSandbox(settings.program, Uids(settings.first_uid, settings.uids, REMEDY), egress, place)
 
 
 @hookimpl

@@ -16,6 +16,8 @@ from skillery.backends import Offer, Place
 from skillery.builtin.linux_sandbox.sandbox import LinuxSandbox
 from skillery.errors import StartupError
 
+REMEDY = "raise `uids` in [backends.sandbox.linux], or lower concurrent_runs"
+
 
 class LinuxSandboxSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Settings of the sandbox `linux`, from `[backends.sandbox.linux]`."""
@@ -71,7 +73,7 @@ def open_sandbox(settings: LinuxSandboxSettings, place: Place) -> LinuxSandbox:
         settings.preload_seconds,
         settings.environment_idle_seconds,
     )
-    return LinuxSandbox(Uids(settings.first_uid, settings.uids), warmth, egress, place, bounds)
+    return LinuxSandbox(Uids(settings.first_uid, settings.uids, REMEDY), warmth, egress, place, bounds)
 
 
 @hookimpl

@@ -15,14 +15,16 @@ from cellblock.values import Busy
 class Uids:
     """A pool of uids. The uid that was returned first is given out first."""
 
-    def __init__(self, first: int, count: int) -> None:
+    def __init__(self, first: int, count: int, remedy: str = "give the sandbox more uids") -> None:
+        """`remedy` is the end of the message if all uids are in use: it names the setting with their number."""
+        self._in_use = f"all {count} host uids of the sandbox (from {first} on) are in use by runs: {remedy}"
         self._free = deque(range(first, first + count))
         self._free.rotate(-os.getpid())  # two servers on one machine are unlikely to meet
 
     def take(self) -> int:
         """Return a free uid. Raise Busy if all are in use."""
         if not self._free:
-            raise Busy("every host uid that the sandbox may use is taken by a run")
+            raise Busy(self._in_use)
         return self._free.popleft()
 
     def give_back(self, uid: int) -> None:
