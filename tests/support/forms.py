@@ -52,7 +52,7 @@ ALSO = {
     r"packages/cellblock/|src/(skillery/(builtin|jobs|sandboxing|testing/sandbox)|runtime)\b": "sandbox bubblewrap ray",
     r"src/skillery/testing/(?!sandbox/)": f"plugins audit contents {PLUGINS}",
     r"src/skillery/((commands|failure_types|hookspecs|routes)\.py|backends/|plugins/)": f"plugins {PLUGINS}",
-    r"src/skillery/((__init__|__main__|errors)\.py|settings|context/)": "app api",
+    r"src/skillery/((__init__|__main__)\.py|errors/|settings|context/)": "app api",
     r"src/skillery/identity/": "oidc openbao",
     r"src/skillery/contents/": "s3 maintenance",
     r"src/skillery/publishing/": "scanner environments",

@@ -266,11 +266,11 @@ class Gate:
             proven_places = {(finding.file, finding.line) for finding in proven}
             unproven = (
                 finding
-                for finding in found
+                for finding in judged
                 if finding.rule != UNDECLARED or (finding.file, finding.line) not in proven_places
             )
-            found = (*proven, *unproven)
-        return tuple(sorted(found, key=lambda finding: not finding.refuses))
+            judged = (*proven, *unproven)
+        return tuple(sorted(judged, key=lambda finding: not finding.refuses))
 
     def _limit_warnings(self, bundle: Bundle) -> Iterator[str]:
         runtime = bundle.manifest.runtime

@@ -155,11 +155,11 @@ class Undeclared:
                 return dropped
             except (UnresolvableDependencies, Refused, PackagesNotOffered) as error:
                 detail = printable(error.message.rstrip("."), LONGEST)
-                at_fault = [package for package in left if package == error.data.get("package")]
-                rest = [package for package in left if package in optional] or left
+                at_fault = [package for package in remaining if package == error.data.get("package")]
+                rest = [package for package in remaining if package in optional] or remaining
                 drop(at_fault or rest, _reason_of(error), detail)
-        left = [package for package in packages if package not in dropped]
-        drop(left, "conflict", "because too many packages cannot be locked")
+        remaining = [package for package in packages if package not in dropped]
+        drop(remaining, "conflict", "because too many packages cannot be locked")
         return dropped
 
     async def _of_default(self) -> tuple[frozenset[str], bool]:
