@@ -20,7 +20,8 @@ from skillery.database import Database, migrate
 from skillery.errors import InvalidParams
 from skillery.formats.foreign_skill import registry_name
 from skillery.formats.search_fields import search_fields, snippet_of
-from skillery.formats.words import Term, find_words, normalized, parse_query, stem_of, words_of
+from skillery.formats.texts import normalized
+from skillery.formats.words import Term, find_words, parse_query, stem_of, words_of
 from skillery.skills.search import find_skills
 from skillery.skills.search_index import add_rows, indexed
 from skillery.versions.new_versions import rebuild_derived_rows
@@ -224,6 +225,24 @@ def test_search_matches_words_of_all_scripts(rpc: Rpc, new_name: str, new_word: 
     for word in "GRÖSSE größe grosse naive cafe\u0301 CAFÉ москв 京 東京 हिन्दी ١٢٣ fin".split():  # noqa: SIM905
         assert names(rpc, f"{new_word} {word}", namespace=new_name) == [f"{new_name}.a"], word
         assert names(rpc, word, namespace=new_name) == [f"{new_name}.a"], word
+
+
+def test_chinese_and_japanese_match_by_pairs_of_characters(rpc: Rpc, new_name: str) -> None:
+    publish(rpc, f"{new_name}.a", description="合并和拆分文档")
+    publish(rpc, f"{new_name}.b", description="文字与档案")
+    publish(rpc, f"{new_name}.c", description="データ・ベースを移行する")
+
+    for query, expected in (
+        ("拆分文档", "a"),
+        ("文档", "a"),
+        ("档案", "b"),
+        ("移行", "c"),
+        ("タベ", ""),
+        ("案", "b"),
+    ):
+        found = names(rpc, query, namespace=new_name)
+        assert found == [f"{new_name}.{name}" for name in expected], query
+    assert search(rpc, "拆分文档", namespace=new_name)[0]["snippet"] == "合并和«拆分文档»"
 
 
 HOSTILE = [

@@ -17,8 +17,8 @@ from skillery.formats.repairs import Repairs
 from skillery.formats.semver import MAX_LENGTH as MAX_VERSION
 from skillery.formats.semver import Version
 from skillery.formats.skill_md import FILE, SkillMd
+from skillery.formats.texts import normalized
 from skillery.formats.wording import quoted
-from skillery.formats.words import normalized
 
 KEYS = ("name", "description", "license", "compatibility", "metadata", "allowed-tools")
 """The keys that the format defines."""

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple, Protocol
 
-from skillery.formats.words import FILLERS, Found, find_words_begun, normalized, spelt_words, stem_of
+from skillery.formats.texts import normalized
+from skillery.formats.words import FILLERS, Found, find_words_begun, is_of_characters, spelt_words, stem_of
 
 # -- Words similar to a misspelt word: three-letter pieces find the candidates, and a distance decides between them ----
 
@@ -41,8 +42,10 @@ def is_known_spelling(word: str) -> bool:
 
 
 def may_be_misspelt(word: str) -> bool:
-    """Return whether a word may be corrected. Words with digits may not: 2024 is not a misspelt 2025."""
-    return LEAST_LETTERS <= len(word) <= MOST_LETTERS and word.isalpha()
+    """Return whether a word may be corrected. Words with digits may not: 2024 is not a misspelt 2025. Pairs of Chinese
+    characters have no similar words.
+    """
+    return LEAST_LETTERS <= len(word) <= MOST_LETTERS and word.isalpha() and not is_of_characters(word)
 
 
 def mistakes_allowed(word: str) -> int:
@@ -219,12 +222,23 @@ def _marked(text: str, matches: Sequence[Found], start: int) -> str:
     """Return the excerpt that begins near `start`, with marks around the matches."""
     low = 0 if start <= BEFORE else text.find(" ", start - BEFORE, start) + 1 or start
     high = low + LENGTH
-    parts, position = [], low
-    for match in matches:
-        if low <= match.start and match.end <= high:
-            parts += [text[position : match.start], OPEN, text[match.start : match.end], CLOSE]
-            position = match.end
-    return ("… " if low else "") + "".join(parts) + _cut(text, position, high)
+    parts, at = [], low
+    for left, right in _joined((match.start, match.end) for match in matches):
+        if low <= left and right <= high:
+            parts += [text[at:left], OPEN, text[left:right], CLOSE]
+            at = right
+    return ("… " if low else "") + "".join(parts) + _cut(text, at, high)
+
+
+def _joined(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the spans, in their order, with those that overlap joined: pairs of Chinese characters do."""
+    joined: list[tuple[int, int]] = []
+    for start, end in spans:
+        if joined and start < joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
+        else:
+            joined.append((start, end))
+    return joined
 
 
 def _cut(text: str, low: int, high: int) -> str:

@@ -1,7 +1,7 @@
 """The words of a text for searching. The databases do not split words, so SQLite and Postgres find the same results.
 
 A word is a sequence of letters and digits, in lower case and without accents. English words are stored as their stems.
-In Chinese and Japanese, each character is a word.
+In Chinese and Japanese, each pair of adjacent characters is a word, and each character too.
 """
 
 from __future__ import annotations
@@ -12,49 +12,13 @@ import threading
 import unicodedata
 from collections.abc import Collection, Iterable, Iterator
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import snowballstemmer
 
 from skillery.errors import InvalidParams
-
-# -- Unicode normal forms of foreign text, in linear time (https://www.unicode.org/reports/tr15/) ----------------------
-
-
-PIECE = 256
-SEARCH = 64
-
-
-def normalized(form: Literal["NFC", "NFKD"], text: str) -> str:
-    """Return the text in a normal form of Unicode.
-
-    `unicodedata.normalize` sorts each sequence of combining characters in quadratic time and holds the interpreter
-    lock: a sequence of 32,768 takes a second. Therefore a sequence longer than a piece is normalised in pieces, and its
-    marks may get another order. Ordinary text has no such sequences.
-    """
-    if text.isascii():
-        return text
-    return "".join(unicodedata.normalize(form, piece) for piece in _pieces(text))
-
-
-def _pieces(text: str) -> Iterator[str]:
-    start = 0
-    while start < len(text):
-        end = min(start + PIECE, len(text))
-        limit = min(end + SEARCH, len(text))
-        # If the next character never combines with the previous one, a cut between the two does not change the result.
-        end = next((position for position in range(end, limit) if _stands_alone(text[position])), end)
-        yield text[start:end]
-        start = end
-
-
-def _stands_alone(character: str) -> bool:
-    """Return whether a text can be cut before the character: normalisation joins it with no earlier character."""
-    is_mark = unicodedata.category(character)[0] == "M"
-    is_vowel_or_final_of_hangul = "\u1160" <= character <= "\u11ff"
-    return not (is_mark or is_vowel_or_final_of_hangul)
-
+from skillery.formats.texts import normalized
 
 # Stems of English words: `deploying`, `deploys` and `deployed` have the stem `deploy` (Snowball's Porter 2
 # stemmer).
@@ -102,12 +66,14 @@ MAX_WORD = 64
 MAX_QUERY = 2000
 MAX_QUERY_WORDS = 16
 
-_ALONE = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+# Characters of Chinese and Japanese. These do not put spaces between words.
+_ALONE = "\u3040-\u309f\u30a1-\u30fa\u30fc-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 # Marks that belong to the letter before them: accents, and the vowel signs of Indic and related scripts.
 _MARKS = "\u0300-\u036f\u0900-\u0dff\u0e00-\u0fff"
-_WORD = re.compile(rf"[{_ALONE}]|(?:(?![{_ALONE}])[^\W_][{_MARKS}]*)+")
+_WORD = re.compile(rf"[{_ALONE}]+|(?:(?![{_ALONE}])[^\W_][{_MARKS}]*)+")
 _ASCII_WORD = re.compile("[A-Za-z0-9]+")
 """Matches a word of an ASCII text. Gives the same result as `_WORD`, but is faster."""
+_RUN = re.compile(rf"[{_ALONE}]")
 _ACCENT = re.compile("[\u0300-\u036f]")
 # These words are removed from queries ("how do I profile a csv"), unless a query has no other words.
 FILLERS = frozenset(
@@ -148,9 +114,26 @@ class Term(msgspec.Struct, frozen=True):
 def find_words(text: str, low: int = 0, high: int = sys.maxsize) -> Iterator[Found]:
     """Yield every word of `text[low:high]` with its position. The text is in Unicode form NFC."""
     for match in _WORD.finditer(text, low, high):
-        word = _plain(match[0])
-        if word:
-            yield Found(match.start(), match.end(), stem_of(word))
+        for start, end in _cuts(match):
+            if word := _plain(text[start:end]):
+                yield Found(start, end, stem_of(word))
+
+
+def _cuts(match: re.Match[str]) -> Iterator[tuple[int, int]]:
+    """Yield the start and end of the words in a match of `_WORD`: a run of Chinese has several, which overlap."""
+    start, end = match.span()
+    if end - start == 1 or not _RUN.match(match[0]):
+        yield start, end
+        return
+    for at in range(start, end):
+        if at + 2 <= end:
+            yield at, at + 2
+        yield at, at + 1
+
+
+def is_of_characters(word: str) -> bool:
+    """Return whether a word is of Chinese or Japanese characters."""
+    return _RUN.match(word) is not None
 
 
 def find_words_begun(text: str, beginnings: Iterable[str]) -> Iterator[Found]:
@@ -173,11 +156,24 @@ def find_words_begun(text: str, beginnings: Iterable[str]) -> Iterator[Found]:
 
 
 def spelt_words(text: str) -> list[str]:
-    """Return the words of a text in their order, in lower case, without accents and duplicates."""
+    """Return the words of a text in their order, in lower case, without accents and duplicates. Single characters of
+    Chinese and Japanese are last.
+    """
     text = normalized("NFC", text)
     # Each spelling is processed once; an ASCII text is ten times as fast.
-    spelt = dict.fromkeys((_ASCII_WORD if text.isascii() else _WORD).findall(text))
-    return list(dict.fromkeys(word for spelling in spelt if (word := _plain(spelling))))
+    if text.isascii():
+        return list(dict.fromkeys(map(_plain, dict.fromkeys(_ASCII_WORD.findall(text)))))
+    matches = dict.fromkeys(_WORD.findall(text))
+    spelt = dict.fromkeys(part for each in matches for part in _pairs(each))
+    spelt |= dict.fromkeys(character for each in matches if _RUN.match(each) for character in each)
+    return list(dict.fromkeys(word for each in spelt if (word := _plain(each))))
+
+
+def _pairs(word: str) -> list[str]:
+    """Return the pairs of adjacent characters of a run of Chinese or Japanese. Any other word is returned whole."""
+    if len(word) < 2 or not _RUN.match(word):
+        return [word]
+    return [word[at : at + 2] for at in range(len(word) - 1)]
 
 
 def words_of(text: str) -> list[str]:
@@ -202,7 +198,8 @@ def parse_query(text: str) -> Query:
     if "\0" in text:
         raise InvalidParams("'query' contains a NUL character", hint="Write some words.", param="query")
     is_cut = len(text) > MAX_QUERY
-    raw = [word for match in _WORD.finditer(normalized("NFC", text[:MAX_QUERY])) if (word := _plain(match[0]))]
+    parts = (part for each in _WORD.findall(normalized("NFC", text[:MAX_QUERY])) for part in _pairs(each))
+    raw = [word for part in parts if (word := _plain(part))]
     last_word = raw[-1] if raw else ""
     words = [word for word in dict.fromkeys(raw) if word not in FILLERS] or list(dict.fromkeys(raw))
     is_cut = is_cut or len(words) > MAX_QUERY_WORDS

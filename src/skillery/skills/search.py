@@ -140,7 +140,7 @@ def find_skills(
     filters = Filters(visible.visibility_shape, bool(kind), bool(namespace), len(asked_tags), tuple(facts.values))
     values = visible.parameters | _filtering(kind, asked_tags, namespace) | fact_parameters(facts)
     ranking = ranking_of(filters, page_start.meanings)
-    ranked = [Ranked(*row) for row in ranking.statement.rows(connection, **values, **ranking.parameters)]
+    ranked = [*map(Ranked._make, ranking.statement.rows(connection, **values, **ranking.parameters))]
     groups = in_groups(connection, ranked)
     counted = None
     if counts or sort != "best":

@@ -7,8 +7,8 @@ copies. Only skills that the caller sees and that match the query are compared.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -70,18 +70,26 @@ def in_groups(connection: Connection, rows: Sequence[Ranked]) -> list[Group]:
     """Return the groups of look-alikes, in the order of their best members. A deprecated skill is directly below its
     successor.
     """
-    leaves: dict[str, list[Ranked]] = defaultdict(list)
-    for row in rows:
-        leaves[_leaf(row.name)].append(row)
-    shared = [row.skill_id for alike in leaves.values() if len(alike) > 1 for row in alike]
+    leaves = [_leaf(row.name) for row in rows]
+    often = Counter(leaves)
+    if len(often) == len({row.copy_key for row in rows}) == len(rows):
+        groups = [Group((row,), row.points) for row in rows]
+    else:
+        groups = _grouped(connection, rows, leaves, often)
+    return _below_successors(groups) if any(row.successor for row in rows) else groups
+
+
+def _grouped(
+    connection: Connection, rows: Sequence[Ranked], leaves: Sequence[str], often: Mapping[str, int]
+) -> list[Group]:
+    shared = [row.skill_id for row, leaf in zip(rows, leaves, strict=True) if often[leaf] > 1]
     described = _descriptions(connection, shared) if shared else {}
     by_copy: dict[int, list[Ranked]] = {}
     by_leaf: dict[str, list[list[Ranked]]] = defaultdict(list)
     groups: list[list[Ranked]] = []
-    for row in rows:
-        leaf = _leaf(row.name)
+    for row, leaf in zip(rows, leaves, strict=True):
         group = by_copy.get(row.copy_key)
-        if group is None and len(leaves[leaf]) > 1:
+        if group is None and often[leaf] > 1:
             words = described.get(row.skill_id, frozenset())
             alike = (each for each in by_leaf[leaf] if overlap(words, described.get(each[0].skill_id, frozenset())))
             group = next(alike, None)
@@ -91,7 +99,7 @@ def in_groups(connection: Connection, rows: Sequence[Ranked]) -> list[Group]:
             by_leaf[leaf].append(group)
         by_copy.setdefault(row.copy_key, group)
         group.append(row)
-    return _below_successors([Group(tuple(group), group[0].points) for group in groups])
+    return [Group(tuple(group), group[0].points) for group in groups]
 
 
 def overlap(left: frozenset[str], right: frozenset[str]) -> bool:
@@ -194,8 +202,6 @@ def _facts(connection: Connection, skill_ids: Sequence[int]) -> dict[int, tuple[
 
 def _below_successors(groups: list[Group]) -> list[Group]:
     """Return the groups with each deprecated skill directly below its successor, at the better place of the two."""
-    if not any(group.successor for group in groups):
-        return groups
     by_name = {member.name: group for group in groups for member in group.members}
     followers: dict[str, list[Group]] = defaultdict(list)
     first: dict[str, Group] = {}
