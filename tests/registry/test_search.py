@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import os
 import re
+import tomllib
 import unicodedata
+from importlib.resources import files
 from typing import Any, NamedTuple
 
 import msgspec
@@ -245,6 +247,26 @@ def test_chinese_and_japanese_match_by_pairs_of_characters(rpc: Rpc, new_name: s
     assert search(rpc, "拆分文档", namespace=new_name)[0]["snippet"] == "合并和«拆分文档»"
 
 
+def test_synonyms_count_half(rpc: Rpc, new_name: str, new_word: str) -> None:
+    publish(rpc, f"{new_name}.a", description=f"Edits spreadsheets, {new_word}")
+    publish(rpc, f"{new_name}.b", description=f"Edits xlsx, {new_word}")
+    publish(rpc, f"{new_name}.c", description=f"Data protection, {new_word}")
+    publish(rpc, f"{new_name}.d", description=f"Data without protection, {new_word}", tags=["演示文稿"])
+
+    for query, expected in (("xlsx", "ba"), ("Excel", "ab"), ("DSGVO", "c"), ("data protection", "cd"), ("slide", "d")):
+        found = names(rpc, query, namespace=new_name)
+        assert found == [f"{new_name}.{name}" for name in expected], query
+    first, second = search(rpc, "xlsx", namespace=new_name)
+    assert first["score"] == pytest.approx(2 * second["score"], abs=0.002)
+
+
+def test_synonyms_have_150_groups_with_distinct_keys() -> None:
+    groups = tomllib.loads(files("skillery.formats").joinpath("synonyms.toml").read_text("utf-8"))["groups"]
+
+    assert len({group[0] for group in groups}) == len(groups) == 150
+    assert all(len(set(group)) == len(group) > 1 for group in groups)
+
+
 HOSTILE = [
     '"', "'", "*", "NEAR(", ":", "-", "^", "()", "\\", "%", "_", "🎉", "…", " ", "", "\t\n", "|", "&", "!", "<->", "/*",
     "«»", "\u202e", "\u0301", "'; DROP TABLE skills; --",
@@ -480,14 +502,14 @@ class Meant(NamedTuple):
     def gain(self, model: Model) -> int:
         gains = [counts * model.impacts[word] for word, counts in self.words.items() if word in model.impacts]
         begun = self.prefix and any(word.startswith(self.prefix) for word in model.texts)
-        return self.weight * max([*gains, 5 if self.stem in model.texts or begun else 0])
+        return self.weight * max([*gains, 10 if self.stem in model.texts or begun else 0])
 
 
 def meant(term: Term, near: list[str], models: list[Model]) -> Meant | None:
     def holders(word: str) -> int:
         return sum(word in model.impacts for model in models)
 
-    words = {word: 5 for word in (term.word, *near) if holders(word)}
+    words = {word: 10 for word in (term.word, *near) if holders(word)}
     prefix = ""
     if not words and term.is_last:
         spelt = {
@@ -496,7 +518,7 @@ def meant(term: Term, near: list[str], models: list[Model]) -> Meant | None:
             for spelling, stem in search_fields(model.name, model.description, model.tags).spellings.items()
             if len(term.spelt) >= 2 and spelling.startswith(term.spelt)
         }
-        words = {spelt[spelling]: 4 for spelling in sorted(spelt, key=lambda one: (len(one), one))[:10]}
+        words = {spelt[spelling]: 8 for spelling in sorted(spelt, key=lambda one: (len(one), one))[:10]}
         prefix = "" if words or len(term.spelt) < 3 else term.spelt
     rows = sum(map(holders, words))
     found = Meant(words, term.word, prefix, 1)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+import tomllib
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from importlib.resources import files
 from itertools import islice
 from typing import NamedTuple, Protocol
 
 from skillery.formats.texts import normalized
-from skillery.formats.words import FILLERS, Found, find_words_begun, is_of_characters, spelt_words, stem_of
+from skillery.formats.words import FILLERS, Found, find_words_begun, is_of_characters, parse_words, spelt_words, stem_of
 
 # -- Words similar to a misspelt word: three-letter pieces find the candidates, and a distance decides between them ----
 
@@ -109,7 +112,9 @@ class Fields(NamedTuple):
     """The searched words of a skill: points of stems, known spellings, and stems without points."""
 
     impacts: dict[str, int]
-    """Points from 1 to MOST_IMPACT for each stem in name, description and tags."""
+    """Points from 1 to MOST_IMPACT for each stem in name, description and tags, and for each group of synonyms that
+    they mention.
+    """
     spellings: dict[str, str]
     """The stem of each word of name, description and tags, by spelling. Very short and very long words are omitted."""
     further: list[str]
@@ -131,6 +136,7 @@ def search_fields(name: str, description: str, tags: Sequence[str]) -> Fields:
     impacts |= Counter(dict.fromkeys(_stems(in_name), points))
     impacts += Counter({stem: _described(place) for place, stem in reversed([*enumerate(_stems(described_words))])})
     impacts += Counter(dict.fromkeys(_stems(in_tags), IN_TAGS))
+    impacts += Counter(_mentioned(last_segment.replace("_", "-"), description, tags, points))
     spelt = (*spelt_words(namespace), *in_name, *described_words, *in_tags)
     # Stems are stored as spellings too: a misspelt `brainstorm` is not similar enough to `brainstorming`.
     spellings = {
@@ -139,9 +145,60 @@ def search_fields(name: str, description: str, tags: Sequence[str]) -> Fields:
     return Fields(dict(impacts), spellings, [stem for stem in _stems(further) if stem not in impacts])
 
 
-def _described(position: int) -> int:
-    """Return the points of a word of the description. `position` counts words from its start."""
-    return EARLY if position < EARLY_WORDS else IN_DESCRIPTION
+def _mentioned(name: str, description: str, tags: Sequence[str], points: int) -> Mapping[str, int]:
+    """Return the points of the groups of synonyms in name, description and tags."""
+    impacts: Counter[str] = Counter(dict.fromkeys(_groups_in(name), points))
+    described = _groups_in(description)
+    impacts += Counter({key: _described(place) for key, place in described.items() if place < MOST_DESCRIPTION_WORDS})
+    impacts += Counter(dict.fromkeys((key for tag in tags[:MOST_TAG_WORDS] for key in _groups_in(tag)), IN_TAGS))
+    return impacts
+
+
+def _groups_in(text: str) -> dict[str, int]:
+    """Return the groups of synonyms in a text, with the place of the first word of each."""
+    groups: dict[str, int] = {}
+    for place, keys in enumerate(synonyms_in(_ordered(text))):
+        for key in keys:
+            groups.setdefault(key, place)
+    return groups
+
+
+def _ordered(text: str) -> list[str]:
+    """Return the stems of a text in their order, with duplicates and without fillers."""
+    return [stem_of(word) for word in parse_words(text) if word not in FILLERS]
+
+
+# Synonyms: each group of words with one meaning has a key, which is a word of the index. A query looks for the keys of
+# its words at half weight, so the number of synonyms does not matter for its speed.
+
+
+def synonyms_in(stems: Sequence[str]) -> list[list[str]]:
+    """Return the keys of the groups that each word belongs to, alone or as part of a phrase."""
+    phrases = _phrases()
+    keys: list[list[str]] = [[] for _ in stems]
+    for start, stem in enumerate(stems):
+        for phrase, key in phrases.get(stem, ()):
+            if tuple(stems[start : start + len(phrase)]) == phrase:
+                for place in range(start, start + len(phrase)):
+                    if key not in keys[place]:
+                        keys[place].append(key)
+    return keys
+
+
+@cache
+def _phrases() -> dict[str, list[tuple[tuple[str, ...], str]]]:
+    """Return the phrases of synonyms.toml with the keys of their groups, by their first stem."""
+    phrases: dict[str, list[tuple[tuple[str, ...], str]]] = defaultdict(list)
+    for group in tomllib.loads(files("skillery.formats").joinpath("synonyms.toml").read_text("utf-8"))["groups"]:
+        for entry in group:
+            stems = tuple(_ordered(entry))
+            # No word of a text begins with a tab.
+            phrases[stems[0]].append((stems, f"\t{group[0]}"))
+    return phrases
+
+
+def _described(place: int) -> int:
+    return EARLY if place < EARLY_WORDS else IN_DESCRIPTION
 
 
 def _stems(words: Iterable[str]) -> list[str]:

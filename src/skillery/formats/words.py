@@ -198,8 +198,7 @@ def parse_query(text: str) -> Query:
     if "\0" in text:
         raise InvalidParams("'query' contains a NUL character", hint="Write some words.", param="query")
     is_cut = len(text) > MAX_QUERY
-    parts = (part for each in _WORD.findall(normalized("NFC", text[:MAX_QUERY])) for part in _pairs(each))
-    raw = [word for part in parts if (word := _plain(part))]
+    raw = parse_words(text[:MAX_QUERY])
     last_word = raw[-1] if raw else ""
     words = [word for word in dict.fromkeys(raw) if word not in FILLERS] or list(dict.fromkeys(raw))
     is_cut = is_cut or len(words) > MAX_QUERY_WORDS
@@ -207,6 +206,14 @@ def parse_query(text: str) -> Query:
     terms = {stem_of(word): Term(stem_of(word), word, word == last_word) for word in words}
     warning = f"The query was cut after its first {len(words)} significant words. Fewer words find more."
     return Query(tuple(terms.values()), [warning] if is_cut else [])
+
+
+def parse_words(text: str) -> list[str]:
+    """Return the words of a text in their order, with duplicates, in lower case and without accents. Of Chinese, return
+    pairs of characters.
+    """
+    parts = (part for each in _WORD.findall(normalized("NFC", text)) for part in _pairs(each))
+    return [word for part in parts if (word := _plain(part))]
 
 
 def beginning_of(stem: str) -> str:

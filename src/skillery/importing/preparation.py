@@ -20,8 +20,8 @@ from skillery.formats.repairs import Repair, Repairs
 from skillery.formats.semver import Version
 from skillery.formats.skill_md import SkillMd
 from skillery.formats.skill_toml import renamed_toml
+from skillery.formats.texts import normalized
 from skillery.formats.wording import quoted
-from skillery.formats.words import normalized
 from skillery.importing.aliases import FILES_PART
 from skillery.importing.entries import Archive
 from skillery.importing.finder import SKILL_MD, SKILL_TOML, LocatedSkill

@@ -1,6 +1,6 @@
 """The stored words that stand for each word of a query.
 
-A word of a query stands for its stem, for words that it may begin (if it is the last and unfinished), or for
+A word of a query stands for its stem, its synonyms, words that it may begin (if it is the last and unfinished), and
 corrections (if it is misspelt). Only words of visible skills count: a word that only hidden skills contain is unknown.
 """
 
@@ -25,6 +25,7 @@ from skillery.formats.search_fields import (
     may_be_misspelt,
     mistakes_allowed,
     pieces_of,
+    synonyms_in,
 )
 from skillery.formats.words import Term, beginning_of, stem_of
 from skillery.skills.search_index import VisibilityShape, VisibleSkills, is_seen
@@ -33,8 +34,9 @@ MOST_COUNTED = 4096
 """The highest count of a word's postings. Higher counts would not change the weight of the word."""
 MOST_TEXTS = 300
 """The maximum number of texts with a word that are searched. A more frequent word says too little about each text."""
-EXACT, UNFINISHED, CORRECTED = 5, 4, 3
-"""Factors of a posting's points: exact word, completion of an unfinished word, correction of a misspelt word."""
+EXACT, UNFINISHED, CORRECTED, SYNONYM = 10, 8, 6, 5
+"""Factors of a posting's points: exact word, completion of an unfinished word, correction of a misspelt word, synonym.
+"""
 _MOST_WEIGHT = MOST_COUNTED.bit_length()
 _RARE = 2
 _TIMES_AS_OFTEN = 20
@@ -73,9 +75,13 @@ class Meaning(msgspec.Struct, frozen=True, array_like=True):
 def meanings_of(connection: Connection, visible: VisibleSkills, terms: Sequence[Term]) -> list[Meaning]:
     """Return the stored words for each word of the query. Words that no visible skill has are omitted."""
     joined = _joined(terms)
+    synonyms = synonyms_in([term.word for term in terms])
     stems = [*(term.word for term in terms), *(word for words in joined.values() for word in words)]
-    counts = count_postings(connection, visible, stems)
-    looked_up = [_look_up(connection, visible, term, counts, joined[term.spelt]) for term in terms]
+    counts = count_postings(connection, visible, [*stems, *(key for keys in synonyms for key in keys)])
+    looked_up = [
+        _look_up(connection, visible, term, counts, joined[term.spelt], keys)
+        for term, keys in zip(terms, synonyms, strict=True)
+    ]
     in_texts = _count_texts(connection, visible, looked_up)
     meanings = [_meaning(connection, visible, word, in_texts.get(word.term.word, 0)) for word in looked_up]
     return [meaning for meaning in meanings if meaning.words or meaning.texts != "none"]
@@ -89,6 +95,8 @@ class _LookedUp(msgspec.Struct, frozen=True):
     """The number of postings, by stem."""
     counts: int
     prefix: str
+    synonyms: dict[str, int]
+    """The number of postings of each group of synonyms."""
 
     @property
     def rows(self) -> int:
@@ -96,25 +104,35 @@ class _LookedUp(msgspec.Struct, frozen=True):
 
 
 def _look_up(
-    connection: Connection, visible: VisibleSkills, term: Term, counts: Mapping[str, int], joined: Sequence[str]
+    connection: Connection,
+    visible: VisibleSkills,
+    term: Term,
+    counts: Mapping[str, int],
+    joined: Sequence[str],
+    groups: Sequence[str],
 ) -> _LookedUp:
     stems = {word: counts[word] for word in (term.word, *joined) if counts[word]}
-    if stems or not term.is_last:
-        return _LookedUp(term, stems, EXACT, "")
+    synonyms = {key: counts[key] for key in groups if counts[key]}
+    if stems or synonyms or not term.is_last:
+        return _LookedUp(term, stems, EXACT, "", synonyms)
     begun = _begun(connection, visible, term.spelt)
     is_open = not begun and len(term.spelt) >= _LEAST_OF_TEXT_PREFIX
-    return _LookedUp(term, begun, UNFINISHED, term.spelt if is_open else "")
+    return _LookedUp(term, begun, UNFINISHED, term.spelt if is_open else "", {})
 
 
 def _meaning(connection: Connection, visible: VisibleSkills, word: _LookedUp, in_texts: int) -> Meaning:
     words, rows = dict.fromkeys(word.postings, word.counts), word.rows
     is_begun = bool(word.postings) and word.counts == UNFINISHED
-    if rows + in_texts <= _RARE and not is_begun and may_be_misspelt(word.term.spelt):
+    if rows + in_texts <= _RARE and not is_begun and not word.synonyms and may_be_misspelt(word.term.spelt):
         near = _corrections(connection, visible, word.term, rows + in_texts)
         words |= dict.fromkeys(near, CORRECTED)
         rows += sum(near.values())
     texts: Texts = "few" if 0 < in_texts <= MOST_TEXTS else "first" if in_texts and not rows else "none"
-    weight = max(1, _MOST_WEIGHT - min(rows + in_texts, MOST_COUNTED).bit_length())
+    # Synonyms do not make a word more frequent, and therefore less important.
+    often = rows + in_texts or sum(word.synonyms.values())
+    weight = max(1, _MOST_WEIGHT - min(often, MOST_COUNTED).bit_length())
+    words |= dict.fromkeys(word.synonyms, SYNONYM)
+    rows += sum(word.synonyms.values())
     return Meaning(words, word.prefix, word.term.word, rows, texts, weight)
 
 

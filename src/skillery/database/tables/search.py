@@ -25,7 +25,7 @@ search_postings = Table(
     "search_postings",
     metadata,
     Column("skill_id", Key, ForeignKey("skills.id"), primary_key=True, autoincrement=False),
-    # A stem of the name, description or tags, or a whole tag: skillery.skills.search_index.
+    # A stem of the name, description or tags, a group of synonyms, or a whole tag: skillery.skills.search_index.
     Column("word", Name, primary_key=True),
     # Rank of the word for the skill: 0 is the best.
     Column("loss", SmallInteger, nullable=False),
