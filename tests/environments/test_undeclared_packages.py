@@ -19,7 +19,17 @@ from skillery.environments.definitions import PackageSources
 from skillery.environments.dependency_locks import choose
 from skillery.formats.import_names import is_known_package, providers_of
 from skillery.formats.imports import MOST, NEVER_FOREIGN, find_imports, own_modules
-from skillery.formats.requirements import LeftOut, inferred_in, left_out_in, mark_inferred, mark_left_out, read_lock
+from skillery.formats.requirements import (
+    LeftOut,
+    Tiers,
+    inferred_in,
+    left_out_in,
+    mark_inferred,
+    mark_left_out,
+    mark_tiers,
+    read_lock,
+    without,
+)
 from tests.cli.test_cli import skillery
 from tests.conftest import Rpc, Server, manifest, skill_files
 from tests.importing.test_importing import by_path, sent
@@ -381,6 +391,74 @@ def test_the_hint_names_the_reason_of_a_left_out_package(packages_rpc: Rpc, new_
     assert output["exit_code"] == 1
     assert "elsewhere is left out of the packages of this skill: " in output["hint"]
     assert "has no wheel" in output["hint"]
+
+
+@pytest.mark.parametrize("needing_bad", [False, True], ids=["itself", "below"])
+def test_an_inferred_package_that_cannot_be_installed_is_left_out(
+    packages_rpc: Rpc, new_name: str, house: Path, needing_bad: bool
+) -> None:
+    bad, top = f"bad{new_name}", f"top{new_name}"
+    make_wheel(house, bad, "1.0", {f"{bad}.py": "X = 1"}, record={f"{bad}.py": "sha256=" + "A" * 43})
+    make_wheel(house, top, "1.0", requires=[bad, "figures"])
+    module = top if needing_bad else bad
+    files = {
+        "works.py": f"import yaml\ntry:\n    import {module}\nexcept ImportError:\n    print(yaml.dump('ok'))\n",
+        "fails.py": f"import {module}\n",
+    }
+    imported(packages_rpc, new_name, files, packages="infer")
+
+    works, fails = (script(packages_rpc, new_name, path)["output"] for path in files)
+    lock = packages_rpc("describe_skill", name=new_name)["skill"]["lock"]
+
+    assert (works["exit_code"], works["stdout"]) == (0, "ok!\n")
+    assert f"{module} is left out of the packages of this skill: {bad} 1.0" in fails["hint"]
+    [state] = lock["environments"]
+    assert state["state"] == "ready"
+    assert state["message"].startswith(f"left out: {module} ({bad} 1.0")
+
+
+def test_a_declared_package_that_cannot_be_installed_fails_the_run(
+    packages_rpc: Rpc, new_name: str, house: Path
+) -> None:
+    bad = f"bad{new_name}"
+    make_wheel(house, bad, "1.0", {f"{bad}.py": "X = 1"}, record={f"{bad}.py": "sha256=" + "A" * 43})
+    files = {"x.py": "import yaml\n", "requirements.txt": f"{bad}\n"}
+    imported(packages_rpc, new_name, files, packages="infer")
+
+    assert script(packages_rpc, new_name, "x.py")["error"]["type"] == "EnvironmentFailed"
+
+
+@pytest.mark.parametrize(
+    ("package", "left_out", "kept"),
+    [
+        ("one", ["one"], ["base", "main", "part", "two", "twopart"]),
+        ("twopart", ["two"], ["base", "main", "one", "part"]),
+        ("part", ["one", "two"], ["base", "main"]),
+        ("", ["two"], ["base", "main", "one", "part"]),
+        ("base", None, []),
+        ("main", None, []),
+    ],
+)
+def test_a_lock_without_a_package_keeps_what_other_requirements_need(
+    package: str, left_out: list[str] | None, kept: list[str]
+) -> None:
+    via = {"base": ["main", "one"], "part": ["one", "two"], "twopart": ["two"], "main": [], "one": [], "two": []}
+    lock = "".join(
+        f"{name}==1.0 \\\n    --hash=sha256:{'0' * 64}\n" + _via(parents) for name, parents in via.items()
+    ).encode()
+    marked = mark_inferred(mark_tiers(lock, Tiers(("main",), ("two",))), ["one", "two"])
+
+    rest = without(marked, read_lock(marked), package)
+
+    assert (rest and list(rest.left_out)) == left_out
+    assert [pin.name for pin in rest.pins] == kept if rest else not kept
+    assert without(lock, read_lock(lock), package) is None
+
+
+def _via(parents: list[str]) -> str:
+    if len(parents) == 1:
+        return f"    # via {parents[0]}\n"
+    return "    # via\n" + "".join(f"    #   {parent}\n" for parent in parents) if parents else ""
 
 
 def test_left_out_packages_are_read_from_a_lock() -> None:

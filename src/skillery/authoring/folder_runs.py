@@ -293,8 +293,8 @@ class _Locks:
             [Named(name, **msgspec.structs.asdict(environment)) for name, environment in environments]
         )
 
-    async def make(self, requirements: Sequence[str], caller: str = "") -> bytes:
-        return await (await self._runs.packages()).locks.make(requirements)
+    async def make(self, requirements: Sequence[str], caller: str = "", *, annotated: bool = False) -> bytes:
+        return await (await self._runs.packages()).locks.make(requirements, annotated=annotated)
 
     async def verify(self, requirements: Sequence[str], lock: bytes, caller: str = "") -> None:
         await (await self._runs.packages()).locks.verify(requirements, lock)

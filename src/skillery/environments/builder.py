@@ -7,13 +7,14 @@ folder.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import secrets
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -34,9 +35,10 @@ from skillery.environments.trees import (
 from skillery.environments.uv_errors import cleaned, job_failure
 from skillery.environments.wheels import MOST_FILES, read_wheel
 from skillery.errors import SkilleryError
-from skillery.formats.requirements import InvalidLock, Pin, read_lock
+from skillery.formats.requirements import InvalidLock, LeftOut, Pin, Tiers, read_lock, tiers_in, without
 from skillery.formats.wording import printable
 
+log = logging.getLogger(__name__)
 MIB = 1024 * 1024
 PACKAGES, METADATA_FILE = "packages", "environment.json"
 
@@ -46,6 +48,8 @@ class Built(msgspec.Struct, frozen=True):
 
     trees: tuple[str, ...]
     size_bytes: int
+    left_out: tuple[LeftOut, ...] = ()
+    """The inferred packages that could not be installed."""
     own_bytes: int = 0
     """Disk use of the environment that the trees do not include: folders, and copies if the disk does not support
     links.
@@ -96,6 +100,7 @@ class Builder:
         force: bool = False,
     ) -> Built:
         """Build the environment of a lock in the folder `target`. Raise BuildFailed if a package cannot be installed.
+        If declared packages do not need this package, leave it out instead.
 
         After an error or a cancellation, `target` does not exist. `make_room` is called in a thread, with the bytes
         that the build needs and the trees that must stay. With `force`, existing trees are not used.
@@ -104,7 +109,7 @@ class Builder:
         self.busy[build.quarantine] = build.tree_keys
         try:
             async with asyncio.timeout(self._seconds):
-                return await self._build(build, read_lock(lock), target, force=force)
+                return await self._build_rest(build, lock, target, force=force)
         except TimeoutError:
             raise BuildFailed(
                 f"the installation took longer than {self._seconds:g} s (the setting packages.build_seconds), "
@@ -120,7 +125,32 @@ class Builder:
             del self.busy[build.quarantine]
             await asyncio.shield(asyncio.to_thread(shutil.rmtree, build.quarantine, ignore_errors=True))
 
-    async def _build(self, build: _Build, pins: Sequence[Pin], target: Path, *, force: bool) -> Built:
+    async def _build_rest(self, build: _Build, lock: bytes, target: Path, *, force: bool) -> Built:
+        """Build the environment without the inferred packages that cannot be installed."""
+        pins, left_out = read_lock(lock), list[LeftOut]()
+        tiers = tiers_in(lock) or Tiers()
+        while True:
+            attempt = build._replace(quarantine=build.quarantine / str(len(left_out)))
+            try:
+                return await self._build(attempt, pins, target, tuple(left_out), force=force)
+            except BuildFailed as error:
+                rest = without(lock, pins, error.package) if error.package else None
+                if rest is None and error.reason == "too_large":
+                    rest = without(lock, pins, "")
+                if rest is None:
+                    raise
+                log.warning("%s left out: %s", ", ".join(rest.left_out), error.message)
+                detail = printable(error.message, 200)
+                for name in rest.left_out:
+                    tier: Literal["optional", "inferred"] = "optional" if name in tiers.optional else "inferred"
+                    left_out.append(LeftOut(name, tier, error.reason, detail))
+                pins = rest.pins
+                for name in build.tree_keys.keys() - {pin.name for pin in pins}:
+                    del build.tree_keys[name]
+
+    async def _build(
+        self, build: _Build, pins: Sequence[Pin], target: Path, left_out: tuple[LeftOut, ...], *, force: bool
+    ) -> Built:
         build.quarantine.mkdir(parents=True)
         build.progress.total = len(pins)
         if not force:
@@ -130,10 +160,10 @@ class Builder:
         if missing:
             await self._fetch_missing(build, missing)
         build.progress.step = "linking the packages"
-        return await asyncio.to_thread(self._put_together, build, target)
+        return await asyncio.to_thread(self._put_together, build, pins, target, left_out)
 
-    def _put_together(self, build: _Build, target: Path) -> Built:
-        keys = tuple(build.tree_keys[name] for name in sorted(build.tree_keys))
+    def _put_together(self, build: _Build, pins: Sequence[Pin], target: Path, left_out: tuple[LeftOut, ...]) -> Built:
+        keys = tuple(build.tree_keys[pin.name] for pin in pins)
         about = {key: self.trees.about(key) for key in keys}
         size = sum(tree.size_bytes for tree in about.values())
         if size > self._max_mb * MIB:
@@ -142,7 +172,7 @@ class Builder:
         made = build.quarantine / "environment"
         own = link([self.trees.files(key) for key in keys], made / PACKAGES)
         build.make_room(own, frozenset(keys))
-        built = Built(keys, size, own)
+        built = Built(keys, size, left_out, own)
         (made / METADATA_FILE).write_bytes(msgspec.json.encode(built))
         rename_into_place(made, target, self._incoming)
         return built
@@ -165,10 +195,18 @@ class Builder:
             raise BuildFailed(f"{missing_pin.name} {missing_pin.version} was not delivered by the sandbox")
 
     async def _add_package(self, build: _Build, fetched: Fetched) -> None:
+        try:
+            await self._add(build, fetched)
+        except BuildFailed as error:
+            error.package = "" if error.passing else fetched.pin.name
+            raise
+
+    async def _add(self, build: _Build, fetched: Fetched) -> None:
         package = f"{fetched.pin.name} {fetched.pin.version}"
         if not fetched.is_wheel:
             if not self._sources.is_built(fetched.pin.name):
-                raise BuildFailed(f"{package} has no wheel, and this server does not build it from source")
+                message = f"{package} has no wheel, and this server does not build it from source"
+                raise BuildFailed(message, reason="no_wheel")
             build.progress.step = f"building {package} from source"
             wheel = await build_wheel(
                 self._jobs, fetched, build.quarantine, self._max_mb, self._seconds, build.progress

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -127,7 +128,9 @@ def _package_of(wheel: Path) -> str:
     return canonicalize_name(wheel.name.partition("-")[0])
 
 
-_COMPILE = ("pip", "compile", "-", "--no-header", "--no-annotate", "--generate-hashes", "--no-emit-index-url")
+_COMPILE = ("pip", "compile", "-", "--no-header", "--generate-hashes", "--no-emit-index-url")
+_ANNOTATED = "annotated"
+"""Added to the key of a lock that says which package needs which."""
 
 
 class UvResult(msgspec.Struct, frozen=True):
@@ -171,17 +174,21 @@ class Locks:
         self._seconds = seconds
         self._reuse_for = reuse_for
 
-    async def make(self, requirements: Sequence[str], caller: str = "", *, force: bool = False) -> bytes:
-        """Return the content of `requirements.lock`. With `force`, a stored lock is not reused.
+    async def make(
+        self, requirements: Sequence[str], caller: str = "", *, force: bool = False, annotated: bool = False
+    ) -> bytes:
+        """Return the content of `requirements.lock`. With `force`, a stored lock is not reused. With `annotated`, the
+        comments of the lock say which package needs which.
 
         Raise UnresolvableDependencies, Refused (by the settings), PackagesNotOffered or Unavailable.
         """
         self._check_sources()
         key, now = self._sources.key(requirements), datetime.now(UTC)
+        key = hashlib.sha256(f"{_ANNOTATED} {key}".encode()).hexdigest() if annotated else key
         made_after = now if force else now - self._reuse_for
         lock = await self._database.read(partial(find_lock, key=key, made_after=made_after))
         if lock is None:
-            lock = _with_head(await self._resolve(requirements, caller))
+            lock = _with_head(await self._resolve(requirements, caller, annotated=annotated))
             await self._database.write(partial(keep_lock, key=key, content=lock, now=now))
         self._check_allowed(read_lock(lock))
         return lock
@@ -224,8 +231,9 @@ class Locks:
             if unknown:
                 _refuse(f"pins {pin.name} {pin.version} to a file that is not in the package index of this server")
 
-    async def _resolve(self, requirements: Sequence[str], caller: str) -> bytes:
-        arguments = [*_COMPILE, *self._sources.kinds(), "--python", base_python(), *self._sources.cut_off()]
+    async def _resolve(self, requirements: Sequence[str], caller: str, *, annotated: bool = False) -> bytes:
+        comments = () if annotated else ("--no-annotate",)
+        arguments = [*_COMPILE, *comments, *self._sources.kinds(), "--python", base_python(), *self._sources.cut_off()]
         stdin = "".join(f"{requirement}\n" for requirement in await asyncio.to_thread(normalised, requirements))
         turn = await self._turns.enter(caller, len(stdin))
         try:

@@ -148,7 +148,9 @@ async def fetch(
     finally:
         incoming.close()
     if answer.result:
-        raise _failure(answer.result, answer.refused, incoming)
+        failure = _failure(answer.result, answer.refused, incoming)
+        failure.package = str(answer.result.get("package", "")).partition(" ")[0]
+        raise failure
 
 
 async def build_wheel(
@@ -204,9 +206,10 @@ def _failure(report: dict[str, Any], refused: tuple[str, ...], incoming: Incomin
         case "hash":
             return BuildFailed(other_file(package))
         case "no_wheel":
-            return BuildFailed(f"{package} has no wheel for this server")
+            return BuildFailed(f"{package} has no wheel for this server", reason="no_wheel")
         case "source":
-            return BuildFailed(f"{package} has no wheel, and this server does not build packages from source")
+            message = f"{package} has no wheel, and this server does not build packages from source"
+            return BuildFailed(message, reason="no_wheel")
         case "too_large":
             return too_large(incoming.max_mb, package)
         case "away":
@@ -215,7 +218,8 @@ def _failure(report: dict[str, Any], refused: tuple[str, ...], incoming: Incomin
                 passing=True,
             )
         case "build":
-            return BuildFailed(f"{package} could not be built from source: {build_failure(detail)}")
+            message = f"{package} could not be built from source: {build_failure(detail)}"
+            return BuildFailed(message, reason="build_failed")
         case "uv":
             message, passing = uv_failure(detail)
             return BuildFailed(message, passing=passing)

@@ -37,6 +37,7 @@ from skillery.errors import (
     Unavailable,
     is_disk_full,
 )
+from skillery.formats.requirements import LeftOutReason
 
 INSIDE = Path(__file__).parent / "inside"
 TASKS = {"lock": "downloads", "fetch": "downloads", "build": "downloads", "unpack": "wheels"}
@@ -266,13 +267,17 @@ def _certifi() -> str:
 class BuildFailed(Exception):
     """Raised if packages cannot be installed. The message names the cause, and the package if it is known.
 
-    If `passing` is true, the cause is temporary, so a retry may succeed.
+    If `passing` is true, the cause is temporary, so a retry may succeed. `package` is the package at fault, or "".
     """
 
-    def __init__(self, message: str, *, passing: bool = False) -> None:
+    def __init__(
+        self, message: str, *, passing: bool = False, package: str = "", reason: LeftOutReason = "unavailable"
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.passing = passing
+        self.package = package
+        self.reason = reason
 
 
 def not_written(error: OSError) -> BuildFailed:
@@ -284,4 +289,6 @@ def not_written(error: OSError) -> BuildFailed:
 def too_large(max_mb: int, package: str = "") -> BuildFailed:
     """Return the failure for an environment that is too large. `package` exceeded the limit; "" if that is unknown."""
     since = f"with {package} " if package else ""
-    return BuildFailed(f"{since}the packages take more than {max_mb} MiB (the setting packages.max_mb)")
+    return BuildFailed(
+        f"{since}the packages take more than {max_mb} MiB (the setting packages.max_mb)", reason="too_large"
+    )

@@ -218,7 +218,8 @@ class Environments:
             )
             return await self._note_failure(sha256, failure, failure.message)
         await asyncio.to_thread(self._mounts.select_newest, sha256)
-        await self._note(sha256, "ready", size=built.size_bytes)
+        left_out = ", ".join(f"{entry.name} ({entry.detail})" for entry in built.left_out)
+        await self._note(sha256, "ready", f"left out: {left_out}" if left_out else "", size=built.size_bytes)
         return None
 
     async def _run_build(self, sha256: str, lock: bytes, progress: BuildProgress, *, force: bool) -> Built:

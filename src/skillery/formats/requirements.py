@@ -212,6 +212,80 @@ def _left_out(line: str) -> LeftOut | None:
         return None
 
 
+_TIERS = "# Tiers: "
+_BELOW = re.compile(r"\s+#\s+(?:via\b\s*)?([A-Za-z0-9][A-Za-z0-9._-]*)?")
+
+
+class Tiers(msgspec.Struct, frozen=True):
+    """The requirements of a lock with inferred packages: the declared ones, and those of optional imports."""
+
+    declared: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
+
+
+def mark_tiers(lock: bytes, tiers: Tiers) -> bytes:
+    return _TIERS.encode() + msgspec.json.encode(tiers) + b"\n" + lock
+
+
+def tiers_in(lock: bytes) -> Tiers | None:
+    """Return the tiers that `mark_tiers` has stored, or None if the lock has none."""
+    head = takewhile(lambda line: line.startswith(b"#"), lock.splitlines()[: MOST + 2])
+    text = next((line.removeprefix(_TIERS.encode()) for line in head if line.startswith(_TIERS.encode())), None)
+    try:
+        return msgspec.json.decode(text, type=Tiers) if text is not None else None
+    except msgspec.DecodeError:
+        return None
+
+
+def needed_by(lock: bytes) -> dict[str, set[str]]:
+    """Return for each package of an annotated lock the packages that need it. Requirements have no such entry."""
+    package, needs = "", dict[str, set[str]]()
+    for line in lock.decode("utf-8", "replace").splitlines():
+        if line[:1].isalnum():
+            package = canonicalize_name(line.partition("==")[0])
+        elif package and (match := _BELOW.fullmatch(line)) and match[1]:
+            needs.setdefault(package, set()).add(canonicalize_name(match[1]))
+    return needs
+
+
+class Rest(NamedTuple):
+    """The packages of a lock after some requirements are left out."""
+
+    pins: tuple[Pin, ...]
+    left_out: tuple[str, ...]
+
+
+def without(lock: bytes, pins: Sequence[Pin], package: str) -> Rest | None:
+    """Leave out the inferred requirements that need `package`, with all packages that no other requirement needs.
+
+    If `package` is "", leave out the optional requirements, or else all inferred ones. Return None if a declared
+    requirement needs the package, or if there is nothing to leave out.
+    """
+    tiers, needs = tiers_in(lock), needed_by(lock)
+    there = {pin.name for pin in pins}
+    inferred = there.intersection(inferred_in(lock)).difference(tiers.declared if tiers is not None else ())
+    if tiers is None or not inferred:
+        return None
+    roots = there.intersection(tiers.declared) | inferred
+    cause = {package} if package else inferred.intersection(tiers.optional) or inferred
+    left_out = roots & (_above(cause, needs) if package else cause)
+    if not left_out or not left_out <= inferred:
+        return None
+    kept = tuple(pin for pin in pins if _above({pin.name}, needs) & (roots - left_out))
+    return Rest(kept, tuple(sorted(left_out)))
+
+
+def _above(packages: Iterable[str], needs: Mapping[str, set[str]]) -> set[str]:
+    """Return the packages, and all packages that need them."""
+    above, waiting = set[str](), list(packages)
+    while waiting:
+        package = waiting.pop()
+        if package not in above:
+            above.add(package)
+            waiting += needs.get(package, ())
+    return above
+
+
 def why_unfit(pins: Sequence[Pin], requirements: Iterable[str]) -> str | None:
     """Return the reason why a lock does not fit the requirements, as a clause, or None if it fits.
 

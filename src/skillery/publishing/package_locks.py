@@ -20,7 +20,16 @@ from skillery.errors import InvalidManifest
 from skillery.formats.bundle import SKILL_TOML, Bundle, BundleFile, BundleLimits, with_file
 from skillery.formats.import_names import Providers, is_known_package
 from skillery.formats.manifest import with_inferred
-from skillery.formats.requirements import LOCK, LeftOut, inferred_in, mark_inferred, mark_left_out
+from skillery.formats.requirements import (
+    LOCK,
+    LeftOut,
+    Tiers,
+    inferred_in,
+    mark_inferred,
+    mark_left_out,
+    mark_tiers,
+    package_of,
+)
 from skillery.formats.semver import Version
 from skillery.formats.toml_lines import with_toml
 from skillery.formats.wording import Problem
@@ -65,6 +74,8 @@ class ImportScan(msgspec.Struct, frozen=True):
     """The reason for each module without an inferred package."""
     left_out: Mapping[str, LeftOut] = {}
     """The package of each module that is left out of the lock."""
+    optional: tuple[str, ...] = ()
+    """The inferred packages of optional imports alone, sorted."""
     unread: str = ""
     """The reason if files were not checked, else ""."""
 
@@ -145,7 +156,7 @@ Kept = Callable[[str, Version], Awaitable[tuple[str, bytes | None]]]
 class PackageLocks(Protocol):
     """The part of `skillery.environments.dependency_locks.Locks` that publishing uses."""
 
-    async def make(self, requirements: Sequence[str], caller: str = "") -> bytes: ...
+    async def make(self, requirements: Sequence[str], caller: str = "", *, annotated: bool = False) -> bytes: ...
 
     async def verify(self, requirements: Sequence[str], lock: bytes, caller: str = "") -> None: ...
 
@@ -203,7 +214,10 @@ async def _with_made(
     bundle = _with_inferred(bundle, scan.packages)
     if not dependencies_of(bundle):
         return bundle, scan
-    lock = await locks.make(dependencies_of(bundle), caller)
+    lock = await locks.make(dependencies_of(bundle), caller, annotated=bool(scan.packages))
+    if scan.packages:
+        declared = {package_of(dependency) for dependency in dependencies_of(bundle)} - set(scan.packages)
+        lock = mark_tiers(lock, Tiers(tuple(sorted(declared)), scan.optional))
     lock = mark_left_out(lock, {entry.name: entry for entry in scan.left_out.values()}.values())
     lock = mark_inferred(lock, scan.packages) if scan.packages else lock
     return with_file(bundle, BundleFile(LOCK, lock), limits), scan

@@ -115,6 +115,7 @@ class Undeclared:
         return msgspec.structs.replace(
             scan,
             left_out=left_out,
+            optional=tuple(sorted(optional - dropped.keys())),
             chosen={entry.module: choice.package for entry, choice in choices.items() if not reasons[entry.module]},
             reasons={module: reason for module, reason in reasons.items() if reason},
         )
@@ -151,7 +152,7 @@ class Undeclared:
             if not remaining:
                 return dropped
             try:
-                await self._locks.make([*declared, *remaining], caller)
+                await self._locks.make([*declared, *remaining], caller, annotated=True)
                 return dropped
             except (UnresolvableDependencies, Refused, PackagesNotOffered) as error:
                 detail = printable(error.message.rstrip("."), LONGEST)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Sequence
 
 import msgspec
 
 from skillery.backends import CodeCall, Failure, HandlerCall, Job, Outcome, ScriptCall
+from skillery.environments.builder import METADATA_FILE, Built
 from skillery.formats.import_names import own_module, package_of, providers_of
 from skillery.formats.requirements import DEPENDENCIES, LOCK, LeftOut, left_out_in
 from skillery.runs.code_hints import PLACE, code_hint
@@ -103,11 +105,16 @@ def _left_out(packages: Sequence[str], job: Job) -> str:
     return ""
 
 
-def _left_out_of(job: Job) -> tuple[LeftOut, ...]:
-    try:
-        return left_out_in((job.skills[0].folder / LOCK).read_bytes()) if job.skills else ()
-    except OSError:  # the skill has no lock
-        return ()
+def _left_out_of(job: Job) -> list[LeftOut]:
+    """Return the packages that the lock of the skill leaves out, and those that could not be installed here."""
+    left_out = list[LeftOut]()
+    with contextlib.suppress(OSError):  # the skill has no lock
+        left_out += left_out_in((job.skills[0].folder / LOCK).read_bytes()) if job.skills else ()
+    for mount in job.packages:
+        with contextlib.suppress(OSError, msgspec.MsgspecError):  # the environment is of an earlier release
+            about = (mount.folder.parent / METADATA_FILE).read_bytes()
+            left_out += msgspec.json.decode(about, type=Built).left_out
+    return left_out
 
 
 def _paths_of(job: Job) -> tuple[str, list[str]]:
