@@ -439,7 +439,7 @@ def test_a_declared_package_that_cannot_be_installed_fails_the_run(
         ("main", None, []),
     ],
 )
-def test_a_lock_without_a_package_keeps_what_other_requirements_need(
+def test_a_lock_without_a_package_keeps_the_needs_of_others(
     package: str, left_out: list[str] | None, kept: list[str]
 ) -> None:
     via = {"base": ["main", "one"], "part": ["one", "two"], "twopart": ["two"], "main": [], "one": [], "two": []}
