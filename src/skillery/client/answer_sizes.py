@@ -1,4 +1,6 @@
-"""The bound of answers: a server, or a host that pretends to be one, does not fill the memory of the client."""
+"""The limit on the size of answers: a server, or a host that pretends to be one, cannot fill the memory of the
+client.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +13,15 @@ import httpx
 from skillery.client.wire import strange_answer
 
 VARIABLE = "SKILLERY_MAX_ANSWER_MB"
+"""The environment variable with the limit in MiB."""
 DEFAULT_MB = 64
 MIB = 1024 * 1024
 IN_PIECES = {"skillery.in_pieces": True}
-"""Extensions of a request whose answer is read in pieces: its size has no bound, except that of an error."""
+"""Extensions of a request whose answer is read in pieces. Such an answer has no limit, unless it is an error."""
 
 
 def most_bytes_of(max_answer_mb: int | None) -> int:
-    """Return the bound in bytes: `max_answer_mb`, or SKILLERY_MAX_ANSWER_MB, or 64 MiB.
+    """Return the limit in bytes: `max_answer_mb`, or SKILLERY_MAX_ANSWER_MB, or 64 MiB.
 
     Raise ValueError if it is not a whole number above 0.
     """
@@ -29,12 +32,12 @@ def most_bytes_of(max_answer_mb: int | None) -> int:
 
 
 def bounded(most: int) -> dict[str, list[Callable[[httpx.Response], None]]]:
-    """Return the event hooks of a client that bound the answers to `most` bytes."""
+    """Return the event hooks of an httpx client that limit answers to `most` bytes."""
     return {"response": [lambda response: _bound(response, most)]}
 
 
 def bounded_async(most: int) -> dict[str, list[Callable[[httpx.Response], Awaitable[None]]]]:
-    """Return the event hooks of an asynchronous client that bound the answers to `most` bytes."""
+    """Return the event hooks of an asynchronous httpx client that limit answers to `most` bytes."""
 
     async def bound(response: httpx.Response) -> None:
         _bound(response, most)
@@ -43,7 +46,10 @@ def bounded_async(most: int) -> dict[str, list[Callable[[httpx.Response], Awaita
 
 
 def _bound(response: httpx.Response, most: int) -> None:
-    """Replace the stream of an answer by a bounded one. Raise StrangeAnswer if the answer says that it is larger."""
+    """Replace the stream of a response by one that raises StrangeAnswer after `most` bytes.
+
+    Raise StrangeAnswer at once if the headers state a larger size or a content coding.
+    """
     if response.status_code < 400 and response.request.extensions.get("skillery.in_pieces"):
         return
     if response.headers.get("content-encoding", "identity") != "identity":
@@ -60,6 +66,8 @@ def _too_large(response: httpx.Response, most: int) -> Exception:
 
 
 class _Bounded(httpx.SyncByteStream, httpx.AsyncByteStream):
+    """A stream that raises StrangeAnswer if it has more than `most` bytes."""
+
     def __init__(self, response: httpx.Response, stream: Any, most: int) -> None:
         self._response = response
         self._stream = stream

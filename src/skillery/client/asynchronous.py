@@ -39,8 +39,9 @@ from skillery.client.wire import (
 
 T = TypeVar("T")
 WAIT_MS = 10_000
-"""Time that one request waits for a run, in milliseconds. With a shorter time, more requests are needed. With a
-longer time, a dead server is noticed later.
+"""Milliseconds for which one request waits for the end of a run.
+
+With a shorter time, more requests are needed. With a longer time, a dead server is noticed later.
 """
 
 
@@ -118,8 +119,9 @@ class AsyncClient(AsyncTransfers):
         return await self._exchange(patience, result_of, "POST", "/rpc", content=call.body(), headers=call.headers())
 
     def batch(self) -> AsyncBatch:
-        """Return a batch, a context manager: `async with client.batch() as batch:`. The calls are sent at the end of
-        the block.
+        """Return a batch, a context manager: `async with client.batch() as batch:`.
+
+        The calls are sent at the end of the block.
         """
         return AsyncBatch(self)
 
@@ -142,10 +144,9 @@ class AsyncClient(AsyncTransfers):
         *,
         include: Sequence[str] = (),
     ) -> list[Any]:
-        """Return the schemas of the eight tools of the Skills Protocol and of `search_skills`, in the format of a model
-        SDK.
+        """Return the schemas of the eight tools of the Skills Protocol and of `search_skills`, for a model SDK.
 
-        `include` adds further methods as tools, for example `create_skill`.
+        `form` is the format of the SDK. `include` adds further methods as tools, for example `create_skill`.
         """
         included = ",".join(dict.fromkeys((SEARCH, *include)))
         schemas = list_of(await self._get(f"/tools?format={quote(form)}&include={quote(included)}"))
@@ -177,7 +178,7 @@ class AsyncClient(AsyncTransfers):
             return tool.refused(error.object)
 
     async def _pictures(self, result: Any) -> list[tuple[str, str]]:
-        """Return media type and base64 content of small pictures among the files of a run."""
+        """Return the media types and base64 contents of small pictures among the files of a run."""
         pictures = Pictures()
         for file in pictures.candidates(result):
             try:
@@ -212,6 +213,7 @@ class AsyncClient(AsyncTransfers):
         return await self._exchange(self._patience(repeatable=True), without_error, "GET", address)
 
     async def _send(self, portion: Sequence[Pending[Any]]) -> None:
+        """Send a part of a batch, and settle its calls with the replies."""
         calls: list[Call] = [pending.call for pending in portion]
         patience = self._patience(repeatable=all(call.is_repeatable for call in calls))
         read = partial(replies_of, count=len(portion))
@@ -236,9 +238,9 @@ class AsyncClient(AsyncTransfers):
 
 
 class AsyncBatch(Collected):
-    """Context manager that collects calls and sends them in one request at the end of the `with` block.
+    """Collects calls, and sends them in one request at the end of the `with` block.
 
-    Above MAX_BATCH_CALLS, several requests are sent in sequence. After an exception in the block, nothing is sent.
+    More than MAX_BATCH_CALLS are sent in several requests, in order. After an exception in the block, nothing is sent.
     """
 
     def __init__(self, client: AsyncClient) -> None:

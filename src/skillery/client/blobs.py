@@ -1,4 +1,4 @@
-"""Uploads and downloads of blobs: open files, and positions in a download."""
+"""Uploads and downloads of blobs: open files, positions in a download, and local paths."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ DEFAULT_KIND = "application/octet-stream"
 Source: TypeAlias = "bytes | os.PathLike[str] | BinaryIO"
 Sink: TypeAlias = "os.PathLike[str] | BinaryIO"
 Progress: TypeAlias = "Callable[[int, int | None], None]"
-"""Callback for progress. It gets the number of transferred bytes, and the number of all bytes or None if that is
-unknown.
-"""
+"""A function that gets the number of transferred bytes, and the number of all bytes or None if it is unknown."""
 
 
 class Upload:
-    """An open file that is uploaded from its present position. If possible, `rewind` goes back to that position."""
+    """An open file that is uploaded from its present position. If the file is seekable, `rewind` returns to that
+    position.
+    """
 
     def __init__(self, file: BinaryIO) -> None:
         self.file = file
@@ -49,7 +49,7 @@ class Upload:
         return {"content-type": kind, **length, **({} if key is None else {"idempotency-key": key})}
 
     def next_bytes(self, sent: int) -> int:
-        """Return the number of bytes to read next. `sent` is the number of bytes that were sent.
+        """Return the number of bytes to read next, after `sent` bytes were sent.
 
         Bytes that are appended to the file during the upload are not sent, because the Content-Length is fixed.
         """
@@ -57,9 +57,9 @@ class Upload:
 
 
 def _size_from(file: BinaryIO, start: int) -> int | None:
-    """Return the number of bytes from `start` to the end of the file, or None if the number is 0 or unknown.
+    """Return the number of bytes from `start` to the end of the file, or None if it is 0 or unknown.
 
-    0 may be wrong: files in /proc have content, but report the size 0 or cannot be measured.
+    The size 0 may be wrong: files in /proc have content, but report the size 0 or cannot be measured.
     """
     try:
         return file.seek(0, io.SEEK_END) - start or None
@@ -68,12 +68,13 @@ def _size_from(file: BinaryIO, start: int) -> int | None:
 
 
 def is_source(content: object) -> TypeGuard[Source]:
-    """Return whether the content is bytes, a path or an open file, but not an iterator over pieces."""
+    """Return whether the content is bytes, a path or an open file, and no iterator over pieces."""
     return isinstance(content, (bytes, bytearray, memoryview, str, os.PathLike)) or hasattr(content, "read")
 
 
 @contextmanager
 def open_upload(content: Source) -> Iterator[Upload]:
+    """Open the content for an upload. Raise TypeError for a str, which could be a path or a text."""
     if isinstance(content, str):
         raise TypeError("content is a str: pass bytes, or a pathlib.Path for a file")
     if isinstance(content, (bytes, bytearray, memoryview)):
@@ -86,7 +87,7 @@ def open_upload(content: Source) -> Iterator[Upload]:
 
 
 def kind_of(content: Source) -> str:
-    """Return the media type for the file name of a path or an open file. Without a known name, return DEFAULT_KIND."""
+    """Return the media type for the file name of a path or an open file, or DEFAULT_KIND for an unknown name."""
     name = content if isinstance(content, os.PathLike) else getattr(content, "name", "")
     guessed = mimetypes.guess_type(os.fspath(name))[0] if isinstance(name, (str, os.PathLike)) else None
     return guessed or DEFAULT_KIND
@@ -94,10 +95,9 @@ def kind_of(content: Source) -> str:
 
 @contextmanager
 def atomic_file(target: Sink) -> Iterator[BinaryIO]:
-    """Context manager: yield a file to write to. If `target` is a path, the file at the path is replaced after the
-    `with` block.
+    """Yield a file to write to. If `target` is a path, the file there is replaced at the end of the `with` block.
 
-    After an exception, the file at the path stays unchanged.
+    After an exception, the file at the path is not changed.
     """
     if not isinstance(target, os.PathLike):
         yield target
@@ -113,12 +113,12 @@ def atomic_file(target: Sink) -> Iterator[BinaryIO]:
 
 
 class Position:
-    """The position in a download. `begin` checks that each response contains the same blob, from this position."""
+    """The position in a download. `begin` checks that each response has the same blob, from this position on."""
 
     def __init__(self, start: int, stop: int | None) -> None:
         self.start, self.at, self.stop = start, start, stop
         self.kind = DEFAULT_KIND
-        """Media type of the blob, set by `begin`."""
+        """The media type of the blob, which `begin` sets."""
         self._etag: str | None = None
 
     @property
@@ -130,8 +130,9 @@ class Position:
         return None if self.stop is None else self.stop - self.start
 
     def headers(self) -> dict[str, str]:
-        """Return the headers of the request for the rest of the blob. Compression would change lengths and ranges,
-        so it is disabled.
+        """Return the headers of the request for the rest of the blob.
+
+        They disable compression, which would change lengths and ranges.
         """
         plain = {"accept-encoding": "identity"}
         if not self.at and self.stop is None:
@@ -139,8 +140,9 @@ class Position:
         return plain | {"range": f"bytes={self.at}-{'' if self.stop is None else self.stop - 1}"}
 
     def begin(self, response: httpx.Response) -> None:
-        """Start to read a response. Raise StrangeAnswer if the response has another range than requested, or if the
-        blob has changed.
+        """Start to read a response.
+
+        Raise StrangeAnswer if the response has another range than requested, or if the blob has changed.
         """
         etag, (begins, size) = response.headers.get("etag"), _range_of(response)
         if begins != self.at or (self._etag is not None and etag != self._etag):
@@ -152,8 +154,9 @@ class Position:
 
 
 def _range_of(response: httpx.Response) -> tuple[int | None, int | None]:
-    """Return the position of the first byte of the response, and the size of the whole blob. A value is None if it
-    is missing.
+    """Return the position of the first byte in a response, and the size of the whole blob.
+
+    A value is None if the response does not state it.
     """
     if response.status_code == 206:
         part = _PART.fullmatch(response.headers.get("content-range", ""))
@@ -170,8 +173,9 @@ SPECIAL = {"\\", ":"} if os.name == "nt" else set()
 
 
 def is_plain(path: str) -> bool:
-    """Return whether a path in the result of a run stays inside a folder. The path is untrusted: the code of the run
-    chose it.
+    """Return whether a path in the result of a run stays inside a folder.
+
+    The code of the run has chosen the path, so it may be hostile.
     """
     return not any(part in FORBIDDEN or not part.isprintable() or SPECIAL & set(part) for part in path.split("/"))
 

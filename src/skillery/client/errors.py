@@ -26,22 +26,21 @@ class DeadlineExceeded(ConnectionFailed):
 
 
 class StrangeAnswer(ClientError):
-    """Raised when the response does not come from a Skillery server, but from a proxy or another program, or is
-    malformed.
-    """
+    """Raised if the response is malformed or not from a Skillery server, for example from a proxy."""
 
     def __init__(self, message: str, *, status: int, server: str = "") -> None:
         super().__init__(message)
         self.status = status
-        """HTTP status."""
+        """The HTTP status."""
         self.server = server
-        """Address of the responder, without a path."""
+        """The address of the responder, without a path."""
 
 
 class AnsweredError(ClientError):
-    """Raised when the server answers with an error. Each known code has a subclass. Other codes raise this class."""
+    """Raised if the server answers with an error. Each known code has a subclass. Other codes raise this class."""
 
     stands_for: ClassVar[int | None] = None
+    """The JSON-RPC code of the errors that raise this class. None stands for all other codes."""
 
     def __init__(self, error: Mapping[str, Any]) -> None:
         self.object = dict(error)
@@ -54,7 +53,7 @@ class AnsweredError(ClientError):
 
     @property
     def type(self) -> str:
-        """Stable name of the error, such as `skill_not_found`. "" if the error has no name."""
+        """The stable name of the error, such as `skill_not_found`, or "" if the error has none."""
         return str(self.data.get("type", ""))
 
     @property
@@ -64,7 +63,7 @@ class AnsweredError(ClientError):
 
     @property
     def retry_after_ms(self) -> int | None:
-        """Milliseconds after which a retry may succeed, or None if the server does not know."""
+        """Milliseconds after which a retry may succeed, or None if the server does not state them."""
         return self.data.get("retry_after_ms")
 
 
@@ -128,6 +127,7 @@ class Refused(AnsweredError):
 
     @property
     def findings(self) -> list[dict[str, Any]]:
+        """The findings of the checks that refused the request."""
         return list(self.data.get("findings", ()))
 
 

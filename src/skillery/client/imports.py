@@ -9,13 +9,14 @@ import msgspec
 
 IMPORT_HEADERS = {"content-type": "application/octet-stream", "accept": "application/x-ndjson"}
 ImportEvent: TypeAlias = "tuple[str, dict[str, Any]]"
-"""An event of an import: its name (`begun`, `skill` or `summary`) and its object, which docs/guide/importing.md
-describes.
+"""An event of an import: its name (`begun`, `skill` or `summary`), and its object.
+
+docs/guide/importing.md describes the objects.
 """
 
 
 class ImportOptions(TypedDict, total=False):
-    """The options of `import_archive`. docs/guide/importing.md describes each."""
+    """The options of `import_archive`. docs/guide/importing.md describes them."""
 
     name: str
     """Name for a skill at the root of the archive that states no name."""
@@ -37,7 +38,7 @@ class ImportOptions(TypedDict, total=False):
 
 
 def query_of(options: ImportOptions) -> dict[str, str]:
-    """Return the query parameters of `POST /import`. False and empty options are omitted, except empty
+    """Return the query parameters of `POST /import`. False and empty options are left out, except empty
     `permissions`.
     """
     return {name: _text(value) for name, value in options.items() if value or isinstance(value, Mapping)}

@@ -1,4 +1,4 @@
-"""Retries: whether a call is sent again, and after which delay."""
+"""Retries of the client: whether a call is sent again, and after which delay."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from skillery.client.errors import Busy, ClientError, ConnectionFailed, Deadline
 
 
 class Deadline:
-    """The end of one call. With `seconds` None, the call has no end."""
+    """The end of one call, `seconds` from now. If `seconds` is None, the call has no end."""
 
     def __init__(self, seconds: float | None) -> None:
         self.seconds = seconds
         self._end = None if seconds is None else time.monotonic() + seconds
 
     def left(self) -> float | None:
-        """Return the seconds until the end, at least 0. None means no end."""
+        """Return the seconds until the end, at least 0, or None if the call has no end."""
         return None if self._end is None else max(0.0, self._end - time.monotonic())
 
     def is_before(self, wait: float) -> bool:
-        """Return whether the deadline is before the end of a wait of `wait` seconds."""
-        left = self.left()
-        return left is not None and wait >= left
+        """Return whether the call ends before a wait of `wait` seconds is over."""
+        seconds_left = self.left()
+        return seconds_left is not None and wait >= seconds_left
 
     def exceeded(self, http: httpx.Client | httpx.AsyncClient) -> DeadlineExceeded:
-        """Return the error for a call that was not answered before the deadline."""
+        """Return the error for a call that was not answered before its end."""
         return DeadlineExceeded(f"{http.base_url} did not answer the call within {self.seconds:g} s")
 
 
 async def exchange_async(
     http: httpx.AsyncClient, deadline: Deadline, method: str, address: str, **parts: Any
 ) -> httpx.Response:
-    """Send a request and return the response. Raise DeadlineExceeded if the deadline passes first."""
+    """Send a request and return the response. Raise DeadlineExceeded if the deadline is over first."""
     try:
         async with asyncio.timeout(deadline.left()):
             return await http.request(method, address, **parts)
@@ -49,16 +49,16 @@ async def exchange_async(
 
 
 def exchange(http: httpx.Client, deadline: Deadline, method: str, address: str, **parts: Any) -> httpx.Response:
-    """Send a request and return the response. Raise DeadlineExceeded if the deadline passes first.
+    """Send a request and return the response. Raise DeadlineExceeded if the deadline is over first.
 
     The deadline is checked after each piece of the response. If a server sends some pieces and then stops, the call may
     take up to twice the deadline.
     """
-    left = deadline.left()
-    if left is None:
+    seconds_left = deadline.left()
+    if seconds_left is None:
         return http.request(method, address, **parts)
     try:
-        with http.stream(method, address, timeout=_shorter(http.timeout, left), **parts) as response:
+        with http.stream(method, address, timeout=_shorter(http.timeout, seconds_left), **parts) as response:
             content = b"".join(_in_time(response, deadline, http))
     except httpx.TimeoutException:
         if deadline.is_before(0):
@@ -81,7 +81,7 @@ def _shorter(timeout: httpx.Timeout, left: float) -> httpx.Timeout:
 CALL_UNDER_WAY = "call_under_way"
 FIRST_WAIT_SECONDS = 0.2
 _GATEWAY = frozenset({502, 503, 504})
-"""HTTP status codes of a proxy that cannot reach the server."""
+"""HTTP statuses of a proxy that cannot reach the server."""
 
 
 @dataclass(frozen=True)
@@ -89,23 +89,24 @@ class Retries:
     """Limits of the retries for a server that is busy or does not answer."""
 
     attempts: int = 5
-    """Maximum number of attempts. 1 means no retries and no automatic idempotency keys. While the server still executes
-    the call, the client asks again without counting an attempt.
+    """The maximum number of attempts. 1 means no retries and no automatic idempotency keys.
+
+    While the server still executes the call, the client asks again without counting an attempt.
     """
     longest_wait_seconds: float = 60.0
-    """Longest delay in seconds. If the server requests a longer delay, the client raises the error without waiting."""
+    """The maximum delay in seconds. If the server requests a longer one, the client raises the error at once."""
 
     @property
     def has_retries(self) -> bool:
-        """Whether a call may be sent a second time."""
+        """Whether the client may send a call a second time."""
         return self.attempts > 1
 
 
 class Patience:
     """The retries of one call.
 
-    `repeatable` means that sending the call twice is harmless. Such a call is sent again even if the first attempt may
-    have reached the server.
+    `repeatable` means that sending the call twice is harmless. Such a call is sent again even if the server may have
+    received the first attempt.
     """
 
     def __init__(self, retries: Retries, *, repeatable: bool, seconds: float | None = None) -> None:
@@ -116,7 +117,7 @@ class Patience:
         self.deadline = Deadline(seconds)
 
     def wait_after(self, error: ClientError) -> float:
-        """Return the seconds until the next attempt.
+        """Return the seconds until the next attempt after `error`.
 
         Raise `error` if a retry is useless, or if the attempts or the time are used up.
         """
@@ -126,6 +127,9 @@ class Patience:
         return wait
 
     def _next_wait(self, error: ClientError) -> float:
+        """Return the seconds until the next attempt, and count the failure. Raise `error` if there is no next
+        attempt.
+        """
         if isinstance(error, Busy) and error.type == CALL_UNDER_WAY:
             # The server is executing this call under the same key: wait for its answer without a limit of attempts.
             return _requested_delay(error)
@@ -137,6 +141,7 @@ class Patience:
         return wait * random.uniform(1.0, 1.25)
 
     def _wait(self, error: ClientError) -> float | None:
+        """Return the seconds before jitter is added, or None if the call cannot be sent again."""
         if isinstance(error, Busy):
             return _requested_delay(error)
         unsent = isinstance(error, ConnectionFailed) and not error.sent

@@ -1,4 +1,4 @@
-"""The methods of the clients, from one stub each: a method that waits, a coroutine, and a call in a batch.
+"""The methods of the clients, each made from a stub: a method that waits, a coroutine, and a call in a batch.
 
 A stub has the signature and the docstring of a method of the server, and returns the params of a call.
 """
@@ -18,12 +18,14 @@ KEY = "idempotency_key"
 
 
 def params_of(names: dict[str, Any]) -> Any:
-    """Return the params of a call, which are the local names of its stub without `self`."""
+    """Return the params of a call: the local names of its stub, without `self`."""
     del names["self"]
     return names
 
 
 def blocking(stub: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:
+    """Return the method of Client for a stub."""
+
     @wraps(stub)
     def method(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
         params: Any = stub(self, *args, **kwargs)
@@ -34,6 +36,8 @@ def blocking(stub: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any
 
 
 def awaited(stub: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]:
+    """Return the coroutine of AsyncClient for a stub."""
+
     @wraps(stub)
     async def method(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
         params: Any = stub(self, *args, **kwargs)
@@ -44,6 +48,8 @@ def awaited(stub: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any,
 
 
 def batched(stub: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], Pending[R]]:
+    """Return the method of a batch for a stub. It raises TypeError for params that a batch does not support."""
+
     @wraps(stub)
     def method(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> Pending[R]:
         params: Any = stub(self, *args, **kwargs)

@@ -1,4 +1,4 @@
-"""Tool calls in the formats of model SDKs, and the messages that answer them."""
+"""Tool calls in the formats of model SDKs, and the messages that answer them. Also the pictures in such messages."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from skillery.client.generated import FOR_MODELS, TOOLS
 Dialect = Literal["openai", "openai-responses", "anthropic", "mcp"]
 INVALID_PARAMS = -32602
 SEARCH = "search_skills"
-"""The tool that models get in addition to those of the protocol."""
+"""The tool that models get in addition to the tools of the protocol."""
 
 
 class ToolCall(NamedTuple):
-    """A tool call of a model. `dialect` is the format in which the call was written."""
+    """A tool call of a model. `dialect` is the format of the call."""
 
     dialect: Dialect
     id: str
     name: str
     arguments: Any
-    """The arguments: an object, or its JSON text as the model wrote it."""
+    """The arguments: an object, or its JSON as the model has written it."""
 
     def params(self) -> dict[str, Any]:
         """Return the arguments as an object. Raise ModelMistake if they are not a JSON object."""
@@ -40,7 +40,7 @@ class ToolCall(NamedTuple):
             ) from None
 
     def check_name(self, offered: Collection[str]) -> None:
-        """Raise ModelMistake if the called tool is not in `offered`."""
+        """Raise ModelMistake if the called tool is not one of `offered`."""
         if self.name in offered:
             return
         near = difflib.get_close_matches(self.name, offered, n=1)
@@ -57,8 +57,9 @@ class ToolCall(NamedTuple):
         return self.dialect in ("anthropic", "mcp")
 
     def answered(self, result: Any, pictures: Sequence[tuple[str, str]] = ()) -> dict[str, Any]:
-        """Return the message for the model with the result of the call. `pictures` are media types and contents in
-        base64.
+        """Return the message for the model with the result of the call.
+
+        `pictures` are pairs of a media type and a content in base64.
         """
         # A failed run reports its error in the result.
         failed = isinstance(result, dict) and (result.get("status") == "failed" or result.get("is_error") is True)
@@ -79,6 +80,7 @@ class ToolCall(NamedTuple):
         return message | {"content": [text, *({"type": "image", "source": source} for source in sources)]}
 
     def _message(self, content: Any, *, is_error: bool) -> dict[str, Any]:
+        """Return the message for the model in the format of the call."""
         text = msgspec.json.encode(content).decode()
         match self.dialect:
             case "openai":
@@ -93,7 +95,7 @@ class ToolCall(NamedTuple):
 
 
 class ModelMistake(Exception):
-    """Raised for a faulty tool call, before a request is sent. `error` is the error object for the model."""
+    """Raised for a faulty tool call before a request is sent. `error` is the error object for the model."""
 
     def __init__(self, message: str, kind: str, hint: str) -> None:
         super().__init__(message)
@@ -101,11 +103,11 @@ class ModelMistake(Exception):
 
 
 def read_tool_call(call: Any) -> ToolCall:
-    """Return the tool call in `call`, which is an object of a model SDK or a dict.
+    """Return the tool call in `call`, an object of a model SDK or a dict.
 
     The object is an entry of `message.tool_calls` (OpenAI chat completions), a `function_call` item (OpenAI responses),
-    a `tool_use` block (Anthropic messages), or the params of `tools/call` (MCP). Raise TypeError for anything else,
-    because this is a mistake of the program and not of the model.
+    a `tool_use` block (Anthropic messages), or the params of `tools/call` (MCP). Raise TypeError for other objects,
+    because they are a mistake of the program and not of the model.
     """
     function = _field(call, "function")
     if function is not None:
@@ -131,7 +133,7 @@ def _text(whole: Any, name: str) -> str:
 
 
 def offered_names(tools: Collection[Any]) -> tuple[str, ...]:
-    """Return the names of tools from their schemas, in any format."""
+    """Return the names of the tools in a list of schemas of any format."""
     return tuple(_text(_field(tool, "function") or tool, "name") for tool in tools)
 
 
@@ -144,15 +146,15 @@ __all__ = ["FOR_MODELS", "SEARCH", "TOOLS", "ModelMistake", "ToolCall", "offered
 SHOWN = frozenset({"image/png", "image/jpeg"})
 MOST_PICTURES = 4
 MOST_BYTES = 512 * 1024
-"""Limit of the bytes of all pictures of one answer together. Models read larger pictures with read_blob."""
+"""The maximum size of all pictures in one answer together. Models read larger pictures with read_blob."""
 MOST_PIXELS = 8000
-"""Limit of the width and of the height of a PNG."""
+"""The maximum width and height of a PNG."""
 
 
 def is_picture(kind: str, content: str) -> bool:
-    """Return whether the content, in base64, is a picture that models accept.
+    """Return whether a content in base64 is a complete picture that models accept.
 
-    The kind of a file depends only on its name. A model refuses the whole conversation if one image is not valid.
+    The kind of a file depends only on its name. A model refuses the whole conversation if one image is invalid.
     """
     data = base64.b64decode(content)
     if kind == "image/jpeg":
@@ -167,11 +169,11 @@ class Pictures:
 
     def __init__(self) -> None:
         self.found: list[tuple[str, str]] = []
-        """Media types, and contents in base64."""
+        """Pairs of a media type and a content in base64."""
         self._room = MOST_BYTES
 
     def candidates(self, result: Any) -> Iterator[Mapping[str, Any]]:
-        """Yield the files of a run that may be pictures and that have room in the answer."""
+        """Yield the files of a run that may be pictures and that fit into the answer."""
         if not isinstance(result, Mapping) or "run_id" not in result:
             return
         files = result.get("files")
@@ -181,7 +183,7 @@ class Pictures:
                 yield file
 
     def add(self, file: Mapping[str, Any], blob: Mapping[str, Any]) -> None:
-        """Add a file with its blob. Do nothing if the blob is not a whole picture."""
+        """Add a file. `blob` is the result of read_blob. Do nothing if it is not a complete picture."""
         whole = blob.get("encoding") == "base64" and not blob["truncated"]
         if whole and is_picture(file["kind"], blob["content"]):
             self._room -= file["size_bytes"]

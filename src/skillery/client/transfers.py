@@ -36,10 +36,10 @@ MOST_LINE_BYTES = 8 * 1024 * 1024
 
 
 class OpenBlob(NamedTuple):
-    """A blob that is being downloaded."""
+    """A blob whose download has begun."""
 
     kind: str
-    """Media type of the blob."""
+    """The media type of the blob."""
     size_bytes: int | None
     pieces: Iterator[bytes]
     """The content in pieces. After a connection error, the download continues at the same position."""
@@ -62,8 +62,7 @@ class Transfers(Methods):
         headers: Mapping[str, str] | None = None,
         params: Mapping[str, str] | None = None,
     ) -> Iterator[httpx.Response]:
-        """Context manager: send one request with the token to any path of the server, and yield the response with any
-        status.
+        """Send one request with the token to any path of the server, and yield the response of any status.
 
         The body of the response can be read in pieces. The request is never repeated. Raise ConnectionFailed if the
         connection fails.
@@ -109,7 +108,7 @@ class Transfers(Methods):
 
     @contextmanager
     def open_blob(self, blob_id: str) -> Iterator[OpenBlob]:
-        """Context manager: open a blob for reading, and yield its media type, size and content.
+        """Open a blob for reading, and yield its media type, size and content.
 
         Raise NotFound at the start of the `with` block if the blob does not exist.
         """
@@ -143,6 +142,7 @@ class Transfers(Methods):
         return size
 
     def _pieces(self, blob_id: str, position: Position, progress: Progress | None) -> Generator[bytes, None, None]:
+        """Yield the bytes of a blob from a position on. After a connection error, continue at the reached position."""
         patience = Patience(self._retries, repeatable=True)
         while not position.is_done:
             try:
@@ -165,7 +165,7 @@ class Transfers(Methods):
 
     @contextmanager
     def _download(self, address: str, headers: dict[str, str]) -> Iterator[httpx.Response]:
-        """Context manager: request a content, and yield the response of the server or of its storage."""
+        """Request a content, and yield the response of the server, or of its storage after a redirect."""
         with self._http.stream("GET", address, headers=headers, extensions=IN_PIECES) as response:
             elsewhere = response.headers.get("location") if response.status_code == 307 else None
             if elsewhere is None:
@@ -179,18 +179,18 @@ class Transfers(Methods):
     # -- files of a run ------------------------------------------------------------------------------------------
 
     def upload_files(self, files: Mapping[str, Source], *, ttl: int | None = None) -> list[RunFile]:
-        """Upload files for the workspace of a run. `files` maps a path in the workspace to the content.
+        """Upload files for the workspace of a run. `files` are contents by their path in the workspace.
 
-        Return the parameter `files` of `execute_skill`, `run_code` and `call_tool`.
+        Return the value for the param `files` of `execute_skill`, `run_code` and `call_tool`.
         """
-        made: list[RunFile] = []
+        run_files: list[RunFile] = []
         for path, content in files.items():
             blob = self.upload_blob(content, ttl=ttl)
-            made.append({"path": path, "blob_id": blob["blob_id"]})
-        return made
+            run_files.append({"path": path, "blob_id": blob["blob_id"]})
+        return run_files
 
     def _with_uploads(self, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the params. If `files` is a mapping from paths to contents, upload the contents first."""
+        """Return the params. If `files` is a mapping from paths to contents, upload the contents and replace it."""
         files = params.get("files")
         return {**params, "files": self.upload_files(files)} if isinstance(files, Mapping) else params
 
@@ -234,6 +234,7 @@ class Transfers(Methods):
         return self._save(f"/v1/workspaces/{quote(workspace, safe='')}/archive.tar", target)
 
     def _save(self, address: str, target: Sink) -> int:
+        """Download the content at an address to `target`, and return its size in bytes."""
         size = 0
         with self.stream("GET", address) as response:
             if response.status_code != 200:
@@ -291,6 +292,7 @@ def _chunks(upload: Upload, progress: Progress | None) -> Iterator[bytes]:
 
 
 def _pieces_of(content: Source | Iterator[bytes]) -> Iterator[bytes]:
+    """Yield the content in pieces, whether it is a source or an iterator over pieces."""
     if not is_source(content):
         for piece in cast("Iterator[bytes]", content):
             yield piece

@@ -1,4 +1,4 @@
-"""Functions that write requests and read responses, for the synchronous and the asynchronous client."""
+"""Writing of requests and reading of responses, for the synchronous and the asynchronous client."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ DEFAULT_URL = "http://127.0.0.1:8080"
 JSON = {"content-type": "application/json"}
 CONNECT_SECONDS = 10.0
 IDLE_SECONDS = 2.0
-"""Time after which an idle connection is not used again, in seconds.
+"""Seconds after which an idle connection is not used again.
 
 Many servers and proxies close idle connections after 5 s. If a connection closes while the client sends a request, the
 client cannot know whether the server has executed the request.
 """
 LIMITS = httpx.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=IDLE_SECONDS)
 MAX_BATCH_CALLS = 100
-"""Limit of the calls in one batch. The server has the same limit."""
+"""The maximum number of calls in one batch. The server has the same limit."""
 _LOOPBACK = re.compile(r"127(\.[0-9]{1,3}){3}")
 _UNSENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
@@ -46,9 +46,7 @@ class Call(msgspec.Struct, frozen=True):
 
     @property
     def is_repeatable(self) -> bool:
-        """Whether sending the call twice is harmless: the method is in REPEATABLE, or the call has an idempotency
-        key.
-        """
+        """Whether sending the call twice is harmless: it has an idempotency key, or its method is in REPEATABLE."""
         return self.key is not None or self.method in REPEATABLE
 
     def headers(self) -> dict[str, str]:
@@ -63,9 +61,9 @@ class Call(msgspec.Struct, frozen=True):
 
 
 def make_call(method: str, params: Mapping[str, Any], idempotency_key: str | None, *, may_repeat: bool) -> Call:
-    """Return a call of a method, with the given idempotency key.
+    """Return a call of a method with an idempotency key.
 
-    Without a given key, the call gets a new key if the client `may_repeat` the call and the method honours keys.
+    Without a given key, the call gets a new one if the client `may_repeat` the call and the method honours keys.
     """
     return Call(method, params, idempotency_key or (new_key() if may_repeat and method in ONCE else None))
 
@@ -82,10 +80,9 @@ def batch_body(calls: Sequence[Call]) -> bytes:
 
 
 def result_of(response: httpx.Response) -> Any:
-    """Return the result in the response to a call. Raise an AnsweredError if the response contains an error of the
-    server.
+    """Return the result in the response to a call. Raise an AnsweredError if it has an error of the server.
 
-    Raise StrangeAnswer if the response contains no result.
+    Raise StrangeAnswer if the response has no result.
     """
     answer = object_of(response)
     if "result" not in answer:
@@ -94,7 +91,7 @@ def result_of(response: httpx.Response) -> Any:
 
 
 def object_of(response: httpx.Response) -> dict[str, Any]:
-    """Return the JSON object in a response. Raise an AnsweredError if the object is an error of the server.
+    """Return the JSON object in a response. Raise an AnsweredError if it is an error of the server.
 
     Raise StrangeAnswer if the body is not a JSON object, or if the status is 400 or more without such an error.
     """
@@ -109,13 +106,14 @@ def object_of(response: httpx.Response) -> dict[str, Any]:
 
 
 def without_error(response: httpx.Response) -> httpx.Response:
-    """Return the response. Raise the error in a response with a status of 400 or more."""
+    """Return the response unchanged. Raise its error if its status is 400 or more."""
     if response.status_code >= 400:
         object_of(response)
     return response
 
 
 def blob_of(response: httpx.Response) -> NewBlob:
+    """Return the new blob in a response. Raise the errors of `object_of`."""
     made = object_of(response)
     if "blob_id" not in made:
         raise _foreign_answer(response)
@@ -123,6 +121,7 @@ def blob_of(response: httpx.Response) -> NewBlob:
 
 
 def list_of(response: httpx.Response) -> list[Any]:
+    """Return the JSON list in a response. Raise the errors of `object_of`."""
     answer = _decoded(response)
     if isinstance(answer, list):
         return answer
@@ -148,7 +147,7 @@ def _is_reply(reply: Mapping[str, Any]) -> bool:
 def event_of(response: httpx.Response, line: bytes) -> tuple[str, dict[str, Any]]:
     """Return the name and the object of an event of an import. `line` is one line of the response.
 
-    Raise an AnsweredError if the line contains an error, StrangeAnswer if it is not an event.
+    Raise an AnsweredError if the line has an error, and StrangeAnswer if it is not an event.
     """
     try:
         event = msgspec.json.decode(line, type=dict[str, dict[str, Any]])
@@ -162,6 +161,7 @@ def event_of(response: httpx.Response, line: bytes) -> tuple[str, dict[str, Any]
 
 
 def text_of(response: httpx.Response) -> str:
+    """Return the text of a response. Raise its error if its status is not 200."""
     if response.status_code != 200:
         object_of(response)
         raise _foreign_answer(response)
@@ -180,7 +180,7 @@ def _foreign_answer(response: httpx.Response) -> StrangeAnswer:
 
 
 def strange_answer(response: httpx.Response, fault: str) -> StrangeAnswer:
-    """Return the exception for a faulty response. `fault` is a part of its message: "ADDRESS answered FAULT"."""
+    """Return the exception for a faulty response. Its message is "ADDRESS answered FAULT"."""
     url = response.request.url
     server = _shown(url.copy_with(raw_path=b"/")).rstrip("/")
     return StrangeAnswer(
@@ -193,7 +193,7 @@ def strange_answer(response: httpx.Response, fault: str) -> StrangeAnswer:
 
 @contextmanager
 def connection_errors(http: httpx.Client | httpx.AsyncClient) -> Iterator[None]:
-    """Context manager: turn connection errors of httpx into ConnectionFailed."""
+    """Raise ConnectionFailed in place of connection errors of httpx in the `with` block."""
     try:
         yield
     except _UNSENT as error:
@@ -204,7 +204,7 @@ def connection_errors(http: httpx.Client | httpx.AsyncClient) -> Iterator[None]:
 
 
 def _shown(url: httpx.URL) -> str:
-    """Return the address without user and password, for messages."""
+    """Return an address without user and password, for messages."""
     return str(url.copy_with(userinfo=b""))
 
 
@@ -238,20 +238,20 @@ def timeout_of(seconds: float | None) -> httpx.Timeout:
 
 
 def is_loopback(url: str) -> bool:
-    """Return whether the host of the URL is a loopback address: the server is on this computer."""
+    """Return whether the host of the URL is this computer, by a loopback address."""
     host = httpx.URL(url).host
     return host in {"localhost", "::1"} or _LOOPBACK.fullmatch(host) is not None
 
 
 def is_plain(url: str) -> bool:
-    """Return whether the server is on this computer and uses no TLS."""
+    """Return whether the URL is on this computer and without TLS."""
     return httpx.URL(url).scheme == "http" and is_loopback(url)
 
 
 def keepalive() -> list[tuple[int, int, int]] | None:
     """Return the socket options with which TCP detects a dead server within two minutes, even during long runs.
 
-    Return None if a proxy is configured, because the client then connects to the proxy, not to the server.
+    Return None if a proxy is configured, because the client then connects to the proxy and not to the server.
     """
     if getproxies():
         return None
@@ -269,7 +269,7 @@ Token = str | Callable[[], str | None]
 
 
 def credentials(token: Token | None) -> dict[str, Any]:
-    """Return the arguments of an httpx client that send the token. If `token` is None, the token is SKILLERY_TOKEN."""
+    """Return the arguments of an httpx client that send the token. None means the token in SKILLERY_TOKEN."""
     return {"auth": _TokenAuth(token)} if callable(token) else {"headers": authorization(token)}
 
 

@@ -21,6 +21,7 @@ PATH = "/callback"
 OTHER_LOGIN = "This is not the answer to the login that waits in the terminal. Go on with the window of that login."
 MOST_FIELDS = 50
 LOGIN_SECONDS = 300.0
+"""The time in seconds that a user has for the login."""
 REQUEST_SECONDS = 10.0
 PAGE = (
     b"<!doctype html><meta charset=utf-8><title>Skillery</title>"
@@ -29,7 +30,7 @@ PAGE = (
 
 
 def log_in_with_browser(provider: Provider, show: Callable[[str], None], seconds: float = LOGIN_SECONDS) -> Login:
-    """Let the user log in with a browser, and return the login. `show` gets the address for the browser.
+    """Let the user log in with a browser, and return the login. `show` gets the address to open.
 
     Raise LoginError if the user denies the login, if the answer belongs to another login, or after `seconds`.
     """
@@ -48,6 +49,7 @@ def log_in_with_browser(provider: Provider, show: Callable[[str], None], seconds
 
 
 def _check(provider: Provider) -> None:
+    """Raise LoginError if the provider does not support this kind of login."""
     metadata = provider.metadata
     if not metadata.authorization_endpoint:
         raise LoginError(f"{metadata.issuer} has no authorization endpoint", hint="Use --device.")
@@ -59,6 +61,7 @@ def _check(provider: Provider) -> None:
 
 
 def _address(provider: Provider, redirect: str, verifier: str, state: str) -> str:
+    """Return the address at which the user logs in."""
     challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()
     parameters = provider.parameters() | {
         "response_type": "code",
@@ -75,7 +78,7 @@ def _address(provider: Provider, redirect: str, verifier: str, state: str) -> st
 
 
 def _code(answer: Mapping[str, str], provider: Provider) -> str:
-    """Return the code in the answer of a provider. Raise LoginError for an error or the answer of another provider."""
+    """Return the code in the answer of the provider. Raise LoginError if it is an error or is from another provider."""
     metadata = provider.metadata
     # The answer of another provider is not for this login (RFC 9207).
     issuer = answer.get("iss")
@@ -89,9 +92,9 @@ def _code(answer: Mapping[str, str], provider: Provider) -> str:
 
 
 class _Listener:
-    """Context manager: a listener on 127.0.0.1 that takes one answer of a browser: the first one with the `state`.
+    """Listens on 127.0.0.1 for one answer of a browser: the first one with the right `state`.
 
-    Other answers change nothing, because every web page and every user of this computer can send one.
+    Other answers change nothing, because each web page and each user of this computer can send one.
     """
 
     def __init__(self, state: str) -> None:
@@ -109,6 +112,7 @@ class _Listener:
         self._server.server_close()
 
     def wait(self, seconds: float) -> Mapping[str, str]:
+        """Return the parameters of the answer. Raise LoginError after `seconds`."""
         try:
             return self._answers.get(timeout=seconds)
         except queue.Empty:
@@ -124,6 +128,8 @@ class _Server(socketserver.ThreadingTCPServer):
 
 
 def _handler(answers: queue.Queue[Mapping[str, str]], state: str) -> type[BaseHTTPRequestHandler]:
+    """Return the class that puts the first right answer into the queue `answers`."""
+
     class Handler(BaseHTTPRequestHandler):
         timeout = REQUEST_SECONDS
 
@@ -164,6 +170,6 @@ def _put(answers: queue.Queue[Mapping[str, str]], answer: Mapping[str, str]) -> 
 
 
 def _once(parameters: list[tuple[str, str]]) -> dict[str, str]:
-    """Return the parameters that occur once. A parameter that occurs twice counts as missing (RFC 6749 §3.1)."""
+    """Return the parameters that occur once. A repeated parameter counts as missing (RFC 6749 §3.1)."""
     names = [name for name, _ in parameters]
     return {name: value for name, value in parameters if names.count(name) == 1}

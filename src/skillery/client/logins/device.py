@@ -13,7 +13,7 @@ from skillery.client.logins.login import Login, LoginError, is_safe
 
 GRANT = "urn:ietf:params:oauth:grant-type:device_code"
 INTERVAL_SECONDS = 5.0
-"""Default time between two requests, and the time that `slow_down` adds (RFC 8628 §3.2 and §3.5)."""
+"""The default time between two requests, and the time that `slow_down` adds (RFC 8628 §3.2 and §3.5)."""
 SHORTEST_SECONDS = 0.1
 MAX_SECONDS = 1800.0
 REMEDIES = {
@@ -23,7 +23,7 @@ REMEDIES = {
 
 
 class DeviceCode(msgspec.Struct, frozen=True):
-    """An address for the user, and the code that the user enters there."""
+    """The response of a provider: a code, and the address at which the user enters it."""
 
     device_code: str
     user_code: str
@@ -36,7 +36,7 @@ class DeviceCode(msgspec.Struct, frozen=True):
 def log_in_with_device(
     provider: Provider, show: Callable[[DeviceCode], None], sleep: Callable[[float], None] = time.sleep
 ) -> Login:
-    """Let the user log in on another device, and return the login. `show` gets the code for the user.
+    """Let the user log in on another device, and return the login. `show` gets the code to enter.
 
     Raise LoginError if the user denies the login or the code expires.
     """
@@ -58,6 +58,7 @@ def log_in_with_device(
 
 
 def _device_code(provider: Provider) -> DeviceCode:
+    """Return a new device code of the provider. Raise LoginError if the provider does not support this."""
     metadata = provider.metadata
     address = metadata.device_authorization_endpoint
     if not address:
@@ -75,7 +76,7 @@ def _device_code(provider: Provider) -> DeviceCode:
 
 
 def _more_seconds(error: Refusal) -> float:
-    """Return the seconds to add to the interval. Raise LoginError if the login has failed."""
+    """Return the seconds to add to the interval after a refusal. Raise LoginError if the login has failed."""
     if error.error == "slow_down":
         return INTERVAL_SECONDS
     if error.error == "authorization_pending":

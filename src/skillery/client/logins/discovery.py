@@ -1,4 +1,6 @@
-"""Find the identity provider of a server (RFC 9728, RFC 8414, OpenID Connect Discovery 1.0)."""
+"""The discovery of a server's identity provider (RFC 9728, RFC 8414, OpenID Connect Discovery 1.0), and requests for
+tokens.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +20,16 @@ from skillery.client.wire import is_plain
 
 
 SECONDS = 10.0
-"""Limit of each step of a request."""
+"""The maximum time of each step of a request."""
 TOTAL_SECONDS = 30.0
 MAX_BYTES = 1024 * 1024
 PLAIN = "identity"
-"""The only content coding that is accepted: two kilobytes that are compressed twice could become gigabytes."""
+"""The only accepted content coding: two kilobytes that are compressed twice could become gigabytes."""
 _HEADERS = {"accept": "application/json", "accept-encoding": PLAIN}
 
 
 class Answer(NamedTuple):
-    """A response: the HTTP status and the body."""
+    """A response: its HTTP status and body."""
 
     status: int
     body: bytes
@@ -36,8 +38,8 @@ class Answer(NamedTuple):
 def request(method: str, address: str, form: Mapping[str, str] | None = None) -> Answer:
     """Send a request, and return the response. Redirects are not followed.
 
-    Raise ConnectionFailed if the connection fails, LoginError if the address is not safe, or if the response is too
-    large or compressed.
+    Raise ConnectionFailed if the connection fails. Raise LoginError if the address is not safe, or if the response is
+    too large or compressed.
     """
     if not is_safe(address):
         raise LoginError(
@@ -58,6 +60,7 @@ def request(method: str, address: str, form: Mapping[str, str] | None = None) ->
 
 
 def _bounded(response: httpx.Response, address: str) -> Iterator[bytes]:
+    """Yield the pieces of a response. Raise LoginError or ConnectionFailed if it is too large or too slow."""
     if response.headers.get("content-encoding", PLAIN) != PLAIN:
         raise LoginError(f"{address} answered a compressed body, which the client did not ask for")
     size, end = 0, time.monotonic() + TOTAL_SECONDS
@@ -78,7 +81,7 @@ T = TypeVar("T")
 
 
 class ResourceMetadata(msgspec.Struct, frozen=True):
-    """The metadata of a server about logins (RFC 9728)."""
+    """The metadata that a server publishes about logins (RFC 9728)."""
 
     resource: str
     authorization_servers: tuple[str, ...] = ()
@@ -100,7 +103,7 @@ class ProviderMetadata(msgspec.Struct, frozen=True):
 
 
 class Provider(NamedTuple):
-    """The identity provider of a server, and the client that a login uses there."""
+    """The identity provider of a server, and the OAuth client that a login uses there."""
 
     metadata: ProviderMetadata
     resource: str
@@ -112,7 +115,7 @@ class Provider(NamedTuple):
         return OFFLINE in self.scopes
 
     def parameters(self) -> dict[str, str]:
-        """Return the parameters that every request for a login has."""
+        """Return the parameters that all requests for a login have."""
         values = {"client_id": self.client_id, "resource": self.resource}
         return values | ({"scope": " ".join(self.scopes)} if self.scopes else {})
 
@@ -120,7 +123,7 @@ class Provider(NamedTuple):
 def find_provider(server: str, client_id: str | None) -> Provider | None:
     """Return the provider of a server, or None if the server names none.
 
-    `client_id` overrides the client that the server publishes. Raise LoginError if the metadata are not valid,
+    `client_id` replaces the client id that the server publishes. Raise LoginError if the metadata are invalid, and
     ConnectionFailed if a request fails.
     """
     resource = _resource_metadata(server)
@@ -140,6 +143,7 @@ def find_provider(server: str, client_id: str | None) -> Provider | None:
 
 
 def _resource_metadata(server: str) -> ResourceMetadata | None:
+    """Return the metadata of a server, or None if it publishes none. Raise LoginError if they are invalid."""
     if not is_safe(server):
         raise LoginError(
             f"{server} is not encrypted, so it cannot name an identity provider", hint="Use https://, or --token."
@@ -159,6 +163,7 @@ def _resource_metadata(server: str) -> ResourceMetadata | None:
 
 
 def _provider_metadata(issuer: str) -> ProviderMetadata:
+    """Return the metadata of an issuer. Raise LoginError if it publishes none, or names another issuer."""
     answers = []
     for address in _addresses(issuer):
         answer = request("GET", address)
@@ -172,7 +177,10 @@ def _provider_metadata(issuer: str) -> ProviderMetadata:
 
 
 def _addresses(issuer: str) -> Iterator[str]:
-    """Yield the addresses of the metadata of an issuer. RFC 8414 puts the path of the issuer at the end."""
+    """Yield the possible addresses of an issuer's metadata.
+
+    RFC 8414 puts the path of the issuer at the end.
+    """
     try:
         url = httpx.URL(issuer)
     except httpx.InvalidURL:
@@ -196,15 +204,15 @@ def _decoded(status: int, body: bytes, address: str, form: type[T]) -> T:
 
 
 UNSTATED_SECONDS = 300.0
-"""Assumed life of a token, if the provider does not state it."""
+"""The assumed lifetime of a token if the provider states none."""
 LONGEST_SECONDS = 10 * 365 * 86_400.0
-"""A token with a longer life is taken for a token with this life: no date is after the year 9999."""
+"""A longer lifetime of a token is reduced to this one, because no date is after the year 9999."""
 MAX_TEXT = 300
 MAX_TOKEN = 65_536
 
 
 class Refusal(LoginError):
-    """Raised if the provider answers an error. `error` is its code, such as `access_denied`."""
+    """Raised if the provider answers with an error. `error` is its code, such as `access_denied`."""
 
     def __init__(self, error: str, message: str) -> None:
         super().__init__(message)
@@ -224,16 +232,21 @@ class _Error(msgspec.Struct, frozen=True):
 
 
 def ask_for_tokens(provider: Provider, form: Mapping[str, str]) -> Login:
-    """Send a grant to the token endpoint, and return the login. Raise Refusal if the provider answers an error."""
+    """Send a grant to the token endpoint, and return the login. Raise Refusal if the provider answers with an error."""
     metadata = provider.metadata
-    kept = ProviderLogin(
+    provider_login = ProviderLogin(
         metadata.issuer, provider.client_id, provider.resource, metadata.token_endpoint, metadata.revocation_endpoint
     )
-    return login_for(kept, {"client_id": kept.client_id, "resource": kept.resource, **form})
+    return login_for(
+        provider_login, {"client_id": provider_login.client_id, "resource": provider_login.resource, **form}
+    )
 
 
 def login_for(kept: ProviderLogin, form: Mapping[str, str]) -> Login:
-    """Send a form to the token endpoint of a login, and return the login with the tokens of the response."""
+    """Send a form to the token endpoint of a login, and return the login with the new tokens.
+
+    Raise Refusal, LoginError or ConnectionFailed if the provider returns no tokens.
+    """
     answer = request("POST", kept.token_endpoint, form)
     if answer.status != 200:
         raise refusal(answer, kept.token_endpoint)
@@ -264,7 +277,7 @@ def is_header_text(token: str) -> bool:
 
 
 def refusal(answer: Answer, address: str) -> LoginError:
-    """Return the error for a failed request. Raise ConnectionFailed if the provider is unavailable."""
+    """Return the error for a failed request to a provider. Raise ConnectionFailed if the provider is unavailable."""
     try:
         failure = msgspec.json.decode(answer.body, type=_Error)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -23,11 +23,11 @@ from skillery.client.logins.login import Login, UnusableLogin
 
 SERVICE = "skillery"
 RECOMMENDED = 1
-"""The lowest priority of a keyring that encrypts. `keyring` gives less to a plain file, and 0 to no keyring at all."""
+"""The lowest priority of a keyring that encrypts. The package `keyring` gives a plain file less, and no keyring 0."""
 
 
 def has_keyring() -> bool:
-    """Return whether a keyring can keep logins."""
+    """Return whether this computer has a keyring that can store logins."""
     try:
         return float(_package().get_keyring().priority) >= RECOMMENDED
     except Exception:  # noqa: BLE001 - no package, or a keyring that does not work here
@@ -35,7 +35,7 @@ def has_keyring() -> bool:
 
 
 def store(server: str, secret: str) -> bool:
-    """Store a text in the keyring. Return whether it is there."""
+    """Store a text in the keyring. Return whether the keyring now has it."""
     if not has_keyring():
         return False
     try:
@@ -47,7 +47,7 @@ def store(server: str, secret: str) -> bool:
 
 
 def find(server: str) -> str | None:
-    """Return the text in the keyring. Raise UnusableLogin if the keyring cannot be read."""
+    """Return the text in the keyring, or None. Raise UnusableLogin if the keyring cannot be read."""
     try:
         password = _package().get_password(SERVICE, server)
     except Exception as error:  # noqa: BLE001 - each keyring raises its own exceptions
@@ -58,7 +58,7 @@ def find(server: str) -> str | None:
 
 
 def remove(server: str) -> None:
-    """Remove a text from the keyring, if it is there."""
+    """Remove the text of a server from the keyring, if it is there."""
     try:
         _package().delete_password(SERVICE, server)
     except Exception:  # noqa: BLE001 - it was not there, or the keyring does not work
@@ -77,11 +77,14 @@ MAX_BYTES = 256 * 1024
 OTHERS = 0o077
 OF_ANOTHER = "Run the command as that user, or name your own folder in XDG_CONFIG_HOME."
 HAS_MODES = os.name == "posix"
-"""Windows has access lists instead, and gives the folder of a user to this user alone."""
+"""Whether files have modes. Windows has access lists instead, and gives the folder of a user to this user alone."""
 
 
 def configuration_folder() -> Path:
-    """Return the folder of Skillery in the user's configuration. Raise UnusableLogin if the user has no home."""
+    """Return the folder of Skillery in the user's configuration.
+
+    Raise UnusableLogin if the user has no home folder.
+    """
     try:
         return _configuration() / "skillery"
     except RuntimeError:
@@ -98,7 +101,7 @@ def _configuration() -> Path:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder that only the user can enter. Raise UnusableLogin if others can enter an existing folder."""
+    """Create a folder that only the user can enter. Raise UnusableLogin if it exists and others can enter it."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.mkdir(mode=0o700, exist_ok=True)
@@ -108,7 +111,7 @@ def make_folder(path: Path) -> None:
 
 
 def read_private(path: Path) -> bytes | None:
-    """Return the content of a file, or None if there is no file for this user.
+    """Return the content of a file, or None if there is no file that the user can read.
 
     Raise UnusableLogin if other users can read or replace the file.
     """
@@ -126,6 +129,7 @@ def read_private(path: Path) -> bytes | None:
 
 
 def _check(path: Path, status: os.stat_result, mode: str, is_kind: Callable[[int], bool], kind: str) -> None:
+    """Raise UnusableLogin if a file or folder is of another kind, or if other users can access it."""
     if not is_kind(status.st_mode):
         raise UnusableLogin(f"'{path}' is not a {kind}", hint="Remove it, and log in again.")
     if not HAS_MODES:
@@ -141,7 +145,7 @@ def _check(path: Path, status: os.stat_result, mode: str, is_kind: Callable[[int
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Write a file that only the user can read. The file appears complete, or not at all.
+    """Replace a file that only the user can read. The file is either complete or unchanged.
 
     No other process may write the file at the same time.
     """
@@ -162,7 +166,7 @@ def write_private(path: Path, content: bytes) -> None:
 
 
 def remove_private(path: Path) -> None:
-    """Remove a file, and what a killed process has left of it."""
+    """Remove a file, and the incomplete file that a killed process has left."""
     _partial(path).unlink(missing_ok=True)
     path.unlink(missing_ok=True)
 
@@ -180,7 +184,7 @@ RETRY_SECONDS = 0.05
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Context manager: hold the lock of the file at `path`. Wait while another process or thread holds it.
+    """Hold the lock of the file at `path` during the `with` block. Wait while another process or thread holds it.
 
     The operating system releases the lock if the process dies. The file stays, because deleting it would let two
     processes lock two files. Raise UnusableLogin if the file cannot be opened.
@@ -218,7 +222,7 @@ else:
 
 FOLDER = "logins"
 CURRENT = "current"
-"""Name of the file with the address of the current server. Files of logins end with `.json`."""
+"""The name of the file with the address of the current server. Files of logins end with `.json`."""
 Where = Literal["keyring", "file"]
 
 
@@ -231,7 +235,7 @@ class _File(msgspec.Struct, frozen=True):
 
 
 def place_of(server: str) -> Path:
-    """Return the path of the file for a server."""
+    """Return the path of the file with the login for a server."""
     host = "".join(
         character if character.isalnum() or character in ".-" else "_" for character in httpx.URL(server).host
     )[:60]
@@ -240,7 +244,7 @@ def place_of(server: str) -> Path:
 
 @contextmanager
 def changing(server: str) -> Iterator[None]:
-    """Context manager: let one process at a time change the login for a server."""
+    """Hold the lock of the login for a server, so that only one process at a time changes the login."""
     place = place_of(server)
     make_folder(place.parent)
     with locked(place.with_suffix(".lock")):
@@ -248,7 +252,10 @@ def changing(server: str) -> Iterator[None]:
 
 
 def find_login(server: str) -> Login | None:
-    """Return the login for a server, or None. Raise UnusableLogin if it cannot be read or is not safe."""
+    """Return the login for a server, or None.
+
+    Raise UnusableLogin if the login cannot be read, or if others can read it.
+    """
     try:
         place = place_of(server)
     except UnusableLogin:
@@ -267,7 +274,7 @@ def find_login(server: str) -> Login | None:
 
 
 def keep_login(server: str, login: Login) -> Where:
-    """Keep the login for a server, and return where. The caller holds the lock `changing`."""
+    """Store the login for a server, and return the place. The caller holds the lock `changing`."""
     kept_in: Where = "keyring" if store(server, msgspec.json.encode(login).decode()) else "file"
     file = _File(server, kept_in, login if kept_in == "file" else None)
     write_private(place_of(server), msgspec.json.encode(file))
@@ -292,7 +299,7 @@ def current_server() -> str | None:
 
 
 def set_current_server(server: str | None) -> None:
-    """Keep the address of the user's current server. None means the home."""
+    """Store the address of the user's current server. None means the home of this computer."""
     place = configuration_folder() / FOLDER / CURRENT
     if server is None:
         remove_private(place)

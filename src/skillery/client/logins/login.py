@@ -25,24 +25,24 @@ class LoginError(ClientError):
 
 
 class LoginEnded(LoginError):
-    """Raised if a kept login cannot be renewed: the user must log in again."""
+    """Raised if a stored login cannot be renewed, so that the user must log in again."""
 
     type = "login_ended"
 
 
 class UnusableLogin(LoginError):
-    """Raised if the file or the keyring with a login cannot be used."""
+    """Raised if the file or the keyring with a login cannot be read or written, or if others can read it."""
 
     type = "login_unusable"
 
 
 LEAD_SECONDS = 30.0
-"""A token is renewed this long before its end, so that a token does not end while a request is sent."""
+"""A token is renewed this many seconds before its end, so that it does not end while a request is sent."""
 
 
 @dataclass(frozen=True)
 class ProviderLogin:
-    """Values for renewing and revoking a login at an identity provider."""
+    """The values with which a login at an identity provider is renewed and revoked."""
 
     issuer: str
     client_id: str
@@ -54,16 +54,16 @@ class ProviderLogin:
 
 @dataclass(frozen=True)
 class Login:
-    """A login at one server. `provider` is None for a token of the server itself."""
+    """A login at one server. `provider` is None if the token is one of the server itself."""
 
     token: str = field(repr=False)
     expires_at: float | None = None
-    """Seconds since 1970. None means that the end is not known."""
+    """The end of the token in seconds since 1970, or None if it is unknown."""
     provider: ProviderLogin | None = None
 
     @property
     def is_fresh(self) -> bool:
-        """Whether the token can be used without renewing it."""
+        """Whether the token can be used without a renewal."""
         return self.expires_at is None or time.time() < self.expires_at - LEAD_SECONDS
 
     @property
@@ -76,10 +76,10 @@ class Login:
 
 
 def server_of(url: str) -> str:
-    """Return the address of a server in its normal form: scheme and host in lower case, without default port, slash or
-    `/rpc` at the end.
+    """Return the address of a server in its normal form.
 
-    Raise LoginError if the address cannot belong to a server.
+    Scheme and host are in lower case, and a default port, a final slash and a final `/rpc` are removed. Raise
+    LoginError if the address cannot be the one of a server.
     """
     try:
         address = httpx.URL(url)
@@ -98,7 +98,7 @@ def _shown(url: httpx.URL) -> str:
 
 
 def is_safe(url: str) -> bool:
-    """Return whether requests to the address are encrypted, or stay on this computer."""
+    """Return whether requests to the address are encrypted or stay on this computer."""
     try:
         scheme = httpx.URL(url).scheme
         return scheme == "https" or (scheme == "http" and is_loopback(url))

@@ -1,4 +1,4 @@
-"""The token of a kept login, renewed when it ends."""
+"""The token of a stored login, which is renewed before it ends."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from skillery.client.logins.login import Login, LoginEnded, server_of
 
 
 class KeptToken:
-    """The token of the login for one server. A call of the object returns the token, or None without a login.
+    """A function that returns the token of the login for one server, or None without a login.
 
-    If the token ends soon, the call renews the login at the identity provider, and blocks for one request. Raise
-    LoginEnded if the provider refuses, ConnectionFailed if the provider cannot be reached.
+    If the token ends soon, a call renews the login at the identity provider, and blocks for one request. It raises
+    LoginEnded if the provider refuses, and ConnectionFailed if the provider cannot be reached.
     """
 
     def __init__(self, url: str) -> None:
@@ -26,12 +26,12 @@ class KeptToken:
 
 
 def kept_token(url: str) -> KeptToken:
-    """Return an object whose call returns the token of the login for the server at `url`."""
+    """Return a function that returns the token of the login for the server at `url`."""
     return KeptToken(url)
 
 
 def current_login(server: str) -> Login | None:
-    """Return the login for a server. If its token ends soon, renew the login first."""
+    """Return the login for a server, or None. If its token ends soon, renew the login first."""
     login = find_login(server)
     if login is None or login.is_fresh:
         return login
@@ -44,7 +44,7 @@ def current_login(server: str) -> Login | None:
 
 
 def _renewed(server: str, login: Login) -> Login:
-
+    """Renew a login and store it. If the provider cannot be reached, return the login while its token is valid."""
     if not login.is_renewable and not login.has_ended:
         return login
     # A new refresh token may invalidate the old one. So check first that a login can be written.
@@ -63,9 +63,9 @@ def _renewed(server: str, login: Login) -> Login:
 
 
 def renew(server: str, login: Login) -> Login:
-    """Return the login with a new token. The caller holds the lock of the login.
+    """Return the login with a new token. The caller holds the lock `changing`.
 
-    Raise LoginEnded if the user must log in again, ConnectionFailed if the provider cannot be reached.
+    Raise LoginEnded if the user must log in again, and ConnectionFailed if the provider cannot be reached.
     """
     again = f"Log in again: skillery login --url {server}"
     provider = login.provider
@@ -84,9 +84,9 @@ def renew(server: str, login: Login) -> Login:
 
 
 def revoke(login: Login) -> bool:
-    """Revoke a login at its provider. Return whether the provider has an endpoint for that.
+    """Revoke a login at its provider. Return False if the provider cannot revoke logins.
 
-    Raise LoginError or ConnectionFailed if the provider does not revoke the login.
+    Raise LoginError or ConnectionFailed if the request fails.
     """
     provider = login.provider
     if provider is None or not provider.revocation_endpoint:
