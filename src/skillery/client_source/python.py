@@ -1,7 +1,7 @@
-"""Write the generated modules of skillery.client.
+"""Writes the generated modules of skillery.client. `make client` runs this module.
 
-The modules of methods and results are made from METHODS, the synchronous client is made from the asynchronous client.
-`make client` runs this module. To be able to replace a broken client, this module imports no module of the client.
+The modules of methods and results are made from METHODS. The synchronous client is made from the asynchronous client.
+This module imports no module of the client, so that it can replace a broken client.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from skillery.runs import results
 
 
 NAMED = {"Kind": Kind, "IdentityKind": tokens.Kind, "Status": version_rows.Status, "RunStatus": results.Status}
-"""Literal types of results, by the names that the client gives them."""
+"""Literal types in results, by the names that they have in the client."""
 _AS_JSON: dict[Any, str] = {
     str: "str",
     int: "int",
@@ -45,6 +45,8 @@ _AS_JSON: dict[Any, str] = {
 
 
 class Field(typing.NamedTuple):
+    """A member of the JSON object of a result."""
+
     name: str
     type: str
     """The type as source code of the client, for example `list[SkillRow]`."""
@@ -62,8 +64,9 @@ def result_source(roots: Sequence[type[msgspec.Struct]]) -> tuple[str, list[str]
 
 
 def parts_of(roots: Iterable[type[msgspec.Struct]]) -> Iterator[type[msgspec.Struct]]:
-    """Return the structs in `roots` and all structs inside them, each once. An inner struct comes before its outer
-    struct.
+    """Return the structs in `roots` and all structs inside them, without duplicates.
+
+    An inner struct comes before its outer struct.
     """
     structs: dict[str, type[msgspec.Struct]] = {}
     for root in roots:
@@ -72,7 +75,7 @@ def parts_of(roots: Iterable[type[msgspec.Struct]]) -> Iterator[type[msgspec.Str
 
 
 def fields_of(struct: type[msgspec.Struct]) -> Iterator[Field]:
-    """Yield the members of the JSON object that a struct is encoded as."""
+    """Yield the members of the JSON object as which a struct is encoded."""
     hints = typing.get_type_hints(struct, include_extras=True)
     for field in msgspec.structs.fields(struct):
         kind = hints[field.name]
@@ -112,9 +115,7 @@ def _quoted(text: str) -> str:
 
 
 def _json_type(kind: Any, *, without_null: bool = False) -> str:
-    """Return the type that a value of type `kind` has after it was encoded as JSON and decoded again, as source
-    text.
-    """
+    """Return, as source text, the type of a value after it was encoded as JSON and decoded again."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is typing.Annotated:
         return _json_type(arguments[0], without_null=without_null)
@@ -154,7 +155,7 @@ AWAITED = {"asynchronous.py": "synchronous.py", "async_transfers.py": "transfers
 AS_ANSWERED = {"LockEntry": "Locked"}
 """Structs of params that the client replaces by a struct of results, because callers pass a part of a result."""
 UPLOADED = "Sequence[RunFile]"
-"""A parameter type. Except in a batch, callers may also pass a mapping from paths to contents, which are uploaded."""
+"""A parameter type. Except in a batch, callers may also pass a mapping of contents by path, which are uploaded."""
 _SIMPLE = {str: "str", int: "int", float: "float", bool: "bool", Any: "Any"}
 _WITHOUT_AWAITING = (
     (r"\basync (def|with|for)\b", r"\1"),
@@ -176,7 +177,7 @@ _WITHOUT_AWAITING = (
 
 
 def sources() -> dict[Path, str]:
-    """Return the source of every generated module, by path."""
+    """Return the source text of each generated module, by path."""
     made = {CLIENT / "generated.py": _generated()}
     for awaited, plain in AWAITED.items():
         made[CLIENT / plain] = _synchronous((CLIENT / awaited).read_text("utf-8"))
@@ -196,6 +197,7 @@ def _formatted(path: Path, source: str) -> str:
 
 
 def _synchronous(source: str) -> str:
+    """Return the source of an asynchronous module without coroutines."""
     for pattern, replacement in _WITHOUT_AWAITING:
         source = re.sub(pattern, replacement, source)
     return source
@@ -205,7 +207,9 @@ def _synchronous(source: str) -> str:
 
 
 def tables() -> dict[str, tuple[str, list[str]]]:
-    """Return the lists of method names by which a client treats methods differently, each with its description."""
+    """Return lists of methods that a client treats differently: a description and the names, by the name of the
+    list.
+    """
     once = [name for name, method in METHODS.items() if method.once]
     harmless = [name for name, method in METHODS.items() if not method.once and _is_harmless(method)]
     return {
@@ -226,6 +230,7 @@ def _is_harmless(method: Method) -> bool:
 
 
 def _generated() -> str:
+    """Return the source of `generated.py`."""
     structs = _structs()
     stubs = "\n\n".join(_stub(name, method) for name, method in METHODS.items())
     results, names = result_source([method.result for method in METHODS.values()])
@@ -265,6 +270,7 @@ def _class(name: str, description: str, call: str, flavour: str) -> str:
 
 
 def _stub(name: str, method: Method) -> str:
+    """Return the source of the stub for a method."""
     fields = list(_fields(method.params))
     optional = [f"{field}: {_optional(kind)} = None" for field, kind, _, is_required in fields if not is_required]
     optional += ["idempotency_key: str | None = None"] if method.once else []
@@ -294,8 +300,9 @@ def _documentation(struct: type[Params], *, keyed: bool) -> str:
 
 
 def _fields(struct: type[msgspec.Struct]) -> Iterator[tuple[str, str, str, bool]]:
-    """Yield the name, type and description of each field, and whether the field is required. A field
-    without a description has the description "".
+    """Yield the name, the type and the description of each field, and whether the field is required.
+
+    The description is "" if the field has none.
     """
     for field, kind in annotated_params(struct):
         metas = typing.get_args(kind)[1:] if typing.get_origin(kind) is typing.Annotated else ()
@@ -328,7 +335,7 @@ def _is_struct(kind: Any) -> bool:
 
 
 def _structs() -> list[type[msgspec.Struct]]:
-    """Return the structs inside params, except the structs that AS_ANSWERED replaces."""
+    """Return the structs inside params, except for the structs that AS_ANSWERED replaces."""
     structs: dict[str, type[msgspec.Struct]] = {}
     for method in METHODS.values():
         for hint in typing.get_type_hints(method.params).values():
