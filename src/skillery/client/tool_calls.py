@@ -73,8 +73,8 @@ class ToolCall(NamedTuple):
         if not pictures:
             return message
         if self.dialect == "mcp":
-            shown = [{"type": "image", "data": data, "mimeType": kind} for kind, data in pictures]
-            return message | {"content": [*message["content"], *shown]}
+            images = [{"type": "image", "data": data, "mimeType": kind} for kind, data in pictures]
+            return message | {"content": [*message["content"], *images]}
         text = {"type": "text", "text": message["content"]}
         sources = [{"type": "base64", "media_type": kind, "data": data} for kind, data in pictures]
         return message | {"content": [text, *({"type": "image", "source": source} for source in sources)]}
@@ -184,7 +184,7 @@ class Pictures:
 
     def add(self, file: Mapping[str, Any], blob: Mapping[str, Any]) -> None:
         """Add a file. `blob` is the result of read_blob. Do nothing if it is not a complete picture."""
-        whole = blob.get("encoding") == "base64" and not blob["truncated"]
-        if whole and is_picture(file["kind"], blob["content"]):
+        is_complete = blob.get("encoding") == "base64" and not blob["truncated"]
+        if is_complete and is_picture(file["kind"], blob["content"]):
             self._room -= file["size_bytes"]
             self.found.append((file["kind"], blob["content"]))

@@ -199,6 +199,7 @@ class ToolsEndpoint:
         self._named = named
 
     async def answer(self, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:
+        """Send the tool schemas in the format of the query. Raise HttpRefusal 400 if the query is invalid."""
         only(scope, "GET", "HEAD")
         await self._gate.authenticate(scope, headers)
         query = parse_qs(scope.get("query_string", b"").decode("latin-1"))
@@ -207,9 +208,9 @@ class ToolsEndpoint:
             raise _refused(f"there is no format {form[:40]!r}", f"There are {', '.join(FORMATS)}.")
         included = _included(query)
         explain = explained if OPT_IN in included else None
-        more = with_workspaces(shown_properties(self._named.defined), included)
+        more_properties = with_workspaces(shown_properties(self._named.defined), included)
         tools = [
-            tool(name, method.params, form, more, explain)
+            tool(name, method.params, form, more_properties, explain)
             for name, method in METHODS.items()
             if name in TOOLS or name in included
         ]

@@ -191,12 +191,12 @@ def tool(
 
 def parameters_schema(struct: type[msgspec.Struct]) -> dict[str, Any]:
     """Return the JSON Schema of params in the form of the Skills Protocol: without `null` and without bounds."""
-    shown = [(field, kind) for field, kind in annotated_params(struct) if not is_hidden(kind)]
+    visible_fields = [(field, kind) for field, kind in annotated_params(struct) if not is_hidden(kind)]
     schema: dict[str, Any] = {
         "type": "object",
-        "properties": {field.encode_name: field_schema(kind) for field, kind in shown},
+        "properties": {field.encode_name: field_schema(kind) for field, kind in visible_fields},
     }
-    required = [field.encode_name for field, _ in shown if field.required]
+    required = [field.encode_name for field, _ in visible_fields if field.required]
     if required:
         schema["required"] = required
     return schema
@@ -216,6 +216,7 @@ def field_schema(annotated: Any) -> dict[str, Any]:
 
 
 def _type_schema(kind: Any) -> dict[str, Any]:
+    """Return the JSON Schema of a type, without its metadata."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is typing.Annotated:
         return _type_schema(arguments[0])

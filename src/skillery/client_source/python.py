@@ -178,10 +178,10 @@ _WITHOUT_AWAITING = (
 
 def sources() -> dict[Path, str]:
     """Return the source text of each generated module, by path."""
-    made = {CLIENT / "generated.py": _generated()}
+    source_by_path = {CLIENT / "generated.py": _generated()}
     for awaited, plain in AWAITED.items():
-        made[CLIENT / plain] = _synchronous((CLIENT / awaited).read_text("utf-8"))
-    return {path: _formatted(path, source) for path, source in made.items()}
+        source_by_path[CLIENT / plain] = _synchronous((CLIENT / awaited).read_text("utf-8"))
+    return {path: _formatted(path, source) for path, source in source_by_path.items()}
 
 
 def main() -> None:

@@ -108,7 +108,7 @@ def is_script(path: str, *, executable: bool) -> bool:
 def remote_instructions(version: RepositoryVersion, server: str, scripts: Sequence[str]) -> bytes:
     """Return the text at the end of SKILL.md that tells the model how to run the missing `scripts` on the server."""
     listed = "".join(f"- `{path}`\n" for path in scripts[:MOST_NAMED])
-    more = f"- and {len(scripts) - MOST_NAMED} more\n" if len(scripts) > MOST_NAMED else ""
+    more_line = f"- and {len(scripts) - MOST_NAMED} more\n" if len(scripts) > MOST_NAMED else ""
     call = f'{{"name": "{version.name}", "version": "{version.version}"}}'
     return f"""
 
@@ -116,7 +116,7 @@ def remote_instructions(version: RepositoryVersion, server: str, scripts: Sequen
 
 These files of the skill are not in this folder. They run on the server, with the permissions of the skill:
 
-{listed}{more}
+{listed}{more_line}
 Call the tool `execute_skill` of the MCP server `{server}` with `{call}` and `args`. `describe_skill` shows which `args`
 the skill takes. If the skill has no entrypoint, add `"script": "PATH"` with the path of a file above, and give the
 arguments of the command line as `"args": {{"argv": [...]}}`. Do not write these files yourself.

@@ -46,6 +46,7 @@ class FactsPreparation:
         self._changed.set()
 
     async def _go_on(self) -> None:
+        """Compute facts whenever versions were published and then no further ones for QUIET_SECONDS."""
         while True:
             await self._changed.wait()
             await self._wait_for_quiet()

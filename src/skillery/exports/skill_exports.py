@@ -80,6 +80,7 @@ def index_entry(kind: Kind, listed: Listed, facts: Facts) -> bytes:
 
 
 def _entry(listed: Listed, facts: Facts) -> dict[str, str]:
+    """Return the entry of a skill in an index of discovery 0.2.0."""
     version = f"/skills/{listed.name}/{quote(listed.version, safe='')}"
     if facts.is_lone:
         kind, url, digest = "skill-md", f"{version}/{SKILL_MD}", facts.skill_md

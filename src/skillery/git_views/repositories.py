@@ -145,23 +145,23 @@ def pack_pieces(table: ObjectTable, stream: BinaryIO, places: Sequence[int]) -> 
     hasher = hashlib.sha1(usedforsecurity=False)
     header = b"PACK" + VERSION.to_bytes(4, "big") + len(places).to_bytes(4, "big")
     hasher.update(header)
-    held = bytearray(header)
+    pending = bytearray(header)
     for begin, end in _runs(table, places):
         stream.seek(begin)
         bytes_left = end - begin
         while bytes_left:
-            piece = stream.read(min(bytes_left, PIECE_BYTES - len(held)))
+            piece = stream.read(min(bytes_left, PIECE_BYTES - len(pending)))
             if not piece:
                 raise Unavailable("a stored git pack is shorter than its table says", hint="Try again.")
             bytes_left -= len(piece)
             hasher.update(piece)
-            held += piece
-            if len(held) == PIECE_BYTES:
-                yield bytes(held)
-                held.clear()
-    held += hasher.digest()
-    for start in range(0, len(held), PIECE_BYTES):
-        yield bytes(held[start : start + PIECE_BYTES])
+            pending += piece
+            if len(pending) == PIECE_BYTES:
+                yield bytes(pending)
+                pending.clear()
+    pending += hasher.digest()
+    for start in range(0, len(pending), PIECE_BYTES):
+        yield bytes(pending[start : start + PIECE_BYTES])
 
 
 def _runs(table: ObjectTable, places: Sequence[int]) -> Iterator[tuple[int, int]]:
@@ -246,6 +246,7 @@ class Repositories:
         return opened if opened is not None else await _WORKERS.run(self._make, state)
 
     def _find(self, identity: Identity, address: RepositoryAddress, connection: Connection) -> State:
+        """Return the state of a repository, for one database connection. Raise the errors of `find`."""
         if address.skill:
             history = skill_history(connection, identity, address.skill, most=self._most_skills)
             state = state_of_skill(self._owner, address.skill, history) if history else None

@@ -62,8 +62,8 @@ class Selected(NamedTuple):
 
 def select(table: ObjectTable, stream: BinaryIO, selection: Selection) -> Selected:
     """Return the objects to send. Raise WantNotFound or NothingSelected. Blocking, because wanted trees are read."""
-    wanted = [_place(table, want) for want in dict.fromkeys(selection.wants)]
-    tips = [number for place in wanted if (number := table.commit_number(place)) is not None]
+    wanted_places = [_place(table, want) for want in dict.fromkeys(selection.wants)]
+    tips = [number for place in wanted_places if (number := table.commit_number(place)) is not None]
     boundary = set(_known(table, selection.shallow))
     had = _ancestors(table, _known(table, selection.haves), boundary)
     if selection.depth.is_limited:
@@ -80,7 +80,7 @@ def select(table: ObjectTable, stream: BinaryIO, selection: Selection) -> Select
         for place in table.commits[number].objects:
             chosen[place] = 0
     _leave_out(table, chosen, selection.filter)
-    for place in wanted:
+    for place in wanted_places:
         _add_wanted(table, stream, chosen, place, selection.filter)
     return Selected(
         [place for place, is_chosen in enumerate(chosen) if is_chosen],
@@ -179,12 +179,12 @@ def _add_wanted(table: ObjectTable, stream: BinaryIO, chosen: bytearray, place: 
     if table.kind(place) != TREE or filter_.trees:
         return
     waiting = [place]
-    seen: set[int] = set()
+    visited: set[int] = set()
     while waiting:
         for child in table.children(waiting.pop(), stream):
-            if child in seen:
+            if child in visited:
                 continue
-            seen.add(child)
+            visited.add(child)
             if table.kind(child) == TREE:
                 waiting.append(child)
             if not _is_left_out(table, child, filter_):

@@ -176,8 +176,10 @@ async def list_resources(core: Core, identity: Identity, page: ListPage) -> Reso
         storage=core.registry.storage,
         cursor=page.cursor,
     )
-    resources, more = await _read(core, work)
-    return ResourcePage(resources=[_resource(resource) for resource in resources], next_cursor=more or msgspec.UNSET)
+    resources, next_cursor = await _read(core, work)
+    return ResourcePage(
+        resources=[_resource(resource) for resource in resources], next_cursor=next_cursor or msgspec.UNSET
+    )
 
 
 async def read_resource(core: Core, identity: Identity, uri: AtUri) -> Json[ResourceContents]:
@@ -194,6 +196,7 @@ async def read_resource(core: Core, identity: Identity, uri: AtUri) -> Json[Reso
 
 
 async def read_directory(core: Core, identity: Identity, directory: ListDirectory) -> FolderPage:
+    """Return a page of the direct children of a folder."""
     work = partial(
         find_in_folder,
         identity=identity,
@@ -202,8 +205,10 @@ async def read_directory(core: Core, identity: Identity, directory: ListDirector
         uri=directory.uri,
         cursor=directory.cursor,
     )
-    resources, more = await _read(core, work)
-    return FolderPage(resources=[_resource(resource) for resource in resources], next_cursor=more or msgspec.UNSET)
+    resources, next_cursor = await _read(core, work)
+    return FolderPage(
+        resources=[_resource(resource) for resource in resources], next_cursor=next_cursor or msgspec.UNSET
+    )
 
 
 async def list_skill_entries(core: Core, identity: Identity, page: ListPage) -> EntryPage:
@@ -214,8 +219,8 @@ async def list_skill_entries(core: Core, identity: Identity, page: ListPage) -> 
         storage=core.registry.storage,
         cursor=page.cursor,
     )
-    skills, more = await _read(core, work)
-    return EntryPage(skills=[_entry(skill) for skill in skills], next_cursor=more or msgspec.UNSET)
+    skills, next_cursor = await _read(core, work)
+    return EntryPage(skills=[_entry(skill) for skill in skills], next_cursor=next_cursor or msgspec.UNSET)
 
 
 async def get_skill_entry(core: Core, identity: Identity, uri: AtUri) -> OneEntry:
@@ -224,6 +229,7 @@ async def get_skill_entry(core: Core, identity: Identity, uri: AtUri) -> OneEntr
 
 
 async def complete(core: Core, identity: Identity, argument: CompleteArgument) -> CompletedArgument:
+    """Return the values for an argument of a template that begin with the given text."""
     work: Callable[..., Completions]
     match argument.argument:
         case "skill":

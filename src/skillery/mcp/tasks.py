@@ -181,9 +181,9 @@ async def created_task(context: Context, method: str, answer: Parts) -> dict[str
     """
     if method not in STARTS_RUNS or not declares_tasks(context):
         return None
-    begun = _begun.decode(b"".join(answer))
-    if begun.run_id is None or begun.status not in BEGUN:
+    begun_run = _begun.decode(b"".join(answer))
+    if begun_run.run_id is None or begun_run.status not in BEGUN:
         return None
     visit = visit_of(context)
-    state = decoded_state(await answer_of(visit, "tasks/get", task_id=begun.run_id))
+    state = decoded_state(await answer_of(visit, "tasks/get", task_id=begun_run.run_id))
     return task_of(state, visit.terms.ttl_ms) | {"resultType": "task"}

@@ -94,8 +94,8 @@ async def with_pictures(visit: Visit, result: dict[str, Any]) -> dict[str, Any]:
         raw = msgspec.Raw(encode({"blob_id": file["blob_id"], "mode": "full"}))
         answer, _ = await perform(visit.core, visit.identity, "read_blob", raw, None)
         pictures.add(file, msgspec.json.decode(b"".join(answer)) if answer is not None else {})
-    shown = [{"type": "image", "data": data, "mimeType": kind} for kind, data in pictures.found]
-    return result | {"content": [*result["content"], *shown]} if shown else result
+    images = [{"type": "image", "data": data, "mimeType": kind} for kind, data in pictures.found]
+    return result | {"content": [*result["content"], *images]} if images else result
 
 
 def may_read(identity: Caller) -> bool:
@@ -225,15 +225,15 @@ def _schema(parameters: dict[str, Any]) -> dict[str, Any]:
 
     Skill Tools marks optional parameters, but JSON Schema lists required ones.
     """
-    shown = {name: _property(parameter) for name, parameter in parameters.items()}
+    properties = {name: _property(parameter) for name, parameter in parameters.items()}
     required = [name for name, parameter in parameters.items() if parameter.get("optional") is not True]
-    return {"type": "object", "properties": shown, **({"required": required} if required else {})}
+    return {"type": "object", "properties": properties, **({"required": required} if required else {})}
 
 
 def _property(declared: dict[str, Any]) -> dict[str, Any]:
-    shown = {key: declared[key] for key in _PROPERTY if key in declared}
+    schema = {key: declared[key] for key in _PROPERTY if key in declared}
     if declared.get("type") == "array":
         # Skill Tools does not define `items`, but some clients refuse arrays without it.
         items = declared.get("items")
-        shown["items"] = items if isinstance(items, dict) else {}
-    return shown
+        schema["items"] = items if isinstance(items, dict) else {}
+    return schema

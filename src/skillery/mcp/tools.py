@@ -64,11 +64,13 @@ def _method_tools(
     defined: Defined, names: tuple[str, ...], explains_code: bool, shows_outputs: bool
 ) -> tuple[dict[str, Any], ...]:
     """Return the methods `names` as tools. The result is cached."""
-    more = with_workspaces(shown_properties(defined), names)
+    more_properties = with_workspaces(shown_properties(defined), names)
     explain = explained if explains_code else None
-    tools = (tool(name, METHODS[name].params, "mcp", more, explain) for name in names)
+    tools = (tool(name, METHODS[name].params, "mcp", more_properties, explain) for name in names)
     if shows_outputs:
-        tools = (shown | {"outputSchema": output_schema(METHODS[shown["name"]].result)} for shown in tools)
+        tools = (
+            tool_schema | {"outputSchema": output_schema(METHODS[tool_schema["name"]].result)} for tool_schema in tools
+        )
     return tuple(tools)
 
 

@@ -79,13 +79,13 @@ def plain_error(code: int, message: str, kind: str, hint: str | None = None) -> 
 def unexpected(error: BaseException) -> dict[str, Any]:
     """Log an unexpected exception. Return the error object for the client, which says nothing about the exception."""
     log.error("unexpected %s", type(error).__name__, exc_info=error)
-    shown = plain_error(
+    error_for_client = plain_error(
         INTERNAL_ERROR,
         "internal error",
         "internal_error",
         "The reason is in the server's log. If it happens again, tell an admin.",
     )
-    return shown | {"data": _traceable(shown["data"])}
+    return error_for_client | {"data": _traceable(error_for_client["data"])}
 
 
 def _traceable(data: dict[str, Any]) -> dict[str, Any]:
@@ -132,6 +132,7 @@ def subject_of(params: bytes | msgspec.Raw, named_by: str) -> str:
 
 
 def _subject(params: bytes | msgspec.Raw, named_by: str) -> str:
+    """Return the subject of a call, possibly with the secret part of a token. See `subject_of`."""
     try:
         values = _names.decode(params)
         if not named_by:
@@ -218,12 +219,13 @@ def explain(error: Exception, params: type[Params], text: msgspec.Raw) -> Invali
         return InvalidParams(f"the parameter '{path}' is missing", hint=_takes(params, path), param=path)
     value = values.get(param_path, msgspec.UNSET)
     value = b"" if value is msgspec.UNSET or len(value) > MOST_SHOWN else bytes(value)
-    shown = f"{value.decode()}, which is not valid" if value else "not valid"
-    message = f"the parameter '{param_path}' is {shown}: {reason[:1].lower()}{reason[1:]}"
+    value_text = f"{value.decode()}, which is not valid" if value else "not valid"
+    message = f"the parameter '{param_path}' is {value_text}: {reason[:1].lower()}{reason[1:]}"
     return InvalidParams(message, hint=_takes(params, param_path), param=param_path)
 
 
 def _unknown(key: str, known: list[str]) -> InvalidParams:
+    """Return the error for an unknown param, with the most similar known one."""
     if key in ASKABLE and "limits" in known:
         return InvalidParams(
             f"there is no parameter {key!r}", hint=f"'{key}' is a limit: write 'limits': {{'{key}': …}}.", param=key

@@ -109,10 +109,10 @@ def read_until_full(
     rows: list[Row] = []
     size = 0
     while len(rows) < count and size <= MOST_BYTES:
-        wanted = min(ROWS_AT_ONCE, count - len(rows))
-        batch = read(wanted, rows[-1] if rows else None)
+        row_count = min(ROWS_AT_ONCE, count - len(rows))
+        batch = read(row_count, rows[-1] if rows else None)
         rows += batch
         size += sum(map(size_of, batch))
-        if len(batch) < wanted:
+        if len(batch) < row_count:
             break
     return rows

@@ -156,26 +156,26 @@ class Overlays:
         new_version = _made(identity, bundle, warnings)
         with self._lock:
             self._remove_ended()
-            own = self._versions.setdefault(identity.name, {})
-            self._check_room(own, new_version)
-            own[new_version.row.name] = (new_version, self._clock() + KEPT_SECONDS)
+            own_versions = self._versions.setdefault(identity.name, {})
+            self._check_room(own_versions, new_version)
+            own_versions[new_version.row.name] = (new_version, self._clock() + KEPT_SECONDS)
         return new_version.row
 
     def renew(self, identity: Identity, names: Iterable[str]) -> list[str]:
         """Keep the versions of these skills for another KEPT_SECONDS. Return the names of the existing ones."""
         with self._lock:
             self._remove_ended()
-            own = self._versions.get(identity.name, {})
-            renewed = [name for name in names if name in own]
+            own_versions = self._versions.get(identity.name, {})
+            renewed = [name for name in names if name in own_versions]
             for name in renewed:
-                own[name] = (own[name][0], self._clock() + KEPT_SECONDS)
+                own_versions[name] = (own_versions[name][0], self._clock() + KEPT_SECONDS)
         return renewed
 
     def remove(self, identity: Identity, names: Iterable[str]) -> list[str]:
         """Remove the versions of these skills. Return the names of the removed ones."""
         with self._lock:
-            own = self._versions.get(identity.name, {})
-            removed = [name for name in names if own.pop(name, None)]
+            own_versions = self._versions.get(identity.name, {})
+            removed = [name for name in names if own_versions.pop(name, None)]
             self._remove_ended()
         return removed
 
@@ -185,26 +185,33 @@ class Overlays:
             return identity
         with self._lock:
             self._remove_ended()
-            own = {name: version for name, (version, _) in self._versions.get(identity.name, {}).items()}
-        if not own:
+            own_versions = {name: version for name, (version, _) in self._versions.get(identity.name, {}).items()}
+        if not own_versions:
             return identity
         return DevelopingIdentity(
-            identity.name, identity.kind, identity.scopes, identity.namespaces, identity.provenance, Overlay(own)
+            identity.name,
+            identity.kind,
+            identity.scopes,
+            identity.namespaces,
+            identity.provenance,
+            Overlay(own_versions),
         )
 
-    def _check_room(self, own: Mapping[str, tuple[DevelopmentVersion, float]], new_version: DevelopmentVersion) -> None:
+    def _check_room(
+        self, own_versions: Mapping[str, tuple[DevelopmentVersion, float]], new_version: DevelopmentVersion
+    ) -> None:
         """Raise RateLimited or TooLarge if the new version would exceed a limit. `own` are the versions of its
         identity.
         """
-        replaced = own.get(new_version.row.name)
-        if replaced is None and len(own) >= MOST_OF_IDENTITY:
+        replaced = own_versions.get(new_version.row.name)
+        if replaced is None and len(own_versions) >= MOST_OF_IDENTITY:
             raise RateLimited(
                 f"this caller develops {MOST_OF_IDENTITY} skills on this server, which is the limit",
                 hint="End the development of one of them, or wait until one expires.",
                 retry_after_ms=int(KEPT_SECONDS * 1000),
             )
         more_bytes = new_version.size_bytes - (replaced[0].size_bytes if replaced else 0)
-        if _size(own) + more_bytes > MOST_BYTES_OF_IDENTITY:
+        if _size(own_versions) + more_bytes > MOST_BYTES_OF_IDENTITY:
             raise TooLarge(
                 f"with '{new_version.row.name}', the development versions of this caller would exceed "
                 f"{MOST_BYTES_OF_IDENTITY // MIB} MiB",
@@ -220,10 +227,10 @@ class Overlays:
     def _remove_ended(self) -> None:
         """Remove the versions that were not renewed in time."""
         now = self._clock()
-        for identity, own in list(self._versions.items()):
-            for name in [name for name, (_, until) in own.items() if until <= now]:
-                del own[name]
-            if not own:
+        for identity, own_versions in list(self._versions.items()):
+            for name in [name for name, (_, until) in own_versions.items() if until <= now]:
+                del own_versions[name]
+            if not own_versions:
                 del self._versions[identity]
 
 

@@ -116,7 +116,7 @@ def skill_history(connection: Connection, identity: Identity, name: str, *, most
             f"'{name}' has more than {most} versions, which is the limit of a repository",
             hint="Download single versions: GET /skills/{name}/{version}.tar.gz.",
         )
-    positions = {row.version_id: place for place, row in enumerate(rows)}
+    positions = {row.version_id: index for index, row in enumerate(rows)}
     latest = connection.scalar(select(skills.c.latest_version_id).where(skills.c.id == skill_id))
     labelled = connection.execute(
         select(labels.c.label, labels.c.version_id).where(labels.c.skill_id == skill_id).order_by(labels.c.label)

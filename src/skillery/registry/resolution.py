@@ -120,10 +120,10 @@ class Lookup:
             return []
         statement = self._range_statement(tuple((segment.release, segment.high is not None) for segment in segments))
         parameters: dict[str, Any] = {"name": name, **further}
-        for place, segment in enumerate(segments):
-            parameters[f"low_{place}"] = segment.low
+        for number, segment in enumerate(segments):
+            parameters[f"low_{number}"] = segment.low
             if segment.high is not None:
-                parameters[f"high_{place}"] = segment.high
+                parameters[f"high_{number}"] = segment.high
         return statement.rows(connection, **parameters)
 
     def _make_range_statement(self, shape: tuple[tuple[bool, bool], ...]) -> Statement:
@@ -131,21 +131,21 @@ class Lookup:
 
         A pair says whether the segment has releases (else pre-releases), and whether it has an upper bound.
         """
-        parts = [self._segment_statement(place, *segment).subquery() for place, segment in enumerate(shape)]
+        parts = [self._segment_statement(number, *segment).subquery() for number, segment in enumerate(shape)]
         candidates = union_all(*(select(part) for part in parts)).subquery()
         newest = select(candidates).order_by(candidates.c.precedence.desc()).limit(literal_column("1")).subquery()
         return Statement(select(*(newest.c[key] for key in self._keys)))
 
-    def _segment_statement(self, place: int, is_release: bool, has_high: bool) -> Select[Any]:
-        """Return the SELECT of the highest version in the segment with the number `place`."""
+    def _segment_statement(self, number: int, is_release: bool, has_high: bool) -> Select[Any]:
+        """Return the SELECT of the highest version in the segment with the given number."""
         precedence = skill_versions.c.precedence
         statement = self._of_named_skill.add_columns(precedence).where(
             skill_versions.c.status.in_([literal_column(f"'{status}'") for status in RESOLVABLE]),
             skill_versions.c.is_release.is_(is_release),
-            precedence >= bindparam(f"low_{place}"),
+            precedence >= bindparam(f"low_{number}"),
         )
         if has_high:
-            statement = statement.where(precedence < bindparam(f"high_{place}"))
+            statement = statement.where(precedence < bindparam(f"high_{number}"))
         return statement.order_by(precedence.desc()).limit(literal_column("1"))
 
 
@@ -195,8 +195,8 @@ def resolve_with(
     The values are None for a development version. `further` are the SQL parameters of the additional columns.
     """
     overlay = overlay_of(identity)
-    if overlay is not None and (own := overlay.find(name, spec)) is not None:
-        return own, None
+    if overlay is not None and (development_version := overlay.find(name, spec)) is not None:
+        return development_version, None
     match = lookup.find(connection, name, spec, **further)
     if match and _sees(connection, identity, row := match[0]) and _has_wanted_build(row, spec):
         if row.status == "purged":
@@ -306,6 +306,7 @@ def _label_leads_nowhere(
 
 
 def _shown(spec: VersionSpec) -> str:
+    """Return the text of a version spec, for messages."""
     match spec:
         case Exact(version):
             return str(version)

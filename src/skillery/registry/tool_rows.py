@@ -117,6 +117,7 @@ def add_missing_tools(connection: Connection) -> None:
 def _add(
     connection: Connection, version_id: int, skill_id: int, name: str, version: str, declared: Sequence[Tool]
 ) -> None:
+    """Insert the rows of a version's tools."""
     rows = [
         {
             "version_id": version_id,
@@ -225,9 +226,11 @@ def remove_session_tool(connection: Connection, identity: Identity, session: str
 
 def forget_session_tools(connection: Connection, *, limit: int) -> int:
     """Delete at most `limit` expired tools of sessions. Return the number of deleted tools."""
-    old = select(session_tools.c.identity, session_tools.c.session, session_tools.c.name)
-    old = old.where(session_tools.c.expires_at <= datetime.now(UTC)).order_by(session_tools.c.expires_at).limit(limit)
-    rows = connection.execute(old).all()
+    expired = select(session_tools.c.identity, session_tools.c.session, session_tools.c.name)
+    expired = (
+        expired.where(session_tools.c.expires_at <= datetime.now(UTC)).order_by(session_tools.c.expires_at).limit(limit)
+    )
+    rows = connection.execute(expired).all()
     for row in rows:
         is_it = and_(
             session_tools.c.identity == row.identity,

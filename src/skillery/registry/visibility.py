@@ -132,8 +132,10 @@ def is_own() -> ColumnElement[bool]:
     The concatenation prevents the use of an index on `visibility`, so that the database starts with the versions of the
     identity.
     """
-    own = select(_own_versions.c.skill_id).where(_own_versions.c.publisher == bindparam("me"))
-    return and_(skills.c.id.in_(own), skills.c.visibility.concat(literal_column("''")) == literal_column("'private'"))
+    own_skill_ids = select(_own_versions.c.skill_id).where(_own_versions.c.publisher == bindparam("me"))
+    return and_(
+        skills.c.id.in_(own_skill_ids), skills.c.visibility.concat(literal_column("''")) == literal_column("'private'")
+    )
 
 
 def seen_version(view: View) -> ColumnElement[bool]:
@@ -157,8 +159,8 @@ def sees_each(view: View, rows: FromClause, skill_id: ColumnElement[int]) -> Col
 
     Use this condition if another condition finds the rows by an index, because it is checked for each row.
     """
-    own = exists().where(_own_versions.c.publisher == bindparam("me"), _own_versions.c.skill_id == skill_id)
-    return or_(*seen_by_name(view, rows), and_(has_visibility("private", rows), own))
+    is_publisher = exists().where(_own_versions.c.publisher == bindparam("me"), _own_versions.c.skill_id == skill_id)
+    return or_(*seen_by_name(view, rows), and_(has_visibility("private", rows), is_publisher))
 
 
 def sees_skill(connection: Connection, identity: Identity, skill_id: int, name: str, visibility: str) -> bool:

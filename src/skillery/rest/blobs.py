@@ -162,9 +162,9 @@ async def send_blob(parts: BlobParts, scope: Any, send: Any, headers: dict[str, 
     identity = await parts.gate.admit(scope, headers, "read", "read_blob")
     blob = await parts.blobs.find_blob(identity, blob_id)
     part = _range(headers.get("range"), blob.size_bytes)
-    elsewhere = await _signed(parts.signed, blob) if scope["method"] == "GET" else None
-    if elsewhere is not None:
-        await send_elsewhere(send, elsewhere, [("etag", f'"{blob.sha256}"')])
+    signed_address = await _signed(parts.signed, blob) if scope["method"] == "GET" else None
+    if signed_address is not None:
+        await send_elsewhere(send, signed_address, [("etag", f'"{blob.sha256}"')])
         return
     status, (first, last) = (206, part) if part else (200, (0, blob.size_bytes))
     reply = [
@@ -188,8 +188,8 @@ async def _signed(signed: SignedDownloads, blob: BlobRow) -> str | None:
     """Return the address of the blob in the storage, or None if this server has to send the blob."""
     if not signed.covers(blob.size_bytes):
         return None
-    shown = {"content-type": blob.kind, "content-disposition": _attachment(blob.path).decode()}
-    return await asyncio.to_thread(signed.address, blob.sha256, shown)
+    response_headers = {"content-type": blob.kind, "content-disposition": _attachment(blob.path).decode()}
+    return await asyncio.to_thread(signed.address, blob.sha256, response_headers)
 
 
 def _attachment(path: str | None) -> bytes:

@@ -146,9 +146,9 @@ async def send_indexed_file(
     The address may also be below `/n/{namespace}`.
     """
     only(scope, "GET", "HEAD")
-    namespace, _, (wanted, *path) = _in_index(scope)
+    namespace, _, (indexed_name, *path) = _in_index(scope)
     identity = await reader_of(parts, scope, headers)
-    export = await parts.exports.find_in_index(identity, namespace, wanted)
+    export = await parts.exports.find_in_index(identity, namespace, indexed_name)
     response = _file(export, "/".join(path), cache_control(identity, ASK_AGAIN))
     parts.reads.note_file(export.row.name, "/".join(path))
     await send_download(parts, scope, send, headers, response)
@@ -195,9 +195,9 @@ def _archive(export: Export, form: Form, cache: str) -> DownloadResponse:
         ("content-location", f"/skills/{row.name}/{version}.{form}"),
     ]
     sha256 = facts.archives[form]
-    made = MadeContent(export.row.version_id, partial(export.archive, form))
+    remade_content = MadeContent(export.row.version_id, partial(export.archive, form))
     size = export.archive_size(form)
-    return DownloadResponse(MEDIA_TYPES[form], size, sha256, cache, headers, made.make(), made=made)
+    return DownloadResponse(MEDIA_TYPES[form], size, sha256, cache, headers, remade_content.make(), made=remade_content)
 
 
 def _inline(export: Export, cache: str) -> DownloadResponse:
@@ -299,8 +299,8 @@ async def _signed(signed: SignedDownloads, answer: DownloadResponse) -> str | No
     """Return the address of the content in the storage, or None if this server has to send the content."""
     if answer.made is None or not signed.covers(answer.size):
         return None
-    shown = {"content-type": answer.kind, "content-disposition": dict(answer.headers)["content-disposition"]}
-    return await ARCHIVES.run(signed.address, answer.sha256, shown, answer.made)
+    response_headers = {"content-type": answer.kind, "content-disposition": dict(answer.headers)["content-disposition"]}
+    return await ARCHIVES.run(signed.address, answer.sha256, response_headers, answer.made)
 
 
 def _is_known(header: str | None, sha256: str) -> bool:

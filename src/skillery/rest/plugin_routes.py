@@ -79,8 +79,13 @@ class PluginRoutes:
 
     def __init__(self, parts: PluginParts, routes: Mapping[str, list[Route]]) -> None:
         self._parts = parts
-        self._addresses = {plugin: [self._address(plugin, route) for route in own] for plugin, own in routes.items()}
-        self.operations = [_operation(plugin, route) for plugin, own in routes.items() for route in own]
+        self._addresses = {
+            plugin: [self._address(plugin, route) for route in plugin_routes]
+            for plugin, plugin_routes in routes.items()
+        }
+        self.operations = [
+            _operation(plugin, route) for plugin, plugin_routes in routes.items() for route in plugin_routes
+        ]
         """The descriptions of all routes, for OpenAPI."""
         self._requests: Counter[tuple[str, str]] = Counter()
         """The numbers of active requests by (plugin, caller), and by (plugin, "") for all callers."""

@@ -99,7 +99,7 @@ async def skill_endpoint(parts: SkillParts, scope: Any, receive: Any, send: Any,
         request = Asked(parts, await parts.gate.admit(scope, headers, "publish", "set_label"), headers)
         wanted = _new_default(await read_body(receive, headers, MOST_BYTES))
         name = parse_skill_name(skill_id)
-        await make_default(request, name, parse_version_spec(version_number(name, wanted)))
+        await make_default(request, name, parse_version_spec(version_number(name, default_version)))
         await send_answer(send, await _skill(request, name, Latest()))
         return
     request = Asked(parts, await parts.gate.admit(scope, headers, "read", "describe_skill"), headers)

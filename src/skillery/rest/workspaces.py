@@ -103,6 +103,7 @@ async def _receive_file(
 async def _send_file(
     parts: WorkspaceParts, scope: Any, send: Any, headers: dict[str, str], workspace_id: str, path: str
 ) -> None:
+    """Send a file of a workspace, or the target of a link."""
     identity = await parts.gate.admit(scope, headers, "read", "read_workspace_file")
     file = await parts.workspaces.files.find(identity, workspace_id, path)
     size = file.size_bytes if file.is_file else len(file.target.encode())

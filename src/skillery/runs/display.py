@@ -31,9 +31,9 @@ def logs_preview(log: Log) -> str:
     head, tail = log.head, log.tail
     if not log.dropped:
         head = tail = log.head + log.tail
-        whole = _decoded(head[: LOGS_PREVIEW_BYTES + 1])
-        if len(head) <= LOGS_PREVIEW_BYTES and len(whole.encode()) <= LOGS_PREVIEW_BYTES:
-            return whole
+        decoded = _decoded(head[: LOGS_PREVIEW_BYTES + 1])
+        if len(head) <= LOGS_PREVIEW_BYTES and len(decoded.encode()) <= LOGS_PREVIEW_BYTES:
+            return decoded
     room = (LOGS_PREVIEW_BYTES - 64) // 2  # 64 bytes for the line between the two halves
     first, last = _fitting(head, room, _start), _fitting(tail, room, _end)
     omitted = len(log.head) + len(log.tail) + log.dropped - len(first) - len(last)
@@ -46,9 +46,9 @@ def whole_log(log: Log, preview: str) -> bytes | None:
     A line stands in place of dropped bytes.
     """
     if not log.dropped and len(log.head) + len(log.tail) <= LOGS_PREVIEW_BYTES:
-        kept = log.head + log.tail
+        content = log.head + log.tail
         # Offsets count the bytes of the log. If the bytes of the preview differ, the log itself must be kept.
-        return None if preview.encode() == kept else kept
+        return None if preview.encode() == content else content
     if not log.dropped:
         return log.head + log.tail
     return log.head + line_for_dropped(log.dropped) + log.tail

@@ -152,12 +152,12 @@ class Followed:
         Return False if the time is over, the client has disconnected or the server stops.
         """
         watch = until_client_gone.get()
-        gone: asyncio.Future[None] = asyncio.ensure_future(watch()) if watch else asyncio.Future()
+        client_gone: asyncio.Future[None] = asyncio.ensure_future(watch()) if watch else asyncio.Future()
         try:
-            return await self.wait(changed, gone, max(0.0, until - time.monotonic())) and changed.done()
+            return await self.wait(changed, client_gone, max(0.0, until - time.monotonic())) and changed.done()
         finally:
             changed.cancel()
-            gone.cancel()
+            client_gone.cancel()
 
     async def wait(self, changed: asyncio.Future[None], gone: asyncio.Future[Any], seconds: float) -> bool:
         """Wait up to `seconds` for the future `changed`.

@@ -38,10 +38,10 @@ class LimitRules(msgspec.Struct, frozen=True):
         Declared values over the maximum are reduced to it. `timeout_ms` is the value of the caller, or None. Raise
         InvalidParams if `timeout_ms` is invalid.
         """
-        wanted = {key: min(value, self.maximum[key]) for key, value in declared.items()}
+        limits = {key: min(value, self.maximum[key]) for key, value in declared.items()}
         if timeout_ms is not None:
-            wanted["timeout_ms"] = self._checked("timeout_ms", timeout_ms)
-        return msgspec.structs.replace(self.defaults, **wanted)
+            limits["timeout_ms"] = self._checked("timeout_ms", timeout_ms)
+        return msgspec.structs.replace(self.defaults, **limits)
 
     def for_code(self, request: Mapping[str, object]) -> Limits:
         """Return the limits of a run of run_code: the defaults, changed by those of `request`. None selects the

@@ -129,8 +129,10 @@ def forget_pieces(connection: Connection, *, limit: int) -> int:
     before = datetime.now(UTC) - KEPT
     is_open = select(runs.c.id).where(runs.c.status == _STARTED, runs.c.id == pieces.c.run_id).exists()
     recently = select(runs.c.id).where(runs.c.finished_at >= before, runs.c.id == pieces.c.run_id).exists()
-    old = select(pieces.c.run_id).where(pieces.c.written_at < before, ~is_open, ~recently).distinct().limit(limit)
-    ended = list(connection.scalars(old))
+    old_run_ids = (
+        select(pieces.c.run_id).where(pieces.c.written_at < before, ~is_open, ~recently).distinct().limit(limit)
+    )
+    ended = list(connection.scalars(old_run_ids))
     if ended:
         connection.execute(delete(pieces).where(pieces.c.run_id.in_(ended)))
     return len(ended)

@@ -83,14 +83,14 @@ class Mounts:
 
         Raise BlobNotFound if the identity has no such blob, and InvalidParams if there are more than MOST_BLOBS ids.
         """
-        wanted = list(dict.fromkeys(blob_ids))
-        if len(wanted) > MOST_BLOBS:
-            raise InvalidParams(f"a run was given {len(wanted)} blobs, at most {MOST_BLOBS} are allowed")
+        unique_ids = list(dict.fromkeys(blob_ids))
+        if len(unique_ids) > MOST_BLOBS:
+            raise InvalidParams(f"a run was given {len(unique_ids)} blobs, at most {MOST_BLOBS} are allowed")
 
         def work(connection: Connection) -> list[BlobRow]:
-            return [find_blob(connection, identity=identity, blob_id=blob_id) for blob_id in wanted]
+            return [find_blob(connection, identity=identity, blob_id=blob_id) for blob_id in unique_ids]
 
-        return await self._database.read(work) if wanted else []
+        return await self._database.read(work) if unique_ids else []
 
     async def skills(self, versions: Sequence[VersionRow], *, stubs: bool = False) -> tuple[SkillMount, ...]:
         """Return the mounts of versions, in the same order. With `stubs`, mount skills with permissions as stubs."""

@@ -127,5 +127,7 @@ def _release_workspaces(connection: Connection, dead: Sequence[str]) -> None:
     holds.
     """
     has_ended = exists().where(runs.c.id == workspaces.c.run_id, runs.c.status != "started")
-    held = update(workspaces).where(workspaces.c.run_id.is_not(None), has_ended | workspaces.c.server.in_(dead))
-    connection.execute(held.values(run_id=None, server=None))
+    held_workspaces = update(workspaces).where(
+        workspaces.c.run_id.is_not(None), has_ended | workspaces.c.server.in_(dead)
+    )
+    connection.execute(held_workspaces.values(run_id=None, server=None))

@@ -168,12 +168,12 @@ class Preparer:
             files=await self._files.find(identity, request.files, limits, rights.permissions),
             outputs=checked_outputs(request.outputs, rights.permissions),
         )
-        made = _made("execute_skill", job, version, rights, args)
+        prepared = _made("execute_skill", job, version, rights, args)
         target = await self._workspaces.find(identity, request, manifest)
-        made = msgspec.structs.replace(made, workspace=target)
+        prepared = msgspec.structs.replace(prepared, workspace=target)
         chosen = chosen_for(self._named.defined, manifest, or_none(request.environment))
         return await self._with_packages(
-            made, [Needing(version.name, manifest, job.skills[0].folder)], chosen, request.timeout_ms
+            prepared, [Needing(version.name, manifest, job.skills[0].folder)], chosen, request.timeout_ms
         )
 
     async def _script(
@@ -205,12 +205,12 @@ class Preparer:
             files=await self._files.find(identity, request.files, limits, rights.permissions),
             outputs=checked_outputs(request.outputs, rights.permissions),
         )
-        made = _made("execute_skill", job, version, rights, args)
+        prepared = _made("execute_skill", job, version, rights, args)
         target = await self._workspaces.find(identity, request, manifest)
-        made = msgspec.structs.replace(made, workspace=target)
+        prepared = msgspec.structs.replace(prepared, workspace=target)
         chosen = chosen_for(self._named.defined, manifest, or_none(request.environment), path)
         return await self._with_packages(
-            made, [Needing(version.name, manifest, job.skills[0].folder)], chosen, request.timeout_ms
+            prepared, [Needing(version.name, manifest, job.skills[0].folder)], chosen, request.timeout_ms
         )
 
     async def _script_path(self, request: ExecuteSkill, version: VersionRow) -> str:
@@ -239,12 +239,12 @@ class Preparer:
             files=await self._files.find(identity, request.files, limits, rights.permissions),
             outputs=checked_outputs(request.outputs, rights.permissions),
         )
-        made = msgspec.structs.replace(_made("call_tool", job, version, rights, args), tool=tool.name)
+        prepared = msgspec.structs.replace(_made("call_tool", job, version, rights, args), tool=tool.name)
         target = await self._workspaces.find(identity, request, manifest)
-        made = msgspec.structs.replace(made, workspace=target)
+        prepared = msgspec.structs.replace(prepared, workspace=target)
         needing = [Needing(version.name, manifest, job.skills[0].folder)] if version and manifest else []
         chosen = chosen_for(self._named.defined, manifest, or_none(request.environment), script)
-        return await self._with_packages(made, needing, chosen, request.timeout_ms)
+        return await self._with_packages(prepared, needing, chosen, request.timeout_ms)
 
     async def find_tool(self, identity: Identity, request: CallTool) -> FoundTool:
         """Return the tool that the request names.
@@ -263,10 +263,10 @@ class Preparer:
         """
         job, failure = await JSON.run(partial(code_job, code=code) if code else trial_job, trial, self._limits)
         subject = Unpublished(trial.manifest.name, str(trial.manifest.version), trial.digest)
-        made = Prepared("execute_skill", job, subject, failure, trial.permissions.secrets, why_less=trial.why_less)
+        prepared = Prepared("execute_skill", job, subject, failure, trial.permissions.secrets, why_less=trial.why_less)
         needing = Needing(trial.manifest.name, trial.manifest, trial.folder)
         return await self._with_packages(
-            made, [needing], chosen_for(self._named.defined, trial.manifest, script=trial.script)
+            prepared, [needing], chosen_for(self._named.defined, trial.manifest, script=trial.script)
         )
 
     async def code(self, identity: Identity, request: RunCode) -> Prepared:
@@ -315,12 +315,12 @@ class Preparer:
         limits = msgspec.structs.replace(limits, timeout_ms=min(limits.timeout_ms, left_ms))
         rights = granted(identity, version, manifest, self._approval)
         job = called_job(caller, version, rights.network, function, args, limits)
-        made = msgspec.structs.replace(_made("execute_skill", job, version, rights), parent_run_id=caller.run_id)
+        prepared = msgspec.structs.replace(_made("execute_skill", job, version, rights), parent_run_id=caller.run_id)
         needing = [Needing(skill.name, manifest, skill.folder) for skill in job.skills]
-        return await self._with_packages(made, needing, chosen_for(self._named.defined, manifest))
+        return await self._with_packages(prepared, needing, chosen_for(self._named.defined, manifest))
 
     async def _with_packages(
-        self, made: Prepared, skills: Sequence[Needing], chosen: Named | None = None, asked_ms: object = None
+        self, prepared: Prepared, skills: Sequence[Needing], chosen: Named | None = None, asked_ms: object = None
     ) -> Prepared:
         """Return the run with its packages, or with the function that waits for them. `asked_ms` is the time that the
         caller asked for, or None.

@@ -139,8 +139,8 @@ def _use(row: Row[Any]) -> RunUse | msgspec.UnsetType:
     """Return what the run used of time, memory and disk, or UNSET if it was not recorded."""
     if not row.used_json:
         return UNSET
-    used, begun = _used.decode(row.used_json), row.begun_at
-    queued_ms = round((begun - row.started_at).total_seconds() * 1000, 3) if begun else None
+    used, begun_at = _used.decode(row.used_json), row.begun_at
+    queued_ms = round((begun_at - row.started_at).total_seconds() * 1000, 3) if begun_at else None
     return RunUse(queued_ms, used.prepared_ms, used.memory_bytes, used.processes, used.disk_bytes)
 
 
@@ -224,25 +224,26 @@ def listing(owner: str, filters: RunFilter, now: datetime) -> Select[Any]:
     An `owner` of "" selects all identities. Each filter uses an index by time, or removes only few rows of such an
     index.
     """
-    where: list[ColumnElement[bool]] = []
+    conditions: list[ColumnElement[bool]] = []
     if owner:
-        where.append(runs.c.identity == owner)
+        conditions.append(runs.c.identity == owner)
     if filters.skill:
         # A subquery, not a join: so the database reads one range of one index.
         skill_id = select(skills.c.id).where(skills.c.name == filters.skill).scalar_subquery()
-        where += [runs.c.skill_id == skill_id, runs.c.skill_id.is_not(None)]
+        conditions += [runs.c.skill_id == skill_id, runs.c.skill_id.is_not(None)]
     if filters.status:
         # A literal instead of a parameter, so that the database can use the partial index.
         status = "started" if filters.status == "queued" else filters.status
-        where.append(runs.c.status == literal_column(f"'{status}'"))
+        conditions.append(runs.c.status == literal_column(f"'{status}'"))
     if filters.status in {"queued", "started"}:
-        where.append(runs.c.queued.is_(filters.status == "queued"))
+        conditions.append(runs.c.queued.is_(filters.status == "queued"))
     if filters.since:
-        where.append(runs.c.started_at >= parse_timestamp(filters.since, "since", now))
-    return _LISTED.where(*where).order_by(runs.c.started_at.desc(), runs.c.id.desc())
+        conditions.append(runs.c.started_at >= parse_timestamp(filters.since, "since", now))
+    return _LISTED.where(*conditions).order_by(runs.c.started_at.desc(), runs.c.id.desc())
 
 
 def _listed(row: Row[Any]) -> RunRow:
+    """Return the item of list_runs for a row."""
     error = _error(row)
     return RunRow(
         run_id=row.id,

@@ -170,11 +170,11 @@ class Recorder:
 
     async def _with_log(self, run: ActiveRun, log_: Log, answer: Run) -> Run:
         """Return the answer with `logs_blob`, if the log had to be stored as a blob and could be stored."""
-        whole = whole_log(log_, answer.logs_preview)
-        if whole is None:
+        log_content = whole_log(log_, answer.logs_preview)
+        if log_content is None:
             return answer
         try:
-            row = await self._blobs.keep_beside(run.identity, whole, "text/plain")
+            row = await self._blobs.keep_beside(run.identity, log_content, "text/plain")
         except SkilleryError as error:  # a run does not fail because its log has no room
             log.warning("the log of %s could not be stored: %s", run.run_id, error.message)
             return answer

@@ -138,8 +138,8 @@ class RedactedStream:
 
     def rest(self) -> bytes:
         """Return the bytes that were held back, redacted. Call this after the last piece."""
-        held, self._held = self._held, b""
-        return _replaced(held, self._marks)
+        bytes_held_back, self._held = self._held, b""
+        return _replaced(bytes_held_back, self._marks)
 
     def _cut(self, text: bytes) -> int:
         """Return the last position at which `text` can be split without splitting a value.
@@ -182,11 +182,11 @@ def forms_of(value: str) -> set[str]:
     """
     if len(value) < SHORTEST:
         return set()
-    whole = {form for text in (value, value.strip()) for form in _written(text)}
+    forms = {form for text in (value, value.strip()) for form in _written(text)}
     lines = [line.strip() for line in value.splitlines()]
     if len(lines) <= MOST_LINES:
-        whole.update(line for line in lines if len(line) >= SHORTEST_LINE)
-    return {form for form in whole if len(form) >= SHORTEST}
+        forms.update(line for line in lines if len(line) >= SHORTEST_LINE)
+    return {form for form in forms if len(form) >= SHORTEST}
 
 
 def _written(text: str) -> Iterator[str]:

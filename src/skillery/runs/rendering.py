@@ -190,9 +190,9 @@ def _own_summary(outcome: Outcome) -> str | None:
 def _generated(outcome: Outcome) -> str:
     """Return a sentence on the end of the run: its failure, or its duration and the kind of its result."""
     if outcome.failure is not None:
-        first, *more = outcome.failure.message[:MESSAGE_CHARACTERS].strip().splitlines() or [""]
+        first, *further_lines = outcome.failure.message[:MESSAGE_CHARACTERS].strip().splitlines() or [""]
         # The next lines have code or a call to copy, which half a line cannot show.
-        first = f"{first.rstrip(':')} (error.message has more)" if more else first
+        first = f"{first.rstrip(':')} (error.message has more)" if further_lines else first
         return f"Failed with {outcome.failure.type}: {first}" if first else f"Failed with {outcome.failure.type}."
     return f"Completed in {outcome.duration_ms:.0f} ms and returned {_described(outcome.result or b'null')}."
 

@@ -194,9 +194,9 @@ class Runner:
         # A run waits for its packages and its workspace first.
         if prepared.workspace is None and prepared.waiting is None:
             run.slot = self._admission.take_free_slot()
-        begun = begun_runs.get()
-        if begun is not None:
-            begun.append(run.run_id)
+        run_ids = begun_runs.get()
+        if run_ids is not None:
+            run_ids.append(run.run_id)
         return run
 
     async def _run_called(

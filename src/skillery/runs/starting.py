@@ -82,6 +82,7 @@ def _check_entrypoint(name: str, language: Language) -> None:
 
 
 async def call_tool(runner: Runner, identity: Identity, params: CallTool) -> ToolResult:
+    """Call a tool. Raise InvalidParams if the params name two skills, or two versions of the skill."""
     skill_param, _, version_in_skill = params.skill.partition("@")
     skill, name = parse_address(params.name, skill_param)
     version = params.version or version_in_skill

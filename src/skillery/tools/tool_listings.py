@@ -96,8 +96,8 @@ def _own_rows(
     """Return the tools of the session after the position `after`. After a tool of a skill, there are none."""
     if after[0]:
         return []
-    own = OF_SESSION.rows(connection, **session_values(connection, identity, session))
-    return [("", name, item_json) for name, item_json in own if name > after[1]]
+    session_tools_found = OF_SESSION.rows(connection, **session_values(connection, identity, session))
+    return [("", name, item_json) for name, item_json in session_tools_found if name > after[1]]
 
 
 def _offered(connection: Connection, identity: Identity, after: tuple[str, ...], rows: int) -> Sequence[Any]:

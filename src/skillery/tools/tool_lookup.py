@@ -96,8 +96,8 @@ def find_tool(
     """
     if skill is not None:
         return _in_version(connection, resolve(connection, identity, *skill), name)
-    own = _ONE_OF_SESSION.rows(connection, name=name, **session_values(connection, identity, session))
-    for script, content, item_json in own:
+    session_rows = _ONE_OF_SESSION.rows(connection, name=name, **session_values(connection, identity, session))
+    for script, content, item_json in session_rows:
         return FoundTool(name, _declared(item_json), script, None, SessionTool(script, content))
     offered = find_offered(connection, identity, name)
     if offered is None:
@@ -108,8 +108,8 @@ def find_tool(
 def find_offered(connection: Connection, identity: Identity, name: str) -> VersionRow | None:
     """Return the version with the most recently published tool of this name that the identity sees, or None."""
     overlay = overlay_of(identity)
-    if overlay is not None and (own := overlay.find_tool(name)) is not None:
-        return own
+    if overlay is not None and (development_version := overlay.find_tool(name)) is not None:
+        return development_version
     rows = _named(view_of(identity)).rows(connection, name=name, **parameters(identity))
     if not rows:
         return None
@@ -189,8 +189,8 @@ def near_names(connection: Connection, identity: Identity, name: str, session: s
         .order_by(tools.c.name)
         .limit(100),
     )
-    own = OF_SESSION.rows(connection, **session_values(connection, identity, session))
-    names = {tool for tool, _ in own}
+    session_tools_found = OF_SESSION.rows(connection, **session_values(connection, identity, session))
+    names = {tool for tool, _ in session_tools_found}
     names.update(value for look in neighbour_queries for value in connection.scalars(look, values))
     return near_words(name, sorted(names), _NEAR)
 

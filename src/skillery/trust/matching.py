@@ -314,10 +314,10 @@ def forget_expired(connection: Connection, limit: int, *, dry_run: bool = False)
     With `dry_run`, delete nothing, and return the number of all expired records of exchanged tokens.
     """
     now = datetime.now(UTC)
-    old = select(exchanged_tokens.c.digest).where(exchanged_tokens.c.expires_at < now)
+    expired = select(exchanged_tokens.c.digest).where(exchanged_tokens.c.expires_at < now)
     if dry_run:
-        return connection.scalar(select(func.count()).select_from(old.subquery())) or 0
+        return connection.scalar(select(func.count()).select_from(expired.subquery())) or 0
     deleted = connection.execute(
-        delete(exchanged_tokens).where(exchanged_tokens.c.digest.in_(old.limit(limit)))
+        delete(exchanged_tokens).where(exchanged_tokens.c.digest.in_(expired.limit(limit)))
     ).rowcount
     return deleted + forget_short_tokens(connection, now - KEPT, limit)

@@ -293,6 +293,7 @@ def read_rules(connection: Connection, identity: Identity) -> TrustRules:
 
 
 def rule_of(row: Any) -> TrustRule:
+    """Return the trust rule in a row."""
     return TrustRule(
         id=row.id,
         target=row.target,

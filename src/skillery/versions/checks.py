@@ -213,9 +213,9 @@ class DiffVersions(Params, frozen=True, kw_only=True):
 
 
 async def diff_versions(registry: Registry, identity: Identity, params: DiffVersions) -> VersionsDiff:
-    name, old = parse_named(params.name, params.from_version)
-    new = parse_version_spec(params.to_version)
-    work = partial(read_diff, identity=identity, storage=registry.storage, name=name, old=old, new=new)
+    name, old_spec = parse_named(params.name, params.from_version)
+    new_spec = parse_version_spec(params.to_version)
+    work = partial(read_diff, identity=identity, storage=registry.storage, name=name, old=old_spec, new=new_spec)
     return await registry.read_and_compare(work)
 
 

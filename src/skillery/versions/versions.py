@@ -183,6 +183,7 @@ def _conditions_for(identity: Identity) -> list[ColumnElement[bool]]:
 
 
 def _row(row: Row[Any]) -> ListedVersion:
+    """Return a row of _LISTED as list_versions shows it."""
     return ListedVersion(
         name=row.name,
         version=row.version,

@@ -85,6 +85,7 @@ _YEAR = 365 * 24 * 3600
 
 
 async def show_account(request: PageRequest) -> Page:
+    """Show the identity of the user, its rights and quotas, the settings of the browser, and the sessions."""
     identity, session = request.identity, request.visit.session
     sessions = await request.site.visits.sessions.of_identity(identity.name) if session is not None else []
     values = {

@@ -132,8 +132,10 @@ class _Table:
     def _changed(self, removed: list[str], added: list[str]) -> tuple[list[Markup], list[Markup]]:
         """Return the removed and the added lines as HTML. If there are as many, mark the changed words of each pair."""
         if len(removed) != len(added):
-            left, right = ([visible(line, is_code=self._is_code) for line in lines] for lines in (removed, added))
-            return left, right
+            removed_html, added_html = (
+                [visible(line, is_code=self._is_code) for line in lines] for lines in (removed, added)
+            )
+            return removed_html, added_html
         lines = zip(removed, added, strict=True)
         pairs = [words_of(*pair, is_code=self._is_code, budget=self._budget) for pair in lines]
         return [old for old, _ in pairs], [new for _, new in pairs]
@@ -144,9 +146,9 @@ _START = {kind: f'<tr class="{kind}">' for kind in _SIGNS}
 
 
 def _row(kind: str, old: int | str, new: int | str, html: Markup) -> str:
-    sign, words = _SIGNS[kind]
+    sign, label = _SIGNS[kind]
     return (
-        f'{_START[kind]}<td class="n">{old}</td><td class="n">{new}</td><td class="sign" aria-label="{words}">{sign}'
+        f'{_START[kind]}<td class="n">{old}</td><td class="n">{new}</td><td class="sign" aria-label="{label}">{sign}'
         f'</td><td class="t">{html}</td></tr>\n'
     )
 
@@ -163,11 +165,11 @@ def words_of(old: str, new: str, *, is_code: bool = True, budget: WordBudget | N
     count = len(before) + len(after)
     if max(len(before), len(after)) > MOST_TOKENS or (budget and not budget.takes(count)):
         return visible(old, is_code=is_code), visible(new, is_code=is_code)
-    left: list[str] = []
-    right: list[str] = []
+    old_parts: list[str] = []
+    new_parts: list[str] = []
     for kind, a, b, c, d in parts_of(before, after):
-        for parts, text, tag in ((left, "".join(before[a:b]), "del"), (right, "".join(after[c:d]), "ins")):
+        for parts, text, tag in ((old_parts, "".join(before[a:b]), "del"), (new_parts, "".join(after[c:d]), "ins")):
             shown = visible(text, is_code=is_code)
             if text:
                 parts.append(shown if kind == "equal" else f"<{tag}>{shown}</{tag}>")
-    return Markup("".join(left)), Markup("".join(right))  # noqa: S704 - each text is escaped by `visible`
+    return Markup("".join(old_parts)), Markup("".join(new_parts))  # noqa: S704 - each text is escaped by `visible`

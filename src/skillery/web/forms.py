@@ -40,13 +40,13 @@ def check_same_origin(scope: Any, headers: Mapping[str, str]) -> None:
     The setting `allowed_origins` does not count here: other origins may call the API, but never use a session.
     """
     origin = headers.get("origin")
-    own = f"{scope['scheme']}://{headers.get('host', '')}".lower()
+    own_origin = f"{scope['scheme']}://{headers.get('host', '')}".lower()
     if origin is None and headers.get("sec-fetch-site") == "same-origin":
         return
-    if origin is not None and origin.lower() == own:
+    if origin is not None and origin.lower() == own_origin:
         return
     message = f"the request comes from {origin[:100]!r}" if origin else "the request does not say where it comes from"
-    hint = f"Send the form from a page of {own[:200]}, with a browser that sends the header Origin."
+    hint = f"Send the form from a page of {own_origin[:200]}, with a browser that sends the header Origin."
     raise HttpRefusal(FORBIDDEN, plain_error(INVALID_REQUEST, message, "origin_not_allowed", hint))
 
 

@@ -120,7 +120,7 @@ class LoginPages:
         try:
             fields = await self._fields(request)
             next_address, unsent = safe_next(fields.get("next", "")), unsent_of(fields)
-            made = await self._signed_in(request, fields.get("token", "").strip())
+            signed_in = await self._signed_in(request, fields.get("token", "").strip())
         except NotAllowed as error:
             if isinstance(error, OutdatedForm):
                 unsent = unsent_of(dict(error.pairs or []))
@@ -134,7 +134,7 @@ class LoginPages:
             page = sign_in_page(request, next_address, problem, refusal.status, unsent)
             await send_page(request, send, page._replace(headers=tuple(refusal.headers)))
         else:
-            await self._send_signed_in(request, send, made, next_address or HOME, unsent)
+            await self._send_signed_in(request, send, signed_in, next_address or HOME, unsent)
 
     async def _fields(self, request: PageRequest) -> dict[str, str]:
         """Return the fields of the login form, which may carry the text of another form."""
@@ -179,10 +179,10 @@ async def login_request(site: Site, scope: Any, receive: Any, headers: dict[str,
     return PageRequest(site, scope, receive, headers, visit, identity)
 
 
-def cookie_of_login(visit: Visit, made: SignedIn) -> Iterable[Header]:
+def cookie_of_login(visit: Visit, signed_in: SignedIn) -> Iterable[Header]:
     """Return the header that sets the cookie of a new session, as a list."""
-    seconds = max(1, round((made.session.ends_at - datetime.now(UTC)).total_seconds()))
-    return [visit.cookies.setting(visit.cookies.session, made.secret, seconds)]
+    seconds = max(1, round((signed_in.session.ends_at - datetime.now(UTC)).total_seconds()))
+    return [visit.cookies.setting(visit.cookies.session, signed_in.secret, seconds)]
 
 
 # -- `/login/{name}` and `/login/{name}/callback`: browsers sign in at another address, such as an identity provider ---
@@ -276,8 +276,8 @@ class ProviderLogin:
             page = failed_page(refusal.status, problem)
             await send_page(request, send, page._replace(headers=(*refusal.headers, dropped_cookie)))
             return
-        made = await self._visits.sessions.sign_in(name, logged_in, visit.secret)
-        cookies = (*cookie_of_login(visit, made), dropped_cookie)
+        signed_in = await self._visits.sessions.sign_in(name, logged_in, visit.secret)
+        cookies = (*cookie_of_login(visit, signed_in), dropped_cookie)
         await send_answer(request, send, SeeOther(unfinished.next or HOME, headers=cookies))
 
     def _login(self, scope: Any) -> tuple[str, LogsInBrowsers]:

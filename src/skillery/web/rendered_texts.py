@@ -116,14 +116,14 @@ class RenderedTexts:
             log.warning("a text was not rendered: %s", error)
             is_final = isinstance(error, WorkerFailed)
         # The worker has escaped the text.
-        shown = (
+        rendered_text = (
             RenderedText(tuple(map(Markup, lines)), False)
             if lines is not None
             else await asyncio.to_thread(_plain, text)
         )
         if is_final:
-            self.kept.keep(key, shown, _size(shown))
-        return shown
+            self.kept.keep(key, rendered_text, _size(rendered_text))
+        return rendered_text
 
 
 def _caller() -> str:

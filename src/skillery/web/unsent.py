@@ -75,8 +75,8 @@ def unsent_of(fields: dict[str, str]) -> Unsent | None:
 def page_with_form(request: PageRequest) -> str:
     """Return the path of the page that has sent the form, or "" if the browser does not say it."""
     referrer = request.headers.get("referer", "")
-    here = f"{request.server}/"
-    return safe_next(referrer[len(here) - 1 :]) if referrer.lower().startswith(here) else ""
+    origin_with_slash = f"{request.server}/"
+    return safe_next(referrer[len(origin_with_slash) - 1 :]) if referrer.lower().startswith(origin_with_slash) else ""
 
 
 def outdated_page(request: PageRequest, error: OutdatedForm) -> Page:

@@ -138,6 +138,7 @@ class Deliveries:
         await _end(serving)
 
     async def _run(self) -> None:
+        """Serve due webhooks every POLL_SECONDS, and tidy up every FIGURES_SECONDS."""
         last_figures = float("-inf")
         loop = asyncio.get_running_loop()
         while True:

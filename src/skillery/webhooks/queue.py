@@ -62,15 +62,15 @@ def renew(connection: Connection, lease: Lease, now: datetime, **values: object)
     If the lease is lost, store nothing and return False.
     """
     table = lease.table
-    held = update(table).where(table.c.id == lease.id, table.c.holder == lease.holder)
-    return connection.execute(held.values(leased_until=now + LEASE, **values)).rowcount > 0
+    leased_row = update(table).where(table.c.id == lease.id, table.c.holder == lease.holder)
+    return connection.execute(leased_row.values(leased_until=now + LEASE, **values)).rowcount > 0
 
 
 def release(connection: Connection, lease: Lease) -> None:
     """End the lease, if it is not lost."""
     table = lease.table
-    held = update(table).where(table.c.id == lease.id, table.c.holder == lease.holder)
-    connection.execute(held.values(server=None, holder=None, leased_until=None))
+    leased_row = update(table).where(table.c.id == lease.id, table.c.holder == lease.holder)
+    connection.execute(leased_row.values(server=None, holder=None, leased_until=None))
 
 
 def release_own(connection: Connection, server: str) -> None:
@@ -293,12 +293,12 @@ def forget_events(connection: Connection, limit: int) -> int:
     sent_to_all = connection.scalar(select(func.min(webhooks.c.position)).where(webhooks.c.gone_at.is_(None)))
     read_by_all = connection.scalar(select(func.min(event_readers.c.position)))
     newest = head_of(connection)
-    old = select(columns.seq).where(
+    old_events = select(columns.seq).where(
         columns.seq < newest, columns.seq <= _or(sent_to_all, newest), columns.created_at < now - KEEP
     )
     # The position of plugins does not move after their removal.
-    old = old.where(or_(columns.seq <= _or(read_by_all, newest), columns.created_at < now - KEEP_UNREAD))
-    seqs = list(connection.scalars(old.order_by(columns.seq).limit(limit)))
+    old_events = old_events.where(or_(columns.seq <= _or(read_by_all, newest), columns.created_at < now - KEEP_UNREAD))
+    seqs = list(connection.scalars(old_events.order_by(columns.seq).limit(limit)))
     connection.execute(events.delete().where(columns.seq.in_(seqs)))
     return len(seqs)
 

@@ -183,6 +183,7 @@ def read_webhooks(connection: Connection) -> WebhookList:
 
 
 def _webhook(connection: Connection, row: Any) -> Webhook:
+    """Return a webhook as list_webhooks shows it."""
     dead = select(func.count()).where(dead_letters.c.webhook_id == row.id)
     return Webhook(
         id=row.id,

@@ -47,8 +47,10 @@ class Manifest(NamedTuple):
 
     def changes_since(self, before: Manifest) -> int:
         """Return the number of paths that were added, changed or removed since the manifest `before`."""
-        old, new = ({(file.path, file.mode, file.sha256) for file in manifest.files} for manifest in (before, self))
-        return len({path for path, _, _ in old ^ new})
+        entries_before, entries_now = (
+            {(file.path, file.mode, file.sha256) for file in manifest.files} for manifest in (before, self)
+        )
+        return len({path for path, _, _ in entries_before ^ entries_now})
 
     def find(self, path: str) -> KeptFile | None:
         """Return the entry of a path, or None if there is no such entry."""

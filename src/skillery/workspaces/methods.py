@@ -217,6 +217,9 @@ class DescribeWorkspace(Params, frozen=True, kw_only=True):
 async def describe_workspace(
     workspaces: Workspaces, identity: Identity, params: DescribeWorkspace
 ) -> DescribedWorkspace:
+    """Return a workspace with a page of its files and its snapshots. Raise WorkspaceNotFound, or InvalidCursor for a
+    cursor of other params.
+    """
     registry, path = workspaces.registry, params.path
     key, bound_to = registry.cursor_key, ("describe_workspace", identity.name, params.workspace, path)
     after = read_cursor(key, bound_to, params.cursor, 1)[0].encode() if params.cursor else b""

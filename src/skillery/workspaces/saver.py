@@ -66,15 +66,15 @@ class Saver:
 
         Raise ContentMissing if a content does not have the listed digest.
         """
-        rest = b""
+        unread = b""
         for file in self._needed:
             if is_inline(file.size_bytes):
-                while len(rest) < file.size_bytes:
-                    rest += await anext(pieces)
-                content, rest = rest[: file.size_bytes], rest[file.size_bytes :]
+                while len(unread) < file.size_bytes:
+                    unread += await anext(pieces)
+                content, unread = unread[: file.size_bytes], unread[file.size_bytes :]
                 await self._add_small(file, content)
             else:
-                rest = await self._add_large(file, rest, pieces)
+                unread = await self._add_large(file, unread, pieces)
         await self._flush()
         async for _ in pieces:
             raise ContentMissing("the run sent more content than it listed")

@@ -48,8 +48,8 @@ def take(connection: Connection, workspace_id: str, run_id: str, server: str) ->
 
 def release(connection: Connection, run_id: str, workspace_id: str) -> None:
     """Release the workspace if this run writes it."""
-    held = update(workspaces).where(workspaces.c.id == workspace_id, workspaces.c.run_id == run_id)
-    connection.execute(held.values(run_id=None, server=None))
+    own_workspace = update(workspaces).where(workspaces.c.id == workspace_id, workspaces.c.run_id == run_id)
+    connection.execute(own_workspace.values(run_id=None, server=None))
 
 
 def check_free(row: WorkspaceRow) -> None:

@@ -138,8 +138,8 @@ def find_provider(server: str, client_id: str | None) -> Provider | None:
         )
     metadata = _provider_metadata(issuer)
     # Many providers give a refresh token only for this scope (OpenID Connect Core 1.0 §11).
-    more = (OFFLINE,) if OFFLINE in metadata.scopes_supported else ()
-    return Provider(metadata, server, client, tuple(dict.fromkeys((*resource.scopes_supported, *more))))
+    offline_scope = (OFFLINE,) if OFFLINE in metadata.scopes_supported else ()
+    return Provider(metadata, server, client, tuple(dict.fromkeys((*resource.scopes_supported, *offline_scope))))
 
 
 def _resource_metadata(server: str) -> ResourceMetadata | None:
@@ -260,8 +260,8 @@ def login_for(kept: ProviderLogin, form: Mapping[str, str]) -> Login:
     if not is_header_text(tokens.access_token) or len(tokens.refresh_token or "") > MAX_TOKEN:
         raise LoginError(f"{kept.issuer} issued a token that is too long, or that no header can hold")
     # A response without a refresh token leaves the old one valid (RFC 6749 §6).
-    new = replace(kept, refresh_token=tokens.refresh_token or kept.refresh_token)
-    return Login(tokens.access_token, time.time() + _seconds(tokens.expires_in), new)
+    renewed = replace(kept, refresh_token=tokens.refresh_token or kept.refresh_token)
+    return Login(tokens.access_token, time.time() + _seconds(tokens.expires_in), renewed)
 
 
 def _seconds(stated: float | str | None) -> float:
@@ -290,5 +290,5 @@ def refusal(answer: Answer, address: str) -> LoginError:
 
 
 def refused(error: str, description: str, address: str) -> Refusal:
-    more = f": {description[:MAX_TEXT]}" if description else ""
-    return Refusal(error, f"the identity provider answered '{error[:MAX_TEXT]}'{more} ({address})")
+    description_text = f": {description[:MAX_TEXT]}" if description else ""
+    return Refusal(error, f"the identity provider answered '{error[:MAX_TEXT]}'{description_text} ({address})")

@@ -50,13 +50,13 @@ def _renewed(server: str, login: Login) -> Login:
     # A new refresh token may invalidate the old one. So check first that a login can be written.
     keep_login(server, login)
     try:
-        new = renew(server, login)
+        renewed = renew(server, login)
     except ConnectionFailed:
         if login.has_ended:
             raise
         return login
-    keep_login(server, new)
-    return new
+    keep_login(server, renewed)
+    return renewed
 
 
 # -- Renewing and revoking a login at its identity provider (RFC 6749 §6, RFC 7009) ------------------------------------

@@ -56,12 +56,12 @@ async def change_tokens(request: PageRequest) -> Page | SeeOther:
     if not form.has("scope"):
         return await _tokens(request, problems={"scopes": "Choose at least one scope."}, **typed)
     try:
-        made = await request.do(create_token, _params(form))
+        created = await request.do(create_token, _params(form))
     except SkilleryError as error:
         field = str(error.data.get("param", ""))
         return await _tokens(request, problems={field if field in FIELDS else "": message_of(error)}, **typed)
     # The only page with the token: pages are never stored by browsers.
-    return await _tokens(request, made=made)
+    return await _tokens(request, made=created)
 
 
 def _params(form: Form) -> CreateToken:

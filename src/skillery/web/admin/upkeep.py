@@ -308,6 +308,7 @@ def _of_webhook(webhook: Webhook) -> Problem | None:
 
 
 async def _of_quotas(request: PageRequest) -> list[Problem]:
+    """Return a problem for each quota that is nearly used up."""
     problems = []
     for use in await uses_of(request):
         if use.part >= NEAR:

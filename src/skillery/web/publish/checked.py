@@ -150,21 +150,23 @@ async def _with_differences(request: PageRequest, bundle: Bundle, checked: Check
         skill = await describe(request, checked.name, checked.against)
     except SkilleryError:
         return checked
-    old = {file.path: file for file in or_none(skill.files) or ()}
-    new = {file.path: file.content for file in bundle.files}
+    old_files = {file.path: file for file in or_none(skill.files) or ()}
+    new_contents = {file.path: file.content for file in bundle.files}
     changed = [
-        path for path in new if path not in old or _digest(new[path]) != old[path].sha256.removeprefix("sha256:")
+        path
+        for path in new_contents
+        if path not in old_files or _digest(new_contents[path]) != old_files[path].sha256.removeprefix("sha256:")
     ]
-    removed = [path for path in old if path not in new]
+    removed = [path for path in old_files if path not in new_contents]
     order = sorted([*changed, *removed], key=lambda path: (path != "SKILL.md", path != "skill.toml", path))
     diffs, budget = [], WordBudget()
     for path in order[:MOST_DIFFS]:
-        before = None
-        if path in old and old[path].size_bytes <= MOST_TEXT:
+        old_text = None
+        if path in old_files and old_files[path].size_bytes <= MOST_TEXT:
             params = ReadSkillFile(name=checked.name, version=skill.version, path=path)
             file = await request.do(read_skill_file, params)
-            before = file.content if file.encoding == "utf-8" else None
-        diffs.append(await COMPARISONS.run(_diff, path, old.get(path), before, new.get(path), budget))
+            old_text = file.content if file.encoding == "utf-8" else None
+        diffs.append(await COMPARISONS.run(_diff, path, old_files.get(path), old_text, new_contents.get(path), budget))
     return checked._replace(against=skill.version, files=diffs, more_files=max(0, len(order) - MOST_DIFFS))
 
 

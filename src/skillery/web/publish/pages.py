@@ -93,18 +93,18 @@ async def change_upload(request: PageRequest) -> Page | SeeOther:
     if action == "draft":
         params = replace(params, submit=False)
     try:
-        made = await request.do(create_skill, params)
+        created = await request.do(create_skill, params)
     except SkilleryError as error:
         return await _upload(request, message_of(error))
     words = {"published": "is published", "in_review": "waits for a review", "draft": "is a draft"}
-    text = f"{made.name} {made.version} {words.get(made.status, made.status)}."
-    return SeeOther(path_of("s", f"{made.name}@{made.version}"), Done(text))
+    text = f"{created.name} {created.version} {words.get(created.status, created.status)}."
+    return SeeOther(path_of("s", f"{created.name}@{created.version}"), Done(text))
 
 
 async def _import(request: PageRequest, bundle: Bundle, namespace: str) -> Page:
     """Import all skills of an upload into a namespace. Return the page with the report of each skill."""
     importer = request.site.core.importer
-    begun: Begun | None = None
+    begin_report: Begun | None = None
     summary: Summary | None = None
     reports: list[SkillReport] = []
     try:
@@ -116,7 +116,7 @@ async def _import(request: PageRequest, bundle: Bundle, namespace: str) -> Page:
             file.flush()
             async for report in importer.import_archive(request.identity, file, options):
                 if isinstance(report, Begun):
-                    begun = report
+                    begin_report = report
                 elif isinstance(report, Summary):
                     summary = report
                 else:
@@ -126,7 +126,7 @@ async def _import(request: PageRequest, bundle: Bundle, namespace: str) -> Page:
     rows = [(report, _error(report.error)) for report in reports]
     order = {"refused": 0, "published": 1, "draft": 1}
     rows.sort(key=lambda row: (order.get(row[0].outcome, 2), row[0].path))
-    values = {"rows": rows, "summary": summary, "begun": begun}
+    values = {"rows": rows, "summary": summary, "begun": begin_report}
     return Page("publish_report.html", "Report of the import", values, "publish")
 
 

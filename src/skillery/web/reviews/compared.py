@@ -168,8 +168,8 @@ def with_stored(rights: list[Right], stored: PermissionsDiff | None) -> list[Rig
     That comparison considers several earlier versions.
     """
     known = {right.tick for right in rights}
-    more = [right for right in rights_of(stored.added if stored else _NOTHING) if right.tick not in known]
-    return [*more, *rights]
+    only_stored = [right for right in rights_of(stored.added if stored else _NOTHING) if right.tick not in known]
+    return [*only_stored, *rights]
 
 
 # -- What a version may do and an earlier version may not: permissions, limits, packages and executable files ----------
@@ -217,8 +217,8 @@ class Dangers(NamedTuple):
     @property
     def counts(self) -> tuple[int, int, int]:
         """The numbers of new, removed and unchanged permissions."""
-        more, less = (sum(right.kind == kind for right in self.rights) for kind in ("more", "less"))
-        return more, less, len(self.rights) - more - less
+        added, removed = (sum(right.kind == kind for right in self.rights) for kind in ("more", "less"))
+        return added, removed, len(self.rights) - added - removed
 
 
 async def dangers_of(request: PageRequest, new: Skill, old: Skill | None, compared: Compared) -> Dangers:

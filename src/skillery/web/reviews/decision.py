@@ -231,6 +231,7 @@ async def decide(request: PageRequest) -> Page | SeeOther:
 
 
 async def _reject(request: PageRequest, opened: Opened, form: Form) -> Page | SeeOther:
+    """Reject the version with the reason in the form, and redirect to the queue."""
     reason = form.get("note").strip()
     if not reason:
         return await page_of_review(

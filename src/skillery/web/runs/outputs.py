@@ -96,8 +96,10 @@ async def output_of(request: PageRequest, run: RunRecord) -> dict[str, Any]:
     shown: dict[str, Any] = {"tree": None, "more_nodes": None, "output_blob": None, "output_text": None}
     if output is None:
         return shown
-    wanted = request.query.get("nodes", "")
-    most = min(max(int(wanted[:6]), MOST_NODES), MOST_NODES_ASKED) if wanted.isdecimal() else MOST_NODES
+    node_count_text = request.query.get("nodes", "")
+    most = (
+        min(max(int(node_count_text[:6]), MOST_NODES), MOST_NODES_ASKED) if node_count_text.isdecimal() else MOST_NODES
+    )
     blob_id = str(output["blob_id"]) if isinstance(output, dict) and set(output) == _LARGE_OUTPUT else ""
     if blob_id not in run.output_blobs:
         return {**shown, **await asyncio.to_thread(_shown, output, most)}
@@ -119,8 +121,8 @@ async def output_of(request: PageRequest, run: RunRecord) -> dict[str, Any]:
 def _shown(value: Any, most: int) -> dict[str, Any]:
     """Return the template values of a tree: the tree, and the node count for "show more" or None."""
     tree = tree_of(value, most)
-    more = min(most * 5, MOST_NODES_ASKED)
-    return {"tree": tree, "more_nodes": more if _is_cut(tree) and more > most else None}
+    next_count = min(most * 5, MOST_NODES_ASKED)
+    return {"tree": tree, "more_nodes": next_count if _is_cut(tree) and next_count > most else None}
 
 
 def _is_cut(node: Node) -> bool:
@@ -167,6 +169,7 @@ async def previews_of(request: PageRequest, run: RunRecord) -> list[Preview]:
 
 
 def _preview(name: str, blob: BlobRow, head: bytes, address: str) -> Preview:
+    """Return the preview of a file from its first bytes, or without content for other kinds."""
     kind = kind_of(name, head, blob.size_bytes) if head else None
     plain = Preview(name, blob.kind, blob.size_bytes, address, False, "", [], False)
     if kind is None:
@@ -306,15 +309,15 @@ def _used(run: RunRecord, key: str) -> float | None:
 def _limit(key: str, words: str, allowed: float, used: float | None) -> Limit:
     """Return a limit with its use as texts. A small use or a large limit gets a better unit."""
     if key == "timeout_ms":
-        shown = "" if used is None else duration(used)
-        return Limit(words, shown, f"{allowed / 1000:g} s", _share(used, allowed))
+        used_text = "" if used is None else duration(used)
+        return Limit(words, used_text, f"{allowed / 1000:g} s", _share(used, allowed))
     unit = _UNITS.get(key, "")
     if unit == "KiB" and allowed >= 1024 and used is None:
         allowed, unit = allowed / 1024, "MiB"
-    shown = "" if used is None else f"{used:.3g}" if used < 1000 else f"{used:.0f}"
+    used_text = "" if used is None else f"{used:.3g}" if used < 1000 else f"{used:.0f}"
     if used and used < 1 and unit == "MiB":
-        shown = f"{used * 1024:.0f} KiB"
-    return Limit(words, shown, f"{allowed:g} {unit}".strip(), _share(used, allowed))
+        used_text = f"{used * 1024:.0f} KiB"
+    return Limit(words, used_text, f"{allowed:g} {unit}".strip(), _share(used, allowed))
 
 
 def _share(used: float | None, allowed: float) -> float:

@@ -49,15 +49,15 @@ def parts_of(text: str) -> list[Part]:
     The classes are `f0` to `f15` for 16 colours, and `b` for bold. All other escape sequences are removed: movements of
     the cursor, titles, links. Of a line that was overwritten with carriage returns, the last text remains.
     """
-    shown = _OVERWRITTEN.sub("", text).replace("\\x0d\n", "\n")
+    visible_text = _OVERWRITTEN.sub("", text).replace("\\x0d\n", "\n")
     parts: list[Part] = []
     colour, is_bold, end = "", False, 0
-    for match in _SEQUENCE.finditer(shown):
-        _add(parts, colour, is_bold, shown[end : match.start()])
+    for match in _SEQUENCE.finditer(visible_text):
+        _add(parts, colour, is_bold, visible_text[end : match.start()])
         end = match.end()
         if match["codes"] is not None:
             colour, is_bold = _after(match["codes"], colour, is_bold)
-    _add(parts, colour, is_bold, shown[end:])
+    _add(parts, colour, is_bold, visible_text[end:])
     return parts
 
 
@@ -289,6 +289,7 @@ AGES = {"": "any time", "1h": "last hour", "24h": "last 24 hours", "168h": "last
 
 
 async def show_runs(request: PageRequest) -> Page:
+    """Show the runs that match the filters of the query."""
     query = request.query
     filters: dict[str, Any] = {
         "skill": query.get("skill", "").strip(),

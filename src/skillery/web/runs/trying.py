@@ -42,10 +42,17 @@ async def show_try(request: PageRequest) -> Page:
         known = await request.read(partial(args_of, identity=request.identity, run_id=request.query["run"]))
         args = json.loads(known) if known else {}
         problems = refused(await _inputs(request, opened, tool), fields, args) if args else {}
-    shown, more = filled(fields, args)
-    shown = [field._replace(problem=problems.get(field.id, "")) for field in shown]
+    filled_fields, other_args = filled(fields, args)
+    filled_fields = [field._replace(problem=problems.get(field.id, "")) for field in filled_fields]
     typed = {f"{field.id}-file": files[field.name] for field in fields if field.name in files}
-    return _page(request, opened, tool, shown, json.dumps(more, ensure_ascii=False, indent=2) if more else "", typed)
+    return _page(
+        request,
+        opened,
+        tool,
+        filled_fields,
+        json.dumps(other_args, ensure_ascii=False, indent=2) if other_args else "",
+        typed,
+    )
 
 
 async def start_run(request: PageRequest) -> Page | SeeOther:
@@ -84,14 +91,14 @@ async def start_run(request: PageRequest) -> Page | SeeOther:
         except (InvalidParams, Conflict, Refused) as error:
             problems[""] = message_of(error)
     typed = dict(form.pairs)
-    shown = [
+    filled_fields = [
         field._replace(
             value=parsed.args.get(field.name, "") if field.widget == "blob" else form.get(field.id),
             problem=problems.get(field.id, ""),
         )
         for field in fields
     ]
-    page = _page(request, opened, tool, shown, form.get("more"), typed, problems)
+    page = _page(request, opened, tool, filled_fields, form.get("more"), typed, problems)
     return page._replace(status=400)
 
 

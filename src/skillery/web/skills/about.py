@@ -82,7 +82,7 @@ async def about_page(request: PageRequest, values: dict[str, Any] | None = None,
     skill = opened.skill
     skill_md = or_none(skill.skill_md) or ""
     frontmatter, body = split_frontmatter(skill_md)
-    shown = await request.site.texts.markdown(
+    rendered_text = await request.site.texts.markdown(
         opened.digest, Place(opened.exact, "SKILL.md"), body if len(body) <= _MOST_SKILL_MD else body[:_MOST_SKILL_MD]
     )
     tools = await _tools(request, opened)
@@ -96,8 +96,8 @@ async def about_page(request: PageRequest, values: dict[str, Any] | None = None,
         "examples": examples_of(request, opened),
         "findings": or_none(skill.findings) or [],
         "warnings": _warnings(skill),
-        "skill_md": Markup("\n").join(shown.lines),
-        "skill_md_is_plain": shown.is_plain,
+        "skill_md": Markup("\n").join(rendered_text.lines),
+        "skill_md_is_plain": rendered_text.is_plain,
         "frontmatter": frontmatter,
         "clients": CLIENTS,
         "snippet": snippet_of(request, opened, tools),
@@ -144,6 +144,7 @@ def _bars(days: list[Any]) -> list[Bar]:
 
 
 def _may_do(manifest: Mapping[str, Any], language: Language) -> MayDo:
+    """Return the rights that a manifest requests, for the page."""
     runtime = manifest.get("runtime") or {}
     permissions = manifest.get("permissions") or {}
     return MayDo(

@@ -56,8 +56,10 @@ async def _again(request: PageRequest, form: Form, field: str, message: str, sta
 
 
 async def _submit(request: PageRequest, opened: Opened, _: Form) -> SeeOther:
-    made = await request.do(lifecycle.submit_version, lifecycle.SubmitVersion(name=opened.name, version=opened.version))
-    state = "is published" if made.status == "published" else "is in review"
+    submitted = await request.do(
+        lifecycle.submit_version, lifecycle.SubmitVersion(name=opened.name, version=opened.version)
+    )
+    state = "is published" if submitted.status == "published" else "is in review"
     return SeeOther(opened.exact, Done(f"Version {opened.version} {state}."))
 
 
@@ -175,20 +177,20 @@ _GROUPS: dict[str, VersionGroup] = {
 async def show_versions(request: PageRequest) -> Page:
     """Show the versions in three tables, or one of the tables if `?show=` names one."""
     opened = await open_version(request)
-    shown = _GROUPS.get(request.query.get("show", ""))
+    group = _GROUPS.get(request.query.get("show", ""))
     read = partial(_table, request, opened.name)
-    if shown is None:
+    if group is None:
         tables = {
             "releases": await read("releases", AT_ONCE, request.query.get("cursor", "")),
             "prereleases": await read("prereleases", FOLDED_AT_ONCE, ""),
             "withdrawn": await read("withdrawn", FOLDED_AT_ONCE, ""),
         }
     else:
-        tables = {shown: await read(shown, AT_ONCE, request.query.get("cursor", ""))}
+        tables = {group: await read(group, AT_ONCE, request.query.get("cursor", ""))}
     versions = [
         version.version for table in tables.values() for version in table.versions if version.status != "purged"
     ]
-    values = {"tables": tables, "shown": shown or "", "comparable": versions if len(versions) > 1 else []}
+    values = {"tables": tables, "shown": group or "", "comparable": versions if len(versions) > 1 else []}
     return page_of(request, opened, "versions", "skill_versions.html", part="Versions", **values)
 
 

@@ -62,15 +62,20 @@ async def _rows(request: PageRequest, opened: Opened) -> list[FileRow]:
 
 def _page(request: PageRequest, opened: Opened, rows: list[FileRow], path: str, values: dict[str, Any]) -> Page:
     """Return the page with the tree of files, opened at `path`."""
-    more = {"files_count": len(rows), "tree": _tree(rows, path), "path": path, "total": sum(row[2] for row in rows)}
-    return page_of(request, opened, "files", "skill_files.html", part=path or "Files", **more, **values)
+    shared_values = {
+        "files_count": len(rows),
+        "tree": _tree(rows, path),
+        "path": path,
+        "total": sum(row[2] for row in rows),
+    }
+    return page_of(request, opened, "files", "skill_files.html", part=path or "Files", **shared_values, **values)
 
 
 async def _viewed(request: PageRequest, opened: Opened, file: FoundFile) -> dict[str, Any]:
     """Return the template values of the viewer for a file. The text is missing if the file is not text."""
     size = file.size_bytes
-    wanted = MOST_SHOWN if size <= MOST_SHOWN else FIRST_BYTES
-    head = await asyncio.to_thread(_head, request, file, wanted)
+    bytes_to_read = MOST_SHOWN if size <= MOST_SHOWN else FIRST_BYTES
+    head = await asyncio.to_thread(_head, request, file, bytes_to_read)
     kind = kind_of(file.path, head, size)
     at = f"{opened.name}@{opened.version}"
     values: dict[str, Any] = {
@@ -87,15 +92,15 @@ async def _viewed(request: PageRequest, opened: Opened, file: FoundFile) -> dict
     if text is None or kind.group == "binary":
         return {**values, "kind": kind if kind.group != "text" else kind._replace(group="binary", words="binary file")}
     # The key of the cache has the digest of the file, so that unchanged files of other versions are found too.
-    shown = await request.site.texts.code(file.sha256, file.path, text)
+    rendered_text = await request.site.texts.code(file.sha256, file.path, text)
     return {
         **values,
-        "text": _numbered(shown.lines[:MOST_LINES]),
-        "lines": min(len(shown.lines), MOST_LINES) if text else 0,
-        "lines_total": len(shown.lines),
+        "text": _numbered(rendered_text.lines[:MOST_LINES]),
+        "lines": min(len(rendered_text.lines), MOST_LINES) if text else 0,
+        "lines_total": len(rendered_text.lines),
         "is_cut": len(head) < size,
-        "is_long": len(shown.lines) > MOST_LINES,
-        "is_plain": shown.is_plain and has_lexer(file.path),
+        "is_long": len(rendered_text.lines) > MOST_LINES,
+        "is_plain": rendered_text.is_plain and has_lexer(file.path),
         "is_large": len(text) > MOST_HIGHLIGHTED,
         "has_crlf": "\r\n" in text,
     }

@@ -68,10 +68,10 @@ async def open_version(request: PageRequest, detail: Literal["summary", "full"] 
 
     Raise SkillNotFound, VersionNotFound or LabelNotFound if the caller sees no such version.
     """
-    name, wanted, spec = reference_of(request)
+    name, spec_text, spec = reference_of(request)
     identity = reader_of(request)
     facts = await request.read_page(lambda connection: facts_for_page(connection, identity, name, spec))
-    return Opened(await describe(request, name, facts.version, detail), facts, wanted)
+    return Opened(await describe(request, name, facts.version, detail), facts, spec_text)
 
 
 async def describe(
@@ -134,7 +134,7 @@ def page_of(request: PageRequest, opened: Opened, tab: str, template: str, *, pa
         "exact": opened.exact,
         "at": f"{name}@{opened.version}",
         "tab": tab,
-        "crumbs": [(segment, ".".join(above[: place + 1])) for place, segment in enumerate(above)],
+        "crumbs": [(segment, ".".join(above[: depth + 1])) for depth, segment in enumerate(above)],
         "last": last,
         "can_run": can_run,
         "sees_runs": may_use(request, "run"),
@@ -152,8 +152,8 @@ def _runs_address(request: PageRequest, name: str) -> str:
 
     An admin sees the runs of all identities, so the address names the identity.
     """
-    mine = {"identity": request.identity.name} if access.is_admin(request.identity) else {}
-    return f"/runs?{urlencode({'skill': name, **mine})}"
+    own_filter = {"identity": request.identity.name} if access.is_admin(request.identity) else {}
+    return f"/runs?{urlencode({'skill': name, **own_filter})}"
 
 
 def _exactly_here(request: PageRequest, opened: Opened) -> str:
@@ -207,6 +207,7 @@ def tool_of(tool: ToolRow) -> Tool:
 
 
 def _input(name: str, declaration: Mapping[str, Any]) -> Input:
+    """Return the row of a declared input."""
     choices = declaration.get("enum")
     return Input(
         name,
@@ -243,13 +244,13 @@ def examples_of(request: PageRequest, opened: Opened) -> list[ShownExample]:
     sees_runs = request.known is not None and (
         "admin" in request.known.scopes or request.known.name == opened.facts.publisher.name
     )
-    shown = []
+    examples = []
     for number, example in enumerate(opened.skill.manifest.get("examples") or (), 1):
         name = str(example.get("name") or f"Example {number}")
         result = checked.get(name) or CheckedExample(name, "not_run")
         run_id = result.run_id if sees_runs else None
-        shown.append(ShownExample(name, _expected(example), result.status, result.duration_ms, run_id))
-    return shown
+        examples.append(ShownExample(name, _expected(example), result.status, result.duration_ms, run_id))
+    return examples
 
 
 def _expected(example: dict[str, Any]) -> str:

@@ -50,11 +50,12 @@ class _Call(NamedTuple):
 def snippet_of(request: PageRequest, opened: Opened, tools: Sequence[Tool]) -> Snippet:
     """Return the snippet of the client that `?client=` names, by default of the shell."""
     client = request.query.get("client", "")
-    made = _snippet(request, opened, client if client in CLIENTS else "shell", tools)
-    return made if made.warning else made._replace(warning=_withheld(opened.skill.status))
+    snippet = _snippet(request, opened, client if client in CLIENTS else "shell", tools)
+    return snippet if snippet.warning else snippet._replace(warning=_withheld(opened.skill.status))
 
 
 def _snippet(request: PageRequest, opened: Opened, client: str, tools: Sequence[Tool]) -> Snippet:
+    """Return the snippet for one client."""
     name, version = opened.name, opened.version
     call = _call(opened.skill.manifest, tools)
     server = request.server
@@ -87,17 +88,19 @@ def _mcp(server: str, opened: Opened, tools: Sequence[Tool]) -> Snippet:
     """
     address = f"{server}/mcp?tools=search_skills{f',{opened.name}' if tools else ''}"
     headers = {"Authorization": "Bearer $SKILLERY_TOKEN"}
-    made = json.dumps({"mcpServers": {"skillery": {"url": address, "headers": headers}}}, indent=2)
-    how = "Put your token in place of $SKILLERY_TOKEN."
+    settings_text = json.dumps({"mcpServers": {"skillery": {"url": address, "headers": headers}}}, indent=2)
+    login_note = "Put your token in place of $SKILLERY_TOKEN."
     if not tools:
-        return Snippet("mcp", made, note=f"{how} Then ask for the skill {opened.name}, version {opened.version}.")
+        return Snippet(
+            "mcp", settings_text, note=f"{login_note} Then ask for the skill {opened.name}, version {opened.version}."
+        )
     shown = f"tool {tools[0].name}" if len(tools) == 1 else f"{len(tools)} tools of {opened.name}"
     warning = ""
     if opened.facts.latest is None:
         warning = "MCP offers the tools of the latest version, and no version of this skill is the latest yet."
     elif opened.facts.latest != opened.version:
         warning = f"MCP offers the tools of the latest version, {opened.facts.latest}. This page shows another."
-    return Snippet("mcp", made, warning, f"{how} The client then has the {shown}.")
+    return Snippet("mcp", settings_text, warning, f"{login_note} The client then has the {shown}.")
 
 
 def _npx(request: PageRequest, opened: Opened) -> tuple[str, str]:
