@@ -30,14 +30,16 @@ _DEFAULT_PORTS = {"http": ":80", "https": ":443"}
 
 
 class Bucket:
+    """A bucket: its settings, its address, and clients of obstore. `quick` does not repeat requests for long."""
+
     def __init__(self, settings: S3Settings, environment: Environment = os.environ) -> None:
         self.settings = settings
         self.prefix = settings.prefix.strip("/")
         self.region = settings.region or environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION") or ""
         self.region = self.region or "us-east-1"
         self.address = _address(settings, environment, self.region)
-        named = (partial(from_profile, name=settings.profile),)
-        self.credentials = CredentialChain(named if settings.profile else USUAL_CHAIN, environment)
+        profile_sources = (partial(from_profile, name=settings.profile),)
+        self.credentials = CredentialChain(profile_sources if settings.profile else USUAL_CHAIN, environment)
         self.store = self._open(settings.retry_seconds)
         self.quick = self._open(min(QUICK_SECONDS, settings.retry_seconds))
 
@@ -45,11 +47,12 @@ class Bucket:
         """Return a signed address of an object, or of the bucket if `key` is "". Raise NoCredentials without
         credentials.
         """
-        whole = f"{self.prefix}/{key}" if self.prefix and key else key
-        url = self.address + (f"/{quote(whole, safe='/-_.~')}" if whole else "")
+        full_key = f"{self.prefix}/{key}" if self.prefix and key else key
+        url = self.address + (f"/{quote(full_key, safe='/-_.~')}" if full_key else "")
         return signed_url(method, url, query, self.credentials.find(), self.region, seconds)
 
     def _open(self, retry_seconds: int) -> S3Store:
+        """Return a client of the bucket that repeats failed requests for `retry_seconds`."""
         retry: RetryConfig = {
             "retry_timeout": timedelta(seconds=retry_seconds),
             "backoff": {"max_backoff": timedelta(seconds=5)},
@@ -69,11 +72,12 @@ def _address(settings: S3Settings, environment: Environment, region: str) -> str
     address = settings.endpoint or environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL")
     endpoint = urlsplit(address or f"https://s3.{region}.amazonaws.com")
     host = endpoint.netloc.removesuffix(_DEFAULT_PORTS.get(endpoint.scheme, ""))
-    base = f"{endpoint.scheme}://{settings.bucket + '.' if settings.virtual_host else ''}{host}{endpoint.path}"
-    return base.rstrip("/") + ("" if settings.virtual_host else f"/{settings.bucket}")
+    base_address = f"{endpoint.scheme}://{settings.bucket + '.' if settings.virtual_host else ''}{host}{endpoint.path}"
+    return base_address.rstrip("/") + ("" if settings.virtual_host else f"/{settings.bucket}")
 
 
 def _config(settings: S3Settings, address: str, region: str) -> S3Config:
+    """Return the configuration of obstore for these settings."""
     config: S3Config = {
         # The client takes this address as that of the bucket, also if the bucket is in its path.
         "virtual_hosted_style_request": True,
@@ -99,19 +103,21 @@ def _config(settings: S3Settings, address: str, region: str) -> S3Config:
 
 
 def _customer_key(file: str) -> str:
-    where = "[backends.storage.s3] customer_key_file"
+    """Return the key in the file in base64. Raise StartupError if it is not a key of 32 bytes."""
+    setting = "[backends.storage.s3] customer_key_file"
     try:
         text = Path(file).expanduser().read_text().strip()
         if len(base64.b64decode(text, validate=True)) == 32:
             return text
     except OSError as error:
-        raise StartupError(f"{where}: '{file}' cannot be read: {os.strerror(error.errno or 0)}") from None
+        raise StartupError(f"{setting}: '{file}' cannot be read: {os.strerror(error.errno or 0)}") from None
     except ValueError:
         pass
-    raise StartupError(f"{where}: '{file}' does not contain 32 bytes in base64 (openssl rand -base64 32)")
+    raise StartupError(f"{setting}: '{file}' does not contain 32 bytes in base64 (openssl rand -base64 32)")
 
 
 def _client_options(settings: S3Settings) -> ClientConfig:
+    """Return the options of the HTTP client for these settings."""
     options: ClientConfig = {
         "allow_http": settings.allow_http,
         "connect_timeout": timedelta(seconds=CONNECT_SECONDS),

@@ -28,6 +28,8 @@ class NoCredentials(Exception):
 
 
 class Credentials(msgspec.Struct, frozen=True):
+    """The keys for the service, and when they expire."""
+
     access_key: str
     secret_key: str
     token: str | None = None
@@ -41,7 +43,7 @@ Source = Callable[[Environment], Credentials | None]
 
 
 class CredentialChain:
-    """Finds credentials, and renews them before they expire. Calls come from several threads."""
+    """Finds credentials in the sources in order, and renews them before they expire. Several threads may call it."""
 
     def __init__(self, sources: tuple[Source, ...], environment: Environment = os.environ) -> None:
         self._sources = sources
@@ -91,15 +93,15 @@ def from_profile(environment: Environment, name: str = "") -> Credentials | None
 
     `name` "" means AWS_PROFILE or `default`. Raise NoCredentials if a named profile has none.
     """
-    named = name or environment.get("AWS_PROFILE", "")
-    values = _profile(environment, named or "default")
+    profile_name = name or environment.get("AWS_PROFILE", "")
+    values = _profile(environment, profile_name or "default")
     if "aws_access_key_id" in values and "aws_secret_access_key" in values:
         token = values.get("aws_session_token") or None
         return Credentials(values["aws_access_key_id"], values["aws_secret_access_key"], token)
     if "credential_process" in values:
         return _from_process(values["credential_process"])
-    if named:
-        raise NoCredentials(f"the profile '{named}' has no aws_access_key_id and no credential_process")
+    if profile_name:
+        raise NoCredentials(f"the profile '{profile_name}' has no aws_access_key_id and no credential_process")
     return None
 
 
@@ -107,8 +109,8 @@ def _profile(environment: Environment, name: str) -> dict[str, str]:
     """Return the values of a profile. The file `credentials` has precedence over the file `config`."""
     folder = Path(environment.get("HOME") or "~").expanduser() / ".aws"
     config = environment.get("AWS_CONFIG_FILE") or folder / "config"
-    shared = environment.get("AWS_SHARED_CREDENTIALS_FILE") or folder / "credentials"
-    sections = (config, name if name == "default" else f"profile {name}"), (shared, name)
+    credentials_file = environment.get("AWS_SHARED_CREDENTIALS_FILE") or folder / "credentials"
+    sections = (config, name if name == "default" else f"profile {name}"), (credentials_file, name)
     values: dict[str, str] = {}
     for path, section in sections:
         values |= _section(Path(path).expanduser(), section)

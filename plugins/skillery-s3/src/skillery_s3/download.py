@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class S3Download(io.RawIOBase):
-    """Reads an object. If an answer breaks, the bytes are requested again.
+    """A seekable stream of an object. If an answer breaks, its missing bytes are requested again.
 
     If the whole content is read in order, its SHA-256 is checked before its last bytes are returned. Other reads are
     checked only by TLS.
@@ -34,9 +34,9 @@ class S3Download(io.RawIOBase):
         self._hash: hashlib._Hash | None = hashlib.sha256()
         self._rest = memoryview(b"")
         with speaking("a download"):
-            first, self._size = receive(bucket, self._key, 0, FIRST_BYTES)
+            first_part, self._size = receive(bucket, self._key, 0, FIRST_BYTES)
         # The first bytes are checked when they are read, so that a damaged content can be opened and reported.
-        self._first: memoryview | None = first
+        self._first: memoryview | None = first_part
 
     def readable(self) -> bool:
         return True
@@ -65,16 +65,16 @@ class S3Download(io.RawIOBase):
 
     def readinto(self, buffer: WriteableBuffer) -> int:
         target = memoryview(buffer).cast("B")
-        taken = self._taken(len(target))
-        target[: len(taken)] = taken
-        return len(taken)
+        chunk = self._taken(len(target))
+        target[: len(chunk)] = chunk
+        return len(chunk)
 
     def _taken(self, most: int) -> memoryview:
         if not self._rest and self._position < self._size:
             self._rest = self._checked(self._next())
-        taken, self._rest = self._rest[:most], self._rest[most:]
-        self._position += len(taken)
-        return taken
+        chunk, self._rest = self._rest[:most], self._rest[most:]
+        self._position += len(chunk)
+        return chunk
 
     def close(self) -> None:
         if not self.closed:
@@ -83,8 +83,8 @@ class S3Download(io.RawIOBase):
 
     def _next(self) -> memoryview:
         if self._first is not None:
-            first, self._first = self._first, None
-            return first
+            first_part, self._first = self._first, None
+            return first_part
         if self._parts is None:
             self._parts = Parts(self._bucket, self._key, self._position, self._size)
         with speaking("a download"):

@@ -29,6 +29,8 @@ _CERTIFICATE = "the certificate of the service is not valid: check its date and 
 
 
 class Reason(NamedTuple):
+    """Why the service has failed: the setting, the text, and the code of the service."""
+
     setting: str
     """The setting to check; "" if no setting is wrong."""
     text: str
@@ -37,8 +39,8 @@ class Reason(NamedTuple):
 
     @property
     def line(self) -> str:
-        named = f" {self.setting}" if self.setting else ""
-        return f"[backends.storage.s3]{named}: {self.text}" + (f" ({self.code})" if self.code else "")
+        setting = f" {self.setting}" if self.setting else ""
+        return f"[backends.storage.s3]{setting}: {self.text}" + (f" ({self.code})" if self.code else "")
 
 
 _REASONS = {
@@ -68,28 +70,29 @@ _BY_STATUS = {
 
 
 def reason_of(error: BaseException) -> Reason:
-    """Return the reason of an exception of obstore. The texts contain no request and no answer of the service."""
+    """Return the reason of an exception of obstore. Its text contains no part of a request or of an answer."""
     if isinstance(error, NoCredentials):
         return Reason("credentials", str(error))
     text = str(error)
     code, status = _first(_CODE, text), _first(_STATUS, text)
     setting, words = _REASONS.get(code) or _BY_STATUS.get(status) or _without_answer(text, code, status)
-    if setting == "region" and (right := _first(_REGION, text)):
-        words += f", {right}"
+    if setting == "region" and (right_region := _first(_REGION, text)):
+        words += f", {right_region}"
     return Reason(setting, words, code or status)
 
 
 def _without_answer(text: str, code: str, status: str) -> tuple[str, str]:
-    lower = text.lower()
+    """Return the setting and the text for a failure with no code of the service, or an unknown one."""
+    lower_text = text.lower()
     if code.startswith("KMS") or "encrypt" in code.lower():
         return "encryption", "the service cannot encrypt with this setting"
     if status:
         return "", "the service failed"
-    if "redirect without location" in lower:
+    if "redirect without location" in lower_text:
         return "region", _REGION_WRONG
-    if "certificate" in lower:
+    if "certificate" in lower_text:
         return "endpoint", _CERTIFICATE
-    if "unsupported url scheme" in lower or "builder error" in lower:
+    if "unsupported url scheme" in lower_text or "builder error" in lower_text:
         return "endpoint", "this is not the address of a service, such as https://s3.example.com"
     if (match := NO_CREDENTIALS.search(text)) is not None:
         return "credentials", match[1]
@@ -112,7 +115,9 @@ def is_missing(error: BaseException) -> bool:
 
 @contextmanager
 def speaking(subject: str, *, stores: bool = False) -> Iterator[None]:
-    """Raise failures of the service as errors for callers, and log the reason. `stores` is True for an upload."""
+    """Context manager that converts failures of the service to errors for callers, and logs the reason. `stores` is
+    True for an upload.
+    """
     try:
         yield
     except (BaseError, NoCredentials, FileNotFoundError, ValueError) as error:

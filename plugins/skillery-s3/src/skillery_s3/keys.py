@@ -20,6 +20,6 @@ def key_of(digest: str) -> str:
 
 
 def digest_in(key: str) -> str | None:
-    """Return the digest of the content with this key, or None if the key is not that of a content."""
+    """Return the digest of the content with this key, or None if it is not the key of a content."""
     match = _KEY.fullmatch(key)
     return match[2] if match else None

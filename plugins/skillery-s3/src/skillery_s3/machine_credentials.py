@@ -21,7 +21,9 @@ ROLES = "/latest/meta-data/iam/security-credentials/"
 
 
 def from_web_identity(environment: Environment) -> Credentials | None:
-    """Exchange the token of a service account for credentials (STS AssumeRoleWithWebIdentity)."""
+    """Return credentials in exchange for the token of a service account (STS AssumeRoleWithWebIdentity), or None
+    without such a token.
+    """
     path, role = environment.get("AWS_WEB_IDENTITY_TOKEN_FILE"), environment.get("AWS_ROLE_ARN")
     if not path or not role:
         return None
@@ -42,6 +44,7 @@ def from_web_identity(environment: Environment) -> Credentials | None:
 
 
 def from_container(environment: Environment) -> Credentials | None:
+    """Return the credentials that the container service gives to this container, or None outside of one."""
     relative = environment.get("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI")
     address = CONTAINER + relative if relative else environment.get("AWS_CONTAINER_CREDENTIALS_FULL_URI")
     if not address:
@@ -57,11 +60,11 @@ def from_instance(environment: Environment) -> Credentials | None:
     """Return the credentials of the role of this instance (IMDSv2), or None if there is no role or no cloud."""
     if environment.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true":
         return None
-    base = (environment.get("AWS_EC2_METADATA_SERVICE_ENDPOINT") or INSTANCE).rstrip("/")
+    service_url = (environment.get("AWS_EC2_METADATA_SERVICE_ENDPOINT") or INSTANCE).rstrip("/")
     try:
-        with httpx.Client(base_url=base, timeout=INSTANCE_SECONDS, trust_env=False) as client:
-            hour = {"x-aws-ec2-metadata-token-ttl-seconds": "3600"}
-            token = client.put("/latest/api/token", headers=hour).raise_for_status().text
+        with httpx.Client(base_url=service_url, timeout=INSTANCE_SECONDS, trust_env=False) as client:
+            lifetime_header = {"x-aws-ec2-metadata-token-ttl-seconds": "3600"}
+            token = client.put("/latest/api/token", headers=lifetime_header).raise_for_status().text
             client.headers["x-aws-ec2-metadata-token"] = token
             role = client.get(ROLES).raise_for_status().text.split()[0]
             return read_answer(client.get(ROLES + role).raise_for_status().content)

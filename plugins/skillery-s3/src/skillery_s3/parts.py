@@ -34,13 +34,16 @@ _END = None
 
 
 class Part(NamedTuple):
+    """A part of an object: its bytes, and the size of the whole object."""
+
     content: memoryview
     size: int
     """The size of the whole object."""
 
 
 def receive(bucket: Bucket, key: str, start: int, stop: int) -> Part:
-    """Return the bytes from `start` to `stop` (exclusive), or to the end of the object. `start` 0 is always valid.
+    """Return the bytes of an object from `start` to `stop` (exclusive), or to its end. `start` 0 is valid for an empty
+    object too.
 
     The client requests the rest again if an answer breaks. Raise the errors of obstore.
     """
@@ -67,26 +70,26 @@ def pieces(bucket: Bucket, key: str, start: int, stop: int) -> Iterator[memoryvi
                 start += len(piece)
                 yield piece
         except BaseError:
-            part = receive(bucket, key, start, min(stop, start + AGAIN_BYTES)).content
-            start += len(part)
-            yield part
+            retried = receive(bucket, key, start, min(stop, start + AGAIN_BYTES)).content
+            start += len(retried)
+            yield retried
 
 
 def _streamed(bucket: Bucket, key: str, start: int, stop: int) -> Iterator[memoryview]:
     answer = obstore.get(bucket.store, key, options={"range": (start, stop)})
-    left = stop - start
+    missing_bytes = stop - start
     for chunk in answer.stream(min_chunk_size=PIECE_BYTES):
         piece = memoryview(chunk)
-        left -= len(piece)
-        if left < 0:
+        missing_bytes -= len(piece)
+        if missing_bytes < 0:
             break
         yield piece
-    if left:
+    if missing_bytes:
         raise BaseError("the answer has another size than was asked for")
 
 
 class Parts:
-    """Receives an object from a position on. Call `close` at the end."""
+    """Receives an object from `position` to its end. Call `close` at the end."""
 
     def __init__(self, bucket: Bucket, key: str, position: int, size: int) -> None:
         self._bucket, self._key, self._size = bucket, key, size
@@ -114,7 +117,9 @@ class Parts:
 
 
 class _Ahead:
-    """Receives pieces in a thread, up to AHEAD before they are read. `close` frees the thread for another download."""
+    """Receives pieces in a thread, at most AHEAD pieces before they are read. `close` frees the thread for another
+    download.
+    """
 
     def __init__(self, source: Iterator[memoryview]) -> None:
         self._queue: Queue[memoryview | BaseException | None] = Queue(AHEAD)
@@ -142,7 +147,7 @@ class _Ahead:
             _FAST.release()
 
     def _put(self, entry: memoryview | BaseException | None) -> bool:
-        """Add an item when there is room. Return False if the download was closed."""
+        """Add an entry when there is room. Return False if the download was closed."""
         while not self._is_closed.is_set():
             try:
                 self._queue.put(entry, timeout=_WAIT_SECONDS)

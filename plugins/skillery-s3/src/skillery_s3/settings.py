@@ -10,6 +10,8 @@ MIB = 1024 * 1024
 
 
 class S3Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The settings of the storage, from `[backends.storage.s3]`."""
+
     bucket: str = ""
     """The name of the bucket. The bucket must exist."""
     prefix: str = ""

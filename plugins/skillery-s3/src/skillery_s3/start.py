@@ -49,9 +49,9 @@ def try_bucket(bucket: Bucket) -> None:
     key, content = f"check/{secrets.token_hex(8)}", b"check"
     _try("ListBucket", bucket, lambda: obstore.list_with_delimiter(bucket.quick, "check"))
     _try("PutObject", bucket, lambda: obstore.put(bucket.quick, key, content, use_multipart=False))
-    read = _try("GetObject", bucket, lambda: obstore.get(bucket.quick, key).bytes())
+    stored = _try("GetObject", bucket, lambda: obstore.get(bucket.quick, key).bytes())
     _try("DeleteObject", bucket, lambda: obstore.delete(bucket.quick, key))
-    if bytes(read) != content:
+    if bytes(stored) != content:
         raise StartupError(f"{SECTION} endpoint: {_where(bucket)} returns other bytes than were stored")
     try:
         next(list_unfinished(bucket), None)
@@ -63,12 +63,15 @@ def try_bucket(bucket: Bucket) -> None:
 
 
 def _try(right: str, bucket: Bucket, call: Callable[[], T]) -> T:
+    """Return the result of `call`, a request that needs the right `right`. Raise StartupError with the reason and this
+    right.
+    """
     try:
         return call()
     except (BaseError, NoCredentials, FileNotFoundError, ValueError) as error:
         reason = reason_of(error)
-        needed = f"; needed: s3:{right}" if reason.code in {"AccessDenied", "403"} else ""
-        raise StartupError(f"{reason.line}: {_where(bucket)}{needed}") from None
+        missing_right = f"; needed: s3:{right}" if reason.code in {"AccessDenied", "403"} else ""
+        raise StartupError(f"{reason.line}: {_where(bucket)}{missing_right}") from None
 
 
 def _where(bucket: Bucket) -> str:

@@ -18,6 +18,8 @@ SIGNED_SECONDS = 60
 
 
 class Unfinished(NamedTuple):
+    """An upload in parts that has not ended."""
+
     key: str
     """The key below the prefix."""
     upload: str
@@ -45,6 +47,7 @@ def abort(bucket: Bucket, unfinished: Unfinished) -> None:
 
 
 def _send(bucket: Bucket, method: str, key: str, query: dict[str, str], ended: int = 0) -> bytes:
+    """Return the body of the answer to a signed request. The status `ended` counts as success, too."""
     address = bucket.sign(method, key, query, SIGNED_SECONDS)
     try:
         with httpx.Client(timeout=bucket.settings.timeout_seconds, verify=_trusted(bucket)) as client:

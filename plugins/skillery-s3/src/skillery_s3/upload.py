@@ -25,8 +25,8 @@ DAMAGED = {"BadDigest", "XAmzContentSHA256Mismatch", "InvalidDigest", "XAmzConte
 class S3Upload:
     """A content that is being stored.
 
-    S3 cannot rename an object, and the key is the digest, which is known at the end. So the content waits in a file
-    without a name, which a crash cannot leave behind. A request that fails is repeated from this file.
+    S3 cannot rename an object, and its key contains the digest, which is known at the end. So the content waits in a
+    file without a name, which a crash cannot leave behind. A request that fails is repeated from this file.
     """
 
     def __init__(self, bucket: Bucket, folder: Path) -> None:
@@ -45,12 +45,12 @@ class S3Upload:
     def commit(self, digest: str) -> None:
         key = key_of(digest)
         with speaking("an upload", stores=True):
-            for left in reversed(range(TRIES)):
+            for tries_left in reversed(range(TRIES)):
                 try:
                     self._send(key)
                     break
                 except obstore.exceptions.BaseError as error:
-                    if not left or reason_of(error).code not in DAMAGED:
+                    if not tries_left or reason_of(error).code not in DAMAGED:
                         raise
         self._file.close()
 
@@ -60,12 +60,12 @@ class S3Upload:
     def _send(self, key: str) -> None:
         settings = self._bucket.settings
         self._file.seek(0, os.SEEK_SET)
-        part = settings.part_mb * MIB
-        if self._size <= part:
+        part_bytes = settings.part_mb * MIB
+        if self._size <= part_bytes:
             obstore.put(self._bucket.store, key, self._file.read(), use_multipart=False)
             return
         obstore.put(
-            self._bucket.store, key, self._file, use_multipart=True, chunk_size=part,
+            self._bucket.store, key, self._file, use_multipart=True, chunk_size=part_bytes,
             max_concurrency=settings.parts_at_once,
         )  # fmt: skip
 
