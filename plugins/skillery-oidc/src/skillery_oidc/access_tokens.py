@@ -47,6 +47,8 @@ class Header(NamedTuple):
 
 
 class _Registry(jws.JWSRegistry):
+    """The algorithms of joserfc that the settings allow."""
+
     max_header_length = 8192
     max_payload_length = MOST_CHARACTERS
 
@@ -91,7 +93,7 @@ async def signed_claims(
 
 
 def unverified_claims(token: str) -> dict[str, Any]:
-    """Return the claims that a token states, without any check. Use them only to find the issuer's keys."""
+    """Return the claims of a token without any check. Use them only to find the issuer's keys."""
     return _object(token.split(".")[1], "claims")
 
 
@@ -116,8 +118,8 @@ def read_header(token: str, settings: OidcSettings, types: frozenset[str]) -> He
         raise Refused("header", f"the header of the token has '{unknown[0]}', which this server does not support")
     kind = kind.lower() if isinstance(kind, str) else "not a text"
     if kind not in types:
-        wanted = "send an access token" if types & ACCESS_TYPES else "it is not an ID token"
-        raise Refused("header", f"the token has the type {kind[:40]!r}: {wanted}")
+        advice = "send an access token" if types & ACCESS_TYPES else "it is not an ID token"
+        raise Refused("header", f"the token has the type {kind[:40]!r}: {advice}")
     return Header(algorithm, kid, kind)
 
 
@@ -156,8 +158,8 @@ def check_issuer(claims: dict[str, Any], settings: OidcSettings, log: list[Expla
 
 
 def check_audience(claims: dict[str, Any], settings: OidcSettings, log: list[ExplainedCheck]) -> None:
-    stated = claims.get("aud")
-    audiences = [stated] if isinstance(stated, str) else stated if isinstance(stated, list) else []
+    claim = claims.get("aud")
+    audiences = [claim] if isinstance(claim, str) else claim if isinstance(claim, list) else []
     accepted = sorted({audience for audience in audiences if isinstance(audience, str)} & settings.accepted_audiences)
     if not accepted:
         expected = ", ".join(sorted(settings.accepted_audiences))
@@ -198,8 +200,8 @@ def _check_purpose(claims: dict[str, Any], header: Header) -> None:
     if header.type in ACCESS_TYPES:
         return
     # Some providers state the purpose in a claim: `typ` (Keycloak), `token_use` (Cognito).
-    stated = {str(claims[name]).lower() for name in ("typ", "token_use") if name in claims}
-    if stated - ACCESS_PURPOSES or (not stated and any(name in claims for name in ID_TOKEN_CLAIMS)):
+    purposes = {str(claims[name]).lower() for name in ("typ", "token_use") if name in claims}
+    if purposes - ACCESS_PURPOSES or (not purposes and any(name in claims for name in ID_TOKEN_CLAIMS)):
         raise Refused("purpose", "the token is an ID token or has another purpose: send the access token")
 
 

@@ -1,4 +1,4 @@
-"""The authenticator: from the header of a request to an identity."""
+"""The authenticator `oidc`: it maps the access token in a request to an identity."""
 
 from __future__ import annotations
 
@@ -84,15 +84,15 @@ class OidcAuthenticator(Authenticator):
         if len(token) > MOST_CHARACTERS:
             raise self._failed(credentials.address, TOO_LONG)
         digest = hashlib.sha256(token.encode()).digest()
-        known = self._accepted.find(digest)
-        if known is not None:
+        accepted = self._accepted.find(digest)
+        if accepted is not None:
             # If the keys have changed, no cached token is left.
             await self._keys.make_current()
-            known = self._accepted.find(digest)
-        if known is None or not known.is_valid:
-            known = await self._verified(token, digest, credentials)
-        await self._revocations.check(known.identity.name)
-        return known.identity
+            accepted = self._accepted.find(digest)
+        if accepted is None or not accepted.is_valid:
+            accepted = await self._verified(token, digest, credentials)
+        await self._revocations.check(accepted.identity.name)
+        return accepted.identity
 
     def login_title(self) -> str | None:
         return self._login.title if self._settings.browser_login else None

@@ -33,6 +33,8 @@ _OUR_FAULT = frozenset({"invalid_client", "unauthorized_client", "unsupported_gr
 
 
 class BrowserLogin:
+    """The login of users at the provider, with the authorization code flow."""
+
     def __init__(
         self,
         provider: Provider,
@@ -61,6 +63,7 @@ class BrowserLogin:
             raise StartupError(f"{SECTION}: browser_login is on, but the issuer does not support PKCE with S256")
 
     async def begin(self, callback: str) -> LoginStart:
+        """Return the address of the provider for a new login, and its secrets `state`, `nonce` and `verifier`."""
         metadata = await self._keys.metadata()
         kept = {"state": _random(), "nonce": _random(), "verifier": _random()}
         challenge = base64.urlsafe_b64encode(hashlib.sha256(kept["verifier"].encode()).digest()).rstrip(b"=")
@@ -112,6 +115,7 @@ class BrowserLogin:
         return code
 
     async def _tokens(self, metadata: Metadata, answer: LoginReturn, code: str) -> dict[str, Any]:
+        """Return the tokens of the provider in exchange for the code. Raise Refused or Unavailable."""
         form = {
             "grant_type": "authorization_code",
             "code": code,
@@ -129,6 +133,7 @@ class BrowserLogin:
         return response
 
     async def _redeemed(self, metadata: Metadata, form: dict[str, str]) -> dict[str, Any]:
+        """Return the answer of the token endpoint. Raise Unavailable if it fails, or if too many logins wait."""
         if self._waiting >= MOST_WAITING:
             raise Unavailable("too many logins wait for the identity provider", hint="Try again in a few seconds.")
         self._waiting += 1
@@ -144,7 +149,9 @@ class BrowserLogin:
             self._waiting -= 1
 
     async def _claims(self, tokens: dict[str, Any], id_claims: dict[str, Any]) -> dict[str, Any]:
-        """Return the claims that the rules see, from the token of the setting `login_claims`."""
+        """Return the claims to which the rules are applied: those of the token that the setting
+        `login_claims` names.
+        """
         if self._settings.login_claims == "id_token":
             # The provider leaves the scope out if it has granted the requested one (RFC 6749 §5.1).
             return {**id_claims, "scope": tokens.get("scope", self._scope)}

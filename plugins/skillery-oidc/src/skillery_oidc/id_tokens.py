@@ -49,8 +49,8 @@ async def verify_id_token(
 
 
 def _check_client(claims: dict[str, Any], client_id: str) -> None:
-    stated = claims.get("aud")
-    audiences = stated if isinstance(stated, list) else [stated]
+    audience = claims.get("aud")
+    audiences = audience if isinstance(audience, list) else [audience]
     if client_id not in audiences or claims.get("azp", client_id) != client_id:
         raise Refused("audience", f"the ID token is for another client: this server is the client {client_id!r}")
     if len(audiences) > 1 and "azp" not in claims:
@@ -58,17 +58,19 @@ def _check_client(claims: dict[str, Any], client_id: str) -> None:
 
 
 def _check_nonce(claims: dict[str, Any], nonce: str) -> None:
-    stated = claims.get("nonce")
-    if not isinstance(stated, str) or not hmac.compare_digest(stated.encode(), nonce.encode()):
+    token_nonce = claims.get("nonce")
+    if not isinstance(token_nonce, str) or not hmac.compare_digest(token_nonce.encode(), nonce.encode()):
         raise Refused("nonce", "the ID token belongs to another login")
 
 
 def _check_access_token(claims: dict[str, Any], algorithm: str, access_token: Any) -> None:
     """Raise Refused if the ID token has the hash of another access token (OpenID Connect Core 1.0 §3.1.3.8)."""
-    stated = claims.get("at_hash")
-    if stated is None or not isinstance(access_token, str):
+    access_token_hash = claims.get("at_hash")
+    if access_token_hash is None or not isinstance(access_token, str):
         return
     digest = hashlib.new(_HASHES.get(algorithm[-3:], "sha512"), access_token.encode()).digest()
     expected = base64.urlsafe_b64encode(digest[: len(digest) // 2]).rstrip(b"=")
-    if not isinstance(stated, str) or not hmac.compare_digest(stated.rstrip("=").encode(), expected):
+    if not isinstance(access_token_hash, str) or not hmac.compare_digest(
+        access_token_hash.rstrip("=").encode(), expected
+    ):
         raise Refused("at_hash", "the ID token belongs to another access token")

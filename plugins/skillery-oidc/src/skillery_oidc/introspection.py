@@ -1,4 +1,4 @@
-"""Tokens that are not JSON Web Tokens: the provider is asked about each of them (RFC 7662)."""
+"""Introspection (RFC 7662): the provider tells whether an opaque token is valid, and its claims."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ PURPOSES = ACCESS_PURPOSES | ACCESS_TYPES | {"access_token"}
 
 
 class Introspection:
+    """Verifies opaque tokens with requests to the provider, a limited number at a time."""
+
     def __init__(self, provider: Provider, keys: ProviderKeys, settings: OidcSettings) -> None:
         self._provider = provider
         self._keys = keys
@@ -40,7 +42,7 @@ class Introspection:
         await self._provider.introspect(metadata, "check")
 
     async def verify(self, token: str, checks: list[ExplainedCheck]) -> dict[str, Any]:
-        """Return the claims that the provider states about a valid token. Add each passed check to `checks`.
+        """Return the claims of a valid token, as the provider states them. Add each passed check to `checks`.
 
         Raise Refused if a check fails, Unavailable if the provider is unavailable or too many callers wait for it.
         """
@@ -58,6 +60,9 @@ class Introspection:
         return claims
 
     async def _ask(self, token: str) -> dict[str, Any]:
+        """Return the answer of the provider about a token. Raise Unavailable if it fails, or if too
+        many requests wait.
+        """
         if self._waiting >= MOST_WAITING:
             raise Unavailable("too many logins wait for the identity provider", hint="Try again in a few seconds.")
         metadata = await self._keys.metadata()
@@ -78,6 +83,6 @@ def _check_purpose(claims: dict[str, Any]) -> None:
     """Raise Refused for tokens that are not access tokens, and for tokens bound to a key."""
     if "cnf" in claims:
         raise Refused("purpose", "the token is bound to a key of its client, which this server cannot check")
-    stated = {str(claims[name]).lower() for name in PURPOSE_CLAIMS if claims.get(name) is not None}
-    if stated - PURPOSES:
+    purposes = {str(claims[name]).lower() for name in PURPOSE_CLAIMS if claims.get(name) is not None}
+    if purposes - PURPOSES:
         raise Refused("purpose", "the token is a refresh token or has another purpose: send the access token")

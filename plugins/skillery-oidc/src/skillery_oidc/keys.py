@@ -52,6 +52,7 @@ def _usable(jwk: dict[str, Any], allowed: frozenset[str]) -> VerificationKey | N
 
 
 def _verification_key(jwk: dict[str, Any], allowed: frozenset[str]) -> VerificationKey | None:
+    """Return the key of a JSON Web Key, or None if it may not verify signatures with an allowed algorithm."""
     if jwk.get("use", "sig") != "sig" or "verify" not in jwk.get("key_ops", ("verify",)):
         return None
     if jwk.get("kty") not in {"RSA", "EC", "OKP"}:
@@ -60,8 +61,8 @@ def _verification_key(jwk: dict[str, Any], allowed: frozenset[str]) -> Verificat
     with warnings.catch_warnings(action="ignore"):
         key = JWKRegistry.import_key(public)
         algorithms = _algorithms_of(key)
-    stated, kid = jwk.get("alg"), jwk.get("kid")
-    algorithms &= allowed if stated is None else allowed & {stated}
+    algorithm, kid = jwk.get("alg"), jwk.get("kid")
+    algorithms &= allowed if algorithm is None else allowed & {algorithm}
     return VerificationKey(kid if isinstance(kid, str) else None, key, algorithms) if algorithms else None
 
 
@@ -121,14 +122,14 @@ class ProviderKeys:
         return keys
 
     def _matching(self, kid: str | None, algorithm: str) -> list[Key]:
-        fitting = [key for key in self._keys if algorithm in key.algorithms]
+        usable = [key for key in self._keys if algorithm in key.algorithms]
         if kid is not None:
-            return [candidate.key for candidate in fitting if candidate.kid == kid]
+            return [candidate.key for candidate in usable if candidate.kid == kid]
         # Without an id, more than one candidate would mean guessing.
-        return [candidate.key for candidate in fitting] if len(fitting) == 1 else []
+        return [candidate.key for candidate in usable] if len(usable) == 1 else []
 
     async def make_current(self) -> None:
-        """Read the keys if they are old. Raise Unavailable if they must not be used any longer.
+        """Read the keys again if they are old. Raise Unavailable if they are too old and cannot be read.
 
         If the provider has just failed, the read is in the background: logins do not wait while it is unavailable.
         """
@@ -163,6 +164,7 @@ class ProviderKeys:
             return  # The read has logged the failure. The present keys stay in use.
 
     async def _read(self) -> None:
+        """Read the metadata and the keys. Call `on_change` if the keys differ. Raise ProviderFailed."""
         try:
             metadata = await self._provider.read_metadata()
             jwks = await self._provider.read_keys(metadata)

@@ -27,7 +27,7 @@ class Accepted(NamedTuple):
 
 
 class Memory(Generic[V]):
-    """Values by key, for a limited time. Past MOST_ENTRIES, the least recently used entry is dropped."""
+    """A cache whose values expire. Above MOST_ENTRIES, the least recently used entry is dropped."""
 
     def __init__(self, most: int = MOST_ENTRIES) -> None:
         self._most = most
@@ -39,8 +39,8 @@ class Memory(Generic[V]):
         entry = self._entries.get(key)
         if entry is None:
             return None
-        until, value = entry
-        if time.monotonic() >= until:
+        expires_at, value = entry
+        if time.monotonic() >= expires_at:
             del self._entries[key]
             return None
         self._entries.move_to_end(key)
@@ -60,7 +60,9 @@ class Memory(Generic[V]):
 
 
 class FailedLogins:
-    """The number of failed logins that each address may still make. It grows evenly, to the full number in a minute."""
+    """The number of failed logins that each address may still make. It grows evenly, up to `per_minute` within a
+    minute.
+    """
 
     def __init__(self, per_minute: int) -> None:
         self._most = float(per_minute)
@@ -68,24 +70,24 @@ class FailedLogins:
 
     def note(self, address: str) -> float | None:
         """Record a failed login. Return None if it is within the limit, else the seconds to wait before the next."""
-        left = self._present(address)
-        self._left[_network(address)] = (left - 1 if left >= 1 else left), time.monotonic()
+        logins_left = self._present(address)
+        self._left[_network(address)] = (logins_left - 1 if logins_left >= 1 else logins_left), time.monotonic()
         if len(self._left) > MOST_ENTRIES:
             self._left.popitem(last=False)
-        return None if left >= 1 else self._wait(left)
+        return None if logins_left >= 1 else self._wait(logins_left)
 
     def wait(self, address: str) -> float | None:
         """Return the seconds that an address must wait, or None if it may try."""
-        left = self._present(address)
-        return None if left >= 1 else self._wait(left)
+        logins_left = self._present(address)
+        return None if logins_left >= 1 else self._wait(logins_left)
 
     def _present(self, address: str) -> float:
         now = time.monotonic()
-        left, at = self._left.get(_network(address), (self._most, now))
-        return min(self._most, left + (now - at) * self._most / 60)
+        logins_left, counted_at = self._left.get(_network(address), (self._most, now))
+        return min(self._most, logins_left + (now - counted_at) * self._most / 60)
 
-    def _wait(self, left: float) -> float:
-        return (1 - left) * 60 / self._most
+    def _wait(self, logins_left: float) -> float:
+        return (1 - logins_left) * 60 / self._most
 
 
 def _network(address: str) -> str:

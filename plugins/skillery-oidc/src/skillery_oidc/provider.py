@@ -124,6 +124,9 @@ class Provider:
         auth: tuple[str, str] | None = None,
         statuses: frozenset[int] = frozenset({200}),
     ) -> dict[str, Any]:
+        """Return the JSON object of an answer whose status is in `statuses`. Raise ProviderFailed
+        for everything else.
+        """
         try:
             # The limit of httpx is for each read: an answer that drips would never reach it.
             async with asyncio.timeout(self._settings.request_seconds):
@@ -137,6 +140,7 @@ class Provider:
             raise ProviderFailed(f"issuer '{self._settings.issuer}': {address}: {error.reason}") from None
 
     def _open(self) -> httpx.AsyncClient:
+        """Return the HTTP client, which the first call opens."""
         if self._client is None:
             ca_file = self._settings.ca_file
             verify: Any = ssl.create_default_context(cafile=ca_file) if ca_file else True
@@ -160,6 +164,9 @@ class Provider:
 
 
 async def _json_of(response: httpx.Response, address: str, statuses: frozenset[int]) -> dict[str, Any]:
+    """Return the JSON object in a response. Raise ProviderFailed if the status, the size or the content is not
+    acceptable.
+    """
     if response.status_code not in statuses:
         raise ProviderFailed(f"{address} answers with status {response.status_code}", response.status_code)
     if response.headers.get("content-encoding", PLAIN) != PLAIN:
@@ -184,6 +191,6 @@ def _reason(error: httpx.HTTPError) -> str:
         return NO_ANSWER
     text = " ".join(str(error).split())
     if "CERTIFICATE_VERIFY_FAILED" in text:
-        _, _, why = text.partition("certificate verify failed: ")
-        return f"its certificate is not valid: {why.partition(' (_ssl')[0]}"
+        _, _, reason = text.partition("certificate verify failed: ")
+        return f"its certificate is not valid: {reason.partition(' (_ssl')[0]}"
     return text or type(error).__name__

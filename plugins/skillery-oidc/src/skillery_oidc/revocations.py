@@ -1,4 +1,4 @@
-"""The list of revoked identities: from the settings, and from the values in the database."""
+"""The list of revoked identities: those in the settings, and those in the values of the database."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ PREFIX = "revoked/"
 
 
 class Revocations:
+    """The revoked identities. The list in the database is read again after REMEMBERED_SECONDS."""
+
     def __init__(self, fixed: tuple[str, ...], values: Values | None) -> None:
         self._fixed = frozenset(fixed)
         self._values = values

@@ -1,4 +1,4 @@
-"""Rules: from the claims of a token to an identity."""
+"""The rules of the settings, which map the claims of a token to an identity."""
 
 from __future__ import annotations
 
@@ -37,27 +37,27 @@ def explain_rules(claims: dict[str, Any], settings: OidcSettings) -> Iterator[Ex
     """Yield whether each rule matches. The rules after the first match are skipped."""
     matched = 0
     for number, rule in enumerate(settings.rules, 1):
-        why = mismatch(rule, claims)
+        reason = mismatch(rule, claims)
         if matched:
-            detail = f"not asked, because rule {matched} matches" + ("" if why else "; it would match too")
+            detail = f"not asked, because rule {matched} matches" + ("" if reason else "; it would match too")
             yield ExplainedCheck(f"rule {number}", "skipped", detail)
-        elif why is None:
+        elif reason is None:
             matched = number
             yield ExplainedCheck(f"rule {number}", "ok", "it matches")
         else:
-            yield ExplainedCheck(f"rule {number}", "skipped", why)
+            yield ExplainedCheck(f"rule {number}", "skipped", reason)
 
 
 def mismatch(rule: Rule, claims: dict[str, Any]) -> str | None:
     """Return why a rule does not match, or None if it does."""
-    for path, wanted in rule.claims.items():
-        values = wanted if isinstance(wanted, tuple) else (wanted,)
+    for path, expected in rule.claims.items():
+        values = expected if isinstance(expected, tuple) else (expected,)
         claimed = _values(path, claims)
         if not claimed:
             return f"the token has no claim '{path}'"
         if not any(value == ANY or _contains(claimed, value) for value in values):
-            shown = " or ".join(repr(value) for value in values)
-            return f"the claim '{path}' is {_shown(claimed)}, not {shown}"
+            expected_text = " or ".join(repr(value) for value in values)
+            return f"the claim '{path}' is {_shown(claimed)}, not {expected_text}"
     return None
 
 

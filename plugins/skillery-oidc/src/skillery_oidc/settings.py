@@ -138,8 +138,8 @@ def _is_loopback(host: str) -> bool:
 def _check_algorithms(settings: OidcSettings) -> None:
     unsafe = sorted(set(settings.algorithms) - ASYMMETRIC)
     if unsafe or not settings.algorithms:
-        stated = ", ".join(unsafe) or "empty"
-        raise _wrong("algorithms", stated, f"permitted are {', '.join(sorted(ASYMMETRIC))}")
+        algorithms = ", ".join(unsafe) or "empty"
+        raise _wrong("algorithms", algorithms, f"permitted are {', '.join(sorted(ASYMMETRIC))}")
 
 
 def _check_rules(settings: OidcSettings) -> None:

@@ -60,7 +60,7 @@ def open_verifier(settings: VerifierSettings, place: Place) -> IssuersVerifier:
 
 
 class FetchedProvider(Provider):
-    """A provider whose documents the server reads."""
+    """A provider whose documents are read with `Place.fetch` of the server."""
 
     def __init__(self, settings: OidcSettings, fetch: Fetch) -> None:
         super().__init__(settings)
@@ -117,18 +117,20 @@ class IssuersVerifier:
             raise Refused("header", "the token is an access token: send the ID token of the CI job")
         issuer = unverified_claims(token).get("iss")
         if not isinstance(issuer, str) or issuer not in issuers:
-            shown = repr(issuer)[:200]
-            raise Refused("issuer", f"no trust rule of this server is for the issuer {shown} of the token")
-        settings, passed = self._of(issuer, audience), list[ExplainedCheck]()
+            issuer_text = repr(issuer)[:200]
+            raise Refused("issuer", f"no trust rule of this server is for the issuer {issuer_text} of the token")
+        settings, passed_checks = self._of(issuer, audience), list[ExplainedCheck]()
         with self._turn(issuer):
-            claims = await signed_claims(token, header, self._keys_of(issuer), settings, passed)
-        check_claims(claims, settings, passed)
+            claims = await signed_claims(token, header, self._keys_of(issuer), settings, passed_checks)
+        check_claims(claims, settings, passed_checks)
         _check_job(claims, audience)
         return claims
 
     @contextmanager
     def _turn(self, issuer: str) -> Iterator[None]:
-        """Raise Unavailable if the keys of the issuer cannot be read, or too many tokens wait for them."""
+        """Context manager for a check with the keys of an issuer. Raise Unavailable if the keys cannot be read, or if
+        too many tokens wait for them.
+        """
         unavailable = Unavailable(
             f"the keys of the issuer '{issuer}' cannot be read",
             hint="Try again later. An admin finds the reason in the log.",
@@ -146,16 +148,17 @@ class IssuersVerifier:
                 del self._verifying[issuer]
 
     def _of(self, issuer: str, audience: str) -> OidcSettings:
-        own = self._settings
+        """Return settings of the authenticator for tokens of this issuer and audience."""
+        verifier_settings = self._settings
         return OidcSettings(
             issuer=issuer,
             resource=audience,
             rules=(),
             audiences=(audience,),
-            algorithms=own.algorithms,
-            skew_seconds=own.skew_seconds,
-            keys_seconds=own.keys_seconds,
-            unknown_key_seconds=own.unknown_key_seconds,
+            algorithms=verifier_settings.algorithms,
+            skew_seconds=verifier_settings.skew_seconds,
+            keys_seconds=verifier_settings.keys_seconds,
+            unknown_key_seconds=verifier_settings.unknown_key_seconds,
         )
 
     def _keys_of(self, issuer: str) -> ProviderKeys:
