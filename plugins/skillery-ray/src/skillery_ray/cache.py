@@ -36,8 +36,8 @@ class Cache:
         shutil.rmtree(self._incoming, ignore_errors=True)
         for part in (self._trees, self._incoming):
             part.mkdir(parents=True, exist_ok=True)
-        known = sorted(self._trees.iterdir(), key=lambda tree: tree.stat().st_mtime)
-        self._sizes = {tree.name: _size_of(tree) for tree in known}
+        trees = sorted(self._trees.iterdir(), key=lambda tree: tree.stat().st_mtime)
+        self._sizes = {tree.name: _size_of(tree) for tree in trees}
         """The bytes of each tree, least recently used first."""
         self._used: Counter[str] = Counter()
         self._packages: WeakValueDictionary[str, PackageMount] = WeakValueDictionary()
@@ -81,6 +81,7 @@ class Cache:
                 self._fetching.pop(digest, None)
 
     async def _store(self, digest: str, entries: tuple[Entry, ...], pieces: Pieces) -> int:
+        """Store a fetched tree, and return its size in bytes. Raise WrongContent if it does not match the digest."""
         if digest_of(entries) != digest:
             raise WrongContent(f"the list of files does not match the digest {digest}")
         partial = self._incoming / secrets.token_hex(16)
@@ -95,10 +96,10 @@ class Cache:
         return sum(entry.size_bytes for entry in entries)
 
     def _shrink(self) -> list[Path]:
-        """Take the least recently used trees that nothing uses out of the cache, until it is within its limit. Return
-        their folders, which can be deleted in a thread.
+        """Remove the least recently used trees that no run uses from the cache, until it is within its limit. Return
+        their folders, for deletion in a thread.
 
-        This must happen on the event loop: a thread could take a tree away that a run has begun to use a moment before.
+        Call this on the event loop: in a thread, it could remove a tree that a run has just begun to use.
         """
         size, away = sum(self._sizes.values()), []
         for digest, tree_size in list(self._sizes.items()):
@@ -131,14 +132,15 @@ async def _store_entry(folder: Path, entry: Entry, pieces: Pieces) -> None:
 
 
 async def _store_file(path: Path, entry: Entry, pieces: Pieces) -> None:
-    hasher, left = hashlib.sha256(), entry.size_bytes
+    """Store one file from the pieces. Raise WrongContent if it does not match its size or digest."""
+    hasher, missing_bytes = hashlib.sha256(), entry.size_bytes
     with path.open("xb") as file:
-        while left > 0:
+        while missing_bytes > 0:
             piece = await pieces()
-            if not 0 < len(piece) <= left:
+            if not 0 < len(piece) <= missing_bytes:
                 raise WrongContent(f"'{entry.path}' has another size than its list says")
             await asyncio.to_thread(_append, file, piece, hasher)
-            left -= len(piece)
+            missing_bytes -= len(piece)
     if hasher.hexdigest() != entry.sha256:
         raise WrongContent(f"'{entry.path}' does not match its digest")
     await asyncio.to_thread(_finish, path, entry)
@@ -167,19 +169,19 @@ def _size_of(folder: Path) -> int:
 
 
 def own_folder(folder: Path) -> tuple[Path, BinaryIO]:
-    """Return a subfolder of `folder` that no other process uses, and the lock on it. The lock ends with the process.
+    """Return a subfolder of `folder` for this process alone, and the lock on it, which ends with the process.
 
-    Several nodes on one machine have one `folder`.
+    Several nodes on one machine have the same `folder`.
     """
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     for number in range(MOST_CACHES):
-        own = folder / f"node-{number}"
-        own.mkdir(exist_ok=True, mode=0o700)
-        lock = (own / "lock").open("wb")
+        node_folder = folder / f"node-{number}"
+        node_folder.mkdir(exist_ok=True, mode=0o700)
+        lock = (node_folder / "lock").open("wb")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             lock.close()
             continue
-        return own, lock
+        return node_folder, lock
     raise OSError(f"{MOST_CACHES} nodes on this machine use {folder}")

@@ -23,6 +23,8 @@ END_SECONDS = 5.0
 
 
 class ReportedNode(msgspec.Struct, frozen=True):
+    """A node in a report: its address and token if its engine runs, else the problem."""
+
     id: str
     name: str
     problem: str
@@ -39,7 +41,7 @@ class Report(msgspec.Struct, frozen=True):
 
 
 class Cluster:
-    """Keeps a link process running, and keeps the members in agreement with its reports."""
+    """Keeps a link process running, and creates and closes members as its reports say."""
 
     def __init__(self, order: dict[str, object], new_member: Callable[[ReportedNode], Member]) -> None:
         self._order = order
@@ -117,7 +119,9 @@ class Cluster:
 
     def _take_nodes(self, nodes: tuple[ReportedNode, ...]) -> None:
         usable = {node.id: node for node in nodes if node.door is not None}
-        for node_id in [known for known, member in self.members.items() if member.door != _door(usable.get(known))]:
+        for node_id in [
+            member_id for member_id, member in self.members.items() if member.door != _door(usable.get(member_id))
+        ]:
             self.members.pop(node_id).lose()
         for node_id, node in usable.items():
             if node_id not in self.members:

@@ -34,12 +34,14 @@ CANCEL_SECONDS = 30.0
 
 
 class _Listed(msgspec.Struct):
+    """The files of a saved workspace, and the paths that cannot be saved."""
+
     files: list[KeptFile]
     left_out: list[str]
 
 
 class Conversation:
-    """The dialogue with a node about one run, on a connection that serves no other run at the same time."""
+    """The server's side of one run: its dialogue with the node. The connection serves no other run at the same time."""
 
     def __init__(self, wire: Wire, job: Job, packed: Packed, host: RunHost) -> None:
         self._wire = wire
@@ -69,7 +71,7 @@ class Conversation:
         }
 
     async def hold(self) -> tuple[Outcome, dict[str, Any]]:
-        """Return the outcome of the run, and the header with what the node says about itself.
+        """Return the outcome of the run, and the last header of the node, with its load and trouble.
 
         Raise Broken if the connection is lost. If this coroutine is cancelled, the node ends the run first.
         """
@@ -87,6 +89,7 @@ class Conversation:
         return {"op": "run", "job": msgspec.to_builtins(self._packed.job), "host": skills}
 
     async def _listen(self) -> tuple[Outcome, dict[str, Any]]:
+        """Handle the frames of the node until the run has ended."""
         while True:
             frame = await self._wire.receive()
             match frame.header["op"]:
@@ -198,8 +201,8 @@ class Conversation:
         return {}, await self._host.call_skill(frame.header["skill"], frame.header["function"], frame.payload)
 
     async def _list_workspace(self, frame: Frame) -> Answer:
-        listed = msgspec.json.decode(frame.payload, type=_Listed)
-        return {"needed": list(await self._host.list_workspace(listed.files, listed.left_out))}, b""
+        listing = msgspec.json.decode(frame.payload, type=_Listed)
+        return {"needed": list(await self._host.list_workspace(listing.files, listing.left_out))}, b""
 
     async def _begin_contents(self, frame: Frame) -> Answer:
         self._keeping = asyncio.ensure_future(self._host.keep_contents(self._kept_pieces()))

@@ -26,6 +26,8 @@ from skillery_ray.trees import Tree, Trees
 
 
 class SentSkill(msgspec.Struct, frozen=True):
+    """A SkillMount, with the digest of its tree in place of its folder."""
+
     name: str
     tree: str
     entrypoint: str | None
@@ -33,11 +35,15 @@ class SentSkill(msgspec.Struct, frozen=True):
 
 
 class SentBlob(msgspec.Struct, frozen=True):
+    """A BlobMount, with the digest of its tree."""
+
     blob_id: str
     tree: str
 
 
 class SentFile(msgspec.Struct, frozen=True):
+    """An InputFile, with the digest of its tree."""
+
     path: str
     tree: str
     size_bytes: int
@@ -45,11 +51,15 @@ class SentFile(msgspec.Struct, frozen=True):
 
 
 class SentPackages(msgspec.Struct, frozen=True):
+    """A PackageMount, with the digest of its tree."""
+
     lock: str
     tree: str
 
 
 class SentWorkspace(msgspec.Struct, frozen=True):
+    """A Workspace. Its contents are sent when the node requests them."""
+
     files: tuple[KeptFile, ...]
     saves: bool
 
@@ -75,7 +85,7 @@ class SentJob(msgspec.Struct, frozen=True):
     def trees(self) -> list[str]:
         """Return the digests of all trees of the job, each once."""
         mounts = (self.skills, self.blobs, self.packages, self.files)
-        return list(dict.fromkeys(mount.tree for some in mounts for mount in some))
+        return list(dict.fromkeys(mount.tree for mounts_of_kind in mounts for mount in mounts_of_kind))
 
 
 class Packed(msgspec.Struct, frozen=True):
@@ -96,6 +106,7 @@ async def pack(job: Job, trees: Trees) -> Packed:
 
 
 def _pack(job: Job, trees: Trees) -> Packed:
+    """See `pack`. Blocking."""
     by_digest: dict[str, Tree] = {}
 
     def known(tree: Tree) -> str:
@@ -107,15 +118,22 @@ def _pack(job: Job, trees: Trees) -> Packed:
         run_id=job.run_id,
         call=job.call,
         limits=job.limits,
-        skills=tuple(SentSkill(s.name, known(trees.of_folder(s.folder)), s.entrypoint, s.stub) for s in job.skills),
+        skills=tuple(
+            SentSkill(skill.name, known(trees.of_folder(skill.folder)), skill.entrypoint, skill.stub)
+            for skill in job.skills
+        ),
         blobs=tuple(SentBlob(blob.blob_id, known(trees.of_file(blob.path))) for blob in job.blobs),
         environment=dict(job.environment),
         network=job.network,
-        packages=tuple(SentPackages(p.lock, known(trees.of_folder(p.folder, p.lock))) for p in job.packages),
+        packages=tuple(
+            SentPackages(package.lock, known(trees.of_folder(package.folder, package.lock))) for package in job.packages
+        ),
         preload=job.preload,
         private_network=job.private_network,
         identity=job.identity,
-        files=tuple(SentFile(f.path, known(_input(trees, f)), f.size_bytes, f.executable) for f in job.files),
+        files=tuple(
+            SentFile(file.path, known(_input(trees, file)), file.size_bytes, file.executable) for file in job.files
+        ),
         outputs=job.outputs,
         workspace=SentWorkspace(workspace.files, workspace.saves) if workspace is not None else None,
     )
@@ -135,22 +153,29 @@ def unpack(header: dict[str, Any]) -> SentJob:
 
 
 def local_job(sent: SentJob, args: bytes, cache: Cache, contents: Callable[[], AsyncIterator[bytes]]) -> Job:
-    """Return the job with the folders and files of this node. All of its trees are in the cache."""
+    """Return the job with the folders and files of this node. All its trees must be in the cache.
+
+    `contents` yields the contents of the workspace.
+    """
     workspace = sent.workspace
     return Job(
         run_id=sent.run_id,
         call=sent.call,
         args=args,
-        skills=tuple(SkillMount(s.name, cache.folder(s.tree), s.entrypoint, s.stub) for s in sent.skills),
+        skills=tuple(
+            SkillMount(skill.name, cache.folder(skill.tree), skill.entrypoint, skill.stub) for skill in sent.skills
+        ),
         blobs=tuple(BlobMount(blob.blob_id, cache.file(blob.tree)) for blob in sent.blobs),
         limits=sent.limits,
         environment=sent.environment,
         network=sent.network,
-        packages=tuple(cache.packages(p.lock, p.tree) for p in sent.packages),
+        packages=tuple(cache.packages(package.lock, package.tree) for package in sent.packages),
         preload=sent.preload,
         private_network=sent.private_network,
         identity=sent.identity,
-        files=tuple(InputFile(f.path, cache.file(f.tree), f.size_bytes, f.executable) for f in sent.files),
+        files=tuple(
+            InputFile(file.path, cache.file(file.tree), file.size_bytes, file.executable) for file in sent.files
+        ),
         outputs=sent.outputs,
         workspace=Workspace(workspace.files, contents, workspace.saves) if workspace is not None else None,
     )

@@ -1,7 +1,7 @@
-"""The process of a server that is a driver of the Ray cluster: it finds nodes and starts an actor on each.
+"""The link process: a driver of the Ray cluster, which finds nodes and starts an actor on each.
 
-It is a process of its own because Ray ends its drivers when it loses the cluster. The server starts it as
-`python -m skillery_ray.link`, writes its settings to stdin, and reads one JSON report a line from stdout.
+Ray ends its drivers when it loses the cluster, so the driver is not the server itself. The server starts it as `python
+-m skillery_ray.link`, writes its settings to stdin, and reads one JSON report a line from stdout.
 """
 
 from __future__ import annotations
@@ -61,22 +61,22 @@ class Nodes:
         self._asked: dict[str, float] = {}
 
     def report(self) -> list[dict[str, Any]]:
-        """Return the living nodes that this server may use. New nodes are started in the background."""
+        """Return the live nodes that this server may use. Engines on new nodes are started in the background."""
         import ray
 
-        alive = {node["NodeID"]: node for node in ray.nodes() if node["Alive"] and self._is_wanted(node)}
+        live_nodes = {node["NodeID"]: node for node in ray.nodes() if node["Alive"] and self._is_wanted(node)}
         with self._lock:
-            for gone in self._known.keys() - alive.keys():
-                del self._known[gone]
-            for node_id, node in alive.items():
+            for lost_id in self._known.keys() - live_nodes.keys():
+                del self._known[lost_id]
+            for node_id, node in live_nodes.items():
                 self._start(node_id, node)
-            return [{**message, "labels": alive[node_id]["Labels"]} for node_id, message in self._known.items()]
+            return [{**message, "labels": live_nodes[node_id]["Labels"]} for node_id, message in self._known.items()]
 
     def _is_wanted(self, node: dict[str, Any]) -> bool:
         return has_labels(node["Labels"], self._order["labels"])
 
     def ask_again(self, node_id: str) -> None:
-        """Forget a node, because its engine does not answer."""
+        """Forget a node, so that its engine is started again: it does not answer."""
         with self._lock:
             self._known.pop(node_id, None)
 
@@ -108,14 +108,15 @@ class Nodes:
         import ray
 
         actor = self._actor(node_id)
-        there = ray.get(actor.versions.remote(), timeout=CALL_SECONDS)
-        problem = _difference(self._order["versions"], there)
+        node_versions = ray.get(actor.versions.remote(), timeout=CALL_SECONDS)
+        problem = _difference(self._order["versions"], node_versions)
         if problem:
             return {"problem": problem}
         engine: dict[str, Any] = ray.get(actor.engine.remote(node["NodeManagerAddress"]), timeout=CALL_SECONDS)
         return engine
 
     def _actor(self, node_id: str) -> Any:
+        """Return the actor of a node, which the first server starts for all servers with the same settings."""
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -134,11 +135,11 @@ class Nodes:
         return ray.remote(NodeActor).options(**options).remote(self._order["settings"])
 
 
-def _difference(here: dict[str, str], there: dict[str, str]) -> str:
+def _difference(own_versions: dict[str, str], node_versions: dict[str, str]) -> str:
     """Return why a node with other versions is refused, or ""."""
-    for name, wanted in here.items():
-        if there.get(name) != wanted:
-            return f"has {name} {there.get(name)}, but this server has {wanted}"
+    for name, own_version in own_versions.items():
+        if node_versions.get(name) != own_version:
+            return f"has {name} {node_versions.get(name)}, but this server has {own_version}"
     return ""
 
 
@@ -149,12 +150,13 @@ def _reason(error: Exception) -> str:
 
 
 def _line(error: Exception) -> str:
-    """Return the essence of an error of Ray as one line."""
+    """Return the main sentence of an error of Ray as one line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return (lines[-1] if lines else type(error).__name__)[:300]
 
 
 def main() -> None:
+    """Report the nodes every REPORT_SECONDS, until the cluster is lost."""
     # Only reports may be on stdout: Ray prints there too.
     reports = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())

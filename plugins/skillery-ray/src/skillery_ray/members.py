@@ -1,4 +1,4 @@
-"""One node as a server uses it: its connections, its load, and its troubles."""
+"""A node as a server uses it: its connections, its load, and its recent trouble."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class NotStarted(Exception):
 
 
 class Member:
-    """A node that has an engine. `watch` must run while the member is used."""
+    """A node with a running engine. `watch` must run while the member is used."""
 
     def __init__(self, name: str, labels: dict[str, str], door: Door, on_silence: Callable[[], None]) -> None:
         """`on_silence` is called when the engine cannot be reached."""
@@ -57,7 +57,7 @@ class Member:
         return time.monotonic() < self._marked_until
 
     def mark(self, trouble: str) -> None:
-        """Give the node no more runs for a while, if another node can take them."""
+        """Prefer other nodes for a while, because of `trouble` on this node."""
         self._marked_until = time.monotonic() + MARK_SECONDS
         logger.warning("ray: the node %s is marked for %.0f seconds: %s", self.name, MARK_SECONDS, REASONS[trouble])
 
@@ -116,6 +116,7 @@ class Member:
             self.pending -= 1
 
     async def _run(self, job: Job, packed: Packed, host: RunHost) -> Outcome:
+        """Run a job on a free connection. Raise NotStarted if there is none."""
         try:
             wire = await self._take()
         except Broken as broken:
@@ -145,7 +146,7 @@ class Member:
             wire.close()
 
     def lose(self) -> None:
-        """Use the node no longer. Its runs fail when their connections end."""
+        """Stop using the node. Its runs fail when their connections end."""
         self.is_ready = False
         self._watching.cancel()
         self._drop_spare()

@@ -100,8 +100,8 @@ class Engine:
             return failed(f"the node got wrong files from the server: {wrong}"), "digest"
         except OSError as error:
             full = is_disk_full(error)
-            why = "the disk of the node is full" if full else f"the node cannot store files: {error.strerror}"
-            return failed(why), "disk"
+            reason = "the disk of the node is full" if full else f"the node cannot store files: {error.strerror}"
+            return failed(reason), "disk"
         except (SkilleryError, StartupError) as error:
             return failed(str(error)), ""
         finally:
@@ -153,6 +153,7 @@ class Line:
                 raise Broken(f"an unexpected frame {op!r}")
 
     async def _serve_run(self, frame: Frame) -> None:
+        """Run the job of a frame, and send its outcome."""
         most_log = int(frame.header["job"]["limits"]["log_kb"]) * 1024
         host = NodeHost(self._wire, self._requests, frame.header["host"], most_log)
         try:
@@ -213,6 +214,7 @@ def _say(message: dict[str, Any]) -> None:
 
 
 def main() -> None:
+    """Serve runs in this process. Write the address of the engine, or its problem, to stdout."""
     import uvloop
 
     os.umask(0o022)  # runs read the cache as other users

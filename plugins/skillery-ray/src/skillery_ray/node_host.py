@@ -95,7 +95,7 @@ class NodeBlob:
 
 
 class NodeHost(RunHost):
-    """The host of one run. It follows the log and saves the workspace only if the host on the server does."""
+    """The RunHost of one run on a node. It follows the log and saves the workspace only if the server's host does."""
 
     def __init__(self, wire: Wire, requests: Requests, skills: Sequence[str], most_log: int) -> None:
         self._wire = wire
@@ -142,8 +142,8 @@ class NodeHost(RunHost):
             yield piece
 
     async def list_workspace(self, files: Sequence[KeptFile], left_out: Sequence[str]) -> Sequence[int]:
-        listed = msgspec.json.encode({"files": files, "left_out": left_out})
-        answer = await self._requests.ask("list_workspace", listed)
+        listing = msgspec.json.encode({"files": files, "left_out": left_out})
+        answer = await self._requests.ask("list_workspace", listing)
         return [int(number) for number in answer.header["needed"]]
 
     async def keep_contents(self, pieces: AsyncIterator[bytes]) -> None:

@@ -30,5 +30,5 @@ def allowed(members: Collection[Member], routes: Sequence[Route], job: Job) -> l
 
 
 def by_load(members: Collection[Member]) -> list[Member]:
-    """Return the nodes that are ready: those without trouble first, then by the number of their runs."""
+    """Return the ready nodes: nodes without trouble first, then nodes with fewer runs first."""
     return sorted((member for member in members if member.is_ready), key=lambda member: (member.is_marked, member.load))

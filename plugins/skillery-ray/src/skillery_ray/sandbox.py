@@ -39,10 +39,10 @@ class RaySandbox(Sandbox):
 
     @property
     def capabilities(self) -> frozenset[str]:
-        """The capabilities that all nodes have. Without nodes, those of the last nodes."""
-        ready = [member.capabilities for member in self._members() if member.is_ready]
-        if ready:
-            self._capabilities = reduce(frozenset.intersection, ready)
+        """The capabilities that all ready nodes have. Without ready nodes, the capabilities of the last ones."""
+        capabilities_of_nodes = [member.capabilities for member in self._members() if member.is_ready]
+        if capabilities_of_nodes:
+            self._capabilities = reduce(frozenset.intersection, capabilities_of_nodes)
         return self._capabilities
 
     def _members(self) -> list[Member]:
@@ -59,6 +59,7 @@ class RaySandbox(Sandbox):
                 self._is_started = True
 
     async def _wait_for_node(self) -> None:
+        """Connect to the cluster, and return when a node is ready. Raise SandboxUnavailable after `start_seconds`."""
         cluster = self._cluster = self._cluster or self._open_cluster()
         cluster.start()
         with contextlib.suppress(TimeoutError):
@@ -83,6 +84,7 @@ class RaySandbox(Sandbox):
         return True
 
     def _open_cluster(self) -> Cluster:
+        """Return a cluster that is not started yet, with the settings for its link process."""
         settings = self._settings
         nodes = settings.of_nodes(allow_degraded=self._place.allow_degraded)
         order = {

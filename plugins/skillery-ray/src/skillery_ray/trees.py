@@ -83,9 +83,9 @@ class Trees:
 
     def _of(self, root: Path, signature: Signature) -> Tree:
         key = str(root)
-        known = self._known.get(key)
-        if known is not None and known[0] == signature:
-            return known[1]
+        cached = self._known.get(key)
+        if cached is not None and cached[0] == signature:
+            return cached[1]
         entries = (_entry(root, CONTENT),) if root.is_file() else tuple(_entries(root))
         tree = Tree(root, entries, digest_of(entries))
         self._known[key] = (signature, tree)
@@ -101,8 +101,8 @@ def _signatures(folder: Path) -> Iterator[tuple[str, int, int, int, int]]:
 
 def _walk(folder: Path, below: str) -> Iterator[tuple[str, os.stat_result]]:
     """Yield all files, links and empty folders, in the order of their names. Nothing else can be part of a tree."""
-    with os.scandir(folder) as opened:
-        entries = sorted(opened, key=lambda entry: entry.name)
+    with os.scandir(folder) as scan:
+        entries = sorted(scan, key=lambda entry: entry.name)
     if not entries and below:
         yield below, folder.stat()
     for entry in entries:
@@ -125,6 +125,6 @@ def _entries(folder: Path) -> Iterator[Entry]:
 
 def _entry(file: Path, path: str) -> Entry:
     status = file.stat()
-    with file.open("rb") as opened:
-        digest = hashlib.file_digest(opened, "sha256").hexdigest()
+    with file.open("rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
     return Entry(path, "100755" if status.st_mode & 0o100 else "100644", digest, status.st_size, status.st_mtime_ns)

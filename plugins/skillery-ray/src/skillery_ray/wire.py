@@ -23,6 +23,8 @@ class Broken(Exception):
 
 
 class Frame(NamedTuple):
+    """A frame that was received."""
+
     header: dict[str, Any]
     payload: bytes
 
@@ -59,7 +61,7 @@ class Wire:
             raise Broken(str(error)) from None
 
     async def receive(self) -> Frame:
-        """Return the next frame. Raise Broken if there is none."""
+        """Return the next frame. Raise Broken if the connection is closed or the frame is not valid."""
         try:
             lengths = _LENGTHS.unpack(await self._reader.readexactly(_LENGTHS.size))
             if max(lengths) > _MOST:
