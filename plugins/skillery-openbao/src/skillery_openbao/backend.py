@@ -87,58 +87,59 @@ class OpenBaoSecrets(Secrets):
         await self._service.close()
 
     async def _get(self, name: str) -> str | None:
-        place = location_of(self._settings, name)
-        entry = await self._entries.read(place.path)
-        return _text_of(place.field, entry.fields.get(place.field)) or None
+        location = location_of(self._settings, name)
+        entry = await self._entries.read(location.path)
+        return _text_of(location.field, entry.fields.get(location.field)) or None
 
     async def _names(self) -> list[str]:
-        listed = [name for name in await self._entries.list(self._settings.prefix) if is_name(name)]
+        stored_names = [name for name in await self._entries.list(self._settings.prefix) if is_name(name)]
         turns = asyncio.Semaphore(AT_ONCE)
 
         async def has_value(name: str) -> bool:
             async with turns:
                 return await self._has_value(name)
 
-        names = sorted({*listed, *self._settings.paths})
+        names = sorted({*stored_names, *self._settings.paths})
         flags = await asyncio.gather(*map(has_value, names))
-        return [name for name, has in zip(names, flags, strict=True) if has]
+        return [name for name, is_set in zip(names, flags, strict=True) if is_set]
 
     async def _has_value(self, name: str) -> bool:
-        place = location_of(self._settings, name)
-        return bool((await self._entries.read(place.path)).fields.get(place.field))
+        location = location_of(self._settings, name)
+        return bool((await self._entries.read(location.path)).fields.get(location.field))
 
     async def _set(self, name: str, value: str) -> None:
         """Write the field. Keep other fields of the entry, also if another program changes them at the same time."""
-        place = location_of(self._settings, name)
+        location = location_of(self._settings, name)
         for _ in range(TRIES):
-            entry = await self._entries.read(place.path)
-            if await self._entries.write(place.path, entry.fields | {place.field: value}, entry.version):
+            entry = await self._entries.read(location.path)
+            if await self._entries.write(location.path, entry.fields | {location.field: value}, entry.version):
                 return
         raise _changed(name)
 
     async def _remove(self, name: str) -> bool:
-        place = location_of(self._settings, name)
+        """Remove the field, and the entry if it has no other fields. Return whether the secret had a value."""
+        location = location_of(self._settings, name)
         for _ in range(TRIES):
-            entry = await self._entries.read(place.path)
-            if not entry.fields.get(place.field):
+            entry = await self._entries.read(location.path)
+            if not entry.fields.get(location.field):
                 return False
-            others = {field: value for field, value in entry.fields.items() if field != place.field}
-            if not others:
-                await self._entries.delete(place.path)
+            other_fields = {field: value for field, value in entry.fields.items() if field != location.field}
+            if not other_fields:
+                await self._entries.delete(location.path)
                 return True
-            if await self._entries.write(place.path, others, entry.version):
+            if await self._entries.write(location.path, other_fields, entry.version):
                 return True
         raise _changed(name)
 
     def _elsewhere(self, name: str, verb: str) -> NotAllowed:
-        place = location_of(self._settings, name)
+        location = location_of(self._settings, name)
         namespace = f" -namespace={self._settings.namespace}" if self._settings.namespace else ""
         # `-` reads the value from stdin, so that it is in no list of processes. `patch` keeps other fields.
-        value = f" {place.field}=-" if verb == "put" else ""
-        verb = "patch" if verb == "put" and place.is_listed else verb
+        value = f" {location.field}=-" if verb == "put" else ""
+        verb = "patch" if verb == "put" and location.is_listed else verb
         return NotAllowed(
             "the secrets of this server are set in OpenBao",
-            hint=f"Run there: bao kv {verb}{namespace} -mount={self._settings.mount} {place.path}{value}",
+            hint=f"Run there: bao kv {verb}{namespace} -mount={self._settings.mount} {location.path}{value}",
         )
 
 

@@ -11,6 +11,8 @@ from skillery_openbao.settings import OpenBaoSettings
 
 
 class Entry(NamedTuple):
+    """The fields of an entry and its version. Printing it shows no values."""
+
     fields: dict[str, Any]
     """Empty if no entry exists, or if the entry is deleted."""
     version: int
@@ -68,8 +70,8 @@ class Entries:
 
     def _failure(self, answer: Answer, right: str, part: str, path: str) -> ServiceFailed:
         if answer.status == 403:
-            place = self._path(part, path)
-            return ServiceFailed("", f"the policy of the token must permit '{right}' on '{place}'")
+            full_path = self._path(part, path)
+            return ServiceFailed("", f"the policy of the token must permit '{right}' on '{full_path}'")
         if says(answer.body, "no handler for route"):
             return ServiceFailed("mount", f"OpenBao has no engine '{self._settings.mount}'")
         if answer.status in {200, 404}:

@@ -27,11 +27,11 @@ def connection_failure(settings: OpenBaoSettings, error: Exception) -> ServiceFa
     """Return the reason why a request got no answer."""
     text = " ".join(str(error).split())
     if "CERTIFICATE_VERIFY_FAILED" in text:
-        _, _, why = text.partition("certificate verify failed: ")
-        why = why.partition(" (_ssl")[0]
+        _, _, reason = text.partition("certificate verify failed: ")
+        reason = reason.partition(" (_ssl")[0]
         return ServiceFailed(
             "address",
-            f"the certificate of {settings.address} is not valid: {why}; renew it, or set ca_file for its authority",
+            f"the certificate of {settings.address} is not valid: {reason}; renew it, or set ca_file for its authority",
         )
     if isinstance(error, TimeoutError | httpx.TimeoutException):
         return ServiceFailed("address", f"{settings.address} does not answer in time", is_temporary=True)
@@ -42,23 +42,23 @@ def connection_failure(settings: OpenBaoSettings, error: Exception) -> ServiceFa
 
 
 def status_failure(settings: OpenBaoSettings, status: int, body: dict[str, Any] | None) -> ServiceFailed | None:
-    """Return the failure that an answer states for every request, or None."""
-    at = settings.address
+    """Return the failure if every further request would fail in the same way (sealed, busy, no token), else None."""
+    address = settings.address
     if 300 <= status < 400:
         return ServiceFailed(
-            "address", f"{at} redirects to another address, which is not followed: name the active server"
+            "address", f"{address} redirects to another address, which is not followed: name the active server"
         )
     if status == 503 and says(body, "sealed"):
-        return ServiceFailed("", f"OpenBao at {at} is sealed: unseal it", is_temporary=True)
+        return ServiceFailed("", f"OpenBao at {address} is sealed: unseal it", is_temporary=True)
     if status == 429:
-        return ServiceFailed("", f"OpenBao at {at} limits the rate of requests", is_temporary=True)
+        return ServiceFailed("", f"OpenBao at {address} limits the rate of requests", is_temporary=True)
     if status in {412, *range(500, 600)}:
-        return ServiceFailed("", f"OpenBao at {at} answers with status {status}", is_temporary=True)
+        return ServiceFailed("", f"OpenBao at {address} answers with status {status}", is_temporary=True)
     if says(body, "namespace not found"):
         return ServiceFailed("namespace", f"OpenBao has no namespace '{settings.namespace}': create it, or correct it")
     if body is None and status != 204:
         # The answer of a proxy for an unavailable server, or a cut answer.
-        return ServiceFailed("address", f"{at} {NOT_OPENBAO}", is_temporary=status == 200)
+        return ServiceFailed("address", f"{address} {NOT_OPENBAO}", is_temporary=status == 200)
     return None
 
 

@@ -18,6 +18,8 @@ RENEW_AT = 2 / 3
 
 
 class Token(NamedTuple):
+    """A token of the server, and when it ends."""
+
     text: str
     ends: float
     """The time (monotonic) at which the token ends; infinity if it never ends."""
@@ -51,6 +53,8 @@ def login_of(settings: OpenBaoSettings, service: Service) -> Login:
 
 
 class AppRole:
+    """A login with the settings `role_id` and `secret_id_file`."""
+
     makes_tokens = True
 
     def __init__(self, settings: OpenBaoSettings, service: Service) -> None:
@@ -58,14 +62,15 @@ class AppRole:
         self._service = service
 
     async def begin(self) -> Token:
+        """Log in and return the token. Raise ServiceFailed with the wrong setting."""
         settings = self._settings
         body = {"role_id": settings.role_id}
         if settings.secret_id_file:
             body["secret_id"] = read_secret("secret_id_file", settings.secret_id_file)
         answer = await self._service.send("POST", f"auth/{settings.auth_mount}/login", body=body)
-        made = answer.part("auth")
-        if answer.status == 200 and isinstance(made.get("client_token"), str):
-            return token_of(made["client_token"], made)
+        auth = answer.part("auth")
+        if answer.status == 200 and isinstance(auth.get("client_token"), str):
+            return token_of(auth["client_token"], auth)
         if answer.status in {403, 404}:
             engine = f"OpenBao has no AppRole engine at 'auth/{settings.auth_mount}'"
             raise ServiceFailed("auth_mount", f"{engine}, or permits no login from this machine's address")
@@ -80,6 +85,8 @@ class AppRole:
 
 
 class TokenFile:
+    """The token in the file of the setting `token_file`, which another program renews."""
+
     makes_tokens = False
 
     def __init__(self, settings: OpenBaoSettings, service: Service) -> None:
@@ -88,6 +95,7 @@ class TokenFile:
         self._seen: tuple[int, ...] = ()
 
     async def begin(self) -> Token:
+        """Read the token and ask the server for its lifetime. Raise ServiceFailed if the server does not accept it."""
         self._seen = _stamp_of(self._path)
         text = read_secret("token_file", self._path)
         answer = await look_up(self._service, text)
@@ -114,7 +122,7 @@ async def look_up(service: Service, token: str) -> Answer:
 
 
 def token_of(text: str, auth: dict[str, Any]) -> Token:
-    """Return a token with the life that the server has stated. A life of 0 seconds never ends."""
+    """Return the token with the lifetime that the server has stated in `auth`. A lifetime of 0 seconds means no end."""
     seconds = auth.get("lease_duration")
     life = float(seconds) if isinstance(seconds, int) and seconds > 0 else math.inf
     now = time.monotonic()
@@ -122,7 +130,9 @@ def token_of(text: str, auth: dict[str, Any]) -> Token:
 
 
 def read_secret(setting: str, path: str) -> str:
-    """Return the word in a file. Raise ServiceFailed if every user can open the file, or it contains no single word."""
+    """Return the word in the file of a setting. Raise ServiceFailed if every user can read the file, or if it is not a
+    single word.
+    """
     try:
         with Path(path).open("rb") as file:
             if os.fstat(file.fileno()).st_mode & 0o007:

@@ -23,6 +23,8 @@ _CONNECTIONS = httpx.Limits(max_connections=8, max_keepalive_connections=4, keep
 
 
 class Answer(NamedTuple):
+    """An answer of the server: its status, and its JSON object or None."""
+
     status: int
     body: dict[str, Any] | None
     """The JSON object of the answer, or None if the answer has no JSON object."""
@@ -48,13 +50,13 @@ class Service:
         Raise ServiceFailed if no answer arrives, or if the answer is a failure that does not depend on the request.
         """
         self._refuse_while_down()
-        until, pause = time.monotonic() + self._settings.retry_seconds, FIRST_PAUSE
+        deadline, pause = time.monotonic() + self._settings.retry_seconds, FIRST_PAUSE
         while True:
             try:
                 answer = await self._send(method, path, token, body)
             except ServiceFailed as failure:
                 wait = max(pause * random.uniform(0.5, 1.0), failure.retry_after)
-                if once or not failure.is_temporary or time.monotonic() + wait > until:
+                if once or not failure.is_temporary or time.monotonic() + wait > deadline:
                     self._note(failure)
                     raise
             else:
@@ -82,6 +84,7 @@ class Service:
         self._down_until = time.monotonic() + DOWN_SECONDS
 
     async def _send(self, method: str, path: str, token: str, body: object) -> Answer:
+        """Send a request once. Raise ServiceFailed if no answer arrives, or if it fails for every request."""
         headers = {"x-vault-request": "true", "accept-encoding": "identity"}
         headers |= {"x-vault-token": token} if token else {}
         headers |= {"x-vault-namespace": self._settings.namespace} if self._settings.namespace else {}
@@ -101,8 +104,8 @@ class Service:
         return answer
 
     def _url(self, path: str) -> str:
-        plain, _, query = path.partition("?")
-        return f"{self._settings.address.rstrip('/')}/v1/{quote(plain, safe='/')}" + (f"?{query}" if query else "")
+        plain_path, _, query = path.partition("?")
+        return f"{self._settings.address.rstrip('/')}/v1/{quote(plain_path, safe='/')}" + (f"?{query}" if query else "")
 
     def _open(self) -> httpx.AsyncClient:
         if self._client is None:

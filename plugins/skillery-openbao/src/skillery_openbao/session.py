@@ -1,4 +1,4 @@
-"""The token of this process: made at the first request, renewed before it ends, replaced when it is refused."""
+"""The token of this process: requested at the first request, renewed before it ends, replaced when it is refused."""
 
 from __future__ import annotations
 
@@ -87,8 +87,10 @@ class Session:
                     return longer._replace(seconds=token.seconds)
         if self._login.makes_tokens or self._login.has_changed():
             return await self._login.begin()
-        left = max(token.ends - time.monotonic(), 0)
-        log.warning("the token in token_file ends in %.0f s and cannot be renewed: write a new one into the file", left)
+        seconds_left = max(token.ends - time.monotonic(), 0)
+        log.warning(
+            "the token in token_file ends in %.0f s and cannot be renewed: write a new one into the file", seconds_left
+        )
         return token._replace(renew_at=math.inf)
 
     async def _is_accepted(self, token: str) -> bool:

@@ -19,6 +19,8 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 
 
 class OpenBaoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The settings of the backend, from `[backends.secrets.openbao]`."""
+
     address: str = ""
     """The address of the server: `https://bao.example.org:8200`."""
     mount: str = "secret"

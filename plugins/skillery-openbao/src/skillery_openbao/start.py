@@ -21,12 +21,17 @@ async def check_service(settings: OpenBaoSettings, session: Session) -> None:
 
 
 async def _check_engine(settings: OpenBaoSettings, session: Session) -> None:
+    """Raise ServiceFailed if the engine at the setting `mount` is not KV version 2, as far as the policy lets this
+    server see it.
+    """
     mount = settings.mount
     # The programs `bao` and `vault` request the same path before they read an entry.
     answer = await session.send("GET", f"sys/internal/ui/mounts/{mount}")
     if answer.status == 403:
-        where = f"the namespace '{settings.namespace}'" if settings.namespace else "the root namespace"
-        raise ServiceFailed("mount", f"there is no engine '{mount}' in {where}, or the policy permits nothing in it")
+        namespace = f"the namespace '{settings.namespace}'" if settings.namespace else "the root namespace"
+        raise ServiceFailed(
+            "mount", f"there is no engine '{mount}' in {namespace}, or the policy permits nothing in it"
+        )
     engine = answer.part("data")
     if not engine:
         return
