@@ -51,7 +51,7 @@ class Skill(msgspec.Struct, frozen=True):
 
 
 class Match(msgspec.Struct, frozen=True):
-    """A place where a rule applies. `severity` and `about` replace those of the rule, for other engines."""
+    """A place to which a rule applies. For other engines, `severity` and `about` replace those of the rule."""
 
     rule: str
     file: str | None

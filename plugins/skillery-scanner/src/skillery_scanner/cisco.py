@@ -25,7 +25,7 @@ class CiscoEngine:
     """Scans skills with cisco-ai-skill-scanner, without a network. One process serves all scans."""
 
     def __init__(self, settings: ScannerSettings) -> None:
-        """Raise StartupError if there is no such interpreter."""
+        """Raise StartupError if the setting names no working interpreter."""
         if not Path(settings.cisco_python).is_file():
             raise StartupError(f"cisco_python is '{settings.cisco_python}', which is not a file")
         worker = Path(__file__).with_name("cisco_worker.py")

@@ -29,8 +29,8 @@ _SEVERITIES = ("critical", "high", "medium", "low", "info", "safe")
 def main() -> None:
     """Answer requests until stdin ends."""
     memory, base = int(sys.argv[1]) * MIB, Path(sys.argv[2])
-    for left in base.iterdir():
-        shutil.rmtree(left)
+    for leftover in base.iterdir():
+        shutil.rmtree(leftover)
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _leave_network()
@@ -61,9 +61,9 @@ def _leave_network() -> None:
 def _scan(scanner: Any, base: Path, files: dict[str, str]) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory(dir=base) as folder:
         for path, content in files.items():
-            place = Path(folder) / path
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_bytes(base64.b64decode(content))
+            file_path = Path(folder) / path
+            file_path.parent.mkdir(parents=True, exist_ok=True)
+            file_path.write_bytes(base64.b64decode(content))
         with contextlib.redirect_stdout(sys.stderr):
             result = scanner.scan_skill(folder, lenient=True)
     # A version with many harmless findings must not hide a severe one.

@@ -80,8 +80,8 @@ def _print_findings(results: list[tuple[str, list[Finding]]]) -> None:
     for path, findings in results:
         click.echo(clean(f"{path}: {len(findings)} findings"))
         for finding in findings:
-            where = f"{finding.file or '-'}{f':{finding.line}' if finding.line else ''}"
-            click.echo(clean(f"  {finding.severity} {finding.rule} {where}: {finding.message}"))
+            location = f"{finding.file or '-'}{f':{finding.line}' if finding.line else ''}"
+            click.echo(clean(f"  {finding.severity} {finding.rule} {location}: {finding.message}"))
 
 
 def _publication(folder: Path) -> Publication:

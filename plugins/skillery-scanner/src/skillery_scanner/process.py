@@ -50,6 +50,7 @@ class ScanProcess:
             self._lock.release()
 
     def _exchange(self, request: bytes, limit: float) -> bytes:
+        """Send a request and return the answer. Raise ScanFailed after `limit` seconds, or if the process ends."""
         deadline = time.monotonic() + limit
         try:
             process = self._running()
@@ -79,6 +80,7 @@ class ScanProcess:
             self._end()
 
     def _running(self) -> subprocess.Popen[bytes]:
+        """Return the worker. Start one if none is running. Raise ScanFailed after `close`."""
         if self._process is None or self._process.poll() is not None:
             self._end()
             if self._is_closed:
@@ -104,35 +106,35 @@ class ScanProcess:
 
 def _environment() -> dict[str, str]:
     """Return the environment of a worker: no secrets and no tokens of the server."""
-    kept = ("PATH", "LANG", "LC_ALL", "TMPDIR")
-    return {name: os.environ[name] for name in kept if name in os.environ}
+    passed_names = ("PATH", "LANG", "LC_ALL", "TMPDIR")
+    return {name: os.environ[name] for name in passed_names if name in os.environ}
 
 
 def _write(process: subprocess.Popen[bytes], content: bytes, deadline: float) -> None:
     assert process.stdin is not None
-    file, rest = process.stdin.fileno(), memoryview(content)
-    while rest:
+    file, unwritten = process.stdin.fileno(), memoryview(content)
+    while unwritten:
         _wait(file, select.POLLOUT, deadline)
-        rest = rest[os.write(file, rest[:65_536]) :]
+        unwritten = unwritten[os.write(file, unwritten[:65_536]) :]
 
 
 def _read(process: subprocess.Popen[bytes], size: int, deadline: float) -> bytes:
     assert process.stdout is not None
-    file, pieces = process.stdout.fileno(), bytearray()
-    while len(pieces) < size:
+    file, received = process.stdout.fileno(), bytearray()
+    while len(received) < size:
         _wait(file, select.POLLIN, deadline)
-        piece = os.read(file, min(65_536, size - len(pieces)))
+        piece = os.read(file, min(65_536, size - len(received)))
         if not piece:
             raise OSError("end of its output")
-        pieces += piece
-    return bytes(pieces)
+        received += piece
+    return bytes(received)
 
 
 def _wait(file: int, event: int, deadline: float) -> None:
     # Not `select.select`: it refuses descriptors above 1023, which a busy server has.
     poll = select.poll()
     poll.register(file, event)
-    rest = deadline - time.monotonic()
+    seconds_left = deadline - time.monotonic()
     # `poll` rounds up to milliseconds, so it would accept an answer after the deadline.
-    if rest <= 0 or not poll.poll(rest * 1_000):
+    if seconds_left <= 0 or not poll.poll(seconds_left * 1_000):
         raise TimeoutError

@@ -1,4 +1,4 @@
-"""A rescan of all published versions, which continues where an interrupted rescan ended."""
+"""A rescan of all published versions. It continues where an interrupted rescan has ended."""
 
 from __future__ import annotations
 
@@ -54,16 +54,17 @@ class Rescan:
             self._file.unlink(missing_ok=True)
 
     def run(self) -> Progress:
-        """Check the versions that are left, and return the progress of the whole rescan."""
+        """Check the remaining versions, and return the progress of the whole rescan."""
         done: Progress = with_client(self._target, self._check_all)
         self._file.unlink(missing_ok=True)
         return done
 
     async def _check_all(self, client: Any) -> Progress:
+        """Check page by page, and store the progress after each page."""
         progress = self._stored() or Progress(await self._count(client))
         if progress.cursor and not self._quiet:
             click.echo(f"Continuing after {progress.checked} of {progress.total} versions.", err=True)
-        began, before = time.monotonic(), progress.checked
+        began, checked_before = time.monotonic(), progress.checked
         while True:
             page = await client.list_versions(limit=PAGE, cursor=progress.cursor or None)
             versions = [version for version in page["versions"] if version["status"] in PUBLISHED]
@@ -72,7 +73,7 @@ class Rescan:
                 return progress
             progress.cursor = page["next_cursor"]
             self._store(progress)
-            self._show(progress, (progress.checked - before) / max(time.monotonic() - began, 0.001))
+            self._show(progress, (progress.checked - checked_before) / max(time.monotonic() - began, 0.001))
 
     async def _check_page(self, client: Any, versions: list[Any], progress: Progress) -> None:
         slots = asyncio.Semaphore(AT_ONCE)
@@ -107,10 +108,9 @@ class Rescan:
     def _show(self, progress: Progress, rate: float) -> None:
         if self._quiet:
             return
-        left = max(progress.total - progress.checked, 0) / rate if rate else 0
-        text = (
-            f"{progress.checked} of {progress.total} versions, {rate:.0f}/s, {left:.0f} s left, {len(progress.new)} new"
-        )
+        seconds = max(progress.total - progress.checked, 0) / rate if rate else 0
+        speed = f"{rate:.0f}/s, {seconds:.0f} s left"
+        text = f"{progress.checked} of {progress.total} versions, {speed}, {len(progress.new)} new"
         click.echo(f"\r\x1b[K{text}" if is_terminal() else text, err=True, nl=not is_terminal())
 
 
@@ -123,8 +123,8 @@ async def _check(client: Any, name: str, version: str, progress: Progress) -> No
     else:
         for finding in answer["new"]:
             rule, severity, message = finding["rule"], finding["severity"], finding["message"]
-            place = finding.get("file"), finding.get("line")
-            progress.new.append(NewFinding(name, version, rule, severity, message, *place))
+            file_and_line = finding.get("file"), finding.get("line")
+            progress.new.append(NewFinding(name, version, rule, severity, message, *file_and_line))
         if any(finding["rule"] == "scanner.failed" for finding in answer["findings"]):
             progress.failed.append(f"{name}@{version}: the scan failed")
     progress.checked += 1

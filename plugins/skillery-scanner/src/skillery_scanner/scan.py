@@ -35,7 +35,7 @@ def scan(skill: Skill) -> list[Match]:
     uses = Uses()
     matches = list(lookalike_name(skill))
     matches += _instructions_in_manifest(skill)
-    left = MOST_TOGETHER
+    bytes_left = MOST_TOGETHER
     for file in skill.files:
         matches += formats(file.path, file.content)
         text = _text(file)
@@ -43,10 +43,10 @@ def scan(skill: Skill) -> list[Match]:
             if _is_followed(file) or _suffix(file.path) in _INSTRUCTING - {""}:
                 matches.append(Match(_unread(file), file.path, None, "binary content, or text that is not UTF-8"))
             continue
-        if len(text) > min(MOST_TEXT, left):
+        if len(text) > min(MOST_TEXT, bytes_left):
             matches.append(Match(_unread(file), file.path, None, f"{len(text)} characters"))
-        text = text[: max(0, min(MOST_TEXT, left))]
-        left -= len(text)
+        text = text[: max(0, min(MOST_TEXT, bytes_left))]
+        bytes_left -= len(text)
         matches += _few(_in_text(file.path, text))
         matches += _few(_in_code(file.path, text, uses))
     matches += permissions(skill, uses)
@@ -91,6 +91,7 @@ def _in_code(path: str, text: str, uses: Uses) -> Iterator[Match]:
 
 
 def _in_python(path: str, text: str, uses: Uses) -> Iterator[Match]:
+    """Yield the matches in a Python file, and add its uses of hosts and secrets to `uses`."""
     try:
         code = PythonCode(path, text)
     except (SyntaxError, ValueError) as error:

@@ -83,7 +83,7 @@ class Scanner:
 
 
 class _Popular:
-    """The popular names, which are read again after some minutes."""
+    """The popular names. They are read again after some minutes."""
 
     def __init__(self, read: Callable[[int], Sequence[str]] | None, own: Sequence[str]) -> None:
         self._read = read
@@ -108,5 +108,5 @@ def message_of(match: Match) -> str:
     if match.about:
         return f"{match.about}: {match.excerpt} ({severity_of(match)})"
     rule = RULES[match.rule]
-    shown = f": {match.excerpt}" if match.excerpt else ""
-    return f"{rule.title}{shown}. {rule.remedy} ({rule.severity}, {rule.owasp} {OWASP[rule.owasp]})"
+    excerpt_text = f": {match.excerpt}" if match.excerpt else ""
+    return f"{rule.title}{excerpt_text}. {rule.remedy} ({rule.severity}, {rule.owasp} {OWASP[rule.owasp]})"

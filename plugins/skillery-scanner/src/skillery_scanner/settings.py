@@ -69,16 +69,16 @@ class Thresholds(msgspec.Struct, frozen=True):
 def thresholds(settings: ScannerSettings, name: str) -> Thresholds:
     """Return the thresholds of a skill. The longest pattern that covers the name applies."""
     covering = [pattern for pattern in settings.namespaces if _covers(pattern, name)]
-    own = settings.namespaces[max(covering, key=len)] if covering else NamespaceSettings()
+    namespace_settings = settings.namespaces[max(covering, key=len)] if covering else NamespaceSettings()
     return Thresholds(
-        settings.block if own.block is msgspec.UNSET else own.block,
-        settings.warn if own.warn is msgspec.UNSET else own.warn,
-        settings.on_failure if own.on_failure is msgspec.UNSET else own.on_failure,
+        settings.block if namespace_settings.block is msgspec.UNSET else namespace_settings.block,
+        settings.warn if namespace_settings.warn is msgspec.UNSET else namespace_settings.warn,
+        settings.on_failure if namespace_settings.on_failure is msgspec.UNSET else namespace_settings.on_failure,
     )
 
 
 def problem(settings: ScannerSettings) -> str:
-    """Return the first problem that the types do not show, or ""."""
+    """Return the first problem of the settings that their types do not exclude, or ""."""
     for pattern in settings.namespaces:
         if pattern != "*" and not pattern.endswith(".*"):
             return f"the namespace '{pattern}' must end with '.*', as in '{pattern}.*', or be '*'"

@@ -42,22 +42,22 @@ def lines_of(text: str) -> Iterator[Piece]:
 
 
 def commands_of(text: str) -> Iterator[Piece]:
-    """Yield lines as `lines_of`, with lines joined that end with a backslash."""
-    held, first = "", 0
+    """Yield lines as `lines_of` does, but lines that end with a backslash are joined with the next one."""
+    held, first_number = "", 0
     for number, line in enumerate(text.split("\n"), 1):
-        first = first or number
+        first_number = first_number or number
         if line.endswith("\\") and len(held) < MOST_LINE:
             held += line[:-1]
             continue
         for piece in _pieces(held + line):
-            yield Piece(piece, (first,))
-        held, first = "", 0
+            yield Piece(piece, (first_number,))
+        held, first_number = "", 0
     if held:
-        yield Piece(held[:MOST_LINE], (first,))
+        yield Piece(held[:MOST_LINE], (first_number,))
 
 
 def paragraphs_of(text: str) -> Iterator[Piece]:
-    """Yield the paragraphs in plain lower-case letters, without marks of Markdown and invisible characters."""
+    """Yield the paragraphs in lower-case plain letters, without Markdown marks and invisible characters."""
     gathered = _Paragraph()
     for number, line in enumerate(text.split("\n"), 1):
         for piece in _pieces(line):
@@ -115,5 +115,5 @@ def plain(text: str) -> str:
 
 def excerpt(text: str, start: int = 0, end: int | None = None) -> str:
     """Return a part of a text as one printable line of at most MOST_EXCERPT characters."""
-    shown = " ".join(text[start : min(end or len(text), start + MOST_EXCERPT)].split())
-    return "".join(letter if letter.isprintable() else f"\\u{ord(letter):04x}" for letter in shown)[:MOST_EXCERPT]
+    line = " ".join(text[start : min(end or len(text), start + MOST_EXCERPT)].split())
+    return "".join(letter if letter.isprintable() else f"\\u{ord(letter):04x}" for letter in line)[:MOST_EXCERPT]

@@ -24,13 +24,13 @@ def encoded_text(path: str, text: str) -> Iterator[Match]:
     """Yield encoded texts that decode to commands or to instructions against the user."""
     if not (_BASE64.search(text) or _HEX.search(text)):
         return
-    left = MOST_ENCODED
+    texts_left = MOST_ENCODED
     for piece in lines_of(text):
         if len(piece.text) < 32:
             continue
         for decoded in _decoded(piece.text):
-            left -= 1
-            if left < 0:
+            texts_left -= 1
+            if texts_left < 0:
                 return
             match = next(commands(path, decoded), None) or next(instructions(path, decoded), None)
             if match is not None:

@@ -89,6 +89,7 @@ def _program(content: bytes, suffix: str) -> str:
 
 
 def _archive(path: str, suffix: str, archive: str, content: bytes) -> Iterator[Match]:
+    """Yield the matches for a file that begins like an archive. `archive` names its format."""
     head = content[:MOST_SEARCHED]
     if suffix in _WITH_MACROS or (archive == "a ZIP archive" and b"vbaProject.bin" in head):
         yield Match("macros", path, None, "an Office document with macros")

@@ -1,4 +1,4 @@
-"""Text that people do not see, and models read: invisible and bidirectional characters, and comments."""
+"""Text that people do not see and models read: invisible and bidirectional characters, and comments."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ def hidden_text(path: str, text: str) -> Iterator[Match]:
 
 
 def _characters(path: str, text: str) -> Iterator[Match]:
+    """Yield lines with hidden or bidirectional characters. A few zero-width characters are permitted."""
     zero_width: list[tuple[int, str]] = []
     for piece in lines_of(text.removeprefix("\ufeff")):
         line, number = piece.text, piece.numbers[0]

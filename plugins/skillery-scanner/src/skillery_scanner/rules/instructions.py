@@ -15,15 +15,15 @@ _COMMON = ("user's ", "their ", "all ", "any ", "the ")
 
 def instructions(path: str, text: str) -> Iterator[Match]:
     """Yield the instructions in a text that work against the user."""
-    before = None
+    previous = None
     for paragraph in paragraphs_of(text):
-        for rule, shown, line in _phrases(paragraph):
-            yield Match(rule, path, line, shown)
+        for rule, phrase, line in _phrases(paragraph):
+            yield Match(rule, path, line, phrase)
         # An instruction to send may continue in the next paragraph, for example in a list of steps.
-        match = _stealing(path, paragraph) or (_stealing(path, _joined(before, paragraph)) if before else None)
+        match = _stealing(path, paragraph) or (_stealing(path, _joined(previous, paragraph)) if previous else None)
         if match:
             yield match
-        before = None if match else paragraph
+        previous = None if match else paragraph
 
 
 def _phrases(paragraph: Piece) -> Iterator[tuple[str, str, int]]:
@@ -70,5 +70,5 @@ def _nearest(sends: list[int], data: re.Match[str]) -> int | None:
 
 
 def _joined(first: Piece, second: Piece) -> Piece:
-    moved = tuple(start + len(first.text) + 1 for start in second.starts)
-    return Piece(f"{first.text} {second.text}", first.numbers + second.numbers, first.starts + moved)
+    moved_starts = tuple(start + len(first.text) + 1 for start in second.starts)
+    return Piece(f"{first.text} {second.text}", first.numbers + second.numbers, first.starts + moved_starts)

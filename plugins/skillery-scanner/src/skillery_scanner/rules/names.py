@@ -12,7 +12,9 @@ _ALIKE = str.maketrans({"0": "o", "1": "l", "5": "s", "3": "e", "_": "-"})
 
 
 def lookalike_name(skill: Skill) -> Iterator[Match]:
-    """Yield the popular name that is one edit away. Names in one namespace have the same owner, and may be alike."""
+    """Yield a match for each popular name that differs by one edit. Names in one namespace have the same owner, and may
+    be alike.
+    """
     for popular in skill.popular:
         if popular != skill.name and _is_foreign(skill.name, popular) and is_near(skill.name, popular):
             yield Match("lookalike-name", "skill.toml", None, f"{skill.name} looks like {popular}")
@@ -20,8 +22,8 @@ def lookalike_name(skill: Skill) -> Iterator[Match]:
 
 
 def _is_foreign(name: str, popular: str) -> bool:
-    own, other = name.rpartition(".")[0], popular.rpartition(".")[0]
-    return not own or own != other
+    own_namespace, popular_namespace = name.rpartition(".")[0], popular.rpartition(".")[0]
+    return not own_namespace or own_namespace != popular_namespace
 
 
 def is_near(name: str, other: str) -> bool:
@@ -39,11 +41,11 @@ def is_near(name: str, other: str) -> bool:
 
 def _one_edit(name: str, other: str) -> bool:
     start = next((i for i, (a, b) in enumerate(zip(name, other, strict=False)) if a != b), min(len(name), len(other)))
-    rest, other_rest = name[start:], other[start:]
-    if len(rest) == len(other_rest):
-        swapped = rest[1:2] + rest[:1] + rest[2:]
-        return rest[1:] == other_rest[1:] or swapped == other_rest
-    longer, shorter = sorted((rest, other_rest), key=len, reverse=True)
+    name_rest, other_rest = name[start:], other[start:]
+    if len(name_rest) == len(other_rest):
+        swapped = name_rest[1:2] + name_rest[:1] + name_rest[2:]
+        return name_rest[1:] == other_rest[1:] or swapped == other_rest
+    longer, shorter = sorted((name_rest, other_rest), key=len, reverse=True)
     return longer[1:] == shorter
 
 

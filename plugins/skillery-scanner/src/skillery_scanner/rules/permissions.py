@@ -44,6 +44,7 @@ class Uses:
         self.text: list[str] = []
 
     def add_python(self, code: PythonCode, source: str) -> None:
+        """Add the hosts, variables and connections of a Python file."""
         self.has_code = True
         self.text.append(source)
         if any(
@@ -89,9 +90,11 @@ def permissions(skill: Skill, uses: Uses) -> Iterator[Match]:
     yield from _undeclared(network, secrets, uses)
     if uses.has_code:
         yield from _unused(network, secrets, uses)
-    wide = [pattern for pattern in network if pattern.count(".") < 2 and "*." in pattern]
-    if wide or len(network) > _MANY:
-        yield Match("wide-network", "skill.toml", None, excerpt(wide[0] if wide else f"{len(network)} hosts"))
+    wide_patterns = [pattern for pattern in network if pattern.count(".") < 2 and "*." in pattern]
+    if wide_patterns or len(network) > _MANY:
+        yield Match(
+            "wide-network", "skill.toml", None, excerpt(wide_patterns[0] if wide_patterns else f"{len(network)} hosts")
+        )
 
 
 def _undeclared(network: Sequence[str], secrets: Sequence[str], uses: Uses) -> Iterator[Match]:
@@ -114,8 +117,8 @@ def _unused(network: Sequence[str], secrets: Sequence[str], uses: Uses) -> Itera
 
 def _declared(manifest: Mapping[str, Any], key: str) -> list[str]:
     table = manifest.get("permissions")
-    listed = table.get(key) if isinstance(table, Mapping) else None
-    return [text for text in listed if isinstance(text, str)] if isinstance(listed, Sequence) else []
+    values = table.get(key) if isinstance(table, Mapping) else None
+    return [text for text in values if isinstance(text, str)] if isinstance(values, Sequence) else []
 
 
 def _host_of(pattern: str) -> str:

@@ -1,4 +1,4 @@
-"""Python code: what comes from the network or an encoded text, and where it goes."""
+"""Rules for Python code: they follow values from the network or from encoded texts to the calls that use them."""
 
 from __future__ import annotations
 
@@ -70,9 +70,9 @@ _NO_NODES = (ast.expr_context, ast.operator, ast.unaryop, ast.cmpop, ast.boolop)
 def _nodes_of(tree: ast.AST) -> list[ast.AST]:
     """Return the nodes in the order of the source, at most MOST_NODES. Faster than `ast.walk`."""
     asts: list[ast.AST] = []
-    waiting = [tree]
-    while waiting and len(asts) < MOST_NODES:
-        node = waiting.pop()
+    pending = [tree]
+    while pending and len(asts) < MOST_NODES:
+        node = pending.pop()
         asts.append(node)
         children: list[ast.AST] = []
         for name in node._fields:
@@ -81,12 +81,12 @@ def _nodes_of(tree: ast.AST) -> list[ast.AST]:
                 children += [child for child in value if isinstance(child, ast.AST)]
             elif isinstance(value, ast.AST) and not isinstance(value, _NO_NODES):
                 children.append(value)
-        waiting += reversed(children)
+        pending += reversed(children)
     return asts
 
 
 class PythonCode:
-    """One Python file. `network_lines` are the lines that connect, `variables` the names that it reads."""
+    """One parsed Python file, and the origin of the values of its names."""
 
     def __init__(self, path: str, source: str) -> None:
         """Raise SyntaxError, ValueError, RecursionError or MemoryError if the source cannot be parsed."""
@@ -118,7 +118,9 @@ class PythonCode:
     # -- taint
 
     def _has_sources(self) -> bool:
-        """Return whether any value can matter. Most code has none, and is then not followed."""
+        """Return whether the file has any value with an origin that matters. Most files have none, and are not
+        followed.
+        """
         names = self._calls.values()
         self._is_followed = any(
             "os.environ" in name or _NETWORK.fullmatch(name) or _DECODERS.fullmatch(name) for name in names
@@ -131,6 +133,7 @@ class PythonCode:
         return self._is_followed
 
     def _spread(self) -> None:
+        """Mark the names of each binding with the origin of its value."""
         for node in self._bindings:
             if isinstance(node, ast.Assign):
                 self._mark(node.targets, self.taint(node.value))
@@ -159,7 +162,7 @@ class PythonCode:
                 self._functions[function.name] = taint
 
     def taint(self, node: ast.AST, depth: int = 0) -> Taint | None:
-        """Return where the value of an expression comes from, if that matters."""
+        """Return the origin of the value of an expression, or None if the origin does not matter."""
         if depth > 30 or not self._is_followed:
             return None
         if isinstance(node, ast.Name):
@@ -167,9 +170,9 @@ class PythonCode:
         if self._is_one_variable(node):
             return None
         if isinstance(node, ast.Call):
-            own = self._taint_of_call(node)
-            if own is not None:
-                return own
+            call_taint = self._taint_of_call(node)
+            if call_taint is not None:
+                return call_taint
         if isinstance(node, ast.Attribute | ast.Name) and self.names.dotted(node) == "os.environ":
             return "private"
         for child in ast.iter_child_nodes(node):
@@ -191,8 +194,8 @@ class PythonCode:
         if _NETWORK.fullmatch(name):
             return "network"
         if _DECODERS.fullmatch(name):
-            inner = next((taint for arg in node.args if (taint := self.taint(arg))), None)
-            return inner or "encoded"
+            argument_taint = next((taint for arg in node.args if (taint := self.taint(arg))), None)
+            return argument_taint or "encoded"
         return "private" if self._reads_private(node, name) else None
 
     def _reads_private(self, node: ast.Call, name: str) -> bool:
@@ -222,6 +225,7 @@ class PythonCode:
     # -- calls
 
     def _call(self, node: ast.Call) -> Iterator[Match]:
+        """Yield the matches of one call."""
         name = self._calls.get(id(node), "")
         arguments = [*node.args, *(keyword.value for keyword in node.keywords)]
         if _STARTS.fullmatch(name) and node.args and isinstance(node.args[0], ast.List | ast.Tuple):
@@ -249,15 +253,17 @@ class PythonCode:
     def _code_in(self, command: ast.List | ast.Tuple) -> list[ast.expr]:
         """Return the parts of a command that are code: the program, and what follows an option such as `-c`."""
         parts = command.elts[:40]
-        after = [argument for option, argument in pairwise(parts) if self.names.text_of(option) in {"-c", "-e", "/c"}]
-        return [*parts[:1], *after]
+        code_arguments = [
+            argument for option, argument in pairwise(parts) if self.names.text_of(option) in {"-c", "-e", "/c"}
+        ]
+        return [*parts[:1], *code_arguments]
 
     def _command(self, node: ast.Call) -> str:
         """Return the known words of the command that a call starts."""
         if not node.args:
             return ""
-        first = node.args[0]
-        parts = first.elts if isinstance(first, ast.List | ast.Tuple) else [*node.args]
+        first_argument = node.args[0]
+        parts = first_argument.elts if isinstance(first_argument, ast.List | ast.Tuple) else [*node.args]
         return " ".join(text for part in parts[:40] if (text := self.names.text_of(part)) and len(text) < 2_000)
 
     def _sends(self, node: ast.Call) -> bool:
@@ -272,13 +278,13 @@ class PythonCode:
         return Match(rule, self.path, position(node), excerpt(self._shown(node)))
 
     def _shown(self, node: ast.Call) -> str:
-        """Return the begin of the source of a call. The costs do not depend on its length: in a long chain of calls,
-        every call contains all earlier ones.
+        """Return the first characters of the source of a call. The time does not depend on its length: in a long chain
+        of calls, every call contains all earlier ones.
         """
-        first, last = node.lineno - 1, (node.end_lineno or node.lineno) - 1
-        shown = []
-        for number in range(first, min(last + 1, first + MOST_ROWS)):
-            start = node.col_offset if number == first else 0
-            stop = start + MOST_ROW if number != last else min(node.end_col_offset or 0, start + MOST_ROW)
-            shown.append(self._rows[number][start:stop].decode(errors="replace"))
-        return " ".join(shown)
+        first_line, last_line = node.lineno - 1, (node.end_lineno or node.lineno) - 1
+        lines = []
+        for number in range(first_line, min(last_line + 1, first_line + MOST_ROWS)):
+            start = node.col_offset if number == first_line else 0
+            stop = start + MOST_ROW if number != last_line else min(node.end_col_offset or 0, start + MOST_ROW)
+            lines.append(self._rows[number][start:stop].decode(errors="replace"))
+        return " ".join(lines)

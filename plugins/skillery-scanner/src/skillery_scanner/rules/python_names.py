@@ -10,7 +10,7 @@ _DEPTH = 40
 
 
 class Names:
-    """What names of a module refer to."""
+    """Maps the names of a module to what they stand for: imports, aliases and constant texts."""
 
     def __init__(self, nodes: list[ast.AST]) -> None:
         self.aliases: dict[str, str] = {}
@@ -23,11 +23,12 @@ class Names:
             self._note(node)
 
     def _note(self, node: ast.AST) -> None:
+        """Record the names that an import or an assignment defines."""
         if isinstance(node, ast.Import):
             self.modules.update(name.name for name in node.names)
             for alias in node.names:
-                top = alias.name.partition(".")[0]
-                self.aliases[alias.asname or top] = alias.name if alias.asname else top
+                top_module = alias.name.partition(".")[0]
+                self.aliases[alias.asname or top_module] = alias.name if alias.asname else top_module
         elif isinstance(node, ast.ImportFrom) and not node.level:
             self.modules.update(f"{node.module}.{name.name}" for name in node.names)
             for alias in node.names:
@@ -51,8 +52,8 @@ class Names:
         if isinstance(node, ast.Name):
             return self.aliases.get(node.id, node.id)
         if isinstance(node, ast.Attribute):
-            above = self.dotted(node.value, depth + 1)
-            return f"{above}.{node.attr}" if above else ""
+            parent = self.dotted(node.value, depth + 1)
+            return f"{parent}.{node.attr}" if parent else ""
         if isinstance(node, ast.Call):
             return self._of_call(node, depth)
         if isinstance(node, ast.Subscript):
@@ -60,16 +61,16 @@ class Names:
         return ""
 
     def _of_call(self, node: ast.Call, depth: int) -> str:
-        """Return the name that `getattr(os, "system")` and `__import__("os")` lead to."""
+        """Return the dotted name that a call of `getattr(os, "system")` or `__import__("os")` returns, or ""."""
         function = self.dotted(node.func, depth + 1)
         if function in {"__import__", "importlib.import_module", "builtins.__import__"} and node.args:
             return self.text_of(node.args[0]) or ""
         if function in {"getattr", "builtins.getattr"} and len(node.args) > 1:
-            attribute, above = self.text_of(node.args[1]), self.dotted(node.args[0], depth + 1)
-            if attribute and above:
+            attribute, parent = self.text_of(node.args[1]), self.dotted(node.args[0], depth + 1)
+            if attribute and parent:
                 if not isinstance(node.args[1], ast.Constant):
                     self.composed.add(id(node))
-                return f"{above}.{attribute}"
+                return f"{parent}.{attribute}"
         return ""
 
     def _of_subscript(self, node: ast.Subscript, depth: int) -> str:
@@ -118,11 +119,11 @@ class Names:
             return chr(code.value) if is_code else None  # type: ignore[attr-defined]
         if not (isinstance(node.func, ast.Attribute) and node.func.attr == "join" and len(node.args) == 1):
             return None
-        between, parts = self.text_of(node.func.value, depth + 1), node.args[0]
-        if between is None or not isinstance(parts, ast.List | ast.Tuple) or len(parts.elts) > 1_000:
+        separator, parts = self.text_of(node.func.value, depth + 1), node.args[0]
+        if separator is None or not isinstance(parts, ast.List | ast.Tuple) or len(parts.elts) > 1_000:
             return None
         texts = [self.text_of(elt, depth + 1) for elt in parts.elts]
-        return None if None in texts else between.join(text for text in texts if text is not None)[:MOST_TEXT]
+        return None if None in texts else separator.join(text for text in texts if text is not None)[:MOST_TEXT]
 
 
 def _is_reversal(index: ast.expr) -> bool:

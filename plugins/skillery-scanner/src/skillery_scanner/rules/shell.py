@@ -167,7 +167,11 @@ def commands(path: str, text: str) -> Iterator[Match]:
     """Yield dangerous commands in any text."""
     lowered = text.lower()
     # Most files contain no hint of most rules.
-    likely = [(rule, *of) for rule, of in _PATTERNS.items() if any(hint in lowered for hint in of[0])]
+    likely = [
+        (rule, *expressions)
+        for rule, expressions in _PATTERNS.items()
+        if any(hint in lowered for hint in expressions[0])
+    ]
     if not likely and not any(hint in lowered for hint in _SENDERS):
         return
     for piece in commands_of(text):
