@@ -1,6 +1,7 @@
-"""The bundled skills. A starting server publishes the missing bundled skills, with the checks of create_skill that
-execute no code. It also undoes
-changes of the guide that earlier releases permitted.
+"""The bundled skills.
+
+A starting server publishes the missing bundled skills, with those checks of create_skill that execute no code. It also
+undoes changes of the guide that earlier releases permitted.
 """
 
 from __future__ import annotations

@@ -222,7 +222,7 @@ class FolderRuns:
         return self._packages
 
     def needs_packages(self, manifest: Manifest) -> bool:
-        """Return whether a run of the skill has packages: those of the skill, or of the default environment."""
+        """Return whether a run of the skill has packages: its own, or the packages of the default environment."""
         runtime = manifest.runtime
         declares = runtime is not None and bool(runtime.dependencies or runtime.requires_python)
         return declares or any(environment.default for environment in self.settings.environments.values())

@@ -119,8 +119,8 @@ def lint(skill: SkillFolder) -> list[str]:
 
 
 def _template(folder: Folder) -> Iterator[str]:
-    """Yield the lines that still stand in SKILL.md as in a template. While the description is that of a template, only
-    placeholders count.
+    """Yield a warning for each line of SKILL.md that is unchanged from a template. While the description is unchanged
+    too, only placeholders count.
     """
     template_lines = _template_lines(str(folder.manifest.get("name")))
     is_new = folder.manifest.get("description") in DESCRIPTIONS.values()

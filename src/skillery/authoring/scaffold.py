@@ -98,6 +98,7 @@ def _template(kind: Kind) -> dict[str, str]:
 
 
 def _filled(text: str, kind: Kind, name: str) -> str:
+    """Return the text of a template with its placeholders `__KEY__` replaced."""
     title = re.sub(r"[-_]", " ", name.rpartition(".")[2]).capitalize()
     values = {
         "NAME": name,

@@ -66,7 +66,9 @@ def _update(table: Any, example: Example, result: Result, outcome: Outcome | Non
 
 
 def _set_output(table: Any, key: str, expected: object, actual: object) -> None:
-    """Set the expected output. If the actual output contains null or blob ids, set expect_subset without these."""
+    """Write the output as the expectation `key` of an example. If it contains null or ids of blobs, write expect_subset
+    without them.
+    """
     new_value = like(expected, actual) if key == "expect_subset" else actual
     expectable = _expectable(new_value)
     if isinstance(expectable, _Omitted):
@@ -78,7 +80,8 @@ def _set_output(table: Any, key: str, expected: object, actual: object) -> None:
 
 
 def _expectable(value: object, where: str = "output") -> Any:
-    """Return the value without members that cannot be expected, or _Omitted if the value itself cannot be expected.
+    """Return the value without members that no expectation can have, or _Omitted if the whole value is such a member.
+    `where` is its path.
 
     Raise _NotWritable if such a value is in an array.
     """

@@ -41,7 +41,9 @@ class ExplainedCheck(msgspec.Struct, frozen=True):
 
 
 class Explanation(msgspec.Struct, frozen=True):
-    """How an authenticator decides about credentials. It must not contain the credentials or a part of a signature."""
+    """How an authenticator decides about credentials. The texts must not contain the credentials or a part of a
+    signature.
+    """
 
     checks: tuple[ExplainedCheck, ...]
     identity: Identity | None

@@ -177,6 +177,7 @@ class PlainRun:
         return await asyncio.shield(self._exit) if self._exit is not None else None
 
     async def end(self) -> Outcome:
+        """Kill the processes of the run, save its files, and return its outcome."""
         if self._process is not None and self._exit is not None:
             kill_group(self._process)
             await self._exit

@@ -78,8 +78,8 @@ def scan_folder(path: Path, imported: Sequence[Path] = (), *, anywhere: bool = F
 def fingerprint(path: Path, imported: Sequence[Path] = (), *, anywhere: bool = False) -> str:
     """Return a hash of the names, sizes, modes and times of the files in the folder, to notice changes.
 
-    The arguments are the same as in `scan_folder`. If the folder cannot be scanned, return a text that begins with
-    `unreadable`.
+    The arguments have the same meaning as in `scan_folder`. If the folder cannot be scanned, return a text that begins
+    with `unreadable`.
     """
     lines = hashlib.sha256()
     try:
@@ -200,12 +200,10 @@ def _without(folder: Folder, name: str, later: dict[str, _Skill], ranks: Mapping
     overridden: dict[str, Override] = {}
     own_skills: dict[str, _Skill] = {}
     chosen: dict[str, tuple[int, _Skill]] = {}
+    # Skills in discovery folders of high rank come first, because they override the others.
     for root, stated_name in sorted(_stated_names(folder, name).items(), key=lambda pair: -ranks.get(pair[0], -1)):
-        skill, key, rank = (
-            _Skill(str(folder.path / root), folder.finder.skill(root)),
-            alias_key(stated_name),
-            ranks.get(root),
-        )
+        skill = _Skill(str(folder.path / root), folder.finder.skill(root))
+        key, rank = alias_key(stated_name), ranks.get(root)
         overriding = later.get(key)
         if overriding is None and rank is not None and key in chosen and chosen[key][0] > rank:
             overriding = chosen[key][1]
@@ -275,6 +273,7 @@ def _stated_names(folder: Folder, name: str) -> dict[str, str]:
 
 
 def _name(skill: LocatedSkill, archive_name: str, folders: frozenset[str]) -> str | None:
+    """Return the name that a skill states, or None if it states none or its files cannot be read."""
     try:
         if SKILL_TOML in skill.files:
             name = toml_manifest(_content(skill, SKILL_TOML)).get("name")

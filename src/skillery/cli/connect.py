@@ -226,6 +226,7 @@ def _is_about(request: Mapping[str, str], server: str) -> bool:
 
 
 def _print_credential(request: Mapping[str, str], server: str | None) -> None:
+    """Print the user and the token for the server in the lines of git's protocol. Print nothing without a token."""
     from skillery.client.logins.login import server_of
 
     token, login = _token_of(server or server_of(_server_asked(request)), has_url=server is not None)

@@ -1,4 +1,4 @@
-"""The session of `skillery dev`: a connection to a server, the folders, and what is printed."""
+"""The session of `skillery dev`: it connects to a server, serves the folders, and prints each save."""
 
 from __future__ import annotations
 
@@ -154,6 +154,7 @@ def _object_of(saved: Saved) -> dict[str, Any]:
 
 
 def _error_of(saved: Saved) -> dict[str, Any]:
+    """Return the error object for a save that failed."""
     from skillery.client import AnsweredError, StrangeAnswer
 
     match saved.error:

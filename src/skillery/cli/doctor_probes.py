@@ -79,7 +79,7 @@ PACKAGES_ON = (
 
 
 def installation_probes(plugins: Plugins, settings: Settings, sources: Mapping[str, str]) -> list[Probe]:
-    """Return the results of all probes, except that of the capabilities of a started sandbox."""
+    """Return the results of all probes, except the capabilities of a started sandbox."""
     return [
         _python(),
         _home(settings),
@@ -141,6 +141,7 @@ def _storage(plugins: Plugins, settings: Settings) -> Probe:
 
 
 def _authenticator(plugins: Plugins, settings: Settings) -> Probe:
+    """Check that the authenticators can be opened, and that their services answer."""
     fix = "Check the setting 'auth' and its section [backends.authenticator.<name>]."
     try:
         with open_database(settings) as database:

@@ -199,7 +199,7 @@ def _of_client(ctx: click.Context, error: Exception) -> tuple[int, Mapping[str, 
 
 
 def _what_to_check(ctx: click.Context) -> str | None:
-    """Return what a user checks if there is no connection to the server of the command."""
+    """Return a hint for a command that cannot connect to its server, or None."""
     from skillery.cli.options import target_of
 
     target = target_of(ctx)

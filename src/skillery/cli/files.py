@@ -128,6 +128,7 @@ async def download_files(client: AsyncClient, answer: Mapping[str, Any], folder:
 
 
 async def _download(client: AsyncClient, blob_id: str, place: Path) -> None:
+    """Write the content of a blob to a file, and create its folders."""
     from skillery.cli.blobs import open_output
 
     try:

@@ -131,6 +131,7 @@ class _Walk:
             self._broken[link] = "leads to a folder that cannot be read"
 
     def _resolve(self, root: str, link: Entry) -> None:
+        """Record the target of a link: broken, among the entries, or outside the folder."""
         try:
             real_path = os.path.realpath(link.place, strict=True)
         except OSError as error:

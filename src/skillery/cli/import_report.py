@@ -99,8 +99,8 @@ def _reason(skill: Mapping[str, Any]) -> str:
 
 @contextmanager
 def progress(as_json: bool) -> Any:
-    """Context manager: yield a function that prints one line for each skill. It gets the key of an event and its
-    report; with JSON, it prints nothing.
+    """Context manager: yield a function that prints one line for each skill. The function gets the key of an event and
+    its report; with JSON, it prints nothing.
 
     On a terminal, show a progress bar, and print no lines for unchanged skills.
     """
@@ -248,6 +248,7 @@ def _with_suggestion(sections: Mapping[str, Sequence[Mapping[str, Any]]]) -> Ite
 
 
 def _line(section: str, entry: Mapping[str, Any]) -> str:
+    """Return the line of an entry in a section of the summary."""
     path = entry["path"] or "."
     if section == "merged":
         word = "is" if entry["outcome"] == "merged" else "is overridden by"

@@ -240,7 +240,7 @@ def _edits(place: Path, skill: _Recorded) -> list[str]:
         return ["it is not a folder"]
     if not place.exists():
         return []
-    if skill.files is None:
+    if skill.files is None:  # a record of an earlier release has no marks: only the digest can be compared
         has_links = any(path.is_symlink() for path in _files(place))
         return [] if not has_links and _digest_on_disk(place) == skill.digest else ["its files have another digest"]
     marks = _marks(place)

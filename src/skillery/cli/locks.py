@@ -92,6 +92,7 @@ def _names_in(path: Path) -> set[str]:
 
 
 def _check(target: Target, entries: Sequence[Locked], as_json: bool) -> None:
+    """Print whether the locked versions are available and unchanged. Raise Exit or CheckFailed if not."""
     from skillery.cli.connection import with_client
 
     verified = with_client(target, lambda client: client.verify_lock(lock=entries))

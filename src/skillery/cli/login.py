@@ -181,7 +181,7 @@ def _check_method(server: str, method: Method | None) -> None:
 
 
 def _log_in_at_provider(provider: Provider, method: Method | None) -> Login:
-    """Log in with the method, or with a browser or device that suits this computer if it is None."""
+    """Log in with `method`. If it is None, choose a browser or a device, whichever suits this computer."""
     from skillery.client.logins.browser import log_in_with_browser
     from skillery.client.logins.device import log_in_with_device
 

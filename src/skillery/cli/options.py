@@ -227,7 +227,9 @@ def target_of(context: click.Context) -> Target | None:
 
 
 def print_change(text: str, preposition: str = "at", *, err: bool = False) -> None:
-    """Print what the running command has changed, and where: `yanked greet 1.0.0 at https://skills.example.org`."""
+    """Print the change that the running command has made, and its place: `yanked greet 1.0.0 at
+    https://skills.example.org`.
+    """
     target = target_of(click.get_current_context())
     assert target is not None, "a command that changes something has the options of its target"
     click.echo(clean(f"{text} {target.place(preposition)}"), err=err)

@@ -154,7 +154,9 @@ def _step(step: Step | None, bump: str | None) -> dict[str, Any]:
 
 
 async def _search(client: AsyncClient, skill: SkillFolder) -> dict[str, Any]:
-    """Return the rank of a published skill in a search for the words of its own examples: 0 if it is not found."""
+    """Return the rank of a published skill in a search for the words of its examples, or 0 if the search does not find
+    it.
+    """
     from skillery.authoring.lint import example_words
 
     query = example_words(skill.manifest)
@@ -219,6 +221,7 @@ def _next_step(answer: Mapping[str, Any]) -> str:
 
 
 def _example_lines(answer: Mapping[str, Any]) -> Iterator[str]:
+    """Yield one line with the numbers of examples by status, if there are examples."""
     examples = answer.get("examples") or ()
     counts = {
         status: sum(example["status"] == status for example in examples) for status in ("passed", "failed", "not_run")

@@ -182,7 +182,7 @@ RUNNING = frozenset({"queued", "started"})
 
 
 class RunOptions(NamedTuple):
-    """The options of a command that say how it waits for its run."""
+    """The options of a command that starts a run: whether and how the command waits for the run."""
 
     out: Path | None = None
     background: bool = False

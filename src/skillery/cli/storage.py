@@ -182,6 +182,7 @@ def _actor() -> Actor:
 
 
 def _shown(copy: StorageCopy | None) -> Any:
+    """Return the record of a copy as JSON values, or None."""
     if copy is None:
         return None
     return {
@@ -212,6 +213,7 @@ class _Report:
         self._printed = False
 
     def __call__(self, now: Progress) -> None:
+        """Print the progress, unless the last line is too recent."""
         pause = REPORT_SECONDS / 10 if self._is_terminal else REPORT_SECONDS
         if time.monotonic() - self._last < pause:
             return

@@ -175,7 +175,7 @@ async def _tools(client: AsyncClient, skill: Mapping[str, Any]) -> list[str]:
 
 
 def _facts(skill: Mapping[str, Any], report: Mapping[str, Any], tools: Sequence[str]) -> Iterator[tuple[str, object]]:
-    """Yield what the skill contains and may do, one fact at a time."""
+    """Yield the label and value of each fact: the contents of the skill and its permissions."""
     from skillery.formats.media_types import is_source
 
     manifest, front = skill["manifest"], skill.get("skill_md_frontmatter") or {}

@@ -820,7 +820,7 @@ class PurgedVersion(TypedDict):
 
 
 class RecheckedVersion(TypedDict):
-    """The findings of a version after a recheck. `new` has those that the version did not have before."""
+    """The findings of a version after a recheck. `new` has the findings that the version did not have before."""
 
     name: str
     version: str
@@ -1349,7 +1349,7 @@ class LeftBehind(TypedDict):
 
 
 class RevokedIdentity(TypedDict):
-    """The report of `revoke_identity`: what the call has ended, and the remaining data of the identity."""
+    """The report of `revoke_identity`: the ended tokens, sessions and runs, and the remaining data of the identity."""
 
     name: str
     tokens: list[str]

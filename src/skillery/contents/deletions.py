@@ -117,8 +117,8 @@ def finish_own_deletions(database: Database, storage: Storage) -> None:
 
 
 def finish_abandoned_deletions(database: Database, storage: Storage, digests: Collection[str] | None = None) -> None:
-    """Complete the deletions of dead servers: those of the given digests, or all of them if `digests` is None.
-    Blocking.
+    """Complete the deletions of dead servers: only the deletions of `digests`, or all if `digests`
+    is None. Blocking.
     """
     choice = deletions.c.sha256.in_(digests) if digests is not None else deletions.c.sha256.is_not(None)
     _take_over(database, storage, choice, only_abandoned=True)
@@ -153,7 +153,7 @@ def take_turn(connection: Connection, sha256: str) -> None:
 
 
 def _used(connection: Connection, digests: Sequence[str]) -> set[str]:
-    """Return those of the digests that a content, an upload or a tombstone uses."""
+    """Return the subset of `digests` that a content, an upload or a tombstone uses."""
     # A single statement sees a single state. Between two statements, an upload could be replaced by a row, and neither
     # statement would see the digest.
     uses = [select(table.c.sha256).where(table.c.sha256.in_(digests)) for table in (objects, uploads, deletions)]

@@ -39,8 +39,8 @@ class KeptContents:
         self._turns = [threading.Lock() for _ in range(_TURNS)]
 
     def keep(self, sha256: str, kind: str, seconds: int, made: MadeContent) -> None:
-        """Store the content `made` as a blob that expires after `seconds`, unless such a blob exists until then.
-        Blocking.
+        """Store the content `made` as a blob that expires after `seconds`, unless a blob with this content exists until
+        then. Blocking.
 
         Raise Unavailable if the bytes have another digest than `sha256`, or if the version has been purged.
         """

@@ -117,7 +117,7 @@ class Uploading:
 
 @contextmanager
 def uploading(database: Database, storage: Storage, digests: Iterable[str]) -> Iterator[Settle]:
-    """Context manager that protects contents from deletion while its block stores them. It yields `settle`.
+    """Context manager that yields `settle`, and protects the contents from deletion while its block stores them.
 
     The block must call `settle` in the transaction that records the contents. If the block raises an error, the upload
     is given up.
@@ -238,7 +238,7 @@ def record(connection: Connection, contents: Iterable[tuple[str, int, bytes | No
 
 
 def put_large(storage: Storage, sha256: str, content: bytes) -> None:
-    """Store a content over 64 KiB in the storage. It is durable when this function returns."""
+    """Store a content over 64 KiB in the storage. When this function returns, the content is durable."""
     upload = storage.begin()
     try:
         for start in range(0, len(content), CHUNK_BYTES):

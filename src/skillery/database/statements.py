@@ -133,11 +133,11 @@ DIALECTS = ("sqlite", "postgresql")
 
 
 def select_row(row: type[NamedTuple], *tables: FromClause, **columns: ColumnElement[Any]) -> Select[Any]:
-    """Return the SELECT of the fields of `row`, in their order and with their names.
+    """Return a SELECT of the fields of `row`, in their order and with their names.
 
-    The column of a field is that of `columns`, or else of the first table with a column of this name. A field with a
-    default that no table has is left out, and must be the last field. Raise TypeError if no table has another field, or
-    if `columns` has a name that is no field.
+    `columns` maps names of fields to their columns. Other fields come from the first of `tables` with a column of the
+    same name. A field with a default that no table has is left out, and must be the last field. Raise TypeError if no
+    table has another field, or if `columns` has a name that is no field.
     """
     if unknown := columns.keys() - set(row._fields):
         raise TypeError(f"{row.__name__} has no field {', '.join(sorted(unknown))}")
@@ -152,10 +152,10 @@ def select_row(row: type[NamedTuple], *tables: FromClause, **columns: ColumnElem
 
 
 class Statement:
-    """A statement that is compiled only once, for the reads that must be fast.
+    """A SELECT that is compiled only once, for the reads that must be fast.
 
-    It bypasses the execution layer of SQLAlchemy, which makes a listing 1.5 times as fast (measured). The SQL is still
-    written and checked with SQLAlchemy Core.
+    A Statement bypasses the execution layer of SQLAlchemy, which makes a listing 1.5 times as fast (measured). The SQL
+    is still written and checked with SQLAlchemy Core.
     """
 
     def __init__(self, statement: Select[Any] | CompoundSelect[Any]) -> None:

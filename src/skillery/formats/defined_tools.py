@@ -189,7 +189,7 @@ def _lines_inside_texts(code: str) -> set[int]:
 
 
 def _formatted_text_tokens() -> tuple[set[int], set[int]]:
-    """Return two sets: the token types that open an f-string or t-string, and those that close one.
+    """Return two sets of token types: the types that open an f-string or t-string, and the types that close one.
 
     Both sets are empty before Python 3.12.
     """

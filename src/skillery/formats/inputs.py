@@ -190,10 +190,10 @@ def with_usage(error: InputInvalid, name: str, inputs: Mapping[str, Input], args
 
 
 def printed_lines(lines: Collection[str], room: int) -> str:
-    """Return the lines that fit into `room` characters, at least a part of the first line, and the number of omitted
-    lines.
+    """Return the lines that fit into `room` characters, at least a part of the first line. A last line states the
+    number of omitted lines.
     """
-    room -= len("\n100000 more problems.")
+    room -= len("\n100000 more problems.")  # keep space for the last line
     text = ""
     for number, line in enumerate(lines):
         if number and len(text) + len(line) >= room:

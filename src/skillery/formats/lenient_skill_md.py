@@ -103,7 +103,7 @@ def _first_bad(data: bytes) -> int:
 
 
 def _repaired(text: str, repairs: Repairs) -> SkillMd:
-    """Return the parsed text, with repairs for what the strict reader refuses."""
+    """Return the parsed text. Note a repair for each part that the strict reader refuses."""
     lines, rest = head_of(text)
     start = _start(lines, repairs)
     if start is None:

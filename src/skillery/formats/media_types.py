@@ -85,8 +85,8 @@ _ENDINGS: dict[str, SkillLanguage] = {".py": "python", ".js": "javascript", ".mj
 def language_of(runtime: dict[str, Any] | None, paths: Iterable[str]) -> SkillLanguage:
     """Return the language of a skill with this `[runtime]` table and these paths of files.
 
-    An entrypoint is Python. Without an entrypoint, the language is that of most scripts. If two languages have the same
-    number of scripts, the first of LANGUAGES wins. A skill without scripts is `markdown`.
+    A skill with an entrypoint is Python. Without an entrypoint, the most frequent language of its scripts counts. If
+    two languages have the same number of scripts, the first of LANGUAGES wins. A skill without scripts is `markdown`.
     """
     if runtime and runtime.get("entrypoint"):
         return "python"

@@ -1,4 +1,4 @@
-"""The permissions of a version, compared with those of other versions of the skill."""
+"""The permissions of a version, compared with the permissions of other versions of the skill."""
 
 from __future__ import annotations
 

@@ -89,6 +89,7 @@ def _parse_grant(text: str) -> str:
     if text == "*":
         return text
     try:
+        # "." is never a namespace: "" would be the root of all namespaces.
         parse_namespace(text.removesuffix(".*") or ".")
     except InvalidName:
         suggestion = None

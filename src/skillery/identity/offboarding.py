@@ -67,7 +67,7 @@ class LeftBehind(msgspec.Struct, frozen=True):
 
 
 class RevokedIdentity(msgspec.Struct, frozen=True):
-    """The report of `revoke_identity`: what the call has ended, and the remaining data of the identity."""
+    """The report of `revoke_identity`: the ended tokens, sessions and runs, and the remaining data of the identity."""
 
     name: str
     tokens: tuple[str, ...]

@@ -254,6 +254,7 @@ def _a(kind: str) -> str:
 
 
 def _insert(connection: Connection, created: CreatedToken, **more: str) -> None:
+    """Add the row of a token, with the columns `more`."""
     connection.execute(
         insert(tokens).values(
             id=created.id,

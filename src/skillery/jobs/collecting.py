@@ -42,6 +42,7 @@ class Collection(msgspec.Struct, frozen=True):
         return SECONDS + (self.job.limits.disk_mb << 20) / BYTES_PER_SECOND
 
     def header(self) -> dict[str, Any]:
+        """Return the header for the collecting process."""
         return {
             "collect": {
                 "folder": self.folder,

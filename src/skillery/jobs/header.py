@@ -1,4 +1,4 @@
-"""The header of a job: what the process inside the sandbox must know about its run."""
+"""The header of a job: the description of a run for the process inside the sandbox."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def copy_database(source: Database, target: Database, actor: audit.Actor, tell: 
 
 @contextmanager
 def _alone(source: Database) -> Iterator[None]:
-    """Context manager that lets one copy of a database run at a time. Raise StartupError if another one is running."""
+    """Context manager that lets one copy of a database run at a time. Raise StartupError if another copy is running."""
     with ExitStack() as stack:
         if not source.is_sqlite:
             is_alone = stack.enter_context(source.alone("database copy"))
@@ -171,7 +171,7 @@ class _Copying:
                     self._copy_table(connection, into, table)
 
     def settle(self, into: Connection, actor: audit.Actor) -> None:
-        """Compare all rows with those of the source, and add an audit entry. Raise StartupError if a row differs."""
+        """Compare all rows with the rows of the source, and add an audit entry. Raise StartupError if a row differs."""
         for table in metadata.sorted_tables:
             if table is not objects:
                 self._compare(into, table)

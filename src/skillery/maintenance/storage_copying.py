@@ -173,7 +173,7 @@ class Copier:
 
     def complete(self, copy: StorageCopy, *, verify: bool) -> StorageCopy:
         """Look for every content in the target, and copy missing ones until none is missing. Record the copy as
-        complete, unless there are `faults`.
+        complete, unless the attribute `faults` has an entry.
 
         With `verify`, read every content of the target and compare its digest.
         """
@@ -278,7 +278,9 @@ def _check_end(copy: StorageCopy, name: str, abandon: bool) -> None:
 
 
 def verify_storage(database: Database, storage: Storage, tell: Tell) -> Iterator[Damage]:
-    """Read every recorded content of a storage, and yield those that are missing or do not match their digest."""
+    """Read every recorded content of a storage. Yield a fault for each content that is missing or does not match its
+    digest.
+    """
     started_at, contents, size = time.monotonic(), 0, 0
     total = database.read_now(count_stored)
     with ThreadPoolExecutor(AT_ONCE) as pool:

@@ -119,7 +119,7 @@ def _watched_without_limit(method: Callable[..., Any], name: str, watch: Watch) 
 
 
 class _LimitedRead:
-    """A blocking method, called in a thread of its own for each call. Its caller waits for a limited time.
+    """Calls a blocking method in a new thread, and waits for a limited time.
 
     After that, the thread is abandoned. While MOST_HANGING threads are abandoned, all calls fail at once.
     """
@@ -132,6 +132,7 @@ class _LimitedRead:
         self._hanging = 0
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """Return the result of the method. Raise Unavailable after the time limit, or if too many threads hang."""
         if self._hanging >= MOST_HANGING:
             raise self._watch.hanging(self._name)
         ended: Future[Any] = Future()

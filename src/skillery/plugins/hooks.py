@@ -285,7 +285,7 @@ def _made_by(plugin: str, function: Any) -> list[Route]:
 
 
 def _problem(route: Route) -> str | None:
-    """Return what is wrong with a route, as the end of a sentence, or None."""
+    """Return the fault of a route, as the end of a sentence, or None."""
     # The constructor of a Struct does not check types, and a wrong `needs` would let every caller in.
     for field, kind in typing.get_type_hints(Route, include_extras=True).items():
         if field == "answer":

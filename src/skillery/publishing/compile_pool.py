@@ -141,7 +141,7 @@ class CompilePool:
             del self._imports[sha256]
 
     async def _check(self, caller: str, source: SourceFile, spent_seconds: float) -> tuple[SourceFault | None, float]:
-        """Return the fault of a source or None, and the processor seconds of its check. `spent_seconds` are those of
+        """Return the fault of a source or None, and the processor seconds of its check. `spent_seconds` is the sum for
         the earlier files.
         """
         too_large = size_fault(source.content)

@@ -39,7 +39,7 @@ FAILED = "before_publish"
 
 
 class RecheckedVersion(msgspec.Struct, frozen=True):
-    """The findings of a version after a recheck. `new` has those that the version did not have before."""
+    """The findings of a version after a recheck. `new` has the findings that the version did not have before."""
 
     name: str
     version: str

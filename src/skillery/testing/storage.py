@@ -130,7 +130,7 @@ class StorageContract(Contract):
 
     @pytest.mark.parametrize("digest", ["", "x", "../../etc/passwd", "0" * 63, "G" * 64, "0" * 64, "A" * 64])
     def test_what_is_no_digest_of_ours_is_missing(self, storage: Storage, digest: str) -> None:
-        """`open` raises ContentMissing for every text that is not a stored digest. It reads no other file."""
+        """`open` raises ContentMissing for every text that is not a stored digest, and reads no other file."""
         with pytest.raises(ContentMissing):
             storage.open(digest)
 

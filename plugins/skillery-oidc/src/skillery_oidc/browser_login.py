@@ -149,9 +149,7 @@ class BrowserLogin:
             self._waiting -= 1
 
     async def _claims(self, tokens: dict[str, Any], id_claims: dict[str, Any]) -> dict[str, Any]:
-        """Return the claims to which the rules are applied: those of the token that the setting
-        `login_claims` names.
-        """
+        """Return the claims for the rules: the claims of the token that the setting `login_claims` names."""
         if self._settings.login_claims == "id_token":
             # The provider leaves the scope out if it has granted the requested one (RFC 6749 §5.1).
             return {**id_claims, "scope": tokens.get("scope", self._scope)}

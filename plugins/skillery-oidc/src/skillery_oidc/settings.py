@@ -143,6 +143,7 @@ def _check_algorithms(settings: OidcSettings) -> None:
 
 
 def _check_rules(settings: OidcSettings) -> None:
+    """Raise StartupError if there are no rules, or if a rule is not valid."""
     if not settings.rules:
         raise StartupError(f"{SECTION}: there are no rules, so every token would be refused: add one")
     for number, rule in enumerate(settings.rules, 1):

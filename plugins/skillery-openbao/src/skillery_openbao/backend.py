@@ -92,6 +92,7 @@ class OpenBaoSecrets(Secrets):
         return _text_of(location.field, entry.fields.get(location.field)) or None
 
     async def _names(self) -> list[str]:
+        """Return the names with a value: entries in the folder `prefix`, and the names in the setting `paths`."""
         stored_names = [name for name in await self._entries.list(self._settings.prefix) if is_name(name)]
         turns = asyncio.Semaphore(AT_ONCE)
 

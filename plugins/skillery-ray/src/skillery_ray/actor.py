@@ -19,7 +19,9 @@ UNUSED_SECONDS = 300.0
 
 
 class NodeActor:
-    """See the module. Its name contains the node and the settings, so all servers with these settings share it."""
+    """The Ray actor of one node. Its name contains the node and the settings, so all servers with these settings share
+    it.
+    """
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self._settings = settings
@@ -42,7 +44,9 @@ class NodeActor:
         return self._told
 
     def _end_unused(self) -> None:
-        """End this actor if no server has started its engine for a while, for example because of its versions."""
+        """End this actor if no server has started its engine for a while, for example because all servers have other
+        versions.
+        """
         time.sleep(UNUSED_SECONDS)
         if self._process is None:
             os._exit(0)
@@ -54,7 +58,10 @@ class NodeActor:
 
 
 def start_engine(settings: dict[str, Any], host: str) -> tuple[subprocess.Popen[bytes], dict[str, Any]]:
-    """Start an engine process. Return it, and its address or its problem. It ends when its stdin closes."""
+    """Start an engine process. Return the process, and its address or its problem.
+
+    The engine ends when its stdin closes.
+    """
     # Without the variables of Ray: the engine needs none of them, and one of them may be a token of the cluster.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     process = subprocess.Popen(

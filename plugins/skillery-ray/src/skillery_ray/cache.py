@@ -27,7 +27,9 @@ class WrongContent(Exception):
 
 
 class Cache:
-    """One folder for each tree, named by its digest. Only complete and verified trees have such a name."""
+    """The trees of a node: one folder for each tree, named by its digest. Only complete and verified trees have this
+    name.
+    """
 
     def __init__(self, folder: Path, most_bytes: int) -> None:
         self._trees = folder / "trees"
@@ -57,12 +59,13 @@ class Cache:
         return mount
 
     def release(self, digest: str) -> None:
-        """End a use that `hold` has begun."""
+        """End one use of a tree that `hold` has begun: without uses, the tree may be removed."""
         self._used[digest] -= 1
 
     async def hold(self, digest: str, fetch: Callable[[], Awaitable[tuple[tuple[Entry, ...], Pieces]]]) -> None:
-        """Begin to use a tree. If the cache does not have the tree, fetch it. Concurrent callers fetch it once.
+        """Keep a tree in the cache until `release` is called. If the cache does not have the tree, fetch and store it.
 
+        `fetch` returns the entries of the tree, and a function for its contents. Concurrent callers fetch it once.
         Raise WrongContent if the fetched tree does not match its digest, OSError if it cannot be stored.
         """
         self._used[digest] += 1

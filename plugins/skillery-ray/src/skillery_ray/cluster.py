@@ -118,6 +118,9 @@ class Cluster:
         self.reported.set()
 
     def _take_nodes(self, nodes: tuple[ReportedNode, ...]) -> None:
+        """Create and close members, so that they are the usable nodes of a report. Log each node
+        that is newly refused.
+        """
         usable = {node.id: node for node in nodes if node.door is not None}
         for node_id in [
             member_id for member_id, member in self.members.items() if member.door != _door(usable.get(member_id))
@@ -145,6 +148,7 @@ class Cluster:
             await member.close()
 
     async def _end_process(self) -> None:
+        """End the link process: it ends when its stdin closes, and is killed after END_SECONDS."""
         process, self._process = self._process, None
         assert process is not None
         assert process.stdin is not None

@@ -135,6 +135,7 @@ class Conversation:
             self._wire.close()
 
     async def _end_tasks(self) -> None:
+        """Cancel the open requests of the node, and close their blobs and streams."""
         tasks = [*self._tasks.values(), *([self._keeping] if self._keeping is not None else [])]
         for task in tasks:
             task.cancel()

@@ -183,7 +183,9 @@ def _say(reports: Any, message: dict[str, Any]) -> None:
 
 
 def _obey(nodes: Nodes) -> None:
-    """Read the ids of nodes whose engines do not answer. End this process when the server closes stdin."""
+    """Read node ids from stdin, and start the engines of these nodes again. End this process when the server closes
+    stdin.
+    """
     for line in sys.stdin:
         nodes.ask_again(line.strip())
     os._exit(0)

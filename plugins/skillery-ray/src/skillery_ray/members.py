@@ -72,6 +72,7 @@ class Member:
             await asyncio.sleep(1)
 
     async def _watch_once(self) -> None:
+        """Hold one connection for reports, and read the load of the node until the connection ends."""
         wire, welcome = await connect(self.door, "watch")
         try:
             self.capabilities = frozenset(map(str, welcome["capabilities"]))  # type: ignore[call-overload]

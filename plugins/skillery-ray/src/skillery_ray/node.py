@@ -130,7 +130,7 @@ class Line:
         self._run: asyncio.Task[None] | None = None
 
     async def serve(self) -> None:
-        """Serve the connection. When the connection ends, its run ends too: the server is gone, or has given up."""
+        """Serve the connection until it ends. Then end its run: the server has ended, or has given the run up."""
         try:
             while True:
                 self._take(await self._wire.receive())
@@ -141,6 +141,7 @@ class Line:
                 await asyncio.wait({self._run})
 
     def _take(self, frame: Frame) -> None:
+        """Handle a frame of the server. Raise Broken if it is unexpected."""
         match frame.header.get("op"):
             case "answer":
                 self._requests.answered(frame)

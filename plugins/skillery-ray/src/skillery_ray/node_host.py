@@ -95,7 +95,10 @@ class NodeBlob:
 
 
 class NodeHost(RunHost):
-    """The RunHost of one run on a node. It follows the log and saves the workspace only if the server's host does."""
+    """The RunHost of one run on a node: it sends the requests of the code to the server.
+
+    The log and the workspace are sent only if the host on the server takes them.
+    """
 
     def __init__(self, wire: Wire, requests: Requests, skills: Sequence[str], most_log: int) -> None:
         self._wire = wire

@@ -82,6 +82,7 @@ class Trees:
         return self._of(file, (status.st_size, status.st_mtime_ns, status.st_ino))
 
     def _of(self, root: Path, signature: Signature) -> Tree:
+        """Return the tree of a folder or file. If the signature is that of the cached tree, nothing is read."""
         key = str(root)
         cached = self._known.get(key)
         if cached is not None and cached[0] == signature:

@@ -138,7 +138,7 @@ def _from_process(command: str) -> Credentials:
 
 
 def read_answer(text: bytes | str, *, session_member: str = "Token") -> Credentials:
-    """Return the credentials in a JSON object. Raise NoCredentials if it is not such an object.
+    """Return the credentials in a JSON object. Raise NoCredentials if the text is not a JSON object with credentials.
 
     `session_member` is the name of the member with the session token, if the credentials need one.
     """

@@ -76,6 +76,7 @@ def pieces(bucket: Bucket, key: str, start: int, stop: int) -> Iterator[memoryvi
 
 
 def _streamed(bucket: Bucket, key: str, start: int, stop: int) -> Iterator[memoryview]:
+    """Yield the bytes from one answer. Raise BaseError if the answer has fewer or more bytes."""
     answer = obstore.get(bucket.store, key, options={"range": (start, stop)})
     missing_bytes = stop - start
     for chunk in answer.stream(min_chunk_size=PIECE_BYTES):

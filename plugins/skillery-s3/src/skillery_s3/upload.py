@@ -58,6 +58,7 @@ class S3Upload:
         self._file.close()
 
     def _send(self, key: str) -> None:
+        """Send the received content as one request, or in parts if it is large."""
         settings = self._bucket.settings
         self._file.seek(0, os.SEEK_SET)
         part_bytes = settings.part_mb * MIB

@@ -59,6 +59,7 @@ def _leave_network() -> None:
 
 
 def _scan(scanner: Any, base: Path, files: dict[str, str]) -> list[dict[str, Any]]:
+    """Return the most severe findings of the scanner for these files, whose contents are in base64."""
     with tempfile.TemporaryDirectory(dir=base) as folder:
         for path, content in files.items():
             file_path = Path(folder) / path

@@ -89,6 +89,7 @@ class ScanProcess:
                 self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=_environment(), start_new_session=True
             )
             assert self._process.stdin is not None
+            # A write to a process that reads nothing would otherwise block past its deadline.
             os.set_blocking(self._process.stdin.fileno(), False)
             self._scans = 0
         return self._process

@@ -132,6 +132,7 @@ class ClosingTransport(asyncio.Transport):
         self._lingering = Timer(loop, bounds.linger_seconds, self._end_lingering)
 
     def close(self) -> None:
+        """Close the transport. If the client may still be sending, linger first."""
         if self.is_closing():
             return
         self._give_held()

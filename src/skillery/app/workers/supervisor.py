@@ -134,6 +134,7 @@ class Supervisor:
         return next((worker.token for worker in forked if worker.token), None)
 
     def _fork(self, part: int) -> Worker:
+        """Fork a worker, and follow its link. The new process serves requests and never returns from this method."""
         own_end, worker_end = socket.socketpair()
         pid = os.fork()
         if pid == 0:

@@ -134,7 +134,7 @@ def _git(*words: str) -> str:
 
 
 def _kill(running: subprocess.Popen[bytes]) -> None:
-    """Kill git and the programs that it has started, which would wait for the server for ever."""
+    """Kill git and the programs that it has started, which would otherwise wait for the server."""
     if os.name == "posix":
         with contextlib.suppress(ProcessLookupError):
             os.killpg(running.pid, signal.SIGKILL)

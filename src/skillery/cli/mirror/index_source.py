@@ -152,6 +152,7 @@ def copy_index(source: str, tree: Path, token: str | None) -> list[str]:
 
 
 def _index(server: _Server) -> _Index:
+    """Return the index. Raise Unavailable if it cannot be read or is not valid."""
     try:
         index = msgspec.json.decode(server.read(server.address, MOST_INDEX_BYTES), type=_Index)
     except msgspec.DecodeError as error:

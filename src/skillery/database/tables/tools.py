@@ -1,4 +1,4 @@
-"""The tables of tools: those of versions and those of sessions."""
+"""The tables of tools: tools of versions, and tools of sessions."""
 
 from __future__ import annotations
 

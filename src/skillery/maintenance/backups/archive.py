@@ -255,7 +255,9 @@ def _damaged(path: Path, why: str) -> DamagedArchive:
 
 @contextmanager
 def rows_are_valid(path: Path, table: str) -> Iterator[None]:
-    """Raise DamagedArchive if the rows of a table cannot be decoded, or if the database refuses them."""
+    """Context manager that raises DamagedArchive if the rows of `table` cannot be decoded, or if the database refuses
+    them.
+    """
     try:
         yield
     except exc.OperationalError:  # of the database, not of the row

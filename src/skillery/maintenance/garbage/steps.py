@@ -169,7 +169,9 @@ def ended_sessions(database: Database, sweep: Sweep) -> Swept:
 
 
 def _count_unused(connection: Connection, until: datetime) -> Swept:
-    """Return the number and bytes of unused contents, with those of blobs that the same sweep would delete."""
+    """Return the number and bytes of unused contents, including the contents of blobs that the same
+    sweep would delete.
+    """
     stays = or_(blobs.c.expires_at.is_(None), blobs.c.expires_at > until)
     unused = and_(
         not_(exists().where(blobs.c.sha256 == objects.c.sha256, stays)),

@@ -1,1 +1,3 @@
-"""Code that runs in the sandbox to check a bundle. It uses only the standard library. The server does not import it."""
+"""Code that checks a bundle inside the sandbox. This code uses only the standard library, and the server does not
+import it.
+"""

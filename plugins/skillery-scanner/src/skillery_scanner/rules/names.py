@@ -27,8 +27,8 @@ def _is_foreign(name: str, popular: str) -> bool:
 
 
 def is_near(name: str, other: str) -> bool:
-    """Return whether one edit (insert, delete, replace, or swap of neighbours) or equal-looking signs separate two
-    names.
+    """Return whether two names differ by one edit (insert, delete, replace, or swap of adjacent letters) or only in
+    signs that look alike.
     """
     if min(len(name), len(other)) < SHORTEST or abs(len(name) - len(other)) > 1:
         return False

@@ -239,6 +239,7 @@ class PythonCode:
             yield self._match("sensitive-path", node)
 
     def _execution(self, node: ast.Call, name: str, taints: set[Taint]) -> Iterator[Match]:
+        """Yield the matches of a call that executes code or a program."""
         if id(node.func) in self.names.composed:
             yield self._match("hidden-name", node)
         if "network" in taints:

@@ -74,7 +74,9 @@ class Names:
         return ""
 
     def _of_subscript(self, node: ast.Subscript, depth: int) -> str:
-        """Return the name that `globals()["eval"]` or `vars(os)["system"]` leads to."""
+        """Return the name that a subscript stands for, or "": `eval` for `globals()["eval"]`, `os.system` for
+        `vars(os)["system"]`, `os` for `sys.modules["os"]`.
+        """
         key = self.text_of(node.slice)
         if key is None:
             return ""
