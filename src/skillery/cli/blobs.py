@@ -102,7 +102,7 @@ blob.add_command(
 
 
 def seconds_of(ttl: str) -> int:
-    """Return the seconds of `--ttl`. Raise BadParameter."""
+    """Return the seconds of `--ttl`. Raise BadParameter if the text is not a duration, or too long."""
     from skillery.errors import InvalidParams
     from skillery.formats.timestamps import parse_duration
 

@@ -201,7 +201,7 @@ def _off_head(revision: str | None, head: str) -> str:
 
 @contextlib.contextmanager
 def open_database(settings: Settings) -> Iterator[Database]:
-    """Context manager: yield the database of the settings, as it is."""
+    """Context manager: yield the database of the settings, without migrating it."""
     from skillery.database import Database
 
     database = Database(settings.database_url)

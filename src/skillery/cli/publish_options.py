@@ -137,9 +137,11 @@ REQUEST_URL, REQUEST_TOKEN = "ACTIONS_ID_TOKEN_REQUEST_URL", "ACTIONS_ID_TOKEN_R
 
 
 def trusted_target(target: Target, publishes: str) -> Target:
-    """Return the target with a token for the skill `publishes`, or for the target of the trust rule if it is "".
+    """Return the target with a new token for the skill `publishes`, or, if this is "", for everything that the trust
+    rule permits.
 
-    Raise UsageError if the options do not fit, NotAuthenticated if there is no token, and Unavailable.
+    Raise UsageError if the options do not fit, NotAuthenticated if the CI service gives no token or the server refuses
+    it, and Unavailable if the server does not answer.
     """
     if not target.url:
         raise click.UsageError("--trusted needs --url: the public address of the server")

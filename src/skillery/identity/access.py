@@ -142,7 +142,9 @@ def approves(identity: Identity, name: str, publisher: str, rules: ApprovalRules
 
 
 def _reaches(identity: Identity, scope: Scope, name: str) -> bool:
-    """Return whether the grants of an identity that has the scope also cover the name."""
+    """Return whether a grant of the identity covers the name. For the scope `review`, an identity without grants covers
+    all names.
+    """
     return covers(identity, name) or (scope == "review" and not identity.namespaces)
 
 

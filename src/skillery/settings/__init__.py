@@ -1,1 +1,3 @@
-"""The settings of a server. The core may use the groups; only the edges know all settings and their sources."""
+"""The settings of a server. The core may import the groups only; other packages, such as app and cli, use all settings
+and their sources.
+"""
