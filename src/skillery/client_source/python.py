@@ -64,9 +64,8 @@ def result_source(roots: Sequence[type[msgspec.Struct]]) -> tuple[str, list[str]
 
 
 def parts_of(roots: Iterable[type[msgspec.Struct]]) -> Iterator[type[msgspec.Struct]]:
-    """Return the structs in `roots` and all structs inside them, without duplicates.
-
-    An inner struct comes before its outer struct.
+    """Return the structs in `roots` and all structs inside them, without duplicates. An inner struct comes before its
+    outer struct.
     """
     structs: dict[str, type[msgspec.Struct]] = {}
     for root in roots:
@@ -300,9 +299,8 @@ def _documentation(struct: type[Params], *, keyed: bool) -> str:
 
 
 def _fields(struct: type[msgspec.Struct]) -> Iterator[tuple[str, str, str, bool]]:
-    """Yield the name, the type and the description of each field, and whether the field is required.
-
-    The description is "" if the field has none.
+    """Yield the name, the type and the description of each field, and whether the field is required. The description is
+    "" if the field has none.
     """
     for field, kind in annotated_params(struct):
         metas = typing.get_args(kind)[1:] if typing.get_origin(kind) is typing.Annotated else ()
@@ -311,9 +309,8 @@ def _fields(struct: type[msgspec.Struct]) -> Iterator[tuple[str, str, str, bool]
 
 
 def _type(kind: Any) -> str:
-    """Return the type of a parameter in the client, as source text.
-
-    The client accepts any Mapping for an object, and any Sequence for a list of objects.
+    """Return the type of a parameter in the client, as source text. The client accepts any Mapping for an object, and
+    any Sequence for a list of objects.
     """
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is typing.Annotated:

@@ -210,7 +210,6 @@ class Gate:
         self, caller: str, manifest: Mapping[str, Any], skill_md: str | SkillMd, files: Sequence[BundleFile]
     ) -> Bundle:
         """Return the bundle of these parts. A parsed `skill_md` means an import, which skips tools that are not valid.
-
         Raise InvalidManifest, InvalidPath, InvalidBundle (each with all problems) or BundleTooLarge.
         """
         lenient = isinstance(skill_md, SkillMd)
@@ -225,7 +224,6 @@ class Gate:
         self, caller: str, bundle: Bundle, files: Sequence[BundleFile], scan: ImportScan | None, kept: Kept
     ) -> tuple[Bundle, ImportScan | None]:
         """Return the bundle with its lock of packages, and the scan for undeclared packages, or None if there was none.
-
         `files` are the files of the caller, and `scan` an earlier result. Raise the errors of `with_lock`.
         """
 
@@ -247,10 +245,9 @@ class Gate:
         trials: bool,
     ) -> tuple[CheckFinding, ...]:
         """Return all findings about a bundle: of plugins, of undeclared packages and, with `trials`, of the runs that
-        check imports and scripts.
-
-        Findings that refuse the version come first. If a plugin or an undeclared package already refuses the version,
-        no code is imported: only the relative imports and the parameters of the entrypoint are checked.
+        check imports and scripts. Findings that refuse the version come first. If a plugin or an undeclared package
+        already refuses the version, no code is imported: only the relative imports and the parameters of the entrypoint
+        are checked.
         """
         scan = scan or await self.undeclared.scan(identity.name, bundle.files)
         called = bundle.manifest.called
@@ -283,9 +280,8 @@ class Gate:
 
 
 def _begin(begin: Callable[[], UnfinishedBundle]) -> tuple[UnfinishedBundle, Bundle | None]:
-    """Return the unfinished bundle, and the finished bundle if no file must be compiled, else None.
-
-    Both steps are in one call, to switch threads once and not twice.
+    """Return the unfinished bundle, and the finished bundle if no file must be compiled, else None. Both steps are in
+    one call, to switch threads once and not twice.
     """
     unfinished = begin()
     return unfinished, None if unfinished.sources else unfinished.finish({})

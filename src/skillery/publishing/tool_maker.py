@@ -85,11 +85,9 @@ class ToolMaker:
         self._reserved = reserved
 
     async def define_tool(self, identity: Identity, params: DefineTool) -> DefinedTool:
-        """Define a tool for a session, or publish it as a skill.
-
-        Raise InvalidParams or InvalidName if the definition is not valid. Raise ToolProtected if the name is reserved,
-        or if the skill was not made with define_tool. Raise QuotaExceeded if a quota is used up. Raise the errors of
-        `create_skill` if the skill cannot be published.
+        """Define a tool for a session, or publish it as a skill. Raise InvalidParams or InvalidName if the definition
+        is not valid. Raise ToolProtected if the name is reserved, or if the skill was not made with define_tool. Raise
+        QuotaExceeded if a quota is used up. Raise the errors of `create_skill` if the skill cannot be published.
         """
         code, is_persistent = parse_plain(params.code, "code"), _is_true(params.persistent)
         session = parse_session(params.session)
@@ -196,10 +194,8 @@ def _versions(connection: Connection, skill: str) -> list[Any]:
 
 
 def _next_version(connection: Connection, identity: Identity, skill: str) -> str:
-    """Return the version number after the highest version of a skill.
-
-    Raise ToolProtected if a version was not made with define_tool. Raise NameTaken if the identity does not see the
-    skill.
+    """Return the version number after the highest version of a skill. Raise ToolProtected if a version was not made
+    with define_tool. Raise NameTaken if the identity does not see the skill.
     """
     versions = _versions(connection, skill)
     if not versions:

@@ -52,9 +52,8 @@ _VERSION = select_row(VersionRow, skill_versions, skills, version_id=skill_versi
 
 
 class Lookup:
-    """The statements that find the version that a version spec selects.
-
-    `further` are additional columns of the rows, because a separate statement would be another round trip to Postgres.
+    """The statements that find the version that a version spec selects. `further` are additional columns of the rows,
+    because a separate statement would be another round trip to Postgres.
     """
 
     def __init__(self, *further: ColumnElement[Any]) -> None:
@@ -87,9 +86,8 @@ class Lookup:
     def find(
         self, connection: Connection, name: str, spec: VersionSpec, **further: Any
     ) -> tuple[VersionRow, tuple[Any, ...]] | None:
-        """Return the version and the values of the additional columns, or None.
-
-        `further` are the SQL parameters of the additional columns.
+        """Return the version and the values of the additional columns, or None. `further` are the SQL parameters of the
+        additional columns.
         """
         for row in self._rows(connection, name, spec, further):
             return VersionRow(*row[: self._width]), tuple(row[self._width :])
@@ -112,9 +110,8 @@ class Lookup:
     def _highest_in(
         self, connection: Connection, name: str, segments: tuple[Segment, ...], further: dict[str, Any]
     ) -> list[Any]:
-        """Return a list with the row of the highest version in any segment, or an empty list.
-
-        Each segment needs one index scan.
+        """Return a list with the row of the highest version in any segment, or an empty list. Each segment needs one
+        index scan.
         """
         if not segments:
             return []
@@ -178,11 +175,10 @@ _VERSIONS = Statement(
 
 
 def resolve(connection: Connection, identity: Identity, name: str, spec: VersionSpec) -> VersionRow:
-    """Return the version that `spec` selects, which may be a development version of the identity.
-
-    Raise SkillNotFound, VersionNotFound or LabelNotFound, with suggestions, if the identity sees no such version. A
-    version that the identity may not see is treated as absent, also in the texts of errors. Raise VersionPurged, which
-    is a VersionNotFound, if an admin has purged the version.
+    """Return the version that `spec` selects, which may be a development version of the identity. Raise SkillNotFound,
+    VersionNotFound or LabelNotFound, with suggestions, if the identity sees no such version. A version that the
+    identity may not see is treated as absent, also in the texts of errors. Raise VersionPurged, which is a
+    VersionNotFound, if an admin has purged the version.
     """
     return resolve_with(PLAIN, connection, identity, name, spec)[0]
 
@@ -190,9 +186,8 @@ def resolve(connection: Connection, identity: Identity, name: str, spec: Version
 def resolve_with(
     lookup: Lookup, connection: Connection, identity: Identity, name: str, spec: VersionSpec, **further: Any
 ) -> tuple[VersionRow, tuple[Any, ...] | None]:
-    """Return the version like `resolve`, and the values of the additional columns of `lookup`.
-
-    The values are None for a development version. `further` are the SQL parameters of the additional columns.
+    """Return the version like `resolve`, and the values of the additional columns of `lookup`. The values are None for
+    a development version. `further` are the SQL parameters of the additional columns.
     """
     overlay = overlay_of(identity)
     if overlay is not None and (development_version := overlay.find(name, spec)) is not None:
@@ -212,10 +207,8 @@ def _has_wanted_build(row: VersionRow, spec: VersionSpec) -> bool:
 
 
 def version_if_there(connection: Connection, identity: Identity, name: str, version: Version) -> VersionRow | None:
-    """Return exactly this version, or None if the identity sees no such version.
-
-    Unlike `resolve`, this function returns purged versions. It does not search for similar names, so it is faster for
-    absent versions.
+    """Return exactly this version, or None if the identity sees no such version. Unlike `resolve`, this function
+    returns purged versions. It does not search for similar names, so it is faster for absent versions.
     """
     match = PLAIN.find(connection, name, Exact(version))
     return match[0] if match and _sees(connection, identity, match[0]) else None
@@ -331,9 +324,8 @@ def _newest_versions(connection: Connection, skill_id: int) -> list[str]:
 
 
 def _near_names(connection: Connection, identity: Identity, name: str) -> list[str]:
-    """Return similar names of skills that the identity sees.
-
-    To limit the cost, only neighbours of `name` in the index and names with the same first segment are compared.
+    """Return similar names of skills that the identity sees. To limit the cost, only neighbours of `name` in the index
+    and names with the same first segment are compared.
     """
     view, values = view_of(identity), parameters(identity)
     published = select(skills.c.name).where(skills.c.latest_version_id.is_not(None))

@@ -80,9 +80,8 @@ async def describe(request: Asked, name: str, spec: VersionSpec) -> dict[str, An
 
 
 async def versions_of(request: Asked, name: str, limit: int, cursor: str) -> list[ListedVersion]:
-    """Return at most `limit` versions of a skill after `cursor`, newest first.
-
-    Raise SkillNotFound if the caller sees no such skill.
+    """Return at most `limit` versions of a skill after `cursor`, newest first. Raise SkillNotFound if the caller sees
+    no such skill.
     """
     page = await request.registry.read_page(partial(versions_page, request, name, limit, cursor, "desc"))
     return page.versions
@@ -162,9 +161,8 @@ def order_of(query: dict[str, str]) -> Order | None:
 
 
 def version_number(name: str, text: str) -> str:
-    """Return the version spec in an address. If `text` is the id `name@version` of a version, return its version.
-
-    Raise VersionNotFound if the id belongs to another skill.
+    """Return the version spec in an address. If `text` is the id `name@version` of a version, return its version. Raise
+    VersionNotFound if the id belongs to another skill.
     """
     skill, separator, version = text.rpartition("@")
     if not separator:
@@ -312,10 +310,9 @@ def skill_of(
     defaults: Mapping[str, str],
     headers: Mapping[str, str],
 ) -> Skill:
-    """Return a skill in the form of `/v1/skills`.
-
-    `version` is the latest version. `ages` are the creation times of the first and last version, and `defaults` the
-    default versions, both by skill name. `headers` select the form of timestamps and of the source.
+    """Return a skill in the form of `/v1/skills`. `version` is the latest version. `ages` are the creation times of the
+    first and last version, and `defaults` the default versions, both by skill name. `headers` select the form of
+    timestamps and of the source.
     """
     created_at, updated_at = ages.get(name, (None, None))
     return Skill(
@@ -336,9 +333,8 @@ def skill_of(
 
 
 def version_of(row: ListedVersion, description: str, headers: Mapping[str, str]) -> SkillVersion:
-    """Return a version in the form of `/v1/skills`. `row` is an item of list_versions.
-
-    `headers` select the form of timestamps.
+    """Return a version in the form of `/v1/skills`. `row` is an item of list_versions. `headers` select the form of
+    timestamps.
     """
     name, version = row.name, row.version
     return SkillVersion(

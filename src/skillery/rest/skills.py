@@ -97,7 +97,7 @@ async def skill_endpoint(parts: SkillParts, scope: Any, receive: Any, send: Any,
     if scope["method"] == "POST":
         check_json(headers)
         request = Asked(parts, await parts.gate.admit(scope, headers, "publish", "set_label"), headers)
-        wanted = _new_default(await read_body(receive, headers, MOST_BYTES))
+        default_version = _new_default(await read_body(receive, headers, MOST_BYTES))
         name = parse_skill_name(skill_id)
         await make_default(request, name, parse_version_spec(version_number(name, default_version)))
         await send_answer(send, await _skill(request, name, Latest()))

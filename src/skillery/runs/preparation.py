@@ -325,16 +325,16 @@ class Preparer:
         """Return the run with its packages, or with the function that waits for them. `asked_ms` is the time that the
         caller asked for, or None.
         """
-        warnings = (*made.warnings, *reduced(asked_ms, made.job.limits))
-        made = msgspec.structs.replace(made, warnings=warnings) if warnings else made
-        if made.failure is not None or (chosen is None and not any(skill.manifest.runtime for skill in skills)):
-            return made
+        warnings = (*prepared.warnings, *reduced(asked_ms, prepared.job.limits))
+        prepared = msgspec.structs.replace(prepared, warnings=warnings) if warnings else prepared
+        if prepared.failure is not None or (chosen is None and not any(skill.manifest.runtime for skill in skills)):
+            return prepared
         packages = await packages_now(self._environments, self._named, chosen, skills)
         if packages is None:
-            timeout_ms = made.job.limits.timeout_ms
+            timeout_ms = prepared.job.limits.timeout_ms
             waiting = partial(packages_for, self._environments, self._named, chosen, skills, timeout_ms)
-            return msgspec.structs.replace(made, waiting=waiting)
-        return made if packages is NO_PACKAGES else made.having(packages)
+            return msgspec.structs.replace(prepared, waiting=waiting)
+        return prepared if packages is NO_PACKAGES else prepared.having(packages)
 
 
 def _made(

@@ -110,10 +110,8 @@ class NewRule(NamedTuple):
 
 
 async def add_trust_rule(trust: Trust, identity: Identity, params: AddTrustRule) -> TrustRule:
-    """Add a trust rule.
-
-    Raise InvalidParams if a param is invalid, NotAllowed if the caller may not add the rule, Conflict if there are too
-    many rules, or TrustedPublishingOff.
+    """Add a trust rule. Raise InvalidParams if a param is invalid, NotAllowed if the caller may not add the rule,
+    Conflict if there are too many rules, or TrustedPublishingOff.
     """
     verifier = installed(trust.verifier)
     rule = parse_rule(params)
@@ -223,10 +221,9 @@ def _hint(name: str) -> str:
 
 
 def _check_author(identity: Identity, rule: NewRule) -> None:
-    """Raise NotAllowed if the identity may not add the rule.
-
-    A rule works until a person removes it. So only people add rules, for names that their grants cover. Only admins add
-    a rule with another issuer, because the server sends requests to this issuer and trusts its tokens.
+    """Raise NotAllowed if the identity may not add the rule. A rule works until a person removes it. So only people add
+    rules, for names that their grants cover. Only admins add a rule with another issuer, because the server sends
+    requests to this issuer and trusts its tokens.
     """
     check_person(identity)
     access.require_namespace(identity, "publish", rule.target)

@@ -96,10 +96,8 @@ class CreateWorkspace(Params, frozen=True, kw_only=True):
 
 
 async def create_workspace(workspaces: Workspaces, identity: Identity, params: CreateWorkspace) -> WorkspaceInfo:
-    """Create a workspace: empty, with files, or as a fork.
-
-    Raise WorkspaceNotFound, SnapshotNotFound or BlobNotFound, QuotaExceeded, or InvalidParams if the params contradict
-    each other.
+    """Create a workspace: empty, with files, or as a fork. Raise WorkspaceNotFound, SnapshotNotFound or BlobNotFound,
+    QuotaExceeded, or InvalidParams if the params contradict each other.
     """
     files = parse_files(params.files)
     if params.origin and files:
@@ -169,9 +167,8 @@ def insert_files(
     content: Content,
     quotas: Quotas,
 ) -> rows.WorkspaceRow:
-    """Make `manifest` the first snapshot of the workspace, and return the changed row.
-
-    `content` is the manifest in its stored form. Raise BlobNotFound if a blob was deleted, or QuotaExceeded.
+    """Make `manifest` the first snapshot of the workspace, and return the changed row. `content` is the manifest in its
+    stored form. Raise BlobNotFound if a blob was deleted, or QuotaExceeded.
     """
     _kept_files(
         connection, identity=identity, files=files
@@ -258,9 +255,8 @@ class ReadWorkspaceFile(Params, frozen=True, kw_only=True):
 async def read_workspace_file(
     workspaces: Workspaces, identity: Identity, params: ReadWorkspaceFile
 ) -> WorkspaceFileContent:
-    """Return the content of a file as text, or in base64 if it is not UTF-8.
-
-    Raise WorkspaceNotFound, WorkspaceFileNotFound, or WorkspaceFileTooLarge if the file has more than MOST_READ bytes.
+    """Return the content of a file as text, or in base64 if it is not UTF-8. Raise WorkspaceNotFound,
+    WorkspaceFileNotFound, or WorkspaceFileTooLarge if the file has more than MOST_READ bytes.
     """
     path = plain_path(params.path)
     file = await workspaces.files.find(identity, params.workspace, path)
@@ -295,9 +291,8 @@ async def reset_workspace(registry: Registry, identity: Identity, params: ResetW
 
 
 def _reset(connection: Connection, *, identity: Identity, workspace_id: str, snapshot: str) -> rows.WorkspaceRow:
-    """Make the snapshot with the digest `snapshot` the current one, and return the changed row.
-
-    Raise WorkspaceNotFound, SnapshotNotFound, or WorkspaceHeld if a run writes the workspace.
+    """Make the snapshot with the digest `snapshot` the current one, and return the changed row. Raise
+    WorkspaceNotFound, SnapshotNotFound, or WorkspaceHeld if a run writes the workspace.
     """
     row = rows.lock_workspace(connection, identity, workspace_id)
     usage.check_free(row)
@@ -329,9 +324,8 @@ async def delete_workspace(registry: Registry, identity: Identity, params: Delet
 
 
 def _delete(connection: Connection, *, identity: Identity, workspace_id: str) -> None:
-    """Delete a workspace. Its forks keep their files.
-
-    Raise WorkspaceNotFound, or WorkspaceHeld if a run writes the workspace.
+    """Delete a workspace. Its forks keep their files. Raise WorkspaceNotFound, or WorkspaceHeld if a run writes the
+    workspace.
     """
     row = rows.lock_workspace(connection, identity, workspace_id)
     usage.check_free(row)
@@ -342,9 +336,8 @@ def _delete(connection: Connection, *, identity: Identity, workspace_id: str) ->
 def with_workspaces(
     shown: Mapping[str, Mapping[str, Any]], methods: Collection[str]
 ) -> Mapping[str, Mapping[str, Any]]:
-    """Return the additional properties of MCP tools, by tool.
-
-    If a model gets any method of WORKSPACE_METHODS, the tools run_code and execute_skill also show `workspace`.
+    """Return the additional properties of MCP tools, by tool. If a model gets any method of WORKSPACE_METHODS, the
+    tools run_code and execute_skill also show `workspace`.
     """
     if not any(name in methods for name in WORKSPACE_METHODS):
         return shown

@@ -54,9 +54,8 @@ async def show_review(request: PageRequest) -> Page:
 
 
 async def open_review(request: PageRequest) -> Opened:
-    """Return the version in the address.
-
-    Raise NotAllowed if the user neither reviews the skill nor has published the version.
+    """Return the version in the address. Raise NotAllowed if the user neither reviews the skill nor has published the
+    version.
     """
     opened = await open_version(request, "full")
     is_author = opened.facts.publisher.name == request.identity.name
@@ -85,10 +84,7 @@ async def read(request: PageRequest, opened: Opened) -> Read:
 async def page_of_review(
     request: PageRequest, opened: Opened, problems: Mapping[str, str] | None = None, form: Form | None = None
 ) -> Page:
-    """Return the page of a decision.
-
-    `problems` are messages about the sent form `form`, by the id of the field.
-    """
+    """Return the page of a decision. `problems` are messages about the sent form `form`, by the id of the field."""
     contents = await read(request, opened)
     skill, findings = opened.skill, _sorted(or_none(opened.skill.findings) or [])
     files = or_none(skill.files) or []
@@ -188,9 +184,8 @@ _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 
 async def decide(request: PageRequest) -> Page | SeeOther:
-    """Approve or reject the version, or waive a finding, by the action of the form.
-
-    The form has the digest that the reviewer has read. If the version has another digest now, nothing is decided.
+    """Approve or reject the version, or waive a finding, by the action of the form. The form has the digest that the
+    reviewer has read. If the version has another digest now, nothing is decided.
     """
     form = await request.form(most_fields=500)
     request.require("review")
@@ -245,9 +240,8 @@ async def _reject(request: PageRequest, opened: Opened, form: Form) -> Page | Se
 
 
 async def _failed(request: PageRequest, opened: Opened, form: Form, error: SkilleryError) -> Page | SeeOther:
-    """Return the answer to a decision that raised `error`.
-
-    If another reviewer has decided first, redirect to a page that says so.
+    """Return the answer to a decision that raised `error`. If another reviewer has decided first, redirect to a page
+    that says so.
     """
     again = await open_version(request, "full")
     if again.skill.status != "in_review":

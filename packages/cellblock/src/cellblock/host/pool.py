@@ -101,7 +101,6 @@ class Pool:
 
     async def take(self, demand: Demand) -> Cell:
         """Return a prepared cell with these parameters, or a new cell. With network access, the cell is always new.
-
         Raise CannotStart, OSError or Busy if no cell can be made.
         """
         self._busy += 1
