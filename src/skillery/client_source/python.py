@@ -64,9 +64,7 @@ def result_source(roots: Sequence[type[msgspec.Struct]]) -> tuple[str, list[str]
 
 
 def parts_of(roots: Iterable[type[msgspec.Struct]]) -> Iterator[type[msgspec.Struct]]:
-    """Return the structs in `roots` and all structs inside them, without duplicates. An inner struct comes before its
-    outer struct.
-    """
+    """Return the structs in `roots` and all structs inside them, once each, inner structs before outer structs."""
     structs: dict[str, type[msgspec.Struct]] = {}
     for root in roots:
         _collect(root, structs)
@@ -206,9 +204,7 @@ def _synchronous(source: str) -> str:
 
 
 def tables() -> dict[str, tuple[str, list[str]]]:
-    """Return lists of methods that a client treats differently: a description and the names, by the name of the
-    list.
-    """
+    """Return the names of methods that a client treats differently, with a description, by the name of the list."""
     once = [name for name, method in METHODS.items() if method.once]
     harmless = [name for name, method in METHODS.items() if not method.once and _is_harmless(method)]
     return {

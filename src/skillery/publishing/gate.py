@@ -324,9 +324,7 @@ class PublishingRules(NamedTuple):
     visibility: Visibility = "public"
     """The visibility of a new skill."""
     increases: Landing = "publish"
-    """First status of a version that has more permissions than the published versions of the skill. It applies to
-    people and agents.
-    """
+    """First status of a version with more permissions than the published versions. For people and agents."""
     first_permissions: Landing = "publish"
     """First status of the first version of a skill, if the version has permissions."""
     trials: bool = True

@@ -80,9 +80,7 @@ async def describe(request: Asked, name: str, spec: VersionSpec) -> dict[str, An
 
 
 async def versions_of(request: Asked, name: str, limit: int, cursor: str) -> list[ListedVersion]:
-    """Return at most `limit` versions of a skill after `cursor`, newest first. Raise SkillNotFound if the caller sees
-    no such skill.
-    """
+    """Return at most `limit` versions after `cursor`, newest first. Raise SkillNotFound for an invisible skill."""
     page = await request.registry.read_page(partial(versions_page, request, name, limit, cursor, "desc"))
     return page.versions
 

@@ -175,9 +175,7 @@ def _is_address(text: str) -> bool:
 
 
 def _named_claims(params: AddTrustRule, issuer: str) -> dict[str, str]:
-    """Return the claims for the params in NAMED. Raise InvalidParams if one is missing, invalid or not for the
-    provider.
-    """
+    """Return the claims for the params in NAMED. Raise InvalidParams if one is missing, invalid or foreign."""
     named = {name: value for name in NAMED if (value := getattr(params, name))}
     provider = PROVIDERS[params.provider]
     if not provider.claims:

@@ -214,9 +214,7 @@ class DescribeWorkspace(Params, frozen=True, kw_only=True):
 async def describe_workspace(
     workspaces: Workspaces, identity: Identity, params: DescribeWorkspace
 ) -> DescribedWorkspace:
-    """Return a workspace with a page of its files and its snapshots. Raise WorkspaceNotFound, or InvalidCursor for a
-    cursor of other params.
-    """
+    """Return a workspace with a page of files, and its snapshots. Raise WorkspaceNotFound or InvalidCursor."""
     registry, path = workspaces.registry, params.path
     key, bound_to = registry.cursor_key, ("describe_workspace", identity.name, params.workspace, path)
     after = read_cursor(key, bound_to, params.cursor, 1)[0].encode() if params.cursor else b""
@@ -324,9 +322,7 @@ async def delete_workspace(registry: Registry, identity: Identity, params: Delet
 
 
 def _delete(connection: Connection, *, identity: Identity, workspace_id: str) -> None:
-    """Delete a workspace. Its forks keep their files. Raise WorkspaceNotFound, or WorkspaceHeld if a run writes the
-    workspace.
-    """
+    """Delete a workspace; its forks keep their files. Raise WorkspaceNotFound, or WorkspaceHeld by a run."""
     row = rows.lock_workspace(connection, identity, workspace_id)
     usage.check_free(row)
     rows.remove(connection, [row.id])

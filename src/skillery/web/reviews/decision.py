@@ -240,9 +240,7 @@ async def _reject(request: PageRequest, opened: Opened, form: Form) -> Page | Se
 
 
 async def _failed(request: PageRequest, opened: Opened, form: Form, error: SkilleryError) -> Page | SeeOther:
-    """Return the answer to a decision that raised `error`. If another reviewer has decided first, redirect to a page
-    that says so.
-    """
+    """Return the answer to a decision that raised `error`: a redirect, if another reviewer has decided first."""
     again = await open_version(request, "full")
     if again.skill.status != "in_review":
         return SeeOther(again.exact, Done(state_of(again.skill)))
@@ -252,9 +250,7 @@ async def _failed(request: PageRequest, opened: Opened, form: Form, error: Skill
 
 
 async def _waive(request: PageRequest, opened: Opened, form: Form) -> Page | SeeOther:
-    """Create a waiver for a finding, and redirect to the findings. Return the page with the problem if a field is
-    invalid.
-    """
+    """Create a waiver and redirect to the findings, or return the page with the problem of an invalid field."""
     reason, until = form.get("reason").strip(), form.get("until").strip()
     field = f"waive-{form.get('number')[:4]}"
     if not reason:
