@@ -420,6 +420,65 @@ async def test_a_step_that_is_missing_stops_the_run_before_any_code(name: str, c
             pass
 
 
+SELF_CHECKS = {
+    "supplementary groups are left": [Mutation("zygote.py", "        os.setgroups([])", "        pass")],
+    "the code would be pid 1": [
+        Mutation(
+            "cell.c", '    if (MUST("pid 2", SYS_clone, flags, 0, 0, thread, 0) == 0)\n', "    if (thread | flags)\n"
+        ),
+        Mutation("cell.c", "        flags |= CLONE_VM | CLONE_VFORK;", "        ;"),
+    ],
+    "Landlock is missing": [Mutation("cell.c", "SYS(SYS_landlock_create_ruleset, 0, 0, LANDLOCK_VERSION)", "0")],
+    "a forbidden file could be opened": [Mutation("root.py", 'SYSTEM = ("bin",', 'SYSTEM = ("etc", "bin",')],
+}
+"""Deviations by the words of the self-check that no case above causes."""
+THREAD = Mutation(
+    "zygote.py",
+    "    gc.disable()\n    content",
+    "    import threading\n    threading.Thread(target=threading.Event().wait, daemon=True).start()\n    content",
+)
+on_x86_64 = pytest.mark.skipif(os.uname().machine != "x86_64", reason="the changed code is that of x86_64")
+
+
+@only_as_root
+@on_x86_64
+@pytest.mark.parametrize("words", SELF_CHECKS)
+async def test_self_check_detects_each_deviation(words: str, change: Changer, tmp_path: Path) -> None:
+    change(*SELF_CHECKS[words])
+    before = os.getgroups()
+    os.setgroups([27, 1234])
+    try:
+        with pytest.raises(SandboxUnavailable, match=f"posture: {words}"):
+            async with started(tmp_path):
+                pass
+    finally:
+        os.setgroups(before)
+
+
+@only_as_root
+@on_x86_64
+async def test_pid_2_fails_on_a_wrong_stack(change: Changer, tmp_path: Path) -> None:
+    change(Mutation("cell.c", " mov %rbp, %rsp\\n xor %eax, %eax", " xor %eax, %eax"))
+    with pytest.raises(SandboxUnavailable):
+        async with started(tmp_path):
+            pass
+
+
+@only_as_root
+async def test_zygote_with_a_second_thread_forks_no_run(change: Changer, tmp_path: Path) -> None:
+    change(THREAD)
+    with pytest.raises(SandboxUnavailable, match="one zygote after the other was lost"):
+        async with started(tmp_path):
+            pass
+
+
+@only_as_root
+async def test_without_its_check_a_zygote_with_a_second_thread_forks(change: Changer, tmp_path: Path) -> None:
+    change(THREAD, Mutation("cell.c", "return found[4] == ONE_THREAD;", "return 1;"))
+    async with started(tmp_path) as sandbox:
+        await Trial(sandbox, tmp_path).is_well()
+
+
 @only_as_root
 @pytest.mark.parametrize("case", sorted({mutation.case for mutation in MUTATIONS.values() if mutation.case}))
 async def test_without_a_change_each_of_these_cases_passes(case: str, change: Changer, tmp_path: Path) -> None:
