@@ -114,7 +114,7 @@ MUTATIONS: dict[str, Mutation] = {
         'MUST("seccomp", SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &filter);',
         "",
         "test_terminal_injection_is_refused_whatever_the_high_bits_say",
-        seen_inside="filter",
+        seen_inside="forbidden system call",
     ),
     "the limit on core dumps": limit("CORE", "1, 1"),
     "the limit on processes": limit("NPROC", "processes, processes"),
@@ -210,6 +210,13 @@ MUTATIONS: dict[str, Mutation] = {
         "lockdown.keep_capabilities(CAP_SETGID | CAP_SETUID | CAP_SYS_ADMIN)",
         "pass",
         "test_the_process_that_runs_are_forked_from_keeps_three_rights",
+    ),
+    "the filter of the zygote": Mutation(
+        "zygote.py",
+        '    lockdown.load_filter(bytes.fromhex(plan["base_filter"]))',
+        "    pass",
+        "test_code_cannot_watch_access_to_shared_files",
+        seen_inside="forbidden system call",
     ),
     "the uid map": Mutation("cell.c", "run->plan->flags & ROOT ? run->order->ids : ", "", refused="write uid_map"),
     "the net namespace of usual runs": Mutation(

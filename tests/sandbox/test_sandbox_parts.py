@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import itertools
 import os
 import signal
 import socket
@@ -65,6 +66,55 @@ def test_the_filter_answers_every_number_as_the_tables_say(machine: str, cgroups
     for number in range(1200):
         if number not in judged:
             assert judge(program, architecture, number) == expected.get(number, ENOSYS), number
+
+
+def strictest(programs: tuple[bytes, ...], architecture: int, number: int, *arguments: int) -> int:
+    """Return the action of several filters, the last one loaded first, as the kernel chooses it."""
+    chosen = rules.ALLOW
+    for program in programs:
+        found = judge(program, architecture, number, *arguments)
+        if signed_action(found) < signed_action(chosen):
+            chosen = found
+    return chosen
+
+
+def signed_action(verdict: int) -> int:
+    action = verdict & 0xFFFF0000
+    return action - (1 << 32) if action & 0x80000000 else action
+
+
+def edges(code: rules.Code) -> Iterator[tuple[int, ...]]:
+    """Return arguments around each value at which the code changes its verdict, in all combinations."""
+    values: dict[int, set[int]] = {}
+    index = 0
+    for operation, _, _, value in code:
+        if operation == rules.LOAD:
+            index = (value - 16) // 8
+            values.setdefault(index, {0, 0xFFFFFFFF})
+        elif operation in {rules.EQUAL, rules.AT_LEAST, rules.AND}:
+            values[index] |= {(value + step) & 0xFFFFFFFF for step in (-1, 0, 1)}
+    return itertools.product(*(sorted(values.get(index, {0})) for index in range(6)))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("rights", [True, False])
+@pytest.mark.parametrize("network", [True, False])
+@pytest.mark.parametrize("cgroups", [True, False])
+@pytest.mark.parametrize("machine", calls.MACHINES)
+def test_filters_of_zygote_and_run_are_together_as_strict_as_the_whole(
+    machine: str, cgroups: bool, network: bool, rights: bool
+) -> None:
+    architecture = rules.ARCHITECTURE[machine]
+    whole = rules.program(machine, cgroups=cgroups, network=network, rights=rights)
+    base = rules.program(machine, cgroups=cgroups, also=rules.SET_UP, rights=rights)
+    run = rules.program(machine, cgroups=cgroups, network=network, only=rules.SET_UP, rights=rights)
+    known = rules.verdicts(machine, cgroups=cgroups, network=network, rights=rights)
+    for number in (*range(1024), rules.X32 - 1, rules.X32, rules.X32 + 1, 0xFFFFFFFF):
+        for arguments in edges(known.get(number, ())):
+            expected = judge(whole, architecture, number, *arguments)
+            assert strictest((run, base), architecture, number, *arguments) == expected, (number, arguments)
+        assert strictest((run, base), architecture ^ 1, number) == judge(whole, architecture ^ 1, number)
+    assert len(run) < len(whole) // 4
 
 
 @pytest.mark.parametrize("machine", calls.MACHINES)

@@ -7,21 +7,22 @@
 enum {
     SYS_read = 0, SYS_write = 1, SYS_close = 3, SYS_rt_sigaction = 13, SYS_rt_sigprocmask = 14, SYS_ioctl = 16,
     SYS_writev = 20, SYS_getpid = 39, SYS_socket = 41, SYS_sendmsg = 46, SYS_recvmsg = 47, SYS_bind = 49, SYS_listen
-    = 50, SYS_clone = 56, SYS_execve = 59, SYS_wait4 = 61, SYS_chdir = 80, SYS_getppid = 110, SYS_setsid = 112,
-    SYS_getgroups = 115, SYS_setresuid = 117, SYS_getresuid = 118, SYS_setresgid = 119, SYS_getresgid = 120,
-    SYS_capget = 125, SYS_capset = 126, SYS_prctl = 157, SYS_mount = 165, SYS_sched_setaffinity = 203,
-    SYS_getdents64 = 217, SYS_exit_group = 231, SYS_openat = 257, SYS_ppoll = 271, SYS_unshare = 272, SYS_signalfd4
-    = 289, SYS_dup3 = 292, SYS_prlimit64 = 302, SYS_setns = 308, SYS_seccomp = 317, SYS_statx = 332
+    = 50, SYS_clone = 56, SYS_execve = 59, SYS_wait4 = 61, SYS_fsync = 74, SYS_chdir = 80, SYS_getppid = 110,
+    SYS_setsid = 112, SYS_getgroups = 115, SYS_setresuid = 117, SYS_getresuid = 118, SYS_setresgid = 119,
+    SYS_getresgid = 120, SYS_capget = 125, SYS_capset = 126, SYS_prctl = 157, SYS_mount = 165, SYS_sched_setaffinity
+    = 203, SYS_getdents64 = 217, SYS_exit_group = 231, SYS_openat = 257, SYS_ppoll = 271, SYS_unshare = 272,
+    SYS_signalfd4 = 289, SYS_dup3 = 292, SYS_prlimit64 = 302, SYS_setns = 308, SYS_seccomp = 317, SYS_statx = 332
 };
 #elif defined(__aarch64__)
 enum {
     SYS_read = 63, SYS_write = 64, SYS_close = 57, SYS_rt_sigaction = 134, SYS_rt_sigprocmask = 135, SYS_ioctl = 29,
     SYS_writev = 66, SYS_getpid = 172, SYS_socket = 198, SYS_sendmsg = 211, SYS_recvmsg = 212, SYS_bind = 200,
-    SYS_listen = 201, SYS_clone = 220, SYS_execve = 221, SYS_wait4 = 260, SYS_chdir = 49, SYS_getppid = 173,
-    SYS_setsid = 157, SYS_getgroups = 158, SYS_setresuid = 147, SYS_getresuid = 148, SYS_setresgid = 149,
-    SYS_getresgid = 150, SYS_capget = 90, SYS_capset = 91, SYS_prctl = 167, SYS_mount = 40, SYS_sched_setaffinity =
-    122, SYS_getdents64 = 61, SYS_exit_group = 94, SYS_openat = 56, SYS_ppoll = 73, SYS_unshare = 97, SYS_signalfd4
-    = 74, SYS_dup3 = 24, SYS_prlimit64 = 261, SYS_setns = 268, SYS_seccomp = 277, SYS_statx = 291
+    SYS_listen = 201, SYS_clone = 220, SYS_execve = 221, SYS_wait4 = 260, SYS_fsync = 82, SYS_chdir = 49,
+    SYS_getppid = 173, SYS_setsid = 157, SYS_getgroups = 158, SYS_setresuid = 147, SYS_getresuid = 148,
+    SYS_setresgid = 149, SYS_getresgid = 150, SYS_capget = 90, SYS_capset = 91, SYS_prctl = 167, SYS_mount = 40,
+    SYS_sched_setaffinity = 122, SYS_getdents64 = 61, SYS_exit_group = 94, SYS_openat = 56, SYS_ppoll = 73,
+    SYS_unshare = 97, SYS_signalfd4 = 74, SYS_dup3 = 24, SYS_prlimit64 = 261, SYS_setns = 268, SYS_seccomp = 277,
+    SYS_statx = 291
 };
 #else
 #error "cellblock supports x86_64 and aarch64"

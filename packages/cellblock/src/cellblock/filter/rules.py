@@ -1,4 +1,7 @@
-"""The system call filter: an allow-list as a balanced tree of comparisons. The host makes it once, each run loads it.
+"""The system call filter: an allow-list as a balanced tree of comparisons. The host makes it once.
+
+The zygote loads most of it (`base`), and each run only the verdicts for the calls of its set-up. The kernel applies the
+stricter verdict.
 
 The filter is written without a library. Source: Documentation/userspace-api/seccomp_filter.rst.
 """
@@ -24,6 +27,11 @@ REFUSE = 0x00050000
 ARCHITECTURE = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 X32 = 0x40000000
 
+SET_UP = (
+    *("setns", "unshare", "mount", "clone", "socket", "connect", "bind", "listen", "sendmsg", "sched_setaffinity"),
+    "ioctl",
+)
+"""The calls that the zygote and pid 1 make to set up a run. The code of a run may not make all of them."""
 NEW_NAMESPACES = 0x7E020000
 FAMILY_UNIX, FAMILY_INET, FAMILY_INET6 = 1, 2, 10
 STREAM, DATAGRAM, SEQUENCED = 1, 2, 5
@@ -211,14 +219,22 @@ def tree(stretches: list[tuple[int, Code]]) -> Code:
 
 @cache
 def program(
-    machine: str, *, cgroups: bool, network: bool = False, also: tuple[str, ...] = (), rights: bool | None = None
+    machine: str,
+    *,
+    cgroups: bool,
+    network: bool = False,
+    also: tuple[str, ...] = (),
+    only: tuple[str, ...] = (),
+    rights: bool | None = None,
 ) -> bytes:
     """Return the filter in the kernel's format, an array of struct sock_filter. Raise KeyError if the machine is
     unsupported.
 
     - `cgroups`: whether a cgroup counts the memory of the run.
     - `network`: whether the run may use the network, and so may open TCP sockets to its proxy.
-    - `also`: calls that are allowed during set-up. Later, the run loads the complete filter in addition.
+    - `also`: calls that are allowed during set-up. Later, the run loads a filter for these calls in addition, or the
+      complete one.
+    - `only`: the calls that the filter decides on. It allows all others. Empty means that it decides on all calls.
     - `rights`: whether code may try to send descriptors. None means: only if the channel refuses them.
     """
     kill = answer(KILL_PROCESS)
@@ -230,12 +246,15 @@ def program(
         (AT_LEAST, 0, 1, X32),
         *kill,
     )
-    body = tree(
-        intervals(verdicts(machine, cgroups=cgroups, network=network, also=also, rights=rights), refuse(errno.ENOSYS))
-    )
+    known, unknown = verdicts(machine, cgroups=cgroups, network=network, also=also, rights=rights), refuse(errno.ENOSYS)
+    if only:
+        chosen = calls.numbers(calls.FORBIDDEN + calls.BY_ARGUMENT, machine)
+        known, unknown = {chosen[name]: known[chosen[name]] for name in only}, answer(ALLOW)
+    body = tree(intervals(known, unknown))
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in (*head, *body))
 
 
 def filters(machine: str, *, cgroups: bool) -> Filters:
-    """Return the filters of all runs. Raise KeyError if the machine is unsupported."""
-    return Filters(*(program(machine, cgroups=cgroups, network=network) for network in (False, True)))
+    """Return the filters of the zygote and of all runs. Raise KeyError if the machine is unsupported."""
+    usual, wider = (program(machine, cgroups=cgroups, network=network, only=SET_UP) for network in (False, True))
+    return Filters(usual, wider, program(machine, cgroups=cgroups, also=SET_UP))

@@ -36,6 +36,8 @@ class Filters(NamedTuple):
     usual: bytes
     network: bytes
     """The filter for runs with network access, which may open TCP sockets."""
+    base: bytes
+    """The filter that the zygote loads. Runs inherit it, and load one of the others in addition."""
 
 
 def is_beneath(path: str, folder: str) -> bool:
@@ -123,6 +125,7 @@ def make_plan(
         "runtime": str(RUNTIME.resolve()),
         "filter": filters.usual.hex(),
         "network_filter": filters.network.hex(),
+        "base_filter": filters.base.hex(),
         "environment": None,
         "helper": helper(),
     }

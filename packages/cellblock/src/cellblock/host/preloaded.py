@@ -91,7 +91,7 @@ class PreloadedZygote(Zygote):
         self._held = plan["cgroups"] and group is not None
         self._reason = ""
         self._inner: tuple[int, str | None] = (0, None)
-        super().__init__(python, plan | {"environment": environment_plan(plan, environment, bounds, uid, group)})
+        super().__init__(python, plan | environment_plan(plan, environment, bounds, uid, group))
         self._guarding = None if self._held else asyncio.ensure_future(self._guard())
 
     async def prepare(self) -> None:
@@ -254,16 +254,22 @@ class PreloadedZygote(Zygote):
 def environment_plan(
     plan: dict[str, Any], environment: Environment, bounds: Bounds, uid: int | None, group: ControlGroup | None
 ) -> dict[str, Any]:
-    """Return the part of the plan that describes an environment."""
+    """Return the part of the plan that describes an environment.
+
+    The zygote has a separate filter, so its runs load the whole filter.
+    """
     source, is_open = look(environment.folder)
-    program = rules.program(platform.machine(), cgroups=plan["cgroups"], also=FORKING)
-    return {
+    machine, cgroups = platform.machine(), plan["cgroups"]
+    program = rules.program(machine, cgroups=cgroups, also=FORKING)
+    own = {
         "lock": environment.lock,
         "folder": source,
         "closed": uid is not None and not is_open,
         "preload": list(environment.preload),
         "uid": uid,
-        "address_bytes": 0 if plan["cgroups"] else (bounds.memory_mb + 1024) * MEBIBYTE,
+        "address_bytes": 0 if cgroups else (bounds.memory_mb + 1024) * MEBIBYTE,
         "processes": 0 if group is not None and group.counts_processes else MOST_PROCESSES,
         "filter": program.hex(),
     }
+    usual, wider = (rules.program(machine, cgroups=cgroups, network=network).hex() for network in (False, True))
+    return {"environment": own, "filter": usual, "network_filter": wider}

@@ -127,6 +127,7 @@ def prepare(server: Link, room: int) -> dict[str, Any]:
     if not plan["keeps_groups"]:
         os.setgroups([])  # runs may not change their groups, so they inherit none
     lockdown.keep_capabilities(CAP_SETGID | CAP_SETUID | CAP_SYS_ADMIN)
+    lockdown.load_filter(bytes.fromhex(plan["base_filter"]))  # pid 1 of a run loads the rest
     return plan
 
 
