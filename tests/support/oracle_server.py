@@ -38,8 +38,8 @@ async def serve(order: dict[str, Any], folder: Path) -> None:
     machine = platform.machine()
     # A filter kills a process whose call the tracer replaces. So the filter of this zygote allows everything, and runs
     # load the whole filter.
-    whole = (rules.program(machine, cgroups=held, network=network) for network in (False, True))
-    filters = Filters(*whole, struct.pack("=HBBI", rules.RETURN, 0, 0, rules.ALLOW))
+    usual, wider = (rules.program(machine, cgroups=held, network=network) for network in (False, True))
+    filters = Filters(usual, wider, struct.pack("=HBBI", rules.RETURN, 0, 0, rules.ALLOW))
     plan = make_plan(root=root, filters=filters, cgroups=held, without_landlock=not order["landlock"])
     group = found.make() if found is not None else None
     if order["preloaded"]:
