@@ -364,7 +364,7 @@ def test_the_lint_names_line_ends_missing_files_and_odd_names(run: Callable[...,
     assert "scripts/a.sh:1: the lines end with CR LF" in printed
     assert "con.txt: Windows reserves the name 'con.txt': take another name" in printed
     assert "a b?.txt: the name 'a b?.txt' is not portable: use letters, digits" in printed
-    assert "names the file 'docs/no.md', which the skill does not have" in printed
+    assert "SKILL.md:8: 'docs/no.md' is not a file of the skill" in printed
 
 
 def test_the_report_counts_the_words_that_a_search_finds(run: Callable[..., Ended], tmp_path: Path) -> None:

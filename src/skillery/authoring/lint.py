@@ -28,9 +28,6 @@ SCRIPT_ENDINGS = (".sh", ".py", *JAVASCRIPT)
 LONGEST_QUERY = 200
 MOST = 20
 """Limit of the warnings of one rule."""
-_LINK = re.compile(r"\]\(\s*<?([^)\s>#?]+)")
-_PATH = re.compile(r"`((?:\./)?(?:scripts|resources|references|assets|code|tools|examples)/[\w./-]+\.\w{1,8})`")
-_ADDRESS = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*:|/|#")
 _PORTABLE = re.compile(r"[A-Za-z0-9._+@=,()\[\] -]+")
 _RESERVED = frozenset({"con", "prn", "aux", "nul", *(f"{kind}{n}" for kind in ("com", "lpt") for n in range(1, 10))})
 _FORMS = ("#", "|---", "name:", "description:", "from skills.", "Mount `")
@@ -240,7 +237,6 @@ def _line(folder: Folder, begin: str) -> int:
 RULES: tuple[Callable[[Folder], Iterator[str]], ...] = (
     _template,
     _names,
-    _references,
     _line_ends,
     _portable,
     _untested,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -11,10 +12,12 @@ import msgspec
 from skillery.errors import SkilleryError
 from skillery.formats.check_results import CheckedExample, CheckFinding
 from skillery.formats.repairs import Repair
+from skillery.formats.wording import quoted
 from skillery.importing.aliases import Removed
 from skillery.importing.entries import LeftOut, shown
 from skillery.importing.finder import LocatedSkill
 from skillery.importing.preparation import PreparedSkill
+from skillery.publishing.file_findings import DEAD_REFERENCE
 
 # -- Nested skills in reports: SKILL.md files in folders below another skill's SKILL.md --------------------------------
 
@@ -129,6 +132,8 @@ class Summary(msgspec.Struct, frozen=True):
 
 def report_of(prepared: PreparedSkill, outcome: Outcome, **fields: Any) -> SkillReport:
     """Return the report of a skill that was read. `fields` are added to the report, or replace its values."""
+    if "findings" in fields:
+        fields["findings"] = _with_left_out(fields["findings"], prepared.located.left_out)
     return SkillReport(
         **{
             "path": shown(prepared.located.root),
@@ -141,6 +146,24 @@ def report_of(prepared: PreparedSkill, outcome: Outcome, **fields: Any) -> Skill
             **nested_in(prepared.located, prepared.skill_md.body),
             **fields,
         }
+    )
+
+
+def _with_left_out(findings: Sequence[CheckFinding], left_out: Sequence[LeftOut]) -> tuple[CheckFinding, ...]:
+    """Return the findings. A dead reference to a file that the import has left out gets the reason."""
+
+    def reason(message: str) -> str:
+        for left in left_out:
+            name = quoted(left.path, 120)[:-1]
+            if message.startswith((f"{name}' ", f"{name}/")):
+                return f"; the import left it out: {left.message}"
+        return ""
+
+    return tuple(
+        msgspec.structs.replace(finding, message=finding.message + reason(finding.message))
+        if finding.rule == DEAD_REFERENCE
+        else finding
+        for finding in findings
     )
 
 

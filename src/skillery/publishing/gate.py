@@ -7,9 +7,8 @@ words. The gate knows no registry: its caller passes what the registry adds (the
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache, partial
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
@@ -21,13 +20,13 @@ from skillery.formats.bundle import Bundle, BundleFile, BundleLimits
 from skillery.formats.check_results import CheckFinding
 from skillery.formats.manifest import Permissions, Runtime
 from skillery.formats.package_json import JAVASCRIPT, MODULES, SCRIPTS
-from skillery.formats.paths import portability_problem
 from skillery.formats.permissions import PermissionsDiff
 from skillery.formats.skill_md import SkillMd
 from skillery.formats.unfinished_bundle import MAX_CHECKED_BYTES, UnfinishedBundle, begin_bundle
-from skillery.formats.wording import printable, quoted
+from skillery.formats.wording import printable
 from skillery.identity.access import ApprovalRules
 from skillery.publishing.example_runs import ExampleRuns
+from skillery.publishing.file_findings import file_findings
 from skillery.publishing.import_check import MOST_LINES, ImportCheck, lacks_permission
 from skillery.publishing.package_locks import (
     UNDECLARED,
@@ -165,13 +164,6 @@ def _source(language: Language) -> str:
     return (_INSIDE / name).read_text("utf-8")
 
 
-def not_portable(paths: Iterable[str]) -> Iterator[Finding]:
-    """Yield a finding for each path that Windows cannot store, at most MOST_FILES."""
-    for path in islice(filter(portability_problem, paths), MOST_FILES):
-        message = f"the path {quoted(path)} {portability_problem(path)}. Shared repositories leave the skill out"
-        yield Finding("not_portable", message, "warning", path)
-
-
 Judge = Callable[[Sequence[Finding]], Awaitable[tuple[CheckFinding, ...]]]
 """Function that adds the waivers of the registry to findings."""
 
@@ -252,8 +244,8 @@ class Gate:
         scan = scan or await self.undeclared.scan(identity.name, bundle.files)
         called = bundle.manifest.called
         undeclared = await self.undeclared.findings(scan, called.entrypoint if called else "", lock_of(bundle))
-        unportable = not_portable(file.path for file in bundle.files)
-        judged = await judge((*await self._events.before_publish(publication), *undeclared, *unportable))
+        of_files = await asyncio.to_thread(file_findings, bundle.files)
+        judged = await judge((*await self._events.before_publish(publication), *undeclared, *of_files))
         if trials and any(finding.refuses for finding in judged):
             judged = (*judged, *await judge(await self.trials.imports.static(identity, bundle)))
         elif trials:

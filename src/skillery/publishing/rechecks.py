@@ -23,6 +23,7 @@ from skillery.identity import access
 from skillery.method import ExactVersion, Method, Params, SkillName
 from skillery.publishing.bundle_checks import MOST_FINDINGS, BundleChecks
 from skillery.publishing.example_runs import RULE as EXAMPLES
+from skillery.publishing.file_findings import DEAD_REFERENCE, NOT_PORTABLE
 from skillery.publishing.gate import RULE as SCRIPTS
 from skillery.publishing.import_check import RULE as IMPORT
 from skillery.publishing.package_locks import INFERRED, UNDECLARED
@@ -33,7 +34,7 @@ from skillery.versions.checks import checks_of, set_checks
 from skillery.versions.waivers import apply_waivers
 
 log = logging.getLogger(__name__)
-OWN_RULES = frozenset({EXAMPLES, IMPORT, INFERRED, SCRIPTS, UNDECLARED})
+OWN_RULES = frozenset({DEAD_REFERENCE, EXAMPLES, IMPORT, INFERRED, NOT_PORTABLE, SCRIPTS, UNDECLARED})
 """Rules of the server itself. Their findings stay: a recheck runs no code and reads no index of packages."""
 FAILED = "before_publish"
 
