@@ -556,7 +556,9 @@ def test_the_command_asks_for_it(packages_sqlite: Server, house: Path, new_name:
     told = skillery("import", str(folder), *where)
     locked = skillery("import", str(folder), "--packages", "infer", "--json", *where)
 
-    assert "warning: ./run.py:1: imports yaml" in told.err
+    assert "imports yaml" not in told.err
+    assert "warning: ./run.py:2: imports forbidden" in told.err
+    assert "1 skill would get packages with --packages infer" in told.err.splitlines()
     [skill] = json.loads(locked.out)[0]["skills"]
     assert [(one["rule"], one["severity"]) for one in skill["findings"]] == [
         ("inferred_package", "info"),

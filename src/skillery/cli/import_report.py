@@ -21,6 +21,8 @@ _PACKAGES = {"undeclared_package", "no_packages"}
 """Rules of findings and codes of repairs that report a missing package."""
 _NAMES = {"name", "name_taken", "taken_over", "copy"}
 """Codes of repairs that explain why a skill does not have the name that it states."""
+_INFER = "import the skill with --packages infer"
+"""End of the message of a finding that `--packages infer` would settle."""
 WITHOUT = ", and its scripts run without"
 
 
@@ -41,6 +43,8 @@ class Sections:
             "links_not_followed": [],
             "packages_missing": [],
         }
+        self.inferable = 0
+        """The number of skills that would get packages with `--packages infer`."""
 
     def add(self, skill: Mapping[str, Any]) -> None:
         """Add the report of one skill to the summary."""
@@ -76,11 +80,16 @@ class Sections:
 
     def _add_packages(self, path: str, skill: Mapping[str, Any]) -> None:
         findings = [finding for finding in skill.get("findings", ()) if finding["rule"] in _PACKAGES]
+        self.inferable += any(map(_is_inferable, findings))
         for problem in [*findings, *(repair for repair in skill.get("repairs", ()) if repair["code"] in _PACKAGES)]:
             self._note("packages_missing", path=location(path or ".", problem), message=problem["message"])
 
     def _note(self, section: str, **line: Any) -> None:
         self.listed[section].append(line)
+
+
+def _is_inferable(problem: Mapping[str, Any]) -> bool:
+    return str(problem["message"]).endswith(_INFER)
 
 
 def _joined(path: str, inside: str) -> str:
@@ -143,7 +152,7 @@ def _print_line(key: str, report: Mapping[str, Any]) -> None:
         click.echo(clean(f"  {line}"), err=True)
 
 
-def details(report: Mapping[str, Any]) -> list[str]:
+def details(report: Mapping[str, Any], *, counts_inferable: bool = False) -> list[str]:
     """Return lines about the repairs, omitted files, warnings and findings of a skill.
 
     Each line names its file, because these lines go to stderr and the line of the skill goes to stdout.
@@ -209,6 +218,9 @@ def print_end(answer: Mapping[str, Any], sections: Sections, *, reports_removed:
     print_change(f"{answer['path']}: {skills}: {counts or 'nothing'}{repair_note},", "to", err=True)
     for line in section_lines(sections.listed):
         click.echo(clean(line), err=True)
+    if sections.inferable:
+        count = "1 skill" if sections.inferable == 1 else f"{sections.inferable} skills"
+        click.echo(f"{count} would get packages with --packages infer", err=True)
     _print_next(answer)
 
 
@@ -226,7 +238,8 @@ def _print_next(answer: Mapping[str, Any]) -> None:
 
 def section_lines(sections: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[str]:
     """Yield the lines of the summary. Empty sections are omitted."""
-    for section, lines in sections.items():
+    for section, all_lines in sections.items():
+        lines = [line for line in all_lines if section != "packages_missing" or not _is_inferable(line)]
         if not lines:
             continue
         title = f"{section.replace('_', ' ')} ({len(lines)})"
