@@ -238,7 +238,7 @@ def timeout_of(seconds: float | None) -> httpx.Timeout:
 
 
 def is_loopback(url: str) -> bool:
-    """Return whether the host of the URL is this computer, by a loopback address."""
+    """Return whether the host of the URL is `localhost` or a loopback address, which means this computer."""
     host = httpx.URL(url).host
     return host in {"localhost", "::1"} or _LOOPBACK.fullmatch(host) is not None
 

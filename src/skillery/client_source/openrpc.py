@@ -249,8 +249,8 @@ MOST_FIELDS = 7
 
 
 def filled(text: str) -> str:
-    """Return the text of a page with the table of each line `<!-- table: NAME -->`. Raise KeyError for a name without
-    table.
+    """Return the text of a page, with each line `<!-- table: NAME -->` replaced by the table of this name. Raise KeyError
+    if there is no such table.
     """
     return re.sub(r"^<!-- table: (.+) -->$", lambda line: TABLES[line[1]](), text, flags=re.MULTILINE)
 

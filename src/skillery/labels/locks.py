@@ -142,7 +142,7 @@ def _findings(connection: Connection, identity: Identity, pin: Pin, versions: di
 
 
 def _standing(row: VersionRow, name: str, version: str) -> Iterator[LockProblem]:
-    """Yield the problem or warning that the status of a version is, if it is one."""
+    """Yield the problem or warning that follows from the status of a version, if there is one."""
     states = msgspec.json.decode(row.standing_json) if row.standing_json else {}
     subject = f"'{row.name}' {row.version}"
     match row.status:

@@ -123,7 +123,7 @@ async def _called(visit: Visit, message: Message) -> dict[str, Any]:
 def plain_message(scope: Any, headers: Mapping[str, str], body: bytes) -> Message | None:
     """Return the message if it can be answered without the SDK, else None.
 
-    Messages with escapes like `\\\\ud800` go to the SDK, because the two JSON decoders treat lone surrogates
+    Messages with escapes like `\\ud800` go to the SDK, because the two JSON decoders treat lone surrogates
     differently.
     """
     if len(body) > MOST_BYTES or b"\\u" in body or not _are_plain(scope, headers):

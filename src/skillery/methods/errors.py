@@ -106,7 +106,7 @@ OF_CHANGES = (NotAllowed, NotFound, Conflict, Refused)
 MOST_BYTES = 256 * 1024
 """Params over this size are not searched for the subject of a call."""
 OTHERWISE_NAMED_BY = ("name", "run_id", "blob_id")
-"""If a method does not say which param is the subject, the first one of these is."""
+"""If a method does not say which param is the subject of its calls, it is the first of these params in the call."""
 _WHAT_FOLLOWS_AN_ID = re.compile(rf"({PREFIX}[0-9A-Za-z]{{0,12}})\w{{16,}}")
 _names = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _text = msgspec.json.Decoder(str)
@@ -179,8 +179,8 @@ def known_params(params: type[Params]) -> msgspec.json.Decoder[Any]:
 
 
 def changed(params: Params) -> dict[str, Any]:
-    """Return the params that differ from their defaults. A default such as "" may be outside the bounds of its
-    param.
+    """Return the params that differ from their defaults. Params with default values are left out, because a default
+    may be outside the bounds of its param (e.g., "").
     """
     defaults = _defaults(type(params))
     return {name: value for name in defaults if (value := getattr(params, name)) != defaults[name]}

@@ -200,8 +200,9 @@ class Overlays:
     def _check_room(
         self, own_versions: Mapping[str, tuple[DevelopmentVersion, float]], new_version: DevelopmentVersion
     ) -> None:
-        """Raise RateLimited or TooLarge if the new version would exceed a limit. `own` are the versions of its
-        identity.
+        """Raise RateLimited or TooLarge if the new version would exceed a limit.
+
+        `own_versions` are the versions that its identity develops, by name.
         """
         replaced = own_versions.get(new_version.row.name)
         if replaced is None and len(own_versions) >= MOST_OF_IDENTITY:

@@ -70,7 +70,9 @@ USAGE = (
     func.aggregate_strings(_CELL, literal_column("','")),  # type: ignore[arg-type]
     func.max(version_usage.c.last_run_at),
 )
-"""The columns from which `usage_from` computes. The statement must select the rows of one version."""
+"""Columns for a statement that selects the rows of one version in `version_usage`. `usage_from` computes the usage from
+their values.
+"""
 
 
 def count_run(

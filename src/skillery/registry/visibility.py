@@ -173,7 +173,7 @@ def sees_skill(connection: Connection, identity: Identity, skill_id: int, name: 
 
 
 def sees_version(identity: Identity, name: str, status: str, publisher: str) -> bool:
-    """Return whether the identity sees a version of a skill that it sees."""
+    """Return whether the identity sees a version with this status and publisher, if it sees the skill `name`."""
     return status in SEEN_BY_ALL or publisher == identity.name or access.reviews(identity, name)
 
 

@@ -57,8 +57,10 @@ class DownloadResponse(NamedTuple):
     """The bytes of memory that the response takes while it is sent."""
     is_hashed: bool = True
     """Whether `sha256` is the SHA-256 of the content. If not, `sha256` is only the value of the ETag."""
-    made: MadeContent | None = None
-    """Makes the pieces again, to store the content if callers download it from the storage. Else None."""
+    remade_content: MadeContent | None = None
+    """Makes the pieces again, in order to copy the content to the storage. None if callers never download this content
+    from the storage.
+    """
 
 
 class DownloadParts(NamedTuple):
@@ -197,7 +199,9 @@ def _archive(export: Export, form: Form, cache: str) -> DownloadResponse:
     sha256 = facts.archives[form]
     remade_content = MadeContent(export.row.version_id, partial(export.archive, form))
     size = export.archive_size(form)
-    return DownloadResponse(MEDIA_TYPES[form], size, sha256, cache, headers, remade_content.make(), made=remade_content)
+    return DownloadResponse(
+        MEDIA_TYPES[form], size, sha256, cache, headers, remade_content.make(), remade_content=remade_content
+    )
 
 
 def _inline(export: Export, cache: str) -> DownloadResponse:
@@ -214,7 +218,9 @@ def _inline(export: Export, cache: str) -> DownloadResponse:
 
 
 def _in_base64(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the pieces in base64. Each yielded piece but the last one is from a multiple of three bytes."""
+    """Yield the joined pieces in base64. Each yielded piece but the last one encodes a multiple of three bytes, so that
+    only the last one contains padding.
+    """
     rest = b""
     for piece in pieces:
         joined = rest + piece
@@ -297,10 +303,10 @@ async def send_download(
 
 async def _signed(signed: SignedDownloads, answer: DownloadResponse) -> str | None:
     """Return the address of the content in the storage, or None if this server has to send the content."""
-    if answer.made is None or not signed.covers(answer.size):
+    if answer.remade_content is None or not signed.covers(answer.size):
         return None
     response_headers = {"content-type": answer.kind, "content-disposition": dict(answer.headers)["content-disposition"]}
-    return await ARCHIVES.run(signed.address, answer.sha256, response_headers, answer.made)
+    return await ARCHIVES.run(signed.address, answer.sha256, response_headers, answer.remade_content)
 
 
 def _is_known(header: str | None, sha256: str) -> bool:

@@ -118,7 +118,7 @@ class Cache:
         return folder
 
     def take_back(self, folder: Path) -> None:
-        """Delete a folder from `lend`. Blocking."""
+        """Delete a folder that `lend` has returned. Blocking."""
         _remove(folder)
 
     def blob(self, blob: BlobRow) -> Path:

@@ -14,7 +14,8 @@ from skillery.formats.wording import quoted
 
 
 Remedy = Callable[[Job, Failure, re.Match[str]], str | None]
-"""Function that returns the hint for a failure, or None if no hint applies. The match is that of the failure's message.
+"""Function that returns the hint for the failure of a job, or None if no hint applies. The third argument is the match
+of the pattern of the row with the failure's message.
 """
 
 
@@ -89,7 +90,7 @@ def _no_input(job: Job, *_: object) -> str:
 
 
 def _object(job: Job, _: Failure, match: re.Match[str]) -> str | None:
-    """Return how the entrypoint takes its inputs, if it treats the inputs object like an object with attributes."""
+    """Return how a function of a skill reads its inputs. The failure shows that it reads them as attributes."""
     if not isinstance(job.call, SkillCall):
         return None
     name = job.call.function
@@ -252,10 +253,9 @@ def _how_to_import(job: Job, missing: str) -> str:
 
 
 def _wanted(code: str, missing: str) -> str:
-    """Return the import name, without `skills.`, of the skill that the code imports and the module `missing` belongs
-    to.
+    """Return which skill provides the module `missing`, as the import in the code names it, without `skills.`.
 
-    Return "NAME" if the code shows no such import.
+    Return "NAME" if the code contains no such import.
     """
     missing = missing.removeprefix("skills").removeprefix(".")
     names = [match[1].strip(".") for match in _IMPORTED.finditer(code)]

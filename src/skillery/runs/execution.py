@@ -145,8 +145,8 @@ def _with_live_log(live: LiveOutput, outcome: Outcome) -> Outcome:
 
 
 def _with_added_lines(live: LiveOutput, log_: Log, hinted: Outcome) -> Outcome:
-    """Return the outcome `hinted`. If there is a live log, append the lines to it by which the log of `hinted` exceeds
-    `log_`.
+    """Return the outcome `hinted`, whose log is `log_` with added lines. Append the added lines to the live log, if
+    there is one.
     """
     if not live.is_used or hinted.log is log_:
         return hinted

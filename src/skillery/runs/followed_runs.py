@@ -117,7 +117,7 @@ def _absent(run_id: str) -> TaskNotFound:
 
 
 FOLLOWED_SECONDS = 3.0
-"""Seconds for which a run on another server is still followed after its state was read, for the next poll."""
+"""How long a run is followed after a call of `Following.state`. So the next call already has the last log line."""
 
 
 class Followed:
@@ -238,7 +238,8 @@ class Following:
     async def state(self, identity: Identity, run_id: str) -> RunState:
         """Return the state of a run that this identity has started. Raise TaskNotFound if there is no such run.
 
-        If another server executes the run, the last log line is missing in the first of several close calls.
+        If another server executes the run, this server follows the run from the first call on. So the message of the
+        first call may lack the last log line.
         """
         state = await self._database.read(partial(find_state, identity=identity, run_id=run_id))
         if state.has_ended:

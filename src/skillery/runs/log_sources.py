@@ -181,7 +181,7 @@ class StoredLog:
 
 
 class LogSource(Protocol):
-    """The log and the state of one run, on whichever server the run is."""
+    """Read access to the log and the state of one run, which this server or another one executes or has executed."""
 
     @property
     def end(self) -> int:

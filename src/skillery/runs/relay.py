@@ -57,7 +57,9 @@ class Relay:
         self._passed: dict[str, _Passed] = {}
 
     async def look(self) -> None:
-        """Write the logs of the runs that other servers follow now, until they follow no longer."""
+        """Read which runs of this server are followed by other servers. Start to write their logs to the database, and
+        stop for runs that are no longer followed.
+        """
         followed = await self._database.read(partial(followed_on, server=self._server))
         for run_id in followed:
             run = self._active.find(run_id)

@@ -27,7 +27,9 @@ SUMMARY_CHARACTERS = 500
 MESSAGE_CHARACTERS = 1000
 TRACEBACK_CHARACTERS = 4000
 INLINE_CHARACTERS = 1000
-"""If a stream of a script becomes a blob, the answer contains its first characters, this many."""
+"""If a script writes more than fits into an answer, the output is stored as a blob, and the answer contains this many
+of its first characters.
+"""
 WAITED_MS = 5.0
 """A shorter wait for packages, in milliseconds, is not mentioned in the answer."""
 

@@ -23,7 +23,7 @@ from skillery.workspaces.usage import RunWorkspaces, Target
 WorkspaceMode = Literal["write", "read"]
 Method = Literal["execute_skill", "run_code", "call_tool"]
 TimeoutMs = Annotated[int, Meta(ge=1)]
-"""The maximum is a setting of the server."""
+"""Timeout of a run, in milliseconds. The maximum is a setting of the server."""
 BACKGROUND = about("Answer at once with the run_id; get_run and read_run_log follow the run", default=False)
 EnvironmentName = Annotated[str, Meta(max_length=100)]
 OUTPUTS = about("Globs of files below /workspace to keep, in addition to /workspace/out (e.g., 'report/*.pdf')")

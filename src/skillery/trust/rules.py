@@ -34,7 +34,9 @@ MOST_CHARACTERS = 500
 NAMED = ("repository", "repository_id", "owner_id", "workflow", "ref", "environment")
 """The params that stand for claims of GitHub and GitLab tokens."""
 REQUIRED = ("repository", "repository_id", "owner_id")
-"""The params of NAMED without which a rule would match after a repository has got a new owner."""
+"""Params that every rule for GitHub or GitLab needs. A rule without one of them would still match after the repository
+has got a new owner.
+"""
 _REPOSITORY = re.compile(r"[A-Za-z0-9_.-]+(?:/[A-Za-z0-9_.-]+)+")
 _NUMBER = re.compile(r"[0-9]{1,20}")
 _FILE = re.compile(r"[A-Za-z0-9_.-]+(?:/[A-Za-z0-9_.-]+)*\.ya?ml")

@@ -129,11 +129,11 @@ def compare_permissions(connection: Connection, manifest: Manifest) -> Permissio
     latest = _LATEST.rows(connection, name=manifest.name)
     if not latest:
         return compare_with_none(manifest)
-    version, manifest_json = (below or latest)[0]
+    against, against_json = (below or latest)[0]
     yanked = (*_HIGHEST_BELOW.rows(connection, **new_version), *_HIGHEST.rows(connection, name=manifest.name))
-    others = {row[0]: row[1] for row in (*latest, *yanked) if row[0] != version}
-    compared = [_permissions(other) for other in others.values()]
-    return permissions_diff(manifest.permissions, _permissions(manifest_json), compared, version)
+    others = {row[0]: row[1] for row in (*latest, *yanked) if row[0] != against}
+    other_permissions = [_permissions(other_json) for other_json in others.values()]
+    return permissions_diff(manifest.permissions, _permissions(against_json), other_permissions, against)
 
 
 def compare_with_none(manifest: Manifest) -> PermissionsDiff:

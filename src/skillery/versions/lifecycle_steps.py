@@ -28,7 +28,7 @@ StepName = Literal["submit", "approve", "reject", "yank", "unyank", "deprecate",
 
 
 STRICT = ApprovalRules()
-"""The default rules of approval, which refuse most."""
+"""The rules of approval with the default settings, which are the strictest ones."""
 
 
 class Step(NamedTuple):

@@ -247,7 +247,7 @@ def _seen_through_skill(view: View | None) -> list[ColumnElement[bool]]:
 
 
 def _tabled(row: Row[Any], label_names: list[str]) -> TabledVersion:
-    """Return a version as a table shows it. `pointing` are its labels."""
+    """Return a version as a table shows it. `label_names` are the labels on it."""
     standing: Mapping[str, Any] = msgspec.json.decode(row.standing_json) if row.standing_json else {}
     approval = standing.get("approval")
     checks = checks_of(row.checks_json)

@@ -23,7 +23,7 @@ from skillery.web.visits import Visit
 
 
 MOST_LINKS = 5
-_OF_PAGES = {
+_WORDS_OF_PAGES = {
     "body_too_large": (
         "The text of this form is too large. The server has used nothing of it.",
         "Go back in your browser, and shorten the text.",
@@ -73,7 +73,7 @@ def words_of(error: Mapping[str, Any]) -> FailureWords:
         reference = quote(f"{name}@{data['version']}", safe="@")
         links = [("all files", f"/s/{reference}/files")]
         return FailureWords(error["message"], data.get("hint", ""), *_links("See", links))
-    message, hint = _OF_PAGES.get(str(kind), (error["message"], data.get("hint", "")))
+    message, hint = _WORDS_OF_PAGES.get(str(kind), (error["message"], data.get("hint", "")))
     return FailureWords(message, hint, "", [])
 
 

@@ -79,9 +79,7 @@ class Form(NamedTuple):
     pairs: tuple[tuple[str, str], ...]
 
     def get(self, name: str, default: str = "") -> str:
-        """Return the first value of a field, or `default`. Line ends are `\
-        `, as the user has typed them.
-        """
+        """Return the first value of a field, or `default`. Line ends are line feeds, as the user has typed them."""
         return next((typed_lines(value) for key, value in self.pairs if key == name), default)
 
     def all(self, name: str) -> list[str]:
@@ -229,8 +227,6 @@ def _query_of(scope: Any) -> list[tuple[str, str]]:
 
 
 def typed_lines(value: str) -> str:
-    """Return the text of a field with `\
-    ` as line ends, as the user has typed it.
-    """
+    """Return the text of a field with line feeds as line ends, as the user has typed it."""
     # Browsers send line ends of text areas as CR LF.
     return value.replace("\r\n", "\n")

@@ -143,18 +143,18 @@ class LoginPages:
         return await self._visits.read_form(request.scope, request.receive, request.headers, request.visit, most_bytes)
 
     async def _send_signed_in(
-        self, request: PageRequest, send: Any, made: SignedIn, address: str, unsent: Unsent | None
+        self, request: PageRequest, send: Any, signed_in: SignedIn, address: str, unsent: Unsent | None
     ) -> None:
         """Set the cookie, and redirect to `address`. If a form is unsent, send the page with its text instead."""
-        cookies = tuple(cookie_of_login(request.visit, made))
+        cookies = tuple(cookie_of_login(request.visit, signed_in))
         if unsent is None:
             await send_answer(request, send, SeeOther(address, headers=cookies))
             return
-        visit = Visit(request.visit.cookies, made.secret, made.session)
-        signed_in = PageRequest(
-            self._site, request.scope, request.receive, request.headers, visit, made.session.identity
+        visit = Visit(request.visit.cookies, signed_in.secret, signed_in.session)
+        next_request = PageRequest(
+            self._site, request.scope, request.receive, request.headers, visit, signed_in.session.identity
         )
-        await send_page(signed_in, send, unsent_page(signed_in, unsent)._replace(headers=cookies))
+        await send_page(next_request, send, unsent_page(next_request, unsent)._replace(headers=cookies))
 
     async def _signed_in(self, request: PageRequest, token: str) -> SignedIn:
         """Check the token like the token of a call, and start a session. Failures count in the same limit.

@@ -134,6 +134,7 @@ def _handler(answers: queue.Queue[Mapping[str, str]], state: str) -> type[BaseHT
         timeout = REQUEST_SECONDS
 
         def do_GET(self) -> None:
+            """Keep the answer of the provider, and send the page that says so. Refuse requests of another login."""
             parts = urlsplit(self.path)
             if parts.path != PATH or answers.full():
                 self.send_error(404)

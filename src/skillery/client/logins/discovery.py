@@ -20,7 +20,7 @@ from skillery.client.wire import is_plain
 
 
 SECONDS = 10.0
-"""The maximum time of each step of a request."""
+"""The maximum time of each step of a request, in seconds."""
 TOTAL_SECONDS = 30.0
 MAX_BYTES = 1024 * 1024
 PLAIN = "identity"

@@ -23,7 +23,9 @@ from skillery.client.logins.login import Login, UnusableLogin
 
 SERVICE = "skillery"
 RECOMMENDED = 1
-"""The lowest priority of a keyring that encrypts. The package `keyring` gives a plain file less, and no keyring 0."""
+"""Keyrings of at least this priority encrypt. The package `keyring` gives a plain file a lower priority, and 0 if there
+is no keyring.
+"""
 
 
 def has_keyring() -> bool:
