@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import io
+import lzma
 import os
 import struct
 import tarfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -29,6 +32,17 @@ GOOD: dict[str, str | bytes] = {
     "pdf/data.bin": bytes(range(256)),
 }
 PACKERS: list[Callable[..., bytes]] = [zipped, tarred, tgz]
+
+
+def txz(*files: Any) -> bytes:
+    return lzma.compress(tarred(*files))
+
+
+def tbz2(*files: Any) -> bytes:
+    return bz2.compress(tarred(*files))
+
+
+COMPRESSED: list[Callable[..., bytes]] = [txz, tbz2]
 
 
 def contents(data: bytes, folder: Path, limits: ImportLimits = ImportLimits()) -> dict[str, bytes]:  # noqa: B008
@@ -51,7 +65,7 @@ def refusal(data: bytes, folder: Path, limits: ImportLimits = ImportLimits()) ->
     return caught.value
 
 
-@pytest.mark.parametrize("pack", PACKERS)
+@pytest.mark.parametrize("pack", [*PACKERS, *COMPRESSED])
 def test_every_kind_of_archive_gives_the_same_files(pack: Callable[..., bytes], tmp_path: Path) -> None:
     with open_archive(io_file(pack(GOOD, {"pdf/link": "data.bin"}), tmp_path), ImportLimits(), tmp_path) as archive:
         found = {entry.path: entry for entry in archive.entries}
@@ -131,7 +145,7 @@ def test_a_zip_that_is_packed_with_something_else_is_refused(method: int, tmp_pa
     assert "deflate" in str(refusal(into.getvalue(), tmp_path).hint)
 
 
-@pytest.mark.parametrize("pack", PACKERS)
+@pytest.mark.parametrize("pack", [*PACKERS, txz])
 @pytest.mark.parametrize("cut", [1, 30, 300])
 def test_an_archive_that_is_cut_off_is_refused(pack: Callable[..., bytes], cut: int, tmp_path: Path) -> None:
     data = pack({**GOOD, "pdf/noise": os.urandom(5000)})
@@ -142,7 +156,27 @@ def test_an_archive_that_is_cut_off_is_refused(pack: Callable[..., bytes], cut: 
     assert error.data.get("entry", "").startswith("pdf/"), error.message
 
 
-@pytest.mark.parametrize("pack", [zipped, tgz])
+@pytest.mark.parametrize("compress", [lzma.compress, bz2.compress])
+def test_a_cut_archive_of_each_compressor_is_refused(compress: Callable[[bytes], bytes], tmp_path: Path) -> None:
+    assert "is cut off" in refusal(compress(tarred(GOOD))[:-5], tmp_path).message
+
+
+@pytest.mark.parametrize("compress", [lzma.compress, bz2.compress])
+def test_archives_of_parallel_compressors_are_read(compress: Callable[[bytes], bytes], tmp_path: Path) -> None:
+    data = tarred(GOOD)
+    streams = b"".join(compress(data[at : at + 5000]) for at in range(0, len(data), 5000))
+
+    assert contents(streams, tmp_path)["pdf/data.bin"] == bytes(range(256))
+
+
+def test_compressed_streams_have_bounds(tmp_path: Path) -> None:
+    many = bz2.compress(tarred(GOOD)) + bz2.compress(b"") * 10_000
+    assert "streams" in refusal(many, tmp_path).message
+    filters = [{"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": 256 * 1024 * 1024}]
+    assert "memory" in refusal(lzma.compress(tarred(GOOD), filters=filters), tmp_path).message
+
+
+@pytest.mark.parametrize("pack", [zipped, tgz, *COMPRESSED])
 def test_a_bomb_is_refused_before_it_is_unpacked(pack: Callable[..., bytes], tmp_path: Path) -> None:
     data = pack({**GOOD, "pdf/bomb": bytes(80 * 1024 * 1024)})
 

@@ -152,6 +152,15 @@ def test_authored_and_exported_skills_keep_their_bytes(sqlite_rpc: Rpc, new_name
     assert sqlite_rpc("read_skill_file", name=skill["name"], path=path)["content"] == "echo\r\n"
 
 
+def test_dates_are_versions_and_case_is_no_repair(sqlite_rpc: Rpc, new_name: str) -> None:
+    data = zipped({"pdf-tools/SKILL.md": skill_md("PDF-Tools", version="2026-09-01")})
+
+    [skill] = sent(sqlite_rpc, data, namespace=new_name)["skills"]
+
+    assert (skill["name"], skill["version"]) == (f"{new_name}.pdf-tools", "2026.9.1")
+    assert {note["code"] for note in skill["repairs"] if not note.get("harmless")} == {"loose_version"}
+
+
 def test_the_search_for_an_encoding_reads_two_hundred_names() -> None:
     texts = ["数据".encode()]
     named = [zipfile.ZipInfo("数据".encode("gb18030").decode("cp437"))]

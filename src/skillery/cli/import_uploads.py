@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 MAX_SOURCE = 200
-ARCHIVE_ENDINGS = (".tar.gz", ".tgz", ".tar", ".zip", ".skill")
+ARCHIVE_ENDINGS = (".tar.gz", ".tgz", ".tar.xz", ".tar.bz2", ".tar", ".zip", ".skill")
 _ORIGIN = re.compile(r'^\s*\[\s*remote\s+"origin"\s*\]\s*$')
 _SECTION = re.compile(r"^\s*\[")
 _URL = re.compile(r"^\s*url\s*=\s*(?P<url>.*?)\s*$")

@@ -116,7 +116,8 @@ def import_(
     target: Target,
     as_json: bool,
 ) -> None:
-    """Import the skills in each PATH: a folder with one or many SKILL.md, a .zip, .skill, .tar.gz or .tgz.
+    """Import the skills in each PATH: a folder with one or many SKILL.md, a .zip, .skill, .tar.gz,
+    .tar.xz or .tar.bz2.
 
     If a SKILL.md has faults, it is read with repairs, and each repair is reported; the stored file stays unchanged. A
     refused skill does not stop the others. Skills that have not changed since the last import are not published again.

@@ -31,6 +31,7 @@ by a hash.
 """
 _NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 _LOOSE = re.compile(r"[vV=\s]*(\d+)(?:\.(\d+))?(?:\.(\d+))?((?:-|\+)\S+)?\s*")
+_DATE = re.compile(r"\s*(\d{4})[-/](\d{1,2})[-/](\d{1,2})()\s*")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _HEADING = re.compile(r"\s{0,3}#{1,6}\s++(?P<text>.*)")
 _SEPARATORS = re.compile(r"[_-]++")
@@ -95,10 +96,12 @@ def alias_key(stated: str) -> str:
 
 
 def loose_version(text: str) -> Version | None:
-    """Return the version for texts such as `1`, `1.10`, `v2.0` or `01.2.3`, or None if the text is not a version."""
+    """Return the version for texts such as `1`, `1.10`, `v2.0`, `01.2.3` or `2026-09-01`, or None if the text is not a
+    version.
+    """
     if len(text) > MAX_VERSION:
         return None
-    match = _LOOSE.fullmatch(text)
+    match = _DATE.fullmatch(text) or _LOOSE.fullmatch(text)
     if match is None:
         return None
     major, minor, patch, suffix = match.groups()
@@ -121,10 +124,10 @@ def _stated(frontmatter: Mapping[str, object], folder: str, others: frozenset[st
         fault = "is not a string" if value is not None and not isinstance(value, str) else "is missing"
         repairs.note("missing_name", f"the name {fault}; the folder's name {quoted(folder)} is used", file=FILE)
         return folder or "skill"
-    if len(name) > MAX_NAME or not _NAME.fullmatch(name):
+    if len(name) > MAX_NAME or not _NAME.fullmatch(name.lower()):
         rule = f"lowercase letters, digits and single hyphens, at most {MAX_NAME} characters"
         repairs.note("bad_name", f"the name {quoted(name)} does not follow the rule of Agent Skills: {rule}", file=FILE)
-    if not folder or name == folder:
+    if not folder or name.casefold() == folder.casefold():
         return name
     if name in others:
         message = (

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
+import lzma
 import os
 import tempfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, cast
 
 from skillery.errors import InvalidArchive
 from skillery.formats.tars import FILE, FOLDER, HARD_LINK, LINK, SPARSE, DamagedTar, Member, read_members
 from skillery.importing.entries import (
+    MIB,
     Archive,
     Entry,
     ImportLimits,
@@ -26,13 +30,18 @@ from skillery.importing.entries import (
 )
 from skillery.importing.zips import MAX_RATIO, ZipArchive
 
-# -- Tar archives, plain or compressed with gzip -----------------------------------------------------------------------
-# A compressed tar is first unpacked to a file without a name: then contents can be read in any order, and no file
-# remains if this process dies. The contents are read by their offsets.
+# -- Tar archives, plain or compressed ---------------------------------------------------------------------------------
+# A tar that is compressed with gzip, bzip2 or xz is first unpacked to a file without a name: then contents can be read
+# in any order, and no file remains if this process dies. The contents are read by their offsets.
 
 
 CHUNK_BYTES = 1024 * 1024
 RATIO_BYTES = 64 * 1024 * 1024
+XZ_BYTES = 80 * 1024 * 1024
+"""The maximum memory for one xz file. The highest level of xz needs 65 MiB, and a header can ask for 4 GiB."""
+STREAM_BYTES = 64 * 1024
+MOST_STREAMS = 10_000
+"""The maximum number of streams of a bzip2 or xz file: pbzip2 writes one for each 900 KB."""
 
 
 class TarArchive:
@@ -63,9 +72,9 @@ class TarArchive:
 
 
 def unpacked(file: BinaryIO, limits: ImportLimits, folder: Path) -> BinaryIO:
-    """Return the content of a gzip file as a file without a name in `folder`. The caller closes the result.
+    """Return the content of a compressed file as a file without a name in `folder`. The caller closes the result.
 
-    Raise InvalidArchive if the gzip file is damaged or expands suspiciously much, and ArchiveTooLarge if the content
+    Raise InvalidArchive if the file is damaged or expands suspiciously much, and ArchiveTooLarge if the content
     exceeds the limits.
     """
     packed = file.seek(0, 2)
@@ -83,22 +92,60 @@ def unpacked(file: BinaryIO, limits: ImportLimits, folder: Path) -> BinaryIO:
 def _unpack(file: BinaryIO, into: BinaryIO, packed: int, limits: ImportLimits) -> None:
     size = 0
     try:
+        for chunk in _chunks(file):
+            size += len(chunk)
+            if size > limits.max_unpacked_bytes:
+                raise unpacks_too_large(limits.max_unpacked_bytes, _last_name(into))
+            if size > RATIO_BYTES and size > MAX_RATIO * packed:
+                fault = f"unpacks to more than {MAX_RATIO} times its size"
+                raise broken(fault, _last_name(into), "Nothing was imported.")
+            into.write(chunk)
+    except EOFError:
+        raise broken("is cut off", _last_name(into)) from None
+    except lzma.LZMAError as error:
+        is_large = "memory" in str(error).lower()
+        fault = f"needs more than {XZ_BYTES // MIB} MiB of memory to unpack" if is_large else "is damaged"
+        raise broken(fault, _last_name(into)) from None
+    except (OSError, zlib.error) as error:
+        # bz2 raises OSError without a number for damaged data. An error of the disk has a number.
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise broken("is damaged", _last_name(into)) from None
+
+
+def _chunks(file: BinaryIO) -> Iterator[bytes]:
+    """Yield the content of a compressed file. Raise EOFError if the file is cut off."""
+    start = _start(file)
+    file.seek(0)
+    if start.startswith(_BZIP2):
+        yield from _streams(file, bz2.BZ2Decompressor)
+    elif start.startswith(_XZ):
+        yield from _streams(file, partial(lzma.LZMADecompressor, lzma.FORMAT_XZ, memlimit=XZ_BYTES))
+    else:
         with gzip.GzipFile(fileobj=file, mode="rb") as content:
             # read1 also returns the content before a cut, which names the last entry. read would raise instead.
             while chunk := content.read1(CHUNK_BYTES):
-                size += len(chunk)
-                if size > limits.max_unpacked_bytes:
-                    raise unpacks_too_large(limits.max_unpacked_bytes, _last_name(into))
-                if size > RATIO_BYTES and size > MAX_RATIO * packed:
-                    fault = f"unpacks to more than {MAX_RATIO} times its size"
-                    raise broken(fault, _last_name(into), "Nothing was imported.")
-                into.write(chunk)
-    except EOFError:
-        raise broken("is cut off", _last_name(into)) from None
-    except (OSError, zlib.error) as error:
-        if isinstance(error, OSError) and not isinstance(error, gzip.BadGzipFile):
-            raise
-        raise broken("is damaged", _last_name(into)) from None
+                yield chunk
+
+
+def _streams(file: BinaryIO, new: Callable[[], bz2.BZ2Decompressor | lzma.LZMADecompressor]) -> Iterator[bytes]:
+    """Yield the content of all streams of a bzip2 or xz file. Parallel compressors write many streams."""
+    data = file.read(STREAM_BYTES)
+    for _ in range(MOST_STREAMS):
+        stream = new()
+        while not stream.eof:
+            yield stream.decompress(data, CHUNK_BYTES)
+            if stream.eof:
+                break
+            data = file.read(STREAM_BYTES) if stream.needs_input else b""
+            if stream.needs_input and not data:
+                raise EOFError
+        data = (stream.unused_data or file.read(STREAM_BYTES)).lstrip(b"\0")
+        if not data:
+            return
+    raise broken(
+        f"has more than {MOST_STREAMS} compressed streams", None, "Nothing was imported. Pack it in one stream."
+    )
 
 
 def _members(file: BinaryIO) -> Iterator[Member]:
@@ -140,16 +187,14 @@ def _last_name(into: BinaryIO) -> str | None:
 
 
 _ZIPS = (b"PK\x03\x04", b"PK\x05\x06", b"PK\x07\x08")
-_GZIP = b"\x1f\x8b"
+_GZIP, _BZIP2, _XZ = b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00"
 _USTAR = slice(257, 262)
 _OTHERS = {
-    b"BZh": "bzip2",
-    b"\xfd7zXZ\x00": "xz",
     b"7z\xbc\xaf\x27\x1c": "7z",
     b"Rar!": "rar",
     b"\x28\xb5\x2f\xfd": "zstd",
 }
-_HINT = "Send a .zip, .skill, .tar.gz, .tgz or .tar of folders with a SKILL.md."
+_HINT = "Send a .zip, .skill, .tar.gz, .tar.xz, .tar.bz2 or .tar of folders with a SKILL.md."
 
 
 @contextmanager
@@ -167,10 +212,10 @@ def open_archive(file: BinaryIO, limits: ImportLimits, folder: Path, names: str 
             yield zipped
         finally:
             zipped.close()
-    elif start.startswith(_GZIP):
+    elif start.startswith((_GZIP, _BZIP2, _XZ)):
         with unpacked(file, limits, folder) as plain:
             if not _is_tar(_start(plain)):
-                raise InvalidArchive("the gzip contains no tar", hint=_HINT)
+                raise InvalidArchive("the compressed file contains no tar", hint=_HINT)
             yield TarArchive(plain, limits)
     elif _is_tar(start):
         yield TarArchive(file, limits)

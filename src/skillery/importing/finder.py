@@ -126,7 +126,7 @@ class Finder:
         if entry.target:
             why = self._roots.lost.get(path) or self._tree.why_lost(path) or "leads to no skill"
             return Reason(path, "link", f"the link to {quoted(entry.target)} {why}")
-        if path.lower().endswith((".zip", ".skill", ".tgz", ".tar.gz", ".tar")):
+        if path.lower().endswith((".zip", ".skill", ".tgz", ".tar.gz", ".tar.xz", ".tar.bz2", ".tar")):
             return Reason(path, "outside", "an archive inside the archive is not opened: import it separately")
         return Reason(path, "outside", "it belongs to no skill")
 
