@@ -155,17 +155,6 @@ def _names(folder: Folder) -> Iterator[str]:
         yield f"{place}: the description differs from that of skill.toml; agents read both: {quoted(text)}"
 
 
-def _references(folder: Folder) -> Iterator[str]:
-    """Yield a warning for each path in SKILL.md that is not in the folder."""
-    folders = {path[: index + 1] for path in folder.files for index, letter in enumerate(path) if letter == "/"}
-    for number, line in enumerate(folder.lines, 1):
-        for path in [*_LINK.findall(line), *_PATH.findall(line)]:
-            plain_path = path.removeprefix("./")
-            if _ADDRESS.match(path) or plain_path in folder.files or f"{plain_path.rstrip('/')}/" in folders:
-                continue
-            yield f"{SKILL_MD}:{number}: names the file {quoted(path)}, which the skill does not have"
-
-
 def _line_ends(folder: Folder) -> Iterator[str]:
     for file in folder.files.values():
         is_script = file.path.endswith(SCRIPT_ENDINGS) or file.content.startswith(b"#!")

@@ -148,7 +148,7 @@ def _print_line(key: str, report: Mapping[str, Any]) -> None:
         name = f"{report.get('name', '')} {report.get('version', '')}".strip()
         overriding = f" by {report.get('by') or '.'}" if report["outcome"] in {"merged", "overridden"} else ""
         click.echo(clean(f"{report['outcome']}{overriding}\t{name or report.get('stated', '')}\t{path}"))
-    for line in details(report):
+    for line in details(report, counts_inferable=True):
         click.echo(clean(f"  {line}"), err=True)
 
 
