@@ -121,7 +121,7 @@ def test_a_plain_relative_path_is_accepted_unchanged(path: str) -> None:
         "a\x7f",
         "a\x85b",
         "\ud800",
-        "/".join("a" * 33),
+        "/".join("abcdefghi"),
         "a" * 256,
         "ä" * 128,
     ],
@@ -139,7 +139,7 @@ def test_a_path_that_stays_inside_is_made_plain(path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["...", "a..b", ".hidden", "a b", "ab:c/d", "/".join("a" * 32), "a" * 255, "日本/語.md", "~"]
+    "path", ["...", "a..b", ".hidden", "a b", "ab:c/d", "/".join("abcdefgh"), "a" * 255, "日本/語.md", "~"]
 )
 def test_odd_but_harmless_paths_are_accepted(path: str) -> None:
     assert parse_path(path) == path

@@ -154,7 +154,7 @@ def test_a_folder_with_a_skill_toml_says_everything_itself(rpc: Rpc, new_name: s
 
 
 def test_import_continues_after_malformed_skills(rpc: Rpc, new_name: str) -> None:
-    deep = "/".join("x" * 33)
+    deep = "/".join("x" * 10)
     files: dict[str, str | bytes] = {f"s{number}/SKILL.md": skill_md(f"s{number}") for number in range(40)}
     files |= {
         "bad-toml/skill.toml": "= nonsense",
@@ -166,7 +166,7 @@ def test_import_continues_after_malformed_skills(rpc: Rpc, new_name: str) -> Non
         "deep/SKILL.md": skill_md("deep"),
         f"deep/{deep}": "x",
         "many/SKILL.md": skill_md("many"),
-        **{f"many/{number}": "x" for number in range(2100)},
+        **{f"many/{number}": "x" for number in range(600)},
         "nested/SKILL.md": "---\nname: nested\nx: " + "[" * 6000 + "\n---\n",
     }
     report = sent(rpc, zipped(files), namespace=new_name)

@@ -156,7 +156,7 @@ INVALID_FILES: dict[str, list[dict[str, Any]]] = {
     "drive": [{"path": "c:/x", "content": ""}],
     "folder": [{"path": "a/", "content": ""}],
     "escape below": [{"path": "a/../../b", "content": ""}],
-    "too deep": [{"path": "a/" * 32 + "b", "content": ""}],
+    "too deep": [{"path": "a/b/c/d/e/f/g/h/i", "content": ""}],
     "too long": [{"path": "x" * 256, "content": ""}],
     "twice": [{"path": "x", "content": "1"}, {"path": "x", "content": "1"}],
     "case twin": [{"path": "x", "content": "1"}, {"path": "X", "content": "1"}],
@@ -195,20 +195,11 @@ def test_broken_frontmatter_is_refused(rpc: Rpc, new_name: str, skill_md: str) -
 @pytest.mark.full
 def test_too_many_bytes_and_too_many_files_are_too_large(rpc: Rpc, new_name: str) -> None:
     heavy = [{"path": f"resources/{number}", "content": "x" * 1_100_000} for number in range(16)]
-    many = [{"path": f"resources/{number}", "content": ""} for number in range(2048)]
+    many = [{"path": f"resources/{number}", "content": ""} for number in range(512)]
 
     for files in (heavy, many):
         error = refused(rpc, manifest(new_name), [*skill_files(), *files])
         assert (error["code"], error["data"]["type"]) == (-32005, "bundle_too_large")
-
-
-@pytest.mark.full
-def test_bundles_take_two_thousand_files_and_deep_folders(sqlite_rpc: Rpc, new_name: str) -> None:
-    many = [{"path": f"{'d/' * 31}{number}", "content": ""} for number in range(2045)]
-
-    sqlite_rpc("create_skill", manifest=manifest(new_name), skill_md="# A\n", files=[*skill_files(), *many])
-
-    assert sqlite_rpc("read_skill_file", name=new_name, path=many[-1]["path"])["content"] == ""
 
 
 def test_text_beyond_ascii_survives(rpc: Rpc, new_name: str) -> None:

@@ -141,7 +141,7 @@ def test_a_name_in_another_unicode_form_finds_its_file(rpc: Rpc, new_name: str) 
     assert rpc.error("read_skill_file", name=new_name, path="resources/caf\u00e8.sh")["code"] == -32003
 
 
-@pytest.mark.parametrize("path", ["../x", "/etc/passwd", "a\\b", "", "code/", "a/" * 32 + "x", "x" * 300, "C:x"])
+@pytest.mark.parametrize("path", ["../x", "/etc/passwd", "a\\b", "", "code/", "a/" * 9 + "x", "x" * 300, "C:x"])
 def test_a_path_that_is_none_is_an_invalid_param(rpc: Rpc, path: str) -> None:
     error = rpc.error("read_skill_file", name="skills.protocol.guide", path=path)
 

@@ -54,7 +54,7 @@ class BundleLimits(msgspec.Struct, frozen=True):
     """Limits on all files of a bundle together, including skill.toml and SKILL.md."""
 
     max_bytes: int = 16 * 1024 * 1024
-    max_files: int = 2048
+    max_files: int = 512
 
 
 class Bundle(msgspec.Struct, frozen=True):

@@ -12,16 +12,12 @@ from itertools import accumulate
 from skillery.errors import InvalidPath
 from skillery.formats.wording import Problem, has_surrogate, quoted, raise_problems
 
-MAX_DEPTH = 32
-RUN_DEPTH = 8
-"""The maximum number of segments of a path or glob in the workspace of a run. Each `**` of a glob multiplies the
-comparisons with a path.
-"""
+MAX_DEPTH = 8
 MAX_BYTES = 255
 
 PATH_HINT = (
-    f"A path is relative to the skill's root, with '/' between at most {MAX_DEPTH} segments, e.g. 'code/main.py', "
-    f"and at most {MAX_BYTES} bytes."
+    "A path is relative to the skill's root, with '/' between at most 8 segments, e.g. 'code/main.py', "
+    "and at most 255 bytes."
 )
 _DRIVE = re.compile(r"[A-Za-z]:")
 _NOT_ON_WINDOWS = re.compile(r'[<>:"|?*]')
@@ -55,12 +51,12 @@ def plain_path(text: str) -> str:
     return "/".join(segments) or text
 
 
-def path_problem(text: str, most: int = MAX_DEPTH) -> str | None:
-    """Return the reason why `text` is not a valid path with at most `most` segments, or None if it is valid.
+def path_problem(text: str) -> str | None:
+    """Return the reason why `text` is not a valid path in a bundle, or None if it is valid.
 
     The reason is a clause that follows the path in a message, for example "contains a backslash".
     """
-    return _text_problem(text) or _segment_problem(text.split("/"), most)
+    return _text_problem(text) or _segment_problem(text.split("/"))
 
 
 def portability_problem(path: str) -> str | None:
@@ -136,7 +132,7 @@ def _text_problem(text: str) -> str | None:
     return None
 
 
-def _segment_problem(segments: list[str], most: int) -> str | None:
+def _segment_problem(segments: list[str]) -> str | None:
     if segments == [""]:
         return "is empty"
     if not segments[0]:
@@ -147,8 +143,8 @@ def _segment_problem(segments: list[str], most: int) -> str | None:
         return "contains an empty segment"
     if "." in segments or ".." in segments:
         return "contains a '.' or '..' segment"
-    if len(segments) > most:
-        return f"has {len(segments)} segments, at most {most} are allowed"
+    if len(segments) > MAX_DEPTH:
+        return f"has {len(segments)} segments, at most {MAX_DEPTH} are allowed"
     return None
 
 

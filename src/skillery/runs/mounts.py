@@ -15,7 +15,7 @@ from skillery.database import Database
 from skillery.errors import InputFilesTooLarge, InvalidParams, InvalidPath
 from skillery.formats.manifest import Permissions
 from skillery.formats.names import import_name
-from skillery.formats.paths import RUN_DEPTH, path_problem, plain_path
+from skillery.formats.paths import path_problem, plain_path
 from skillery.formats.version_spec import VersionSpec, parse_reference
 from skillery.formats.wording import quoted
 from skillery.registry.version_rows import VersionRow
@@ -231,7 +231,7 @@ def parse_outputs(globs: Sequence[str]) -> tuple[str, ...]:
         )
     globs = list(dict.fromkeys(map(plain_path, globs)))
     for glob in globs:
-        problem = path_problem(glob, RUN_DEPTH)
+        problem = path_problem(glob)
         if problem:
             raise InvalidPath(f"The glob {quoted(glob)} {problem}.", hint=HINT, param="outputs")
     return tuple(globs)

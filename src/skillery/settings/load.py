@@ -86,7 +86,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     answers_mb: Positive = 256
     answer_seconds: Annotated[int, msgspec.Meta(ge=1, le=80)] = 60
     bundle_max_mb: Positive = 16
-    bundle_max_files: Positive = 2048
+    bundle_max_files: Positive = 512
     concurrent_runs: Annotated[int, msgspec.Meta(ge=0)] = 0
     queued_runs: Annotated[int, msgspec.Meta(ge=0)] = 1_000
     queued_mb: Positive = 64

@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 
 from skillery.errors import InvalidParams, InvalidPath
-from skillery.formats.paths import RUN_DEPTH, check_paths, path_problem, plain_path
+from skillery.formats.paths import check_paths, path_problem, plain_path
 from skillery.formats.wording import quoted
 from skillery.method import about
 
@@ -43,7 +43,7 @@ def parse_files(files: Sequence[RunFile]) -> tuple[RunFile, ...]:
         )
     plain = [msgspec.structs.replace(file, path=plain_path(file.path)) for file in files]
     for file in plain:
-        problem = path_problem(file.path, RUN_DEPTH)
+        problem = path_problem(file.path)
         if problem:
             raise InvalidPath(f"The path {quoted(file.path)} {problem}.", hint=PATH_HINT, param="files")
         if file.path.casefold() == OUT:
