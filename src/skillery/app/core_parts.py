@@ -309,6 +309,7 @@ def _tool_maker(base: Base, runner: Runner, publisher: Publisher, quotas: Quotas
 
 
 def _run_queue(settings: Settings, counts: Counts) -> Queue:
+    """Make the queue of runs that wait for a slot, and start to watch it."""
     queue = Queue(
         counts.slots.most,
         settings.queued_runs,

@@ -120,6 +120,7 @@ class Development:
                     await self._client.end_development(names=list(self._names.values()))
 
     async def _send(self, folder: Path) -> None:
+        """Save the folder as a skill and report the result with its milliseconds; then retry the folders it blocked."""
         async with self._turn:
             began = time.monotonic()
             saved = await self._saved(folder)

@@ -93,6 +93,7 @@ class Keys:
             partial.unlink(missing_ok=True)
 
     def _read_file(self) -> str:
+        """Return the text of the key file; `_NoKey` if it does not exist, `Unavailable` if all users can open it."""
         try:
             if self._file.stat().st_mode & 0o007:
                 raise Unavailable("every user of this machine can open the key file of secrets; chmod it to 600")
@@ -163,6 +164,7 @@ class DatabaseSecrets(Secrets):
 
 
 def _check_opens(keys: MultiFernet, name: str, token: bytes) -> None:
+    """Raise `Conflict` if none of the keys decrypts the token of the secret with this name."""
     try:
         _opened(keys, name, token)
     except Unavailable:
@@ -173,6 +175,7 @@ def _check_opens(keys: MultiFernet, name: str, token: bytes) -> None:
 
 
 def _opened(keys: MultiFernet, name: str, token: bytes) -> str:
+    """Return the decrypted value of the secret; `Unavailable` if no key fits or the token belongs to another secret."""
     from cryptography.fernet import InvalidToken
 
     try:

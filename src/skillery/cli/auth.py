@@ -69,6 +69,7 @@ def explain(target: Target, as_json: bool) -> None:
 
 
 def _opened(target: Target, database: Database) -> dict[str, Authenticator]:
+    """Load the plugins of the settings and open the authenticators of the settings."""
     from skillery.plugins import load_plugins
 
     settings = target.load().settings

@@ -276,7 +276,7 @@ def _run_fields(run: Mapping[str, Any], *, is_script: bool) -> Iterator[tuple[st
 
 
 def _short(text: str) -> str:
-    """Return the first lines of a text."""
+    """Return the first `MOST_LINES` lines of a text, at most `MOST_CHARACTERS` characters, with "…" if it is longer."""
     lines = text.splitlines()
     short = "\n".join(lines[:MOST_LINES])[:MOST_CHARACTERS]
     return short if len(short) == len("\n".join(lines)) else f"{short} …"

@@ -240,6 +240,7 @@ class KeptReaders:
         return result
 
     def _give_back(self, connection: Connection) -> None:
+        """Roll back the connection's transaction and keep the connection for the next reader; drop it if it is lost."""
         if not _is_lost(connection) and connection.in_transaction():
             # SQLAlchemy has begun a transaction that the database does not know.
             connection.rollback()

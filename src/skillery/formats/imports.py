@@ -128,6 +128,7 @@ def _imports(tree: ast.Module) -> Iterator[Import]:
 
 
 def _named(names: Iterable[str], line: int, optional: bool) -> Iterator[Import]:
+    """Yield an import for each dotted name, shortened to the part that names a package on a registry."""
     for name in names:
         top_module, *submodules = name.split(".")
         if top_module in NEVER_FOREIGN or len(name) > LONGEST:

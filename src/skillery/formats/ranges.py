@@ -63,7 +63,9 @@ class Bound(msgspec.Struct, frozen=True):
 
     @property
     def release_key(self) -> bytes:
-        """The key of this bound in the interval that contains only releases."""
+        """The key of this bound among releases only: at a pre-release, the key of its release, or `first_key` for an
+        upper bound.
+        """
         if self.tagged is None:
             return self.key
         return first_key(self.tagged) if self.upper else key_of_release(self.tagged)

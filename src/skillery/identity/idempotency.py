@@ -244,6 +244,7 @@ class Once:
             self._start(self._note_later(note))
 
     async def _note_later(self, note: Callable[[Connection], None]) -> None:
+        """Repeat the write every `NOTE_SECONDS` seconds until the database accepts it."""
         while True:
             await asyncio.sleep(NOTE_SECONDS)
             try:

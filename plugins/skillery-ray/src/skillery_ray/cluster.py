@@ -108,6 +108,7 @@ class Cluster:
         return None
 
     def _take(self, report: Report) -> None:
+        """Note what a report says about the nodes; log when the connection to the cluster is lost or back."""
         if report.lost != self.lost and self._was_connected:
             logger.log(logging.WARNING if report.lost else logging.INFO, "ray: %s", report.lost or "connected again")
         self._was_connected = self._was_connected or not report.lost

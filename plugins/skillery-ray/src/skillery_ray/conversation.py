@@ -115,6 +115,7 @@ class Conversation:
             task.cancel()
 
     async def _answer(self, number: int, frame: Frame) -> None:
+        """Carry out the operation that a node requests and send its result, or its error, with the request's number."""
         try:
             header, payload = await self._operations[frame.header["op"]](frame)
         except SkilleryError as error:

@@ -81,6 +81,7 @@ class Nodes:
             self._known.pop(node_id, None)
 
     def _start(self, node_id: str, node: dict[str, Any]) -> None:
+        """Start the engine of a node in a thread, unless it works or was started less than `RETRY_SECONDS` ago."""
         message = self._known.get(node_id)
         now = time.monotonic()
         is_good = message is not None and not message["problem"]
@@ -92,6 +93,7 @@ class Nodes:
         threading.Thread(target=self._begin, args=(node_id, node), daemon=True).start()
 
     def _begin(self, node_id: str, node: dict[str, Any]) -> None:
+        """Start the engine of a node and note its report, or the problem that prevented the start."""
         try:
             engine = self._engine(node_id, node)
         except Exception as error:  # noqa: BLE001 - any error of Ray or of the node is the reason why it is not used

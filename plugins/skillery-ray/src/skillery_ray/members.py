@@ -101,6 +101,7 @@ class Member:
         self._spare.clear()
 
     async def _take(self) -> Wire:
+        """Return an open connection to the node: a spare one if there is any, otherwise a new one."""
         while self._spare:
             wire, _ = self._spare.pop()
             if wire.is_open:

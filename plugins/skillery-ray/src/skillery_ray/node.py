@@ -76,6 +76,7 @@ class Engine:
             await asyncio.wait(tasks)
 
     async def _welcome(self, wire: Wire) -> str:
+        """Return the purpose of a new connection; `Broken` if its token is wrong."""
         async with asyncio.timeout(HELLO_SECONDS):
             header = (await wire.receive()).header
         if not hmac.compare_digest(str(header.get("token")).encode(), self.token.encode()):

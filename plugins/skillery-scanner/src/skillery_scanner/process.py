@@ -95,6 +95,7 @@ class ScanProcess:
         return self._process
 
     def _end(self) -> int | None:
+        """Kill the process, close its pipes and return its exit code; None if no process runs."""
         process, self._process = self._process, None
         if process is None:
             return None
@@ -120,6 +121,9 @@ def _write(process: subprocess.Popen[bytes], content: bytes, deadline: float) ->
 
 
 def _read(process: subprocess.Popen[bytes], size: int, deadline: float) -> bytes:
+    """Return exactly `size` bytes of the output of the process; `OSError` if the output ends before, `TimeoutError`
+    after `deadline`.
+    """
     assert process.stdout is not None
     file, received = process.stdout.fileno(), bytearray()
     while len(received) < size:

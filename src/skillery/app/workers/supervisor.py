@@ -268,6 +268,7 @@ class Supervisor:
             self._selector.unregister(worker.link.end)
 
     def _read(self, worker: Worker) -> None:
+        """Handle the messages that a worker sent; stop reading its link if the worker closed it."""
         # A worker that closes its end is about to end: SIGCHLD follows.
         messages = worker.link.receive()
         if messages is None:

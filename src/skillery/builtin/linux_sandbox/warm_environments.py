@@ -156,6 +156,7 @@ class WarmEnvironments:
     # -- going ---------------------------------------------------------------------------------------------------
 
     def _spoil(self, kept: WarmEnvironment, reason: str) -> None:
+        """Note that the environment cannot be kept imported, log the reason and end its process."""
         if kept.state == "failed" or self._closed:
             return
         kept.state, kept.message, kept.used = "failed", reason, time.monotonic()

@@ -69,6 +69,9 @@ class ZygoteAnswers:
         return first.pid
 
     def _hear(self, received: Received | None) -> None:
+        """Give an answer to the request with its number; end the zygote at its end of stream or at an answer to no
+        request.
+        """
         if received is None:
             self._end()
             return

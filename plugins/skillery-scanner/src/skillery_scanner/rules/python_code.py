@@ -149,6 +149,7 @@ class PythonCode:
                 self._mark_function(node)
 
     def _mark(self, targets: list[ast.expr], taint: Taint | None) -> None:
+        """Note the taint for each name in the targets; the taint "network" stays once it is noted."""
         if taint is None:
             return
         for target in targets:

@@ -37,6 +37,7 @@ class Names:
             self._note_assignment(node.targets[0].id, node.value)
 
     def _note_assignment(self, name: str, value: ast.expr) -> None:
+        """Note a name as a constant if its value is a text, or as an alias if the value is a dotted name."""
         text = self.text_of(value)
         if text is not None:
             self.constants[name] = text
