@@ -117,7 +117,9 @@ class Polling:
         self._task: asyncio.Task[None] | None = None
 
     def watch(self) -> None:
-        """Start polling, if it is not running. Polling ends when this server has no active run."""
+        """Start to call the functions every LOOK_SECONDS, unless the next call is scheduled already. This ends when the
+        server has no active run.
+        """
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._begin)
 

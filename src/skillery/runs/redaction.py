@@ -31,7 +31,9 @@ SHORTEST_ENCODED = 8
 # The strings and numbers of a JSON text. Possessive quantifiers match a string of megabytes in constant memory.
 _TOKENS = re.compile(rb'"(?:[^"\\]++|\\.)*+"|-?[0-9][0-9.eE+-]*+', re.DOTALL)
 MOST_CUTS = 100
-"""Pieces of values are redacted next to at most this many cuts of a text. A sandbox makes fewer cuts."""
+"""A sandbox cuts long texts, and next to a cut a piece of a secret value may be left. This many cuts of a text are
+searched, which is more than a sandbox makes.
+"""
 _CUTS = re.compile("(…|\n\\.\\.\\.\n)")
 
 
