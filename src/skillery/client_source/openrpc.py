@@ -249,9 +249,7 @@ MOST_FIELDS = 7
 
 
 def filled(text: str) -> str:
-    """Return the text of a page, with each line `<!-- table: NAME -->` replaced by the table of this name. Raise KeyError
-    if there is no such table.
-    """
+    """Return the text of a page, with the table of each line `<!-- table: NAME -->`. Raise KeyError if none has the name."""
     return re.sub(r"^<!-- table: (.+) -->$", lambda line: TABLES[line[1]](), text, flags=re.MULTILINE)
 
 

@@ -112,9 +112,7 @@ class NewRule(NamedTuple):
 
 
 async def add_trust_rule(trust: Trust, identity: Identity, params: AddTrustRule) -> TrustRule:
-    """Add a trust rule. Raise InvalidParams if a param is invalid, NotAllowed if the caller may not add the rule,
-    Conflict if there are too many rules, or TrustedPublishingOff.
-    """
+    """Add a trust rule. Raise InvalidParams, NotAllowed, Conflict (too many rules) or TrustedPublishingOff."""
     verifier = installed(trust.verifier)
     rule = parse_rule(params)
     _check_author(identity, rule)
