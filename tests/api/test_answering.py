@@ -9,7 +9,7 @@ import pytest
 
 from skillery.backends import Failure, Log, Outcome
 from skillery.runs.declarations import checked
-from skillery.runs.display import logs_preview
+from skillery.runs.live_output import logs_preview
 from skillery.runs.rendering import error_of, summary_of
 
 

@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl, quote
 
 import pytest
 
-from skillery.web.forms import MOST_KEPT_BYTES
+from skillery.web.visits import MOST_KEPT_BYTES
 from tests.conftest import Rpc, Server, publisher
 from tests.support.browser import Browser, token_of
 from tests.support.chromium import OpenPage, check_axe, overflow, problems

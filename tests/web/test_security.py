@@ -20,9 +20,8 @@ from urllib.parse import unquote
 import httpx
 import pytest
 
-from skillery.web.assets import Assets
 from skillery.web.pages_table import make_pages
-from skillery.web.site import Site
+from skillery.web.site import Assets, Site
 from tests.conftest import Rpc, Server, manifest, skill_files
 from tests.support.browser import Browser, token_of
 from tests.support.chromium import OpenPage, problems

@@ -65,13 +65,12 @@ from skillery.registry.cursors import cursor_key
 from skillery.registry.development import Overlays
 from skillery.runs.admission import Admission
 from skillery.runs.cache import Cache
-from skillery.runs.execution import Execution
+from skillery.runs.execution import Execution, UnrecordedRuns
 from skillery.runs.orphans import close_left_over
 from skillery.runs.packages import GrantedSecrets
 from skillery.runs.preparation import Preparer
 from skillery.runs.records import Recorder
 from skillery.runs.runner import Runner
-from skillery.runs.unrecorded import UnrecordedRuns
 from skillery.settings.load import Settings
 from skillery.skills.catalogue_counts import CountsCache
 from skillery.skills.figures import FirstSkills

@@ -249,7 +249,7 @@ MOST_FIELDS = 7
 
 
 def filled(text: str) -> str:
-    """Return the text of a page, with the table of each line `<!-- table: NAME -->`. Raise KeyError if none has the name."""
+    """Return the text of a page with its tables (`<!-- table: NAME -->`). Raise KeyError for another name."""
     return re.sub(r"^<!-- table: (.+) -->$", lambda line: TABLES[line[1]](), text, flags=re.MULTILINE)
 
 

@@ -15,9 +15,8 @@ from skillery.http.operations import BINARY, Body, Operation, Response, in_query
 from skillery.http.requests import chunks_of, only, segments_of, send_bytes, send_pieces, send_stream
 from skillery.methods.errors import encode
 from skillery.rest.blobs import gathered
-from skillery.workspaces.files import NewFile
+from skillery.workspaces.files import NewFile, WorkspaceInfo
 from skillery.workspaces.methods import Workspaces
-from skillery.workspaces.results import WorkspaceInfo
 
 ANY = "application/octet-stream"
 TAR = "application/x-tar"

@@ -21,8 +21,7 @@ from skillery.database import Database, in_utc
 from skillery.errors import RunNotFound, TaskNotFound
 from skillery.identity import access
 from skillery.runs.active_run import ActiveRuns
-from skillery.runs.display import logs_preview
-from skillery.runs.live_output import LogPart
+from skillery.runs.live_output import LogPart, logs_preview
 from skillery.runs.log_sources import EndedRun, LocalRun, LogSource, StoredLog
 from skillery.runs.queries import find_run, get_run, record_of, result_in
 from skillery.runs.relay import RemoteRuns

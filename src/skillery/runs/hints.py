@@ -13,7 +13,7 @@ from skillery.environments.builder import METADATA_FILE, Built
 from skillery.formats.import_names import own_module, package_of, providers_of
 from skillery.formats.requirements import DEPENDENCIES, LOCK, LeftOut, left_out_in
 from skillery.runs.code_hints import PLACE, code_hint
-from skillery.runs.display import with_line
+from skillery.runs.live_output import with_line
 from skillery.runs.scripts import SESSION_SKILL, script_answer
 
 MOST = 1000

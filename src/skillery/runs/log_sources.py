@@ -19,8 +19,7 @@ from skillery.database import in_utc
 from skillery.database.tables import run_log_pieces as pieces
 from skillery.database.tables import runs
 from skillery.runs.active_run import ActiveRun
-from skillery.runs.display import line_for_dropped
-from skillery.runs.live_output import LiveOutput, LogPart, log_part
+from skillery.runs.live_output import LiveOutput, LogPart, line_for_dropped, log_part
 from skillery.runs.results import Status
 
 # -- The database rows that carry the log of a run from the server that executes it to the servers that follow it ------

@@ -24,7 +24,7 @@ from skillery.runs.declarations import Declarations
 from skillery.runs.requests import has_permissions
 from skillery.runs.scripts import SESSION_SKILL, session_files
 from skillery.tools.tool_lookup import FoundTool
-from skillery.workspaces.run_files import RunFile
+from skillery.workspaces.manifests import RunFile
 
 MOST_MOUNTS = 100
 MOST_BLOBS = 1_000

@@ -23,7 +23,7 @@ from skillery.formats.names import namespace_of
 from skillery.registry.usage import Outcome as CountedOutcome
 from skillery.registry.usage import count_day, count_run
 from skillery.runs.active_run import ActiveRun
-from skillery.runs.display import whole_log
+from skillery.runs.live_output import whole_log
 from skillery.runs.rendering import Rendered
 from skillery.runs.results import Run, if_set
 

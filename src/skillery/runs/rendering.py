@@ -15,7 +15,7 @@ from skillery.contents.blob_rows import output_files
 from skillery.context.threads import BIG_TEXT
 from skillery.errors import QuotaExceeded, SkilleryError
 from skillery.runs.active_run import CLIENT_GONE, ActiveRun
-from skillery.runs.display import displayable, logs_preview
+from skillery.runs.live_output import displayable, logs_preview
 from skillery.runs.results import ExactSkill, Run, RunError, ToolResult, if_set, waiting_for
 from skillery.runs.run_host import CalledHost, Host
 from skillery.runs.scripts import script_answer

@@ -17,7 +17,7 @@ from skillery.registry.tool_rows import SessionName
 from skillery.registry.version_rows import VersionRow
 from skillery.registry.visibility import WAS_PUBLISHED
 from skillery.tools.tool_lookup import ToolAddress, tool_run_by
-from skillery.workspaces.run_files import RunFile
+from skillery.workspaces.manifests import RunFile
 from skillery.workspaces.usage import RunWorkspaces, Target
 
 WorkspaceMode = Literal["write", "read"]

@@ -19,8 +19,7 @@ from skillery.errors import BlobNotFound, InvalidParams, NotAllowed, SkillFailed
 from skillery.formats.texts import new_run_id
 from skillery.formats.wording import quoted
 from skillery.registry.version_rows import VersionRow
-from skillery.runs.display import displayable
-from skillery.runs.live_output import LiveOutput
+from skillery.runs.live_output import LiveOutput, displayable
 from skillery.workspaces.saver import Saver
 
 PIECE_BYTES = 256 * 1024

@@ -23,9 +23,9 @@ from skillery.runs.active_run import (
 )
 from skillery.runs.admission import Admission
 from skillery.runs.cancellation import Cancellation, Polling
-from skillery.runs.display import marked
 from skillery.runs.execution import Execution
 from skillery.runs.followed_runs import Following
+from skillery.runs.live_output import marked
 from skillery.runs.preparation import Prepared, Preparer
 from skillery.runs.records import Recorder
 from skillery.runs.relay import Relay

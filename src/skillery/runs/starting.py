@@ -19,7 +19,7 @@ from skillery.runs.requests import CallTool, ExecuteSkill, RunCode, RunParams
 from skillery.runs.results import Run, ToolResult
 from skillery.runs.runner import Runner
 from skillery.tools.tool_lookup import parse_address
-from skillery.workspaces.run_files import parse_files
+from skillery.workspaces.manifests import parse_files
 
 P = TypeVar("P", bound=RunParams)
 

@@ -10,9 +10,9 @@ from msgspec.structs import astuple
 from skillery.backends import Scope
 from skillery.errors import SkilleryError
 from skillery.identity.usage import GetUsage, IdentityUse, NamespaceUse, get_usage
-from skillery.web.cookies import cookie_of
 from skillery.web.frame import Done, Page, PageRequest, SeeOther
 from skillery.web.sending import KEYS_COOKIE, THEME_COOKIE, THEMES
+from skillery.web.visits import cookie_of
 
 # -- Uses of quotas in words, for the account of a user and for admins -------------------------------------------------
 

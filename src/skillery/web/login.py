@@ -18,14 +18,21 @@ from skillery.http.operations import JSON, Body, Operation, Response, in_query
 from skillery.http.requests import HttpRefusal, address_of, only
 from skillery.identity.web_session_rows import SignedIn
 from skillery.methods.errors import NOT_FOUND, plain_error
-from skillery.web.cookies import Header, cookie_of
-from skillery.web.failures import Problem, failed_page, sign_in_page
-from skillery.web.forms import FORM, MOST_FORM_BYTES, MOST_KEPT_BYTES, OutdatedForm, fields_of, safe_next
+from skillery.web.failures import Problem, Unsent, failed_page, sign_in_page, unsent_of, unsent_page
 from skillery.web.frame import PageRequest, SeeOther
 from skillery.web.sending import send_answer, send_page
 from skillery.web.site import Site
-from skillery.web.unsent import Unsent, unsent_of, unsent_page
-from skillery.web.visits import Visit
+from skillery.web.visits import (
+    FORM,
+    MOST_FORM_BYTES,
+    MOST_KEPT_BYTES,
+    Header,
+    OutdatedForm,
+    Visit,
+    cookie_of,
+    fields_of,
+    safe_next,
+)
 
 HOME = "/"
 """The address after a login that has no `next`."""

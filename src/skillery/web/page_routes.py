@@ -9,13 +9,11 @@ from skillery.backends import Scope
 from skillery.errors import NotAllowed, NotAuthenticated
 from skillery.http.operations import Route
 from skillery.http.requests import HttpRefusal
-from skillery.web.callers import request_of
-from skillery.web.failures import ask_for_login, ended_page, failing
-from skillery.web.forms import OutdatedForm
-from skillery.web.frame import Answer, Handler, PageRequest
+from skillery.web.failures import Unsent, ask_for_login, ended_page, failing, outdated_page, read_unsent
+from skillery.web.frame import Answer, Handler, PageRequest, request_of
 from skillery.web.sending import has_login, send_answer, send_page
 from skillery.web.site import Site
-from skillery.web.unsent import Unsent, outdated_page, read_unsent
+from skillery.web.visits import OutdatedForm
 
 
 def page_route(

@@ -6,7 +6,6 @@ from skillery.http.operations import Route
 from skillery.web import account, login
 from skillery.web.admin import tokens, upkeep
 from skillery.web.admin.upkeep import admin_route
-from skillery.web.assets import ICON, STATIC
 from skillery.web.catalogue import show as catalogue
 from skillery.web.failures import failing
 from skillery.web.frame import Handler
@@ -14,8 +13,8 @@ from skillery.web.page_routes import page_route
 from skillery.web.publish import pages as publish
 from skillery.web.reviews import decision
 from skillery.web.runs import run_page, trying
-from skillery.web.site import Site
-from skillery.web.skills import about, changes, files, raw
+from skillery.web.site import ICON, STATIC, Site
+from skillery.web.skills import about, changes, files
 
 Handlers = dict[str, Handler]
 """The handlers of a page by the HTTP method, GET and POST."""
@@ -23,7 +22,7 @@ FOR_VISITORS: dict[tuple[str, str], Handlers] = {
     ("/s", "/s/{ref:str}"): {"GET": about.show_about, "POST": changes.change},
     ("/s/files", "/s/{ref:str}/files"): {"GET": files.show_files},
     ("/s/file", "/s/{ref:str}/files/{path:path}"): {"GET": files.show_file},
-    ("/s/raw", "/s/{ref:str}/raw/{path:path}"): {"GET": raw.show_raw},
+    ("/s/raw", "/s/{ref:str}/raw/{path:path}"): {"GET": files.show_raw},
     ("/s/versions", "/s/{ref:str}/versions"): {"GET": changes.show_versions},
     ("/s/diff", "/s/{ref:str}/diff/{older:str}"): {"GET": decision.show_diff},
 }

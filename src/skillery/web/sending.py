@@ -12,10 +12,9 @@ import msgspec
 from skillery.errors import Unavailable
 from skillery.http.requests import send_bytes
 from skillery.skills.figures import count_waiting_reviews
-from skillery.web.assets import accepts_gzip
-from skillery.web.cookies import Header, cookie_of
 from skillery.web.frame import Answer, Direct, Done, Page, PageRequest, SeeOther, path_of
-from skillery.web.site import Site
+from skillery.web.site import Site, accepts_gzip
+from skillery.web.visits import Header, cookie_of
 
 # -- The headers of all pages, and of files that are shown as they are -------------------------------------------------
 

@@ -9,8 +9,8 @@ from multipart import MultipartError, MultipartSegment, PushMultipartParser, par
 
 from skillery.http.requests import HttpRefusal, chunks_of
 from skillery.methods.errors import INVALID_REQUEST, plain_error
-from skillery.web.forms import FORM_TOKEN, MOST_KEPT_BYTES, OutdatedForm, Pairs, check_same_origin
 from skillery.web.frame import Form, PageRequest
+from skillery.web.visits import FORM_TOKEN, MOST_KEPT_BYTES, OutdatedForm, Pairs, check_same_origin
 
 MULTIPART = "multipart/form-data"
 MOST_PARTS = 25_000

@@ -26,19 +26,18 @@ from skillery.identity.usage import admit_to_workspaces
 from skillery.method import Cursor, Method, PageLimit, Params, about
 from skillery.registry.cursors import make_cursor, read_cursor
 from skillery.workspaces import rows, usage
-from skillery.workspaces.files import WorkspaceFiles
-from skillery.workspaces.manifests import Manifest, make_manifest
-from skillery.workspaces.results import (
+from skillery.workspaces.files import (
     DeletedWorkspace,
     DescribedWorkspace,
     Snapshot,
     WorkspaceFileContent,
+    WorkspaceFiles,
     WorkspaceInfo,
     WorkspacePage,
     info,
     shown,
 )
-from skillery.workspaces.run_files import RunFile, parse_files
+from skillery.workspaces.manifests import Manifest, RunFile, make_manifest, parse_files
 from skillery.workspaces.saver import Content, Saver
 from skillery.workspaces.snapshots import manifest_of, origin_of
 

@@ -22,8 +22,7 @@ from skillery.events.outbox import note_if_near
 from skillery.identity.quotas import Quotas
 from skillery.identity.usage import check_workspaces
 from skillery.workspaces import rows
-from skillery.workspaces.manifests import EMPTY, Manifest
-from skillery.workspaces.open_contents import RecentContents
+from skillery.workspaces.manifests import EMPTY, Manifest, RecentContents
 from skillery.workspaces.rows import WorkspaceRow
 from skillery.workspaces.saver import Content, Saver
 from skillery.workspaces.snapshots import contents_of, manifest_of

@@ -7,8 +7,7 @@ import os
 from pathlib import Path
 
 from skillery.app.builders import Counts
-from skillery.context.shared_slots import SharedSlots
-from skillery.context.tallies import Peers, SharedNumbers, SharedTally, Tally
+from skillery.context.tallies import Peers, SharedNumbers, SharedSlots, SharedTally, Tally
 
 COLUMNS = ("bodies", "answers", "waiting", "waiting_bytes", "connections")
 BUCKETS = 65_536

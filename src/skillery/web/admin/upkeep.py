@@ -20,11 +20,10 @@ from skillery.registry.audit_trail import ListAudit, list_audit
 from skillery.versions.versions import ListVersions, list_versions
 from skillery.web.account import Use, use_of_namespace, uses_of_caller, uses_of_identity
 from skillery.web.display import size
-from skillery.web.failures import too_old_page
+from skillery.web.failures import Unsent, too_old_page
 from skillery.web.frame import Answer, Done, Form, Handler, Page, PageRequest, SeeOther, message_of
 from skillery.web.page_routes import page_route
 from skillery.web.site import Site
-from skillery.web.unsent import Unsent
 from skillery.webhooks.targets import ListWebhooks, TestWebhook, Webhook, list_webhooks, test_webhook
 
 # -- What all pages of administrators share: the layout, who may open them, and who may change something ---------------

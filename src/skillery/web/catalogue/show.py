@@ -34,12 +34,12 @@ from skillery.web.catalogue.filters import (
     filters_of,
     tags_of,
 )
-from skillery.web.cookies import cookie_of
 from skillery.web.display import foreign, visible
 from skillery.web.frame import Page, PageRequest, SeeOther
 from skillery.web.page_routes import page_route
 from skillery.web.sending import VERSION
 from skillery.web.site import Site
+from skillery.web.visits import cookie_of
 
 # -- Requests whose browser does not wait for the answer any more, such as searches while the user types ---------------
 

@@ -21,11 +21,10 @@ from skillery.runs.live_output import LogPart
 from skillery.runs.queries import args_of
 from skillery.runs.reading import CancelRun, GetRun, ListRuns, ReadRunLog, cancel_run, get_run, list_runs, read_run_log
 from skillery.runs.results import RunPage, RunRecord
-from skillery.web.callers import is_still_caller
-from skillery.web.frame import Direct, Done, Page, PageRequest, SeeOther, path_of
+from skillery.web.frame import Direct, Done, Page, PageRequest, SeeOther, is_still_caller, path_of
 from skillery.web.runs.outputs import WEAKER, WIDTH, limits_of, names_of, output_of, previews_of, stages_of
 from skillery.web.sending import RAW_HEADERS
-from skillery.web.skills.raw import send_raw
+from skillery.web.skills.files import send_raw
 
 # -- Colours of logs: the escape sequences of terminals as (class, text) -----------------------------------------------
 
