@@ -194,6 +194,7 @@ def test_look_alikes_show_the_import_of_the_smallest_source(database: Database) 
 
 
 @pytest.mark.parametrize("limit", [1, 9])
+@pytest.mark.full(after=2)
 def test_deprecated_skills_follow_their_successors(rpc: Rpc, new_name: str, new_word: str, limit: int) -> None:
     for name in ("a", "b", "c", "d", "e", "f"):
         publish(rpc, f"{new_name}.{name}", description=f"Does {new_word} work. {name * 9}")
