@@ -219,8 +219,8 @@ def _hint(name: str) -> str:
 
 
 def _check_author(identity: Identity, rule: NewRule) -> None:
-    """Raise NotAllowed if the identity may not add the rule: only people add rules, for names that their grants cover. Only
-    admins add a rule with another issuer, because the server sends requests to it and trusts its tokens.
+    """Raise NotAllowed if the identity may not add the rule: only people add rules, for names that their grants cover.
+    Only admins add a rule with another issuer, because the server sends requests to it and trusts its tokens.
     """
     check_person(identity)
     access.require_namespace(identity, "publish", rule.target)
