@@ -639,7 +639,7 @@ class CreatedSkill(TypedDict):
 
 
 class CheckedSkill(TypedDict):
-    """The result of `check_skill`. `ok` says whether the version could be published, and `status` the status that it would get."""
+    """The result of `check_skill`. `ok`: the version could be published, and would get the status `status`."""
 
     ok: bool
     name: str
@@ -738,7 +738,7 @@ class DiffSide(TypedDict):
 
 
 class ManifestChange(TypedDict):
-    """A value of the manifest that differs. `old` and `new` are its JSON text, cut if long; null if the version has no such value."""
+    """A value of the manifest that differs, as JSON text, cut if long. null: the version has no such value."""
 
     path: str
     old: str | None

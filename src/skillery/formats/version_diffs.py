@@ -39,9 +39,7 @@ class DiffSide(msgspec.Struct, frozen=True):
 
 
 class ManifestChange(msgspec.Struct, frozen=True):
-    """A value of the manifest that differs. `old` and `new` are its JSON text, cut if long; null if the version has no
-    such value.
-    """
+    """A value of the manifest that differs, as JSON text, cut if long. null: the version has no such value."""
 
     path: str
     old: str | None

@@ -46,9 +46,7 @@ class CreatedSkill(NewVersion, frozen=True):
 
 
 class CheckedSkill(msgspec.Struct, frozen=True):
-    """The result of `check_skill`. `ok` says whether the version could be published, and `status` the status that it
-    would get.
-    """
+    """The result of `check_skill`. `ok`: the version could be published, and would get the status `status`."""
 
     ok: bool
     name: str
