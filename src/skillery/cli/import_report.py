@@ -155,7 +155,8 @@ def _print_line(key: str, report: Mapping[str, Any]) -> None:
 def details(report: Mapping[str, Any], *, counts_inferable: bool = False) -> list[str]:
     """Return lines about the repairs, omitted files, warnings and findings of a skill.
 
-    Each line names its file, because these lines go to stderr and the line of the skill goes to stdout.
+    Each line names its file, because these lines go to stderr and the line of the skill goes to stdout. With
+    `counts_inferable`, findings that `--packages infer` would settle have no line: the summary counts their skills.
     """
     path = report["path"] or "."
     repairs = report.get("repairs", ()) if report["outcome"] != "unchanged" else ()
@@ -172,6 +173,8 @@ def details(report: Mapping[str, Any], *, counts_inferable: bool = False) -> lis
         lines += [f"left out: {path}/{entry['path']}{_files(entry)}: {entry['message']}" for entry in omitted]
     lines += [f"warning: {path}: {warning}" for warning in warnings]
     findings = report.get("findings", ())
+    if counts_inferable:
+        findings = [finding for finding in findings if not _is_inferable(finding)]
     return lines + [f"{finding['severity']}: {location(path, finding)}: {finding['message']}" for finding in findings]
 
 
