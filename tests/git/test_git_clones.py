@@ -52,7 +52,7 @@ def test_a_clone_has_the_files_of_the_exports(git: Git, rpc: Rpc, create: Callab
         skill_md="# Not conforming\n",
         files=[
             *skill_files(
-                **{"big/ä ö.txt": "größer " * 30_000, ".git/config": "no", "x/.GIT /y": "no", ".gitignore": "*"}
+                **{"big/ä ö.txt": "größer " * 30_000, ".git/config": "no", "x/.GiT/y": "no", ".gitignore": "*"}
             ),
             {"path": "run.sh", "content": "#!/bin/sh\n", "executable": True},
         ],
