@@ -99,7 +99,7 @@ def fixed(private: tuple[str, ...], *, with_zero: bool) -> Fixed:
     return Fixed(tuple(system(with_zero=with_zero)), tuple(prefixes()), tuple(packages(private)))
 
 
-def given(job: Job, sources: Sources) -> Iterator[str]:
+def mounts(job: Job, sources: Sources) -> Iterator[str]:
     """Yield the arguments for the skills, packages and blobs of the run. Raise NotThere if a file is missing."""
     yield from ("--dir", "/skills", "--dir", "/packages", "--dir", "/blobs")
     for skill in job.skills:
@@ -124,24 +124,24 @@ def python() -> str:
 
 def arguments(job: Job, fixed: Fixed, sources: Sources, limits: dict[str, int], numbers: Descriptors) -> list[str]:
     """Return all arguments except `first_program`. Raise NotThere if a file of the run is missing."""
-    found = ["--unshare-all", "--unshare-user", "--die-with-parent", "--new-session"]
-    found += ["--uid", "1000", "--gid", "1000", "--hostname", "sandbox", "--clearenv"]
+    options = ["--unshare-all", "--unshare-user", "--die-with-parent", "--new-session"]
+    options += ["--uid", "1000", "--gid", "1000", "--hostname", "sandbox", "--clearenv"]
     for name, value in ENVIRONMENT.items():
-        found += ["--setenv", name, value]
-    found += ["--cap-drop", "ALL"]
+        options += ["--setenv", name, value]
+    options += ["--cap-drop", "ALL"]
     for capability in CAPABILITIES:
-        found += ["--cap-add", capability]
-    found += ["--json-status-fd", str(numbers.status), "--seccomp", str(numbers.filter)]
-    found += fixed.system
+        options += ["--cap-add", capability]
+    options += ["--json-status-fd", str(numbers.status), "--seccomp", str(numbers.filter)]
+    options += fixed.system
     for prefix in fixed.prefixes:
-        found += ["--ro-bind", sources.path(prefix, "the interpreter"), prefix]
-    found += fixed.packages
-    found += ["--proc", "/proc"]
+        options += ["--ro-bind", sources.path(prefix, "the interpreter"), prefix]
+    options += fixed.packages
+    options += ["--proc", "/proc"]
     for source, name in ((RUNTIME, "runtime"), (INSIDE, "inside"), (PROLOGUE, "prologue.py")):
-        found += ["--ro-bind", sources.path(source, "the runtime"), f"/run/skillery/{name}"]
-    found += given(job, sources)
-    found += own(limits)
-    return [*found, "--remount-ro", "/", "--chdir", "/workspace"]
+        options += ["--ro-bind", sources.path(source, "the runtime"), f"/run/skillery/{name}"]
+    options += mounts(job, sources)
+    options += own(limits)
+    return [*options, "--remount-ro", "/", "--chdir", "/workspace"]
 
 
 def first_program(numbers: Descriptors) -> list[str]:

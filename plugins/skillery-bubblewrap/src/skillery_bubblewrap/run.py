@@ -321,8 +321,8 @@ async def received_folder(end: socket.socket) -> int:
         loop.remove_reader(end)
     if end.recv(1, socket.MSG_PEEK) != b"w":  # the end, or the message why the set-up failed
         return -1
-    _, found, _, _ = socket.recv_fds(end, 1, 1)
-    return found[0]
+    _, descriptors, _, _ = socket.recv_fds(end, 1, 1)
+    return descriptors[0]
 
 
 def not_started(error: OSError) -> Failure:

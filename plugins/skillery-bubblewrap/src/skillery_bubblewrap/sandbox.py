@@ -137,8 +137,8 @@ class BubblewrapSandbox(Sandbox):
         text = done.stdout.decode(errors="replace").strip()
         numbers = text.rpartition(" ")[2].split(".")
         new_enough = all(map(str.isdecimal, numbers)) and tuple(map(int, numbers)) >= OLDEST
-        found = f"{text or 'a program without a version'} at {path}"
-        return Probe("bwrap", new_enough, found, "" if new_enough else "bubblewrap 0.7 or newer is needed: " + INSTALL)
+        detail = f"{text or 'a program without a version'} at {path}"
+        return Probe("bwrap", new_enough, detail, "" if new_enough else "bubblewrap 0.7 or newer is needed: " + INSTALL)
 
     def probe(self) -> list[Probe]:
         machine, program = probe_of(machine_probe()), self._program_probe()

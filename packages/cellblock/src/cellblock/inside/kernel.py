@@ -293,11 +293,11 @@ def thread_id_address() -> int:
     The C library uses this id when the process signals itself. After a fork without the C library, the id is right only
     if the kernel writes it to this address. Raise SetupError if the address cannot be found.
     """
-    found = ctypes.c_void_p()
+    address = ctypes.c_void_p()
     own = os.getpid()
-    told = syscall(SYS_PRCTL, PR_GET_TID_ADDRESS, found, 0, 0, 0) == 0
+    is_known = syscall(SYS_PRCTL, PR_GET_TID_ADDRESS, address, 0, 0, 0) == 0
     start = thread_address()
-    places = [found.value] if told and found.value else [start + offset for offset in range(0, 2048, 4)]
+    places = [address.value] if is_known and address.value else [start + offset for offset in range(0, 2048, 4)]
     right = [place for place in places if ctypes.c_int.from_address(place).value == own]
     if len(right) != 1:
         raise SetupError("the C library's record of the thread is not to be found")
