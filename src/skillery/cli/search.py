@@ -164,9 +164,7 @@ search = Verb(
         metavar="TAG",
         help="Only skills with this tag; if repeated, skills with all tags.",
     ),
-    fixed=dict.fromkeys(
-        ("language", "verified", "network", "secrets", "counts", "catalogue", "status", "sort", "detail")
-    ),
+    only=("query", "limit", "kind", "tags", "namespace", "cursor"),
     help="""Search skills, best match first.
 
     The search covers names, tags, descriptions and SKILL.md. A skill matches if it contains most of the words. Word
@@ -186,9 +184,7 @@ list_ = Verb(
     ),
     option("--namespace", help="Only skills in this namespace and below it."),
     option("--detail", type=click.Choice(["names", "summary"]), default="names", show_default=True),
-    fixed=dict.fromkeys(
-        ("kind", "tags", "language", "verified", "network", "secrets", "counts", "catalogue", "status", "sort")
-    ),
+    only=("namespace", "detail", "limit", "cursor"),
     pages="choice",
     help="List the latest version of each skill, one row each.",
 )

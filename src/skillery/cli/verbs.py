@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
 
 import click
@@ -126,6 +126,7 @@ class Verb(click.Command):
 
     replaced: the parameters that differ from the derived ones of the same names.
     fixed: the params that are no options, with their values.
+    only: the params that are options. Without it, all that are not fixed.
     pages: "all" if the command reads all pages, "choice" if it has the option --all.
     takes: returns the part of the answer that is printed.
     at_home: answers from the home, without a client, if the command has no URL.
@@ -142,6 +143,7 @@ class Verb(click.Command):
         *replaced: click.Parameter,
         help: str = "",
         fixed: Mapping[str, Any] = types.MappingProxyType({}),
+        only: Collection[str] = (),
         pages: Literal["", "all", "choice"] = "",
         takes: Callable[[Any], Any] | None = None,
         at_home: Callable[[Target, dict[str, Any]], Any] | None = None,
@@ -151,7 +153,8 @@ class Verb(click.Command):
     ) -> None:
         super().__init__(name)
         self.method, self._prints, self._replaced, self._help = method, prints, replaced, inspect.cleandoc(help)
-        self.fixed, self._pages, self._takes, self._at_home = fixed, pages, takes, at_home
+        self.fixed, self._only = fixed, only
+        self._pages, self._takes, self._at_home = pages, takes, at_home
         self._fails, self._asks, self._bundled = fails, asks, bundled
 
     @property
@@ -197,7 +200,7 @@ class Verb(click.Command):
         docs = dict(line.split(": ", 1) for line in (inspect.getdoc(self.stub) or "").splitlines()[2:])
         remaining = {param_of(param): param for param in self._replaced}
         for name, param in inspect.signature(self.stub).parameters.items():
-            if name in {"self", KEY} or name in self.fixed:
+            if name in {"self", KEY} or name in self.fixed or (self._only and name not in self._only):
                 continue
             required = param.default is param.empty
             parameter = remaining.pop(name, None) or self._derived(name, param.annotation, required)
