@@ -13,6 +13,7 @@ from cellblock.host.pool import Pool
 from cellblock.host.preloaded import Bounds, Environment
 from cellblock.host.preloaded_pool import PreloadedPool, in_words
 from cellblock.host.zygote_answers import CannotStart
+from cellblock.values import Busy
 from skillery.backends import CodeCall, Job, PackageMount, SkillCall, Warm
 from skillery.errors import SkilleryError
 
@@ -135,7 +136,7 @@ class WarmEnvironments:
         pool = kept.pool = self._open(kept.environment, lambda reason: self._spoil(kept, reason))
         try:
             await pool.start()
-        except (CannotStart, OSError, TimeoutError, SkilleryError) as error:
+        except (Busy, CannotStart, OSError, TimeoutError, SkilleryError) as error:
             self._spoil(kept, in_words(error))
             return
         if kept.state == "failed":
