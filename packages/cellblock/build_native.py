@@ -119,4 +119,6 @@ class NativeFiles(BuildHookInterface[Any]):
         build_data["tag"] = f"cp311-abi3-manylinux_2_17_{machine}.musllinux_1_1_{machine}"
 
     def _needs_helper(self) -> bool:
-        return self.target_name == "wheel" and sys.platform == "linux" and platform.machine() in MACHINES
+        is_supported = sys.platform == "linux" and platform.machine() in MACHINES
+        # A 32-bit Python may run on a 64-bit kernel, whose machine has another name.
+        return self.target_name == "wheel" and is_supported and sys.maxsize > 2**32

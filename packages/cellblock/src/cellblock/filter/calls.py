@@ -55,7 +55,7 @@ landlock_add_rule:445:445 landlock_restrict_self:446:446 futex_waitv:449:449
 fchmodat2:452:452 futex_wake:454:454 futex_wait:455:455 futex_requeue:456:456 mseal:462:462
 """
 
-# Allowed or refused by their arguments: see seccomp.py.
+# Allowed or refused by their arguments: see rules.py.
 BY_ARGUMENT = """
 memfd_create:319:279 mmap:9:222 madvise:28:233 ioctl:16:29 socket:41:198 connect:42:203 accept:43:202 bind:49:200
 listen:50:201 accept4:288:242 socketpair:53:199 setsockopt:54:208 clone:56:220 fcntl:72:25 personality:135:92
