@@ -8,13 +8,16 @@ worker that was killed can be set to 0.
 from __future__ import annotations
 
 import asyncio
-import fcntl
+import contextlib
 import mmap
 import os
 import struct
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
+
+with contextlib.suppress(ImportError):  # on Windows, where only commands for remote servers import this module
+    import fcntl
 
 WORD = 8
 """Bytes of one part. Processors read and write 8 aligned bytes at once, so no reader sees half of a number."""

@@ -6,13 +6,16 @@ The event loop watches the pipe only after UNWATCHED_SECONDS: most runs are shor
 from __future__ import annotations
 
 import asyncio
-import fcntl
+import contextlib
 import os
 import sys
 from collections import deque
 from collections.abc import Callable
 
 from cellblock.values import Log
+
+with contextlib.suppress(ImportError):  # on Windows, where only KeptLog is used
+    import fcntl
 
 PIECE = 64 * 1024
 """Bytes that are read at once. A larger buffer is mapped and unmapped for each read."""
