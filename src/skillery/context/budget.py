@@ -47,13 +47,15 @@ class Room:
     time: it calls `begin`, then `expect` any number of times, then `keep`, or `drop` if the call fails.
     """
 
-    __slots__ = ("_budget", "_is_closed", "_is_refusable", "_kept", "_method", "_taken")
+    __slots__ = ("_budget", "_is_closed", "_is_refusable", "_kept", "_kept_small", "_method", "_taken")
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
         self._taken = 0
         self._kept = 0
         """The part of the taken bytes that belongs to finished results. The rest is of the result in the making."""
+        self._kept_small = 0
+        """The part of the kept bytes that belongs to small results. Large results must not block small ones."""
         self._method = ""
         self._is_refusable = True
         self._is_closed = False
@@ -63,7 +65,7 @@ class Room:
 
         If nothing else uses the budget, any size fits.
         """
-        if self._taken + size <= SMALL:
+        if self._taken - self._kept + self._kept_small + size <= SMALL:
             return
         budget = self._budget
         others = budget.tally.total - self._taken + self._kept
@@ -92,6 +94,7 @@ class Room:
         """Release all bytes. From now on, nothing is counted: a worker thread may still make a result."""
         with self._budget.lock:
             self._is_closed = True
+            self._kept = 0
             if self._taken:
                 self._add(-self._taken)
 
@@ -121,6 +124,7 @@ class Room:
             self._expect(size)
             self._add(0 if self._is_closed else self._kept + size - self._taken)
             self._kept = self._taken
+            self._kept_small += size if size <= SMALL else 0
 
     def drop(self) -> None:
         """Release the bytes of the result that is being made: the call has failed, or nothing else needs its result."""

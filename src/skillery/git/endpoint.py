@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
 from skillery.backends import Identity
+from skillery.context.budget import body_room
 from skillery.context.threads import BODIES
 from skillery.errors import InvalidName, ReadOnlyRepository
 from skillery.formats.names import parse_namespace, parse_skill_name
@@ -137,6 +138,8 @@ async def _upload(
     except MalformedRequest as error:
         await send_bytes(send, 200, refuse(str(error)), RESULT, NO_CACHE)
         return
+    del body
+    body_room.get().release()
     # The caller may see other skills than before: each request finds the state again.
     state = await parts.repositories.find(identity, request.repository)
     if git_request is None:

@@ -117,8 +117,9 @@ async def read_body(receive: Any, headers: dict[str, str], max_bytes: int) -> by
         size += len(chunk)
         if size > max_bytes:
             raise _too_large(max_bytes)
-        room.take(len(chunk))
-        parts.append(chunk)
+        if chunk:
+            room.take(len(chunk))
+            parts.append(chunk)
     # Joining large parts would block the event loop.
     return await asyncio.to_thread(b"".join, parts) if size > LARGE_BODY else b"".join(parts)
 

@@ -250,6 +250,7 @@ class Connection(HttpToolsProtocol):
         if self.parser.should_upgrade():
             return
         self._in_head, self._head_bytes = True, 0
+        self.headers = []  # trailers are discarded
         self._body_timer.stop()
         self._framing_timer.stop()
         if not self.cycle.response_started:
