@@ -31,7 +31,9 @@ class Text(NamedTuple):
 
 def texts(folders: tuple[str, ...] = FOLDERS) -> list[Text]:
     """Return the texts of all modules in the folders, sorted by place, each text once."""
-    errors = MESSAGES | frozenset(_classes(ROOT / "src/skillery/errors.py"))
+    errors = MESSAGES | frozenset(
+        name for path in (ROOT / "src/skillery/errors").glob("*.py") for name in _classes(path)
+    )
     found: dict[str, Text] = {}
     for folder in folders:
         for module in sorted((ROOT / folder).rglob("*.py")):
