@@ -134,6 +134,8 @@ class Builder:
             try:
                 return await self._build(attempt, pins, target, tuple(left_out), force=force)
             except BuildFailed as error:
+                if error.passing:
+                    raise
                 rest = without(lock, pins, error.package) if error.package else None
                 if rest is None and error.reason == "too_large":
                     rest = without(lock, pins, "")
