@@ -225,7 +225,8 @@ class Calls:
         self._limits = limits
         self._run = run
         self._made = 0
-        self._until = time.monotonic() + limits.timeout_ms / 1000
+        self._until: float | None = None
+        """The end of the time for calls. It begins with the first call: before, the run may wait for its packages."""
         self._alone = asyncio.Lock()
 
     async def call_skill(self, skill: str, function: str, args: bytes) -> bytes:
@@ -245,6 +246,8 @@ class Calls:
         if self._made >= self._limits.calls:
             raise TooLarge(f"this run has called skills {self._made} times, which is its limit")
         self._made += 1
+        if self._until is None:
+            self._until = time.monotonic() + self._limits.timeout_ms / 1000
         async with self._alone:
             left_ms = max(1, int((self._until - time.monotonic()) * 1000))
             outcome = await self._run(version, function, args, left_ms)
