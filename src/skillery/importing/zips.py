@@ -6,6 +6,7 @@ creates an object for each), their types, and their unpacked sizes.
 
 from __future__ import annotations
 
+import contextlib
 import stat
 import struct
 import zipfile
@@ -15,6 +16,7 @@ from itertools import islice
 from typing import BinaryIO
 
 from skillery.errors import ArchiveTooLarge, InvalidArchive
+from skillery.formats.paths import MAX_BYTES
 from skillery.importing.entries import Entry, ImportLimits, Sizes, broken, refuse, safe_path, safe_target, too_many
 
 MAX_RATIO = 200
@@ -189,13 +191,17 @@ def found_encoding(infos: Sequence[zipfile.ZipInfo], texts: Sequence[bytes]) -> 
     `texts` are the contents of SKILL.md files. At most _MOST_NAMES names and _MOST_TEXT bytes are compared.
     """
     raw = [_raw(info) for info in islice(filter(_legacy, infos), _MOST_NAMES)]
+    words_of = dict[str, list[str]]()
     for encoding in ENCODINGS:
-        try:
-            names = {segment for name in raw for segment in name.decode(encoding).replace("\\", "/").split("/")}
-        except UnicodeError:
-            continue
-        words = [name for name in names if not name.isascii()]
-        for text in (part.decode(kind, "ignore") for part in texts for kind in ("utf-8", encoding)):
+        with contextlib.suppress(UnicodeError):
+            # Longer names are refused later, and each word is searched in the whole text.
+            names = [name.decode(encoding).replace("\\", "/") for name in raw if len(name) <= MAX_BYTES]
+            segments = dict.fromkeys(segment for name in names for segment in name.split("/") if not segment.isascii())
+            words_of[encoding] = [*islice(segments, _MOST_NAMES)]
+    # A SKILL.md in the encoding of the names mentions them in any encoding that decodes both.
+    kinds = ["utf-8", *(words_of if len(words_of) == 1 else ())]
+    for text in (part.decode(kind, "ignore") for kind in kinds for part in texts):
+        for encoding, words in words_of.items():
             if any(word in text for word in words):
                 return encoding
     return ""
