@@ -53,6 +53,10 @@ def test_other_text_is_no_dead_reference(text: str) -> None:
     assert dead(text) == []
 
 
+def test_inline_code_of_three_backticks_opens_no_fence() -> None:
+    assert dead("```npm test```\n\n[x](references/gone.md)\n") == ["references/gone.md"]
+
+
 def test_dead_references_have_lines_and_occur_once() -> None:
     text = "---\nname: x\n---\n[a](absent.md)\n\n`scripts/x.py` [a](absent.md)\n"
 

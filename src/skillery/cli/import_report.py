@@ -17,7 +17,7 @@ MAX_NAMES = 10
 """Limit of the names in a section that requires no action. With --json, all names are listed."""
 _SECTION_OF = {"published": "published", "draft": "published", "checked": "published", "unchanged": "unchanged"}
 """Section of the summary for each outcome of a skill. `checked` is the outcome of a dry run."""
-_PACKAGES = {"undeclared_package", "no_packages"}
+_PACKAGES = {"undeclared_package", "package_left_out", "no_packages"}
 """Rules of findings and codes of repairs that report a missing package."""
 _NAMES = {"name", "name_taken", "taken_over", "copy"}
 """Codes of repairs that explain why a skill does not have the name that it states."""

@@ -27,7 +27,7 @@ MOST_DEAD = 20
 FOLDERS = frozenset({"scripts", "references", "reference", "assets", "resources", "templates"})
 """Folders of skills. In code, a path below another folder that the skill does not have may be one of the user."""
 PLUGIN_ROOT = "${CLAUDE_PLUGIN_ROOT}"
-_FENCE = re.compile(r" {0,3}(```+|~~~+)")
+_FENCE = re.compile(r" {0,3}(```+(?=[^`]*$)|~~~+)")
 _LINK = re.compile(r"\]\(\s{0,9}<?([^()\s<>]{1,400})")
 _BETWEEN = re.compile(r"[\s\"'()\[\],;=<>|&]+")
 _SKILL_FOLDER = re.compile(r"(?:\$\{?(?:CLAUDE_)?SKILL_DIR\}?|\{baseDir\})/")

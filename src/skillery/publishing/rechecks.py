@@ -26,7 +26,7 @@ from skillery.publishing.example_runs import RULE as EXAMPLES
 from skillery.publishing.file_findings import DEAD_REFERENCE, NOT_PORTABLE
 from skillery.publishing.gate import RULE as SCRIPTS
 from skillery.publishing.import_check import RULE as IMPORT
-from skillery.publishing.package_locks import INFERRED, UNDECLARED
+from skillery.publishing.package_locks import INFERRED, LEFT_OUT, UNDECLARED
 from skillery.registry.resolution import resolve
 from skillery.registry.version_rows import record_findings
 from skillery.registry.visibility import WAS_PUBLISHED
@@ -34,7 +34,7 @@ from skillery.versions.checks import checks_of, set_checks
 from skillery.versions.waivers import apply_waivers
 
 log = logging.getLogger(__name__)
-OWN_RULES = frozenset({DEAD_REFERENCE, EXAMPLES, IMPORT, INFERRED, NOT_PORTABLE, SCRIPTS, UNDECLARED})
+OWN_RULES = frozenset({DEAD_REFERENCE, EXAMPLES, IMPORT, INFERRED, LEFT_OUT, NOT_PORTABLE, SCRIPTS, UNDECLARED})
 """Rules of the server itself. Their findings stay: a recheck runs no code and reads no index of packages."""
 FAILED = "before_publish"
 

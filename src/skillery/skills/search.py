@@ -146,7 +146,7 @@ def find_skills(
     if counts or sort != "best":
         shown = originals(connection, groups)
         counted = _counts(connection, shown, len(ranked), namespace) if counts else None
-        rest = _after(shown if sort == "best" else in_order(connection, shown, sort), page_start.after)
+        rest = _after(shown if sort == "best" else in_order(connection, shown, sort), page_start.after, sort)
         further = 0
     else:
         following = _after(groups, page_start.after)
@@ -175,14 +175,19 @@ def _counts(connection: Connection, shown: Sequence[Shown], matches: int, namesp
     return count_found(connection, [row.skill_id for row in shown], namespace, matches >= MOST_FOUND)
 
 
-def _after(rows: Sequence[Any], after: tuple[int, str] | None) -> Sequence[Any]:
-    """Return the rows after the position of a cursor. All rows are read again for each page."""
+def _after(rows: Sequence[Any], after: tuple[int, str] | None, sort: Sort = "best") -> Sequence[Any]:
+    """Return the rows after the position of a cursor. All rows are read again for each page.
+
+    If the skill at the position is no longer among the results, continue at its points. In another order than `best`,
+    begin again: a repeated skill is better than a lost one.
+    """
     if after is None:
         return rows
     at = next((number for number, row in enumerate(rows, 1) if row.position == after[1]), None)
     if at is not None:
         return rows[at:]
-    # The skill at the position is no longer among the results.
+    if sort != "best":
+        return rows
     return [row for row in rows if (-row.points, row.position) > (-after[0], after[1])]
 
 
