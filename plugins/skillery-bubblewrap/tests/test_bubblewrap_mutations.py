@@ -133,7 +133,7 @@ MUTATIONS: dict[str, Mutation] = {
         READ_ONLY,
     ),
     "a read-only root": one(COMMAND, '"--remount-ro", "/", "--chdir"', '"--chdir"', READ_ONLY),
-    "hidden packages": one(COMMAND, "    found += fixed.packages\n", "", "test_no_installed_package_is_there"),
+    "hidden packages": one(COMMAND, "    options += fixed.packages\n", "", "test_no_installed_package_is_there"),
     "harmless devices": one(
         COMMAND,
         "    for name in root.DEVICES:\n",
