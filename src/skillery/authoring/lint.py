@@ -116,8 +116,9 @@ def lint(skill: SkillFolder) -> list[str]:
 
 
 def _template(folder: Folder) -> Iterator[str]:
-    """Yield a warning for each line of SKILL.md that is unchanged from a template. While the description is unchanged
-    too, only placeholders count.
+    """Yield a warning for each line of SKILL.md that is still a line of a template.
+
+    As long as skill.toml has the description of a template, the author has just begun: then only placeholders get one.
     """
     template_lines = _template_lines(str(folder.manifest.get("name")))
     is_new = folder.manifest.get("description") in DESCRIPTIONS.values()

@@ -71,7 +71,10 @@ class FolderPackages:
         return await self._mounts(await self._lock_in(bundle) or b"")
 
     async def with_pytest(self, bundle: Bundle) -> tuple[PackageMount, ...]:
-        """Return an environment with the versions of the packages of the bundle, and pytest."""
+        """Return the packages of the bundle in the versions of its lock, and pytest.
+
+        If the lock has pytest, its version is used. Raise PackagesNotOffered if pytest cannot be found.
+        """
         lock = await self._lock_in(bundle)
         pins = read_lock(lock) if lock is not None else ()
         if any(pin.name == "pytest" for pin in pins):

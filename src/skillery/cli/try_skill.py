@@ -104,10 +104,10 @@ def try_(
 
 
 def _choose(path: Path, own_name: str, name: str | None) -> tuple[Folder, list[str]]:
-    """Return the folder with only the chosen skill, and the names of all skills of the folder. Raise UsageError if the
-    folder does not have the skill.
+    """Return the folder with only the skill `name`, or the first by name without one, and the names of all skills.
 
-    `own_name` is the name of a skill at the root of the folder, unless the skill states a name.
+    A skill has the name of its folder here, and a skill at the root has `own_name`. Raise UsageError if the folder does
+    not have the skill.
     """
     from skillery.cli.archives import scan_folder
     from skillery.cli.import_uploads import printable

@@ -74,7 +74,11 @@ async def prompt_for(core: Core, identity: Identity, included: Collection[str]) 
 
 
 async def short_guide(core: Core, identity: Identity, included: Collection[str]) -> str:
-    """Return the short guide for the tools and params of this connection, with the skills that the identity sees."""
+    """Return SHORT_GUIDE with lines about the `included` methods, and the list of the skills that the identity sees.
+
+    With more than MOST_LISTED skills, advise the model to search or list them. A caller without the scope read gets no
+    skills. `code_contract` in `included` adds a line about files.
+    """
     text = SHORT_GUIDE
     text += FILES if "code_contract" in included else ""
     text += ENVIRONMENTS if len(core.environments.named.defined) else ""
@@ -101,7 +105,10 @@ def _line(skill: FirstSkill, room: int) -> str:
 
 
 def _inputs(inputs: msgspec.Raw) -> str:
-    """Return the names of the required inputs. Return dots if the inputs are too large to decode for one line."""
+    """Return the names of the required inputs, for one line of the list.
+
+    Return "…" if the JSON of the inputs has more than MOST_INPUTS_BYTES, because decoding it costs too much.
+    """
     if len(bytes(inputs)) > MOST_INPUTS_BYTES:
         return "…"
     return signature_of(inputs_in(msgspec.json.decode(inputs)), MOST_OF_INPUTS)

@@ -91,7 +91,7 @@ class Importer:
     async def opened(
         self, file: BinaryIO, limits: ImportLimits | None = None, names: str = ""
     ) -> AsyncIterator[Archive]:
-        """Context manager that opens an archive in the threads of archives, so that other work does not wait for it.
+        """Context manager that opens an archive in a thread of IMPORTS, so that the event loop does not wait for it.
 
         Raise InvalidArchive or ArchiveTooLarge. Without `limits`, those of imports apply. `names` is the
         encoding of names in a zip that are not UTF-8.

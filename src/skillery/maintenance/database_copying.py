@@ -139,7 +139,11 @@ def _check(source: Database, target: Database) -> None:
 
 
 class _Copying:
-    """One copy. The methods run in the transaction of the target, whose connection is `into`."""
+    """The state of one copy of a database.
+
+    `load` and `settle` run in the transaction of the target, whose connection is `into`. `keep_read_only` runs in a
+    transaction of the source.
+    """
 
     def __init__(self, source: Database, target: Database, tell: Tell) -> None:
         self._source = source

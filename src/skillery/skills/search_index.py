@@ -155,8 +155,9 @@ def tag_word(tag: str) -> str:
 
 
 class Indexed(msgspec.Struct, frozen=True):
-    """The search rows of one skill: `losses` ranks its words (a low loss is a strong match), `spellings` has their
-    stems.
+    """The search rows of one skill.
+
+    `losses` has the loss of each stem and tag: a low loss is a strong match. `spellings` has the stem of each spelling.
     """
 
     copy_key: int

@@ -27,7 +27,8 @@ Content = tuple[str, int, bytes | None]
 class Saver:
     """Stores the files of one run. The snapshot is saved only if `manifest` is set and `is_complete` is true.
 
-    The family refers to each content at once, so that no sweep deletes the content before the snapshot refers to it.
+    Each content is stored and referred to by the family in one transaction, so that no sweep deletes it before the
+    snapshot is saved.
     """
 
     def __init__(self, database: Database, storage: Storage, family_id: int) -> None:
