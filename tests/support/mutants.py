@@ -62,6 +62,10 @@ class Ended(NamedTuple):
         return failed[1] if failed and self.code == pytest.ExitCode.TESTS_FAILED else ""
 
 
+COMPILED = [f"packages/cellblock/src/cellblock/inside/{name}" for name in ("_cell.abi3.so", "init", "BUILD.json")]
+"""Files that the installation makes next to the sources."""
+
+
 def list_mutants() -> list[Mutant]:
     return msgspec.toml.decode(MUTANTS.read_bytes(), type=dict[str, list[Mutant]])["mutant"]
 
@@ -69,7 +73,7 @@ def list_mutants() -> list[Mutant]:
 def make_copy(to: Path) -> Path:
     """Copy the checkout with its uncommitted files, and its environment, which imports from the copy."""
     listed = subprocess.check_output(["git", "ls-files", "-coz", "--exclude-standard"], cwd=CHECKOUT, text=True)
-    for name in filter(None, listed.split("\0")):
+    for name in [*filter(None, listed.split("\0")), *COMPILED]:
         target = to / name
         target.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileNotFoundError):  # deleted, but not yet in a commit
