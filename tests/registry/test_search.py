@@ -222,6 +222,14 @@ def test_deprecated_skills_follow_their_successors(rpc: Rpc, new_name: str, new_
     assert ranked() == "aebfcd"
 
 
+def test_search_for_a_whole_name_shows_no_look_alike(rpc: Rpc, new_name: str) -> None:
+    for owner in ("one", "two"):
+        publish(rpc, f"{new_name}{owner}.words", description="Counts the words of a long text")
+
+    for owner in ("one", "two"):
+        assert names(rpc, f"{new_name}{owner}.words")[0] == f"{new_name}{owner}.words"
+
+
 def test_search_matches_words_of_all_scripts(rpc: Rpc, new_name: str, new_word: str) -> None:
     publish(rpc, f"{new_name}.a", description=f"{new_word} Größe naïve café Москва 東京都 हिन्दी ١٢٣ ﬁn ½ emoji 🎉 end")
 

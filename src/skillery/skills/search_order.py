@@ -113,8 +113,9 @@ def originals(connection: Connection, groups: Sequence[Group]) -> list[Shown]:
     facts = _facts(connection, several) if several else {}
     shown = []
     for group in groups:
-        # A skill that was hidden after the ranking has no facts.
-        known = [member for member in group.members if member.skill_id in facts] or group.members[:1]
+        # A query that names a member gives it far more points. A skill that was hidden after the ranking has no facts.
+        near = [member for member in group.members if 4 * member.points >= 3 * group.members[0].points]
+        known = [member for member in near if member.skill_id in facts] or group.members[:1]
         original = min(known, key=lambda member: facts.get(member.skill_id, ()))
         shown.append(Shown(original.skill_id, original.name, group.points, len(group.members), group.position))
     return shown
