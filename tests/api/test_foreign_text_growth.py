@@ -187,7 +187,7 @@ NOT_JOINED = {
     "defined_tools.python_handler": "a compile worker calls it",
     "python_source.located": "it gets a fault, not a text",
     "imports.missing_target": "it gets an import that was found, not a text",
-    "secret_names.grantees_of": "it gets a valid skill name, whose length is limited",
+    "names.grantees_of": "it gets a valid skill name, whose length is limited",
 }
 
 
