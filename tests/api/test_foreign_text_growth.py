@@ -167,9 +167,11 @@ PARSERS: dict[str, Callable[[str], object]] = {
 FILLED: dict[str, object] = {
     "Callable[[str], object]": str,
     "Collection[str]": ("x",),
+    "Iterable[LeftOut]": (),
     "Iterable[str]": ("x",),
     "Language": "python",
     "Literal['javascript', 'bash']": "bash",
+    "Sequence[Pin]": (),
     "Sequence[str]": ("x",),
     "Set[str]": {"x"},
     "bytes": b"x",
