@@ -25,6 +25,7 @@ from skillery.environments import uv_errors
 from skillery.errors import SkilleryError
 from skillery.formats import lenient_skill_md, texts, toml_lines, version_spec
 from skillery.formats import skill_md as skill_md_parser
+from skillery.formats.requirements import Tiers
 from skillery.git import requests as git_requests
 from skillery.git.requests import MalformedRequest
 from skillery.methods.table import METHODS
@@ -174,6 +175,7 @@ FILLED: dict[str, object] = {
     "Sequence[Pin]": (),
     "Sequence[str]": ("x",),
     "Set[str]": {"x"},
+    "Tiers": Tiers(),
     "bytes": b"x",
     "datetime": datetime(2026, 1, 1, tzinfo=UTC),
     "int": 10,
