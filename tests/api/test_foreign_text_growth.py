@@ -191,8 +191,6 @@ NOT_JOINED = {
     "defined_tools.python_handler": "a compile worker calls it",
     "python_source.located": "it gets a fault, not a text",
     "imports.missing_target": "it gets an import that was found, not a text",
-    "words.words_of_shell": "its text is a hint of the server, in which foreign parts are cut",
-    "words.words_of_tools": "its text is a hint of the server, in which foreign parts are cut",
     "names.grantees_of": "it gets a valid skill name, whose length is limited",
 }
 

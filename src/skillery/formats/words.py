@@ -311,9 +311,7 @@ COMMANDS = {
     "yank_version": "skillery yank",
 }
 """The command for a method, or for a phrase with a method."""
-_PHRASES = re.compile(
-    "|".join(rf"(?<![\w./']){re.escape(phrase)}(?!\w)" for phrase in sorted(COMMANDS, key=len, reverse=True))
-)
+_PHRASES = re.compile(rf"(?<![\w./'])(?:{'|'.join(map(re.escape, sorted(COMMANDS, key=len, reverse=True)))})(?!\w)")
 MOUNT = re.compile(r"mount_skills=\['([^']+)'\]")
 """The param of run_code in a message, and the name of its skill: `--mount NAME` in the shell."""
 _SENTENCE = re.compile(r"(?<=[.!?]) +")
