@@ -1,4 +1,4 @@
-"""the successor of deprecated skills in the search
+"""the successor of deprecated skills in the search, pairs of Chinese and Japanese characters, synonyms
 
 Revision: 0037, after 0036
 """
@@ -34,6 +34,7 @@ def upgrade() -> None:
 def downgrade() -> None:
     set_comment(AFTER, BEFORE)
     op.drop_column("search_words", "successor")
+    op.get_bind().execute(REBUILD, {"value": b""})
 
 
 def set_comment(before: str, after: str) -> None:

@@ -52,22 +52,24 @@ class Elf:
         (sections,) = struct.unpack_from("<Q", self._content, 40)
         size, count = struct.unpack_from("<HH", self._content, 58)
         names = self._offset(self.dynamic[STRINGS])
-        found = set()
+        names_of_others = set()
         for header in range(sections, sections + size * count, size):
             _, kind, _, _, start, length = struct.unpack_from("<IIQQQQ", self._content, header)
             symbols = self._content[start : start + length] if kind == DYNAMIC_SYMBOLS else b""
             for name, _, _, section, _, _ in struct.iter_unpack("<IBBHQQ", symbols):
                 if section == 0 and name:
-                    found.add(self._content[names + name : self._content.index(b"\0", names + name)].decode())
-        return found
+                    names_of_others.add(self._content[names + name : self._content.index(b"\0", names + name)].decode())
+        return names_of_others
 
     def relocated(self) -> list[Segment]:
         """Return the segment of each address that the loader changes."""
-        found = []
+        relocated_segments = []
         for table, size in ((RELOCATIONS, RELOCATION_BYTES), (PLT, PLT_BYTES)):
             if table in self.dynamic:
                 start = self._offset(self.dynamic[table])
                 for address, _, _ in struct.iter_unpack("<QQq", self._content[start : start + self.dynamic[size]]):
                     parts = [part for part in self.segments if part.kind == LOAD]
-                    found += [part for part in parts if part.address <= address < part.address + part.bytes]
-        return found
+                    relocated_segments += [
+                        part for part in parts if part.address <= address < part.address + part.bytes
+                    ]
+        return relocated_segments

@@ -56,7 +56,7 @@ def command(name: str) -> list[str]:
             pytest.skip("this machine has no gcc")
         return ["gcc"]
     if not (TOOLS / "ziglang").exists():
-        pytest.skip("Zig is not there: make test-tools")
+        pytest.skip("Zig is not there: `make test` installs it")
     return ["env", f"PYTHONPATH={TOOLS / 'ziglang'}", *build_native.zig(name.removeprefix("zig-"))]
 
 
@@ -100,11 +100,11 @@ def test_two_builds_in_different_folders_have_equal_bytes(compiler: str, tmp_pat
 
 
 def test_each_result_of_a_system_call_is_checked() -> None:
-    unchecked = r"^\s*(?:SYS|CLOSE)\((\w+)"
-    found = {name: re.findall(unchecked, (NATIVE / name).read_text(), re.MULTILINE) for name in ("cell.c", "init.c")}
-    calls = {name for name in found["cell.c"] if name.startswith("SYS_")}
+    call = r"^\s*(?:SYS|CLOSE)\((\w+)"
+    unchecked = {name: re.findall(call, (NATIVE / name).read_text(), re.MULTILINE) for name in ("cell.c", "init.c")}
+    calls = {name for name in unchecked["cell.c"] if name.startswith("SYS_")}
     assert calls == {"SYS_writev", "SYS_write", "SYS_exit_group"}  # the last words of a process, and its end
-    assert set(found["init.c"]) == {"SYS_write", "SYS_read", "SYS_exit_group"}
+    assert set(unchecked["init.c"]) == {"SYS_write", "SYS_read", "SYS_exit_group"}
 
 
 def test_helper_is_small_and_uses_no_header_of_the_system() -> None:
@@ -118,8 +118,8 @@ def test_repository_has_no_compiled_file() -> None:
     if listed.returncode:
         pytest.skip("this is not a checkout")
     paths = [CHECKOUT / name for name in listed.stdout.split("\0") if name]
-    found = [path for path in paths if path.is_file() and path.open("rb").read(4) == b"\x7fELF"]
-    assert found == []
+    binaries = [path for path in paths if path.is_file() and path.open("rb").read(4) == b"\x7fELF"]
+    assert binaries == []
 
 
 def machines() -> list[tuple[str, list[str]]]:
@@ -165,5 +165,5 @@ os.execv(sys.argv[1], sys.argv[1:])
 
 def compiler_for(machine: str, emulator: list[str]) -> list[str]:
     if emulator and not Path(emulator[0]).exists():
-        pytest.skip("the emulator is not there: make test-tools")
+        pytest.skip("the emulator is not there: `make test` installs it")
     return command(f"zig-{machine}") if emulator or shutil.which("gcc") is None else command("gcc")

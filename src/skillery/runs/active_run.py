@@ -144,7 +144,7 @@ class ActiveRun:
         return task.result()
 
     async def wait_for_packages(self) -> None:
-        """Wait for the packages of the run. Callers see the progress meanwhile."""
+        """Wait for the packages of the run, and show the progress to callers."""
         try:
             self.prepared = await self.prepared.with_packages(self.live.set_packages)
         finally:

@@ -54,6 +54,7 @@ def hidden(private: tuple[str, ...]) -> list[str]:
     """Return the folders to hide: installed packages, with this one, and the `private` folders of the server."""
     roots = {"/usr", "/usr/local", os.path.realpath(sys.base_prefix), os.path.realpath(sys.base_exec_prefix)}
     patterns = [f"{root}/lib*/python*/{kind}-packages" for root in sorted(roots) for kind in ("site", "dist")]
+    # Path.glob needs a folder to begin with, and these patterns are absolute.
     folders = {path for pattern in patterns for path in glob(pattern) if Path(path).is_dir()}  # noqa: PTH207
     if sys.prefix != sys.base_prefix:
         folders.add(os.path.realpath(sys.prefix))

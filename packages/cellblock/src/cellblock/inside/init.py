@@ -128,6 +128,7 @@ def chosen(helper: str) -> bytes:
     if helper == "hex":
         return program(os.uname().machine)
     try:
+        # The zygote does not import pathlib.
         with open(f"{os.path.dirname(__file__)}/init", "rb") as file:  # noqa: PTH120, PTH123
             return file.read()
     except FileNotFoundError:

@@ -76,6 +76,7 @@ def identity(entries: list[dict[str, Any]]) -> tuple[object, ...] | None:
     """Return a key for mounts that later runs can share; None for mounts of a single run."""
     if any(entry["closed"] or entry["kind"] not in FOLDERS for entry in entries):
         return None
+    # The workshop does not import pathlib.
     sources = [(entry["name"], entry["source"], os.stat(root.OLD + entry["source"])) for entry in entries]  # noqa: PTH116
     return tuple((name, source, seen.st_dev, seen.st_ino) for name, source, seen in sources)
 
