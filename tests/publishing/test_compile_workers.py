@@ -63,6 +63,8 @@ BOMBS = {
     "reversed": match_of(names(2_600), names(2_600)[::-1]),
     "interleaved": match_of(names(640), interleaved(names(640))),
 }
+SLOW = f"def main(args):\n args({','.join(f'k{number}=1' for number in range(30_000))})\n"
+"""A source whose compilation takes seconds and little memory: the compiler compares each keyword with all others."""
 BODY = "match args:\n case [{}]|[{}]: pass"
 
 
@@ -168,10 +170,12 @@ def test_a_worker_that_is_killed_while_it_compiles_is_replaced_once(fresh: Serve
     once.
     """
     fresh.rpc("create_skill", **create("killed.before", GOOD))
+    (idle,) = compile_workers(fresh.process.pid)
+    start_seconds = own_seconds(idle)
     with ThreadPoolExecutor(1) as thread:
-        sent = thread.submit(Rpc(fresh.url).send, "create_skill", create("killed.bomb", BOMBS["reversed"]))
-        first = kill_when_it_compiles(fresh)
-        second = kill_when_it_compiles(fresh)
+        sent = thread.submit(Rpc(fresh.url).send, "create_skill", create("killed.slow", SLOW))
+        first = kill_when_it_compiles(fresh, start_seconds)
+        second = kill_when_it_compiles(fresh, start_seconds)
         reply = sent.result()
     assert first != second
     assert reply["error"]["code"] == -32602
@@ -180,18 +184,17 @@ def test_a_worker_that_is_killed_while_it_compiles_is_replaced_once(fresh: Serve
     assert fresh.rpc("create_skill", **create("killed.after", GOOD))["status"] == "published"
 
 
-def kill_when_it_compiles(server: Server) -> int:
-    """Kill the only worker once it has used processor time after its start. Return its pid."""
-    ready: dict[int, float] = {}
+def kill_when_it_compiles(server: Server, start_seconds: float) -> int:
+    """Kill the only worker once it has used clearly more processor time than the start of a worker. Return its pid."""
 
-    def is_busy() -> bool:
+    def busy_worker() -> int | None:
         for pid in compile_workers(server.process.pid):
-            if pid not in ready and limit(pid, "Max open files") == "0":  # set in the last step of its start
-                ready[pid] = own_seconds(pid)
-        return any(own_seconds(pid) > before + 0.2 for pid, before in ready.items())
+            has_started = limit(pid, "Max open files") == "0"  # set in the last step of its start
+            if has_started and own_seconds(pid) > start_seconds + 0.2:
+                return pid
+        return None
 
-    eventually(is_busy)
-    (pid,) = ready
+    pid = eventually(busy_worker)
     os.kill(pid, signal.SIGKILL)
     eventually(lambda: not is_running(pid))
     return pid
@@ -217,7 +220,7 @@ def test_a_worker_that_compiles_ends_with_a_killed_server(fresh: Server) -> None
     (worker,) = compile_workers(fresh.process.pid)
     before = own_seconds(worker)
     with ThreadPoolExecutor(1) as thread:
-        sent = thread.submit(Rpc(fresh.url).send, "create_skill", create("left.bomb", BOMBS["reversed"]))
+        sent = thread.submit(Rpc(fresh.url).send, "create_skill", create("left.slow", SLOW))
         eventually(lambda: own_seconds(worker) > before + 0.2)
         fresh.stop(signal.SIGKILL)
         eventually(lambda: not is_running(worker))

@@ -50,7 +50,8 @@ def _least(clock: Callable[[], float], act: Callable[[], object]) -> float:
 
 
 def check_growth(cost: Callable[[str], float]) -> None:
-    """Fail if a shape costs more than MOST_SECONDS, or clearly more than twice as much for twice the text.
+    """Fail if a shape costs more than MOST_SECONDS, or clearly more than twice as much for twice the text and again for
+    four times the text. Linear code can have one step, for example where a text no longer fits into a cache.
 
     `cost` returns the processor seconds for one text.
     """
@@ -59,4 +60,8 @@ def check_growth(cost: Callable[[str], float]) -> None:
         assert most <= MOST_SECONDS, f"{shape}: {most:.3f} s"
         if most > COARSE_SECONDS:
             half = cost(text(SIZE // 2))
-            assert most <= MOST_RATIO * half, f"{shape}: {half:.3f} s, {most:.3f} s for twice the text"
+            if most > MOST_RATIO * half:
+                double = cost(text(2 * SIZE))
+                assert double <= MOST_RATIO * most, (
+                    f"{shape}: {half:.3f} s, {most:.3f} s for twice the text, {double:.3f} s for four times the text"
+                )
