@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import os
 import re
 import secrets
 import sys
@@ -23,8 +24,17 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 _WELL_FORMED = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
-_process = secrets.token_hex(6)
 _numbers = itertools.count(1)
+_process = secrets.token_hex(6)
+
+
+def _renew_process() -> None:
+    """Give this process its own request ids. Workers are forked, and continue with the numbers of the supervisor."""
+    global _process  # noqa: PLW0603
+    _process = secrets.token_hex(6)
+
+
+os.register_at_fork(after_in_child=_renew_process)
 
 
 class Request:
