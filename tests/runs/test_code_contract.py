@@ -20,6 +20,7 @@ from tests.support.mcp_client import Mcp
 
 Call = dict[str, Any]
 Correct = Callable[[Call, str, "Agent"], Call]
+Publish = Callable[..., dict[str, Any]]
 
 
 class Agent:
@@ -186,6 +187,26 @@ def test_an_agent_that_knows_only_the_texts_solves_the_task(sqlite_rpc: Rpc, nam
 def test_a_forgotten_function_gets_three_lines(sqlite_rpc: Rpc, code: str, lines: str) -> None:
     error = sqlite_rpc("run_code", language="python", code=code)["error"]
     assert (error["type"], error["message"].partition("lines:\n")[2]) == ("AttributeError", lines)
+
+
+@pytest.mark.parametrize(
+    ("code", "skill"),
+    [
+        ("from skills import mounted\nfrom skills import other", "other"),
+        ("from skills import mounted, other", "other"),
+        ("from skills import mounted\nimport skills.other.part", "other.part"),
+        ("from skills import mounted\n__import__('skills.other')", "other"),
+        ("from skills.text import lines", "text.lines"),
+    ],
+)
+def test_a_failed_import_names_the_skill_to_mount(
+    sqlite_rpc: Rpc, sqlite_publish: Publish, code: str, skill: str
+) -> None:
+    skills = ["mounted", "text.words"]
+    for name in skills:
+        sqlite_publish(name)
+    error = sqlite_rpc("run_code", language="python", code=code, mount_skills=skills)["error"]
+    assert f"mount_skills=['{skill}']" in error["message"]
 
 
 @pytest.mark.parametrize("path", ["/etc/a", "/a.txt", "/skills/a", "/mnt/data/a", "/blobs/../a"])

@@ -161,8 +161,11 @@ ABSENT = re.compile(
     r"|ENOENT: [a-z -]{1,40}, [a-z]{1,20} '(?P<node>/[^']{0,300})'"
 )
 """Matches an open of a path that does not exist. Group `python` or `node`: the path."""
-NO_NAME = re.compile(r"cannot import name '([A-Za-z0-9_]{1,128})' from 'skills' \(unknown location\)")
-"""Matches `from skills import NAME` of a skill that is not mounted. Group: NAME."""
+NO_NAME = re.compile(
+    r"cannot import name '(?P<name>[A-Za-z0-9_]{1,128})' "
+    r"from '(?P<parent>skills(?:\.[A-Za-z0-9_.]{1,200})?)' \(unknown location\)"
+)
+"""Matches `from PARENT import NAME` of a skill that is not mounted. PARENT is `skills` or a namespace below it."""
 WRITABLE = ("/workspace", "/tmp")  # noqa: S108 - paths of the sandbox
 WRONG_CALL = re.compile(r"^(\w{1,128})\(\) (?:takes|missing) ")
 """Matches a call with a wrong number of arguments. Group: the function."""
@@ -176,9 +179,9 @@ MORE_OF_A_LIMIT = {
 """The hint of run_code for each type of failure that a limit causes."""
 READABLE = ("/skills/", "/packages/", "/usr/", "/proc/", "/dev/")
 """Folders that every run can read. A path that is absent there gets no hint on writing."""
-_IMPORTED = re.compile(r"\b(?:from|import)[ \t]++skills\.([A-Za-z0-9_.]{1,128})")
-_FROM_PARENT = re.compile(
-    r"\bfrom[ \t]++skills(\.[A-Za-z0-9_.]{1,128})?[ \t]++import[ \t]++\(?[ \t]*+([A-Za-z0-9_]{1,64})"
+_IMPORTED = re.compile(
+    r"\b(?:from|import)[ \t]++skills\.(?P<module>[A-Za-z0-9_.]{1,128})"
+    r"|\bfrom[ \t]++skills[ \t]++import[ \t]++\(?[ \t]*+(?P<name>[A-Za-z0-9_]{1,64})"
 )
 MOST_CODE = 256 * 1024
 """Only this many characters of the code are searched for imports, because the search blocks the event loop."""
@@ -193,7 +196,7 @@ def code_hint(job: Job, failure: Failure) -> str | None:
     if match is not None and failure.type in {"ModuleNotFoundError", "ImportError"}:
         return _how_to_mount(job, match[1])
     if (match := NO_NAME.search(failure.message)) is not None:
-        return _how_to_mount(job, f"skills.{match[1]}")
+        return _how_to_mount(job, f"{match['parent']}.{match['name']}")
     if isinstance(job.call, CodeCall) and (hint := _code_only(job.call, failure)):
         return hint
     return author_hint(job, failure) or _how_to_write(failure.message)
@@ -239,7 +242,7 @@ def _how_to_mount(job: Job, missing: str) -> str:
     if not isinstance(job.call, CodeCall):
         return _how_to_import(job, missing)
     mounted = ", ".join(f"skills.{skill.name.replace('-', '_')}" for skill in job.skills if skill.entrypoint)
-    skill_name = _wanted(job.call.code[:MOST_CODE], missing)
+    skill_name = _skill_of(missing, job.call.code[:MOST_CODE])
     mounted_note = f"; mounted are {mounted}" if mounted else ""
     return f"mount the skill: mount_skills=[{quoted(skill_name, 128)}], where a name may have '-' for '_'{mounted_note}"
 
@@ -252,17 +255,13 @@ def _how_to_import(job: Job, missing: str) -> str:
     return "a run of a skill has no other skills; run_code mounts several with mount_skills"
 
 
-def _wanted(code: str, missing: str) -> str:
-    """Return which skill provides the module `missing`, as the import in the code names it, without `skills.`.
-
-    Return "NAME" if the code contains no such import.
+def _skill_of(module: str, code: str) -> str:
+    """Return the skill of the missing module `skills` or `skills.…`: the name in the first import of the code that
+    needs this module, without `skills.`. If no import needs it, return the name of the module, or "NAME" for `skills`.
     """
-    missing = missing.removeprefix("skills").removeprefix(".")
-    names = [match[1].strip(".") for match in _IMPORTED.finditer(code)]
-    matching = [name for name in names if name == missing or name.startswith(f"{missing}." if missing else "")]
-    if matching:
-        return matching[0]
-    parent_and_name = (
-        ((from_parent[1] or "").strip("."), from_parent[2]) if (from_parent := _FROM_PARENT.search(code)) else ("", "")
-    )
-    return ".".join(part for part in parent_and_name if part) or missing or "NAME"
+    missing = module.removeprefix("skills").removeprefix(".")
+    for match in _IMPORTED.finditer(code):
+        name = (match["module"] or match["name"]).strip(".")
+        if name == missing or name.startswith(f"{missing}." if missing else ""):
+            return name
+    return missing or "NAME"
