@@ -85,7 +85,7 @@ class HttpParts(NamedTuple):
 
 def make_routes(core: Core, edge: HttpParts, pages: Sequence[Route] = ()) -> list[Route]:
     """Return all routes of the server. `pages` are the routes of web pages and of git."""
-    routes = [*_plain_routes(core, edge), *_download_routes(core, edge), *pages]
+    routes = [*_plain_routes(core, edge), *_skill_routes(core, edge), *pages]
     operations = [operation for route in routes for operation in route.operations] + list(documents.OPENAPI)
     document = documents.openapi_endpoint(edge.gate, operations)
     return [*routes, Route("/v1/openapi.json", document, ())]
@@ -162,7 +162,7 @@ def _metadata_routes(edge: HttpParts) -> list[Route]:
     ]
 
 
-def _download_routes(core: Core, edge: HttpParts) -> list[Route]:
+def _skill_routes(core: Core, edge: HttpParts) -> list[Route]:
     parts = DownloadParts(
         edge.gate,
         core.exports,

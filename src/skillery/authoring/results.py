@@ -82,7 +82,7 @@ def example_results(examples: Examples, tested: Tested, timeout_ms: int) -> list
             continue
         is_passed = checked_example.status == "passed"
         text = "" if is_passed else next(failures).message.removeprefix(f"{example.name}: ")
-        message = "" if is_passed else "\n".join(_lines_of(example, outcome, text, timeout_ms))
+        message = "" if is_passed else "\n".join(_failure_lines(example, outcome, text, timeout_ms))
         took = checked_example.duration_ms or 0.0
         results.append(
             Result("example", example.name, "passed" if is_passed else "failed", message, "skill.toml", line, took)
@@ -90,17 +90,20 @@ def example_results(examples: Examples, tested: Tested, timeout_ms: int) -> list
     return results
 
 
-def _lines_of(example: Example, outcome: Outcome | None, text: str, timeout_ms: int) -> Iterator[str]:
+def _failure_lines(example: Example, outcome: Outcome | None, text: str, timeout_ms: int) -> Iterator[str]:
     """Yield the lines about a failed example: a diff of the outputs, or the failure with its traceback and the end of
-    its log.
+    its log. `outcome` is None if the example did not run. `text` is the message of its finding.
     """
     failure = outcome.failure if outcome else None
-    if outcome is None or failure is None:
-        yield (outcome and _output_diff(example, outcome)) or text
+    if outcome is not None and failure is None and (diff := _output_diff(example, outcome)):
+        yield diff
+        # The diff replaces `text`, and shows only a null.
         if text.endswith(NO_RETURN):
             yield NO_RETURN
         return
     yield text
+    if outcome is None or failure is None:
+        return
     if failure.traceback.strip():
         yield failure.traceback.strip()
     if log := _end_of_log(outcome):

@@ -138,7 +138,7 @@ def show(name: str, wait: bool, target: Target, as_json: bool) -> None:
 
     async def shown(client: AsyncClient) -> DescribedEnvironment:
         answer = await client.describe_environment(name)
-        while wait and (answer["state"] == "building" or (answer["state"] == "pending" and answer["name"])):
+        while wait and _is_being_installed(answer):
             _print_progress(answer)
             answer = await _describe_later(client, name)
         return answer
@@ -184,6 +184,11 @@ async def _describe_later(client: AsyncClient, name: str) -> DescribedEnvironmen
 
     await asyncio.sleep(POLL_SECONDS)
     return await client.describe_environment(name)
+
+
+def _is_being_installed(answer: DescribedEnvironment) -> bool:
+    # A pending lock without a name may stay pending: it is installed when a run needs it.
+    return answer["state"] == "building" or (answer["state"] == "pending" and bool(answer["name"]))
 
 
 def _is_rebuilding(answer: DescribedEnvironment) -> bool:

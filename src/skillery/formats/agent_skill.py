@@ -112,10 +112,12 @@ def cut(text: str, length: int) -> str:
     """
     if _units(text) <= length:
         return text
-    while _units(text) > length - 1:
-        text = text[: len(text) - max(1, (_units(text) - length + 1) // 2)]
-    whole_words, space, _ = text.rpartition(" ")
-    return (whole_words if space and len(whole_words) > len(text) // 2 else text).rstrip() + "…"
+    while (excess := _units(text) - (length - 1)) > 0:
+        # A character has one or two units, so at least half as many characters are too many.
+        text = text[: len(text) - max(1, excess // 2)]
+    whole_words, _, _ = text.rpartition(" ")
+    # A long last word is cut: without it, less than half of the text would remain.
+    return (whole_words if len(whole_words) > len(text) // 2 else text).rstrip() + "…"
 
 
 def _units(text: str) -> int:

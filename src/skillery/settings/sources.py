@@ -152,22 +152,24 @@ def _take_sections(path: Path, document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _take_entries(path: Path, document: dict[str, Any], table: str) -> dict[str, Any]:
-    """Remove a table of ENTRIES from the document, and return its entries by pattern or name.
+    """Remove a table of ENTRIES from the document, and return its entries by key: a pattern in [quotas.identities] and
+    [quotas.namespaces], a name in [environments].
 
     A pattern may contain any character, including dots. Therefore it cannot be a part of a dotted name. Raise
     StartupError if an entry is not valid.
     """
-    parent, _, key = table.rpartition(".")
+    parent, _, table_key = table.rpartition(".")
     section = document.get(parent) if parent else document
-    entries = section.pop(key, {}) if isinstance(section, dict) else {}
-    fields = ENTRIES[table].__struct_fields__
-    example = f'[{table}."{{}}"]' if parent else f"[{table}.{{}}]"
+    entries = section.pop(table_key, {}) if isinstance(section, dict) else {}
+    has_patterns = bool(parent)
     if not isinstance(entries, dict):
-        raise StartupError(f"{path}: '{table}' must be a table: {example.format('<pattern>' if parent else '<name>')}")
-    for pattern, entry in entries.items():
-        heading = example.format(pattern)
+        example = f'[{table}."<pattern>"]' if has_patterns else f"[{table}.<name>]"
+        raise StartupError(f"{path}: '{table}' must be a table: {example}")
+    fields = ENTRIES[table].__struct_fields__
+    for key, entry in entries.items():
+        heading = f'[{table}."{key}"]' if has_patterns else f"[{table}.{key}]"
         if not isinstance(entry, dict):
-            raise StartupError(f"{path}: '{pattern}' in [{table}] must be a table: {heading}")
+            raise StartupError(f"{path}: '{key}' in [{table}] must be a table: {heading}")
         for name in entry:
             if name not in fields:
                 raise StartupError(f"unknown setting '{name}' in {heading} of {path}{_nearest(name, fields)}")

@@ -72,12 +72,16 @@ def read_skill_usage(
     bound_to = ("list_skill_usage", namespace, str(never_run))
     [after] = read_cursor(key, bound_to, cursor, 1) if cursor else ("",)
     first = first_day().isoformat()
+    # "/" follows "." in ASCII, so the names below a namespace are those between the two.
     values = {"first": first, "after": after, "below": f"{namespace}.", "past": f"{namespace}/"}
     statement = _names(view_of(identity), bool(namespace), never_run, limit + 1)
     rows = statement.rows(connection, **values, **parameters(identity))
     page = [(int(skill_id), name) for skill_id, name in rows[:limit]]
-    more = len(rows) > limit
-    return SkillUsagePage(_usage(connection, page, first), make_cursor(key, bound_to, (page[-1][1],)) if more else None)
+    next_cursor = None
+    if len(rows) > limit:
+        _, last_name = page[-1]
+        next_cursor = make_cursor(key, bound_to, (last_name,))
+    return SkillUsagePage(_usage(connection, page, first), next_cursor)
 
 
 @lru_cache(256)
@@ -119,9 +123,8 @@ def _usage(connection: Connection, page: list[tuple[int, str]], first: str) -> l
 
 def _of_skill(name: str, runs: int, clients: list[ClientReads]) -> SkillUsage:
     loads, reads = sum(client.loads for client in clients), sum(client.reads for client in clients)
-    return SkillUsage(
-        name, loads, reads, runs, sorted(clients, key=lambda reader: (-reader.loads - reader.reads, reader.client))
-    )
+    most_reads_first = sorted(clients, key=lambda client: (-client.loads - client.reads, client.client))
+    return SkillUsage(name, loads, reads, runs, most_reads_first)
 
 
 # -- list_skill_usage --------------------------------------------------------------------------------------------------
