@@ -118,8 +118,8 @@ def leave_blobs(connection: Connection, run_ids: Sequence[str]) -> None:
 
 def output_blobs(connection: Connection, run_id: str) -> list[BlobRow]:
     """Return the blobs of a run that have not expired, in the order in which the run wrote them."""
-    is_there = or_(blobs.c.expires_at.is_(None), blobs.c.expires_at > datetime.now(UTC))
-    outputs = _BLOBS.where(blobs.c.run_id == run_id, is_there).order_by(blobs.c.position)
+    is_alive = or_(blobs.c.expires_at.is_(None), blobs.c.expires_at > datetime.now(UTC))
+    outputs = _BLOBS.where(blobs.c.run_id == run_id, is_alive).order_by(blobs.c.position)
     return [BlobRow(*row) for row in connection.execute(outputs)]
 
 

@@ -31,7 +31,7 @@ from skillery.database import Database
 from skillery.database.tables import blobs
 from skillery.errors import BlobTooLarge
 from skillery.formats.texts import decode_content, new_blob_id
-from skillery.identity.quotas import Quotas, admit_blob, past_room, room_for_blob
+from skillery.identity.quotas import Quotas, admit_blob, blob_too_large, most_blob_bytes
 from skillery.method import HIDDEN, Method, Params, about, or_none
 from skillery.settings.groups import BlobLifetimes
 
@@ -44,8 +44,7 @@ Ttl = Annotated[int, Meta(ge=1, le=MOST_TTL)]
 
 
 First = Callable[[Connection, Content, NewBlob], NewBlob]
-
-
+"""Function that returns the blob of an upload: the new one, or that of the first upload if this one is a repetition."""
 _ADD = insert(blobs)
 
 
@@ -60,12 +59,12 @@ class Blobs:
         self._output_life = timedelta(hours=lifetimes.output_hours) or None
         self._quotas = quotas
 
-    # -- in ------------------------------------------------------------------------------------------------------
+    # -- storing -------------------------------------------------------------------------------------------------
 
     async def create_blob(self, identity: Identity, content: bytes, kind: str, ttl: timedelta | None = None) -> NewBlob:
         """Store a content that is in memory. `ttl`, if given, replaces the default lifetime.
 
-        Raise InvalidParams if `kind` is not a MIME type, and QuotaExceeded if the identity has no room for the blob.
+        Raise InvalidParams if `kind` is not a MIME type, and QuotaExceeded if the blob exceeds a quota of the identity.
         """
         parse_kind(kind)
         return await asyncio.to_thread(self._store_whole, identity, content, kind, ttl)
@@ -87,10 +86,10 @@ class Blobs:
 
         `first` and `is_again` are for repeated uploads. `first` is called in the transaction that records the blob, and
         returns the new blob or the blob of the first upload. `is_again` means that an earlier upload exists, so that no
-        further room is needed.
+        further space is needed.
         """
         parse_kind(kind)
-        incoming = self.incoming(await self._database.read(partial(self._check_room, identity, is_again)))
+        incoming = self.incoming(await self._database.read(partial(self._check_size, identity, is_again)))
         try:
             async for chunk in chunks:
                 await asyncio.to_thread(incoming.write, chunk)
@@ -105,14 +104,14 @@ class Blobs:
     def commit_output(self, incoming: Incoming, identity: Identity, kind: str, output: Output) -> BlobRow:
         """Store an output of a run. The run must have its row already. Blocking.
 
-        Raise QuotaExceeded if the identity has no room for the blob.
+        Raise QuotaExceeded if the blob exceeds a quota of the identity.
         """
         return self._commit(incoming, identity, kind, self._output_life, output)
 
-    async def keep_beside(self, identity: Identity, content: bytes, kind: str) -> BlobRow:
-        """Store a content that the server made about a run, such as its log. The blob is not an output of the run.
+    async def keep_log(self, identity: Identity, content: bytes, kind: str) -> BlobRow:
+        """Store the log of a run. The blob is not an output of the run.
 
-        Raise QuotaExceeded if the identity has no room for the blob.
+        Raise QuotaExceeded if the blob exceeds a quota of the identity.
         """
 
         def work() -> BlobRow:
@@ -126,15 +125,15 @@ class Blobs:
 
         return await asyncio.to_thread(work)
 
-    def _check_room(self, identity: Identity, is_again: bool, connection: Connection) -> Callable[[int], None]:
-        """Return a check of received bytes: it raises QuotaExceeded when they exceed the room of the identity."""
+    def _check_size(self, identity: Identity, is_again: bool, connection: Connection) -> Callable[[int], None]:
+        """Return a check of received bytes: it raises QuotaExceeded when they exceed the quota of the identity."""
         limit = self._quotas.of(identity.name).blob_bytes
-        # A repeated upload takes no further room and is not larger than the first one.
-        room = (limit or None) if is_again else room_for_blob(connection, self._quotas, identity.name)
+        # A repeated upload takes no further space and is not larger than the first one.
+        most = (limit or None) if is_again else most_blob_bytes(connection, self._quotas, identity.name)
 
         def check(size_bytes: int) -> None:
-            if room is not None and size_bytes > room:
-                raise past_room(identity.name, size_bytes, room, limit)
+            if most is not None and size_bytes > most:
+                raise blob_too_large(identity.name, size_bytes, most, limit)
 
         return check
 
@@ -198,7 +197,7 @@ class Blobs:
         """
         return await self._database.write(partial(expire_blob, identity=identity, blob_id=blob_id))
 
-    # -- out -----------------------------------------------------------------------------------------------------
+    # -- reading -------------------------------------------------------------------------------------------------
 
     async def find_blob(self, identity: Identity, blob_id: str) -> BlobRow:
         """Return the row of a blob. Raise BlobNotFound if the identity has no such blob. Ids are opaque: their form

@@ -57,8 +57,7 @@ class MirroredStorage:
                 setattr(self, method, getattr(own, method))
 
     def begin(self) -> Upload:
-        second = self.second()
-        return MirroredUpload(self, self._own, second)
+        return MirroredUpload(self, self._own, self.second())
 
     def open(self, digest: str) -> BinaryIO:
         try:
@@ -106,8 +105,8 @@ class MirroredStorage:
                     hint="An admin has to restart this server with the new storage in the setting 'storage'.",
                 )
             return None
-        _second = self._second
-        return _second if _second is not None and _second.copy_id == copy.id else self._open_second(copy)
+        second = self._second
+        return second if second is not None and second.copy_id == copy.id else self._open_second(copy)
 
     def _open_second(self, copy: StorageCopy) -> Second:
         name = copy.other(self._name)

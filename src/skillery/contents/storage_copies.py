@@ -174,10 +174,13 @@ def end_copy(connection: Connection, copy: StorageCopy, keep: str) -> None:
     take_turns(connection, KEY, "")
     forget_value(connection, KEY)
     database_mark = find_mark(connection)
-    kept_mark, former_mark = (
-        (copy.target_mark, database_mark) if keep == copy.target else (database_mark, copy.target_mark)
-    )
-    former = former_marks(connection) | {former_mark} if former_mark is not None else former_marks(connection)
+    if keep == copy.target:
+        kept_mark, former_mark = copy.target_mark, database_mark
+    else:
+        kept_mark, former_mark = database_mark, copy.target_mark
+    former = former_marks(connection)
+    if former_mark is not None:
+        former |= {former_mark}
     _put(connection, FORMER_MARKS, msgspec.json.encode(sorted(former - {kept_mark})))
     forget_mark(connection)
     if kept_mark is not None:

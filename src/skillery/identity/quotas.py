@@ -165,7 +165,7 @@ def admit_blob(connection: Connection, quotas: Quotas, owner: str, size_bytes: i
     note_if_near(connection, "blob_bytes", used, size_bytes, quota.blob_bytes, identity=owner)
 
 
-def room_for_blob(connection: Connection, quotas: Quotas, owner: str) -> int | None:
+def most_blob_bytes(connection: Connection, quotas: Quotas, owner: str) -> int | None:
     """Return the maximum size of a new blob in bytes, which can be 0, or None if there is no limit.
 
     Raise QuotaExceeded if not even an empty blob would fit. This check only avoids the transfer of a blob that would be
@@ -185,16 +185,16 @@ def blobs_used(connection: Connection, owner: str) -> tuple[int, int]:
     return int(count), int(size)
 
 
-def past_room(owner: str, size_bytes: int, room: int, limit: int) -> QuotaExceeded:
-    """Return the error for a blob that exceeds the quota `limit` while it is received. `room` is the unused part in
+def blob_too_large(owner: str, size_bytes: int, unused: int, limit: int) -> QuotaExceeded:
+    """Return the error for a blob that exceeds the quota `limit` while it is received. `unused` is the unused part in
     bytes.
     """
     return _no_more_blobs(
         "blob_bytes",
         owner,
-        limit - room,
+        limit - unused,
         limit,
-        f"the blobs of {owner!r} have {limit - room} bytes, and with {size_bytes} more would exceed its quota of "
+        f"the blobs of {owner!r} have {limit - unused} bytes, and with {size_bytes} more would exceed its quota of "
         f"{limit}",
     )
 

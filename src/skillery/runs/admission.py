@@ -98,9 +98,9 @@ class Admission:
         if run.is_on_record:
             await self._database.write(partial(begin_run, run=run))
         else:
-            start = partial(start_run, run=run, quotas=self._quotas)
             # A single statement needs no transaction of its own, which is faster.
-            await (self._database.write(start) if self._writes_more(run) else self._database.write_statement(start))
+            write = self._database.write if self._writes_more(run) else self._database.write_statement
+            await write(partial(start_run, run=run, quotas=self._quotas))
             run.is_on_record = True
         run.announce()
 
@@ -160,9 +160,8 @@ class Admission:
                 await run.wait_for_packages()
         target = run.prepared.workspace
         if target is not None:
-            # A run may become a run in the background while it waits.
-            taking = self._workspaces.take(run.identity, target, run.run_id, lambda: run.in_background)
-            run.workspace = await taking
+            # A function, because a run may become a run in the background while it waits.
+            run.workspace = await self._workspaces.take(run.identity, target, run.run_id, lambda: run.in_background)
         return await self._queue.enter(run.identity.name, run.queued_bytes)
 
     async def _drop(self, run: ActiveRun) -> None:

@@ -48,7 +48,7 @@ class Cache:
         self._folder = folder / _boot()
         self._folder_of = lru_cache(maxsize=4096)(self._bundle_folder)
         self._lock = threading.Lock()
-        self._known: dict[str, float] = {}
+        self._noted_at: dict[str, float] = {}
         """The monotonic time at which the use of a bundle was last recorded, by digest."""
         for folder_of_old_boot in folder.glob("*") if folder.is_dir() else ():
             if folder_of_old_boot != self._folder:
@@ -75,14 +75,14 @@ class Cache:
     def _use_bundle(self, folder: Path, digest: str) -> bool:
         """Record the use of a bundle's folder, so that no sweep deletes it. Return False if there is no folder."""
         with self._lock:
-            used_at = self._known.get(digest)
+            used_at = self._noted_at.get(digest)
             if used_at is not None and time.monotonic() - used_at < NOTED_EVERY:
                 return True
             try:
                 os.utime(folder)
             except FileNotFoundError:
                 return False
-            self._known[digest] = time.monotonic()
+            self._noted_at[digest] = time.monotonic()
             return True
 
     def lend(self, files: Iterable[PublishedFile | BundleFile]) -> Path:
@@ -137,7 +137,7 @@ class Cache:
 
     def is_ready(self, version: VersionRow) -> bool:
         """Return whether `bundle` can return quickly, because this server has used the folder before."""
-        return version.digest in self._known
+        return version.digest in self._noted_at
 
     # -- unused files --------------------------------------------------------------------------------------------
 
@@ -202,7 +202,7 @@ class Cache:
         with self._lock:
             if unused_since is not None and not _is_older(folder, unused_since):
                 return False
-            self._known.pop(folder.name.replace("-", ":", 1), None)
+            self._noted_at.pop(folder.name.replace("-", ":", 1), None)
             try:
                 folder.rename(removed)  # before the deletion, so that no run finds an incomplete folder
             except FileNotFoundError:

@@ -81,15 +81,15 @@ class Execution:
     async def _outcome(self, run: ActiveRun) -> Outcome:
         """Return the outcome: a failure of the preparation, a refusal, or the result of the sandbox."""
         prepared, job, host = run.prepared, run.job, run.host
-        if run.workspace is not None and prepared.failure is None:
+        if prepared.failure is not None:
+            return Outcome(failure=prepared.failure)
+        if run.workspace is not None:
             try:
                 job = msgspec.structs.replace(job, workspace=await run.workspace.open())
             except SkilleryError as error:
                 return Outcome(failure=Failure(FailureType.SANDBOX_ERROR, f"the workspace: {error.message}"))
             if isinstance(host, Host):
                 host.saver = run.workspace.saver
-        if prepared.failure is not None:
-            return Outcome(failure=prepared.failure)
         refusal = await self._refusal(job, has_secrets=bool(prepared.secrets))
         if refusal is not None:
             return Outcome(failure=refusal)
@@ -148,13 +148,13 @@ def _with_live_log(live: LiveOutput, outcome: Outcome) -> Outcome:
     If the sandbox passed on nothing, return the outcome with its own log and the notes of the server.
     """
     live.flush()
-    if live.is_used:
-        log_, failure = live.log(), outcome.failure
-        if failure is not None and failure.type == FailureType.TIMEOUT:
-            # Readers may have seen the log with the stack, so it stays as it is.
-            failure, _ = with_stack(failure, log_)
-        return msgspec.structs.replace(outcome, log=log_, failure=failure)
-    return msgspec.structs.replace(outcome, log=with_text(outcome.log, live.notes)) if live.notes else outcome
+    if not live.is_used:
+        return msgspec.structs.replace(outcome, log=with_text(outcome.log, live.notes)) if live.notes else outcome
+    log_, failure = live.log(), outcome.failure
+    if failure is not None and failure.type == FailureType.TIMEOUT:
+        # Readers may have seen the log with the stack, so it stays as it is.
+        failure, _ = with_stack(failure, log_)
+    return msgspec.structs.replace(outcome, log=log_, failure=failure)
 
 
 def _with_added_lines(live: LiveOutput, log_: Log, hinted: Outcome) -> Outcome:

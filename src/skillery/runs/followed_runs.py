@@ -137,23 +137,23 @@ class Followed:
         while True:
             changed = self.source.changed()
             part = await self.source.read(after, size)
-            if part.next > after or self.source.has_ended or not await self._wait(changed, deadline):
+            if part.next > after or self.source.has_ended or not await self._wait_until(changed, deadline):
                 changed.cancel()
                 return part
 
     async def until_ended(self, seconds: float) -> None:
         """Wait up to `seconds` for the end of the run. Return early if the client disconnects or the server stops."""
-        await self._wait(self.source.ended(), time.monotonic() + seconds)
+        await self._wait_until(self.source.ended(), time.monotonic() + seconds)
 
-    async def _wait(self, changed: asyncio.Future[None], until: float) -> bool:
-        """Wait for the future `changed` until the monotonic time `until`.
+    async def _wait_until(self, changed: asyncio.Future[None], deadline: float) -> bool:
+        """Wait for the future `changed` until the monotonic time `deadline`.
 
         Return False if the time is over, the client has disconnected or the server stops.
         """
         watch = until_client_gone.get()
         client_gone: asyncio.Future[None] = asyncio.ensure_future(watch()) if watch else asyncio.Future()
         try:
-            return await self.wait(changed, client_gone, max(0.0, until - time.monotonic())) and changed.done()
+            return await self.wait(changed, client_gone, max(0.0, deadline - time.monotonic())) and changed.done()
         finally:
             changed.cancel()
             client_gone.cancel()

@@ -48,20 +48,23 @@ def with_hint(job: Job, outcome: Outcome, why_less: str = "") -> Outcome:
     its skill declares, or "".
     """
     failure = outcome.failure
-    if failure is not None and failure.type == "FileNotFoundError" and NO_FOLDER.search(failure.message):
-        hint = "create the folder out before you write to it: os.makedirs('out', exist_ok=True)"
+    if failure is not None and (hint := _failure_hint(job, failure)):
         return msgspec.structs.replace(outcome, failure=_with_text(failure, hint))
-    hint_on_code = code_hint(job, failure) if failure is not None else None
-    if failure is not None and hint_on_code is not None:
-        return msgspec.structs.replace(outcome, failure=_with_text(failure, hint_on_code))
-    module = _missing_module(failure) if failure is not None else None
-    if failure is not None and module is not None:
-        return msgspec.structs.replace(outcome, failure=_with_text(failure, how_to_have(module, job)))
     if isinstance(job.call, ScriptCall) and outcome.result is not None:
         return _script_with_hint(job, outcome, outcome.result)
-    if failure is None or job.network or not lacks_network(failure):
-        return outcome
-    return msgspec.structs.replace(outcome, failure=_with_text(failure, why_less or how_to_allow(job)))
+    if failure is not None and not job.network and lacks_network(failure):
+        return msgspec.structs.replace(outcome, failure=_with_text(failure, why_less or how_to_allow(job)))
+    return outcome
+
+
+def _failure_hint(job: Job, failure: Failure) -> str | None:
+    """Return a hint about the folder `out`, the code or a missing module, or None if none applies."""
+    if failure.type == "FileNotFoundError" and NO_FOLDER.search(failure.message):
+        return "create the folder out before you write to it: os.makedirs('out', exist_ok=True)"
+    if hint := code_hint(job, failure):
+        return hint
+    module = _missing_module(failure)
+    return how_to_have(module, job) if module is not None else None
 
 
 def lacks_network(failure: Failure) -> bool:
@@ -77,7 +80,7 @@ def how_to_have(module: str, job: Job) -> str:
         mounted = next((name for name in names if f"{name}.".startswith(f"{module}.")), None)
         if mounted is not None:
             return f"a mounted skill is below 'skills': write from skills.{mounted} import …"
-    if not isinstance(job.call, CodeCall) and (own_module_hint := own_module(module, _paths_of(job))):
+    elif own_module_hint := own_module(module, _paths_of(job)):
         return own_module_hint
     providers = providers_of(module)
     provider = f"{providers} provide{'' if len(providers.packages) > 1 else 's'} it"
@@ -150,8 +153,7 @@ def _script_with_hint(job: Job, outcome: Outcome, result: bytes) -> Outcome:
         hint = _WITHOUT_RUNTIME if match[1].partition(".")[0] == "runtime" else how_to_have(match[1], job)
     if not hint:
         return outcome
-    text = stderr
-    places = PLACE.findall(text)
+    places = PLACE.findall(stderr)
     hint = f"{':'.join(places[-1])}: {hint}" if places else hint
     encoded = msgspec.json.encode({**answer, "hint": hint})
     return msgspec.structs.replace(outcome, result=encoded, log=with_line(outcome.log, f"packages: {hint}"))
@@ -210,8 +212,7 @@ def name_missing_program(job: Job, outcome: Outcome) -> Outcome:
         hint = hint_on(failure.message)
         if not hint or hint in failure.message:
             return outcome
-        message = f"{failure.message[: MOST - len(hint) - 3]} ({hint})"
-        return msgspec.structs.replace(outcome, failure=msgspec.structs.replace(failure, message=message))
+        return msgspec.structs.replace(outcome, failure=_with_text(failure, hint))
     if isinstance(job.call, ScriptCall) and outcome.result is not None:
         return _name_program_of_script(outcome, outcome.result)
     return outcome

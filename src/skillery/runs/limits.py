@@ -50,6 +50,7 @@ class LimitRules(msgspec.Struct, frozen=True):
         A `timeout_ms` over the maximum is reduced to the maximum. Raise InvalidParams if another limit is over its
         maximum, or if a limit is unknown or invalid.
         """
+        # A key that callers cannot set is an error, also with None.
         checked = {
             key: self._checked(key, value) for key, value in request.items() if value is not None or key not in ASKABLE
         }
@@ -91,10 +92,10 @@ class LimitRules(msgspec.Struct, frozen=True):
         return value
 
 
-def reduced(asked_ms: object, limits: Limits) -> tuple[str, ...]:
-    """Return a warning if the run has a lower `timeout_ms` than the `asked_ms` of its caller, else ()."""
-    if isinstance(asked_ms, int | float) and asked_ms > limits.timeout_ms:
-        return (f"'timeout_ms' is {limits.timeout_ms}, the maximum of this server, instead of {asked_ms:.0f}",)
+def timeout_warnings(requested_ms: object, limits: Limits) -> tuple[str, ...]:
+    """Return a warning if the run has a lower `timeout_ms` than the `requested_ms` of its caller, else ()."""
+    if isinstance(requested_ms, int | float) and requested_ms > limits.timeout_ms:
+        return (f"'timeout_ms' is {limits.timeout_ms}, the maximum of this server, instead of {requested_ms:.0f}",)
     return ()
 
 

@@ -48,8 +48,8 @@ def logs_preview(log: Log) -> str:
         decoded = _decoded(head[: LOGS_PREVIEW_BYTES + 1])
         if len(head) <= LOGS_PREVIEW_BYTES and len(decoded.encode()) <= LOGS_PREVIEW_BYTES:
             return decoded
-    room = (LOGS_PREVIEW_BYTES - 64) // 2  # 64 bytes for the line between the two halves
-    first, last = _fitting(head, room, _start), _fitting(tail, room, _end)
+    half = (LOGS_PREVIEW_BYTES - 64) // 2  # 64 bytes for the line between the two halves
+    first, last = _fitting(head, half, _start), _fitting(tail, half, _end)
     omitted = len(log.head) + len(log.tail) + log.dropped - len(first) - len(last)
     return f"{_decoded(first)}\n… {omitted} bytes left out …\n{_decoded(last)}"
 
@@ -90,10 +90,10 @@ def marked(log: Log, name: str) -> bytes:
     return b"".join(b"[%s] %s\n" % (name.encode(), line) for line in lines)
 
 
-def _fitting(text: bytes, room: int, cut: Callable[[bytes, int], bytes]) -> bytes:
-    """Return a start or end of `text` with at most `room` bytes in displayable form. `cut` is `_start` or `_end`."""
-    piece = cut(text, room)
-    return piece if len(_decoded(piece).encode()) <= room else cut(text, room // LONGEST_DISPLAYED)
+def _fitting(text: bytes, size: int, cut: Callable[[bytes, int], bytes]) -> bytes:
+    """Return a start or end of `text` with at most `size` bytes in displayable form. `cut` is `_start` or `_end`."""
+    piece = cut(text, size)
+    return piece if len(_decoded(piece).encode()) <= size else cut(text, size // LONGEST_DISPLAYED)
 
 
 def _start(text: bytes, size: int) -> bytes:
@@ -290,7 +290,7 @@ class LiveOutput:
     @property
     def gap(self) -> tuple[int, int]:
         """The range of dropped bytes: its first offset, and the offset after it. (0, 0) if no bytes were dropped."""
-        return self._kept.gap_start or 0, self._kept.tail_start if self._kept.gap_start is not None else 0
+        return (0, 0) if self._kept.gap_start is None else (self._kept.gap_start, self._kept.tail_start)
 
     def skip_to(self, offset: int) -> None:
         """Record that the bytes up to `offset` are missing, because the server that executes the run dropped them."""

@@ -94,8 +94,9 @@ def write_pieces(
     ]
     if rows:
         connection.execute(insert(pieces), rows)
-    if gap[1] > gap[0]:
-        inside = (pieces.c.run_id == run_id, pieces.c.start >= gap[0], pieces.c.start < gap[1])
+    gap_start, gap_end = gap
+    if gap_end > gap_start:
+        inside = (pieces.c.run_id == run_id, pieces.c.start >= gap_start, pieces.c.start < gap_end)
         connection.execute(delete(pieces).where(*inside))
     if progress is not None:
         connection.execute(update(runs).where(runs.c.id == run_id).values(progress_json=progress))
@@ -160,16 +161,14 @@ class StoredLog:
 
     def read(self, after: int, size: int) -> LogPart:
         """Return at most `size` bytes of the log from the offset `after`, or from the next kept byte. Blocking."""
-        start, shift, end = min(after, self.end), 0, self.end
         # The stored bytes are the head, a line for the dropped bytes, and the tail. `shift` converts an offset of the
-        # log
-        # to a position in them.
-        if self._dropped:
-            if after < self._head:
-                end = self._head
-            else:
-                start = min(max(after, self._head + self._dropped), self.end)
-                shift = self._line - self._dropped
+        # log to a position in them.
+        start, end, shift = min(after, self.end), self.end, 0
+        if self._dropped and after < self._head:
+            end = self._head
+        elif self._dropped:
+            start = min(max(after, self._head + self._dropped), self.end)
+            shift = self._line - self._dropped
         content = self._bytes(start + shift, min(size, end - start))
         return log_part(start, content, may_continue=start + len(content) < end)
 

@@ -154,14 +154,14 @@ def changes_what_runs(path: str) -> bool:
 def check_room(files: Sequence[RunFile], sizes: Sequence[int], limits: Limits) -> None:
     """Raise InputFilesTooLarge if copies of `files` with these `sizes` in bytes exceed `disk_mb` or `disk_files`."""
     taken = sum(-(-size // PAGE) * PAGE for size in sizes)
-    room = limits.disk_mb << 20
-    if taken > room:
+    disk_bytes = limits.disk_mb << 20
+    if taken > disk_bytes:
         raise InputFilesTooLarge(
-            f"the {len(files)} input files of this run take {taken} bytes, and its /workspace has {room}",
+            f"the {len(files)} input files of this run take {taken} bytes, and its /workspace has {disk_bytes}",
             hint="Set a higher limit disk_mb, or pass large blobs in input_blobs: a run reads them from "
             "/blobs/<blob_id> without a copy.",
             size_bytes=taken,
-            limit=room,
+            limit=disk_bytes,
         )
     folders = {folder for file in files for folder in list(accumulate(file.path.split("/"), "{}/{}".format))[:-1]}
     entries = len(files) + len(folders)

@@ -40,7 +40,7 @@ def note_seen(connection: Connection, server: str) -> None:
 def close_left_over(connection: Connection, server: str) -> int:
     """Close the runs that an earlier process of this server left open. Return their number. Call this at start."""
     note_seen(connection, server)
-    return _close_and_tell(connection, [server], runs.c.server == server)
+    return _close_and_record(connection, [server], runs.c.server == server)
 
 
 def close_of_dead(connection: Connection) -> int:
@@ -48,7 +48,7 @@ def close_of_dead(connection: Connection) -> int:
     dead = list(connection.scalars(select(servers.c.id).where(servers.c.seen_at < datetime.now(UTC) - DEAD)))
     if not dead:
         return 0
-    closed = _close_and_tell(connection, dead, runs.c.server.in_(dead))
+    closed = _close_and_record(connection, dead, runs.c.server.in_(dead))
     connection.execute(delete(servers).where(servers.c.id.in_(dead)))
     return closed
 
@@ -63,7 +63,7 @@ def close_lost(connection: Connection, server: str, active: Sequence[str]) -> in
     lost = set(connection.scalars(open_)) - set(active)
     if not lost:
         return 0
-    return _close_and_tell(connection, [server], runs.c.id.in_(lost), only_runs=True, why=NOT_RECORDED)
+    return _close_and_record(connection, [server], runs.c.id.in_(lost), only_runs=True, why=NOT_RECORDED)
 
 
 def close_all(connection: Connection, why: str) -> int:
@@ -80,7 +80,9 @@ def of_no_server(dead: frozenset[str]) -> ColumnElement[bool]:
     return and_(runs.c.status == "started", runs.c.server.not_in(alive) | runs.c.server.in_(sorted(dead)))
 
 
-def _close_and_tell(connection: Connection, left_by: Sequence[str], condition: ColumnElement[bool], **how: Any) -> int:
+def _close_and_record(
+    connection: Connection, left_by: Sequence[str], condition: ColumnElement[bool], **how: Any
+) -> int:
     """Close runs like `_close`, record an event for each, and return the number of closed runs."""
     closed = _close(connection, left_by, condition, **how)
     record_closed(connection, closed)

@@ -58,7 +58,7 @@ class RunPackages(NamedTuple):
 
 
 NO_PACKAGES = RunPackages()
-_ENVIRONMENT = "the environment '{}'"
+_ENVIRONMENT = "the environment"
 
 
 async def packages_now(
@@ -67,21 +67,24 @@ async def packages_now(
     """Return the packages of a run, or None if some are not locked or installed yet. Raise the errors of
     `packages_for`.
     """
-    lock = await named.find(chosen) if chosen is not None else None
-    if chosen is not None and lock is None:
-        return None
-    first = (chosen, lock) if chosen is not None and lock is not None else None
-    locks = _locks(skills, first)
+    locked = None
+    if chosen is not None:
+        lock = await named.find(chosen)
+        if lock is None:
+            return None
+        locked = _Locked(chosen, lock)
+    locks = _locks(skills, locked)
     if isinstance(locks, Failure):
-        return RunPackages(failure=locks, environment=_environment_in(first))
+        return RunPackages(failure=locks, environment=_environment_of(locked))
     mounts = dict[str, PackageMount]()
     for content, pins in locks.values():
-        mount = environments.find(hashlib.sha256(content).hexdigest()) if pins else None
-        if pins and mount is None:
+        if not pins:
+            continue
+        mount = environments.find(hashlib.sha256(content).hexdigest())
+        if mount is None:
             return None
-        if mount is not None:
-            mounts[mount.lock] = mount
-    return _made(mounts, first) if locks else NO_PACKAGES
+        mounts[mount.lock] = mount
+    return _run_packages(mounts, locked) if locks else NO_PACKAGES
 
 
 async def packages_for(
@@ -98,39 +101,50 @@ async def packages_for(
     If an environment cannot be built within `timeout_ms`, the answer has a failure. Raise InvalidParams if two locks
     have different versions of a package, because a process can import only one of them.
     """
-    began, first = time.monotonic(), None
+    began, locked = time.monotonic(), None
     if chosen is not None:
         watch(PackageWait("locking the packages", 0, 0, 0))
         lock = await named.lock(chosen, timeout_ms / 1000)
         if isinstance(lock, Failure):
             environment = GivenEnvironment(chosen.name)
             return RunPackages((), lock, (time.monotonic() - began) * 1000, environment=environment)
-        first = (chosen, lock)
-    locks = _locks(skills, first)
+        locked = _Locked(chosen, lock)
+    locks = _locks(skills, locked)
     if isinstance(locks, Failure):
-        return RunPackages(failure=locks, environment=_environment_in(first))
+        return RunPackages(failure=locks, environment=_environment_of(locked))
     mounts = dict[str, PackageMount]()
-    for name, (content, pins) in locks.items():
-        left = max(0.0, timeout_ms / 1000 - (time.monotonic() - began))
-        mount = await environments.ready(content, left, watch) if pins else None
-        waited = (time.monotonic() - began) * 1000
+    for owner, (content, pins) in locks.items():
+        seconds_left = max(0.0, timeout_ms / 1000 - (time.monotonic() - began))
+        mount = await environments.ready(content, seconds_left, watch) if pins else None
         if isinstance(mount, Failure):
-            return RunPackages(
-                (), Failure(mount.type, f"{name}: {mount.message}"), waited, environment=_environment_in(first)
-            )
+            failure = Failure(mount.type, f"{owner}: {mount.message}")
+            waited_ms = (time.monotonic() - began) * 1000
+            return RunPackages((), failure, waited_ms, environment=_environment_of(locked))
         if mount is not None:
             mounts[mount.lock] = mount
-    return _made(mounts, first)._replace(waited_ms=(time.monotonic() - began) * 1000)
+    return _run_packages(mounts, locked)._replace(waited_ms=(time.monotonic() - began) * 1000)
 
 
-_Locks = dict[str, tuple[bytes, tuple[Pin, ...]]]
+class _Locked(NamedTuple):
+    """The named environment of a run, and its lock."""
+
+    environment: Named
+    lock: NamedLock
 
 
-def _locks(skills: Sequence[Needing], first: tuple[Named, NamedLock] | None) -> _Locks | Failure:
+class _Lock(NamedTuple):
+    """The content of a lock, and the packages that it names."""
+
+    content: bytes
+    pins: tuple[Pin, ...]
+
+
+def _locks(skills: Sequence[Needing], locked: _Locked | None) -> dict[str, _Lock] | Failure:
     """Return the locks of a run by their owners, or the failure if a skill needs another Python."""
-    locks: _Locks = {}
-    if first is not None:
-        locks[_ENVIRONMENT.format(first[0].name)] = first[1].content, pins_of(first[1].content)
+    locks: dict[str, _Lock] = {}
+    if locked is not None:
+        content = locked.lock.content
+        locks[f"{_ENVIRONMENT} '{locked.environment.name}'"] = _Lock(content, pins_of(content))
     locks |= {
         f"'{skill.name}'": lock
         for skill in skills
@@ -139,17 +153,17 @@ def _locks(skills: Sequence[Needing], first: tuple[Named, NamedLock] | None) -> 
     failure = next((unfit for skill in skills if (unfit := _unfit(skill))), None)
     if failure is not None:
         return failure
-    _check_clash({name: pins for name, (_, pins) in locks.items()}, with_environment=first is not None)
+    _check_clash({owner: lock.pins for owner, lock in locks.items()})
     return locks
 
 
-def _made(mounts: Mapping[str, PackageMount], first: tuple[Named, NamedLock] | None) -> RunPackages:
-    preload = first[0].preload if first is not None and first[1].sha256 in mounts else ()
-    return RunPackages(tuple(mounts.values()), preload=preload, environment=_environment_in(first))
+def _run_packages(mounts: Mapping[str, PackageMount], locked: _Locked | None) -> RunPackages:
+    preload = locked.environment.preload if locked is not None and locked.lock.sha256 in mounts else ()
+    return RunPackages(tuple(mounts.values()), preload=preload, environment=_environment_of(locked))
 
 
-def _environment_in(first: tuple[Named, NamedLock] | None) -> GivenEnvironment | None:
-    return GivenEnvironment(first[0].name, first[1].sha256) if first is not None else None
+def _environment_of(locked: _Locked | None) -> GivenEnvironment | None:
+    return GivenEnvironment(locked.environment.name, locked.lock.sha256) if locked is not None else None
 
 
 def chosen_for(
@@ -185,8 +199,8 @@ def needs_packages(manifest: Manifest) -> bool:
 
 
 @lru_cache(maxsize=512)
-def lock_in(folder: Path) -> tuple[bytes, tuple[Pin, ...]] | None:
-    """Return the content of the lock in a skill's folder, and its packages, or None if there is no valid lock.
+def lock_in(folder: Path) -> _Lock | None:
+    """Return the lock in a skill's folder, or None if there is no valid lock.
 
     The result is cached, because the folder of a version never changes.
     """
@@ -195,7 +209,7 @@ def lock_in(folder: Path) -> tuple[bytes, tuple[Pin, ...]] | None:
     except FileNotFoundError:
         return None
     try:
-        return content, read_lock(content)
+        return _Lock(content, read_lock(content))
     except InvalidLock:  # the version is older than locks and has another file of that name
         return None
 
@@ -211,19 +225,19 @@ def _unfit(skill: Needing) -> Failure | None:
     )
 
 
-def _check_clash(locks: dict[str, tuple[Pin, ...]], *, with_environment: bool) -> None:
-    """Raise InvalidParams if two locks have different versions of a package. `locks` are packages by the name of their
-    lock.
+def _check_clash(pins: Mapping[str, tuple[Pin, ...]]) -> None:
+    """Raise InvalidParams if two locks have different versions of a package. `pins` are the packages of the locks by
+    their owners.
     """
-    conflict = clash(locks)
+    conflict = clash(pins)
     if conflict is None:
         return
-    package, lock, version, other_lock, other_version = conflict
+    package, owner, version, other_owner, other_version = conflict
     hint = "Mount them in two runs, or run each with execute_skill."
-    if with_environment and lock.startswith(_ENVIRONMENT[:10]):
+    if owner.startswith(_ENVIRONMENT):
         hint = "Take another environment, or none (environment: ''), or run the skill with execute_skill."
     raise InvalidParams(
-        f"{lock} needs {package} {version} and {other_lock} needs {package} {other_version}: "
+        f"{owner} needs {package} {version} and {other_owner} needs {package} {other_version}: "
         "a run can have only one version of a package",
         hint=hint,
         package=package,

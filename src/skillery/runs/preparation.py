@@ -23,7 +23,7 @@ from skillery.registry.resolution import resolve
 from skillery.registry.version_rows import VersionRow, standing_warnings
 from skillery.runs.cache import Cache
 from skillery.runs.declarations import NO_ARGUMENTS, Arguments, Declarations, checked_arguments
-from skillery.runs.limits import LimitRules, reduced
+from skillery.runs.limits import LimitRules, timeout_warnings
 from skillery.runs.mounts import InputFiles, Mounts, check_mounts, checked_outputs, parse_mounts
 from skillery.runs.packages import (
     NO_PACKAGES,
@@ -168,7 +168,7 @@ class Preparer:
             files=await self._files.find(identity, request.files, limits, rights.permissions),
             outputs=checked_outputs(request.outputs, rights.permissions),
         )
-        prepared = _made("execute_skill", job, version, rights, args)
+        prepared = _prepared("execute_skill", job, version, rights, args)
         target = await self._workspaces.find(identity, request, manifest)
         prepared = msgspec.structs.replace(prepared, workspace=target)
         chosen = chosen_for(self._named.defined, manifest, or_none(request.environment))
@@ -205,7 +205,7 @@ class Preparer:
             files=await self._files.find(identity, request.files, limits, rights.permissions),
             outputs=checked_outputs(request.outputs, rights.permissions),
         )
-        prepared = _made("execute_skill", job, version, rights, args)
+        prepared = _prepared("execute_skill", job, version, rights, args)
         target = await self._workspaces.find(identity, request, manifest)
         prepared = msgspec.structs.replace(prepared, workspace=target)
         chosen = chosen_for(self._named.defined, manifest, or_none(request.environment), path)
@@ -239,7 +239,7 @@ class Preparer:
             files=await self._files.find(identity, request.files, limits, rights.permissions),
             outputs=checked_outputs(request.outputs, rights.permissions),
         )
-        prepared = msgspec.structs.replace(_made("call_tool", job, version, rights, args), tool=tool.name)
+        prepared = msgspec.structs.replace(_prepared("call_tool", job, version, rights, args), tool=tool.name)
         target = await self._workspaces.find(identity, request, manifest)
         prepared = msgspec.structs.replace(prepared, workspace=target)
         needing = [Needing(version.name, manifest, job.skills[0].folder)] if version and manifest else []
@@ -300,8 +300,8 @@ class Preparer:
             f"'{version.name}' is {text}" for version in mounted for text in standing_warnings(version.standing_json)
         ]
         target = await self._workspaces.find(identity, request)
-        made = Prepared("run_code", job, stubs=stubs, workspace=target, warnings=tuple(warnings))
-        return await self._with_packages(made, needing, chosen, request.limits.get("timeout_ms"))
+        prepared = Prepared("run_code", job, stubs=stubs, workspace=target, warnings=tuple(warnings))
+        return await self._with_packages(prepared, needing, chosen, request.limits.get("timeout_ms"))
 
     async def called(
         self, identity: Identity, caller: Job, version: VersionRow, function: str, args: bytes, left_ms: int
@@ -315,17 +315,18 @@ class Preparer:
         limits = msgspec.structs.replace(limits, timeout_ms=min(limits.timeout_ms, left_ms))
         rights = granted(identity, version, manifest, self._approval)
         job = called_job(caller, version, rights.network, function, args, limits)
-        prepared = msgspec.structs.replace(_made("execute_skill", job, version, rights), parent_run_id=caller.run_id)
+        prepared = _prepared("execute_skill", job, version, rights)
+        prepared = msgspec.structs.replace(prepared, parent_run_id=caller.run_id)
         needing = [Needing(skill.name, manifest, skill.folder) for skill in job.skills]
         return await self._with_packages(prepared, needing, chosen_for(self._named.defined, manifest))
 
     async def _with_packages(
-        self, prepared: Prepared, skills: Sequence[Needing], chosen: Named | None = None, asked_ms: object = None
+        self, prepared: Prepared, skills: Sequence[Needing], chosen: Named | None = None, requested_ms: object = None
     ) -> Prepared:
-        """Return the run with its packages, or with the function that waits for them. `asked_ms` is the time that the
-        caller asked for, or None.
+        """Return the run with its packages, or with the function that waits for them. `requested_ms` is the time limit
+        of the request, or None.
         """
-        warnings = (*prepared.warnings, *reduced(asked_ms, prepared.job.limits))
+        warnings = (*prepared.warnings, *timeout_warnings(requested_ms, prepared.job.limits))
         prepared = msgspec.structs.replace(prepared, warnings=warnings) if warnings else prepared
         if prepared.failure is not None or (chosen is None and not any(skill.manifest.runtime for skill in skills)):
             return prepared
@@ -337,7 +338,7 @@ class Preparer:
         return prepared if packages is NO_PACKAGES else prepared.having(packages)
 
 
-def _made(
+def _prepared(
     method: Method, job: Job, version: VersionRow | None, rights: Granted, args: Arguments = NO_ARGUMENTS
 ) -> Prepared:
     """Return a run with its permissions and args, but without packages and workspace."""

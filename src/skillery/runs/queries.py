@@ -56,7 +56,7 @@ _LISTED = select(
 _CALLED = select(runs.c.id).where(runs.c.parent_run_id == bindparam("run_id")).order_by(runs.c.started_at)
 _errors = msgspec.json.Decoder(RunError)
 _environments = msgspec.json.Decoder(GivenEnvironment)
-_uses = msgspec.json.Decoder(WorkspaceUse)
+_workspace_uses = msgspec.json.Decoder(WorkspaceUse)
 _degraded = msgspec.json.Decoder(list[str])
 _network = msgspec.json.Decoder(list[NetworkUse])
 _used = msgspec.json.Decoder(Used)
@@ -130,12 +130,12 @@ def record_of(connection: Connection, row: Row[Any]) -> RunRecord:
         cancel_requested_at=in_utc(row.cancel_requested_at) if is_being_cancelled else UNSET,
         progress=_progress(row),
         files=output_files(written),
-        used=_use(row),
+        used=_run_use(row),
         **waiting_for(_packages(row)),
     )
 
 
-def _use(row: Row[Any]) -> RunUse | msgspec.UnsetType:
+def _run_use(row: Row[Any]) -> RunUse | msgspec.UnsetType:
     """Return what the run used of time, memory and disk, or UNSET if it was not recorded."""
     if not row.used_json:
         return UNSET
@@ -292,7 +292,7 @@ def _environment(row: Row[Any]) -> GivenEnvironment | msgspec.UnsetType:
 
 
 def _workspace(row: Row[Any]) -> WorkspaceUse | msgspec.UnsetType:
-    return _uses.decode(row.workspace_json) if row.workspace_json else UNSET
+    return _workspace_uses.decode(row.workspace_json) if row.workspace_json else UNSET
 
 
 def _raw(text: str | None) -> msgspec.Raw:

@@ -174,7 +174,7 @@ class Recorder:
         if log_content is None:
             return answer
         try:
-            row = await self._blobs.keep_beside(run.identity, log_content, "text/plain")
+            row = await self._blobs.keep_log(run.identity, log_content, "text/plain")
         except SkilleryError as error:  # a run does not fail because its log has no room
             log.warning("the log of %s could not be stored: %s", run.run_id, error.message)
             return answer

@@ -74,6 +74,7 @@ class Redaction:
         """
         pieces = _CUTS.split(_replaced(text, self._marks), MOST_CUTS) if self._marks else [text]
         last = len(pieces) - 1
+        # Every second piece is a cut.
         for i in range(0, last, 2):
             pieces[i] = _without_end(pieces[i], self._marks)
             pieces[i + 2] = _without_start(pieces[i + 2], self._marks)
@@ -216,8 +217,9 @@ def _within_base64(raw: bytes, encode: Callable[[bytes], bytes]) -> Iterator[str
     Base64 encodes groups of three bytes, so there is one form for each of the three positions of the value in a group.
     """
     for before in range(3):
-        first, last = -(-before * 8 // 6), (before + len(raw)) * 8 // 6
-        inner = encode(bytes(before) + raw).decode()[first:last]
+        # Each character stands for six bits. Of a character with bits of the text around the value, nothing is known.
+        start, end = -(-before * 8 // 6), (before + len(raw)) * 8 // 6
+        inner = encode(bytes(before) + raw).decode()[start:end]
         if len(inner) >= SHORTEST_ENCODED:
             yield inner
 

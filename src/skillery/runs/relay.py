@@ -35,14 +35,14 @@ dropped.
 
 
 class _Passed:
-    """One followed run, with the offset up to which its log is in the database."""
+    """One followed run, with the `offset` up to which its log is in the database, and the progress that is there."""
 
     def __init__(self, run: ActiveRun) -> None:
         self.run = run
         self.offset = 0
         self.progress: bytes | None = None
         self.is_followed = True
-        self.alone = asyncio.Lock()
+        self.flush_lock = asyncio.Lock()
         self.task: asyncio.Task[None] | None = None
 
 
@@ -97,14 +97,14 @@ class Relay:
 
     async def _flush(self, passed: _Passed, size: int | None) -> None:
         """Write at most `size` new bytes of the log (None: all), and the progress if it changed."""
-        async with passed.alone:
+        async with passed.flush_lock:
             live, run_id = passed.run.live, passed.run.run_id
             parts, end = live.parts(passed.offset, size)
             progress = msgspec.json.encode(live.shown) if live.shown is not None else None
-            message = progress.decode() if progress is not None and progress != passed.progress else None
-            if not parts and message is None:
+            new_progress = progress.decode() if progress is not None and progress != passed.progress else None
+            if not parts and new_progress is None:
                 return
-            work = partial(write_pieces, run_id=run_id, parts=parts, progress=message, gap=live.gap)
+            work = partial(write_pieces, run_id=run_id, parts=parts, progress=new_progress, gap=live.gap)
             await self._database.write(work)
             passed.offset, passed.progress = end, progress
 
@@ -184,11 +184,10 @@ class RemoteRuns:
             except SkilleryError as error:
                 log.debug("the database did not answer what followed runs have printed: %s", error.message)
             await asyncio.sleep(LOOK_SECONDS)
-            # Keep runs without followers for a few seconds: a caller that polls soon follows the same run again.
+            # Keep active runs without followers for a few seconds: a caller that polls soon follows the run again.
             now = time.monotonic()
             for run_id, run in tuple(self._runs.items()):
-                is_unfollowed = not run.followers and now - marked_at.get(run_id, now) > MARK_SECONDS / 2
-                if is_unfollowed or (run.has_ended and not run.followers):
+                if not run.followers and (run.has_ended or now - marked_at.get(run_id, now) > MARK_SECONDS / 2):
                     del self._runs[run_id]
 
     async def _look(self, marked_at: dict[str, float]) -> None:

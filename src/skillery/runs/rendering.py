@@ -57,9 +57,9 @@ async def render(run: ActiveRun, outcome: Outcome) -> Rendered:
 
 async def _answer(run: ActiveRun, outcome: Outcome) -> Run:
     """Return the answer. Store a large output as a blob. Raise SkilleryError if the output cannot be stored."""
-    prepared, host = run.prepared, run.host
+    prepared, host, call = run.prepared, run.host, run.job.call
     output: Any = None
-    call, summary = run.job.call, None
+    summary = ""
     if outcome.result is not None and isinstance(call, ScriptCall):
         summary = script_summary(call.path, outcome.result)
         outcome = msgspec.structs.replace(outcome, result=await fitting(outcome.result, host))
@@ -277,6 +277,7 @@ async def answer_after(run: ActiveRun, task: asyncio.Task[Rendered], seconds: fl
     """
     try:
         await asyncio.wait({task}, timeout=seconds)
+        # A run without a record may still be refused.
         await asyncio.wait({task, run.announced}, return_when=asyncio.FIRST_COMPLETED)
     except asyncio.CancelledError:
         if run.is_waiting:

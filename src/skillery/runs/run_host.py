@@ -224,10 +224,10 @@ class Calls:
         self._stubs = stubs
         self._limits = limits
         self._run = run
-        self._made = 0
+        self._count = 0
         self._until: float | None = None
         """The end of the time for calls. It begins with the first call: before, the run may wait for its packages."""
-        self._alone = asyncio.Lock()
+        self._call_lock = asyncio.Lock()
 
     async def call_skill(self, skill: str, function: str, args: bytes) -> bytes:
         """Call a function of a skill, as `RunHost.call_skill` says.
@@ -243,12 +243,12 @@ class Calls:
             await JSON.run(check_args, args)
         else:
             check_args(args)
-        if self._made >= self._limits.calls:
-            raise TooLarge(f"this run has called skills {self._made} times, which is its limit")
-        self._made += 1
+        if self._count >= self._limits.calls:
+            raise TooLarge(f"this run has called skills {self._count} times, which is its limit")
+        self._count += 1
         if self._until is None:
             self._until = time.monotonic() + self._limits.timeout_ms / 1000
-        async with self._alone:
+        async with self._call_lock:
             left_ms = max(1, int((self._until - time.monotonic()) * 1000))
             outcome = await self._run(version, function, args, left_ms)
         if outcome.failure is not None:

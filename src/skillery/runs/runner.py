@@ -253,6 +253,7 @@ class Runner:
             run.leave_slot()
             if run.workspace is not None:
                 run.workspace.close()
+            # The record of the end also releases the workspace, if the run has taken it.
             if run.prepared.workspace is not None and (not is_recorded or run.workspace is None):
                 await self._workspaces.release(run.run_id, run.prepared.workspace)
             run.live.finish(log, status)

@@ -298,12 +298,12 @@ def _replace(
         return current
     take_turns(connection, "workspaces of", identity.name)
     admit_to_workspaces(connection, quotas, identity.name, more_bytes=manifest.size_bytes - current.size_bytes)
-    stored = {entry.sha256} if content[2] is not None else {entry.sha256, content[0]}
+    stored = {entry.sha256} if content.data is not None else {entry.sha256, content.sha256}
     if not rows.still_has(connection, row.family_id, stored):  # a sweep has run since the contents were stored
         raise Unavailable("storing this content took too long", hint="Nothing was stored. Try again.")
     rows.refer(connection, row.family_id, [content])
     files = sum(file.is_file for file in manifest.files)
-    rows.move(connection, row.id, row.family_id, manifest.digest, content[0], manifest.size_bytes, files, None)
+    rows.move(connection, row.id, row.family_id, manifest.digest, content.sha256, manifest.size_bytes, files, None)
     changed = rows.find_workspace(connection, identity, row.id)
     audit.record(
         connection,

@@ -169,13 +169,12 @@ def insert_files(
     """Make `manifest` the first snapshot of the workspace, and return the changed row. `content` is the manifest in its
     stored form. Raise BlobNotFound if a blob was deleted, or QuotaExceeded.
     """
-    _kept_files(
-        connection, identity=identity, files=files
-    )  # raises if a blob was deleted: a sweep could then delete its content
+    # Raises if a blob was deleted: a sweep could then delete its content.
+    _kept_files(connection, identity=identity, files=files)
     admit_to_workspaces(connection, quotas, identity.name, more_bytes=manifest.size_bytes)
-    contents: list[Content] = [(sha256, size, None) for sha256, size in manifest.contents.items()]
-    rows.refer(connection, row.family_id, [content, *(other for other in contents if other[0] != content[0])])
-    rows.move(connection, row.id, row.family_id, manifest.digest, content[0], manifest.size_bytes, len(files), None)
+    contents = [Content(sha256, size, None) for sha256, size in manifest.contents.items() if sha256 != content.sha256]
+    rows.refer(connection, row.family_id, [content, *contents])
+    rows.move(connection, row.id, row.family_id, manifest.digest, content.sha256, manifest.size_bytes, len(files), None)
     return rows.find_workspace(connection, identity, row.id)
 
 

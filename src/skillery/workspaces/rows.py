@@ -240,10 +240,8 @@ def refer(connection: Connection, family_id: int, contents: Iterable[tuple[str, 
     recorded = list(contents)
     if recorded:
         record(connection, recorded)
-        _REFER.run_many(
-            connection,
-            [{"family_id": family_id, "sha256": sha256} for sha256 in sorted({content[0] for content in recorded})],
-        )
+        digests = sorted({sha256 for sha256, _, _ in recorded})
+        _REFER.run_many(connection, [{"family_id": family_id, "sha256": sha256} for sha256 in digests])
 
 
 def known_contents(connection: Connection, family_id: int) -> set[str]:

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Collection, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from sqlalchemy import Connection
 
@@ -20,8 +21,13 @@ from skillery.workspaces.rows import known_contents, refer
 AT_ONCE = 4 << 20
 """The bytes of small files after which they are stored in one transaction."""
 
-Content = tuple[str, int, bytes | None]
-"""The digest and size of a content, and its bytes if the database stores them."""
+
+class Content(NamedTuple):
+    """The digest and size of a content, and its bytes if the database stores them."""
+
+    sha256: str
+    size_bytes: int
+    data: bytes | None
 
 
 class Saver:
@@ -84,7 +90,7 @@ class Saver:
     async def _add_small(self, file: KeptFile, content: bytes) -> None:
         """Add a content to the batch, and store the batch if it has more than AT_ONCE bytes."""
         check_digest(file, hashlib.sha256(content).hexdigest())
-        self._batch.append((file.sha256, file.size_bytes, content))
+        self._batch.append(Content(file.sha256, file.size_bytes, content))
         self._batch_bytes += file.size_bytes
         if self._batch_bytes > AT_ONCE:
             await self._flush()
@@ -130,12 +136,12 @@ class Saver:
         content = self.manifest.content
         sha256 = hashlib.sha256(content).hexdigest()
         if is_inline(len(content)):
-            return sha256, len(content), content
+            return Content(sha256, len(content), content)
         file = KeptFile("", "100644", sha256, len(content))
         incoming = Incoming(self._database, self._storage)
         await asyncio.to_thread(incoming.write, content)
         await asyncio.to_thread(self._commit, incoming, file)
-        return sha256, len(content), None
+        return Content(sha256, len(content), None)
 
 
 def check_digest(file: KeptFile, digest: str) -> None:

@@ -148,12 +148,12 @@ class HeldWorkspace:
         """
         problem = await self._problem(quotas, failure)
         saver, before = self.saver, self._before.digest
-        after = before
+        after, changed = before, 0
         if problem is None and saver is not None and saver.manifest is not None:
             after = saver.manifest.digest
             if after != before:
                 self._new = await saver.store_manifest()
-        changed = saver.manifest.changes_since(self._before) if after != before and saver and saver.manifest else 0
+                changed = saver.manifest.changes_since(self._before)
         left_out = [str(name)[:300] for name in saver.left_out[:MOST_NAMED]] if saver else []
         self.use = WorkspaceUse(self.target.workspace_id, before, after, changed, left_out, problem or UNSET)
 
@@ -186,12 +186,14 @@ class HeldWorkspace:
             return
         saver, row = self.saver, self._row
         if self._new is not None and saver is not None and saver.manifest is not None:
-            manifest, (sha256, size, data) = saver.manifest, self._new
-            rows.refer(connection, row.family_id, [(sha256, size, data)])
+            manifest, content = saver.manifest, self._new
+            rows.refer(connection, row.family_id, [content])
             files = sum(file.is_file for file in manifest.files)
             (used, limit), more_bytes = self._bytes_of_quota, manifest.size_bytes - row.size_bytes
             note_if_near(connection, "workspace_bytes", used, more_bytes, limit, identity=row.identity)
-            rows.move(connection, row.id, row.family_id, manifest.digest, sha256, manifest.size_bytes, files, run_id)
+            rows.move(
+                connection, row.id, row.family_id, manifest.digest, content.sha256, manifest.size_bytes, files, run_id
+            )
         else:
             touch(connection, row)
         release(connection, run_id, row.id)
