@@ -10,7 +10,7 @@ import threading
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import msgspec
 from msgspec import Meta
@@ -91,32 +91,42 @@ class Counts(msgspec.Struct, frozen=True):
     facets: Facets
 
 
+class _Cached(NamedTuple):
+    """Counts, the number of audit entries before they were computed, and the monotonic time until which they are valid
+    despite further entries.
+    """
+
+    counts: Counts
+    entries: int
+    until: float
+
+
 class CountsCache:
     """The recent counts of this server."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._kept: OrderedDict[Hashable, tuple[Counts, int, float]] = OrderedDict()
-        """By filter and view: the counts, the number of audit entries at that time, and the end of their time."""
+        self._cached: OrderedDict[Hashable, _Cached] = OrderedDict()
+        """The counts by filter and view."""
 
     def get(self, connection: Connection, key: Hashable, count: Callable[[], Counts]) -> Counts:
         """Return the counts for `key`. Call `count` if there are none, or if they are outdated."""
         # The number is read before the counts: a change in between makes them outdated, and never wrong.
-        entries = _entries(connection)
+        entries = _audit_entries(connection)
         with self._lock:
-            kept = self._kept.get(key)
-        if kept is not None and (kept[1] == entries or self._clock() < kept[2]):
-            return kept[0]
+            cached = self._cached.get(key)
+        if cached is not None and (cached.entries == entries or self._clock() < cached.until):
+            return cached.counts
         started = self._clock()
         counts = count()
         ended = self._clock()
         is_slow = counts.total_is_more and ended - started > SLOW_SECONDS
         with self._lock:
-            self._kept[key] = counts, entries, ended + (KEPT_SECONDS if is_slow else 0)
-            self._kept.move_to_end(key)
-            if len(self._kept) > _MOST_KEPT:
-                self._kept.popitem(last=False)
+            self._cached[key] = _Cached(counts, entries, ended + (KEPT_SECONDS if is_slow else 0))
+            self._cached.move_to_end(key)
+            if len(self._cached) > _MOST_KEPT:
+                self._cached.popitem(last=False)
         return counts
 
 
@@ -184,7 +194,7 @@ def _count(
     for name, rows in connection.execute(by_namespace, values):
         namespaces[_level(name, namespace)] += rows
     total = sum(group.rows for group in groups)
-    facets = {name: _values(_by(groups, place)) for place, name in enumerate(column.name for column in _GROUPED)}
+    facets = {column.name: _values(_rows_by(groups, index)) for index, column in enumerate(_GROUPED)}
     return Counts(
         min(total, MOST_TOTAL),
         total > MOST_TOTAL,
@@ -194,10 +204,11 @@ def _count(
     )
 
 
-def _by(groups: Sequence[Any], place: int) -> Counter[str | bool]:
+def _rows_by(groups: Sequence[Any], index: int) -> Counter[str | bool]:
+    """Return the numbers of rows by the value that the groups have at this index of _GROUPED."""
     counted: Counter[str | bool] = Counter()
     for group in groups:
-        counted[group[place]] += group.rows
+        counted[group[index]] += group.rows
     return counted
 
 
@@ -229,6 +240,6 @@ def _level(name: str, above: str) -> str:
     return ".".join(name.split(".")[:depth])
 
 
-def _entries(connection: Connection) -> int:
+def _audit_entries(connection: Connection) -> int:
     rows = _SEQ.rows(connection)
     return int(rows[0][0]) if rows else 0

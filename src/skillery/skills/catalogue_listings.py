@@ -197,8 +197,8 @@ def list_catalogue(
     keys = _keys(connection, identity, filters, sort, after, limit + 1)
     rows = read_until_full(partial(_read, connection, keys), min(limit, len(keys)), partial(_size_of, detail))
     page = fitting(rows, map(partial(_size_of, detail), rows))
-    last = len(page) and next(at for at, row in enumerate(keys, 1) if row[-1] == page[-1].version_id)
-    next_cursor = make_cursor(key, bound_to, _position(order, keys[last - 1])) if 0 < last < len(keys) else None
+    answered = _count_up_to(page[-1], keys) if page else 0
+    next_cursor = make_cursor(key, bound_to, _position(order, keys[answered - 1])) if 0 < answered < len(keys) else None
     counted = count_catalogue(connection, identity, filters, counts) if counts is not None else None
     return _answer([_item(row, detail, entries) for row in page], next_cursor, counted)
 
@@ -233,7 +233,7 @@ def _keys(
     after: tuple[str, ...] | None,
     rows: int,
 ) -> Sequence[Any]:
-    """Return the position and the id of the next versions."""
+    """Return a key for each of the next versions: its position, and the version id at the end."""
     values = condition_parameters(filters, identity)
     if after is not None:
         columns = _order_of(sort, filters).columns
@@ -268,8 +268,13 @@ def _position(order: _Order, row: Any) -> tuple[str, ...]:
 
 def _read(connection: Connection, keys: Sequence[Any], wanted: int, last: Shown | None) -> list[Shown]:
     """Return at most `wanted` rows after `last`, with their items."""
-    start = next((at for at, row in enumerate(keys, 1) if last is not None and row[-1] == last.version_id), 0)
-    return show(connection, [row[-1] for row in keys[start : start + wanted]])
+    start = _count_up_to(last, keys) if last is not None else 0
+    return show(connection, [key[-1] for key in keys[start : start + wanted]])
+
+
+def _count_up_to(row: Shown, keys: Sequence[Any]) -> int:
+    """Return the number of keys up to the one of `row`."""
+    return next(count for count, key in enumerate(keys, 1) if key[-1] == row.version_id)
 
 
 def _size_of(detail: Literal["names", "summary"], row: Shown) -> int:

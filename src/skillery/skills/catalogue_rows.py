@@ -76,8 +76,9 @@ def update_catalogue(connection: Connection, skill_id: int, *, rebuild: bool = F
 
     With `rebuild`, compute all its rows again.
     """
-    wanted = {row[0]: row[1] for row in _WANTED.rows(connection, of_skill=skill_id)}
-    present = {row[0]: row[1] for row in _PRESENT.rows(connection, of_skill=skill_id)}
+    # The status of each version, by its id.
+    wanted = dict(_WANTED.rows(connection, of_skill=skill_id))
+    present = dict(_PRESENT.rows(connection, of_skill=skill_id))
     outdated = [version_id for version_id, status in present.items() if rebuild or wanted.get(version_id) != status]
     if outdated:
         for table in (catalogue_hosts, catalogue_tags, catalogue):
@@ -85,7 +86,9 @@ def update_catalogue(connection: Connection, skill_id: int, *, rebuild: bool = F
     added = [version_id for version_id, status in wanted.items() if rebuild or present.get(version_id) != status]
     usage = recent_usage(connection, skill_id) if added and (rebuild or present) else NO_USAGE
     for version_id in added:
-        _add_hosts(connection, version_id, _add(connection, skill_id, version_id, usage))
+        [row] = _VERSION.rows(connection, of_version=version_id)
+        paths = [path for (path,) in _PATHS.rows(connection, of_version=version_id)]
+        _add(connection, skill_id, version_id, _Version(*row), paths, usage)
 
 
 def add_first(connection: Connection, bundle: Bundle, values: VersionValues, version_id: int, visibility: str) -> None:
@@ -94,16 +97,12 @@ def add_first(connection: Connection, bundle: Bundle, values: VersionValues, ver
     row = _Version(**stored, name=bundle.manifest.name, visibility=visibility, standing_json=None)
     if row.status in (*LISTED, *OTHERS):
         paths = [file.path for file in bundle.files]
-        _add_hosts(connection, version_id, _add_row(connection, values.skill_id, version_id, row, paths, NO_USAGE))
+        _add(connection, values.skill_id, version_id, row, paths, NO_USAGE)
 
 
 def update_visibility(connection: Connection, skill_id: int, visibility: str) -> None:
     """Store the skill's visibility in its rows."""
     connection.execute(update(catalogue).where(catalogue.c.skill_id == skill_id).values(visibility=visibility))
-
-
-def _add_hosts(connection: Connection, version_id: int, hosts: Sequence[str]) -> None:
-    _ADD_HOSTS.run_many(connection, [{"version_id": version_id, "host": host} for host in hosts])
 
 
 def hosts_of(network: Sequence[str]) -> list[str]:
@@ -117,22 +116,15 @@ def tags_of(tags: Sequence[str]) -> list[str]:
     return sorted({stored_tag(tag) for tag in tags if tag.strip()})
 
 
-def _add(connection: Connection, skill_id: int, version_id: int, usage: tuple[int, int, int]) -> list[str]:
-    """Add the row of a version and its tags. Return its hosts."""
-    [row] = _VERSION.rows(connection, of_version=version_id)
-    paths = [path for (path,) in _PATHS.rows(connection, of_version=version_id)]
-    return _add_row(connection, skill_id, version_id, _Version(*row), paths, usage)
-
-
-def _add_row(
+def _add(
     connection: Connection,
     skill_id: int,
     version_id: int,
     row: _Version,
     paths: Sequence[str],
     usage: tuple[int, int, int],
-) -> list[str]:
-    """Add the row of a version and its tags. Return its hosts."""
+) -> None:
+    """Add the row of a version, its tags and its hosts."""
     manifest = _manifest.decode(row.manifest_json)
     checks = _checks.decode(row.checks_json) if row.checks_json is not None else Checks()
     parts = VersionParts(manifest, checks, paths)
@@ -156,4 +148,5 @@ def _add_row(
         failed_30d=failed,
     )
     _ADD_TAGS.run_many(connection, [{"version_id": version_id, "tag": tag} for tag in tags_of(manifest.tags)])
-    return hosts_of(manifest.permissions.network)
+    hosts = hosts_of(manifest.permissions.network)
+    _ADD_HOSTS.run_many(connection, [{"version_id": version_id, "host": host} for host in hosts])

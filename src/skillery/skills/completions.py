@@ -51,7 +51,7 @@ def complete_skill(connection: Connection, identity: Identity, text: str) -> Com
     statement = _names(view_of(identity))
     values = {"low": name, "high": f"{name}{_AFTER_ALL}"}
     rows = statement.rows(connection, **values, **parameters(identity))
-    return _begun(("/".join(folder_of(name)) for (name,) in rows), text)
+    return _starting_with(("/".join(folder_of(name)) for (name,) in rows), text)
 
 
 def complete_version(connection: Connection, identity: Identity, skill: str, text: str) -> Completions:
@@ -66,7 +66,7 @@ def complete_version(connection: Connection, identity: Identity, skill: str, tex
     choices = [LATEST]
     for statement in (_LABELS, _VERSIONS):
         choices += [value for (value,) in statement.rows(connection, skill_id=skill_id)]
-    return _begun(choices, text)
+    return _starting_with(choices, text)
 
 
 def complete_path(connection: Connection, identity: Identity, skill: str, version: str, text: str) -> Completions:
@@ -79,7 +79,7 @@ def complete_path(connection: Connection, identity: Identity, skill: str, versio
         row = None  # the user has not finished the skill or the version
     if row is None:
         return Completions([], has_more=False)
-    return _begun((path for (path,) in _PATHS.rows(connection, version_id=row.version_id)), text)
+    return _starting_with((path for (path,) in _PATHS.rows(connection, version_id=row.version_id)), text)
 
 
 @lru_cache(256)
@@ -97,7 +97,7 @@ def _names(view: View | None) -> Statement:
     return Statement(statement if view is None else statement.where(sees_each(view, skills, skills.c.id)))
 
 
-def _begun(values: Iterable[str], text: str) -> Completions:
+def _starting_with(values: Iterable[str], text: str) -> Completions:
     matches = [value for value in values if value.startswith(text)]
     return Completions(matches[:MOST_VALUES], len(matches) > MOST_VALUES)
 

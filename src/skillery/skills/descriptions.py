@@ -73,6 +73,7 @@ def _states(connection: Connection, sha256: str) -> list[dict[str, str | int]]:
 
 
 def _shown(row: Mapping[Any, Any]) -> dict[str, str | int]:
+    """Return the fields of a row that are not empty. The progress of a build also has its fields that are 0 or ""."""
     always = ("state", "step", "done", "total") if row["state"] == "building" else ("state",)
     return {str(name): value for name, value in row.items() if name in always or value}
 
@@ -167,14 +168,15 @@ def _described(
     """Return the JSON fields of `skill` as text without the outer braces, without SKILL.md and the list of files."""
     usage_cells, last_run_at, holder = details
     shared_name = index_name_warning(connection, identity, row.name) if holder not in (None, row.name) else None
-    parts = [
-        f'"name":{_json(row.name)},"version":{_json(row.version)},"kind":"{row.kind}","digest":"{row.digest}",'
-        f'"status":"{row.status}","visibility":"{row.visibility}","warnings":{row.warnings_json},'
-        f'"manifest":{row.whole_manifest_json}'
-        if row.standing_json is None and shared_name is None
-        else _with_more_warnings(row, shared_name)
-    ]
-    parts[0] += lock_json(connection, storage, row, blocking=detail == "full")
+    if row.standing_json is None and shared_name is None:
+        fields = (
+            f'"name":{_json(row.name)},"version":{_json(row.version)},"kind":"{row.kind}","digest":"{row.digest}",'
+            f'"status":"{row.status}","visibility":"{row.visibility}","warnings":{row.warnings_json},'
+            f'"manifest":{row.whole_manifest_json}'
+        )
+    else:
+        fields = _with_more_warnings(row, shared_name)
+    parts = [fields + lock_json(connection, storage, row, blocking=detail == "full")]
     if detail != "manifest":
         usage = usage_from(usage_cells, last_run_at)
         labels = sorted(row.labels_text.split(",")) if row.labels_text else []

@@ -50,7 +50,7 @@ def _count(connection: Connection, identity: Identity, name: str, host: str) -> 
 
 
 def _covering(pattern: NetworkPattern) -> list[str]:
-    """Return the entries that allow all hosts of `pattern`: it, and wildcards of the domains above."""
+    """Return the entries that allow all hosts of `pattern`: the pattern itself, and wildcards of the domains above."""
     scheme, _, rest = pattern.text.partition("://")
     port = rest.removeprefix("*.").removeprefix(pattern.host)
     labels = pattern.host.split(".")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import io
 from functools import partial
-from typing import Annotated, Any, BinaryIO, Literal, NamedTuple
+from typing import Annotated, BinaryIO, Literal, NamedTuple
 from unicodedata import normalize
 
 import msgspec
@@ -96,11 +96,8 @@ def list_files(
 def find_file(connection: Connection, identity: Identity, *, name: str, spec: VersionSpec, path: str) -> FoundFile:
     """Return a file of a version, without the content of a large file. Raise the errors of `read_skill_file`."""
     row = resolve(connection, identity, name, spec)
-    files = _find(connection, row, path)
-    if not files:
-        raise _not_found(connection, row, path)
-    sha256, data, size = files[0]
-    return FoundFile(row, path, sha256, size, None if data is None else bytes(data))
+    file = _find(connection, row, path)
+    return FoundFile(row, path, file.sha256, file.size_bytes, file.data)
 
 
 def read_stored_file(
@@ -118,13 +115,9 @@ def read_stored_file(
     as it grows. Raise SkillNotFound, VersionNotFound or LabelNotFound if the identity sees no such version. Raise
     FileNotInSkill if the version has no such file.
     """
-    row = resolve(connection, identity, name, spec)
-    files = _find(connection, row, path)
-    if not files:
-        raise _not_found(connection, row, path)
-    sha256, data, size = files[0]
-    expect_result(size)
-    content, encoding = content_pieces(partial(_open, storage, sha256, data), expect_result)
+    file = _find(connection, resolve(connection, identity, name, spec), path)
+    expect_result(file.size_bytes)
+    content, encoding = content_pieces(partial(_open, storage, file.sha256, file.data), expect_result)
     return JsonPieces([b'{"content":', *content, b',"encoding":"%s"}' % encoding.encode()])
 
 
@@ -136,9 +129,8 @@ def read_inline_file(
     With None, the caller uses `read_skill_file`: the file is in the storage or does not exist. Raise SkillNotFound,
     VersionNotFound or LabelNotFound if the identity sees no such version.
     """
-    row = resolve(connection, identity, name, spec)
-    files = _find(connection, row, path)
-    return None if not files or files[0][1] is None else _as_answered(bytes(files[0][1]))
+    file = _find_or_none(connection, resolve(connection, identity, name, spec), path)
+    return None if file is None or file.data is None else _as_answered(file.data)
 
 
 def _as_answered(content: bytes) -> SkillFileContent:
@@ -153,8 +145,7 @@ def stored_path(connection: Connection, version: VersionRow, path: str) -> str:
 
     Raise FileNotInSkill, with the most similar paths, if the version does not have the file.
     """
-    if not _find(connection, version, path):
-        raise _not_found(connection, version, path)
+    _find(connection, version, path)
     return _twin(connection, version, path) or path
 
 
@@ -162,24 +153,21 @@ def find_module(connection: Connection, version: VersionRow, module: str) -> str
     """Return the path of the file that `python -m module` runs. Raise FileNotInSkill if there is no such file."""
     path = module.replace(".", "/")
     for candidate in (f"{path}.py", f"{path}/__main__.py"):
-        if _find(connection, version, candidate):
+        if _find_or_none(connection, version, candidate) is not None:
             return candidate
     raise _not_found(connection, version, f"{path}.py")
 
 
 def read_file(connection: Connection, storage: Storage, version: VersionRow, path: str) -> bytes:
-    files = _find(connection, version, path)
-    if not files:
-        raise _not_found(connection, version, path)
-    sha256, data, _ = files[0]
-    with _open(storage, sha256, data) as stream:
+    file = _find(connection, version, path)
+    with _open(storage, file.sha256, file.data) as stream:
         return stream.read()
 
 
 def file_size(connection: Connection, version: VersionRow, path: str) -> int:
     """Return the size of a file in bytes, or 0 if the version has no such file."""
-    files = _find(connection, version, path)
-    return int(files[0][2]) if files else 0
+    file = _find_or_none(connection, version, path)
+    return file.size_bytes if file is not None else 0
 
 
 def open_content(connection: Connection, storage: Storage, sha256: str) -> BinaryIO:
@@ -187,17 +175,31 @@ def open_content(connection: Connection, storage: Storage, sha256: str) -> Binar
     return _open(storage, sha256, connection.scalar(select(objects.c.data).where(objects.c.sha256 == sha256)))
 
 
-def _find(connection: Connection, version: VersionRow, path: str) -> list[Any]:
-    """Return the digest, the content and the size of a file, or [] if the version has no such file. The content of a
-    large file of a stored version is None.
-    """
-    if version.unstored is None:
-        rows = _FILE.rows(connection, version_id=version.version_id, path=path)
-    else:
-        file = version.unstored.files.get(path)
-        rows = [(file.sha256, file.content, file.size)] if file else []
-    twin = None if rows else _twin(connection, version, path)
-    return _find(connection, version, twin) if twin else rows
+class _File(NamedTuple):
+    sha256: str
+    data: bytes | None
+    """The content, or None if the storage holds the content."""
+    size_bytes: int
+
+
+def _find(connection: Connection, version: VersionRow, path: str) -> _File:
+    """Return a file of a version. Raise FileNotInSkill if the version has no such file."""
+    file = _find_or_none(connection, version, path)
+    if file is None:
+        raise _not_found(connection, version, path)
+    return file
+
+
+def _find_or_none(connection: Connection, version: VersionRow, path: str) -> _File | None:
+    file = None
+    if version.unstored is not None:
+        if (unstored := version.unstored.files.get(path)) is not None:
+            file = _File(unstored.sha256, unstored.content, unstored.size)
+    elif rows := _FILE.rows(connection, version_id=version.version_id, path=path):
+        [(sha256, data, size_bytes)] = rows
+        file = _File(sha256, None if data is None else bytes(data), size_bytes)
+    twin = _twin(connection, version, path) if file is None else None
+    return _find_or_none(connection, version, twin) if twin else file
 
 
 def _twin(connection: Connection, version: VersionRow, path: str) -> str | None:

@@ -78,7 +78,7 @@ def _after() -> ColumnElement[bool]:
     return tuple_(skills.c.namespace, skills.c.name) > tuple_(bindparam("after_namespace"), bindparam("after_name"))
 
 
-def _places(is_below: bool) -> list[ColumnElement[bool]]:
+def _ranges(is_below: bool) -> list[ColumnElement[bool]]:
     """Return the conditions for the ranges of the index (namespace, name) that a page is read from.
 
     With `is_below`, there are two ranges: the namespace, and the namespaces below. Similar names sort between the two
@@ -98,10 +98,10 @@ def _whole(detail: Item, rows: int, is_below: bool, only_public: bool) -> Statem
     With `is_below`, the statement also reads the namespaces below. With `only_public`, the column `item` is null for a
     skill that is not public.
     """
-    places = _places(is_below)
-    if len(places) == 1:
-        return Statement(_page(detail, rows, only_public, places[0]))
-    both = union_all(*(select(_page(detail, rows, only_public, place).subquery()) for place in places)).subquery()
+    ranges = _ranges(is_below)
+    if len(ranges) == 1:
+        return Statement(_page(detail, rows, only_public, ranges[0]))
+    both = union_all(*(select(_page(detail, rows, only_public, inside).subquery()) for inside in ranges)).subquery()
     return Statement(select(both).order_by(both.c.namespace, both.c.name).limit(literal_column(str(rows))))
 
 
@@ -113,15 +113,15 @@ def _visible_statement(detail: Item, rows: int, is_below: bool, view: View) -> S
     Each condition of `seen_by_namespace` has its own subquery, which returns at most `rows` skills. The subquery for
     the identity's own skills has no limit.
     """
-    places = _places(is_below)
+    ranges = _ranges(is_below)
     branches = [
-        _keys(is_visible, place).limit(literal_column(str(rows)))
-        for place in places
+        _keys(is_visible, inside).limit(literal_column(str(rows)))
+        for inside in ranges
         for is_visible in seen_by_namespace(view)
     ]
     # Without an order, so that no database walks through all skills: the rows are limited by what one identity
     # published.
-    branches += [_keys(is_own(), place).order_by(None) for place in places]
+    branches += [_keys(is_own(), inside).order_by(None) for inside in ranges]
     # Distinct: a skill can be visible by two conditions.
     branch_keys = union(*(select(branch.subquery()) for branch in branches)).subquery()
     keys = (

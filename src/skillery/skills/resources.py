@@ -86,18 +86,20 @@ def find_skill_entries(
     bound_to = ("skills/list",)
     namespace, name = read_cursor(key, bound_to, cursor, 2) if cursor else ("", "")
     rows = seen_rows(connection, identity, "key", SKILLS_A_PAGE + 1, (namespace, name))
-    page = rows[:SKILLS_A_PAGE]
-    folders = open_folders(connection, identity, storage, [(row[1], row[2]) for row in page])
+    versions = [(name, version_id) for _, name, version_id in rows[:SKILLS_A_PAGE]]
+    folders = open_folders(connection, identity, storage, versions)
     crowded = with_skills_below(connection, [folder.name for folder in folders])
-    served = [_served(connection, identity, storage, folder, folder.name in crowded) for folder in folders]
-    fits = fitting(served, map(_size_of, served))
-    last = page[len(fits) - 1] if len(fits) < len(served) else page[-1] if len(rows) > SKILLS_A_PAGE else None
-    more = make_cursor(key, bound_to, (last[0], last[1])) if last is not None else None
-    return [fit for fit in fits if isinstance(fit, SkillEntry)], more
+    entries = [_entry_or_reason(connection, identity, storage, folder, folder.name in crowded) for folder in folders]
+    page = fitting(entries, map(_size_of, entries))
+    next_cursor = None
+    if len(page) < len(rows):
+        namespace, name, _ = rows[len(page) - 1]
+        next_cursor = make_cursor(key, bound_to, (namespace, name))
+    return [entry for entry in page if isinstance(entry, SkillEntry)], next_cursor
 
 
-def _size_of(served: SkillEntry | str) -> int:
-    return len(msgspec.json.encode(served)) if isinstance(served, SkillEntry) else 0
+def _size_of(entry: SkillEntry | str) -> int:
+    return len(msgspec.json.encode(entry)) if isinstance(entry, SkillEntry) else 0
 
 
 def find_skill_entry(connection: Connection, identity: Identity, storage: Storage, *, uri: str) -> SkillEntry:
@@ -110,10 +112,11 @@ def find_skill_entry(connection: Connection, identity: Identity, storage: Storag
         raise ResourceNotFound(
             f"{_shown(uri)} is not the SKILL.md of a skill", hint=f"The SKILL.md is {folder.uri(SKILL_MD)}.", uri=uri
         )
-    served = _served(connection, identity, storage, folder, folder.name in with_skills_below(connection, [folder.name]))
-    if isinstance(served, str):
-        raise ResourceNotFound(f"the skill at {_shown(uri)} is not served: {served}", hint=_HINT, uri=uri)
-    return served
+    is_crowded = bool(with_skills_below(connection, [folder.name]))
+    entry = _entry_or_reason(connection, identity, storage, folder, is_crowded)
+    if isinstance(entry, str):
+        raise ResourceNotFound(f"the skill at {_shown(uri)} is not served: {entry}", hint=_HINT, uri=uri)
+    return entry
 
 
 def find_resources(
@@ -126,11 +129,14 @@ def find_resources(
     page = rows[:RESOURCES_A_PAGE]
     resources: list[Resource] = []
     for start in range(0, len(page), SKILLS_A_PAGE):
-        named = [(row[1], row[2]) for row in page[start : start + SKILLS_A_PAGE]]
-        opened = open_folders(connection, identity, storage, named)
-        resources += [_resource(folder, SKILL_MD, folder.skill_md.size_bytes) for folder in opened]
-    more = len(rows) > len(page)
-    return resources, make_cursor(key, bound_to, (page[-1][0], page[-1][1])) if more else None
+        versions = [(name, version_id) for _, name, version_id in page[start : start + SKILLS_A_PAGE]]
+        folders = open_folders(connection, identity, storage, versions)
+        resources += [_resource(folder, SKILL_MD, folder.skill_md.size_bytes) for folder in folders]
+    next_cursor = None
+    if len(rows) > len(page):
+        namespace, name, _ = page[-1]
+        next_cursor = make_cursor(key, bound_to, (namespace, name))
+    return resources, next_cursor
 
 
 def read_content(connection: Connection, identity: Identity, storage: Storage, *, uri: str) -> ResourceContent:
@@ -201,11 +207,11 @@ def _find_at_version(
     version. Raise ResourceNotFound if it names a version that the identity does not see.
     """
     segments = segments_of(uri) or ()
-    place = next((place for place, segment in enumerate(segments) if "@" in segment), None)
-    if place is None:
+    depth = next((index for index, segment in enumerate(segments) if "@" in segment), None)
+    if depth is None:
         return None
-    last, _, version = segments[place].partition("@")
-    candidates = skill_paths_of((*segments[:place], last))
+    last_folder, _, version = segments[depth].partition("@")
+    candidates = skill_paths_of((*segments[:depth], last_folder))
     name = next((name for name, rest in candidates if not rest), None)
     if name is None or not seen_named(connection, identity, [name]):
         return None
@@ -214,7 +220,7 @@ def _find_at_version(
     except SkilleryError as error:
         raise ResourceNotFound(error.message, hint=error.hint or _HINT, uri=uri) from None
     [folder] = open_folders(connection, identity, storage, [(name, row.version_id)])
-    return folder, "/".join(segments[place + 1 :])
+    return folder, "/".join(segments[depth + 1 :])
 
 
 def _nothing_at(uri: str) -> ResourceNotFound:
@@ -232,7 +238,7 @@ def _resource(folder: SkillFolder, path: str, size: int) -> Resource:
     return Resource(uri, path.rpartition("/")[2], media_type_of(path), size)
 
 
-def _served(
+def _entry_or_reason(
     connection: Connection, identity: Identity, storage: Storage, folder: SkillFolder, is_crowded: bool
 ) -> SkillEntry | str:
     """Return the MCP entry of a skill, or the reason why the skill is too large for an entry.
@@ -286,15 +292,16 @@ def _children_of_skills(
     first_after = after
     children: dict[str, None] = {}
     is_full = False
-    for full in _names_from(connection, identity, name, after):
-        folder = folder_of(full)
+    for skill_name in _names_from(connection, identity, name, after):
+        folder = folder_of(skill_name)
         if folder[: len(segments)] != segments or len(folder) == len(segments):
             continue
-        if len(children) == CHILDREN_A_PAGE and folder[len(segments)] not in children:
+        child = folder[len(segments)]
+        if len(children) == CHILDREN_A_PAGE and child not in children:
             is_full = True
             break
-        children[folder[len(segments)]] = None
-        after = full
+        children[child] = None
+        after = skill_name
     # `a.b` sorts before `a.b-c`, and `a.b.c` after it: a folder may have been on an earlier page.
     already_listed = seen_named(
         connection, identity, [f"{name}.{child}" for child in children if f"{name}.{child}" <= first_after]
@@ -310,7 +317,9 @@ def _names_from(connection: Connection, identity: Identity, name: str, after: st
     if not after and seen_named(connection, identity, [name]):
         yield name
     while below := names_below(connection, identity, name, after=after, most=CHILDREN_A_PAGE):
-        for full, _ in below:
-            yield full
-        child, _, deeper = below[-1][0].removeprefix(f"{name}.").partition(".")
-        after = f"{name}.{child}/" if deeper else below[-1][0]
+        for skill_name, _ in below:
+            yield skill_name
+        last_name, _ = below[-1]
+        child, _, deeper = last_name.removeprefix(f"{name}.").partition(".")
+        # "/" follows "." in the order of bytes.
+        after = f"{name}.{child}/" if deeper else last_name

@@ -22,7 +22,7 @@ from skillery.registry.visibility import sees_skill
 _KEPT = 512
 _MOST_KEPT_BYTES = 16 * 1024
 _BATCH = 200
-_THERE = skills.c.latest_version_id.is_not(None)
+_HAS_VERSION = skills.c.latest_version_id.is_not(None)
 _COLUMNS = (skills.c.id, skills.c.name, skills.c.visibility, skills.c.latest_version_id)
 
 
@@ -83,24 +83,27 @@ def open_folders(
     if not versions:
         return []
     ids = [version_id for _, version_id in versions]
-    files: dict[int, list[ServedFile]] = {each: [] for each in ids}
+    files: dict[int, list[ServedFile]] = {version_id: [] for version_id in ids}
     of_files = select(skill_files.c.version_id, skill_files.c.path, skill_files.c.sha256, skill_files.c.size_bytes)
     for version_id, *file in connection.execute(of_files.where(skill_files.c.version_id.in_(ids))):
         files[version_id].append(ServedFile(*file))
     # Read one after the other: each may have megabytes, and a page has many.
     names = {version_id: name for name, version_id in versions}
-    shown_of = {each: skill_md_of(names[each], *stored) for each, stored in _skill_mds(connection, storage, ids)}
-    elsewhere = _in_other_folders(connection, identity, [(name, files[each]) for name, each in versions])
+    skill_mds = {
+        version_id: skill_md_of(names[version_id], content, description)
+        for version_id, (content, description) in _skill_mds(connection, storage, ids)
+    }
+    elsewhere = _in_other_folders(connection, identity, [(name, files[version_id]) for name, version_id in versions])
     folders = []
     for name, version_id in versions:
-        shown = shown_of[version_id]
+        skill_md = skill_mds[version_id]
         served = (
-            ServedFile(SKILL_MD, shown.sha256, shown.size_bytes) if file.path == SKILL_MD else file
+            ServedFile(SKILL_MD, skill_md.sha256, skill_md.size_bytes) if file.path == SKILL_MD else file
             for file in files[version_id]
             if (name, file.path) not in elsewhere
         )
         in_order = tuple(sorted(served, key=lambda file: file.path.encode()))
-        folders.append(SkillFolder(name, version_id, folder_of(name), shown, in_order))
+        folders.append(SkillFolder(name, version_id, folder_of(name), skill_md, in_order))
     return folders
 
 
@@ -142,14 +145,18 @@ def names_below(
         batch = connection.execute(
             select(*_COLUMNS)
             # "/" follows "." in the order of bytes.
-            .where(_THERE, skills.c.name > after, skills.c.name < f"{name}/")
+            .where(_HAS_VERSION, skills.c.name > after, skills.c.name < f"{name}/")
             .order_by(skills.c.name)
             .limit(_BATCH)
         ).all()
-        below += [(row[1], row[3]) for row in batch if sees_skill(connection, identity, row[0], row[1], row[2])]
+        below += [
+            (row.name, row.latest_version_id)
+            for row in batch
+            if sees_skill(connection, identity, row.id, row.name, row.visibility)
+        ]
         if len(batch) < _BATCH:
             break
-        after = batch[-1][1]
+        after = batch[-1].name
     return below[:most]
 
 
@@ -165,10 +172,10 @@ def with_skills_below(connection: Connection, names: Iterable[str]) -> set[str]:
     if not wanted:
         return outer
     below = or_(*(and_(skills.c.name > f"{name}.", skills.c.name < f"{name}/") for name in wanted))
-    if connection.execute(select(skills.c.id).where(_THERE, below).limit(1)).first() is None:
+    if connection.execute(select(skills.c.id).where(_HAS_VERSION, below).limit(1)).first() is None:
         return outer
     for name in wanted:
-        inner = select(skills.c.id).where(_THERE, skills.c.name > f"{name}.", skills.c.name < f"{name}/").limit(1)
+        inner = select(skills.c.id).where(_HAS_VERSION, skills.c.name > f"{name}.", skills.c.name < f"{name}/").limit(1)
         if connection.execute(inner).first() is not None:
             outer.add(name)
     return outer
@@ -195,7 +202,7 @@ def _in_other_folders(
     """Return (name, path) of the files whose URIs belong to another skill: `b/x` of the skill `a`, if a skill `a.b`
     exists.
     """
-    may_be: dict[tuple[str, str], list[str]] = {}
+    longer_names: dict[tuple[str, str], list[str]] = {}
     for name, files in folders:
         folder = folder_of(name)
         for file in files:
@@ -203,9 +210,9 @@ def _in_other_folders(
                 candidates = skill_paths_of((*folder, *file.path.split("/")))
                 longer = [candidate.name for candidate in candidates if len(candidate.name) > len(name)]
                 if longer:
-                    may_be[name, file.path] = longer
-    seen = seen_named(connection, identity, {name for names in may_be.values() for name in names})
-    return {key for key, names in may_be.items() if any(name in seen for name in names)}
+                    longer_names[name, file.path] = longer
+    seen = seen_named(connection, identity, {name for names in longer_names.values() for name in names})
+    return {key for key, names in longer_names.items() if any(name in seen for name in names)}
 
 
 def seen_named(connection: Connection, identity: Identity, names: Iterable[str]) -> dict[str, int]:
@@ -214,7 +221,11 @@ def seen_named(connection: Connection, identity: Identity, names: Iterable[str])
     seen: dict[str, int] = {}
     for start in range(0, len(wanted), _BATCH):
         rows: Sequence[Any] = connection.execute(
-            select(*_COLUMNS).where(_THERE, skills.c.name.in_(wanted[start : start + _BATCH]))
+            select(*_COLUMNS).where(_HAS_VERSION, skills.c.name.in_(wanted[start : start + _BATCH]))
         ).all()
-        seen |= {row[1]: row[3] for row in rows if sees_skill(connection, identity, row[0], row[1], row[2])}
+        seen |= {
+            row.name: row.latest_version_id
+            for row in rows
+            if sees_skill(connection, identity, row.id, row.name, row.visibility)
+        }
     return seen
