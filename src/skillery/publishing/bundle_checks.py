@@ -79,14 +79,14 @@ class BundleChecks:
         bundle = await self._gate.bundle(identity.name, manifest, skill_md, files)
         # Check the grant first: a caller without a grant must not learn which versions exist.
         access.require_namespace(identity, "publish", bundle.manifest.name)
-        bundle, scan = await self._gate.locked(identity.name, bundle, files, scan, self._kept)
+        bundle, scan = await self._gate.locked(identity.name, bundle, files, scan, self._stored_lock)
 
         def look(connection: Connection) -> RegistryState:
             return RegistryState(*state_of(connection, bundle, identity), scan)
 
         return bundle, await self._database.read(look)
 
-    async def _kept(self, name: str, version: Version) -> tuple[str, bytes | None]:
+    async def _stored_lock(self, name: str, version: Version) -> tuple[str, bytes | None]:
         """Return digest and lock of packages of a stored version."""
         find = partial(lock_of_version, storage=self._storage, name=name, version=version)
         return await asyncio.to_thread(self._database.read_now, find)

@@ -153,14 +153,14 @@ class ExampleRuns:
                 continue
             if left_ms < LEAST_MS:
                 results.append(CheckedExample(example.name, "not_run"))
-                findings.append(_finding(example, line, f"was not run: {self._too_long()}"))
+                findings.append(_finding(example, line, f"was not run: {self._time_limit()}"))
                 continue
             result, problem, outcome = await self._try(identity, subject, folder, example, min(left_ms, self._most_ms))
             left_ms -= outcome.duration_ms
             outcomes[number] = outcome
             results.append(result)
             if problem:
-                time_note = f"; {self._too_long()}" if left_ms < LEAST_MS else ""
+                time_note = f"; {self._time_limit()}" if left_ms < LEAST_MS else ""
                 run_note = f" ({result.run_id})" if result.run_id else ""
                 findings.append(_finding(example, line, f"{problem}{time_note}{run_note}"))
         return Tested(tuple(results), tuple(findings), tuple(outcomes))
@@ -191,7 +191,7 @@ class ExampleRuns:
         status: Any = "failed" if problem else "passed"
         return CheckedExample(example.name, status, run_id, round(outcome.duration_ms, 3)), problem, outcome
 
-    def _too_long(self) -> str:
+    def _time_limit(self) -> str:
         setting = "the setting publishing.examples_seconds"
         return f"the examples of one version may take {self._seconds:g} s together ({setting})"
 

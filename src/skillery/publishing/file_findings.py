@@ -92,9 +92,9 @@ def _references(text: str) -> Iterator[tuple[int, str, bool]]:
         if mark and (not fence or mark[1].startswith(fence)):
             fence = "" if fence else mark[1]
             continue
+        # Every second piece is code between backticks.
         pieces = line.split("`")
-        codes = [line] if fence else pieces[1::2]
-        for code in codes:
+        for code in [line] if fence else pieces[1::2]:
             for word in _BETWEEN.split(code):
                 yield number, word.rstrip(".:!"), False
         for match in () if fence else _LINK.finditer(" ".join(pieces[::2])):
@@ -118,6 +118,7 @@ def _dead(reference: str, line: int, is_link: bool, existing: Collection[str]) -
 
 
 def _path_in_link(target: str) -> str | None:
+    """Return the path of a link to a file, or None if the link has another target, for example a web page."""
     path = unquote(target.partition("#")[0].partition("?")[0])
     if not path or path.startswith(("/", "#")) or _SCHEME.match(path) or _NO_PATH.search(path):
         return None
@@ -128,6 +129,7 @@ def _path_in_link(target: str) -> str | None:
 
 
 def _path_in_code(word: str, existing: Collection[str]) -> str | None:
+    """Return the path that a word of code is, or None if it is no path of a file in a folder of the skill."""
     path = _SKILL_FOLDER.sub("", word, count=1) if _SKILL_FOLDER.match(word) else word
     if "/" not in path or path.startswith(("/", "-")) or _NO_PATH.search(path):
         return None

@@ -70,21 +70,22 @@ def refuse_misspelt(skill: SkillFolder) -> None:
 
 
 def read_plain_folder(folder: Path) -> tuple[SkillFolder, SkillMd, list[str]]:
-    """Return a plain Agent Skill, which has SKILL.md and no skill.toml, as an import reads it, and its repairs.
+    """Return a plain Agent Skill, which has SKILL.md and no skill.toml, as an import reads it: its parts, the parsed
+    SKILL.md, and a text for each repair.
 
     Raise the errors of `read_skill_folder`.
     """
     skipped: list[str] = []
     files = list(_read_files(folder, skipped))
-    read_md = read_skill_md(next(file.content for file in files if file.path == SKILL_MD))
+    content = next(file.content for file in files if file.path == SKILL_MD)
+    read_md = read_skill_md(content)
     repairs = Repairs()
     repairs.listed.extend(read_md.repairs)
     foreign = read_foreign_skill(read_md.skill_md, folder.resolve().name, frozenset(), repairs)
     name, version = registry_name(foreign.stated), str(foreign.version or "1.0.0")
     manifest = {"name": name, "version": version, "description": foreign.description}
     notes = [f"{row.file or SKILL_MD}{f':{row.line}' if row.line else ''}: {row.message}" for row in repairs.all()]
-    text = text_of(next(file.content for file in files if file.path == SKILL_MD))
-    return SkillFolder(manifest, text, files, skipped), read_md.skill_md, notes
+    return SkillFolder(manifest, text_of(content), files, skipped), read_md.skill_md, notes
 
 
 def params_of(skill: SkillFolder) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from skillery.publishing.import_check import MOST_LINES, ImportCheck, lacks_perm
 from skillery.publishing.package_locks import (
     UNDECLARED,
     ImportScan,
-    Kept,
+    StoredLockOf,
     dependencies_of,
     lock_of,
     with_lock,
@@ -39,6 +39,7 @@ from skillery.publishing.package_locks import (
 )
 from skillery.publishing.undeclared import Undeclared
 from skillery.registry.visibility import Visibility
+from skillery.runs.requests import has_permissions
 from skillery.runs.trials import LentFiles, Trial, TrialRuns
 
 if TYPE_CHECKING:
@@ -121,7 +122,9 @@ def _findings(bundle: Bundle, outcome: Outcome, paths: Sequence[str]) -> Iterato
         text = (
             f"{'was not' if is_of_server else 'cannot be'} checked: {failure.type}: {printable(failure.message, 400)}"
         )
-        yield Finding(RULE, text, "warning" if is_of_server or _may_need_more(bundle) else "error", paths[0], 1)
+        # The check runs without permissions, which the code may need.
+        is_warning = is_of_server or has_permissions(bundle.manifest)
+        yield Finding(RULE, text, "warning" if is_warning else "error", paths[0], 1)
         return
     try:
         faults = msgspec.json.decode(outcome.result or b"", type=list[Fault] | None)
@@ -139,10 +142,6 @@ def _findings(bundle: Bundle, outcome: Outcome, paths: Sequence[str]) -> Iterato
             printable(fault.file),
             max(1, fault.line),
         )
-
-
-def _may_need_more(bundle: Bundle) -> bool:
-    return bool(bundle.manifest.permissions.network or bundle.manifest.permissions.secrets)
 
 
 def _paths(bundle: Bundle, endings: tuple[str, ...]) -> list[str]:
@@ -213,7 +212,12 @@ class Gate:
         return msgspec.structs.replace(bundle, warnings=(*bundle.warnings, *self._limit_warnings(bundle)))
 
     async def locked(
-        self, caller: str, bundle: Bundle, files: Sequence[BundleFile], scan: ImportScan | None, kept: Kept
+        self,
+        caller: str,
+        bundle: Bundle,
+        files: Sequence[BundleFile],
+        scan: ImportScan | None,
+        stored_lock_of: StoredLockOf,
     ) -> tuple[Bundle, ImportScan | None]:
         """Return the bundle with its lock of packages, and the scan for undeclared packages, or None if there was none.
         `files` are the files of the caller, and `scan` an earlier result. Raise the errors of `with_lock`.
@@ -223,7 +227,7 @@ class Gate:
             return scan or await self.undeclared.infer(caller, bundle.files, dependencies_of(bundle))
 
         with with_toml_lines(files):
-            locked, inferred = await with_lock(kept, self.locks, self.limits, bundle, caller, infer)
+            locked, inferred = await with_lock(stored_lock_of, self.locks, self.limits, bundle, caller, infer)
         return locked, inferred or scan
 
     async def findings(
@@ -332,8 +336,7 @@ class PublishingRules(NamedTuple):
         """Return the first status of a version. `is_unproven` means that examples run only when a reviewer approves the
         version.
         """
-        status = self.agents if identity.kind == "agent" else self.people
-        policies = [status]
+        policies = [self.agents if identity.kind == "agent" else self.people]
         if diff.is_increase:
             policies.append(self.increases if diff.against is not None else self.first_permissions)
         if not is_unproven and set(policies) == {"publish"}:

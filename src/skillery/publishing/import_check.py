@@ -22,6 +22,7 @@ from skillery.formats.unfinished_bundle import MAX_CHECKED_BYTES
 from skillery.formats.wording import printable, quoted
 from skillery.publishing.compile_pool import Compilers
 from skillery.runs.hints import NO_NETWORK, lacks_network
+from skillery.runs.requests import has_permissions
 from skillery.runs.trials import LentFiles, Trial, TrialRuns
 
 # -- Findings of the import check, from the answer of the sandbox ------------------------------------------------------
@@ -101,28 +102,27 @@ def _of_failure(manifest: Manifest, runtime: Runtime, failure: Failure, seconds:
         return Finding(RULE, f"was not imported: {text}", "warning", runtime.entrypoint)
     if failure.type == FailureType.TIMEOUT:
         text = f"the import takes longer than {seconds:g} s (the setting publishing.import_seconds). {_LATER}"
-        is_slow = bool(runtime.dependencies) or _has_permissions(manifest)
+        is_slow = bool(runtime.dependencies) or has_permissions(manifest)
         return Finding(RULE, text, "warning" if is_slow else "error", runtime.entrypoint, 1)
-    severity: Severity = "warning" if _has_permissions(manifest) else "error"
+    severity: Severity = "warning" if has_permissions(manifest) else "error"
     return Finding(RULE, f"cannot be imported: {failure.type}: {text}", severity, runtime.entrypoint, 1)
 
 
 def _of_report(manifest: Manifest, runtime: Runtime, report: Report, paths: Sequence[str]) -> Finding:
     """Return the finding for an import that raised an error."""
-    text = f"cannot be imported: {printable(report.type, 100)}: {printable(report.message, 400)}".rstrip(": ")
-    failure = Failure(report.type, report.message, "\n".join(report.chain))
     if report.variable:
         note = "" if report.variable in manifest.permissions.secrets else " (permissions.secrets does not list it)"
         text = f"needs the variable {quoted(report.variable)}{note} to be imported. {_LATER}"
         return _finding(runtime, report, "warning", text)
-    if lacks_network(failure):
+    if lacks_network(Failure(report.type, report.message, "\n".join(report.chain))):
         note = "" if manifest.permissions.network else " (permissions.network lists no host)"
         return _finding(runtime, report, "warning", f"needs the network{note} to be imported. {_LATER}")
     if report.type == "ModuleNotFoundError" and report.module:
         return _of_missing(manifest, runtime, report, paths)
+    text = f"cannot be imported: {printable(report.type, 100)}: {printable(report.message, 400)}".rstrip(": ")
     if report.type == "SystemExit":
         text = "calls sys.exit when it is imported; put that under: if __name__ == '__main__':"
-    if report.type not in _OF_CODE and _has_permissions(manifest):
+    if report.type not in _OF_CODE and has_permissions(manifest):
         return _finding(runtime, report, "warning", f"{text}; it may need the network or secrets. {_LATER}")
     return _finding(runtime, report, "error", text)
 
@@ -151,11 +151,7 @@ def _finding(runtime: Runtime, report: Report, severity: Severity, message: str)
 def lacks_permission(manifest: Manifest, message: str) -> bool:
     """Return whether code may fail with this message only because a check has no network and no secrets."""
     is_of_network = any(phrase in message for phrase in NO_NETWORK)
-    return is_of_network or (_has_permissions(manifest) and "SyntaxError" not in message)
-
-
-def _has_permissions(manifest: Manifest) -> bool:
-    return bool(manifest.permissions.network or manifest.permissions.secrets)
+    return is_of_network or (has_permissions(manifest) and "SyntaxError" not in message)
 
 
 _INSIDE = Path(__file__).parent / "in_sandbox" / "import_report.py"

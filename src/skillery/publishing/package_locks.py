@@ -149,7 +149,7 @@ def _more(missing: Missing) -> str:
 
 Infer = Callable[[], Awaitable[ImportScan]]
 """Function that finds the undeclared packages of a bundle, and the packages to lock for them."""
-Kept = Callable[[str, Version], Awaitable[tuple[str, bytes | None]]]
+StoredLockOf = Callable[[str, Version], Awaitable[tuple[str, bytes | None]]]
 """Function that returns the digest and the lock of a stored version: "" and None if there is no such version."""
 
 
@@ -164,7 +164,7 @@ class PackageLocks(Protocol):
 
 
 async def with_lock(
-    kept_of: Kept,
+    stored_lock_of: StoredLockOf,
     locks: PackageLocks,
     limits: BundleLimits,
     bundle: Bundle,
@@ -192,21 +192,20 @@ async def with_lock(
         bundle = _with_inferred(bundle, inferred_in(content))
     if not dependencies_of(bundle) and not any(file.path.endswith(".py") for file in bundle.files):
         return bundle, None
-    digest, stored_lock = await kept_of(bundle.manifest.name, bundle.manifest.version)
+    digest, stored_lock = await stored_lock_of(bundle.manifest.name, bundle.manifest.version)
     if digest:
-        with_stored_lock = (
-            _with_kept(bundle, stored_lock, limits) if stored_lock is not None and content is None else bundle
-        )
-        if with_stored_lock.digest == digest or content is None:
-            return with_stored_lock, None  # the stored bundle, or a taken version: neither needs a new lock
+        if stored_lock is not None and content is None:
+            bundle = _with_stored(bundle, stored_lock, limits)
+        if bundle.digest == digest or content is None:
+            return bundle, None  # the stored bundle, or a taken version: neither needs a new lock
     if content is None:
-        return await _with_made(locks, limits, bundle, caller, infer)
+        return await _with_new(locks, limits, bundle, caller, infer)
     if dependencies_of(bundle):
         await locks.verify(dependencies_of(bundle), content, caller)
     return bundle, None
 
 
-async def _with_made(
+async def _with_new(
     locks: PackageLocks, limits: BundleLimits, bundle: Bundle, caller: str, infer: Infer
 ) -> tuple[Bundle, ImportScan]:
     """Return the bundle with a new lock, and the scan with the inferred packages."""
@@ -218,6 +217,7 @@ async def _with_made(
     if scan.packages:
         declared = {package_of(dependency) for dependency in dependencies_of(bundle)} - set(scan.packages)
         lock = mark_tiers(lock, Tiers(tuple(sorted(declared)), scan.optional))
+    # By name, because several modules may need the same package.
     lock = mark_left_out(lock, {entry.name: entry for entry in scan.left_out.values()}.values())
     lock = mark_inferred(lock, scan.packages) if scan.packages else lock
     return with_file(bundle, BundleFile(LOCK, lock), limits), scan
@@ -228,7 +228,7 @@ def dependencies_of(bundle: Bundle) -> tuple[str, ...]:
     return bundle.manifest.runtime.dependencies if bundle.manifest.runtime else ()
 
 
-def _with_kept(bundle: Bundle, lock: bytes, limits: BundleLimits) -> Bundle:
+def _with_stored(bundle: Bundle, lock: bytes, limits: BundleLimits) -> Bundle:
     """Return the bundle with `lock`, the lock of packages of its stored version.
 
     If there are no dependencies and `lock` names no inferred package, `lock` is an ordinary file and is not added.

@@ -72,8 +72,10 @@ class Published(NamedTuple):
     examples: tuple[CheckedExample, ...] = ()
 
 
-def _noted(connection: Connection, identity: Identity, created: NewVersion) -> list[str]:
-    """Return the warning about the index name, and the stored findings of a version. A repeated call gets the same."""
+def _stored_warnings(connection: Connection, identity: Identity, created: NewVersion) -> list[str]:
+    """Return the warning about the index name, and the messages of the stored findings of a version. They are stored,
+    so a repeated call returns the same.
+    """
     warning = index_name_warning(connection, identity, created.name)
     row = version_if_there(connection, identity, created.name, Version.parse(created.version))
     findings = checks_of(row.checks_json).findings if row else ()
@@ -129,8 +131,8 @@ class Publisher:
         rules = (rules or self._rules)._replace(submit=submit)
         published = await self.publish(identity, manifest, skill_md, files, rules, quotas, made_by=made_by)
         created = published.created
-        noted = await self._database.read(partial(_noted, identity=identity, created=created))
-        warnings = (*published.warnings, *noted)
+        stored_warnings = await self._database.read(partial(_stored_warnings, identity=identity, created=created))
+        warnings = (*published.warnings, *stored_warnings)
         return CreatedSkill(created.name, created.version, created.digest, created.status, warnings)
 
     def rules_with_review(self) -> PublishingRules:

@@ -202,12 +202,12 @@ def _next_version(connection: Connection, identity: Identity, skill: str) -> str
         return FIRST
     if find_skill(connection, identity, skill) is None:
         raise NameTaken(f"the name '{skill}' is taken", hint="Define the tool under another name.", name=skill)
-    _check_made(skill, versions)
+    _check_defined(skill, versions)
     highest = Version.parse(versions[0].version)
     return f"{highest.major}.{highest.minor}.{highest.patch + 1}"
 
 
-def _check_made(skill: str, versions: list[Any]) -> None:
+def _check_defined(skill: str, versions: list[Any]) -> None:
     """Raise ToolProtected if a version of the skill was not made with define_tool."""
     if all(version.made_by == MADE_BY for version in versions):
         return
@@ -222,11 +222,11 @@ def _remove(connection: Connection, identity: Identity, name: str, skill: str | 
     """Remove a session tool, or yank the published versions of its skill. See `ToolMaker.remove_tool`."""
     if skill is None and remove_session_tool(connection, identity, session, name):
         return DefinedTool(name, None, None, "removed")
-    stored_skill = skill or _where_kept(connection, identity, name)
+    stored_skill = skill or _skill_of_tool(connection, identity, name)
     versions = _versions(connection, stored_skill) if stored_skill else []
     if stored_skill is None or not versions or find_skill(connection, identity, stored_skill) is None:
         raise _no_such_tool(connection, identity, name, session)
-    _check_made(stored_skill, versions)
+    _check_defined(stored_skill, versions)
     if defined_tool_name(stored_skill) != name:
         raise _no_such_tool(connection, identity, name, session)
     access.require_namespace(identity, "publish", stored_skill)
@@ -238,7 +238,7 @@ def _remove(connection: Connection, identity: Identity, name: str, skill: str | 
     return DefinedTool(name, stored_skill, published[0], removed.status)
 
 
-def _where_kept(connection: Connection, identity: Identity, name: str) -> str | None:
+def _skill_of_tool(connection: Connection, identity: Identity, name: str) -> str | None:
     """Return the skill that define_tool makes for a tool of this name, if this skill exists.
 
     Otherwise, return another skill that offers a tool of this name, or None if no skill does.

@@ -196,14 +196,15 @@ def _sources(files: Sequence[BundleFile]) -> list[BundleFile]:
 
 def _missing(imports: Sequence[tuple[str, Import]], own: frozenset[str]) -> tuple[Missing, ...]:
     """Return one entry for each imported module that is not in `own`, at most MOST_MODULES entries."""
-    missings: dict[str, list[tuple[str, Import]]] = {}
+    places: dict[str, list[tuple[str, Import]]] = {}
     for path, imported in imports:
         if imported.module.partition(".")[0] not in own:
-            missings.setdefault(imported.module, []).append((path, imported))
-    return tuple(_at_first_place(module, places) for module, places in list(missings.items())[:MOST_MODULES])
+            places.setdefault(imported.module, []).append((path, imported))
+    return tuple(_missing_module(*entry) for entry in list(places.items())[:MOST_MODULES])
 
 
-def _at_first_place(module: str, places: list[tuple[str, Import]]) -> Missing:
+def _missing_module(module: str, places: list[tuple[str, Import]]) -> Missing:
+    """Return the entry of a module. `places` are its imports, each with the path of the file."""
     path, first_import = next((place for place in places if not place[1].optional), places[0])
     required = {path: imported.line for path, imported in places if not imported.optional}
     return Missing(
