@@ -64,9 +64,9 @@ def quotas_of(settings: Settings) -> Quotas:
     default = IdentityQuota() if is_open else for_all
     return Quotas(
         default=default,
-        identities={_identity(pattern): _entry(default, entry) for pattern, entry in quotas.identities.items()},
+        identities={_checked_identity(pattern): _entry(default, entry) for pattern, entry in quotas.identities.items()},
         bundle_bytes=0 if is_open else quotas.bundles_mb * MIB,
-        namespaces={_grant(pattern): entry.bundles_mb * MIB for pattern, entry in quotas.namespaces.items()},
+        namespaces={_checked_grant(pattern): entry.bundles_mb * MIB for pattern, entry in quotas.namespaces.items()},
     )
 
 
@@ -81,7 +81,7 @@ def _entry(default: IdentityQuota, entry: IdentityQuotas) -> IdentityQuota:
     return msgspec.structs.replace(default, **values)
 
 
-def _identity(pattern: str) -> str:
+def _checked_identity(pattern: str) -> str:
     if pattern and "*" not in pattern[:-1]:
         return pattern
     raise StartupError(
@@ -89,7 +89,7 @@ def _identity(pattern: str) -> str:
     )
 
 
-def _grant(pattern: str) -> str:
+def _checked_grant(pattern: str) -> str:
     try:
         return parse_grants([pattern])[0]
     except InvalidParams as error:
@@ -193,13 +193,13 @@ def packages_of(settings: Settings, home: Home, database: Database, sandbox: San
     Raise StartupError if the wheelhouse is not a folder, the address of an index or file host is not valid, or packages
     are built from source with an index that needs credentials.
     """
-    request, folder, sources = settings.packages, home.path / "environments", _sources(settings)
-    locking = Jobs(sandbox, sources, LOCKS_AT_ONCE)
+    packages, folder, sources = settings.packages, home.path / "environments", _sources(settings)
+    lock_jobs = Jobs(sandbox, sources, LOCKS_AT_ONCE)
     turns = Queue(LOCKS_AT_ONCE, UNBOUNDED, UNBOUNDED)
-    locks = Locks(database, locking, sources, request.lock_seconds, timedelta(hours=request.reuse_hours), turns)
-    jobs = Jobs(sandbox, sources, BUILD_JOBS_AT_ONCE, RESERVED_JOBS)
-    builder = Builder(folder, jobs, sources, request.build_seconds, request.max_mb)
-    return PackageServices(locks, Environments(folder, database, builder, home.server_id, request.total_mb))
+    locks = Locks(database, lock_jobs, sources, packages.lock_seconds, timedelta(hours=packages.reuse_hours), turns)
+    build_jobs = Jobs(sandbox, sources, BUILD_JOBS_AT_ONCE, RESERVED_JOBS)
+    builder = Builder(folder, build_jobs, sources, packages.build_seconds, packages.max_mb)
+    return PackageServices(locks, Environments(folder, database, builder, home.server_id, packages.total_mb))
 
 
 def _sources(settings: Settings) -> PackageSources:

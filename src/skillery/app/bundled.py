@@ -76,10 +76,12 @@ def _changed(connection: Connection) -> list[tuple[str, str, bool]]:
     """
     columns = skill_versions.c
     statement = select(columns.version, columns.status, columns.publisher).join(skills, skills.c.id == columns.skill_id)
-    rows = [
-        (*row[:2], row.publisher == BUNDLER.name) for row in connection.execute(statement.where(skills.c.name == GUIDE))
-    ]
-    return [row for row in rows if row[1] in (("yanked", "deprecated") if row[2] else RESOLVABLE)]
+    changed = []
+    for version, status, publisher in connection.execute(statement.where(skills.c.name == GUIDE)):
+        is_bundled = publisher == BUNDLER.name
+        if status in (("yanked", "deprecated") if is_bundled else RESOLVABLE):
+            changed.append((version, status, is_bundled))
+    return changed
 
 
 def _is_hidden(connection: Connection) -> bool:
@@ -95,11 +97,11 @@ def _restore_guide(connection: Connection) -> None:
     """
     if _is_hidden(connection):
         change_visibility(connection, BUNDLER, GUIDE, "public")
-    for text, status, is_bundled in _changed(connection):
+    for version, status, is_bundled in _changed(connection):
         if not is_bundled:
-            yank(connection, BUNDLER, GUIDE, Version.parse(text), "The namespace is reserved.")
+            yank(connection, BUNDLER, GUIDE, Version.parse(version), "The namespace is reserved.")
         elif status == "yanked":
-            unyank(connection, BUNDLER, GUIDE, Version.parse(text))
+            unyank(connection, BUNDLER, GUIDE, Version.parse(version))
     if _changed(connection):
         undeprecate(connection, BUNDLER, GUIDE)
 

@@ -269,11 +269,11 @@ def _runtime(base: Base, quotas: Quotas, registry: Registry) -> _Runtime:
 def _publisher(base: Base, runtime: _Runtime, quotas: Quotas, compilers: CompilePool) -> Publisher:
     """Build the publisher with its gate and checks."""
     settings, _, database, backends, events = base[:5]
-    request, cache = settings.publishing, runtime.cache
+    publishing, cache = settings.publishing, runtime.cache
     trials = Trials(
-        ImportCheck(runtime.unrecorded, cache, compilers, request.import_seconds),
-        ScriptCheck(runtime.unrecorded, cache, request.import_seconds),
-        ExampleRuns(runtime.runner, cache, request.examples_seconds),
+        ImportCheck(runtime.unrecorded, cache, compilers, publishing.import_seconds),
+        ScriptCheck(runtime.unrecorded, cache, publishing.import_seconds),
+        ExampleRuns(runtime.runner, cache, publishing.examples_seconds),
     )
     gate = Gate(
         base.bundle_limits,

@@ -17,7 +17,7 @@ from litestar.types import ASGIApp
 from skillery.app.logs import Tracing
 from skillery.backends import Resource
 from skillery.client_source import model_tools
-from skillery.context.budget import Budget, Room, answer_room, body_room
+from skillery.context.budget import Budget, open_rooms
 from skillery.context.request import Silences, begin, current
 from skillery.context.tracing import starting
 from skillery.context.worker_pool import WorkerPool
@@ -85,13 +85,13 @@ class HttpParts(NamedTuple):
 
 def make_routes(core: Core, edge: HttpParts, pages: Sequence[Route] = ()) -> list[Route]:
     """Return all routes of the server. `pages` are the routes of web pages and of git."""
-    routes = [*_plain_routes(core, edge), *_skill_routes(core, edge), *pages]
+    routes = [*_server_routes(core, edge), *_skill_routes(core, edge), *pages]
     operations = [operation for route in routes for operation in route.operations] + list(documents.OPENAPI)
     document = documents.openapi_endpoint(edge.gate, operations)
     return [*routes, Route("/v1/openapi.json", document, ())]
 
 
-def _plain_routes(core: Core, edge: HttpParts) -> list[Route]:
+def _server_routes(core: Core, edge: HttpParts) -> list[Route]:
     gate = edge.gate
     tools = model_tools.ToolsEndpoint(gate, core.environments.named)
     prompt = model_tools.PromptEndpoint(gate, core)
@@ -203,37 +203,33 @@ def _app(edge: HttpParts, route: Route) -> ASGIApp:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         headers = headers_of(scope)
         exchange = Exchange(scope, headers, receive, send, edge.answer_seconds)
-        body, answer = Room(edge.bodies), Room(edge.answers)
-        body_room.set(body)
-        answer_room.set(answer)
         exchange.request.method = f"{scope['method']} {route.name}"
         if edge.tracing is not None:
             starting.set(edge.tracing.start)
         started_at = time.perf_counter()
-        try:
-            if route.is_guarded:
-                edge.gate.check_browser(scope, headers)
-            await route.endpoint(scope, exchange.receive, exchange.send, headers)
-        except HttpRefusal as refusal:
-            if refusal.status == FORBIDDEN:
-                edge.gate.note_knock(refusal.error)
-            await refuse(scope, exchange.send, headers, refusal)
-        except SkilleryError as error:
-            await refuse(scope, exchange.send, headers, refusal_of(error))
-        except ClientGone:
-            return
-        except Exception as error:
-            if exchange.started:
-                # A part of the answer has been sent, so only a broken connection can show the error.
-                raise
-            await refuse(scope, exchange.send, headers, HttpRefusal(500, unexpected(error)))
-        finally:
-            body.close()
-            answer.close()
-            if edge.metrics is not None:
-                edge.metrics.note(route.name, exchange)
-            if edge.log_requests:
-                log_request(route.name, scope["method"], exchange, time.perf_counter() - started_at)
+        with open_rooms(edge.bodies, edge.answers):
+            try:
+                if route.is_guarded:
+                    edge.gate.check_browser(scope, headers)
+                await route.endpoint(scope, exchange.receive, exchange.send, headers)
+            except HttpRefusal as refusal:
+                if refusal.status == FORBIDDEN:
+                    edge.gate.note_foreign_origin(refusal.error)
+                await refuse(scope, exchange.send, headers, refusal)
+            except SkilleryError as error:
+                await refuse(scope, exchange.send, headers, refusal_of(error))
+            except ClientGone:
+                return
+            except Exception as error:
+                if exchange.started:
+                    # A part of the answer has been sent, so only a broken connection can show the error.
+                    raise
+                await refuse(scope, exchange.send, headers, HttpRefusal(500, unexpected(error)))
+            finally:
+                if edge.metrics is not None:
+                    edge.metrics.note(route.name, exchange)
+                if edge.log_requests:
+                    log_request(route.name, scope["method"], exchange, time.perf_counter() - started_at)
 
     return app
 

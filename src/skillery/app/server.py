@@ -236,7 +236,7 @@ def _stop_at_signals(server: _Server, core: Core, settings: Settings, following:
     loop = asyncio.get_running_loop()
 
     def stop(*_: Any) -> None:
-        # The second signal does not wait for open connections.
+        # The second signal does not wait for open connections. In a worker, the supervisor writes the line.
         if not server.should_exit and following is None:
             log.info("stopping: runs may finish for %g s; a second signal ends them", settings.grace_seconds)
         server.force_exit = server.should_exit

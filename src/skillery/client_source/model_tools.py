@@ -96,12 +96,13 @@ async def short_guide(core: Core, identity: Identity, included: Collection[str])
     return text + SKILLS + "".join(_line(skill, MOST_OF_LIST // len(skills)) for skill in skills)
 
 
-def _line(skill: FirstSkill, room: int) -> str:
-    """Return the line of a skill, about `room` characters long. The text of an author cannot contain a line end."""
+def _line(skill: FirstSkill, length: int) -> str:
+    """Return the line of a skill, about `length` characters long. The text of an author cannot contain a line end."""
     inputs = " [instruction]" if skill.kind == "instruction" else f"({_inputs(skill.inputs)})"
     text = "; ".join([*skill.warnings, skill.description])
     head = f"- {skill.name}{inputs}: "
-    return f"{head}{one_line(text, max(LEAST_OF_TEXT, min(MOST_OF_TEXT, room - len(head))))}\n"
+    text_length = max(LEAST_OF_TEXT, min(MOST_OF_TEXT, length - len(head)))
+    return f"{head}{one_line(text, text_length)}\n"
 
 
 def _inputs(inputs: msgspec.Raw) -> str:

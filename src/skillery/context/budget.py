@@ -6,6 +6,8 @@ made.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from threading import Lock
 
@@ -43,8 +45,8 @@ class Budget:
 class Room:
     """The bytes of one request in a budget: of its body, or of its answer.
 
-    The server opens both rooms when a request begins, and closes them when it ends. The engine makes one result at a
-    time: it calls `begin`, then `expect` any number of times, then `keep`, or `drop` if the call fails.
+    `open_rooms` opens the two rooms of a request, and closes them when it ends. The engine makes one result at a time:
+    it calls `begin`, then `expect` any number of times, then `keep`, or `drop` if the call fails.
     """
 
     __slots__ = ("_budget", "_is_closed", "_is_refusable", "_kept", "_kept_small", "_method", "_taken")
@@ -157,6 +159,19 @@ body_room: ContextVar[Room] = ContextVar("body_room", default=_OUTSIDE)
 """The bytes of the current request's body. Outside of requests, nothing is counted."""
 answer_room: ContextVar[Room] = ContextVar("answer_room", default=_OUTSIDE)
 """The bytes of the current request's answer."""
+
+
+@contextmanager
+def open_rooms(bodies: Budget, answers: Budget) -> Iterator[None]:
+    """Context manager that counts the body and the answer of one request in the budgets."""
+    body, answer = Room(bodies), Room(answers)
+    body_room.set(body)
+    answer_room.set(answer)
+    try:
+        yield
+    finally:
+        body.close()
+        answer.close()
 
 
 def expect_result(size: int) -> None:

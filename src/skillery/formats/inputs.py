@@ -189,16 +189,16 @@ def with_usage(error: InputInvalid, name: str, inputs: Mapping[str, Input], args
     return f"{printed_lines(lines, MOST_TEXT - len(usage))}{usage}"
 
 
-def printed_lines(lines: Collection[str], room: int) -> str:
-    """Return the lines that fit into `room` characters, at least a part of the first line. A last line states the
+def printed_lines(lines: Collection[str], most: int) -> str:
+    """Return the lines that fit into `most` characters, at least a part of the first line. A last line states the
     number of omitted lines.
     """
-    room -= len("\n100000 more problems.")  # keep space for the last line
+    most -= len("\n100000 more problems.")  # keep space for the last line
     text = ""
     for number, line in enumerate(lines):
-        if number and len(text) + len(line) >= room:
+        if number and len(text) + len(line) >= most:
             return f"{text}\n{len(lines) - number} more problems."
-        text = f"{text}\n{line}" if text else line[:room]
+        text = f"{text}\n{line}" if text else line[:most]
     return text
 
 
@@ -231,12 +231,12 @@ def _compact(name: str, declared: Input) -> str:
     return f"{one_line(name, 40)}{'?' * _is_optional(declared)}: {kind}{default if len(default) < 24 else ''}"
 
 
-def _joined(parts: Sequence[str], room: int) -> str:
-    """Return the parts that fit into `room` characters, joined with commas."""
+def _joined(parts: Sequence[str], most: int) -> str:
+    """Return the parts that fit into `most` characters, joined with commas."""
     text = ""
     for number, part in enumerate(parts):
-        if len(text) + len(part) > room:
-            return f"{text}, and {len(parts) - number} more" if text else part[:room]
+        if len(text) + len(part) > most:
+            return f"{text}, and {len(parts) - number} more" if text else part[:most]
         text = f"{text}, {part}" if text else part
     return text
 

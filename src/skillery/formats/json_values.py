@@ -153,16 +153,16 @@ def is_larger(value: object, most: int) -> bool:
 
     An item of an array counts twice.
     """
-    pending, room = [value], most
-    while pending and room >= 0:
+    pending, remaining = [value], most
+    while pending and remaining >= 0:
         current = pending.pop()
-        room -= 1 + (len(current) if isinstance(current, str | Mapping | list | tuple) else 0)
-        if room >= 0 and isinstance(current, Mapping):
-            room -= sum(map(len, current))
+        remaining -= 1 + (len(current) if isinstance(current, str | Mapping | list | tuple) else 0)
+        if remaining >= 0 and isinstance(current, Mapping):
+            remaining -= sum(map(len, current))
             pending.extend(current.values())
-        elif room >= 0 and isinstance(current, list | tuple):
+        elif remaining >= 0 and isinstance(current, list | tuple):
             pending.extend(current)
-    return room < 0
+    return remaining < 0
 
 
 def _object_difference(left: Mapping[str, object], right: Mapping[str, object], path: str) -> str | None:

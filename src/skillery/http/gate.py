@@ -109,12 +109,15 @@ class Gate:
         Clients of git always begin without credentials, and send them after this answer.
         """
         error = NotAuthenticated("this address needs credentials", hint="Send a token.")
-        wanted = challenge(self._resource, scope, headers)
-        return HttpRefusal(401, error_object(error), [("www-authenticate", wanted)])
+        return self._refusal(error, scope, headers)
 
     def failed_login(self, error: NotAuthenticated, scope: Any, headers: Mapping[str, str]) -> HttpRefusal:
         """Record a failed login in the audit trail. Return the answer: 401, or 429 after too many failures."""
         self.note_refusal(None, LOGIN, "", error)
+        return self._refusal(error, scope, headers)
+
+    def _refusal(self, error: NotAuthenticated, scope: Any, headers: Mapping[str, str]) -> HttpRefusal:
+        """Return the answer to a caller that is not authenticated: 401, or 429 after too many failures."""
         if isinstance(error, TooManyFailedLogins):
             return HttpRefusal(429, error_object(error), [retry_after(error.data["retry_after_ms"])])
         wanted = challenge(self._resource, scope, headers)
@@ -162,7 +165,7 @@ class Gate:
         The failure counts towards the limit of its address. The audit trail records `reason` and the name of `actor`.
         """
         wait = self._authenticator.note_failure(address_of(scope))
-        code = codes_of(error)[0]
+        code = codes_of(error).rpc
         self._refusals.note(actor, action, "", code=code, error_type=error.type, reason=reason)
         if wait is not None:
             error = TooManyFailedLogins(
@@ -170,15 +173,13 @@ class Gate:
                 hint=error.hint,
                 retry_after_ms=max(1, round(wait * 1000)),
             )
-            return HttpRefusal(429, error_object(error), [retry_after(error.data["retry_after_ms"])])
-        wanted = challenge(self._resource, scope, headers)
-        return HttpRefusal(401, error_object(error), [("www-authenticate", wanted)])
+        return self._refusal(error, scope, headers)
 
     def note_refusal(self, identity: Identity | None, action: str, subject: str, error: SkilleryError) -> None:
         """Record a refusal in the audit trail. `identity` is None for a caller who is not authenticated."""
-        self._refusals.note(identity, action, subject, code=codes_of(error)[0], error_type=error.type)
+        self._refusals.note(identity, action, subject, code=codes_of(error).rpc, error_type=error.type)
 
-    def note_knock(self, error: Mapping[str, Any]) -> None:
+    def note_foreign_origin(self, error: Mapping[str, Any]) -> None:
         """Record in the audit trail that `check_browser` refused a request. The caller is not authenticated at that
         time.
         """

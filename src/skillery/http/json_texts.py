@@ -108,7 +108,9 @@ def _outside_texts(body: bytes) -> Iterator[bytes]:
         rest = b"\\" if (len(piece) - len(piece.rstrip(b"\\"))) % 2 else b""
         piece = piece[: len(piece) - len(rest)].replace(b"\\\\", b"").replace(b'\\"', b"")
         parts = piece.split(b'"')
+        # Every second part is outside of strings: the first one, unless the slice begins in a string.
         yield b" ".join(parts[in_text::2])
+        # An odd number of quotes ends or begins a string.
         in_text ^= len(parts) % 2 == 0
 
 

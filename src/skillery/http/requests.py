@@ -228,7 +228,7 @@ async def send_refusal(send: Any, refusal: HttpRefusal, *, rpc: bool = False) ->
 def refusal_of(error: SkilleryError) -> HttpRefusal:
     """Return the answer to a request that raised an error of the core."""
     retry = error.data.get("retry_after_ms")
-    return HttpRefusal(codes_of(error)[1], error_object(error), [retry_after(retry)] if retry else [])
+    return HttpRefusal(codes_of(error).http, error_object(error), [retry_after(retry)] if retry else [])
 
 
 def retry_after(milliseconds: int) -> tuple[str, str]:

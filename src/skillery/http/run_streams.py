@@ -134,7 +134,8 @@ class RunStreams:
                         await send({"type": "http.response.body", "body": event, "more_body": True})
                 finally:
                     gone.cancel()
-                if not gone.done() or not gone.result():
+                has_disconnected = gone.done() and gone.result()
+                if not has_disconnected:
                     await send({"type": "http.response.body", "body": b""})
         finally:
             followed.close()

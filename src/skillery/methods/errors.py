@@ -9,7 +9,7 @@ import logging
 import re
 from contextlib import nullcontext
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -42,23 +42,30 @@ INVALID_PARAMS = -32602
 INTERNAL_ERROR = -32603
 NOT_FOUND = -32003
 
-# kind -> (JSON-RPC code, HTTP status of all endpoints except /rpc)
-CODES: dict[type[SkilleryError], tuple[int, int]] = {
-    InvalidParams: (INVALID_PARAMS, 400),
-    NotAuthenticated: (-32001, 401),
-    NotAllowed: (-32002, 403),
-    NotFound: (NOT_FOUND, 404),
-    Conflict: (-32004, 409),
-    TooLarge: (-32005, 413),
-    Busy: (-32006, 503),
-    Refused: (-32007, 422),
-    Unavailable: (INTERNAL_ERROR, 503),
+
+class Codes(NamedTuple):
+    """The JSON-RPC code of an error, and the HTTP status of all endpoints except /rpc."""
+
+    rpc: int
+    http: int
+
+
+CODES: dict[type[SkilleryError], Codes] = {
+    InvalidParams: Codes(INVALID_PARAMS, 400),
+    NotAuthenticated: Codes(-32001, 401),
+    NotAllowed: Codes(-32002, 403),
+    NotFound: Codes(NOT_FOUND, 404),
+    Conflict: Codes(-32004, 409),
+    TooLarge: Codes(-32005, 413),
+    Busy: Codes(-32006, 503),
+    Refused: Codes(-32007, 422),
+    Unavailable: Codes(INTERNAL_ERROR, 503),
 }
 
 
-def codes_of(error: Exception) -> tuple[int, int]:
-    """Return the JSON-RPC code and the HTTP status of an error. Unexpected errors are internal errors."""
-    return next((codes for kind, codes in CODES.items() if isinstance(error, kind)), (INTERNAL_ERROR, 500))
+def codes_of(error: Exception) -> Codes:
+    """Return the codes of an error. Unexpected errors are internal errors."""
+    return next((codes for kind, codes in CODES.items() if isinstance(error, kind)), Codes(INTERNAL_ERROR, 500))
 
 
 def error_object(error: SkilleryError) -> dict[str, Any]:
@@ -67,7 +74,7 @@ def error_object(error: SkilleryError) -> dict[str, Any]:
     The data has the type, a hint, and further fields of the error.
     """
     data = {"type": error.type, **({"hint": error.hint} if error.hint else {}), **error.data}
-    code = codes_of(error)[0]
+    code = codes_of(error).rpc
     return {"code": code, "message": error.message, "data": _traceable(data) if code == INTERNAL_ERROR else data}
 
 
@@ -107,7 +114,7 @@ MOST_BYTES = 256 * 1024
 """Params over this size are not searched for the subject of a call."""
 OTHERWISE_NAMED_BY = ("name", "run_id", "blob_id")
 """If a method does not say which param is the subject of its calls, it is the first of these params in the call."""
-_WHAT_FOLLOWS_AN_ID = re.compile(rf"({PREFIX}[0-9A-Za-z]{{0,12}})\w{{16,}}")
+_SECRET_OF_TOKEN = re.compile(rf"({PREFIX}[0-9A-Za-z]{{0,12}})\w{{16,}}")
 _names = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _text = msgspec.json.Decoder(str)
 
@@ -128,7 +135,7 @@ def subject_of(params: bytes | msgspec.Raw, named_by: str) -> str:
     that looks like a token is removed, because callers may pass a whole token in place of its id.
     """
     subject = _subject(params, named_by) if len(params) <= MOST_BYTES else ""
-    return _WHAT_FOLLOWS_AN_ID.sub(r"\1", subject)
+    return _SECRET_OF_TOKEN.sub(r"\1", subject)
 
 
 def _subject(params: bytes | msgspec.Raw, named_by: str) -> str:
@@ -294,6 +301,7 @@ def decode_params(method: Method, raw: RawParams) -> Any:
         with without_collecting() if len(text) > BIG_PARAMS else nullcontext():
             return _decoder(method.params).decode(text)
     except (msgspec.ValidationError, RecursionError):
+        # Decode again, with small deviations corrected.
         try:
             text = _mended(method.params, text)
             return _decoder(method.params).decode(text)

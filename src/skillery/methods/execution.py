@@ -66,7 +66,7 @@ async def perform(
     failed: dict[str, Any]
     try:
         with _recorded(name if name in methods else UNKNOWN):
-            return _kept(await _call_method(core, identity, name, params, key, methods)), {}
+            return _counted(await _call_method(core, identity, name, params, key, methods)), {}
     except _Unknown as unknown:
         failed = unknown.error
     except SkilleryError as error:
@@ -84,7 +84,7 @@ async def execute(core: Core, identity: Caller, call: Handler, params: Params, k
     with _recorded(name):
         # msgspec checks the bounds of params only while it decodes them.
         result = await _call_method(core, identity, name, msgspec.Raw(encode(changed(params))), key, METHODS)
-        text = _kept(result)
+        text = _counted(result)
         decoded = _decoder(METHODS[name].result).decode(b"".join(text)) if isinstance(result, Json) else result
         answer_room.get().release(sum(map(len, text)))
         return decoded
@@ -106,7 +106,7 @@ def _recorded(name: str) -> Iterator[None]:
                 yield
                 code = 0
             except Exception as error:
-                code = METHOD_NOT_FOUND if isinstance(error, _Unknown) else codes_of(error)[0]
+                code = METHOD_NOT_FOUND if isinstance(error, _Unknown) else codes_of(error).rpc
                 if traced is not None:
                     traced.set_attribute("rpc.jsonrpc.error_code", code)
                 answer_room.get().drop()
@@ -116,7 +116,7 @@ def _recorded(name: str) -> Iterator[None]:
             request.calls.append((name, code, time.perf_counter() - started_at))
 
 
-def _kept(result: Any) -> Parts:
+def _counted(result: Any) -> Parts:
     """Return a result as JSON, and count its bytes in the budget. Raise the errors of `Room.keep`."""
     parts = encoded_parts(result)
     answer_room.get().keep(sum(map(len, parts)))
@@ -173,7 +173,7 @@ async def _call_method(
 
 
 def _note_refusal(core: Core, identity: Identity, action: str, subject: str, error: SkilleryError) -> None:
-    core.refusals.note(identity, action, subject, code=codes_of(error)[0], error_type=error.type)
+    core.refusals.note(identity, action, subject, code=codes_of(error).rpc, error_type=error.type)
 
 
 async def _call_once(core: Core, identity: Identity, name: str, method: Method, params: Any, key: str) -> Json[Any]:

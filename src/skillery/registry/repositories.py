@@ -67,17 +67,18 @@ def list_branches(
 
     The branch `latest` has the latest version of each skill in the index of `namespace` ("": of the server). A branch
     with the name of a label has the labelled versions. Yanked versions are in no branch. Return {} if the identity sees
-    no skill of this namespace. Raise RepositoryTooLarge if there are more than `most` skills.
+    no skill of this namespace. Raise RepositoryTooLarge if there are more than `most` skills. All branches of labels
+    together have at most `most` versions: a label that exceeds this has no branch.
     """
     values = index_values(identity, namespace)
     branch = list_branch(connection, identity=identity, namespace=namespace, branch=LATEST, most=most)
     if not branch:
         return {}
     branches = {LATEST: branch}
-    room = most
+    remaining = most
     for label, count in _labels(connection, identity, namespace, values):
-        if count <= room:
-            room -= count
+        if count <= remaining:
+            remaining -= count
             branches[label] = list_branch(connection, identity=identity, namespace=namespace, branch=label, most=most)
     return branches
 

@@ -45,28 +45,26 @@ class FileDiff(NamedTuple):
     minus: int
 
 
-class WordBudget:
+class WordLimit:
     """Counts the tokens on one page whose changes are still to be marked."""
 
     def __init__(self, left: int = MOST_WORDS) -> None:
         self._left = left
 
     def takes(self, count: int) -> bool:
-        """Return whether `count` tokens fit into the budget. If so, subtract them."""
+        """Return whether `count` tokens fit into the limit. If so, subtract them."""
         if count > self._left:
             return False
         self._left -= count
         return True
 
 
-def file_diff(
-    change: FileChange, text: str = "", *, is_code: bool = True, budget: WordBudget | None = None
-) -> FileDiff:
+def file_diff(change: FileChange, text: str = "", *, is_code: bool = True, limit: WordLimit | None = None) -> FileDiff:
     """Return a file change of diff_versions as HTML.
 
-    `text` is the new file, in which the headings above the hunks are found. All files of a page share `budget`.
+    `text` is the new file, in which the headings above the hunks are found. All files of a page share `limit`.
     """
-    hunks = hunks_of(change.diff, text, is_code=is_code, budget=budget)
+    hunks = hunks_of(change.diff, text, is_code=is_code, limit=limit)
     sizes = [file.size_bytes if file else None for file in (change.old, change.new)]
     plus, minus = (sum(hunk.rows.count(_START[kind]) for hunk in hunks) for kind in ("plus", "minus"))
     return FileDiff(change.path, change.change, change.note, sizes[0], sizes[1], hunks, plus, minus)
@@ -77,10 +75,10 @@ def size_of(diff: FileDiff) -> int:
     return 500 + len(diff.path) + sum(300 + len(hunk.rows) for hunk in diff.hunks)
 
 
-def hunks_of(diff: str, text: str = "", *, is_code: bool = True, budget: WordBudget | None = None) -> list[Hunk]:
+def hunks_of(diff: str, text: str = "", *, is_code: bool = True, limit: WordLimit | None = None) -> list[Hunk]:
     """Return the hunks of a unified diff. Hidden characters are shown as boxes with their code."""
     headings = [(number, line) for number, line in enumerate(text.split("\n"), 1) if _HEADING.match(line)]
-    table = _Table(is_code, budget or WordBudget())
+    table = _Table(is_code, limit or WordLimit())
     return [Hunk(_heading(headings, new), table.rows(old, new, lines)) for old, new, lines in _parsed(diff)]
 
 
@@ -103,11 +101,11 @@ def _parsed(diff: str) -> Iterator[tuple[int, int, list[str]]]:
 
 
 class _Table:
-    """Writes the lines of one file as table rows. Changed words are marked as far as the budget permits."""
+    """Writes the lines of one file as table rows. Changed words are marked as far as the limit permits."""
 
-    def __init__(self, is_code: bool, budget: WordBudget) -> None:
+    def __init__(self, is_code: bool, limit: WordLimit) -> None:
         self._is_code = is_code
-        self._budget = budget
+        self._limit = limit
 
     def rows(self, old: int, new: int, lines: list[str]) -> Markup:
         """Return the rows of a hunk. `old` and `new` are the numbers of its first line in both files."""
@@ -137,7 +135,7 @@ class _Table:
             )
             return removed_html, added_html
         lines = zip(removed, added, strict=True)
-        pairs = [words_of(*pair, is_code=self._is_code, budget=self._budget) for pair in lines]
+        pairs = [words_of(*pair, is_code=self._is_code, limit=self._limit) for pair in lines]
         return [old for old, _ in pairs], [new for _, new in pairs]
 
 
@@ -159,11 +157,11 @@ def _heading(headings: list[tuple[int, str]], number: int) -> str:
     return headings[index - 1][1].lstrip("#").strip()[:200] if index else ""
 
 
-def words_of(old: str, new: str, *, is_code: bool = True, budget: WordBudget | None = None) -> tuple[Markup, Markup]:
-    """Return both lines as HTML with their changed words marked, or without marks if the budget is used up."""
+def words_of(old: str, new: str, *, is_code: bool = True, limit: WordLimit | None = None) -> tuple[Markup, Markup]:
+    """Return both lines as HTML with their changed words marked, or without marks if the limit is used up."""
     before, after = _TOKEN.findall(old), _TOKEN.findall(new)
     count = len(before) + len(after)
-    if max(len(before), len(after)) > MOST_TOKENS or (budget and not budget.takes(count)):
+    if max(len(before), len(after)) > MOST_TOKENS or (limit and not limit.takes(count)):
         return visible(old, is_code=is_code), visible(new, is_code=is_code)
     old_parts: list[str] = []
     new_parts: list[str] = []

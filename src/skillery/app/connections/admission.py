@@ -24,7 +24,7 @@ class Notes:
     """Logs why connections were refused or closed. Keeps at most MOST_ADDRESSES addresses in memory."""
 
     def __init__(self) -> None:
-        self._unsaid: dict[str, int] = {}
+        self._unlogged: dict[str, int] = {}
         """Number of closed connections since the last log line, for each address with a line in the last minute."""
         self._ends: dict[str, float] = {}
         """End of the minute after the last log line, for each address, oldest first."""
@@ -38,9 +38,9 @@ class Notes:
         if address not in self._ends and len(self._ends) >= MOST_ADDRESSES:
             address = OTHERS
         if address in self._ends:
-            self._unsaid[address] += 1
+            self._unlogged[address] += 1
             return
-        self._unsaid[address] = 0
+        self._unlogged[address] = 0
         self._ends[address] = time.monotonic() + MINUTE
         log.warning("a connection from %s was closed: %s", address, reason)
 
@@ -51,7 +51,7 @@ class Notes:
         while self._ends and next(iter(self._ends.values())) <= now:
             address = next(iter(self._ends))
             del self._ends[address]
-            unlogged += self._unsaid.pop(address)
+            unlogged += self._unlogged.pop(address)
         if unlogged:
             log.warning("%d more connections were closed since the last line about their addresses", unlogged)
 
@@ -145,11 +145,11 @@ class ConnectionAdmission:
         """
         address = network_of(host)
         crowded = self._is_crowded(host, address)
-        if crowded and not self._make_room(
+        if crowded and not self._close_idle(
             self._idle_of.get(address, {}), address, "too many connections from this address"
         ):
             return False
-        if self._is_full() and not self._make_room(self._idle, address, "too many connections to the server"):
+        if self._is_full() and not self._close_idle(self._idle, address, "too many connections to the server"):
             return False
         self._address_of[client] = address
         self._count.add(address)
@@ -198,7 +198,7 @@ class ConnectionAdmission:
     def _is_full(self) -> bool:
         return len(self._address_of) >= self._ceiling or 0 < self._most <= self._count.total
 
-    def _make_room(self, idle: dict[Client, None], address: str, reason: str) -> bool:
+    def _close_idle(self, idle: dict[Client, None], address: str, reason: str) -> bool:
         """Close the connection in `idle` that has been idle for the longest time. Return False if there is none."""
         longest_idle = next(iter(idle), None)
         if longest_idle is None:

@@ -166,10 +166,11 @@ Delivery = tuple[int, Message]
 class _Gathering:
     """A question of the worker `asker`, and the answers that have arrived."""
 
-    def __init__(self, asker: int, number: int, request: Sequence[int]) -> None:
+    def __init__(self, asker: int, number: int, pids: Sequence[int]) -> None:
         self.asker = asker
         self.number = number
-        self.open = set(request)
+        self.open = set(pids)
+        """The workers that have not answered."""
         self.answers: list[Any] = []
         self.deadline = time.monotonic() + ANSWER_SECONDS
 
@@ -186,12 +187,10 @@ class Gatherings:
         self._numbers = itertools.count(1)
         self._open: dict[int, _Gathering] = {}
 
-    def begin(self, asker: int, message: Message, request: Sequence[int]) -> Message:
-        """Record the question of a worker. Return the message for each of the workers in `request`, whose answers it
-        needs.
-        """
+    def begin(self, asker: int, message: Message, pids: Sequence[int]) -> Message:
+        """Record the question of a worker. Return the message for the workers `pids`, whose answers it needs."""
         number = next(self._numbers)
-        self._open[number] = _Gathering(asker, message.number, request)
+        self._open[number] = _Gathering(asker, message.number, pids)
         return Message("question", number, message.question)
 
     def add(self, pid: int, message: Message) -> Iterator[Delivery]:

@@ -28,7 +28,7 @@ from skillery.publishing.methods import CheckSkill, SkillFile, check_skill
 from skillery.publishing.publisher import CheckedSkill
 from skillery.skills.descriptions import SkillFileEntry
 from skillery.skills.files import ReadSkillFile, read_skill_file
-from skillery.web.differences import FileDiff, WordBudget, file_diff
+from skillery.web.differences import FileDiff, WordLimit, file_diff
 from skillery.web.frame import PageRequest, message_of
 from skillery.web.reviews.compared import Right, rights_of
 from skillery.web.skills.opened import describe
@@ -277,14 +277,14 @@ async def _with_differences(request: PageRequest, bundle: Bundle, checked: Check
     ]
     removed = [path for path in old_files if path not in new_contents]
     order = sorted([*changed, *removed], key=lambda path: (path != "SKILL.md", path != "skill.toml", path))
-    diffs, budget = [], WordBudget()
+    diffs, limit = [], WordLimit()
     for path in order[:MOST_DIFFS]:
         old_text = None
         if path in old_files and old_files[path].size_bytes <= MOST_TEXT:
             params = ReadSkillFile(name=checked.name, version=skill.version, path=path)
             file = await request.do(read_skill_file, params)
             old_text = file.content if file.encoding == "utf-8" else None
-        diffs.append(await COMPARISONS.run(_diff, path, old_files.get(path), old_text, new_contents.get(path), budget))
+        diffs.append(await COMPARISONS.run(_diff, path, old_files.get(path), old_text, new_contents.get(path), limit))
     return checked._replace(against=skill.version, files=diffs, more_files=max(0, len(order) - MOST_DIFFS))
 
 
@@ -293,7 +293,7 @@ def _digest(content: bytes) -> str:
 
 
 def _diff(
-    path: str, old: SkillFileEntry | None, before: str | None, content: bytes | None, budget: WordBudget
+    path: str, old: SkillFileEntry | None, before: str | None, content: bytes | None, limit: WordLimit
 ) -> FileDiff:
     """Return the differences of one file. `before` is its old text, or None if it is not text or too large."""
     change: Change = "added" if old is None else "removed" if content is None else "changed"
@@ -311,4 +311,4 @@ def _diff(
             (compared, "") if compared is not None else ("", "The file has too many lines for a comparison here.")
         )
     sides = FileFacts("", old.size_bytes, False) if old else None, FileFacts("", len(content or b""), False)
-    return file_diff(FileChange(path, change, *sides, diff, note), text, is_code=path != "SKILL.md", budget=budget)
+    return file_diff(FileChange(path, change, *sides, diff, note), text, is_code=path != "SKILL.md", limit=limit)

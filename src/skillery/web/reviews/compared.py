@@ -19,7 +19,7 @@ from skillery.registry.visibility import view_of
 from skillery.skills.descriptions import Skill
 from skillery.skills.figures import count_host_uses
 from skillery.versions.checks import DiffVersions, diff_versions, digests_of
-from skillery.web.differences import FileDiff, WordBudget, file_diff, size_of
+from skillery.web.differences import FileDiff, WordLimit, file_diff, size_of
 from skillery.web.frame import PageRequest
 from skillery.web.rendered_texts import RENDERER, Key
 from skillery.web.skills.opened import reader_of
@@ -100,15 +100,13 @@ def _compared(old: str, diff: VersionsDiff, skill_md: str) -> Compared:
     for change in diff.manifest:
         first = change.path.partition(".")[0].partition("[")[0]
         by_kind["runtime" if first == "runtime" else "texts" if first in _MODEL_READS else "others"].append(change)
-    budget = WordBudget()
+    limit = WordLimit()
     return Compared(
         old,
         rights_of(diff.permissions.added, diff.permissions.removed),
         **by_kind,
-        instructions=file_diff(diff.instructions, skill_md, is_code=False, budget=budget)
-        if diff.instructions
-        else None,
-        files=[file_diff(change, budget=budget) for change in with_renames(diff.files)],
+        instructions=file_diff(diff.instructions, skill_md, is_code=False, limit=limit) if diff.instructions else None,
+        files=[file_diff(change, limit=limit) for change in with_renames(diff.files)],
         left_out=diff.left_out,
     )
 
