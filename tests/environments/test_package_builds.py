@@ -313,6 +313,31 @@ def test_a_run_with_new_packages_goes_before_queued_installations(
 
 
 @pytest.mark.full
+def test_a_run_keeps_its_place_while_it_waits_for_packages_and_workspace(
+    start_server: Callable[..., Server], new_name: str, package_index: PackageIndex
+) -> None:
+    own = f"own{new_name}"
+    wheel = make_wheel(package_index.folder, own, "1.0")
+    package_index.held[wheel.name] = threading.Event()
+    sizes = {"SKILLERY_CONCURRENT_RUNS": "2", "SKILLERY_QUEUED_RUNS": "1"}
+    rpc = start_server(env={"SKILLERY_PACKAGES_INDEX_URLS": package_index.url, **sizes}).rpc
+    create(rpc, needing(new_name, own), importing(own))
+    workspace = rpc("create_workspace")["id"]
+    sleep = {"language": "python", "code": "import time\ndef main(args): time.sleep(600)", "background": True}
+    writer, other = rpc("run_code", workspace=workspace, **sleep), rpc("run_code", **sleep)
+    waiting = rpc("execute_skill", name=new_name, workspace=workspace, background=True)
+
+    package_index.held[wheel.name].set()
+    eventually(lambda: "state" not in rpc("get_run", run_id=waiting["run_id"]))
+    busy = rpc.error("run_code", **sleep)
+    for run in (other, writer):
+        rpc("cancel_run", run_id=run["run_id"])
+
+    assert "queued_runs" in busy["message"]
+    assert rpc("get_run", run_id=waiting["run_id"], wait_ms=60_000)["output"] == "1.0"
+
+
+@pytest.mark.full
 def test_a_build_over_its_time_limit_names_its_current_step(
     start_server: Callable[..., Server], new_name: str, package_index: PackageIndex
 ) -> None:

@@ -61,6 +61,28 @@ async def test_past_its_bounds_it_is_busy(waiting: int, waiting_bytes: int) -> N
         (await one).leave()
 
 
+async def test_a_held_place_counts_once_and_keeps_its_turn() -> None:
+    queue = Queue(1, 2, 1000)
+    running = await queue.enter("a", 1)
+    order: list[str] = []
+
+    async def one(name: str, arrival: float | None = None) -> None:
+        slot = await queue.enter("a", 1, arrival)
+        order.append(name)
+        slot.leave()
+
+    with queue.place(1) as arrival:
+        later = asyncio.ensure_future(one("later"))
+        await asyncio.sleep(0)
+        first = asyncio.ensure_future(one("first", arrival))
+        await asyncio.sleep(0)
+        running.leave()
+        await asyncio.gather(first, later)
+
+    assert order == ["first", "later"]
+    assert queue.waiting == 0
+
+
 async def test_cancelled_callers_leave_the_queue_without_losing_slots() -> None:
     random.seed(3)
     queue = Queue(2, 10_000, 10**9)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import statistics
 import time
+from bisect import insort
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from contextvars import ContextVar
+from operator import itemgetter
 from typing import Protocol
 
 import msgspec
@@ -89,6 +91,10 @@ class Slot:
         self._queue.free(time.monotonic() - self._since)
 
 
+_Turn = tuple[float, asyncio.Future[None]]
+"""A job in the line of its caller: the time of its arrival, and the future that is done when the job has a slot."""
+
+
 class Queue:
     """A queue with `at_once` slots. At most `waiting` jobs with at most `waiting_bytes` of memory together wait for a
     slot.
@@ -113,7 +119,7 @@ class Queue:
         self._most_waiting = waiting
         self._most_bytes = waiting_bytes
         self._waiting, self._waiting_bytes = tallies or (OwnTally(), OwnTally())
-        self._lines: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
+        self._lines: OrderedDict[str, deque[_Turn]] = OrderedDict()
         self._recent_seconds = deque([0.1], RECENT_ENDS)
         self._is_turn_of_others = False
 
@@ -132,8 +138,9 @@ class Queue:
         """Use slots that other processes give back. Call this once on the event loop, if `slots` are shared."""
         self._slots.watch(self._use_free_slots)
 
-    async def enter(self, caller: str, size: int) -> Slot:
-        """Wait for a slot and return it. `size` is the memory of the request while it waits, in bytes.
+    async def enter(self, caller: str, size: int, arrival: float | None = None) -> Slot:
+        """Wait for a slot and return it. `size` is the memory of the request while it waits, in bytes. A caller that
+        holds a `place` passes its `arrival`, and comes before its own later jobs.
 
         Raise Busy if the queue is full. Raise Unavailable if the client disconnects while the request waits. In both
         cases, nothing was run.
@@ -141,13 +148,15 @@ class Queue:
         slot = self.enter_now()
         if slot is not None:
             return slot
-        with self.place(size):
-            await self._wait_in_line(caller)
+        with self.place(size) if arrival is None else nullcontext(arrival) as arrived:
+            await self._wait_in_line(caller, arrived)
         return Slot(self)
 
     @contextmanager
-    def place(self, size: int) -> Iterator[None]:
-        """Context manager: count a waiting job with a request of `size` bytes. Raise Busy if the queue is full."""
+    def place(self, size: int) -> Iterator[float]:
+        """Context manager: count a waiting job with a request of `size` bytes, and yield the time of its arrival.
+        Raise Busy if the queue is full.
+        """
         waiting, held = self._waiting.total, self._waiting_bytes.total
         if waiting >= self._most_waiting:
             raise self._busy(f"{waiting} runs are waiting already, as many as may (the setting queued_runs)")
@@ -159,7 +168,7 @@ class Queue:
         self._waiting.add(1)
         self._waiting_bytes.add(size)
         try:
-            yield
+            yield time.monotonic()
         finally:
             self._waiting.add(-1)
             self._waiting_bytes.add(-size)
@@ -192,7 +201,7 @@ class Queue:
         """Pass a slot of this process to the next caller in turn. Return False if no caller waits."""
         while self._lines:
             caller, line = next(iter(self._lines.items()))
-            turn = line.popleft()
+            _, turn = line.popleft()
             del self._lines[caller]
             if line:
                 self._lines[caller] = line  # moves the caller to the end, behind all other callers
@@ -201,9 +210,9 @@ class Queue:
                 return True
         return False
 
-    async def _wait_in_line(self, caller: str) -> None:
+    async def _wait_in_line(self, caller: str, arrival: float) -> None:
         turn = asyncio.get_running_loop().create_future()
-        self._lines.setdefault(caller, deque()).append(turn)
+        insort(self._lines.setdefault(caller, deque()), (arrival, turn), key=itemgetter(0))
         # A slot that another process gave back before this process was counted as waiting rang no bell here.
         self._use_free_slots()
         watch = until_client_gone.get()
@@ -211,21 +220,21 @@ class Queue:
         try:
             await asyncio.wait({turn, gone} if gone else {turn}, return_when=asyncio.FIRST_COMPLETED)
         except BaseException:
-            self._give_up(caller, turn)
+            self._give_up(caller, (arrival, turn))
             raise
         finally:
             if gone:
                 gone.cancel()
         if not turn.done():
-            self._give_up(caller, turn)
+            self._give_up(caller, (arrival, turn))
             raise Unavailable("the client has gone", hint="Nothing was run.")
 
-    def _give_up(self, caller: str, turn: asyncio.Future[None]) -> None:
+    def _give_up(self, caller: str, turn: _Turn) -> None:
         """Remove a job from the queue. If the job has just got a slot, pass the slot to the next caller."""
-        if turn.done():
+        if turn[1].done():
             self._pass_on()
             return
-        turn.cancel()
+        turn[1].cancel()
         line = self._lines[caller]
         line.remove(turn)
         if not line:

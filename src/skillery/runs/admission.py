@@ -155,14 +155,21 @@ class Admission:
         """Wait for the packages of the run, then for its workspace, then for a slot: a run that waits for an
         installation or for another run takes no slot.
         """
-        if run.prepared.waiting is not None:
-            with self._queue.place(run.queued_bytes):
-                await run.wait_for_packages()
+        if run.prepared.waiting is None:
+            return await self._enter_line(run)
+        # The place stays held until the run has its slot: a full queue must not refuse a run that has waited already.
+        with self._queue.place(run.queued_bytes) as arrival:
+            await run.wait_for_packages()
+            return await self._enter_line(run, arrival)
+
+    async def _enter_line(self, run: ActiveRun, arrival: float | None = None) -> Slot:
+        """Wait for the workspace of the run, then for a slot. `arrival` is that of a place which the run holds."""
         target = run.prepared.workspace
         if target is not None:
             # A function, because a run may become a run in the background while it waits.
-            run.workspace = await self._workspaces.take(run.identity, target, run.run_id, lambda: run.in_background)
-        return await self._queue.enter(run.identity.name, run.queued_bytes)
+            taking = self._workspaces.take(run.identity, target, run.run_id, lambda: run.in_background)
+            run.workspace = await taking
+        return await self._queue.enter(run.identity.name, run.queued_bytes, arrival)
 
     async def _drop(self, run: ActiveRun) -> None:
         """Delete the record of a run that never started, if the run has a record."""
