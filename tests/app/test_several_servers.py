@@ -20,9 +20,12 @@ from bench.kills import kill_again_and_again
 from skillery.formats.tokens import REMEMBERED_SECONDS
 from tests.conftest import Rpc, RpcError, Server, clean_environment, manifest, skill_files
 from tests.support.mcp_client import LEGACY, MODERN, Mcp, message_of
+from tests.support.needing import create, needing
+from tests.support.package_index import PackageIndex
 from tests.support.postgres import a_postgres
 from tests.support.prefork import prefork
 from tests.support.processes import eventually
+from tests.support.wheels import make_wheel
 
 pytestmark = pytest.mark.postgres
 
@@ -45,7 +48,9 @@ class RoundRobin:
 
 
 @pytest.fixture(scope="module")
-def trio(new_postgres_database: Callable[[], str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Server]]:
+def trio(
+    new_postgres_database: Callable[[], str], tmp_path_factory: pytest.TempPathFactory, package_index: PackageIndex
+) -> Iterator[list[Server]]:
     """Yield three servers that start together on an empty Postgres, with separate homes and one folder for contents."""
     folder = tmp_path_factory.mktemp("trio")
     env = {
@@ -53,6 +58,7 @@ def trio(new_postgres_database: Callable[[], str], tmp_path_factory: pytest.Temp
         "SKILLERY_AUTH": "tokens",
         "SKILLERY_BACKENDS_STORAGE_DIRECTORY_PATH": str(folder / "contents"),
         "SKILLERY_BACKENDS_AUTHENTICATOR_TOKENS_FAILURES_PER_MINUTE": "100000",
+        "SKILLERY_PACKAGES_INDEX_URLS": package_index.url,
     }
     with ThreadPoolExecutor(3) as pool:
         servers = list(pool.map(lambda number: Server(folder / f"home{number}", env=env), range(3)))
@@ -311,3 +317,31 @@ def test_a_run_is_followed_from_another_server(trio: list[Server], token: str) -
     assert here("read_run_log", run_id=run_id, after=7)["text"] == "".join(f"line {i}\n" for i in range(1, 8))
     with there.http.stream("GET", f"/v1/runs/{run_id}/events", timeout=300) as events:
         assert "event: end" in "".join(events.iter_text())
+
+
+def test_other_servers_show_the_packages_of_a_waiting_run(
+    trio: list[Server], token: str, new_name: str, package_index: PackageIndex
+) -> None:
+    here, there = (Rpc(server.url, token) for server in trio[:2])
+    own = f"own{new_name}"
+    wheel = make_wheel(package_index.folder, own, "1.0")
+    package_index.held[wheel.name] = threading.Event()
+    create(here, needing(new_name, own), f"import {own}\ndef main(args): return {own}.VERSION")
+    workspace = here("create_workspace")["id"]
+    code = "import time\ndef main(args): time.sleep(600)"
+    writer = here("run_code", language="python", code=code, workspace=workspace, background=True)
+    run_id = here("execute_skill", name=new_name, workspace=workspace, background=True)["run_id"]
+
+    first = there("get_run", run_id=run_id)
+    eventually(lambda: there("get_run", run_id=run_id)["packages"]["step"] == f"fetching {own} 1.0")
+    log = there("read_run_log", run_id=run_id)
+    package_index.held[wheel.name].set()
+    eventually(lambda: "state" not in there("get_run", run_id=run_id))
+    later = [rpc("get_run", run_id=run_id) for rpc in (here, there)]
+    here("cancel_run", run_id=writer["run_id"])
+    ended = there("get_run", run_id=run_id, wait_ms=60_000)
+
+    assert (first["status"], first["state"]) == ("queued", "waiting_for_packages")
+    assert (log["status"], log["state"]) == ("queued", "waiting_for_packages")
+    assert [(run["status"], run.keys() & {"state", "packages", "progress"}) for run in later] == [("queued", set())] * 2
+    assert ended["output"] == "1.0"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from datetime import UTC, datetime
 from functools import partial
 
@@ -17,8 +18,10 @@ from skillery.errors import SkilleryError, Unavailable
 from skillery.identity.idempotency import note_run
 from skillery.identity.quotas import Quotas, check_run
 from skillery.runs.active_run import SERVER_STOPPED, ActiveRun, Stop, Stopped
+from skillery.runs.log_sources import shown_json
 from skillery.workspaces.usage import RunWorkspaces
 
+log = logging.getLogger(__name__)
 _STARTED = (
     "id",
     "parent_run_id",
@@ -35,6 +38,7 @@ _STARTED = (
     "started_at",
     "queued",
     "environment_json",
+    "progress_json",
 )
 _START = Change(insert(runs), _STARTED)
 _limits = msgspec.json.Encoder()
@@ -141,15 +145,31 @@ class Admission:
         try:
             await asyncio.wait({waiting}, timeout=BACKGROUND_SECONDS if run.in_background else QUEUED_SECONDS)
             if not waiting.done():
-                await self._database.write(partial(start_run, run=run, quotas=self._quotas, queued=True))
-                run.is_on_record = True
-                run.announce()
+                await self._record(run)
             return await waiting
         except (Stopped, SkilleryError):
             await _give_up(waiting)
             raise
         finally:
             run.is_waiting = False
+
+    async def _record(self, run: ActiveRun) -> None:
+        """Record the run as queued, with the packages that it waits for."""
+        progress = run.live.shown
+        await self._database.write(
+            partial(start_run, run=run, quotas=self._quotas, queued=True, progress=shown_json(progress))
+        )
+        run.is_on_record = True
+        run.announce()
+        if progress is not None and run.live.shown is None:
+            await self._clear_progress(run)
+
+    async def _clear_progress(self, run: ActiveRun) -> None:
+        """Record that the run waits for its packages no longer, for other servers."""
+        try:
+            await self._database.write(partial(clear_progress, run_id=run.run_id))
+        except SkilleryError as error:  # the start of the run clears it too
+            log.debug("the end of the wait for packages of %s is not recorded: %s", run.run_id, error.message)
 
     async def _enter(self, run: ActiveRun) -> Slot:
         """Wait for the packages of the run, then for its workspace, then for a slot: a run that waits for an
@@ -160,6 +180,8 @@ class Admission:
         # The place stays held until the run has its slot: a full queue must not refuse a run that has waited already.
         with self._queue.place(run.queued_bytes) as arrival:
             await run.wait_for_packages()
+            if run.is_on_record:
+                await self._clear_progress(run)
             return await self._enter_line(run, arrival)
 
     async def _enter_line(self, run: ActiveRun, arrival: float | None = None) -> Slot:
@@ -192,8 +214,10 @@ def _stopping() -> Unavailable:
 # -- the row of a run ------------------------------------------------------------------------------------------------
 
 
-def start_run(connection: Connection, run: ActiveRun, *, quotas: Quotas, queued: bool = False) -> None:
-    """Insert the row of a run, with the state queued or started.
+def start_run(
+    connection: Connection, run: ActiveRun, *, quotas: Quotas, queued: bool = False, progress: str | None = None
+) -> None:
+    """Insert the row of a run, with the state queued or started. `progress` is the JSON of a Shown.
 
     Raise RateLimited if the run would exceed a quota of the caller. A called run counts as a part of the calling run,
     so it is not checked.
@@ -219,6 +243,7 @@ def start_run(connection: Connection, run: ActiveRun, *, quotas: Quotas, queued:
         started_at=datetime.now(UTC),
         queued=queued,
         environment_json=_environment_of(run),
+        progress_json=progress,
     )
     if run.claim is not None and not queued:
         note_run(connection, run.claim, run.run_id)
@@ -237,6 +262,11 @@ def begin_run(connection: Connection, run: ActiveRun) -> None:
     connection.execute(began.values(values))
     if run.claim is not None:
         note_run(connection, run.claim, run.run_id)
+
+
+def clear_progress(connection: Connection, run_id: str) -> None:
+    """Remove the progress of a run from its row."""
+    connection.execute(update(runs).where(runs.c.id == run_id).values(progress_json=None))
 
 
 def drop_run(connection: Connection, run_id: str) -> None:

@@ -22,7 +22,7 @@ from skillery.errors import RunNotFound, TaskNotFound
 from skillery.identity import access
 from skillery.runs.active_run import ActiveRuns
 from skillery.runs.live_output import LogPart, logs_preview
-from skillery.runs.log_sources import EndedRun, LocalRun, LogSource, StoredLog
+from skillery.runs.log_sources import EndedRun, FollowedRun, LocalRun, LogSource, StoredLog
 from skillery.runs.queries import find_run, get_run, record_of, result_in
 from skillery.runs.relay import RemoteRuns
 from skillery.runs.results import RunError, RunLog, RunRecord, Status, if_set, waiting_for
@@ -116,7 +116,9 @@ def _absent(run_id: str) -> TaskNotFound:
 
 
 FOLLOWED_SECONDS = 3.0
-"""How long a run is followed after a call of `Following.state`. So the next call already has the last log line."""
+"""How long a run is followed after a call of `Following.state`, or of `Following.get_run` for a run that waits for
+packages. So the next call has the last log line, or the progress of the packages.
+"""
 
 
 class Followed:
@@ -228,9 +230,14 @@ class Following:
                 followed.close()
             run = await self._record(identity, run_id)
         active = self._active.find(run_id)
+        if run.finished_at is None and active is None and run.packages:
+            # The other server writes the progress only while the run is followed.
+            followed = await self.open(identity, run_id)
+            asyncio.get_running_loop().call_later(FOLLOWED_SECONDS, followed.close)
         if run.finished_at is not None or active is None:
             return run
         preview, progress = logs_preview(active.live.log()), active.live.progress
+        run = msgspec.structs.replace(run, state=msgspec.UNSET, packages=msgspec.UNSET)
         waiting = waiting_for(active.live.packages)
         return msgspec.structs.replace(run, logs_preview=preview, progress=progress or msgspec.UNSET, **waiting)
 
@@ -265,7 +272,7 @@ class Following:
         row, blob = await self._database.read(partial(_run_and_log, identity=identity, run_id=run_id))
         if row.finished_at is not None:
             return Followed(EndedRun(row.status, StoredLog(row, blob, self._blobs)), self._closing)
-        remote = self._remote.follow(run_id, is_queued=row.queued)
+        remote = self._remote.follow(FollowedRun(row.id, row.status, row.queued, row.progress_json, None))
         return Followed(remote, self._closing, partial(self._remote.leave, run_id))
 
 

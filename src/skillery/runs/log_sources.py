@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, Protocol
 
+import msgspec
+from msgspec import UNSET, UnsetType
 from sqlalchemy import ColumnElement, Connection, Row, delete, insert, literal_column, select, update
 
 from skillery.backends import Progress
@@ -19,7 +21,7 @@ from skillery.database import in_utc
 from skillery.database.tables import run_log_pieces as pieces
 from skillery.database.tables import runs
 from skillery.runs.active_run import ActiveRun
-from skillery.runs.live_output import LiveOutput, LogPart, line_for_dropped, log_part
+from skillery.runs.live_output import LiveOutput, LogPart, Shown, line_for_dropped, log_part
 from skillery.runs.results import Status
 
 # -- The database rows that carry the log of a run from the server that executes it to the servers that follow it ------
@@ -68,18 +70,23 @@ def followed_on(connection: Connection, server: str) -> set[str]:
     return set(connection.scalars(statement))
 
 
+def shown_json(shown: Shown | None) -> str | None:
+    """Return the progress as JSON for the row of the run, or None if there is no progress."""
+    return msgspec.json.encode(shown).decode() if shown is not None else None
+
+
 def write_pieces(
     connection: Connection,
     *,
     run_id: str,
     parts: Sequence[tuple[int, bytes]],
-    progress: str | None,
+    progress: str | UnsetType | None,
     gap: tuple[int, int],
 ) -> None:
     """Insert `parts` of a log, each with its offset. Delete the pieces that begin in the gap of the log.
 
-    `gap` is the range of dropped bytes: its first offset and the offset after it. `progress` is JSON text, or None to
-    leave the stored progress.
+    `gap` is the range of dropped bytes: its first offset and the offset after it. `progress` is JSON text, None to
+    remove the stored progress, or UNSET to leave it.
     """
     now = datetime.now(UTC)
     rows = [
@@ -98,7 +105,7 @@ def write_pieces(
     if gap_end > gap_start:
         inside = (pieces.c.run_id == run_id, pieces.c.start >= gap_start, pieces.c.start < gap_end)
         connection.execute(delete(pieces).where(*inside))
-    if progress is not None:
+    if progress is not UNSET:
         connection.execute(update(runs).where(runs.c.id == run_id).values(progress_json=progress))
 
 

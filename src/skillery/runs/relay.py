@@ -10,6 +10,7 @@ import time
 from functools import partial
 
 import msgspec
+from msgspec import UNSET
 
 from skillery.database import Database
 from skillery.errors import SkilleryError
@@ -22,6 +23,7 @@ from skillery.runs.log_sources import (
     followed_on,
     mark_followed,
     read_pieces,
+    shown_json,
     write_pieces,
 )
 from skillery.runs.results import Status
@@ -40,7 +42,7 @@ class _Passed:
     def __init__(self, run: ActiveRun) -> None:
         self.run = run
         self.offset = 0
-        self.progress: bytes | None = None
+        self.progress: str | None = None
         self.is_followed = True
         self.flush_lock = asyncio.Lock()
         self.task: asyncio.Task[None] | None = None
@@ -100,11 +102,11 @@ class Relay:
         async with passed.flush_lock:
             live, run_id = passed.run.live, passed.run.run_id
             parts, end = live.parts(passed.offset, size)
-            progress = msgspec.json.encode(live.shown) if live.shown is not None else None
-            new_progress = progress.decode() if progress is not None and progress != passed.progress else None
-            if not parts and new_progress is None:
+            progress = shown_json(live.shown)
+            change = progress if progress != passed.progress else UNSET
+            if not parts and change is UNSET:
                 return
-            work = partial(write_pieces, run_id=run_id, parts=parts, progress=new_progress, gap=live.gap)
+            work = partial(write_pieces, run_id=run_id, parts=parts, progress=change, gap=live.gap)
             await self._database.write(work)
             passed.offset, passed.progress = end, progress
 
@@ -121,10 +123,10 @@ KEPT_BYTES = 1 << 20
 class RemoteRun(LiveSource):
     """The log of a run that another server executes."""
 
-    def __init__(self, *, is_queued: bool) -> None:
+    def __init__(self) -> None:
         super().__init__(LiveOutput(KEPT_BYTES))
         self.followers = 0
-        self._is_queued = is_queued
+        self._is_queued = False
 
     @property
     def status(self) -> Status:
@@ -157,9 +159,10 @@ class RemoteRuns:
         self._runs: dict[str, RemoteRun] = {}
         self._task: asyncio.Task[None] | None = None
 
-    def follow(self, run_id: str, *, is_queued: bool) -> RemoteRun:
-        """Start to follow a run, and return it. Each caller must call `leave` once."""
-        run = self._runs.setdefault(run_id, RemoteRun(is_queued=is_queued))
+    def follow(self, row: FollowedRun) -> RemoteRun:
+        """Start to follow the run in `row`, and return it. Each caller must call `leave` once."""
+        run = self._runs.setdefault(row.run_id, RemoteRun())
+        run.update(row)
         run.followers += 1
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._look_on())
