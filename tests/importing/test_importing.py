@@ -123,7 +123,7 @@ def test_agent_folders_do_not_override_another_skill_of_the_canonical_folder(rpc
         found = by_path(report)
         assert report["counts"] == {outcome: 2, "merged": 1}
         assert found["skills/pdf"]["name"] == f"{new_name}.pdf"
-        assert found[".agents/skills/pdf"]["name"] == f"{new_name}.pdf-2"
+        assert found[".agents/skills/pdf"]["name"] == f"{new_name}.pdf-agents"
         assert found[".claude/skills/pdf"]["by"] == "skills/pdf"
     assert rpc("describe_skill", name=f"{new_name}.pdf")["skill"]["manifest"]["description"] == "Canonical."
 
@@ -203,7 +203,7 @@ def test_import_maps_stated_names_to_distinct_stable_names(rpc: Rpc, new_name: s
 
     assert len(set(names.values())) == len(stated)
     assert names["a b"] == f"{new_name}.a-b"
-    assert names["a-b"] == f"{new_name}.a-b-2"
+    assert names["a-b"] == f"{new_name}.a-b-f1"
     assert names["a_b"] == f"{new_name}.a_b"
     assert names["日本語"].startswith(f"{new_name}.skill-")
     # The same skills are changed and imported in another order.
@@ -242,7 +242,7 @@ def test_folders_with_the_same_stated_name_become_separate_skills(rpc: Rpc, new_
         found = by_path(sent(rpc, data, namespace=new_name))
         assert {path: skill.get("name") for path, skill in found.items()} == {
             "a/pdf": f"{new_name}.pdf",
-            "b/pdf": f"{new_name}.pdf-2",
+            "b/pdf": f"{new_name}.pdf-b",
             "c/pdf-copy": f"{new_name}.pdf-copy",
             "d/pdf": None,
         }
@@ -617,8 +617,8 @@ def test_later_discovery_folders_of_a_project_override_earlier_ones(
         assert found["skills/pdf"] == {"path": "skills/pdf", "outcome": "overridden", "stated": "pdf", "by": winner}
         assert [found[f"{one}/skills/pdf"]["outcome"] for one in (".opencode", ".claude")] == ["overridden"] * 2
         assert found[".agents/skills/pdf"]["name"] == f"{new_name}.pdf"
-        assert found["vendor/skills/own"]["name"] == f"{new_name}.own-2"  # outside of the discovery folders
-        assert found[".claude/skills/b/deep"]["name"] == f"{new_name}.deep-2"  # both in one discovery folder
+        assert found["vendor/skills/own"]["name"] == f"{new_name}.own-vendor"  # outside of the discovery folders
+        assert found[".claude/skills/b/deep"]["name"] == f"{new_name}.deep-b"  # both in one discovery folder
         assert found["vendor/linked"]["outcome"] == "overridden"
         assert (report["counts"], report["total"]) == ({outcome: 6, "overridden": 4, "merged": 1}, 11)
         assert report["removed"] == []

@@ -92,7 +92,7 @@ class Finder:
                 listed.append(reason)
             else:
                 more += reason.files
-        roots = self._roots.in_order()
+        roots = self._roots.in_order(self._count_files)
         merged = tuple(itertools.starmap(Merged, sorted(self._roots.merged.items())))
         return FoundSkills(roots, tuple(listed), more, merged, () if roots else self._searched())
 
@@ -117,6 +117,9 @@ class Finder:
         ends = {root.real, *root.inner}
         below = (entry.path for entry in self._tree.below(root.real))
         return (file for file in below if next(folder for folder in parents(file) if folder in ends) == root.real)
+
+    def _count_files(self, path: str) -> int:
+        return sum(1 for _ in self._files_of(path, self._roots.by_path[path]))
 
     def _why_outside(self, path: str) -> Reason:
         left_behind = junk(path)

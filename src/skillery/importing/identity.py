@@ -75,6 +75,13 @@ class Aliases:
         """True if no skill was imported from the source before."""
         return not self._by_path
 
+    def known_first(self, roots: Iterable[str]) -> list[str]:
+        """Return the paths of skills in their order, first those that were imported before: they keep their names, also
+        if a new skill has the same files.
+        """
+        known = {tree_path(path) for path in self._by_path}
+        return sorted(roots, key=lambda root: (path_key(root) or ".") not in known)
+
     def check_source(self, may: Callable[[str], bool]) -> None:
         """Raise SourceUnclear if the source is a default and fewer than half of its earlier paths are in the tree.
 

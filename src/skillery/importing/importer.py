@@ -117,21 +117,21 @@ class Importer:
         async with AsyncExitStack() as stack:
             archive = await stack.enter_async_context(self.opened(file, names=options.names))
             finder, located = await IMPORTS.run(_find_skills, archive, options)
-            folders = frozenset(root.rpartition("/")[2] for root in located.roots)
             skill_reader = SkillReader(
                 archive,
                 self._bundles,
                 options.namespace,
                 options.permissions,
                 options.name,
-                folders,
+                located.roots,
                 options.keep_bytes,
             )
             aliases = await self._aliases(identity, options, located.roots, finder, skill_reader)
+            roots = aliases.known_first(located.roots)
             skills = len(located.roots) + len(located.merged)
             yield Begun(skills, located.left_out, located.other_files, len(located.merged), located.searched)
             run = ImportRun(self._database, self._publisher, identity, options, finder, skill_reader, aliases)
-            reports = run.reports(located.roots, located.merged)
+            reports = run.reports(roots, located.merged)
             stack.push_async_callback(reports.aclose)
             async for report in reports:
                 yield report

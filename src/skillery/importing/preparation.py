@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -73,10 +74,10 @@ class SkillReader:
         namespace: str,
         permissions: Mapping[str, Any] | None,
         archive_name: str,
-        folders: frozenset[str],
+        roots: Sequence[str],
         keep_bytes: bool = False,
     ) -> None:
-        """`folders` are the folder names of all skills. A skill at the root of the archive that states no name is named
+        """`roots` are the paths of all skills. A skill at the root of the archive that states no name is named
         after `archive_name`. With `keep_bytes`, scripts keep CR LF.
         """
         self._archive = archive
@@ -84,13 +85,24 @@ class SkillReader:
         self._namespace = namespace
         self._permissions = permissions
         self._archive_name = archive_name
-        self._folders = folders
+        self._folders = frozenset(map(_leaf, roots))
         self._keep_bytes = keep_bytes
-        self._named_as_folders = frozenset(self._below(folder) for folder in folders)
+        self._named_as_folders = {self._below(_leaf(root)): root for root in reversed(roots)}
+        self._elements: dict[str, Counter[str]] = {}
+        for root in roots:
+            self._elements.setdefault(_leaf(root), Counter()).update(set(root.split("/")))
 
     def is_other_folder(self, skill: LocatedSkill, name: str) -> bool:
         """Return whether `name` is the name for another skill's folder."""
         return name in self._named_as_folders and name != self._below(skill.folder)
+
+    def root_named(self, name: str) -> str | None:
+        """Return the path of the first skill whose folder has the name, or None."""
+        return self._named_as_folders.get(name)
+
+    def elements_like(self, root: str) -> Mapping[str, int]:
+        """Return how many paths of skills in folders of the same name contain an element, for all their elements."""
+        return self._elements.get(_leaf(root), {})
 
     def prepare(self, skill_row: LocatedSkill) -> PreparedSkill:
         """Read a skill and return its name, files and repairs.
@@ -235,6 +247,10 @@ class SkillReader:
                 size_bytes=size,
                 max_bytes=limits.max_bytes,
             )
+
+
+def _leaf(root: str) -> str:
+    return root.rpartition("/")[2]
 
 
 def _is_crlf_text(content: bytes) -> bool:

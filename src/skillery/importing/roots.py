@@ -9,7 +9,7 @@ folder), the first such link makes the folder a skill.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import NamedTuple
 
@@ -19,6 +19,9 @@ SKILL_MD = "SKILL.md"
 SKILL_TOML = "skill.toml"
 AGENTS = (".agents", ".claude", ".opencode")
 """Agent folders, in the order in which their skills get a name. Other agent folders follow, sorted by path."""
+SECOND_CHOICE = frozenset({"docs", "i18n", "plugins", "preview", "archive", "examples"})
+"""Folders with translations, copies and samples. Of skills with the same name, a skill outside of them keeps the
+name."""
 MOST_STEPS = 100_000
 """The maximum number of skills and links that are visited while links are followed. Further links are not followed."""
 TOO_MANY = f"is one of links that together lead to more than {MOST_STEPS} skills"
@@ -57,14 +60,15 @@ class Roots:
         for link in sorted(self._links, key=lambda link: rank_of(f"{link}/x")):
             self._follow(link)
 
-    def in_order(self) -> list[str]:
+    def in_order(self, files: Callable[[str], int]) -> list[str]:
         """Return the paths of the skills. If several skills state the same name, the skill that keeps the name comes
-        first.
+        first: the one with the lowest rank, then the one with the most files. `files` returns the number of files of a
+        skill.
         """
         ranks = {path: rank_of(path) for path in self.by_path}
         for path, root in self.merged.items():
             ranks[root] = min(ranks[root], rank_of(path))
-        return sorted(self.by_path, key=lambda path: (ranks[path][0], _bytes(path)))
+        return sorted(self.by_path, key=lambda path: (ranks[path][0], -files(path), _bytes(path)))
 
     # -- folders -----------------------------------------------------------------------------------------------------
 
@@ -172,13 +176,15 @@ class Roots:
 def rank_of(path: str) -> tuple[int, bytes]:
     """Return a sort key. Of two skills with the same name, the skill with the lower key keeps the name.
 
-    The order is: `skills/…`, other folders, agent folders.
+    The order is: `skills/…`, other folders, folders of SECOND_CHOICE, agent folders.
     """
     segments = path.split("/")
     agent = agent_folder(path)
     if agent is None:
+        if not SECOND_CHOICE.isdisjoint(segments[:-1]):
+            return 2, _bytes(path)
         return (0 if "skills" in segments[:2] else 1), _bytes(path)
-    return (AGENTS.index(agent) + 2 if agent in AGENTS else len(AGENTS) + 2), _bytes(path)
+    return (AGENTS.index(agent) + 3 if agent in AGENTS else len(AGENTS) + 3), _bytes(path)
 
 
 def agent_folder(path: str) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Iterable, Set
 from functools import partial
 from typing import NamedTuple
 
@@ -14,7 +14,8 @@ from skillery.formats.repairs import Repair
 from skillery.formats.semver import Version
 from skillery.identity import access
 from skillery.importing.aliases import AliasRecord, Imported, find_imported, find_same_files
-from skillery.importing.free_names import Alias, free_name, holder_of, is_free
+from skillery.importing.free_names import Alias, endings_of, free_name, holder_of, is_free, owned_path
+from skillery.importing.identity import tree_path
 from skillery.importing.preparation import PreparedSkill, SkillReader, same_files
 
 
@@ -47,7 +48,8 @@ class Naming:
         self._identity = identity
         self._skill_reader = skill_reader
         self._take_over = take_over
-        self._claimed: set[str] = set()
+        self._claimed: dict[str, str] = {}
+        """The paths of the named skills, by name."""
         self.taken_over: set[str] = set()
 
     def name(self, connection: Connection, prepared: PreparedSkill, alias: Alias, before: Alias | None) -> NamedSkill:
@@ -57,7 +59,7 @@ class Naming:
         invisible to the identity.
         """
         named = self._find_name(connection, prepared, alias, before)
-        self._claimed.add(named.name)
+        self._claimed.setdefault(named.name, prepared.located.root)
         if named.takes_over:
             self.taken_over.add(named.name)
         return named
@@ -65,7 +67,7 @@ class Naming:
     def name_again(self, connection: Connection, prepared: PreparedSkill, alias: Alias) -> NamedSkill:
         """Return another name for a skill, because another import has just taken the first name."""
         named = self._new(connection, prepared, alias, None)
-        self._claimed.add(named.name)
+        self._claimed.setdefault(named.name, prepared.located.root)
         return named
 
     def _find_name(
@@ -117,13 +119,25 @@ class Naming:
         # A skill.toml states the registry name, so the import may continue a skill that was published by hand.
         may_continue = prepared.manifest is not None and not prepared.is_name_repaired
         claimed = partial(self._is_claimed, prepared)
-        name = free_name(connection, alias, wanted, claimed, may_continue=may_continue)
+        endings = self._endings(connection, prepared, alias)
+        name = free_name(connection, alias, wanted, endings, claimed, may_continue=may_continue)
         notes: tuple[Repair, ...] = ()
         if name != wanted:
             notes = (self._name_taken_note(connection, prepared, alias, name),)
         elif _has_other_name(prepared, name):
             notes = (_name_note(name),)
         return NamedSkill(name, alias, before, None, notes=notes)
+
+    def _endings(self, connection: Connection, prepared: PreparedSkill, alias: Alias) -> Iterable[str]:
+        """Return endings that distinguish the skill from another skill of its source with the wanted name, if any."""
+        wanted, root = prepared.wanted, prepared.located.root
+        holder = self._claimed.get(wanted)
+        if holder is None and self._is_claimed(prepared, wanted):
+            holder = self._skill_reader.root_named(wanted)
+        if holder is None:
+            path = owned_path(connection, alias.source, wanted)
+            holder = tree_path(path) if path is not None else None
+        return () if holder is None else endings_of(root, holder, wanted, self._skill_reader.elements_like(root))
 
     def _name_taken_note(self, connection: Connection, prepared: PreparedSkill, alias: Alias, name: str) -> Repair:
         wanted = prepared.wanted
