@@ -16,10 +16,11 @@ from bench.report import Report, format_ms, median, percentile
 from bench.runs import one
 from cellblock.host.pool import Pool, Warmth
 from cellblock.host.preloaded import Bounds
-from skillery.backends import CodeCall, Job, PackageMount, Place
+from skillery.backends import CodeCall, Job, Limits, PackageMount, Place
 from skillery.builtin.linux_sandbox import skillery_sandbox
 from skillery.builtin.linux_sandbox.engine import HostCapabilities
 from skillery.builtin.linux_sandbox.sandbox import LinuxSandbox
+from skillery.jobs import limits_of
 from skillery.testing.sandbox.leftovers import descendants
 from tests.conftest import Server
 
@@ -61,7 +62,7 @@ async def _sandbox(folder: Path, mount: PackageMount, times: int) -> tuple[list[
     rows: list[list[object]] = []
     facts = ""
     for what, prepared in (("prepared", 3), ("on demand", 0)):
-        means = sandbox.look_around(Warmth(prepared, EVER, EVER), Bounds())
+        means = sandbox.look_around(Warmth(prepared, EVER, EVER, limits_of(Limits())), Bounds())
         await means.pool.start()
         began = time.perf_counter()
         pool = await _imported(means, warm)

@@ -16,10 +16,11 @@ from bench.load import call, send, send_paced
 from bench.processor_time import ProcessorTime
 from bench.report import Report, format_ms, median, milliseconds, percentile
 from cellblock.host.pool import Warmth
-from skillery.backends import Job, Place, SkillCall, SkillMount
+from skillery.backends import Job, Limits, Place, SkillCall, SkillMount
 from skillery.builtin.linux_sandbox import skillery_sandbox
 from skillery.builtin.linux_sandbox.engine import CellRun, HostCapabilities
 from skillery.builtin.linux_sandbox.sandbox import COLD, LinuxSandbox
+from skillery.jobs import limits_of
 from skillery.testing.sandbox import MemoryHost
 from skillery.testing.sandbox.leftovers import descendants
 from tests.conftest import Server
@@ -123,7 +124,8 @@ async def _sandbox(folder: Path, times: int, *, many: bool = True) -> Figures:
     await sandbox.start()  # compiles the modules, and fails if this host has no sandbox
     await sandbox.close()
     taken: dict[str, list[float]] = {"prepared": [], "on demand": [], "cold": []}
-    warm = sandbox.look_around(Warmth(prepared=3, recycle_runs=10**6, recycle_seconds=10**6))
+    usual = limits_of(Limits())
+    warm = sandbox.look_around(Warmth(prepared=3, recycle_runs=10**6, recycle_seconds=10**6, usual=usual))
     await warm.pool.start()
     for _ in range(times):
         await _all_prepared(warm)

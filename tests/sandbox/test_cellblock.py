@@ -10,10 +10,10 @@ import sys
 
 import pytest
 
-from cellblock import Failure, FailureKind, Log, NetworkUse, Result, Used
-from cellblock import Limits as CellLimits
 from cellblock.host.channel import parse_message
 from cellblock.host.plan import HERE
+from cellblock.values import Failure, FailureKind, Log, NetworkUse, Result, Used
+from cellblock.values import Limits as CellLimits
 from skillery import backends, sandboxing
 from skillery.backends import FailureType, Limits
 from skillery.jobs.outcomes import FAILURES, LIMITS, RunSession, failure_of, limits_of, outcome_of
@@ -113,9 +113,12 @@ def test_cellblock_works_without_skillery_and_its_dependencies() -> None:
 
 def test_every_limit_is_in_the_table() -> None:
     assert list(LIMITS) == list(Limits.__struct_fields__)
-    assert {name for name in LIMITS.values() if name} == {field.name for field in dataclasses.fields(CellLimits)}
-    assert limits_of(Limits()) == CellLimits()
-    assert limits_of(Limits(memory_mb=3, timeout_ms=5)) == CellLimits(memory_mb=3, timeout_ms=5)
+    # Skillery's dialogue limits results, in MiB.
+    of_cellblock = {field.name for field in dataclasses.fields(CellLimits)} - {"result_kb"}
+    assert {name for name in LIMITS.values() if name} == of_cellblock
+    limits = Limits(timeout_ms=1, memory_mb=2, processes=3, cpus=4.0, disk_mb=5, disk_files=6, tmp_mb=7, log_kb=8)
+    expected = CellLimits(timeout_ms=1, memory_mb=2, processes=3, cpus=4.0, disk_mb=5, disk_files=6, tmp_mb=7, log_kb=8)
+    assert limits_of(limits) == expected
 
 
 def test_every_kind_of_failure_is_in_the_table() -> None:

@@ -15,8 +15,11 @@ from cellblock.egress.policy import Denied, Policy, Target, parse_target
 from cellblock.egress.resolver import AddressRules, FixedHosts, checked_addresses
 from cellblock.egress.streams import Caps
 from skillery.formats.network import parse_network_pattern
+from skillery.jobs import NETWORK_LIST
 
-SALES = Policy.parse(["https://*.salesforce.com", "https://api.example.com:8443", "http://plain.example.com"])
+SALES = Policy.parse(
+    ["https://*.salesforce.com", "https://api.example.com:8443", "http://plain.example.com"], NETWORK_LIST
+)
 
 fuzzed = settings(max_examples=int(os.environ.get("SKILLERY_FUZZ_EXAMPLES", "100")), deadline=None)
 
@@ -163,7 +166,7 @@ def test_policy_refusal_shows_missing_permission_line() -> None:
 )
 def test_a_pattern_that_is_none_is_none_at_the_run_too(text: str) -> None:
     assert isinstance(parse_network_pattern(text), str)
-    with pytest.raises(ValueError, match=r"permissions\.network"):
+    with pytest.raises(ValueError, match=r"network: "):
         Policy.parse([text])
 
 

@@ -19,6 +19,7 @@ from cellblock.egress.resolver import AddressRules
 from cellblock.egress.service import Egress, EgressBroken
 from cellblock.egress.streams import Caps
 from cellblock.values import NetworkUse
+from skillery.jobs import NETWORK_LIST
 from skillery.testing.upstreams import Upstream, client_context, ok, upstream
 from tests.support.processes import eventually_async
 
@@ -95,7 +96,11 @@ async def door(
     listener.setblocking(False)
     opened = Door(listener.getsockname()[1], names or Names(["127.0.0.1"]))
     proxy = RunProxy(
-        Policy.parse(patterns), opened.names, AddressRules(allow_private), opened.tell, caps or Caps(head_seconds=5)
+        Policy.parse(patterns, NETWORK_LIST),
+        opened.names,
+        AddressRules(allow_private),
+        opened.tell,
+        caps or Caps(head_seconds=5),
     )
     serving = asyncio.create_task(proxy.serve(listener))
     try:

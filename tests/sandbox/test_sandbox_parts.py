@@ -540,8 +540,8 @@ from cellblock.inside import kernel, workshop
 kernel.unshare(kernel.NEWNS)
 workshop.leave_room()
 own = os.open('/proc/self/ns/mnt', os.O_RDONLY)
-entry = {'kind': 'skills', 'name': 'one', 'source': sys.argv[1], 'closed': False}
-blob = {'kind': 'blobs', 'name': 'b', 'source': sys.argv[2], 'closed': False}
+entry = {'point': 'skills', 'name': 'one', 'source': sys.argv[1], 'closed': False, 'is_folder': True}
+blob = {'point': 'blobs', 'name': 'b', 'source': sys.argv[2], 'closed': False, 'is_folder': False}
 shelf = workshop.Shelf()
 def left():
     return len(os.listdir('/proc/self/fd')), open('/proc/self/mounts').read().count('/given'), os.listdir('/given')
@@ -559,7 +559,7 @@ def starved(entries):
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
-free = os.dup(0) + 1  # room for one more, which is the first of two kinds
+free = os.dup(0) + 1  # room for one more, which is the first of two trees
 os.close(free - 1)
 before = left()
 print(failing([entry, blob], give) == before, failing([entry, blob], starved) == before)

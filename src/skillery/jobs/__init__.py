@@ -15,12 +15,13 @@ from skillery.jobs.collecting import LIMITS as COLLECTING_LIMITS
 from skillery.jobs.collecting import Collection, collect, collecting_dialogue, collection_of, try_to_collect
 from skillery.jobs.dialogue import Dialogue, NoHost
 from skillery.jobs.filling import copy_seconds, filling_seconds
-from skillery.jobs.header import Places, job_header, mounts_of
+from skillery.jobs.header import NETWORK_LIST, Places, job_header, mounts_of
 from skillery.jobs.languages import NO_OP, run_probes
 from skillery.jobs.outcomes import LogPipe, RunSession, failure_of, limits_of, probe_of
 
 __all__ = [
     "COLLECTING_LIMITS",
+    "NETWORK_LIST",
     "NO_OP",
     "Collection",
     "Dialogue",

@@ -1,19 +1,15 @@
-"""The server's side of one run: send the job, answer the requests of the code, receive the result."""
+"""The server's side of one run: send its files, and answer the requests of its code."""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
-import time
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import msgspec
 
-from cellblock.host.channel import Channel, ChannelAbused, Message, wait_ready
-from cellblock.values import Failure, FailureKind
+from cellblock.host import dialogue
+from cellblock.host.channel import Channel, ChannelAbused, Message
 from skillery.backends import (
     BlobWriter,
     Job,
@@ -30,8 +26,6 @@ from skillery.jobs.filling import send_files, send_workspace
 from skillery.jobs.header import MEBIBYTE
 
 logger = logging.getLogger(__name__)
-BURST = 16
-LEAST_PAUSE = 0.002
 MOST_LISTED = 64 << 20
 """The most bytes of the list of a workspace. A workspace has at most some ten thousand files."""
 
@@ -56,71 +50,28 @@ class NoHost(RunHost):
         raise NotAllowed(f"this run cannot call skills, such as {skill}")
 
 
-class _Pace:
-    """Slows down code that sends too many messages, so that other runs do not wait."""
-
-    def __init__(self, per_second: int) -> None:
-        self._burst = min(BURST, per_second)
-        self._interval = self._burst / per_second
-        self._began = time.monotonic()
-
-    async def after(self, number: int) -> None:
-        """Wait after the message `number`, counted from 0.
-
-        A burst of messages may be fast. After its last message, this method waits until the time for the burst is over,
-        and yields to other tasks even if no wait is needed.
-        """
-        if number % self._burst < self._burst - 1:
-            return
-        remaining = self._began + self._interval - time.monotonic()
-        await asyncio.sleep(max(remaining, min(self._interval, LEAST_PAUSE)))
-        self._began = time.monotonic()
-
-
-def _do_nothing() -> None:
-    pass
-
-
-class Dialogue:
-    """The dialogue with the code of one run.
+class Dialogue(dialogue.Dialogue):
+    """The dialogue with the code of one run of a job.
 
     After `listen`, either `result` or `failure` is set. Both are None if the code ended and sent neither.
     """
 
     def __init__(self, channel: Channel, job: Job, host: RunHost, *, collects: bool = False) -> None:
         """With `collects`, the process inside executes no code of a run, and may send the workspace of a run."""
+        limits = self._limits = job.limits
+        super().__init__(
+            channel,
+            result_bytes=limits.result_mb * MEBIBYTE,
+            disk_bytes=limits.disk_mb * MEBIBYTE,
+            per_second=limits.callbacks_per_second,
+        )
         self._collects = collects
         self._workspace = job.workspace
-        self._channel = channel
         self._files = job.files
-        self._limits = job.limits
         self._host = completed_host(host)
         self._blobs = 0
         self._blob_bytes = 0
         self._calls = 0
-        self._ahead: asyncio.Future[Message | None] | None = None
-        """The next message, if it was received during a call."""
-        self.heard_at: float | None = None
-        """The time (`time.monotonic`) at which the last byte of the result or failure arrived. Later work does not
-        count as time of the run.
-        """
-        self.when_heard: Callable[[], None] = _do_nothing
-        """Called when `heard_at` is set."""
-        self.summary: str | None = None
-        self.result: bytes | None = None
-        self.failure: Failure | None = None
-        self.disk_bytes: int | None = None
-        """The size of the files in the workspace, as the process of the code has measured it at its end."""
-        self.kept: set[str] = set()
-        """The paths of the files that the code has stored as blobs."""
-
-    async def wait_ready(self) -> None:
-        """Wait until the sandbox is ready for code. Raise BrokenSetup if it cannot be prepared."""
-        await wait_ready(self._channel)
-
-    async def begin(self, header: dict[str, Any], args: bytes = b"{}") -> None:
-        """Send the job."""
-        await self._channel.send(header, args)
 
     async def go(self) -> None:
         """Copy the kept files and the input files to the workspace, then start the code. Raise BrokenSetup if a file
@@ -130,47 +81,11 @@ class Dialogue:
             await send_workspace(self._channel, self._workspace)
         if self._files:
             await send_files(self._channel, self._files)
-        await self._channel.send({"op": "go"})
+        await super().go()
 
-    async def listen(self) -> None:
-        """Answer requests until the code sends its result or its failure, or ends."""
-        pace = _Pace(self._limits.callbacks_per_second)
-        try:
-            for number in itertools.count():
-                if self.result is not None or self.failure is not None:
-                    return
-                message = await self._receive()
-                if message is None:
-                    return
-                await self._answer(message)
-                await pace.after(number)
-        except ChannelAbused as abuse:
-            self.failure = Failure(FailureKind.OUTPUT, f"the code wrote to the result channel of its run: {abuse}")
-        finally:
-            if self._ahead is not None:
-                self._ahead.cancel()
-
-    async def _receive(self) -> Message | None:
-        ahead, self._ahead = self._ahead, None
-        return await (ahead or self._channel.receive())
-
-    async def _answer(self, message: Message) -> None:
-        """Handle one message of the code. Raise ChannelAbused if the message is unknown or not allowed."""
-        if message.disk is not None and message.disk >= 0:
-            self.disk_bytes = min(message.disk, self._limits.disk_mb * MEBIBYTE)
+    async def _answer_request(self, message: Message) -> None:
+        """Answer a request of the code. Raise ChannelAbused if it is unknown or not allowed."""
         match message.op:
-            case "result":
-                await self._take_result(message.body)
-            case "failure":
-                self._heard()
-                self.failure = Failure(
-                    FailureKind.EXCEPTION,
-                    message.message[:1000],
-                    message.type[:200] or "Exception",
-                    message.traceback[:4000],
-                )
-            case "summary":
-                self.summary = message.text[:2000]
             case "progress":
                 self._host.progressed(Progress(message.done, message.total, message.text[:2000]))
             case "blob_write":
@@ -187,21 +102,11 @@ class Dialogue:
             case _:
                 raise ChannelAbused("an unknown message")
 
-    async def _take_result(self, size: int) -> None:
-        """Receive the result of the code. Raise ChannelAbused if it is too large or not JSON."""
-        if size > self._limits.result_mb * MEBIBYTE:
-            raise ChannelAbused(f"a result of {size} bytes")
-        body = await self._channel.body(size)
-        self._heard()
+    async def _normal(self, body: bytes) -> bytes:
         try:
-            self.result = await JSON.run(normal_json, body) if size > BIG_TEXT else normal_json(body)
-        except (msgspec.MsgspecError, UnicodeError, RecursionError):
-            raise ChannelAbused("a result that is not JSON") from None
-
-    def _heard(self) -> None:
-        """Note the time at which the code has ended with a result or a failure."""
-        self.heard_at = self._channel.heard_at
-        self.when_heard()
+            return await JSON.run(normal_json, body) if len(body) > BIG_TEXT else normal_json(body)
+        except msgspec.MsgspecError as error:
+            raise ValueError(str(error)) from None
 
     async def _write_blob(self, message: Message) -> None:
         """Receive a blob and answer with its id. If it is refused, discard its bytes and answer with the error."""
@@ -294,10 +199,6 @@ class Dialogue:
         listing = await JSON.run(partial(msgspec.json.decode, type=_Listed), await self._channel.body(size))
         positions = await self._host.list_workspace(listing.files, listing.left_out)
         await self._channel.send({}, msgspec.json.encode(list(positions)))
-
-    async def _discard(self, size: int) -> None:
-        async for _ in self._channel.pieces(size):
-            pass
 
     async def _refuse(self, error: Exception) -> None:
         """Answer with the error, which becomes an exception in the code. An unexpected error is logged and not sent."""

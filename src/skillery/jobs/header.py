@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from cellblock.egress.policy import ListNames
 from cellblock.host.sessions import STACK_SECONDS
 from cellblock.values import Mount
 from skillery.backends import CodeCall, HandlerCall, Job, ScriptCall, SkillCall
@@ -50,6 +51,10 @@ def file_of(call: HandlerCall | ScriptCall, skills: str) -> dict[str, str]:
 MEBIBYTE = 1 << 20
 
 
+NETWORK_LIST = ListNames("permissions.network of this skill", "permissions.network of skill.toml")
+"""The words for the network list of a run in messages to its code."""
+
+
 class Places(msgspec.Struct, frozen=True):
     """Paths in the sandbox, as the code sees them."""
 
@@ -66,10 +71,10 @@ class Places(msgspec.Struct, frozen=True):
 
 def mounts_of(job: Job, *, packages: bool = True) -> list[Mount]:
     """Return the mounts of a job. If `packages` is False, its packages are mounted already."""
-    mounts = [Mount("skills", skill.name, skill.folder, lasting=True) for skill in job.skills]
+    mounts = [Mount(skill.folder, f"/skills/{skill.name}", digest=skill.folder.name) for skill in job.skills]
     if packages:
-        mounts += [Mount("packages", package.lock, package.folder) for package in job.packages]
-    return mounts + [Mount("blobs", blob.blob_id, blob.path) for blob in job.blobs]
+        mounts += [Mount(package.folder, f"/packages/{package.lock}") for package in job.packages]
+    return mounts + [Mount(blob.path, f"/blobs/{blob.blob_id}") for blob in job.blobs]
 
 
 def job_header(job: Job, environment: Mapping[str, str], places: Places) -> dict[str, Any]:

@@ -38,7 +38,7 @@ LIMITS: dict[str, str | None] = {
     "blobs": None,
     "blobs_mb": None,
     "calls": None,
-    "log_kb": None,
+    "log_kb": "log_kb",
     "result_mb": None,
     "callbacks_per_second": None,
 }
@@ -73,7 +73,7 @@ def outcome_of(result: Result) -> Outcome:
         result=result.raw,
         failure=failure_of(result.failure) if result.failure is not None else None,
         summary=result.summary,
-        log=log_of(result.log),
+        log=log_of(result.log_parts),
         duration_ms=result.duration_ms,
         degraded=result.degraded,
         network=tuple(

@@ -1,10 +1,29 @@
-"""A sandbox for foreign code on Linux: namespaces, a read-only root, cgroups, Landlock and a system call filter.
+"""A sandbox for foreign code on Linux, without dependencies, a daemon or root.
 
-`cellblock` has no dependencies. `values` has the limits and the results of runs, `parts` what other backends use.
+    from cellblock import Sandbox
+
+    with Sandbox() as box:
+        done = box.run("def main(args): return args['a'] + 1", {"a": 41})
+        assert done.value == 42
+
+`cellblock.parts` has what backends with another isolation use.
 """
 
 from __future__ import annotations
 
-from cellblock.values import Busy, Failure, FailureKind, Limits, Log, Mount, NetworkUse, Probe, Result, Used
+from cellblock.sandbox import AsyncSandbox, Sandbox
+from cellblock.values import Busy, Failure, Host, Job, Limits, Mount, Result, Template, Unavailable
 
-__all__ = ["Busy", "Failure", "FailureKind", "Limits", "Log", "Mount", "NetworkUse", "Probe", "Result", "Used"]
+__all__ = [
+    "AsyncSandbox",
+    "Busy",
+    "Failure",
+    "Host",
+    "Job",
+    "Limits",
+    "Mount",
+    "Result",
+    "Sandbox",
+    "Template",
+    "Unavailable",
+]

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from cellblock.egress.listeners import ENVIRONMENT as PROXY_ENVIRONMENT
 from cellblock.egress.listeners import PORT as PROXY_PORT
+from cellblock.egress.policy import ListNames
 from cellblock.egress.service import Egress, EgressBroken, Session
 from cellblock.filter.rules import program as call_filter
 from cellblock.host.channel import BrokenSetup, Channel
@@ -62,6 +63,7 @@ __all__ = [
     "Egress",
     "EgressBroken",
     "KeptLog",
+    "ListNames",
     "LogPipe",
     "Processors",
     "RunSession",

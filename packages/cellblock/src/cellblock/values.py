@@ -1,43 +1,135 @@
-"""Values of a run: its limits, its mounts, and how it ended."""
+"""Values of a run: what to run, its limits, its mounts, and how it ended."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, Protocol
 
 
 class Busy(Exception):
-    """Raised if all host uids for runs are in use. The caller may try again later."""
+    """Raised if no host uid or no descriptor is free for a run. The caller may try again later."""
+
+
+class Unavailable(Exception):
+    """Raised if this host cannot keep the promises of the sandbox. `probes` lists what is missing, and the remedies."""
+
+    def __init__(self, message: str, probes: tuple[Probe, ...] = ()) -> None:
+        super().__init__(message)
+        self.probes = probes
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of one run, for all its processes together."""
+    """Limits of one run, for all its processes together. Sizes are in MiB (`_mb`) and KiB (`_kb`)."""
 
-    timeout_ms: int = 300_000
+    timeout_ms: int = 10_000
     """Elapsed time from the start of the code."""
-    memory_mb: int = 512
+    memory_mb: int = 256
+    cpus: float = 1.0
     processes: int = 64
     """Limit of processes and threads together."""
-    cpus: float = 1.0
-    disk_mb: int = 256
+    disk_mb: int = 64
     """Size of `/workspace`."""
-    disk_files: int = 16_384
-    tmp_mb: int = 64
+    disk_files: int = 10_000
+    tmp_mb: int = 16
     """Size of `/tmp`."""
+    log_kb: int = 1024
+    """Size of the kept log. Of a longer log, the run keeps the first and the last half."""
+    result_kb: int = 1024
+    """Size of the returned value as JSON."""
+
+    def check(self) -> None:
+        """Raise ValueError if a limit is not a positive number. `log_kb` may be 0."""
+        for limit in fields(self):
+            value = getattr(self, limit.name)
+            lowest = 0 if limit.name == "log_kb" else 1 if limit.type == "int" else 0.01
+            if isinstance(value, bool) or not isinstance(value, int | float) or not lowest <= value < 1 << 40:
+                raise ValueError(f"limits: {limit.name} is {value!r}; it must be a number of at least {lowest}")
+            if limit.type == "int" and not isinstance(value, int):
+                raise ValueError(f"limits: {limit.name} is {value!r}; it must be an integer")
 
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A folder or a file of the host that a run can read at `/<kind>/<name>`."""
+    """A folder or a file of the host that a run can read at `target`, a path such as `/data/NAME`.
 
-    kind: Literal["skills", "packages", "blobs"]
-    name: str
+    The first part of `target` is a mount point of the `Template`.
+    """
+
     source: Path
-    lasting: bool = False
-    """Whether the source never changes, so that its real path may be cached."""
+    target: str
+    digest: str = ""
+    """A digest of the content, if the source never changes. The real path of such a source is cached."""
+
+    @property
+    def point(self) -> str:
+        """The first part of the target, without a slash."""
+        return self.target.split("/", 2)[1]
+
+    @property
+    def name(self) -> str:
+        """The last part of the target."""
+        return self.target.split("/", 2)[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """What all runs of one sandbox share."""
+
+    points: tuple[str, ...] = ("/data",)
+    """The folders in which the mounts of runs appear."""
+    packages: Path | None = None
+    """A folder of the host with Python packages that runs can import, such as the target of `pip install --target`."""
+    private: tuple[Path, ...] = ()
+    """Folders below /usr, or below the prefix of the interpreter, that runs see empty. Installed packages are always
+    hidden.
+    """
+
+
+Language = Literal["python", "javascript", "bash"]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What to run: `code`, or the file `entry` below a mount.
+
+    - Python: the function `function` is called with the arguments. Its returned value is the value of the run.
+    - JavaScript: the same with an exported function, which may be async.
+    - bash: the arguments are on stdin. The output is the value: parsed if it is JSON, else as text.
+
+    An `entry` that is not a Python file runs as a program: a JavaScript file must export a default function, and
+    other files are like bash.
+    """
+
+    code: str | None = None
+    entry: str | None = None
+    function: str = "main"
+    language: Language = "python"
+    """The language of `code`. The language of `entry` follows its suffix or its first line."""
+    args: bytes = b"{}"
+    """A JSON value in UTF-8, usually an object."""
+    limits: Limits = Limits()
+    mounts: tuple[Mount, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Additional environment variables of the code."""
+    network: tuple[str, ...] = ()
+    """The hosts that the code may reach: `https://HOST` or `http://HOST`, also with `:PORT` and `*.` before the host.
+    """
+    private_network: bool = False
+    """Whether these hosts may have addresses that are not public."""
+
+
+class Host(Protocol):
+    """The owner of a run, who gets its log while the code runs. The `Result` then has no log."""
+
+    def log(self, piece: bytes) -> None:
+        """Take a piece of the output, of at most 64 KiB. The event loop calls this method, which must not block."""
+        ...
 
 
 class FailureKind(StrEnum):
@@ -69,6 +161,8 @@ class Failure:
     """The name of the exception: of the code, or `TimeoutError`. "" for other failures."""
     traceback: str = ""
     """The traceback of the exception, only with frames of user code."""
+    step: str = ""
+    """The step of the set-up that failed, such as `mount tmpfs /tmp`. No code has run then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +205,7 @@ class Used:
     """Size of the files in `/workspace` at the end of the code. The code could falsify this value."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Result:
     """The end of a run. Exactly one of `raw` and `failure` is not None."""
 
@@ -120,13 +214,38 @@ class Result:
     failure: Failure | None = None
     summary: str | None = None
     """The text that the code set with `runtime.summary(text)`."""
-    log: Log = Log()
+    log_parts: Log = Log()
+    """The log in two parts, if it was too long to keep completely."""
     duration_ms: float = 0.0
+    """Time from the start of the code to its result."""
     degraded: tuple[str, ...] = ()
     """Limits that this host enforces only by weaker means, such as `memory_tree`."""
     network: tuple[NetworkUse, ...] = ()
     """Every allowed or refused connection of the run, grouped by target and outcome."""
     used: Used = Used()
+
+    @property
+    def ok(self) -> bool:
+        """Whether the code returned a value."""
+        return self.failure is None
+
+    @cached_property
+    def value(self) -> Any:
+        """The returned value, parsed at the first use. Raise ValueError if the run failed."""
+        if self.raw is None:
+            reason = f"{self.failure.kind}: {self.failure.message}" if self.failure is not None else "it has no result"
+            raise ValueError(f"the run has no value: {reason}")
+        return json.loads(self.raw)
+
+    @property
+    def log(self) -> bytes:
+        """The output of the code, stdout and stderr together."""
+        return self.log_parts.head + self.log_parts.tail
+
+    @property
+    def log_dropped(self) -> int:
+        """The number of bytes that are missing in the middle of the log."""
+        return self.log_parts.dropped
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,10 @@ from cellblock.host.pool import Warmth
 from cellblock.host.preloaded import Bounds
 from cellblock.host.shares import Uids
 from skillery import hookimpl
-from skillery.backends import Offer, Place
+from skillery.backends import Limits, Offer, Place
 from skillery.builtin.linux_sandbox.sandbox import LinuxSandbox
 from skillery.errors import StartupError
+from skillery.jobs import NETWORK_LIST, limits_of
 
 REMEDY = "raise `uids` in [backends.sandbox.linux], or lower concurrent_runs"
 
@@ -63,10 +64,11 @@ class LinuxSandboxSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
 
 def open_sandbox(settings: LinuxSandboxSettings, place: Place) -> LinuxSandbox:
     try:
-        egress = Egress(settings.allow_private, settings.hosts)
+        egress = Egress(settings.allow_private, settings.hosts, names=NETWORK_LIST)
     except ValueError as error:
         raise StartupError(f"[backends.sandbox.linux]: {error}") from None
-    warmth = Warmth(settings.prepared, settings.recycle_runs, settings.recycle_minutes * 60.0)
+    seconds, usual = settings.recycle_minutes * 60.0, limits_of(Limits())
+    warmth = Warmth(settings.prepared, settings.recycle_runs, seconds, usual)
     bounds = Bounds(
         settings.environment_zygotes,
         settings.environment_memory_mb,

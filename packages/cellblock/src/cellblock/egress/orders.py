@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Self
 
+from cellblock.egress.policy import ListNames
 from cellblock.egress.streams import Caps
 
 GOODBYE = b"\n"
@@ -25,6 +26,7 @@ class Order:
     """Whether the proxy may connect to private addresses. True if the server's admin wrote the patterns."""
     hosts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     caps: Caps = field(default_factory=Caps)
+    names: ListNames = field(default_factory=ListNames)
 
     def line(self) -> bytes:
         """Return the order as one line for the proxy."""
@@ -41,4 +43,5 @@ class Order:
             private=fields["private"],
             hosts={name: tuple(addresses) for name, addresses in fields["hosts"].items()},
             caps=Caps(**fields["caps"]),
+            names=ListNames(**fields["names"]),
         )

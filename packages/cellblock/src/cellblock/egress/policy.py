@@ -98,7 +98,7 @@ class Target:
 
     @property
     def origin(self) -> str:
-        """The origin, as `permissions.network` writes it."""
+        """The origin, as a network list writes it."""
         port = "" if self.port == DEFAULT_PORTS[self.scheme] else f":{self.port}"
         return f"{self.scheme}://{self.host}{port}"
 
@@ -133,14 +133,24 @@ def parse_target(scheme: Scheme, authority: str) -> Target:
     return Target(scheme, canonical_host(match[1]), port)
 
 
-class Policy:
-    """The hosts to which the runs of one skill may connect. An empty policy allows no host."""
+@dataclass(frozen=True, slots=True)
+class ListNames:
+    """The words for the list of hosts in messages to the code."""
 
-    def __init__(self, patterns: Sequence[NetworkPattern]) -> None:
+    of_run: str = "the network list of this run"
+    remedy: str = "this list"
+    """Where the owner of the code adds a host."""
+
+
+class Policy:
+    """The hosts to which one run may connect. An empty policy allows no host."""
+
+    def __init__(self, patterns: Sequence[NetworkPattern], names: ListNames = ListNames()) -> None:
         self._patterns = tuple(patterns)
+        self._names = names
 
     @classmethod
-    def parse(cls, texts: Sequence[str]) -> Policy:
+    def parse(cls, texts: Sequence[str], names: ListNames = ListNames()) -> Policy:
         """Return the policy of these patterns. Raise ValueError if a pattern is invalid.
 
         Patterns are parsed when a run starts, so that the current rules also apply to old versions.
@@ -149,17 +159,17 @@ class Policy:
         for text in texts:
             pattern = parse_network_pattern(text)
             if isinstance(pattern, str):
-                raise ValueError(f"permissions.network: '{shown(text)}' {pattern}")
+                raise ValueError(f"network: '{shown(text)}' {pattern}")
             patterns.append(pattern)
-        return cls(patterns)
+        return cls(patterns, names)
 
     def check(self, target: Target) -> str:
         """Return the text of the pattern that allows the target. Raise Denied if no pattern allows it."""
         for pattern in self._patterns:
             if matches(pattern, target):
                 return pattern.text
-        advice = f'"{target.origin}" in permissions.network of skill.toml would allow it'
-        raise Denied(f"{target.origin} is not in permissions.network of this skill", advice=advice)
+        advice = f'"{target.origin}" in {self._names.remedy} would allow it'
+        raise Denied(f"{target.origin} is not in {self._names.of_run}", advice=advice)
 
 
 def matches(pattern: NetworkPattern, target: Target) -> bool:

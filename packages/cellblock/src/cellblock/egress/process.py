@@ -147,7 +147,7 @@ async def serve_until_told(
 
     look_ups = RunLookUps(threads, order.identity, order.caps, of_the_house=order.private)
     resolver = FixedHosts(order.hosts, look_ups)
-    policy, rules = Policy.parse(order.patterns), AddressRules(order.allow_private, every=order.private)
+    policy, rules = Policy.parse(order.patterns, order.names), AddressRules(order.allow_private, every=order.private)
     serving = asyncio.ensure_future(RunProxy(policy, resolver, rules, tell, order.caps).serve(listener))
     await reader.read()
     serving.cancel()

@@ -17,7 +17,7 @@ from functools import partial
 from cellblock.egress.listeners import receive_listener
 from cellblock.egress.log import Event, Uses
 from cellblock.egress.orders import GOODBYE, Order
-from cellblock.egress.policy import Policy
+from cellblock.egress.policy import ListNames, Policy
 from cellblock.egress.resolver import AddressRules
 from cellblock.egress.streams import Caps
 from cellblock.host.channel import BrokenSetup
@@ -84,8 +84,10 @@ class Egress:
         allow_private: Sequence[str] = (),
         hosts: Mapping[str, Sequence[str]] | None = None,
         caps: Caps | None = None,
+        names: ListNames = ListNames(),  # noqa: B008 - frozen
     ) -> None:
         """Allow the private addresses and networks in `allow_private`. `hosts` has fixed addresses of host names.
+        `names` are the words for the list of hosts in messages to the code.
 
         Raise ValueError if an address is invalid.
         """
@@ -95,6 +97,7 @@ class Egress:
             allow_private=tuple(allow_private),
             hosts={name: tuple(addresses) for name, addresses in (hosts or {}).items()},
             caps=caps or Caps(),
+            names=names,
         )
         for addresses in self._order.hosts.values():
             AddressRules(addresses)

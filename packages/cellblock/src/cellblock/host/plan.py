@@ -113,13 +113,22 @@ def tree_limits(limits: Limits, *, cgroups: bool, base: int = 0) -> dict[str, in
 
 
 def make_plan(
-    *, root: bool, filters: Filters, cgroups: bool, without_landlock: bool = False, private: tuple[str, ...] = ()
+    *,
+    root: bool,
+    filters: Filters,
+    cgroups: bool,
+    without_landlock: bool = False,
+    private: tuple[str, ...] = (),
+    points: tuple[str, ...] = (),
 ) -> dict[str, Any]:
-    """Return the plan, which is equal for all runs. `cgroups` says whether cgroups limit the memory of runs."""
+    """Return the plan, which is equal for all runs. `cgroups` says whether cgroups limit the memory of runs. `points`
+    are the folders for mounts, in addition to those that all sandboxes have.
+    """
     return {
         "root": root,
         "keeps_groups": not root,
         "without_landlock": without_landlock,
+        "points": points,
         "prefixes": prefixes(),
         "hidden": hidden(private),
         "cgroups": cgroups,
@@ -141,21 +150,23 @@ def helper() -> str:
 
 
 def mount_entries(mounts: Sequence[Mount], *, root: bool) -> list[dict[str, Any]]:
-    """Return what the workshop mounts for one run: kind, name, source, and whether only root may read the source."""
+    """Return what the workshop mounts for one run: point, name, source, whether the source is a folder, and whether
+    only root may read it.
+    """
     return [
-        entry(mount.kind, mount.name, *(seen if mount.lasting else look)(str(mount.source)), root=root)
+        entry(mount.point, mount.name, *(seen if mount.digest else look)(str(mount.source)), root=root)
         for mount in mounts
     ]
 
 
-def entry(kind: str, name: str, source: str, is_open: bool, *, root: bool) -> dict[str, Any]:
-    return {"kind": kind, "name": name, "source": source, "closed": root and not is_open}
+def entry(point: str, name: str, source: str, is_open: bool, is_folder: bool, *, root: bool) -> dict[str, Any]:
+    return {"point": point, "name": name, "source": source, "closed": root and not is_open, "is_folder": is_folder}
 
 
-def look(path: str) -> tuple[str, bool]:
-    """Return the real path, and whether every user may read it."""
+def look(path: str) -> tuple[str, bool, bool]:
+    """Return the real path, whether every user may read it, and whether it is a folder."""
     source = os.path.realpath(path)
-    return source, is_open_to_all(source)
+    return source, is_open_to_all(source), Path(source).is_dir()
 
 
 seen = lru_cache(maxsize=4096)(look)

@@ -8,7 +8,7 @@ import logging
 import os
 import time
 from collections import Counter, deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from cellblock.host.cells import Cell, Demand
@@ -39,6 +39,8 @@ class Warmth:
     prepared: int
     recycle_runs: int
     recycle_seconds: float
+    usual: Limits = field(default_factory=Limits)
+    """The limits of the first prepared cells. Later ones have the limits that are requested most often."""
 
     @property
     def enough(self) -> int:
@@ -74,7 +76,7 @@ class Pool:
         self._shelf = GroupShelf(groups, warmth.groups_kept if keeps_groups else 0) if groups is not None else None
         self._warmth = warmth
         self._processors = Processors(counted=groups is not None and "cpu" in groups.controllers)
-        self._usual = Demand(shape(Limits()))
+        self._usual = Demand(shape(warmth.usual))
         self._demands: deque[Demand] = deque([self._usual], maxlen=REMEMBERED)
         self._ready: deque[Cell] = deque()
         self._current: Zygote | None = None

@@ -258,7 +258,7 @@ def environment_plan(
 
     The zygote has a separate filter, so its runs load the whole filter.
     """
-    source, is_open = look(environment.folder)
+    source, is_open, _ = look(environment.folder)
     machine, cgroups = platform.machine(), plan["cgroups"]
     program = rules.program(machine, cgroups=cgroups, also=FORKING)
     own = {

@@ -1,4 +1,4 @@
-"""Probes of this host for `skillery doctor`. Each probe uses the feature that it tests, and has a remedy."""
+"""Probes of this host. Each probe uses the feature that it tests, and has a remedy."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ LANDLOCK_FIX = (
     "use a kernel from 5.13 on with `landlock` among its security modules (boot with lsm=landlock,…), or set "
     "allow_degraded"
 )
+WATCHDOG_FIX = "make cgroups writable, use a kernel with CONFIG_PROC_CHILDREN, or set allow_degraded"
 APPARMOR = Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
 MAX_USER_NAMESPACES = Path("/proc/sys/user/max_user_namespaces")
 CONTAINER = (
     "in a container, allow it there (Docker: --security-opt seccomp=unconfined --security-opt apparmor=unconfined)"
 )
 FIXES = {
-    "uid mapping": "give [backends.sandbox.linux] a range of uids that this user namespace has",
+    "uid mapping": "give the sandbox a range of uids that this user namespace has (`uids`)",
     "own /proc": "nothing has to be done: runs go without /proc; " + CONTAINER,
     "landlock": LANDLOCK_FIX,
     "seccomp": "use a kernel with CONFIG_SECCOMP_FILTER",
@@ -38,7 +39,7 @@ FIXES = {
 OPTIONAL = {"own /proc"}
 OWN_FOLDERS = ("/tmp", "/workspace", "/skills", "/packages", "/blobs", "/dev", "/proc", "/run")  # noqa: S108 - the sandbox's own
 CGROUP_FIX = (
-    "make cgroups writable for the server (systemd: Delegate=yes; root in a container: mount /sys/fs/cgroup "
+    "make cgroups writable for this process (systemd: Delegate=yes; root in a container: mount /sys/fs/cgroup "
     "read-write); until then, runs list a weaker memory limit in `degraded`"
 )
 WITHOUT_CGROUP = {
@@ -101,7 +102,7 @@ def watchdog_possible() -> bool:
 
 def machine_probe() -> Probe:
     ok = sys.platform == "linux" and platform.machine() in rules.ARCHITECTURE
-    fix = "" if ok else "use Linux on x86_64 or aarch64; for trusted code there is `unsafe-subprocess`"
+    fix = "" if ok else "use Linux on x86_64 or aarch64"
     return Probe("machine", ok, f"{sys.platform} on {platform.machine()}", fix)
 
 
@@ -119,8 +120,12 @@ def host_probes() -> list[Probe]:
         return [machine]
     plan = json.dumps(probe_plan()).encode()
     probes = [machine, interpreter_probe(), *(tried(name, plan) for name in host_tests.TRIES), *cgroup_probes()]
-    if not watchdog_possible():
-        fix = "make cgroups writable, or use a kernel with CONFIG_PROC_CHILDREN"
-        required = not next(probe.ok for probe in probes if probe.name == "cgroup memory")
-        probes.append(Probe("memory watchdog", False, "the processes of a run cannot be listed", fix, required))
-    return probes
+    watchdog = watchdog_probe(held=next(probe.ok for probe in probes if probe.name == "cgroup memory"))
+    return [*probes, watchdog] if watchdog is not None else probes
+
+
+def watchdog_probe(*, held: bool) -> Probe | None:
+    """Return the probe of the memory watchdog if it cannot work. It is required unless cgroups limit memory: `held`."""
+    if watchdog_possible():
+        return None
+    return Probe("memory watchdog", False, "the processes of a run cannot be listed", WATCHDOG_FIX, required=not held)

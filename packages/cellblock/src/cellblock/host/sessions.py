@@ -184,7 +184,7 @@ class RunSession:
             raw=dialogue.result if dialogue and failure is None else None,
             failure=failure,
             summary=dialogue.summary if dialogue else None,
-            log=log,
+            log_parts=log,
             duration_ms=self._duration_ms,
             degraded=degraded,
             network=network,

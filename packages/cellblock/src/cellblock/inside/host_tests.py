@@ -1,4 +1,4 @@
-"""Tests of this host for `skillery doctor`. Each function checks one property by using it, in a separate process.
+"""Tests of this host, for the probes. Each function checks one property by using it, in a separate process.
 
 `python -c "…; host_tests.main(name)"` reads the plan from stdin, prints one line with the finding, and exits with 1 if
 the property is missing.

@@ -109,7 +109,7 @@ def add_packages(environment: dict[str, Any]) -> None:
 
 
 def copy_folder(source: str, target: str) -> None:
-    """Copy a folder of Skillery, so that its files are readable inside. These folders are few and small."""
+    """Copy a folder of this package, so that its files are readable inside. These folders are few and small."""
     os.makedirs(target, 0o755)
     for entry in os.scandir(source):
         if entry.is_dir(follow_symlinks=False):
@@ -136,7 +136,7 @@ def build(plan: dict[str, Any]) -> None:
     """
     first_program = init.chosen(plan["helper"])
     turn_away()
-    for folder in MOUNT_POINTS:
+    for folder in (*MOUNT_POINTS, *plan["points"]):
         os.makedirs(folder, 0o755)
     add_system()
     add_devices(plan)

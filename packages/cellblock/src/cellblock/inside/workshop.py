@@ -1,6 +1,6 @@
 """The workshop: the process next to the zygote that still sees the files of the host.
 
-The workshop mounts skills, packages and blobs in the mount namespace of a run, before any code runs in that namespace.
+The workshop mounts files of the host in the mount namespace of a run, before any code runs in that namespace.
 No run is ever forked from the workshop, so no run can find data of another run in its memory.
 """
 
@@ -19,11 +19,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 MountPoint = tuple[str, tuple[str, ...]]
-"""A folder, and the kinds of entries that are mounted in it."""
+"""A folder, and the mount points of runs whose entries are mounted in it."""
 
 GIVEN = "/given"
-FOLDERS = ("skills", "packages")
-"""The kinds of entries that are folders. Many runs share them."""
 KEPT = 64
 BOTH = 3
 """Mount namespaces in a request to show a cell the workspace of another: of both cells and of the workshop."""
@@ -41,8 +39,8 @@ def add(entries: list[dict[str, Any]], uid: int) -> None:
     """Mount each source at its path below the working directory, a new folder for these mounts."""
     namespace = idmap.user_namespace(uid) if any(entry["closed"] for entry in entries) else -1
     for entry in entries:
-        target = f"{entry['kind']}/{entry['name']}"
-        if entry["kind"] in FOLDERS:
+        target = f"{entry['point']}/{entry['name']}"
+        if entry["is_folder"]:
             os.mkdir(target, 0o755)
         else:
             os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o444))
@@ -55,11 +53,11 @@ def add(entries: list[dict[str, Any]], uid: int) -> None:
 
 
 def copy(place: MountPoint) -> dict[str, int]:
-    """Return a descriptor of a copy of the mounts, for each kind."""
+    """Return a descriptor of a copy of the mounts, for each mount point."""
     trees: dict[str, int] = {}
     try:
-        for kind in place[1]:
-            trees[kind] = kernel.clone_tree(f"{place[0]}/{kind}")
+        for point in place[1]:
+            trees[point] = kernel.clone_tree(f"{place[0]}/{point}")
     except kernel.SetupError:
         close(trees)
         raise
@@ -73,16 +71,16 @@ def close(trees: dict[str, int]) -> None:
 
 
 def identity(entries: list[dict[str, Any]]) -> tuple[object, ...] | None:
-    """Return a key for mounts that later runs can share; None for mounts of a single run."""
-    if any(entry["closed"] or entry["kind"] not in FOLDERS for entry in entries):
+    """Return a key for mounts that later runs can share: of open folders. Return None for other mounts."""
+    if any(entry["closed"] or not entry["is_folder"] for entry in entries):
         return None
     # The workshop does not import pathlib.
-    sources = [(entry["name"], entry["source"], os.stat(root.OLD + entry["source"])) for entry in entries]  # noqa: PTH116
-    return tuple((name, source, seen.st_dev, seen.st_ino) for name, source, seen in sources)
+    sources = [(entry, os.stat(root.OLD + entry["source"])) for entry in entries]  # noqa: PTH116
+    return tuple((entry["point"], entry["name"], entry["source"], seen.st_dev, seen.st_ino) for entry, seen in sources)
 
 
 class Shelf:
-    """The mounts of recently requested skills. Most runs need the same mounts as an earlier run.
+    """The mounts of recently requested folders. Most runs need the same mounts as an earlier run.
 
     A mount keeps its folder in existence, so a folder with the same inode number is the same folder.
     """
@@ -92,7 +90,7 @@ class Shelf:
         self._made = 0
 
     def open(self, uid: int, entries: list[dict[str, Any]]) -> tuple[dict[str, int], MountPoint | None]:
-        """Return descriptors by kind, and a folder to clear after they were mounted, or None.
+        """Return descriptors by mount point, and a folder to clear after they were mounted, or None.
 
         The folder has mounts that no other run can share, or, if the shelf is full, the least recently used mounts.
         """
@@ -113,21 +111,21 @@ class Shelf:
     def _make(self, uid: int, entries: list[dict[str, Any]]) -> MountPoint:
         self._made += 1
         folder = f"{GIVEN}/{self._made}"
-        kinds = tuple(dict.fromkeys(entry["kind"] for entry in entries))
+        points = tuple(dict.fromkeys(entry["point"] for entry in entries))
         os.mkdir(folder, 0o755)
         size = f"mode=0755,size=1m,nr_inodes={2 * len(entries) + 16}"
         kernel.mount("given", folder, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, size)
         os.chdir(folder)
         try:
-            for kind in kinds:
-                os.mkdir(kind, 0o755)
+            for point in points:
+                os.mkdir(point, 0o755)
             add(entries, uid)
             os.chdir("/")
             kernel.set_mount_attributes(folder, root.FROZEN, recursive=True)
         except (kernel.SetupError, OSError):
-            self.clear((folder, kinds))
+            self.clear((folder, points))
             raise
-        return folder, kinds
+        return folder, points
 
     def clear(self, place: MountPoint) -> None:
         os.chdir("/")
@@ -136,15 +134,15 @@ class Shelf:
 
 
 def hand_over(trees: dict[str, int], mounts: int, own: int) -> None:
-    """Mount each kind at its path in the mount namespace `mounts`, then return to the namespace `own`.
+    """Mount each tree at its path in the mount namespace `mounts`, then return to the namespace `own`.
 
-    The descriptors of mounted kinds are removed from `trees`.
+    The descriptors of mounted trees are removed from `trees`.
     """
     kernel.set_namespace(mounts, kernel.NEWNS)
     try:
-        for kind in tuple(trees):
-            kernel.attach_tree(trees[kind], f"/{kind}")
-            del trees[kind]
+        for point in tuple(trees):
+            kernel.attach_tree(trees[point], f"/{point}")
+            del trees[point]
     finally:
         kernel.set_namespace(own, kernel.NEWNS)
 

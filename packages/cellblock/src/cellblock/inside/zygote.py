@@ -43,7 +43,7 @@ VERSION = 1
 PLAN = struct.Struct("=2I2i2q16Q2I")
 ROOT, PRELOADED, KEEPS_GROUPS, WITHOUT_LANDLOCK = 1, 2, 4, 8
 FAILURES = {
-    -2: "order: EPROTO: the helper does not fit this version of Skillery, or an order was damaged; reinstall Skillery",
+    -2: "order: EPROTO: the helper does not fit this version, or an order was damaged; reinstall cellblock",
     -3: "the zygote has more than one thread",
 }
 

@@ -44,6 +44,8 @@ def run(job: Job, args: bytes) -> Any:
             return call_javascript(job, {"code": program["code"], "entrypoint": program["entrypoint"]}, args)
         case "code":
             return call_bash(job, program["code"], args)
+        case "file":
+            return call_handler(job, args)
         case "handler":
             return call_handler(job, with_folder(args, job["lock_folder"]))
         case "script":

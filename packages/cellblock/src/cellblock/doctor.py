@@ -1,0 +1,177 @@
+"""Probes of this host and of the installed files, and the checks before a sandbox starts."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import platform
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from cellblock.host import probes as host
+from cellblock.host.engine import Capabilities, look_around
+from cellblock.host.plan import HERE, INSIDE
+from cellblock.host.pool import Warmth
+from cellblock.host.shares import Uids
+from cellblock.jobs import run_job
+from cellblock.values import Busy, Job, Language, Limits, Probe, Result, Template, Unavailable
+
+RECORD = INSIDE / "BUILD.json"
+NATIVE = HERE.parents[1] / "native"
+"""The sources of the helper in a checkout. An installed package does not have them."""
+REINSTALL = "reinstall cellblock"
+BELOW = "beneath /usr, or beneath the prefix of the Python that starts the sandbox"
+# Each returns [path of its interpreter, its version].
+WHO_ARE_YOU: dict[Language, str] = {
+    "python": "import sys, platform\ndef main(args): return [sys.executable, platform.python_version()]",
+    "javascript": "export const main = () => [process.execPath, process.versions.node];",
+    "bash": 'printf \'["%s", "%s"]\' "$BASH" "$BASH_VERSION"',
+}
+FIXES: dict[Language, str] = {
+    "python": "see what is missing above",
+    "javascript": f"install Node.js 20.19 or later {BELOW}; only runs in that language need it",
+    "bash": f"install bash {BELOW}; only runs in that language need it",
+}
+NO_OP = Job("def main(args): return True", limits=Limits(timeout_ms=10_000))
+COLD = Warmth(prepared=0, recycle_runs=1, recycle_seconds=60.0)
+UIDS = range(100_000, 120_000)
+"""The usual host uids of runs, if the owner of the sandbox is root."""
+T = TypeVar("T")
+R = TypeVar("R")
+RunJobs = Callable[[Sequence[Job]], Coroutine[Any, Any, list[Result]]]
+
+# -- Before a sandbox starts -------------------------------------------------------------------------------------------
+
+
+def refuse_machine() -> None:
+    """Raise Unavailable if this machine, its interpreter or this installation cannot have a sandbox."""
+    for probe in (host.machine_probe(), host.interpreter_probe()):
+        if not probe.ok:
+            raise Unavailable(f"the sandbox cannot use {probe.detail}: {probe.fix}", (probe,))
+    if not RECORD.exists():
+        probe = helper_probe()
+        raise Unavailable(probe.detail, (probe,))
+
+
+def refuse_weak(capabilities: Capabilities) -> None:
+    """Raise Unavailable if the host has no Landlock, or cannot limit the memory of a run."""
+    if not capabilities.landlock:
+        probe = Probe("landlock", False, "the kernel has none", host.LANDLOCK_FIX)
+        raise Unavailable(f"the sandbox needs Landlock: {probe.fix}", (probe,))
+    watchdog = host.watchdog_probe(held=capabilities.memory_held)
+    if watchdog is not None and watchdog.required:
+        raise Unavailable(f"this host cannot limit the memory of a run: {watchdog.fix}", (watchdog,))
+
+
+async def insist(capabilities: Capabilities) -> None:
+    """Run a job that does nothing, which tests more than the probes do.
+
+    If the job fails, raise Unavailable with the probes that fail.
+    """
+    try:
+        result = await run_job(capabilities, Template(), NO_OP)
+    except Busy as busy:
+        raise Unavailable(str(busy)) from None
+    if result.raw == b"true":
+        return
+    failure = result.failure.message if result.failure is not None else "a run that does nothing failed"
+    raise await unavailable(failure)
+
+
+async def unavailable(failure: str) -> Unavailable:
+    """Return the error for a run that does nothing and failed, with the probes that fail."""
+    probes = await asyncio.to_thread(host.host_probes)
+    missing = tuple(probe for probe in [*probes, helper_probe()] if probe.required and not probe.ok)
+    reasons = " | ".join(f"{probe.name}: {probe.detail}; {probe.fix}" for probe in missing)
+    return Unavailable(f"the sandbox cannot run here: {reasons or failure}", missing)
+
+
+# -- Probes ------------------------------------------------------------------------------------------------------------
+
+
+def probes(run_jobs: RunJobs | None = None) -> list[Probe]:
+    """Return all probes. Any thread without a running event loop may call this function.
+
+    `run_jobs` runs jobs in a sandbox, whose last result is that of a whole run. By default, this is a new sandbox.
+    """
+    listed = host.host_probes()
+    if len(listed) == 1:
+        return listed
+    results = run_apart(run_jobs or run_in_new_sandbox, [*language_jobs(), NO_OP])
+    outcomes = [(result.raw, result.failure.message if result.failure else "") for result in results]
+    whole_run = whole_run_probe(*(outcomes or [NOTHING])[-1], results[-1].duration_ms if results else 0.0)
+    return [*listed, helper_probe(), *language_probes(outcomes[:-1]), whole_run]
+
+
+NOTHING: tuple[bytes | None, str] = (None, "nothing could be run")
+
+
+def language_jobs() -> list[Job]:
+    limits = Limits(timeout_ms=20_000)
+    return [Job(code, language=language, limits=limits) for language, code in WHO_ARE_YOU.items()]
+
+
+def language_probes(outcomes: Sequence[tuple[bytes | None, str]]) -> list[Probe]:
+    """Return the probes for the values and failures of the codes in WHO_ARE_YOU. Codes that were not run may lack."""
+    filled = [*outcomes, *[NOTHING] * len(WHO_ARE_YOU)]
+    return [language_probe(language, *outcome) for language, outcome in zip(WHO_ARE_YOU, filled, strict=False)]
+
+
+def language_probe(language: Language, value: bytes | None, failure: str) -> Probe:
+    """Return the probe of a language: its interpreter and version, or how to install it."""
+    name = f"language {language}"
+    if value is None:
+        return Probe(name, False, failure, FIXES[language], required=False)
+    path, version = json.loads(value)
+    return Probe(name, True, f"{path}, version {version}", required=False)
+
+
+def whole_run_probe(value: bytes | None, failure: str, duration_ms: float) -> Probe:
+    """Return the probe for a run that returned `value`; true is expected."""
+    ok = value == b"true"
+    detail = f"took {duration_ms:.1f} ms in the sandbox" if ok else failure or "returned another value"
+    return Probe("a whole run", ok, detail, "" if ok else "see what is missing above")
+
+
+def run_apart(run_jobs: Callable[[Sequence[T]], Coroutine[Any, Any, list[R]]], jobs: Sequence[T]) -> list[R]:
+    """Run the jobs in the event loop of a new thread. Return their results, or [] if the sandbox raises an error."""
+    results: list[R] = []
+    thread = threading.Thread(target=lambda: results.extend(asyncio.run(run_jobs(jobs))))
+    thread.start()
+    thread.join()
+    return results
+
+
+async def run_in_new_sandbox(jobs: Sequence[Job]) -> list[Result]:
+    uids = Uids(UIDS.start, len(UIDS))
+    capabilities = look_around(Template(), COLD, uids)
+    try:
+        return [await run_job(capabilities, Template(), job) for job in jobs]
+    finally:
+        await capabilities.close()
+
+
+def helper_probe() -> Probe:
+    """Compare the compiled helper, and its sources if they are there, with the record of its build."""
+    try:
+        record = json.loads(RECORD.read_bytes())
+        wrong = [name for name, digest in record["outputs"].items() if sha256(INSIDE / name) != digest]
+    except (OSError, ValueError, KeyError) as error:
+        reason = "" if isinstance(error, FileNotFoundError) else f" ({type(error).__name__})"
+        detail = f"no helper for {platform.machine()}{reason}; cellblock supports x86_64 and aarch64"
+        return Probe("helper", False, detail, f"{REINSTALL} from a wheel for this machine, or with a C compiler")
+    if wrong:
+        return Probe("helper", False, f"{', '.join(wrong)}: not the file that BUILD.json names", REINSTALL)
+    sources = record["sources"] if NATIVE.is_dir() else {}
+    older = [name for name, digest in sources.items() if sha256(NATIVE / name) != digest]
+    if older:
+        return Probe("helper", False, f"compiled from another {', '.join(older)}", REINSTALL, required=False)
+    compared = f"{len(record['outputs'])} files" + (f" and {len(sources)} sources" if sources else "")
+    return Probe("helper", True, f"{compared} as in BUILD.json, by {record['compiler']}")
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

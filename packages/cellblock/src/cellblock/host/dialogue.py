@@ -1,0 +1,168 @@
+"""The dialogue with the code of a run: receive its result, and answer its requests."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
+
+from cellblock.host.channel import Channel, ChannelAbused, Message, wait_ready
+from cellblock.values import Failure, FailureKind
+
+MESSAGES_PER_SECOND = 200
+BURST = 16
+LEAST_PAUSE = 0.002
+
+
+class Pace:
+    """Slows down code that sends too many messages, so that other runs do not wait."""
+
+    def __init__(self, per_second: int) -> None:
+        self._burst = min(BURST, per_second)
+        self._interval = self._burst / per_second
+        self._began = time.monotonic()
+
+    async def after(self, number: int) -> None:
+        """Wait after the message `number`, counted from 0.
+
+        A burst of messages may be fast. After its last message, this method waits until the time for the burst is over,
+        and yields to other tasks even if no wait is needed.
+        """
+        if number % self._burst < self._burst - 1:
+            return
+        remaining = self._began + self._interval - time.monotonic()
+        await asyncio.sleep(max(remaining, min(self._interval, LEAST_PAUSE)))
+        self._began = time.monotonic()
+
+
+def _do_nothing() -> None:
+    pass
+
+
+class Dialogue:
+    """The dialogue with the code of one run. See `cellblock.host.sessions.Dialogue`.
+
+    This class accepts a result, a failure and a summary, and refuses all requests. Subclasses answer requests.
+    """
+
+    def __init__(
+        self, channel: Channel, *, result_bytes: int, disk_bytes: int, per_second: int = MESSAGES_PER_SECOND
+    ) -> None:
+        """`result_bytes` and `disk_bytes` are limits of the run. `per_second` limits the rate of messages."""
+        self._channel = channel
+        self._result_bytes = result_bytes
+        self._most_disk_bytes = disk_bytes
+        self._per_second = per_second
+        self._ahead: asyncio.Future[Message | None] | None = None
+        """The next message, if it was received while a request was answered."""
+        self.heard_at: float | None = None
+        """The time (`time.monotonic`) at which the last byte of the result or failure arrived. Later work does not
+        count as time of the run.
+        """
+        self.when_heard: Callable[[], None] = _do_nothing
+        """Called when `heard_at` is set."""
+        self.summary: str | None = None
+        self.result: bytes | None = None
+        self.failure: Failure | None = None
+        self.disk_bytes: int | None = None
+        """The size of the files in the workspace, as the process of the code has measured it at its end."""
+        self.kept: set[str] = set()
+        """The paths of the files that the code has stored."""
+
+    async def wait_ready(self) -> None:
+        """Wait until the sandbox is ready for code. Raise BrokenSetup if it cannot be prepared."""
+        await wait_ready(self._channel)
+
+    async def begin(self, header: Mapping[str, Any], args: bytes = b"{}") -> None:
+        """Send the job."""
+        await self._channel.send(header, args)
+
+    async def go(self) -> None:
+        """Start the code."""
+        await self._channel.send({"op": "go"})
+
+    async def listen(self) -> None:
+        """Answer requests until the code sends its result or its failure, or ends."""
+        pace = Pace(self._per_second)
+        try:
+            for number in itertools.count():
+                if self.result is not None or self.failure is not None:
+                    return
+                message = await self._receive()
+                if message is None:
+                    return
+                if message.disk is not None and message.disk >= 0:
+                    self.disk_bytes = min(message.disk, self._most_disk_bytes)
+                await self._answer(message)
+                await pace.after(number)
+        except ChannelAbused as abuse:
+            self.failure = Failure(FailureKind.OUTPUT, f"the code wrote to the result channel of its run: {abuse}")
+        finally:
+            if self._ahead is not None:
+                self._ahead.cancel()
+
+    async def _receive(self) -> Message | None:
+        ahead, self._ahead = self._ahead, None
+        return await (ahead or self._channel.receive())
+
+    async def _answer(self, message: Message) -> None:
+        """Handle one message of the code. Raise ChannelAbused if the message is unknown or not allowed."""
+        match message.op:
+            case "result":
+                await self._take_result(message.body)
+            case "failure":
+                self._heard()
+                self.failure = Failure(
+                    FailureKind.EXCEPTION,
+                    message.message[:1000],
+                    message.type[:200] or "Exception",
+                    message.traceback[:4000],
+                )
+            case "summary":
+                self.summary = message.text[:2000]
+            case _:
+                await self._answer_request(message)
+
+    async def _answer_request(self, message: Message) -> None:
+        """Answer a request of the code. Raise ChannelAbused if it is unknown."""
+        match message.op:
+            case "progress":
+                return
+            case "blob_write" | "blob_read" | "call":
+                await self._discard(message.body)
+                error = {"type": "HostError", "message": "this sandbox stores no blobs and calls no functions"}
+                await self._channel.send({"error": error})
+            case _:
+                raise ChannelAbused("an unknown message")
+
+    async def _take_result(self, size: int) -> None:
+        """Receive the result of the code. Raise ChannelAbused if it is too large or not JSON."""
+        if size > self._result_bytes:
+            raise ChannelAbused(f"a result of {size} bytes")
+        body = await self._channel.body(size)
+        self._heard()
+        try:
+            self.result = await self._normal(body)
+        except (ValueError, RecursionError):
+            raise ChannelAbused("a result that is not JSON") from None
+
+    async def _normal(self, body: bytes) -> bytes:
+        """Return the JSON text without blanks. Raise ValueError or RecursionError if it is not JSON."""
+        value = json.loads(body, parse_constant=_refuse_constant)
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+    def _heard(self) -> None:
+        """Note the time at which the code has ended with a result or a failure."""
+        self.heard_at = self._channel.heard_at
+        self.when_heard()
+
+    async def _discard(self, size: int) -> None:
+        async for _ in self._channel.pieces(size):
+            pass
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(name)

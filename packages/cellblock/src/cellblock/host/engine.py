@@ -1,0 +1,301 @@
+"""One run on the host: take a cell, enforce limits, talk to the code, end the cell, return the result."""
+
+from __future__ import annotations
+
+import asyncio
+import compileall
+import os
+import platform
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from cellblock.egress.listeners import ENVIRONMENT as PROXY_ENVIRONMENT
+from cellblock.egress.listeners import PORT as PROXY_PORT
+from cellblock.egress.service import Egress, EgressBroken, Session
+from cellblock.filter import rules
+from cellblock.host import groups, watchdog
+from cellblock.host.cells import Cell, Demand
+from cellblock.host.channel import BrokenSetup, Channel
+from cellblock.host.dialogue import Dialogue
+from cellblock.host.groups import ControlGroups
+from cellblock.host.logs import Sink
+from cellblock.host.plan import INSIDE, RUNTIME, base_python, cpu_seconds, make_plan, shape
+from cellblock.host.pool import Pool, Warmth
+from cellblock.host.sessions import RunSession
+from cellblock.host.shares import Uids
+from cellblock.host.zygote_answers import CannotMount, CannotStart, ZygoteLost
+from cellblock.inside import landlock
+from cellblock.values import Busy, Failure, FailureKind, Limits, Log, Result, Template, Used
+
+SETUP_SECONDS = 20.0
+ATTEMPTS = 4
+LOG_SECONDS = 2.0
+OOM_INTERVAL = 0.1
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """The capabilities of this host, determined at start, and the pool of cells."""
+
+    root: bool
+    groups: ControlGroups | None
+    landlock: bool
+    pool: Pool
+    egress: Egress
+
+    @property
+    def memory_held(self) -> bool:
+        """Whether a cgroup limits the memory of runs."""
+        return self.groups is not None and "memory" in self.groups.controllers
+
+    @property
+    def degraded(self) -> tuple[str, ...]:
+        """The limits that this host enforces only by weaker means."""
+        weaker = {"memory_tree": not self.memory_held, "landlock": not self.landlock}
+        return tuple(name for name, is_weaker in weaker.items() if is_weaker)
+
+    def pool_for(self, run: CellRun, attempt: int) -> Pool:
+        """Return the pool for an attempt to start a run, counted from 0."""
+        return self.pool
+
+    async def close(self) -> None:
+        """Close the pool and the proxy. Afterwards no process of the sandbox is left."""
+        await self.egress.close()
+        await self.pool.close()
+        if self.groups is not None:
+            self.groups.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a run needs from the sandbox."""
+
+    limits: Limits
+    network: tuple[str, ...] = ()
+    private_network: bool = False
+    identity: str = ""
+    """The owner of the run. The proxy limits the look-ups of each owner."""
+    sink: Sink | None = None
+    """Takes the log. If it is None, the result has the log."""
+    setup_seconds: float = SETUP_SECONDS
+
+
+def look_around(
+    template: Template, warmth: Warmth, uids: Uids, egress: Egress | None = None, private: tuple[str, ...] = ()
+) -> Capabilities:
+    """Return the capabilities of the host with a new pool, which the caller must close. No process starts yet."""
+    control_groups, plan = find_plan(template.points, (*map(str, template.private), *private))
+    return Capabilities(
+        root=plan["root"],
+        groups=control_groups,
+        landlock=not plan["without_landlock"],
+        pool=Pool(base_python(), plan, uids, control_groups, warmth),
+        egress=egress or Egress(),
+    )
+
+
+def find_plan(points: tuple[str, ...], private: tuple[str, ...]) -> tuple[ControlGroups | None, dict[str, Any]]:
+    """Return the cgroups of this process, which the caller must close, and the plan of its zygotes."""
+    compile_ahead(INSIDE, RUNTIME)
+    control_groups = groups.find()
+    held = control_groups is not None and "memory" in control_groups.controllers
+    return control_groups, make_plan(
+        root=os.geteuid() == 0,
+        filters=rules.filters(platform.machine(), cgroups=held),
+        cgroups=held,
+        without_landlock=landlock.abi() == 0,
+        private=private,
+        points=points,
+    )
+
+
+def compile_ahead(*folders: Path) -> None:
+    """Compile the programs that start with every run, if the installer has not.
+
+    Do nothing if the compiled code is up to date, or if a folder is not writable; then runs are slower.
+    """
+    for folder in folders:
+        compileall.compile_dir(folder, maxlevels=0, quiet=2)
+
+
+class CellRun(ABC):
+    """One job in a cell. Call `live`, then always `end`, which returns the result."""
+
+    def __init__(self, capabilities: Capabilities, needs: Needs) -> None:
+        self._capabilities = capabilities
+        self._needs = needs
+        self._demand = Demand(shape(needs.limits), PROXY_PORT if needs.network else None)
+        self._network: Session | None = None
+        self._cell: Cell | None = None
+        self._pool = capabilities.pool
+        self._session = RunSession(needs.limits)
+
+    # -- what the job adds -------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _entries(self) -> list[dict[str, Any]]:
+        """Return the entries that the workshop mounts (`mount_entries`)."""
+
+    @abstractmethod
+    def _header(self, environment: Mapping[str, str]) -> dict[str, Any]:
+        """Return the description of the job for the process inside. `environment` has variables of the sandbox."""
+
+    @abstractmethod
+    def _args(self) -> bytes:
+        """Return the arguments of the code as JSON."""
+
+    @abstractmethod
+    def _dialogue(self, channel: Channel) -> Dialogue: ...
+
+    async def _after(self, cell: Cell) -> Cell | None:
+        """Read the files of the ended cell, if the job keeps files. Return the cell that did so (`Pool.cell_after`)."""
+        return None
+
+    # -- set-up ------------------------------------------------------------------------------------------------
+
+    async def live(self) -> None:
+        """Run the job until the code has ended, or until a limit has ended the code."""
+        seconds = self._needs.setup_seconds
+        try:
+            async with asyncio.timeout(seconds):
+                dialogue = await self._set_up()
+        except (Busy, BrokenSetup, CannotStart, CannotMount, EgressBroken) as problem:
+            if not self._oom_kills():  # else the result names the limit
+                self._refuse(problem, str(problem))
+        except TimeoutError as problem:
+            self._refuse(problem, f"the sandbox was not ready after {seconds:.0f} seconds")
+        except OSError as problem:
+            self._refuse(problem, f"the sandbox could not be started: {os.strerror(problem.errno or 0)}")
+        else:
+            await self._session.follow(dialogue, self._end_of_code, self._exceeds_memory)
+
+    def _refuse(self, problem: Exception, message: str) -> None:
+        """Fail the run, whose code has not started. `problem` is the reason."""
+        step = problem.step if isinstance(problem, StepFailed) else ""
+        self._session.stopped = Failure(FailureKind.SANDBOX, message, step=step)
+
+    async def _set_up(self) -> Dialogue:
+        """Prepare a cell until the code can start. Return the dialogue with it.
+
+        If a cell is lost before that, take another cell, at most ATTEMPTS cells in all. No code of the run has started
+        then.
+        """
+        for attempt in range(ATTEMPTS):
+            self._pool = self._capabilities.pool_for(self, attempt)
+            try:
+                dialogue = await self._enter(self._entries())
+            except ZygoteLost as lost:
+                if attempt == ATTEMPTS - 1:
+                    raise CannotStart(str(lost) or "one zygote after the other was lost") from None
+                await self._leave()
+            else:
+                return dialogue
+        raise AssertionError
+
+    async def _enter(self, entries: list[dict[str, Any]]) -> Dialogue:
+        cell = self._cell = await self._pool.take(self._demand)
+        cell.log.keep(self._needs.limits.log_kb * 1024, self._needs.sink)
+        mounting = asyncio.create_task(cell.home.mount(cell, entries)) if entries else None
+        try:
+            channel = cell.channel or await self._open_channel(cell)
+            return await self._hand_over(cell, channel, mounting)
+        except (BrokenSetup, ConnectionError) as broken:
+            event = await cell.event()
+            explained = (isinstance(broken, BrokenSetup) and broken.explained) or self._oom_kills()
+            if event is not None and event.message:
+                raise StepFailed(event.message) from None
+            if explained:
+                raise BrokenSetup(str(broken)) from None
+            raise ZygoteLost(str(broken)) from None
+        finally:
+            if mounting is not None:
+                mounting.cancel()
+
+    async def _open_channel(self, cell: Cell) -> Channel:
+        """Open the channel to the cell, and let the proxy serve the run, if it may use the network.
+
+        Raise EgressBroken if the proxy fails, BrokenSetup if the cell has ended.
+        """
+        needs = self._needs
+        if needs.network:  # the first message is the listener for the proxy
+            self._network = await self._capabilities.egress.open_over(
+                cell.bare_channel, needs.network, cell.log.note, private=needs.private_network, identity=needs.identity
+            )
+        return await cell.open_channel()
+
+    async def _hand_over(self, cell: Cell, channel: Channel, mounting: asyncio.Future[None] | None) -> Dialogue:
+        """Send the job while its mounts are made. Raise BrokenSetup, CannotMount or ZygoteLost if a step fails."""
+        header = self._header(PROXY_ENVIRONMENT if self._needs.network else {})
+        await channel.send(header | {"cpu_seconds": cpu_seconds(self._needs.limits)}, self._args())
+        if mounting is not None:
+            await mounting
+        dialogue = self._dialogue(channel)
+        if not cell.is_ready:
+            await dialogue.wait_ready()
+        await dialogue.go()
+        return dialogue
+
+    async def _leave(self) -> None:
+        cell, session, self._cell, self._network = self._cell, self._network, None, None
+        if cell is not None:
+            self._pool.drop(cell)
+        if session is not None:
+            await session.close()
+
+    # -- while the code runs -----------------------------------------------------------------------------------
+
+    async def _end_of_code(self) -> int | None:
+        """Return the wait status of the code; None if it is unknown. Only pid 1 of the run can report it."""
+        event = await self._cell.event() if self._cell is not None else None
+        return event.status if event is not None and event.event == "ended" else None
+
+    async def _exceeds_memory(self) -> None:
+        """Return when the run has exceeded its memory limit."""
+        if not self._capabilities.memory_held and self._cell is not None:
+            await watchdog.exceeds(self._cell.pid, self._needs.limits.memory_mb << 20)
+            return
+        while self._oom_kills() == 0:  # noqa: ASYNC110 - the kernel counts, without an event
+            await asyncio.sleep(OOM_INTERVAL)
+
+    def _oom_kills(self) -> int:
+        return self._cell.group.oom_kills() if self._cell and self._cell.group else 0
+
+    # -- the end -----------------------------------------------------------------------------------------------
+
+    async def end(self) -> Result:
+        """End the run and return its result. No process of the run is left.
+
+        Its mounts and files, and the cell of `_after`, are removed in the background.
+        """
+        oom_killed, log, used = False, Log(), Used()
+        if self._cell is not None:
+            await self._cell.end()
+            if self._session.status is None:
+                self._session.status = await self._end_of_code()
+            oom_killed, used = self._oom_kills() > 0, self._used(self._cell)
+        network = await self._network.close() if self._network is not None else ()
+        if self._cell is not None:
+            log = await self._cell.log.finish(LOG_SECONDS)
+            self._pool.drop(self._cell, before=await self._after(self._cell))
+        return self._session.result(
+            log=log, degraded=self._capabilities.degraded, oom_killed=oom_killed, network=network, used=used
+        )
+
+    def _used(self, cell: Cell) -> Used:
+        used = Used(disk_bytes=self._session.disk_bytes)
+        if cell.group is None:
+            return used
+        peaks = cell.group.peaks()
+        processes = peaks.get("pids")  # without pid 1 of the run
+        return replace(used, memory_bytes=peaks.get("memory"), processes=processes and max(1, processes - 1))
+
+
+class StepFailed(BrokenSetup):
+    """Raised if a step of the set-up of a cell has failed. The message is `STEP: REASON`."""
+
+    @property
+    def step(self) -> str:
+        return str(self).rpartition(": ")[0]

@@ -1,0 +1,149 @@
+"""A `Job` in a cell: check it, describe it to the process inside, and run it."""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from typing import Any
+
+from cellblock.egress.policy import Policy
+from cellblock.host.channel import Channel
+from cellblock.host.dialogue import Dialogue
+from cellblock.host.engine import Capabilities, CellRun, Needs
+from cellblock.host.plan import mount_entries
+from cellblock.host.sessions import STACK_SECONDS, run_whole
+from cellblock.values import Busy, Host, Job, Language, Mount, Result, Template
+
+LANGUAGES: tuple[Language, ...] = ("python", "javascript", "bash")
+PYTHON_ENDING = ".py"
+PACKAGES = "/packages/own"
+ENTRY = "entry"
+"""The name of the module `skills.entry`, which is the Python file of a job."""
+CROWDED = {errno.EMFILE, errno.ENFILE, errno.EAGAIN}
+"""Errors of a host on which no descriptor or process is free."""
+
+# -- Checks of the arguments -------------------------------------------------------------------------------------------
+
+
+def check_job(job: Job, template: Template) -> None:
+    """Raise ValueError if the job is not valid. The message names the argument and its value."""
+    if (job.code is None) == (job.entry is None):
+        raise ValueError("a job has either `code` or `entry`")
+    if job.language not in LANGUAGES:
+        raise ValueError(f"language is {job.language!r}; it must be one of {', '.join(LANGUAGES)}")
+    try:
+        json.loads(job.args)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"args are not JSON: {error}") from None
+    job.limits.check()
+    for mount in job.mounts:
+        check_mount(mount, template)
+    targets = [mount.target for mount in job.mounts]
+    if len(set(targets)) < len(targets):
+        raise ValueError("two mounts have the same target")
+    if job.entry is not None:
+        mount_of(job, job.entry)
+    for name, value in job.environment.items():
+        if not name or "=" in name or "\0" in name + value:
+            raise ValueError(f"environment: {name!r} is not a name, or its value has a NUL")
+    Policy.parse(job.network)
+
+
+def check_mount(mount: Mount, template: Template) -> None:
+    """Raise ValueError if the target is not below a point of the template, or the source does not exist."""
+    point, _, name = mount.target.rpartition("/")
+    if point not in template.points or not is_name(name):
+        points = ", ".join(template.points)
+        raise ValueError(f"mount target {mount.target!r}: write POINT/NAME; the points are {points}")
+    if not mount.source.exists():
+        raise ValueError(f"mount source {str(mount.source)!r} does not exist")
+
+
+def is_name(name: str) -> bool:
+    """Return whether the text can be the name of a file in a folder."""
+    return name not in {"", ".", ".."} and "/" not in name and "\0" not in name and len(name.encode()) < 256
+
+
+def mount_of(job: Job, path: str) -> Mount:
+    """Return the mount with the path. Raise ValueError if there is none."""
+    for mount in job.mounts:
+        if ".." not in path.split("/") and (path + "/").startswith(mount.target + "/"):
+            return mount
+    raise ValueError(f"entry {path!r} is not below the target of a mount")
+
+
+# -- The run -----------------------------------------------------------------------------------------------------------
+
+
+def header_of(job: Job, template: Template, environment: Mapping[str, str]) -> dict[str, Any]:
+    """Return the description of a job for the process inside the sandbox, without the arguments."""
+    program, skill = None, None
+    entry = PurePosixPath(job.entry or "/")
+    if job.code is not None and job.language != "python":
+        program = {"form": "code", "language": job.language, "code": job.code, "entrypoint": job.function}
+    elif job.entry is not None and entry.suffix == PYTHON_ENDING:
+        skill = {"name": ENTRY, "folder": str(entry.parent), "entrypoint": entry.name, "stub": False}
+    elif job.entry is not None:
+        program = {"form": "file", "name": entry.name, "path": job.entry, "root": mount_of(job, job.entry).target}
+    return {
+        "skill": ENTRY if skill else None,
+        "code": job.code if program is None else None,
+        "function": job.function if program is None else None,
+        "spread": False,
+        "program": {**program, "memory_mb": job.limits.memory_mb} if program else None,
+        "own_processes": True,
+        "code_path": "/run/code/run_code.py",
+        "lock_folder": "/workspace",
+        "blobs_folder": "/blobs",
+        "environment": {**environment, **job.environment},
+        "packages": [PACKAGES] if template.packages is not None else [],
+        "files": [],
+        "home": "",
+        "outputs": [],
+        "stack_seconds": max(0.0, job.limits.timeout_ms / 1000 - STACK_SECONDS),
+        "result_bytes": job.limits.result_kb * 1024,
+        "skills": [skill] if skill else [],
+    }
+
+
+class JobRun(CellRun):
+    """A checked `Job` in a cell."""
+
+    def __init__(self, capabilities: Capabilities, template: Template, job: Job, host: Host | None) -> None:
+        sink = host.log if host is not None else None
+        super().__init__(capabilities, Needs(job.limits, job.network, job.private_network, sink=sink))
+        self._job = job
+        self._template = template
+        self.busy: Busy | None = None
+        """Set if the host had no room for the run."""
+
+    def _entries(self) -> list[dict[str, Any]]:
+        packages = self._template.packages
+        shared = (Mount(packages, PACKAGES),) if packages is not None else ()
+        return mount_entries((*shared, *self._job.mounts), root=self._capabilities.root)
+
+    def _header(self, environment: Mapping[str, str]) -> dict[str, Any]:
+        return header_of(self._job, self._template, environment)
+
+    def _args(self) -> bytes:
+        return self._job.args
+
+    def _dialogue(self, channel: Channel) -> Dialogue:
+        limits = self._job.limits
+        return Dialogue(channel, result_bytes=limits.result_kb * 1024, disk_bytes=limits.disk_mb << 20)
+
+    def _refuse(self, problem: Exception, message: str) -> None:
+        super()._refuse(problem, message)
+        if isinstance(problem, Busy) or (isinstance(problem, OSError) and problem.errno in CROWDED):
+            self.busy = Busy(message)
+
+
+async def run_job(capabilities: Capabilities, template: Template, job: Job, host: Host | None = None) -> Result:
+    """Run a checked job to its end. Raise Busy if the host has no room for it."""
+    run = JobRun(capabilities, template, job, host)
+    result = await run_whole(run)
+    if run.busy is not None:
+        raise run.busy
+    return result

@@ -1,0 +1,298 @@
+"""The public names of the library: sandboxes, jobs, mounts, limits, failures and errors."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+import cellblock
+from cellblock import AsyncSandbox, Busy, Job, Limits, Mount, Sandbox, Template, Unavailable
+
+ADD = "def main(args): return args['a'] + args['b']"
+LOOP = "while True: pass"
+
+
+@pytest.fixture(scope="module")
+def box() -> Sandbox:
+    return Sandbox()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name, text in {
+        "tool.py": "import near\ndef size(args): return len(near.TEXT)",
+        "near.py": "TEXT = open('/data/tool/text.txt').read()",
+        "text.txt": "twelve bytes",
+        "tool.mjs": "export default (args) => args.a * 2;",
+        "tool.sh": "#!/bin/bash\ncat\n",
+    }.items():
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def test_at_most_twelve_names_are_public() -> None:
+    assert len(cellblock.__all__) <= 12
+    assert all(getattr(cellblock, name).__doc__ for name in cellblock.__all__)
+    assert Path(cellblock.__file__).with_name("py.typed").exists()
+
+
+def test_run_returns_value_of_function(box: Sandbox) -> None:
+    done = box.run(ADD, {"a": 1, "b": 2})
+    assert (done.ok, done.raw, done.value, done.failure) == (True, b"3", 3, None)
+    assert done.value is done.value
+    assert box.run("async def other(args): return args", [1, "ä"], function="other").value == [1, "ä"]
+    assert box.run("def main(args): return args").value == {}
+
+
+@pytest.mark.parametrize(
+    ("language", "code"),
+    [
+        ("javascript", "export async function main(args) { return args.a; }"),
+        ("bash", "cat"),
+    ],
+)
+def test_other_languages_get_arguments_and_return_values(box: Sandbox, language: str, code: str) -> None:
+    done = box.run(code, {"a": 1}, language=language)  # type: ignore[arg-type]
+    assert done.value == (1 if language == "javascript" else {"a": 1})
+
+
+def test_log_is_kept_up_to_its_limit(box: Sandbox) -> None:
+    code = "def main(args):\n for n in range(4000): print(n)"
+    done = box.run(code, limits=Limits(log_kb=1))
+    assert done.log.startswith(b"0\n1\n")
+    assert done.log.endswith(b"\n3999\n")
+    assert done.log_dropped == sum(len(f"{n}\n") for n in range(4000)) - 1024
+    assert box.run(code, limits=Limits(log_kb=0)).log == b""
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "words"),
+    [
+        ("def main(args): return 1 / 0", "exception", "division by zero"),
+        ("def main(args): import os; os._exit(3)", "exited", "status 3"),
+        ("def main(args): import os; os.kill(os.getpid(), 9)", "killed", "SIGKILL"),
+        (LOOP, "timeout", "500 ms"),
+        ("def main(args): x = bytearray(1 << 30); return len(x)", "memory", "64 MiB"),
+        ("def main(args): return object()", "exception", "not JSON"),
+        ("def main(args): return 'x' * (1 << 20)", "exception", "the limit is 1048576"),
+    ],
+)
+def test_failures_of_code_are_results(box: Sandbox, code: str, kind: str, words: str) -> None:
+    done = box.run(code, limits=Limits(timeout_ms=500 if code == LOOP else 60_000, memory_mb=64))
+    assert done.failure is not None
+    assert (done.ok, done.failure.kind) == (False, kind)
+    assert words in done.failure.message
+    with pytest.raises(ValueError, match=f"no value: {kind}"):
+        _ = done.value
+
+
+def test_code_cannot_forge_its_result(box: Sandbox) -> None:
+    forged = box.run("def main(args):\n import os\n os.write(3, b'x' * 100)\n return 1")
+    assert forged.failure is not None
+    assert forged.failure.kind == "output"
+
+
+def test_requests_to_the_host_are_refused(box: Sandbox) -> None:
+    done = box.run("from runtime import blobs, progress\ndef main(args): progress(1); return blobs.write_json({})")
+    assert done.failure is not None
+    assert done.failure.type == "HostError"
+
+
+def test_mounts_are_read_only_and_belong_to_one_run(box: Sandbox, folder: Path) -> None:
+    code = "import os\ndef main(args):\n t = open('/data/t/text.txt').read()\n open('/data/t/new', 'w')"
+    first = box.run(code, mounts=[Mount(folder, "/data/t")])
+    assert first.failure is not None
+    assert first.failure.type == "OSError"
+    listed = box.run("import os\ndef main(args): return os.listdir('/data')")
+    assert listed.value == []
+    file = box.run("def main(args): return open('/data/one').read()", mounts=[Mount(folder / "text.txt", "/data/one")])
+    assert file.value == "twelve bytes"
+
+
+@pytest.mark.parametrize(
+    ("entry", "function", "value"), [("tool.py", "size", 12), ("tool.mjs", "main", 8), ("tool.sh", "main", {"a": 4})]
+)
+def test_entry_is_a_file_below_a_mount(box: Sandbox, folder: Path, entry: str, function: str, value: object) -> None:
+    mounts = (Mount(folder, "/data/tool"),)
+    done = box.run_job(Job(entry=f"/data/tool/{entry}", function=function, args=b'{"a": 4}', mounts=mounts))
+    assert done.failure is None
+    assert done.value == value
+
+
+def test_template_has_packages_and_points(folder: Path) -> None:
+    (folder / "small").mkdir()
+    (folder / "small" / "__init__.py").write_text("NAME = 'small'")
+    with Sandbox(Template(points=("/in", "/models"), packages=folder), prepared=0) as own:
+        code = "import small\ndef main(args): return [small.NAME, open('/models/m').read(), open('/in/m').read()]"
+        source = folder / "text.txt"
+        done = own.run(code, mounts=[Mount(source, "/models/m"), Mount(folder / "near.py", "/in/m")])
+    assert done.value == ["small", "twelve bytes", (folder / "near.py").read_text()]
+
+
+def test_network_reaches_listed_hosts_only(box: Sandbox) -> None:
+    code = (
+        "import urllib.request\ndef main(args): return urllib.request.urlopen('https://example.org', timeout=20).status"
+    )
+    done = box.run(code, network=["https://example.com"], limits=Limits(timeout_ms=60_000))
+    assert done.failure is not None
+    assert "https://example.org is not in the network list of this run" in done.failure.message
+    assert [(use.host, use.allowed) for use in done.network] == [("example.org", False)]
+
+
+@pytest.mark.parametrize(
+    ("job", "words"),
+    [
+        (Job(), "`code` or `entry`"),
+        (Job("1", "2"), "`code` or `entry`"),
+        (Job("1", language="ruby"), "language is 'ruby'"),  # type: ignore[arg-type]
+        (Job("1", args=b"{"), "args are not JSON"),
+        (Job("1", limits=Limits(memory_mb=0)), "memory_mb is 0"),
+        (Job("1", limits=Limits(cpus=float("nan"))), "cpus is nan"),
+        (Job("1", limits=Limits(timeout_ms=1.5)), "timeout_ms is 1.5"),  # type: ignore[arg-type]
+        (Job("1", mounts=(Mount(Path("/usr"), "/else/x"),)), "the points are /data"),
+        (Job("1", mounts=(Mount(Path("/usr"), "/data/.."),)), "the points are /data"),
+        (Job("1", mounts=(Mount(Path("/missing"), "/data/x"),)), "'/missing' does not exist"),
+        (Job("1", mounts=(Mount(Path("/usr"), "/data/x"),) * 2), "the same target"),
+        (Job(entry="/data/x/a.py"), "not below the target"),
+        (Job(entry="/data/x/../a.py", mounts=(Mount(Path("/usr"), "/data/x"),)), "not below the target"),
+        (Job("1", environment={"A=B": "1"}), "'A=B' is not a name"),
+        (Job("1", network=("https://*",)), "network: "),
+    ],
+)
+def test_wrong_arguments_raise_value_error(box: Sandbox, job: Job, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        box.run_job(job)
+
+
+@pytest.mark.parametrize("point", ["data", "/usr", "/a/b", "/", "/workspace"])
+def test_mount_points_of_the_sandbox_are_refused(point: str) -> None:
+    with pytest.raises(ValueError, match="mount point"):
+        Sandbox(Template(points=(point,)))
+
+
+def test_arguments_that_are_not_json_raise_value_error(box: Sandbox) -> None:
+    for args in (object(), {"a": float("nan")}, "\ud800"):
+        with pytest.raises(ValueError, match="args are not JSON"):
+            box.run(ADD, args)
+
+
+def test_host_gets_log_while_code_runs(box: Sandbox) -> None:
+    printed = threading.Event()
+
+    class Owner:
+        def log(self, piece: bytes) -> None:
+            assert piece == b"now\n"
+            printed.set()
+
+    code = "import os, time\ndef main(args):\n print('now')\n time.sleep(60)"
+    ended: list[object] = []
+    job = Job(code, limits=Limits(timeout_ms=1500))
+    runner = threading.Thread(target=lambda: ended.append(box.run_job(job, Owner())))
+    runner.start()
+    assert printed.wait(60)
+    runner.join()
+    assert isinstance(ended[0], cellblock.Result)
+    assert ended[0].log == b""
+
+
+def test_runs_at_the_same_time_are_separate(box: Sandbox) -> None:
+    code = "import os\ndef main(args):\n open('/workspace/f', 'x').close()\n return os.listdir('.')"
+    values: list[object] = []
+    threads = [threading.Thread(target=lambda: values.append(box.run(code).value)) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert values == [["f"]] * 6
+
+
+def test_async_sandbox_ends_a_cancelled_run() -> None:
+    async def cancelled() -> object:
+        async with AsyncSandbox(prepared=0) as own:
+            started = asyncio.Event()
+
+            class Owner:
+                def log(self, piece: bytes) -> None:
+                    started.set()
+
+            code = "import time\ndef main(args):\n print('now')\n time.sleep(3600)"
+            running = asyncio.create_task(own.run_job(Job(code, limits=Limits(timeout_ms=3_600_000)), Owner()))
+            await started.wait()
+            running.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await running
+            return (await own.run(ADD, {"a": 1, "b": 1})).value
+
+    assert asyncio.run(cancelled()) == 2
+
+
+def test_closed_sandbox_is_unavailable() -> None:
+    own = Sandbox(prepared=0)
+    own.close()
+    own.close()
+    with pytest.raises(Unavailable, match="closed"):
+        own.run(ADD)
+
+
+def test_sandbox_without_free_uid_is_busy() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only the sandboxes of root have uids of their own")
+    job = Job("import time\ndef main(args): time.sleep(3600)", limits=Limits(timeout_ms=3_600_000))
+
+    async def first_error() -> BaseException | None:
+        async with AsyncSandbox(prepared=0, uids=range(100_000, 100_002)) as own:
+            running = [asyncio.create_task(own.run_job(job)) for _ in range(3)]
+            ended, rest = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            for task in rest:
+                task.cancel()
+            await asyncio.gather(*rest, return_exceptions=True)
+            return ended.pop().exception()
+
+    error = asyncio.run(first_error())
+    assert isinstance(error, Busy)
+    assert "all 2 host uids" in str(error)
+
+
+OTHER_SYSTEM = """
+import asyncio, json, pathlib, sys, threading  # as they are here
+sys.platform = "win32"
+sys.modules.update(dict.fromkeys(["fcntl", "resource", "pwd", "grp", "termios"]))
+import cellblock
+assert "cellblock.host.engine" not in sys.modules
+try:
+    cellblock.Sandbox()
+except cellblock.Unavailable as error:
+    print(error.probes[0].name, error)
+"""
+
+
+def test_other_systems_can_import_the_package_but_have_no_sandbox() -> None:
+    command = [sys.executable, "-c", OTHER_SYSTEM]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert shown.startswith("machine ")
+    assert "use Linux on x86_64 or aarch64" in shown
+
+
+def test_unavailable_lists_probes_that_fail() -> None:
+    code = (
+        "import cellblock, cellblock.doctor, pathlib\ncellblock.doctor.RECORD = pathlib.Path('/missing')\n"
+        "try: cellblock.Sandbox()\nexcept cellblock.Unavailable as e: print([x.name for x in e.probes], e)"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert shown.startswith("['helper'] no helper for ")
+    assert "cellblock supports x86_64 and aarch64" in shown
+
+
+@pytest.mark.full
+def test_doctor_lists_helper_languages_and_whole_run(box: Sandbox) -> None:
+    probes = {probe.name: probe for probe in box.doctor()}
+    assert [name for name, probe in probes.items() if probe.required and not probe.ok] == []
+    assert list(probes)[-1] == "a whole run"
+    assert {"machine", "seccomp", "helper", "language python"} <= set(probes)
+    assert "as in BUILD.json" in probes["helper"].detail
