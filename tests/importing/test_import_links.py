@@ -201,7 +201,7 @@ TARGETS = st.lists(st.sampled_from(["a", "b", "skills", ".claude", "..", "."]), 
 def test_every_skill_is_read_once_regardless_of_links(folders: set[str], links: Files, split: bool) -> None:
     entries = [Entry(f"{folder}/SKILL.md", 1, False, "", folder) for folder in sorted(folders)]
     entries += [Entry(path, 0, False, target, None) for path, target in links.items()]
-    finder = Finder(entries, split=split)
+    finder = Finder(entries, nested="split" if split else "keep")
     found = finder.skills()
 
     skills = [finder.skill(root) for root in found.roots]

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from skillery.importing.free_names import endings_of
-from tests.conftest import Rpc
+from tests.cli.test_cli import skillery
+from tests.conftest import Rpc, Server
 from tests.importing.test_importing import by_path, codes, sent
 from tests.support.archives import skill_md, zipped
 
@@ -72,3 +76,60 @@ def test_endings_of_names_have_bounds_and_no_dots() -> None:
     assert list(endings_of("v1.2/x", "x", "x", {})) == ["v1-2"]
     assert list(endings_of(f"{'y' * 300}/a/x", "x", "ns.x", {})) == ["a"]
     assert len(list(endings_of("/".join("abcdefghij"), "x", "x", {}))) == 4
+
+
+# -- collections -----------------------------------------------------------------------------------------------------
+
+
+def collection(body: str, **folders: str) -> dict[str, str]:
+    inner = {f"all/{folder}/SKILL.md": skill_md(folder.rpartition("/")[2], text) for folder, text in folders.items()}
+    return {"all/SKILL.md": skill_md("all", body=body), "all/notes.md": "Notes.", **inner}
+
+
+@pytest.mark.parametrize(
+    ("body", "folders", "split"),
+    [
+        ("Use one, two or three.\n", ["one", "two", "three"], ["one", "two", "three"]),
+        ("- [one](one/SKILL.md)\n- `two`\n", ["one", "two", "three"], ["one", "two", "three"]),
+        ("- one\n", ["one", "two", "three"], []),
+        ("- one\n- two\n", ["one", "two"], []),
+        (
+            "one two three a b c",
+            ["one", "two", "three", "templates/a", "one/examples/b", "one/c"],
+            ["one", "two", "three"],
+        ),
+        ("one two three", ["templates/one", "templates/two", "templates/three"], []),
+    ],
+)
+def test_listed_skills_of_a_collection_are_skills_of_their_own(
+    sqlite_rpc: Rpc, new_name: str, body: str, folders: list[str], split: list[str]
+) -> None:
+    data = zipped(collection(body, **{folder: f"About {folder}." for folder in folders}))
+
+    for outcome in ("published", "unchanged"):
+        report = sent(sqlite_rpc, data, namespace=new_name)
+        assert report["counts"] == {outcome: 1 + len(split)}
+        paths = by_path(report)
+        assert set(paths) == {"all", *(f"all/{folder}" for folder in split)}
+        assert ("collection" in codes(paths["all"])) is bool(split)
+        stays = {f"{folder}/SKILL.md" for folder in folders} - {f"{folder}/SKILL.md" for folder in split}
+        nested = {f"{path[4:]}/{file}".lstrip("/") for path, skill in paths.items() for file in skill.get("nested", ())}
+        assert nested == stays
+    assert sent(sqlite_rpc, data, namespace=f"{new_name}.kept", nested="keep")["counts"] == {"published": 1}
+
+
+def test_collections_of_folders_and_inside_of_collections_are_split(
+    sqlite_server: Server, new_name: str, tmp_path: Path
+) -> None:
+    inner = {f"one/{folder}": "Inner." for folder in "abc"}
+    files = collection("one two three", one="One.", two="Two.", three="Three.", **inner)
+    files["all/one/SKILL.md"] = skill_md("one", body="a, b and c")
+    for path, text in files.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+
+    for outcome in ("published", "unchanged"):
+        ended = skillery("import", str(tmp_path), "--url", sqlite_server.url, "--namespace", new_name, "--json")
+        [report] = json.loads(ended.out)
+        assert report["counts"] == {outcome: 7}
+        assert report["sections"]["nested"] == []

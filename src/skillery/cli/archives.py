@@ -22,7 +22,7 @@ from skillery.formats.lenient_skill_md import read_skill_md
 from skillery.formats.repairs import Repairs
 from skillery.formats.skill_toml import toml_manifest
 from skillery.importing.entries import Entry, LeftOut
-from skillery.importing.finder import SKILL_MD, SKILL_TOML, Finder, FoundSkills, LocatedSkill
+from skillery.importing.finder import SKILL_MD, SKILL_TOML, Finder, FoundSkills, LocatedSkill, Nested
 
 CHUNK_BYTES = 1024 * 1024
 
@@ -63,15 +63,17 @@ class Folder(NamedTuple):
         return (*self.special, *self.scan.left_out)
 
 
-def scan_folder(path: Path, imported: Sequence[Path] = (), *, anywhere: bool = False, split: bool = False) -> Folder:
+def scan_folder(
+    path: Path, imported: Sequence[Path] = (), *, anywhere: bool = False, nested: Nested = "keep"
+) -> Folder:
     """Scan a folder for skills. Raise StartupError if the folder cannot be read or is too large.
 
     A link to a skill is followed if its target is in the same repository, in one of the `imported` folders, or in a
-    nearby agent folder (`Policy.allows`). With `anywhere`, every link to a skill is followed. With `split`, a SKILL.md
-    in the folder of another skill is a separate skill.
+    nearby agent folder (`Policy.allows`). With `anywhere`, every link to a skill is followed. `nested` decides
+    what a SKILL.md in the folder of another skill is.
     """
     walked = walk(path, Policy.of([path, *imported], anywhere=anywhere))
-    finder = Finder(walked.entries, walked.links, split=split)
+    finder = Finder(walked.entries, walked.links, nested=nested, read=_read_entry)
     return Folder(path, finder, finder.skills(), tuple(walked.special))
 
 
@@ -89,6 +91,11 @@ def fingerprint(path: Path, imported: Sequence[Path] = (), *, anywhere: bool = F
     except (OSError, StartupError):
         return f"unreadable {lines.hexdigest()}"
     return lines.hexdigest()
+
+
+def _read_entry(entry: Entry) -> bytes:
+    with _opened(entry.place) as file:
+        return file.read(entry.size)
 
 
 async def tar_chunks(folder: Folder) -> AsyncIterator[bytes]:

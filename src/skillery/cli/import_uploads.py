@@ -19,6 +19,7 @@ from skillery.cli.output import print_json
 if TYPE_CHECKING:
     from skillery.cli.archives import Folder
     from skillery.client import AsyncClient, ImportOptions
+    from skillery.importing.finder import Nested
 
 
 # -- The default source of an import: the remote of the repository, or else the name of the folder or archive ----------
@@ -154,8 +155,8 @@ def import_all(
     from skillery.cli.connection import with_client
 
     async def work(client: AsyncClient) -> list[dict[str, Any]]:
-        split = options_of(sources.paths[0]).get("nested") == "split"
-        paths_and_folders = zip(sources.paths, sources.scan_folder(split=split), strict=True)
+        nested = options_of(sources.paths[0]).get("nested", "auto")
+        paths_and_folders = zip(sources.paths, sources.scan_folder(nested), strict=True)
         return [
             await _import(client, path, folder, options_of(path), as_json, reports_removed)
             for path, folder in paths_and_folders
@@ -175,7 +176,7 @@ class ImportPaths(NamedTuple):
     is_local: bool = False
     """Whether the folders are the user's own ones: then later discovery folders override earlier ones."""
 
-    def scan_folder(self, *, split: bool) -> list[Folder | None]:
+    def scan_folder(self, nested: Nested) -> list[Folder | None]:
         """Return the scanned folder for each path, or None for an archive.
 
         If several folders have a skill of the same name, the skill of the last folder overrides the others. The
@@ -184,7 +185,7 @@ class ImportPaths(NamedTuple):
         from skillery.cli.archives import override, scan_folder
 
         folders = [
-            scan_folder(path, self.paths, anywhere=self.follow_links, split=split) if path.is_dir() else None
+            scan_folder(path, self.paths, anywhere=self.follow_links, nested=nested) if path.is_dir() else None
             for path in self.paths
         ]
         return override(folders, [name_of(path) for path in self.paths], discover=self.is_local)

@@ -19,6 +19,7 @@ from skillery.errors import StartupError
 
 if TYPE_CHECKING:
     from skillery.client import ImportOptions
+    from skillery.importing.finder import Nested
 
 
 NOTHING_FOUND = 4
@@ -52,10 +53,11 @@ def _shared(command: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option(
             "--nested",
-            type=click.Choice(["keep", "split"]),
-            default="keep",
+            type=click.Choice(["auto", "keep", "split"]),
+            default="auto",
             show_default=True,
-            help="A SKILL.md below another skill's folder: keep it as a file of that skill, or split it off.",
+            help="A SKILL.md below another skill's folder: keep it as a file of that skill, or split it off. auto: "
+            "split if that skill lists three or more of them.",
         ),
         click.option(
             "--names",
@@ -106,7 +108,7 @@ def import_(
     source: str | None,
     take_over: Sequence[str],
     packages: Literal["infer", "declared"] | None,
-    nested: Literal["keep", "split"],
+    nested: Nested,
     names: str | None,
     keep_bytes: bool,
     follow_links: bool,
@@ -145,7 +147,7 @@ def sync(
     dry_run: bool,
     source: str | None,
     packages: Literal["infer", "declared"] | None,
-    nested: Literal["keep", "split"],
+    nested: Nested,
     names: str | None,
     keep_bytes: bool,
     follow_links: bool,
@@ -171,13 +173,13 @@ def _options(
     permissions: Path | None,
     dry_run: bool,
     packages: Literal["infer", "declared"] | None,
-    nested: Literal["keep", "split"],
+    nested: Nested,
 ) -> ImportOptions:
     """Return the options of an import from the values of the command line."""
     options: ImportOptions = {"namespace": namespace or "", "dry_run": dry_run}
     if packages:
         options["packages"] = packages
-    if nested != "keep":
+    if nested != "auto":
         options["nested"] = nested
     if permissions is not None:
         options["permissions"] = _read_permissions(permissions)

@@ -145,7 +145,7 @@ async def _try(settings: Settings, folder: Folder, own_name: str, script_call: _
     isolated = msgspec.structs.replace(settings, environments={}, publishing=Publishing())
     async with temporary_client(isolated, []) as client:
         report: Mapping[str, Any] = {}
-        options: Any = {"source": "try", "name": Path(located.root).name or own_name, "review": True}
+        options: Any = {"source": "try", "name": Path(located.root).name or own_name, "review": True, "nested": "keep"}
         async for key, event in client.import_archive(tar_chunks(folder), **options):
             report = event if key == "skill" else report
         if report["outcome"] == "refused":

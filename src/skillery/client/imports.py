@@ -26,7 +26,7 @@ class ImportOptions(TypedDict, total=False):
     permissions: Mapping[str, Any]
     take_over: Sequence[str]
     packages: Literal["infer", "declared"]
-    nested: Literal["keep", "split"]
+    nested: Literal["auto", "keep", "split"]
     names: str
     """Encoding of the names in a zip that are not UTF-8."""
     keep_bytes: bool

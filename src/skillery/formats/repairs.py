@@ -16,7 +16,7 @@ from skillery.formats.wording import quoted
 
 MAX_LISTED = 50
 """The maximum number of listed repairs of one skill. A file can need thousands."""
-HARMLESS = frozenset({"unknown_keys", "odd_metadata", "odd_compatibility", "nfc"})
+HARMLESS = frozenset({"collection", "unknown_keys", "odd_metadata", "odd_compatibility", "nfc"})
 """Codes of notes that are not real repairs: the reader kept the value unchanged."""
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from skillery.errors import BundleTooLarge, InvalidPath
@@ -23,7 +23,7 @@ from skillery.importing.entries import (
     parents,
     shown,
 )
-from skillery.importing.roots import SKILL_MD, SKILL_TOML, Root, Roots
+from skillery.importing.roots import SKILL_MD, SKILL_TOML, Nested, Root, Roots
 
 MOST_LISTED = 50
 """The maximum number of listed files and folders that belong to no skill. Links are always listed."""
@@ -43,6 +43,8 @@ class LocatedSkill(NamedTuple):
     problem: InvalidPath | BundleTooLarge | None
     nested: tuple[str, ...] = ()
     """The path of each nested SKILL.md that is imported as a file of this skill."""
+    listed: int = 0
+    """The number of nested skills that are imported separately, because SKILL.md lists them."""
 
     @property
     def folder(self) -> str:
@@ -71,10 +73,19 @@ class FoundSkills(NamedTuple):
 class Finder:
     """Finds the skills among the entries of one archive."""
 
-    def __init__(self, entries: Iterable[Entry], links: Links = Links(), *, split: bool = False) -> None:  # noqa: B008
-        """With `split`, each nested SKILL.md is a separate skill."""
+    def __init__(
+        self,
+        entries: Iterable[Entry],
+        links: Links = Links(),  # noqa: B008 - it is frozen
+        *,
+        nested: Nested = "keep",
+        read: Callable[[Entry], bytes] | None = None,
+    ) -> None:
+        """`nested` decides what a nested SKILL.md is. "auto" needs `read`, which returns the content of a file, and may
+        raise SkilleryError or OSError.
+        """
         self._tree = Tree(entries, links)
-        self._roots = Roots(self._tree, split=split)
+        self._roots = Roots(self._tree, nested=nested, read=read)
         self._owned: dict[str, list[str]] = {}
         self._outside: list[str] = []
         plain = {path for path, root in self._roots.by_path.items() if root.real == path}
@@ -107,9 +118,9 @@ class Finder:
         nested = (f"{folder}/{self._roots.marked.get(_at(root.real, folder), SKILL_MD)}" for folder in root.nested)
         left_out = tuple(gathered(iter(reading.left)))
         files = reading.files
-        return LocatedSkill(
-            path, files, renamed, left_out, reading.problem, tuple(file for file in nested if file in files)
-        )
+        nested_files = tuple(file for file in nested if file in files)
+        listed = self._roots.listed.get(path, 0)
+        return LocatedSkill(path, files, renamed, left_out, reading.problem, nested_files, listed)
 
     def _files_of(self, path: str, root: Root) -> Iterable[str]:
         if root.real == path:
@@ -215,4 +226,4 @@ def _twice(path: str) -> InvalidPath:
     )
 
 
-__all__ = ["SKILL_MD", "SKILL_TOML", "Finder", "FoundSkills", "LeftOut", "LocatedSkill", "Merged"]
+__all__ = ["SKILL_MD", "SKILL_TOML", "Finder", "FoundSkills", "LeftOut", "LocatedSkill", "Merged", "Nested"]

@@ -168,7 +168,7 @@ def _fingerprints(roots: list[str], finder: Finder, skill_reader: SkillReader) -
 
 
 def _find_skills(archive: Archive, options: ImportOptions) -> tuple[Finder, FoundSkills]:
-    finder = Finder(archive.entries, split=options.split)
+    finder = Finder(archive.entries, nested=options.nested, read=archive.read)
     return finder, finder.skills()
 
 

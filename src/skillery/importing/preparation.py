@@ -118,6 +118,12 @@ class SkillReader:
         repairs = Repairs()
         if skill_row.renamed:
             repairs.note("file_name", f"{quoted(skill_row.renamed)} is taken as {SKILL_MD}", file=skill_row.renamed)
+        if skill_row.listed:
+            message = (
+                f"it lists {skill_row.listed} skills of its folder, which are imported separately (--nested keep "
+                "keeps them as files)"
+            )
+            repairs.note("collection", message, file=SKILL_MD)
         files = self._read_files(skill_row, repairs)
         by_path = {file.path: file for file in files}
         read = read_skill_md(by_path[SKILL_MD].content)

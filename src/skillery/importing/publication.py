@@ -22,6 +22,7 @@ from skillery.formats.semver import Version
 from skillery.formats.wording import quoted
 from skillery.identity import access
 from skillery.importing.aliases import Imported, record_import, taken_versions
+from skillery.importing.finder import Nested
 from skillery.importing.free_names import is_owned
 from skillery.importing.preparation import PreparedSkill, same_files, with_packages
 from skillery.importing.reports import SkillReport, report_of
@@ -64,8 +65,7 @@ class ImportOptions(NamedTuple):
     """True if the SKILL.md must state the name of the skill `into`, with or without its namespace."""
     packages: Mode | None = None
     """The handling of undeclared packages. None means the setting of the server."""
-    split: bool = False
-    """True if a SKILL.md below another skill's folder is a separate skill."""
+    nested: Nested = "keep"
     names: str = ""
     """The encoding of names in a zip that are not UTF-8, or "" to find it."""
     keep_bytes: bool = False

@@ -1,19 +1,23 @@
 """The folders of an archive that are skills, and the links that lead to skills.
 
 A folder with a SKILL.md or a skill.toml is a skill. A SKILL.md below a skill's folder is nested: it is a file of that
-skill, unless its folder is `…/skills/NAME` or nested skills are split off. A link to a skill's folder is another path
-to that skill. If a link leads to a folder with a SKILL.md that is not a skill (nested, junk, or outside of the imported
-folder), the first such link makes the folder a skill.
+skill, unless its folder is `…/skills/NAME`, nested skills are split off, or the SKILL.md above lists its nested skills.
+A link to a skill's folder is another path to that skill. If a link leads to a folder with a SKILL.md that is not a
+skill (nested, junk, or outside of the imported folder), the first such link makes the folder a skill.
 """
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from itertools import islice
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Literal, NamedTuple
 
-from skillery.importing.entries import CIRCLE, Tree, is_below, is_outside, junk, parents
+from skillery.errors import SkilleryError
+from skillery.formats.texts import normalized
+from skillery.importing.entries import CIRCLE, Entry, Tree, is_below, is_outside, junk, parents
 
 SKILL_MD = "SKILL.md"
 SKILL_TOML = "skill.toml"
@@ -22,6 +26,16 @@ AGENTS = (".agents", ".claude", ".opencode")
 SECOND_CHOICE = frozenset({"docs", "i18n", "plugins", "preview", "archive", "examples"})
 """Folders with translations, copies and samples. Of skills with the same name, a skill outside of them keeps the
 name."""
+SAMPLES = frozenset({"assets", "examples", "fixtures", "templates"})
+"""Folders in which a nested SKILL.md is always a file of the skill above, unless all nested skills are split off."""
+Nested = Literal["auto", "keep", "split"]
+"""What a nested SKILL.md is: a file of the skill above ("keep"), a separate skill ("split"), or a separate skill if the
+SKILL.md above lists its nested skills ("auto")."""
+FEWEST_LISTED = 3
+SHARE_LISTED = 0.6
+MAX_LIST_BYTES = 1024 * 1024
+"""A larger SKILL.md is not searched for the names of nested skills."""
+_WORD = re.compile(r"\w[\w.-]*")
 MOST_STEPS = 100_000
 """The maximum number of skills and links that are visited while links are followed. Further links are not followed."""
 TOO_MANY = f"is one of links that together lead to more than {MOST_STEPS} skills"
@@ -42,9 +56,12 @@ class Root(NamedTuple):
 class Roots:
     """Determines the skills of one archive. `by_path` has the skills by path."""
 
-    def __init__(self, tree: Tree, *, split: bool = False) -> None:
+    def __init__(self, tree: Tree, *, nested: Nested = "keep", read: Callable[[Entry], bytes] | None = None) -> None:
         self._tree = tree
-        self._split = split
+        self._nested = nested
+        self._read = read
+        self.listed: dict[str, int] = {}
+        """The number of nested skills that SKILL.md lists and that are separate skills, by the path of the skill."""
         self.marked = _marks(tree)
         self._folders = sorted(self.marked)
         self._links = sorted(path for path, entry in tree.by_path.items() if entry.target)
@@ -82,17 +99,39 @@ class Roots:
         chosen, nested = self._choose(own)
         return {root: Root(root, nested=tuple(nested.get(root, ()))) for root in chosen}
 
-    def _choose(self, marked: Mapping[str, str]) -> tuple[set[str], dict[str, list[str]]]:
-        """Return the folders that are skills, and the nested folders by the skill that contains them as files."""
-        roots: set[str] = set()
-        nested: dict[str, list[str]] = {}
-        for folder in sorted(marked, key=lambda folder: (folder.count("/") + bool(folder), folder)):
-            above = next((parent for parent in parents(folder) if parent in roots), None)
-            if above is None or (marked[folder] and (self._split or is_in_skills(folder))):
-                roots.add(folder)
-            elif marked[folder]:
-                nested.setdefault(above, []).append(folder[len(above) + 1 :] if above else folder)
+    def _choose(
+        self, marked: Mapping[str, str], reals: Mapping[str, str] = MappingProxyType({})
+    ) -> tuple[set[str], dict[str, list[str]]]:
+        """Return the folders that are skills, and the nested folders by the skill that contains them as files. `reals`
+        has the real folder of each path behind a link.
+        """
+        separate = {folder for folder in marked if self._nested == "split" or is_in_skills(folder)}
+        roots, nested = _divide(marked, separate)
+        judged: set[str] = set()
+        while self._nested == "auto" and not judged.issuperset(nested):
+            for above in nested.keys() - judged:
+                # A skill in a nested skill is nested in that one, once both are split off.
+                below = set(nested[above])
+                direct = [folder for folder in nested[above] if below.isdisjoint(parents(folder))]
+                folders = [folder for folder in direct if not _is_sample(folder)]
+                if len(folders) >= FEWEST_LISTED and self._lists(reals.get(above, above), folders):
+                    separate.update(f"{above}/{folder}" if above else folder for folder in folders)
+                    self.listed[above] = len(folders)
+                judged.add(above)
+            roots, nested = _divide(marked, separate)
         return roots, nested
+
+    def _lists(self, real: str, folders: Sequence[str]) -> bool:
+        """Return whether the SKILL.md in the folder `real` contains the names of most nested skills."""
+        entry = self._tree.file(f"{real}/{self.marked[real]}" if real else self.marked[real])
+        if entry is None or self._read is None or entry.size > MAX_LIST_BYTES:
+            return False
+        try:
+            words = _words(self._read(entry).decode("utf-8", "replace"))
+        except (SkilleryError, OSError):
+            return False
+        listed = sum(_words(folder.rpartition("/")[2]) <= words for folder in folders)
+        return listed >= SHARE_LISTED * len(folders)
 
     # -- links -------------------------------------------------------------------------------------------------------
 
@@ -162,7 +201,7 @@ class Roots:
 
     def _add(self, link: str, reached: Mapping[str, str]) -> None:
         self.followed.add(link)
-        chosen, nested = self._choose({path: self.marked[real] for path, real in reached.items()})
+        chosen, nested = self._choose({path: self.marked[real] for path, real in reached.items()}, reached)
         for path in sorted(chosen):
             real = reached[path]
             if real in self._by_real or path in self.by_path:
@@ -171,6 +210,28 @@ class Roots:
             inner = frozenset(reached[other] for other in chosen if other != path and is_below(other, path))
             self._by_real[real] = path
             self.by_path[path] = Root(real, inner, tuple(nested.get(path, ())))
+
+
+def _divide(marked: Mapping[str, str], separate: Set[str]) -> tuple[set[str], dict[str, list[str]]]:
+    """Return the folders that are skills, among them all of `separate` with a SKILL.md, and the nested folders."""
+    roots: set[str] = set()
+    nested: dict[str, list[str]] = {}
+    for folder in sorted(marked, key=lambda folder: (folder.count("/") + bool(folder), folder)):
+        above = next((parent for parent in parents(folder) if parent in roots), None)
+        if above is None or (marked[folder] and folder in separate):
+            roots.add(folder)
+        elif marked[folder]:
+            nested.setdefault(above, []).append(folder[len(above) + 1 :] if above else folder)
+    return roots, nested
+
+
+def _is_sample(folder: str) -> bool:
+    return not SAMPLES.isdisjoint(folder.casefold().split("/"))
+
+
+def _words(text: str) -> set[str]:
+    words = (word.rstrip(".-_") for word in _WORD.findall(normalized("NFC", text).casefold()))
+    return set(filter(None, words))
 
 
 def rank_of(path: str) -> tuple[int, bytes]:

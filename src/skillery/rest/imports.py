@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, cast, get_args
 from urllib.parse import parse_qs
 
 import msgspec
@@ -23,6 +23,7 @@ from skillery.http.gate import Gate
 from skillery.http.operations import BINARY, JSON, Body, Operation, Response, in_query
 from skillery.http.requests import BODY_SILENCE_SECONDS, HttpRefusal, chunks_of, disconnected, only, send_bytes
 from skillery.importing import Begun, Importer, ImportOptions, SkillReport, Summary
+from skillery.importing.finder import Nested
 from skillery.importing.zips import ALLOWED_ENCODINGS
 from skillery.methods.errors import INVALID_REQUEST, encode, error_object, is_refusal, plain_error, unexpected
 from skillery.publishing.package_locks import Mode
@@ -44,7 +45,7 @@ _PARAMS = {
     "packages": "infer: lock undeclared packages too. declared: lock only declared packages.",
     "names": "Encoding of the names in a zip that are not UTF-8, e.g. gb18030.",
     "keep_bytes": "true: scripts keep CR LF at the ends of their lines.",
-    "nested": "split: a SKILL.md in the folder of another skill is a separate skill. keep: it is a file of that skill.",
+    "nested": "A SKILL.md inside of another skill: a skill (split), a file (keep), or a skill if listed (auto).",
 }
 _PACKAGES: dict[str, Mode] = {"infer": "lock", "declared": "off"}
 MOST_TAKEN_OVER = 1000
@@ -84,7 +85,7 @@ def options_of(scope: Any) -> ImportOptions:
         packages=_packages(fields["packages"]) if "packages" in fields else None,
         names=_encoding(fields["names"]) if "names" in fields else "",
         keep_bytes=_flag(fields, "keep_bytes"),
-        split=_nested(fields.get("nested", "keep")) == "split",
+        nested=_nested(fields.get("nested", "auto")),
     )
 
 
@@ -151,12 +152,12 @@ def _encoding(text: str) -> str:
     return name
 
 
-def _nested(text: str) -> str:
-    if text not in {"keep", "split"}:
+def _nested(text: str) -> Nested:
+    if text not in get_args(Nested):
         raise InvalidParams(
-            f"the parameter 'nested' is {quoted(text)}", hint="Write keep (the default) or split.", param="nested"
+            f"the parameter 'nested' is {quoted(text)}", hint="Write auto (the default), keep or split.", param="nested"
         )
-    return text
+    return cast(Nested, text)
 
 
 ACTION = "create_skill"

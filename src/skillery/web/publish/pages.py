@@ -108,7 +108,7 @@ async def _import(request: PageRequest, bundle: Bundle, namespace: str) -> Page:
     reports: list[SkillReport] = []
     try:
         options = ImportOptions(
-            namespace=parse_namespace(namespace), name="upload.zip", source="", is_default_source=True
+            namespace=parse_namespace(namespace), name="upload.zip", is_default_source=True, nested="auto"
         )
         with importer.receive() as file:
             file.write(await asyncio.to_thread(bundle.as_zip))
