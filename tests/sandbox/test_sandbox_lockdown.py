@@ -17,7 +17,6 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -29,6 +28,7 @@ from skillery.builtin.linux_sandbox.sandbox import LinuxSandbox
 from skillery.testing.sandbox import Trial
 from skillery.testing.sandbox.leftovers import descendants
 from skillery.testing.sandbox.trial import SandboxCases, value_of
+from tests.sandbox.test_sandbox_warm import AT_ONCE, at_once
 from tests.sandbox.test_sandbox_warm import zygotes as running_zygotes
 from tests.support.processes import eventually_async
 
@@ -38,7 +38,7 @@ UNLIMITED = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
 NAMESPACES = ("user", "mnt", "pid", "ipc", "uts", "net", "cgroup")
 CAPABILITIES = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
 SETGID, SETUID, SYS_ADMIN = 1 << 6, 1 << 7, 1 << 21
-WAIT = "import time\ndef main(args):\n    print('here', flush=True)\n    time.sleep(0.7)"
+WAIT = "import time\nfrom runtime import blobs\ndef main(args):\n    blobs.write_text('here')\n    time.sleep(1e6)"
 LIMITS = Limits(timeout_ms=20_000, memory_mb=256, processes=40, disk_mb=8, disk_files=100, tmp_mb=4, cpus=1.0)
 
 
@@ -49,14 +49,16 @@ class TestLockdown(SandboxCases):
             yield sandbox
 
     async def test_every_namespace_is_the_runs_own(self, trial: Trial) -> None:
-        code = f"""
-        import os, time
-        def main(args):
-            time.sleep(0.3)
-            return {{n: os.readlink(f'/proc/self/ns/{{n}}') for n in {NAMESPACES}}}
-        """
+        code = (
+            AT_ONCE
+            + f"""
+def main(args):
+    wait()
+    return {{n: os.readlink(f'/proc/self/ns/{{n}}') for n in {NAMESPACES}}}
+"""
+        )
         outside = {name: str(Path(f"/proc/self/ns/{name}").readlink()) for name in NAMESPACES}
-        found = [outside, *await asyncio.gather(*(trial.value(code) for _ in range(2)))]  # two runs at the same time
+        found = [outside, *await at_once(trial.host, *(trial.value(code) for _ in range(2)))]
         assert [name for name in NAMESPACES if len({names[name] for names in found}) != 3] == []
 
     async def test_code_runs_as_single_user_and_group(self, trial: Trial) -> None:
@@ -195,9 +197,8 @@ class TestLockdown(SandboxCases):
 
     async def test_seen_from_the_host_every_process_of_a_run_is_locked(self, trial: Trial) -> None:
         """The process of the code and its parent are locked down before the first line of the code runs."""
-        running = asyncio.ensure_future(trial.code(WAIT))
-        seen = [entry for entry in await run_processes(running) if int(entry["Pid"]) != os.getpid()]
-        await running
+        async with waiting_run(trial):
+            seen = [entry for entry in run_processes() if int(entry["Pid"]) != os.getpid()]
         assert {len(entry["NSpid"].split()) for entry in seen} == {depth() + 1}
         assert {entry["NSpid"].split()[-1] for entry in seen} == {"1", "2"}
         for entry in seen:
@@ -208,18 +209,15 @@ class TestLockdown(SandboxCases):
 
     async def test_every_process_of_run_is_in_its_cgroups(self, trial: Trial) -> None:
         held = {name for hierarchy in hierarchies.candidates() for name in hierarchy.controllers} if IS_ROOT else set()
-        running = asyncio.ensure_future(trial.code(WAIT))
-        seen = [Path(f"/proc/{entry['Pid']}/cgroup").read_text() for entry in await run_processes(running)]
-        await running
+        async with waiting_run(trial):
+            seen = [Path(f"/proc/{entry['Pid']}/cgroup").read_text() for entry in run_processes()]
         lines = [line.split(":", 2) for text in seen for line in text.splitlines()]
         assert [path for _, names, path in lines if held & set(names.split(",")) and "skillery-" not in path] == []
 
     async def test_seen_from_the_host_pid_1_is_nobodys_to_read(self, trial: Trial) -> None:
-        running = asyncio.ensure_future(trial.code(WAIT))
-        seen = await run_processes(running)
-        [first] = [entry["Pid"] for entry in seen if entry["NSpid"].split()[-1] == "1"]
-        owner = Path(f"/proc/{first}/environ").stat().st_uid
-        await running
+        async with waiting_run(trial):
+            [first] = [entry["Pid"] for entry in run_processes() if entry["NSpid"].split()[-1] == "1"]
+            owner = Path(f"/proc/{first}/environ").stat().st_uid
         assert owner in {0, 65534}  # the kernel reports unreadable processes as owned by these uids
 
     async def test_an_interrupt_from_inside_does_not_end_pid_1(self, tmp_path: Path) -> None:
@@ -333,9 +331,20 @@ def depth() -> int:
     return len(status(os.getpid())["NSpid"].split())
 
 
-async def run_processes(running: asyncio.Future[Any]) -> list[dict[str, str]]:
-    """Return the status of each process of the only run while its code sleeps. Servers of other tests are left out."""
-    await asyncio.sleep(0.35)  # no event: the callers choose the code
-    assert not running.done(), running
+@asynccontextmanager
+async def waiting_run(trial: Trial) -> AsyncIterator[None]:
+    """Context manager: a run whose code has begun and waits. The run is cancelled at the end of the block."""
+    running = asyncio.ensure_future(trial.code(WAIT))
+    try:
+        await eventually_async(lambda: running.done() or trial.host.blobs)
+        assert not running.done(), running
+        yield
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+def run_processes() -> list[dict[str, str]]:
+    """Return the status of each process of the only run. Servers of other tests are left out."""
     seen = [status(pid) for zygote in running_zygotes() for pid in descendants(zygote)]
     return [entry for entry in seen if len(entry["NSpid"].split()) > depth()]

@@ -11,9 +11,10 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -28,6 +29,7 @@ from skillery.testing.sandbox.secrets import SEARCH
 from skillery.testing.sandbox.trial import failure_type, value_of
 from tests.support.processes import eventually_async
 
+T = TypeVar("T")
 FIND_IN_MEMORY = SEARCH + "found = in_memory\n"
 
 
@@ -45,21 +47,26 @@ async def running(folder: Path, **settings: int) -> AsyncIterator[Trial]:
     await assert_none_since(before, closed=True)
 
 
-def children(pid: int) -> list[int]:
+def proc_file(pid: int, name: str) -> bytes:
+    """Return the content of a file of /proc/PID, or nothing if the process has ended."""
     try:
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except FileNotFoundError:
-        return []
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    except OSError:
+        return b""
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in proc_file(pid, f"task/{pid}/children").split()]
 
 
 def zygotes() -> list[int]:
-    mark = b"zygote.main"
-    return [pid for pid in children(os.getpid()) if mark in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return [pid for pid in children(os.getpid()) if b"zygote.main" in proc_file(pid, "cmdline")]
 
 
-def workshops() -> list[int]:
+async def workshops() -> list[int]:
     """Return the workshop of each zygote: its first child. The zygote forks the children for runs later."""
-    return [min(children(parent), key=lambda pid: int(processes.start_time(pid) or 0)) for parent in zygotes()]
+    below = await eventually_async(lambda: all(found := [children(parent) for parent in zygotes()]) and found)
+    return [min(pids, key=lambda pid: int(processes.start_time(pid) or 0)) for pids in below]
 
 
 def places() -> set[int]:
@@ -69,8 +76,8 @@ def places() -> set[int]:
 def cpu_ticks() -> int:
     """Return the processor time of the zygotes and their descendants. Servers of other tests are left out."""
     engine = {pid for zygote in zygotes() for pid in (zygote, *descendants(zygote))}
-    stats = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in engine]
-    return sum(int(fields[11]) + int(fields[12]) for fields in stats)
+    stats = [proc_file(pid, "stat").rpartition(b")")[2].split() for pid in engine]
+    return sum(int(fields[11]) + int(fields[12]) for fields in stats if fields)
 
 
 @pytest.mark.parametrize("prepared", [0, 2])
@@ -98,7 +105,7 @@ async def test_a_workshop_that_dies_or_hangs_is_replaced(tmp_path: Path) -> None
     async with running(tmp_path, prepared=2) as trial:
         skill = trial.skill("greet", {"code/main.py": "def main(args): return 'hello'"})
         for number in (signal.SIGKILL, signal.SIGSTOP):
-            for pid in workshops():
+            for pid in await workshops():
                 os.kill(pid, number)
             outcome = await trial.execute(skill)
             assert outcome.result == b'"hello"'
@@ -140,6 +147,26 @@ async def test_a_run_outlives_its_zygote(tmp_path: Path) -> None:
         assert await run == "done"
 
 
+AT_ONCE = """
+import os, time
+from runtime import blobs
+def wait():
+    blobs.write_text("begun")
+    while True:
+        try: return blobs.read_bytes("blob:all")
+        except Exception: time.sleep(0.02)
+"""
+"""The function `wait` returns when all runs of `at_once` have called it. The kernel reuses numbers of namespaces."""
+
+
+async def at_once(host: MemoryHost, *runs: Awaitable[T]) -> list[T]:
+    """Return the values of runs that exist at the same time, because each calls `wait` of AT_ONCE."""
+    values = asyncio.gather(*runs)
+    await eventually_async(lambda: values.done() or len(host.blobs) == len(runs))
+    host.blobs["blob:all"] = b""
+    return await values
+
+
 def group_folders() -> set[str]:
     """Return the folders of all cgroups that this process has made for runs."""
     found = (h.folder.glob(f"skillery-*-{os.getpid()}-*-*/run-*") for h in hierarchies.candidates())
@@ -147,8 +174,8 @@ def group_folders() -> set[str]:
 
 
 USED_UP = {
-    "memory": ("def main(args): return len(b'x' * (args['x'] << 20))", Limits(memory_mb=64, cpus=1.0)),
-    "processor time": ("def main(args):\n    for _ in range(args['x'] << 15): pass", Limits(cpus=0.05)),
+    "memory": ("def main(args):\n    wait()\n    return len(b'x' * (100 << 20))", Limits(memory_mb=64, cpus=1.0)),
+    "processor time": ("def main(args):\n    wait()\n    for _ in range(100 << 15): pass", Limits(cpus=0.05)),
 }
 
 
@@ -164,10 +191,14 @@ async def test_cgroup_is_not_reused_after_run_hits_its_limits(tmp_path: Path, wh
             return group_folders() == before != set()
 
         await eventually_async(serves_again)
-        kept = group_folders()
         code, limits = USED_UP[what]
-        await trial.code(code, {"x": 100}, limits=limits)
-        await eventually_async(lambda: len(group_folders()) == len(kept) > len(group_folders() & kept))
+        run = asyncio.ensure_future(trial.code(AT_ONCE + code, limits=limits))
+        await eventually_async(lambda: run.done() or trial.host.blobs)
+        used = {folder for folder in group_folders() if (Path(folder) / "cgroup.procs").read_text()}
+        trial.host.blobs["blob:all"] = b""
+        await run
+        assert used
+        await eventually_async(lambda: not used & group_folders())
 
 
 @pytest.mark.full
@@ -184,7 +215,8 @@ async def test_a_prepared_place_that_has_died_is_not_used(tmp_path: Path) -> Non
     async with running(tmp_path, prepared=2) as trial:
         for pid in children(zygotes()[0]):
             for inner in children(pid):
-                os.kill(inner, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):  # it has ended with another one
+                    os.kill(inner, signal.SIGKILL)
         for _ in range(4):
             await trial.is_well()
 
@@ -268,28 +300,28 @@ async def test_nothing_of_the_server_is_in_the_memory_of_a_run(tmp_path: Path, m
 
 
 async def test_two_runs_at_a_time_never_share_a_net_namespace(tmp_path: Path) -> None:
-    code = """
-    import os, time
-    def main(args): time.sleep(0.5); return os.stat('/proc/self/ns/net').st_ino
-    """
+    code = AT_ONCE + "def main(args): wait(); return os.stat('/proc/self/ns/net').st_ino"
     async with running(tmp_path, prepared=2) as trial:
-        found = await asyncio.gather(*(trial.value(code) for _ in range(6)))
+        found = await at_once(trial.host, *(trial.value(code) for _ in range(6)))
         assert len(set(found)) == 6
         assert Path("/proc/self/ns/net").stat().st_ino not in found
 
 
 LO = """
-import os, socket, time
+import socket
 def up():
     try: return socket.create_connection(('127.0.0.1', 3128), 5).close() is None
     except OSError: return False
-def main(args): time.sleep(args); return [up(), os.stat('/proc/self/ns/net').st_ino]
+def main(args):
+    if args: wait()
+    return [up(), os.stat('/proc/self/ns/net').st_ino]
 """
 
 
-async def has_lo(trial: Trial, network: tuple[str, ...], seconds: float = 0) -> tuple[bool, int]:
-    job = Job("run_1", CodeCall(LO, "main"), json.dumps(seconds).encode(), network=network)
-    is_up, namespace = value_of(await trial.sandbox.run(job, MemoryHost()))
+async def has_lo(trial: Trial, network: tuple[str, ...], host: MemoryHost | None = None) -> tuple[bool, int]:
+    """Return whether a run has a network, and its namespace. With a `host`, the run is one of `at_once`."""
+    job = Job("run_1", CodeCall(AT_ONCE + LO, "main"), json.dumps(host is not None).encode(), network=network)
+    is_up, namespace = value_of(await trial.sandbox.run(job, host or MemoryHost()))
     return is_up, namespace
 
 
@@ -298,7 +330,8 @@ async def test_only_runs_with_network_have_lo_and_no_run_reuses_their_namespace(
     async with running(tmp_path, prepared=prepared) as trial:
         for network in (("http://api.test",), ()) * 4:
             assert (await has_lo(trial, network))[0] is bool(network)
-        together = await asyncio.gather(*(has_lo(trial, network, 0.5) for network in (("http://api.test",), ()) * 3))
+        host = MemoryHost()
+        together = await at_once(host, *(has_lo(trial, network, host) for network in (("http://api.test",), ()) * 3))
         assert [is_up for is_up, _ in together] == [True, False] * 3
         assert len({namespace for _, namespace in together}) == 6
 

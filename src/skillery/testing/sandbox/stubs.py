@@ -212,12 +212,16 @@ class StubCases(SandboxCases):
         from skills.mail import f
         def main(args):
             threading.Thread(target=f).start()
-            time.sleep(0.3)
+            time.sleep(args)
             {end}
         """
-        skill, limits = trial.skill("mail", STUB, stub=True), Limits(timeout_ms=2_000)
-        outcome = await trial.code(code, skills=(skill,), limits=limits)
-        assert failure_type(outcome) in {"TimeoutError", "ProcessExited", "ProcessKilled"}
+        skill = trial.skill("mail", STUB, stub=True)
+        for seconds in (0.3, 3, 30):  # on a loaded machine, the call needs time until it reaches the host
+            limits = Limits(timeout_ms=int(seconds * 1000) + 1_700)
+            outcome = await trial.code(code, seconds, skills=(skill,), limits=limits)
+            assert failure_type(outcome) in {"TimeoutError", "ProcessExited", "ProcessKilled"}
+            if ended:
+                break
         assert ended == ["ended"]
 
     async def test_a_function_is_called_as_a_stub_calls_it(self, trial: Trial) -> None:
