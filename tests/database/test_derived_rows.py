@@ -110,25 +110,29 @@ TAGS = st.lists(st.sampled_from(["red", "Green", "x" * 64, "été"]), unique_by=
 HOSTS = st.lists(st.sampled_from(["https://a.example", "https://*.b.example", "https://c.example:8443"]), unique=True)
 FILES = st.lists(st.sampled_from(["run.sh", "main.py", "tools.json", "note.txt"]), unique=True)
 STATUSES = st.lists(st.sampled_from(["published", "published", "draft", "in_review"]), min_size=1, max_size=3)
+SKILLS = st.tuples(TEXTS, TAGS, HOSTS, FILES, STATUSES)
+AT_ONCE = 20
+"""Skills for each rebuild. A rebuild takes as long as the publication of all skills in the database."""
 _numbers = itertools.count()
 
 
 @pytest.mark.full
 @settings(
-    max_examples=rounds(8, long=200),
+    max_examples=rounds(1, long=10),
     deadline=None,
     # Each example adds to one database, so a smaller example proves nothing.
     phases=[Phase.generate],
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.large_base_example, HealthCheck.too_slow],
 )
-@given(texts=TEXTS, tags=TAGS, hosts=HOSTS, files=FILES, statuses=STATUSES)
+@given(generated=st.lists(SKILLS, min_size=AT_ONCE, max_size=AT_ONCE))
 def test_rebuilt_rows_of_generated_skills_are_those_of_publication(
-    database: Database, texts: tuple[str, str], tags: list[str], hosts: list[str], files: list[str], statuses: list[str]
+    database: Database, generated: list[tuple[tuple[str, str], list[str], list[str], list[str], list[str]]]
 ) -> None:
-    name = f"gen.s{next(_numbers)}"
-    # The first version of a skill has another path to its derived rows than the following ones.
-    for number, status in enumerate(statuses, 1):
-        publish(database, instruction(name, f"{number}.0.0", (*texts, *tags), hosts, files), status)
+    for texts, tags, hosts, files, statuses in generated:
+        name = f"gen.s{next(_numbers)}"
+        # The first version of a skill has another path to its derived rows than the following ones.
+        for number, status in enumerate(statuses, 1):
+            publish(database, instruction(name, f"{number}.0.0", (*texts, *tags), hosts, files), status)
     published = derived(database)
 
     rebuild_all(database)
