@@ -60,7 +60,7 @@ def deliver_through_outage(server: Server, events: int, outage: float) -> Outage
         whole = all(verified(one.headers, one.body, added["secret"]) for one in accepted)
         return Outage(sent, arrived, row["attempts"], ended_at - back_at, first_at - back_at, whole)
     finally:
-        receiver.stop()
+        receiver.close()
 
 
 def make_events(rpc: Rpc, count: int) -> list[str]:

@@ -18,7 +18,7 @@ from tests.webhooks.receiver import Receiver
 def receiver() -> Iterator[Receiver]:
     receiver = Receiver()
     yield receiver
-    receiver.stop()
+    receiver.close()
 
 
 @pytest.fixture

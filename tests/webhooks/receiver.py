@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import socket
 import ssl
 import threading
 from collections.abc import Callable
@@ -69,7 +70,11 @@ class Receiver:
         self.busy = 0
         self.most_busy = 0
         self._changed = threading.Condition()
-        self.port = port
+        # Holds the port until `close`, also while nothing listens there, so that no other program gets it.
+        self._held = socket.socket()
+        self._held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._held.bind(("127.0.0.1", port))
+        self.port = self._held.getsockname()[1]
         self.start()
 
     @property
@@ -88,13 +93,16 @@ class Receiver:
             self._server.socket = self.tls.wrap_socket(
                 self._server.socket, server_side=True, do_handshake_on_connect=False
             )
-        self.port = self._server.server_address[1]
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
 
     def stop(self) -> None:
         """Refuse connections until `start`."""
         self._server.shutdown()
         self._server.server_close()
+
+    def close(self) -> None:
+        self.stop()
+        self._held.close()
 
     def take(self, headers: dict[str, str], body: bytes, path: str) -> int:
         with self._changed:
