@@ -249,7 +249,7 @@ def test_a_run_ending_during_a_postgres_outage_is_answered_and_recorded(tmp_path
         code = "import time\ndef main(args):\n    time.sleep(1.5)\n    return 'ended'\n"
         with ThreadPoolExecutor(1) as pool:
             asked = pool.submit(Rpc(server.url), "run_code", language="python", code=code)
-            eventually(lambda: server.rpc("list_runs", status="started")["runs"])
+            eventually(lambda: server.rpc("list_runs")["runs"])
             postgres.stop(signal.SIGQUIT)
             time.sleep(2)  # no event: the code ends while the database is away
             postgres.start()
@@ -276,7 +276,7 @@ def test_kill_nine_again_and_again_leaves_nothing_for_check_to_find(
 
 
 @pytest.mark.full
-def test_a_thousand_publishers_of_a_version_have_a_single_winner(server: Server, new_name: str) -> None:
+def test_hundreds_of_publishers_of_a_version_have_a_single_winner(server: Server, new_name: str) -> None:
     made: dict[str, Any] = {"jsonrpc": "2.0", "id": 1, "method": "create_skill"}
 
     def publish(number: int) -> Any:
@@ -288,7 +288,7 @@ def test_a_thousand_publishers_of_a_version_have_a_single_winner(server: Server,
     # reuses a connection just then gets an error, so this client closes them earlier.
     limits = httpx.Limits(max_connections=100, keepalive_expiry=1)
     with httpx.Client(base_url=server.url, timeout=120, limits=limits) as http, ThreadPoolExecutor(100) as pool:
-        answers = list(pool.map(publish, range(1000)))
+        answers = list(pool.map(publish, range(300)))
 
     won = [answer["result"] for answer in answers if "result" in answer]
     assert len(won) == 1
@@ -298,22 +298,25 @@ def test_a_thousand_publishers_of_a_version_have_a_single_winner(server: Server,
 
 def test_a_run_is_followed_from_another_server(trio: list[Server], token: str) -> None:
     """Another server serves the log and the progress completely, with the offsets of the server that executes the
-    run.
+    run. The run goes on until it is cancelled, so that all of it is read while it goes on.
     """
     code = (
         "import time\nfrom runtime import progress\ndef main(args):\n"
-        "    for i in range(8):\n        print('line', i)\n        progress(i + 1, 8)\n        time.sleep(0.4)\n"
+        "    for i in range(8):\n        print('line', i)\n        progress(i + 1, 8)\n        time.sleep(0.1)\n"
+        "    time.sleep(600)\n"
     )
     here, there = (Rpc(server.url, token) for server in trio[:2])
     run_id = here("run_code", language="python", code=code, background=True)["run_id"]
-    parts: list[dict[str, Any]] = [{"text": "", "next": 0, "ended": False}]
-    while not parts[-1]["ended"]:
-        parts.append(there("read_run_log", run_id=run_id, after=parts[-1]["next"], wait_ms=5000))
+    text, part = "", dict[str, Any](next=0)
+    while text.count("\n") < 8 or part.get("progress", {}).get("done") != 8:
+        part = there("read_run_log", run_id=run_id, after=part["next"], wait_ms=1000)
+        assert (part["status"], part["ended"]) == ("started", False)
+        text += part["text"]
+    here("cancel_run", run_id=run_id)
+    ended = eventually(lambda: (last := there("read_run_log", run_id=run_id, after=part["next"]))["ended"] and last)
 
-    assert "".join(part["text"] for part in parts) == "".join(f"line {i}\n" for i in range(8))
-    assert len(parts) > 4
-    assert any(part.get("progress", {}).get("done", 8) < 8 for part in parts)
-    assert parts[-1]["status"] == "completed"
+    assert text == "".join(f"line {i}\n" for i in range(8))
+    assert (ended["status"], ended["text"]) == ("failed", "")
     assert here("read_run_log", run_id=run_id, after=7)["text"] == "".join(f"line {i}\n" for i in range(1, 8))
     with there.http.stream("GET", f"/v1/runs/{run_id}/events", timeout=300) as events:
         assert "event: end" in "".join(events.iter_text())
