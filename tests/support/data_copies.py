@@ -48,6 +48,8 @@ def skillery_storage():
     return Offer("second", lambda settings, place: Second(Path(os.environ["SECOND_FOLDER"]) / "second"))
 """
 LARGE = "large " * 20_000
+PAUSE_SECONDS = 0.02
+"""Between two calls of a load: commands meet calls at each of their steps, and get most of the processor."""
 
 
 class Registry:
@@ -108,6 +110,7 @@ class Load:
     def publish(self) -> None:
         while not self._stop.is_set():
             name = f"load.s{next(self._names)}"
+            time.sleep(PAUSE_SECONDS)
             try:
                 publish(Rpc(self.url), name)
             except (RpcError, httpx.HTTPError) as error:
@@ -119,6 +122,7 @@ class Load:
     def read(self) -> None:
         while not self._stop.is_set():
             for name in self.acknowledged[-3:]:
+                time.sleep(PAUSE_SECONDS)
                 try:
                     assert read_large(Rpc(self.url), name).startswith(name)
                     self.reads += 1
