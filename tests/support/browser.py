@@ -16,6 +16,10 @@ _HIDDEN = re.compile(r'<input type="hidden" name="([a-z_]+)" value="([^"]*)">')
 _NAME = re.compile(r"signed in as <strong>(.*?)</strong>")
 
 
+def hidden_fields(page: str) -> dict[str, str]:
+    return {name: html.unescape(value) for name, value in _HIDDEN.findall(page)}
+
+
 class Browser:
     def __init__(self, url: str, **headers: str) -> None:
         """`headers` are in every request, for example those of a proxy."""
@@ -30,7 +34,7 @@ class Browser:
 
     def fields(self, page: str = "/login") -> dict[str, str]:
         """Return the hidden fields of a page."""
-        return {name: html.unescape(value) for name, value in _HIDDEN.findall(self.get(page).text)}
+        return hidden_fields(self.get(page).text)
 
     def post(self, path: str, fields: dict[str, str], **headers: str) -> httpx.Response:
         return self.http.post(path, data=fields, headers={"origin": self.url, **headers})
