@@ -31,6 +31,7 @@ def main(args):
         time.sleep(args["s"])
     return "done"
 """
+STAYS = STEPS.replace("    return", "    time.sleep(600)\n    return")
 SLEEP = "import time\ndef main(args):\n    time.sleep(args['s'])\n    return 'slept'\n"
 
 
@@ -61,8 +62,10 @@ def has_ended(task: dict[str, Any]) -> bool:
 def test_a_background_run_is_a_task_with_last_line_and_result(rpc: Rpc) -> None:
     mcp = with_tasks(rpc)
 
-    task = mcp.tool("run_code", **code(STEPS, 1, background=True))
-    working = until(mcp, task["taskId"], lambda task: task.get("statusMessage") == "step 2: line 2")
+    stays = mcp.tool("run_code", **code(STAYS, 0, background=True))["taskId"]
+    working = until(mcp, stays, lambda task: task.get("statusMessage") == "step 2: line 2")
+    mcp("tasks/cancel", taskId=stays)
+    task = mcp.tool("run_code", **code(STEPS, 0, background=True))
     ended = until(mcp, task["taskId"], has_ended)
 
     assert (task["resultType"], task["status"]) == ("task", "working")
@@ -80,7 +83,7 @@ def test_a_background_run_is_a_task_with_last_line_and_result(rpc: Rpc) -> None:
 
 
 def test_a_long_run_is_a_task_only_for_clients_that_support_tasks(quick: Rpc) -> None:
-    task = with_tasks(quick).tool("run_code", **code(SLEEP, 1))
+    task = with_tasks(quick).tool("run_code", **code(SLEEP, 5))
     result = Mcp(quick).tool("run_code", **code(SLEEP, 1))
     background = Mcp(quick).tool("run_code", **code(SLEEP, 0, background=True))
 
@@ -123,7 +126,7 @@ def test_older_versions_of_the_protocol_have_no_tasks(sqlite_rpc: Rpc) -> None:
 
 def test_a_repeated_call_has_the_same_task(quick: Rpc, new_name: str) -> None:
     mcp = with_tasks(quick)
-    call = {"name": "run_code", "arguments": code(SLEEP, 1.5), "_meta": {"skillery/idempotency-key": new_name}}
+    call = {"name": "run_code", "arguments": code(SLEEP, 2.5), "_meta": {"skillery/idempotency-key": new_name}}
 
     first = mcp("tools/call", **call)
     again = mcp("tools/call", **call)
@@ -188,17 +191,22 @@ def test_progress_contains_reported_steps_and_the_last_log_line(sqlite_rpc: Rpc,
 
     *told, answer = messages_of(Mcp(sqlite_rpc, declared=declared).send("tools/call", call))
 
-    assert [one["params"] for one in told] == [
+    params = [one["params"] for one in told]
+    steps = [
         {"progressToken": "p", "progress": number, "total": 2, "message": f"step {number}: line {number}"}
         for number in (1, 2)
     ]
+    assert params in (steps, steps[1:])  # a loaded server may notice both steps together
     assert answer["result"]["structuredContent"]["output"] == "done"
 
 
 def test_progress_contains_the_last_log_line_if_the_run_reports_none(sqlite_rpc: Rpc) -> None:
     text = "import time\ndef main(args):\n    print('reading', flush=True)\n    time.sleep(args['s'])\n"
-    call = {"name": "run_code", "arguments": code(text, 1.4), "_meta": {"progressToken": "p"}}
+    call = {"name": "run_code", "arguments": code(text, 4), "_meta": {"progressToken": "p"}}
 
     *told, _ = messages_of(Mcp(sqlite_rpc).send("tools/call", call))
 
-    assert [one["params"]["message"] for one in told] == ["reading"]
+    messages = [one["params"]["message"] for one in told]
+    assert messages[-1] == "reading"
+    # On a loaded machine, the first message comes before the code has begun.
+    assert all(message == "reading" or message.startswith("run_code has been at work for ") for message in messages)
