@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ from skillery.publishing.folders import read_skill_folder
 from tests.cli.test_cli import skillery
 from tests.conftest import Rpc, Server, manifest, skill_files
 from tests.support.people import Caller, Who
+from tests.support.processes import eventually
 
 INVALID, REFUSED, BUSY, NOT_FOUND = -32602, -32007, -32006, -32003
 COUNTER = """
@@ -217,18 +216,15 @@ def test_examples_may_take_so_long_together(tmp_path: Path, start_server: Callab
 @pytest.mark.full
 def test_a_full_queue_publishes_nothing_and_says_so(tmp_path: Path, start_server: Callable[..., Server]) -> None:
     rpc = start_server(env={"SKILLERY_CONCURRENT_RUNS": "1", "SKILLERY_QUEUED_RUNS": "0"}).rpc
-    slow = "import time\ndef main(args):\n    time.sleep(2)\n"
-    rpc("create_skill", **skill("slow", slow))
-    with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(Rpc(rpc.url), "execute_skill", name="slow")
-        while not rpc("list_runs", skill="slow", status="started")["runs"]:
-            assert not running.done()
-        codes = set()
-        while not running.done():
-            reply = rpc.send("create_skill", skill(f"a{random.getrandbits(40)}", "def main(args): ...\n", {}))
-            codes.add(reply["error"]["code"] if "error" in reply else None)
-    assert BUSY in codes
-    assert codes <= {BUSY, None}
+    rpc("create_skill", **skill("slow", "import time\ndef main(args):\n    time.sleep(600)\n"))
+    run_id = rpc("execute_skill", name="slow", background=True)["run_id"]
+    eventually(lambda: rpc("list_runs", status="started")["runs"])
+    error = rpc.error("create_skill", **skill("a", "def main(args): ...\n", {}))
+    rpc("cancel_run", run_id=run_id)
+
+    assert error["code"] == BUSY
+    assert rpc.error("describe_skill", name="a")["code"] == NOT_FOUND
+    assert eventually(lambda: "result" in rpc.send("create_skill", skill("a", "def main(args): ...\n", {})))
 
 
 # -- invalid examples --------------------------------------------------------------------------------------------------

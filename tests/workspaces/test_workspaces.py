@@ -164,7 +164,7 @@ def test_a_run_that_waits_too_long_for_its_workspace_is_refused(start_server: Ca
     assert "fork" in busy["data"]["hint"]
     rpc("run_code", **given, workspace_mode="read")
     rpc("cancel_run", run_id=writer)
-    assert rpc("get_run", run_id=patient, wait_ms=20_000)["output"] == {"a": "1"}
+    assert rpc("get_run", run_id=patient, wait_ms=60_000)["output"] == {"a": "1"}
     assert [one["run_id"] for one in rpc("list_runs")["runs"] if one["status"] == "failed"] == [writer]
 
 
@@ -296,12 +296,16 @@ def test_background_run_is_recorded_as_failed_if_it_cannot_start(
 ) -> None:
     rpc = start_server(env={"SKILLERY_CONCURRENT_RUNS": "1", "SKILLERY_QUEUED_MB": "1"}).rpc
     made = create(rpc)
-    run(rpc, made["id"], sleep=1, more={"background": True})
+    first = run(rpc, made["id"], sleep=600, more={"background": True})["run_id"]
     large = run(rpc, made["id"], unused="x" * 2_000_000, more={"background": True})["run_id"]
-    # This run gets the slot of the first one. When the large run gets the workspace, the queue has no room for it.
-    rpc("run_code", language="python", code="import time\ndef main(args): time.sleep(3)", background=True)
+    sleeps = "import time\ndef main(args): time.sleep(600)"
+    second = rpc("run_code", language="python", code=sleeps, background=True)["run_id"]
+    eventually(lambda: second in [row["run_id"] for row in rpc("list_runs", status="queued")["runs"]])
+    # The second run gets the slot of the first. When the large run gets the workspace, the queue has no room for it.
+    rpc("cancel_run", run_id=first)
 
-    ended = rpc("get_run", run_id=large, wait_ms=20_000)
+    ended = rpc("get_run", run_id=large, wait_ms=60_000)
+    rpc("cancel_run", run_id=second)
 
     assert ended["status"] == "failed"
     assert ended["error"]["type"] == "SandboxError"
