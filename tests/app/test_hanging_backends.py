@@ -12,6 +12,7 @@ from tests.app.test_plugin_failures import failures
 from tests.app.test_plugins import folder
 from tests.cli.test_cli import skillery
 from tests.conftest import Server, manifest, skill_files
+from tests.support.processes import eventually
 
 HANGING = """
     import asyncio
@@ -84,7 +85,7 @@ def hangs(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def settings(hangs: Path) -> dict[str, str]:
-    return {"SKILLERY_PLUGINS_FOLDER": str(hangs.parent), "SKILLERY_HOOK_SECONDS": "0.3"}
+    return {"SKILLERY_PLUGINS_FOLDER": str(hangs.parent), "SKILLERY_HOOK_SECONDS": "1"}
 
 
 def counted(server: Server, function: str) -> set[tuple[str, float]]:
@@ -105,9 +106,10 @@ def test_an_authenticator_that_hangs_meets_its_time_limit(
     assert "mine" in answers[0].json()["error"]["message"]
     assert httpx.get(f"{server.url}/healthz").status_code == 200
     hangs.unlink()
-    assert httpx.get(f"{server.url}/tools").status_code == 200
     assert counted(server, "authenticate") == {("timed_out", 6.0)}
-    assert "plugin 'mine' failed in authenticate: no answer within 0.3 seconds" in server.log.read_text()
+    # On a loaded machine, the first answer may still be late.
+    eventually(lambda: httpx.get(f"{server.url}/tools").status_code == 200)
+    assert "plugin 'mine' failed in authenticate: no answer within 1 seconds" in server.log.read_text()
     assert httpx.get(f"{server.url}/tools", headers={"x-who": "late"}).status_code == 500
     assert ("raised", 1.0) in counted(server, "authenticate")
 
@@ -130,11 +132,8 @@ def test_secrets_that_hang_fail_their_runs_only(settings: dict[str, str], hangs:
     assert server.rpc("run_code", language="python", code="def main(args): return 1")["output"] == 1
     assert (listed.code != 0, "did not answer in time" in listed.err) == (True, True)
     hangs.unlink()
-    for _ in range(200):
-        if server.rpc("execute_skill", name="acme.mail")["status"] == "completed":
-            break
-    else:
-        pytest.fail("the backend is not called again after its calls have returned")
+    # The backend is called again after its calls have returned.
+    eventually(lambda: server.rpc("execute_skill", name="acme.mail")["status"] == "completed")
     assert server.stop() == 0
 
 
@@ -154,7 +153,5 @@ def test_a_storage_that_hangs_while_it_reads_is_unavailable(
     assert server.rpc.http.get("/readyz").status_code == 503
     assert server.rpc("list_skills")["skills"]
     hangs.unlink()
-    for _ in range(200):
-        if "result" in server.rpc.send("read_blob", {"blob_id": blob, "mode": "full"}):
-            return
-    pytest.fail("the storage is not called again after its calls have returned")
+    # The storage is called again after its calls have returned.
+    eventually(lambda: "result" in server.rpc.send("read_blob", {"blob_id": blob, "mode": "full"}))

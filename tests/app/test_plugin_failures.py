@@ -12,6 +12,7 @@ import pytest
 from tests.app.test_plugins import folder
 from tests.conftest import Server, manifest, skill_files
 from tests.support.people import Caller, Who, people_settings
+from tests.support.processes import eventually
 
 RAISING = """
     @hookimpl
@@ -99,7 +100,7 @@ def test_a_plugin_that_raises_fails_its_own_calls_only(tmp_path: Path, start_ser
 @pytest.fixture
 def hanging(tmp_path: Path, start_server: Callable[..., Server]) -> Iterator[Server]:
     plugins = folder(tmp_path, zhanging=HANGING, noting=NOTING)
-    yield start_server(env={"SKILLERY_PLUGINS_FOLDER": plugins, "SKILLERY_HOOK_SECONDS": "0.2"})
+    yield start_server(env={"SKILLERY_PLUGINS_FOLDER": plugins, "SKILLERY_HOOK_SECONDS": "1"})
     Path(plugins, "go on").touch()
 
 
@@ -111,16 +112,14 @@ def test_a_hanging_plugin_times_out_and_is_not_called_too_often(hanging: Server,
         '{function="before_publish",plugin="zhanging",reason="timed_out"} 4.0',
         '{function="before_publish",plugin="zhanging",reason="hangs"} 2.0',
     }
-    assert "plugin 'zhanging' failed in before_publish: no answer within 0.2 seconds" in hanging.log.read_text()
+    assert "plugin 'zhanging' failed in before_publish: no answer within 1 seconds" in hanging.log.read_text()
     # A version that this plugin would accept is refused too: the plugin has no thread left for checks.
     assert "error" in publish(hanging, "good.one")
     assert hanging.rpc("run_code", language="python", code="def main(args): return 1")["output"] == 1
     assert "ran None" in (tmp_path / "plugins/notes").read_text()
     (tmp_path / "plugins" / "go on").touch()
-    for _ in range(200):
-        if "result" in publish(hanging, "good.one"):
-            return
-    pytest.fail("the plugin is not called again after its calls have returned")
+    # The plugin is called again after its calls have returned.
+    eventually(lambda: "result" in publish(hanging, "good.one"))
 
 
 def test_a_server_with_a_hanging_plugin_stops(hanging: Server) -> None:
