@@ -35,15 +35,18 @@ def clean(text: object) -> str:
     return _HIDDEN.sub(_code, str(text).replace("\r\n", "\n"))
 
 
-def _is_needed(match: re.Match[str]) -> bool:
+def _is_visible_part(match: re.Match[str]) -> bool:
+    """Return whether the hidden character joins or styles visible ones, so that the text needs it."""
     return match[0] in _JOINERS or styles_emoji(match.string, match.start())
 
 
 def _code(match: re.Match[str]) -> str:
-    if _is_needed(match):
+    if _is_visible_part(match):
         return match[0]
     number = ord(match[0])
-    return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
+    if number < 0x100:
+        return f"\\x{number:02x}"
+    return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
 
 
 def print_json(value: Any) -> None:
@@ -57,7 +60,7 @@ def as_json(value: Any, indent: int = 2) -> str:
 
 
 def _escaped(match: re.Match[str]) -> str:
-    return match[0] if _is_needed(match) else json.dumps(match[0])[1:-1]
+    return match[0] if _is_visible_part(match) else json.dumps(match[0])[1:-1]
 
 
 def is_terminal() -> bool:

@@ -137,7 +137,16 @@ def _known(connection: Connection, condition: Any) -> list[KnownPath]:
         .where(condition)
         .order_by(columns.source, columns.path)
     )
-    return [KnownPath(Alias(*row[:3]), *row[3:6], is_absent=row[6] is not None) for row in rows]
+    return [
+        KnownPath(
+            Alias(row.namespace, row.source, row.path),
+            row.stated,
+            row.name,
+            row.source_digest,
+            row.absent_at is not None,
+        )
+        for row in rows
+    ]
 
 
 def find_imported(connection: Connection, identity: Identity, alias: Alias) -> Imported | None:
@@ -150,7 +159,7 @@ def find_imported(connection: Connection, identity: Identity, alias: Alias) -> I
         return None
     imported = _imported(connection, identity, rows[0])
     if imported is None:
-        name = rows[0][1]
+        _, name, *_ = rows[0]
         raise NameTaken(f"the name '{name}' is taken", hint="Import it under another namespace.", name=name)
     return imported
 
@@ -219,6 +228,7 @@ def mark_absent(connection: Connection, namespace: str, source: str, is_present:
     `is_present` returns whether a path is in the tree.
     """
     for known in known_paths(connection, namespace, source):
+        # Both are true, or neither: the mark is out of date.
         if is_present(known.alias.path) == known.is_absent:
             since = None if known.is_absent else datetime.now(UTC)
             connection.execute(update(import_aliases).where(_is(known.alias)).values(absent_at=since))

@@ -161,6 +161,7 @@ class LoadedSettings(typing.NamedTuple):
 
 
 def _source_of(name: str, sources: Mapping[str, str]) -> str:
+    """Return the source of a setting. A table of ENTRIES has one source, or a source for each of its entries."""
     table = next((table for table in ENTRIES if name.startswith(f"{table}.")), name)
     entry = next((entry for entry in sources if entry.startswith(f"{table}.") and name.startswith(f"{entry}.")), table)
     return sources.get(entry, "default")
@@ -195,11 +196,11 @@ def load_settings(
             sources[name] = source
     tree["home"] = home
     if not sources.keys() & {"packages.index_urls", "packages.wheelhouse"}:
-        # Not an explicit setting, so credentials in it must not stop a server that builds packages from source.
         indexes = configured_indexes(variables)
-        if indexes and not (
-            tree.get("packages", {}).get("build_from_source") and any("@" in index for index in indexes)
-        ):
+        # Not an explicit setting, so credentials in it must not stop a server that builds packages from source.
+        builds_packages = tree.get("packages", {}).get("build_from_source")
+        has_credentials = any("@" in index for index in indexes)
+        if indexes and not (builds_packages and has_credentials):
             put(tree, "packages.index_urls", indexes)
             sources["packages.index_urls"] = PIP
     return LoadedSettings(_convert(tree, sources), sources)
@@ -234,7 +235,7 @@ def _convert(tree: dict[str, Any], sources: Mapping[str, str]) -> Settings:
         if name == "plugins":
             raise StartupError(f"the sections [plugins.<name>] are not valid: {reason.lower()}") from None
         if name == "environments":
-            raise _no_environment(tree[name], sources) from None
+            raise _invalid_environment(tree[name], sources) from None
         value: Any = tree
         for part in name.split("."):
             value = value[part] if isinstance(value, dict) else value
@@ -243,7 +244,7 @@ def _convert(tree: dict[str, Any], sources: Mapping[str, str]) -> Settings:
         ) from None
 
 
-def _no_environment(entries: dict[str, Any], sources: Mapping[str, str]) -> StartupError:
+def _invalid_environment(entries: dict[str, Any], sources: Mapping[str, str]) -> StartupError:
     """Return the error for the first named environment that is not valid. The error names the environment and its
     faulty setting.
     """

@@ -52,7 +52,7 @@ class WordLimit:
         self._left = left
 
     def takes(self, count: int) -> bool:
-        """Return whether `count` tokens fit into the limit. If so, subtract them."""
+        """Return whether `count` more tokens are within the limit. If so, count them."""
         if count > self._left:
             return False
         self._left -= count
@@ -165,9 +165,10 @@ def words_of(old: str, new: str, *, is_code: bool = True, limit: WordLimit | Non
         return visible(old, is_code=is_code), visible(new, is_code=is_code)
     old_parts: list[str] = []
     new_parts: list[str] = []
-    for kind, a, b, c, d in parts_of(before, after):
-        for parts, text, tag in ((old_parts, "".join(before[a:b]), "del"), (new_parts, "".join(after[c:d]), "ins")):
-            shown = visible(text, is_code=is_code)
+    for kind, old_start, old_end, new_start, new_end in parts_of(before, after):
+        removed, added = "".join(before[old_start:old_end]), "".join(after[new_start:new_end])
+        for parts, text, tag in ((old_parts, removed, "del"), (new_parts, added, "ins")):
             if text:
+                shown = visible(text, is_code=is_code)
                 parts.append(shown if kind == "equal" else f"<{tag}>{shown}</{tag}>")
     return Markup("".join(old_parts)), Markup("".join(new_parts))  # noqa: S704 - each text is escaped by `visible`

@@ -326,9 +326,9 @@ async def _of_reviews(request: PageRequest) -> list[Problem]:
     waiting = (await request.do(list_versions, ListVersions(status="in_review", limit=100))).versions
     if not waiting:
         return []
-    many_wait = "100 or more versions wait" if len(waiting) == 100 else f"{len(waiting)} versions wait"
-    text = "One version waits" if len(waiting) == 1 else many_wait
-    return [Problem(WAITING, f"{text} for a review.", "Review the oldest first.", "/review")]
+    count = "100 or more" if len(waiting) == 100 else str(len(waiting))
+    text = "One version waits for a review." if len(waiting) == 1 else f"{count} versions wait for a review."
+    return [Problem(WAITING, text, "Review the oldest first.", "/review")]
 
 
 async def _of_refusals(request: PageRequest) -> list[Problem]:

@@ -100,13 +100,13 @@ class Filters(NamedTuple):
 
     def set_filters(self) -> list[tuple[str, str]]:
         """Return a pair for each filter that is set: its words, and the address without it."""
-        words: list[tuple[str, dict[str, Any]]] = [
-            (f"namespace {self.ns}", {"ns": ""}),
-            (f"kind {self.kind}", {"kind": ""}),
-            (LANGUAGES.get(self.lang, self.lang), {"lang": ""}),
-            (STATUSES.get(self.status, self.status), {"status": ""}),
-        ]
-        filters = [(text, self.address(**change)) for text, change in words if getattr(self, next(iter(change)))]
+        words = {
+            "ns": f"namespace {self.ns}",
+            "kind": f"kind {self.kind}",
+            "lang": LANGUAGES.get(self.lang, self.lang),
+            "status": STATUSES.get(self.status, self.status),
+        }
+        filters = [(text, self.address(**{field: ""})) for field, text in words.items() if getattr(self, field)]
         filters += [(FLAGS[name].words, self.address(flags=_without(self.flags, name))) for name in self.flags]
         return filters + [(f"tag {tag}", self.address(tags=_without(self.tags, tag))) for tag in self.tags]
 
@@ -165,40 +165,30 @@ def facets_of(filters: Filters, facets: Facets) -> list[Facet]:
     """
     trust = [choice for name in FLAGS for choice in _flag_choices(filters, facets.of(name), name)]
     groups = [
-        Facet("Kind", _choices(filters, facets.kind, "kind", {kind: (kind, kind) for kind in KINDS})),
+        Facet("Kind", _choices(filters, facets.kind, "kind", {kind: kind for kind in KINDS})),
         Facet("Trust", trust),
-        Facet("Language", _choices(filters, facets.language, "lang", _pairs(LANGUAGES))),
-        Facet("Status", _choices(filters, facets.status, "status", _pairs(STATUSES))),
+        Facet("Language", _choices(filters, facets.language, "lang", LANGUAGES)),
+        Facet("Status", _choices(filters, facets.status, "status", STATUSES)),
     ]
     return [facet for facet in groups if facet.choices]
 
 
-def _pairs(words: Mapping[str, str]) -> dict[Any, tuple[str, str]]:
-    """Return the words by the value of a facet, in the form that `_choices` takes."""
-    return {key: (key, text) for key, text in words.items()}
-
-
-def _choices(
-    filters: Filters, counts: list[FacetValue], field: str, words: Mapping[Any, tuple[str, str]]
-) -> list[Choice]:
-    """Return the choices of the filter `field`. `words` has the value in the address and the words of each counted
-    value.
+def _choices(filters: Filters, counts: list[FacetValue], field: str, words: Mapping[str, str]) -> list[Choice]:
+    """Return the choices of the filter `field`. `words` are the words of each value.
 
     A value that all skills of the page have selects nothing, and is left out.
     """
     current = getattr(filters, field)
     choices = []
-    for facet in counts:
-        if facet.value not in words:
+    for value, count in ((str(facet.value), facet.count) for facet in counts):
+        if value not in words:
             continue
-        value, text = words[facet.value]
-        if current == value:
-            choices.append(Choice(text, facet.count, filters.address(**{field: ""}), is_set=True))
+        if value == current:
+            choices.append(Choice(words[value], count, filters.address(**{field: ""}), is_set=True))
         elif len(counts) > 1:
-            choices.append(Choice(text, facet.count, filters.address(**{field: value}), is_set=False))
+            choices.append(Choice(words[value], count, filters.address(**{field: value}), is_set=False))
     if current and not any(choice.is_set for choice in choices):
-        text = next(shown for value, shown in words.values() if value == current)
-        choices.append(Choice(text, 0, filters.address(**{field: ""}), is_set=True))
+        choices.append(Choice(words[current], 0, filters.address(**{field: ""}), is_set=True))
     return choices
 
 

@@ -306,9 +306,11 @@ def _diff(
     if not is_text or "\0" in text:
         note = "This is not text."
     elif change == "changed":
-        compared = unified_diff(before or "", text) if max(len(before or ""), len(text)) <= MOST_TEXT else None
-        diff, note = (
-            (compared, "") if compared is not None else ("", "The file has too many lines for a comparison here.")
-        )
+        old_text = before or ""
+        compared = unified_diff(old_text, text) if max(len(old_text), len(text)) <= MOST_TEXT else None
+        if compared is None:
+            note = "The file has too many lines for a comparison here."
+        else:
+            diff = compared
     sides = FileFacts("", old.size_bytes, False) if old else None, FileFacts("", len(content or b""), False)
     return file_diff(FileChange(path, change, *sides, diff, note), text, is_code=path != "SKILL.md", limit=limit)

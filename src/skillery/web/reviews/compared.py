@@ -99,7 +99,8 @@ def _compared(old: str, diff: VersionsDiff, skill_md: str) -> Compared:
     by_kind: dict[str, list[ManifestChange]] = {"runtime": [], "texts": [], "others": []}
     for change in diff.manifest:
         first = change.path.partition(".")[0].partition("[")[0]
-        by_kind["runtime" if first == "runtime" else "texts" if first in _MODEL_READS else "others"].append(change)
+        other_kind = "texts" if first in _MODEL_READS else "others"
+        by_kind["runtime" if first == "runtime" else other_kind].append(change)
     limit = WordLimit()
     return Compared(
         old,

@@ -96,10 +96,9 @@ async def output_of(request: PageRequest, run: RunRecord) -> dict[str, Any]:
     shown: dict[str, Any] = {"tree": None, "more_nodes": None, "output_blob": None, "output_text": None}
     if output is None:
         return shown
-    node_count_text = request.query.get("nodes", "")
-    most = (
-        min(max(int(node_count_text[:6]), MOST_NODES), MOST_NODES_ASKED) if node_count_text.isdecimal() else MOST_NODES
-    )
+    asked_text = request.query.get("nodes", "")
+    asked = int(asked_text[:6]) if asked_text.isdecimal() else 0
+    most = min(max(asked, MOST_NODES), MOST_NODES_ASKED)
     blob_id = str(output["blob_id"]) if isinstance(output, dict) and set(output) == _LARGE_OUTPUT else ""
     if blob_id not in run.output_blobs:
         return {**shown, **await asyncio.to_thread(_shown, output, most)}
@@ -206,13 +205,12 @@ def _delimiter(text: str) -> str:
     """Return the delimiter that occurs equally often, outside quotes, in most of the first lines."""
     lines = ["".join(line.split('"')[::2]) for line in text.split("\n", _SAMPLE_LINES)[:_SAMPLE_LINES] if line.strip()]
     counts = {delimiter: [line.count(delimiter) for line in lines] or [0] for delimiter in _DELIMITERS}
-    return max(
-        _DELIMITERS,
-        key=lambda delimiter: (
-            counts[delimiter].count(counts[delimiter][0]) if counts[delimiter][0] else 0,
-            counts[delimiter][0],
-        ),
-    )
+
+    def rank(delimiter: str) -> tuple[int, int]:
+        first = counts[delimiter][0]
+        return counts[delimiter].count(first) if first else 0, first
+
+    return max(_DELIMITERS, key=rank)
 
 
 # -- Figures of a run: the phases of its time, and what it used of its limits ------------------------------------------

@@ -83,7 +83,7 @@ async def about_page(request: PageRequest, values: dict[str, Any] | None = None,
     skill_md = or_none(skill.skill_md) or ""
     frontmatter, body = split_frontmatter(skill_md)
     rendered_text = await request.site.texts.markdown(
-        opened.digest, Place(opened.exact, "SKILL.md"), body if len(body) <= _MOST_SKILL_MD else body[:_MOST_SKILL_MD]
+        opened.digest, Place(opened.exact, "SKILL.md"), body[:_MOST_SKILL_MD]
     )
     tools = await _tools(request, opened)
     can_change = may_change(request, opened.name)

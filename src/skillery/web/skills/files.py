@@ -22,9 +22,6 @@ from skillery.web.rendered_texts import MOST_HIGHLIGHTED
 from skillery.web.sending import RAW_HEADERS
 from skillery.web.skills.opened import Opened, exactly, file_path_of, open_version, page_of, reader_of, reference_of
 
-# -- `/s/{ref}/raw/{path}`: the bytes of a file, with headers that stop scripts ----------------------------------------
-
-
 # -- The kind of a file of a bundle. The kind decides how a browser gets the bytes -------------------------------------
 
 
@@ -237,7 +234,7 @@ def _page(request: PageRequest, opened: Opened, rows: list[FileRow], path: str, 
         "files_count": len(rows),
         "tree": _tree(rows, path),
         "path": path,
-        "total": sum(row[2] for row in rows),
+        "total": sum(row.size_bytes for row in rows),
     }
     return page_of(request, opened, "files", "skill_files.html", part=path or "Files", **shared_values, **values)
 

@@ -118,15 +118,10 @@ def _npx(request: PageRequest, opened: Opened) -> tuple[str, str]:
 def _call(manifest: dict[str, Any], tools: Sequence[Tool]) -> _Call | None:
     """Return the call of a snippet, or None if the skill can only be read."""
     if manifest["kind"] == "instruction" or not (manifest.get("runtime") or {}).get("entrypoint"):
-        return (
-            _Call(
-                {parameter.name: _sample(parameter) for parameter in tools[0].inputs if parameter.required},
-                {},
-                tools[0].name,
-            )
-            if tools
-            else None
-        )
+        if not tools:
+            return None
+        args = {parameter.name: _sample(parameter) for parameter in tools[0].inputs if parameter.required}
+        return _Call(args, {}, tools[0].name)
     example = next((candidate for candidate in manifest.get("examples") or () if isinstance(candidate, dict)), {})
     args, blobs = example.get("args") or {}, example.get("blobs") or {}
     if len(json.dumps(args)) > _MOST_ARGS:
