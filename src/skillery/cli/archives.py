@@ -28,11 +28,10 @@ CHUNK_BYTES = 1024 * 1024
 
 
 class Override(NamedTuple):
-    """A skill that is not sent, because a skill of a later folder overrides it. `stated` is the
-    name in its SKILL.md.
-    """
+    """A skill that is not sent, because a skill of a later folder overrides it."""
 
     stated: str
+    """The name in its SKILL.md."""
     by: str
     """Path of the overriding skill."""
     is_same: bool
@@ -181,6 +180,8 @@ class _Skill(NamedTuple):
     path: str
     """Path of the skill, for reports."""
     located: LocatedSkill
+    rank: int
+    """Rank of its discovery folder, or -1 if it is in none."""
 
 
 def override(folders: Sequence[Folder | None], names: Sequence[str], *, discover: bool) -> list[Folder | None]:
@@ -206,20 +207,20 @@ def _without(folder: Folder, name: str, later: dict[str, _Skill], ranks: Mapping
     """
     overridden: dict[str, Override] = {}
     own_skills: dict[str, _Skill] = {}
-    chosen: dict[str, tuple[int, _Skill]] = {}
+    discovered: dict[str, _Skill] = {}
     # Skills in discovery folders of high rank come first, because they override the others.
     for root, stated_name in sorted(_stated_names(folder, name).items(), key=lambda pair: -ranks.get(pair[0], -1)):
-        skill = _Skill(str(folder.path / root), folder.finder.skill(root))
-        key, rank = alias_key(stated_name), ranks.get(root)
+        skill = _Skill(str(folder.path / root), folder.finder.skill(root), ranks.get(root, -1))
+        key = alias_key(stated_name)
         overriding = later.get(key)
-        if overriding is None and rank is not None and key in chosen and chosen[key][0] > rank:
-            overriding = chosen[key][1]
+        if overriding is None and key in discovered and discovered[key].rank > skill.rank >= 0:
+            overriding = discovered[key]
         if overriding is not None:
             overridden[root] = Override(stated_name, overriding.path, _is_same(skill.located, overriding.located))
             continue
         own_skills.setdefault(key, skill)
-        if rank is not None:
-            chosen.setdefault(key, (rank, skill))
+        if skill.rank >= 0:
+            discovered.setdefault(key, skill)
     later |= own_skills
     return folder.without(overridden)
 

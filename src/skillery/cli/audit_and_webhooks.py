@@ -37,11 +37,11 @@ def head(target: Target, as_json: bool) -> None:
 
     Store both in another place: `skillery audit verify --head` can then prove that no entry up to this one was changed.
     """
-    from skillery.audit import head
+    from skillery.audit import head as read_head
     from skillery.cli.tokens import open_home_database
 
     with open_home_database(target) as database:
-        entry = database.read_now(head)
+        entry = database.read_now(read_head)
     if as_json:
         print_json(entry._asdict())
     else:
@@ -58,12 +58,12 @@ def verify(noted: str | None, target: Target, as_json: bool) -> None:
     A person who can write to the database can rewrite the whole trail. To detect this, store the output of `skillery
     audit head` in another place, and pass it with --head.
     """
-    from skillery.audit import verify
+    from skillery.audit import verify as verify_trail
     from skillery.cli.tokens import open_home_database
 
     noted_head = _head(noted) if noted else None
     with open_home_database(target) as database:
-        result = verify(database, noted_head)
+        result = verify_trail(database, noted_head)
     fault = result.fault
     if as_json:
         fault_fields = None if fault is None else fault._asdict()
@@ -100,7 +100,7 @@ def _change(old: dict[str, Any] | None, new: dict[str, Any] | None) -> str:
     """Return the changed, added and removed fields as text, for example `status: draft → in_review`."""
     old, new = old or {}, new or {}
     parts = []
-    for key in [*old, *(key for key in new if key not in old)]:
+    for key in {**old, **new}:
         parts.append(f"{key}: {' → '.join(_short(side[key]) for side in (old, new) if key in side)}")
     return ", ".join(parts)
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from skillery.database import Database
 
 MOST_CHARACTERS = 65_536
+MOST_NAMED = 1000
+"""A server names at most so many remaining things of a kind."""
 LEFT = {
     "published": "Published versions",
     "approved": "Approved versions",
@@ -151,7 +153,8 @@ def _print_offboarded(report: dict[str, Any]) -> None:
     _print_ended(report)
     for subject, names in report["left"].items():
         if names:
-            click.echo(clean(f"{LEFT[subject]} ({len(names)}{'+' if len(names) == 1000 else ''}):"))
+            more = "+" if len(names) == MOST_NAMED else ""
+            click.echo(clean(f"{LEFT[subject]} ({len(names)}{more}):"))
             click.echo(clean("".join(f"  {name}\n" for name in names)), nl=False)
 
 
@@ -223,8 +226,8 @@ def _keeper(opened: dict[str, Authenticator]) -> RevokesIdentities:
     )
 
 
-def _print_change(name: str, changed: bool, done: str, else_: str, as_json: bool) -> None:
+def _print_change(name: str, changed: bool, done: str, not_changed: str, as_json: bool) -> None:
     if as_json:
         print_json({"name": name, "changed": changed})
     else:
-        print_change(f"{name} {done if changed else else_}")
+        print_change(f"{name} {done if changed else not_changed}")

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, NamedTuple, get_args
 
 import click
 import msgspec
@@ -63,16 +63,18 @@ def new(folder: Path, kind: Kind | None, name: str | None, as_json: bool) -> Non
     from skillery.authoring.scaffold import FilesExist, make_skill
 
     if not as_json and _is_interactive():
-        kind, name = kind or _asked_kind(), name or _asked_name(folder)
-    chosen, skill_name = kind or "action", _checked(folder, name)
+        kind = kind or _asked_kind()
+        name = name or _asked_name(folder)
+    kind = kind or "action"
+    skill_name = _skill_name(folder, name)
     try:
-        paths = make_skill(folder, chosen, skill_name)
+        paths = make_skill(folder, kind, skill_name)
     except FilesExist as error:
         raise click.UsageError(str(error)) from None
     except OSError as error:
         raise click.UsageError(f"'{folder}' cannot be written: {error.strerror}") from None
     if as_json:
-        print_json({"folder": str(folder), "name": skill_name, "kind": chosen, "files": paths})
+        print_json({"folder": str(folder), "name": skill_name, "kind": kind, "files": paths})
         return
     _print_made(folder, skill_name, paths)
 
@@ -94,8 +96,8 @@ def _asked_name(folder: Path) -> str:
     return name
 
 
-def _checked(folder: Path, name: str | None) -> str:
-    """Return the name of the skill. Raise UsageError with the remedy."""
+def _skill_name(folder: Path, name: str | None) -> str:
+    """Return `name`, or else the name for the folder. Raise UsageError with the remedy if it is not valid."""
     from skillery.authoring.scaffold import checked_name, name_for
     from skillery.errors import InvalidName
 
@@ -164,7 +166,7 @@ def test(
     settings = target.load().settings
     show_log(settings)
     allowed = Allowed(allow_network, None if secrets is None else _secrets_in(secrets))
-    session = _Session(folders, timeout_ms, update, allow_unknown, as_json, allowed)
+    session = _Session(folders, timeout_ms, allowed, update=update, allow_unknown=allow_unknown, as_json=as_json)
     with signals_interrupt():
         is_passed = asyncio.run(session.run(settings, watch=watch))
     if not is_passed:
@@ -184,8 +186,8 @@ def _secrets_in(file: Path) -> dict[str, str]:
         assignment = line.strip().removeprefix("export ").strip()
         if not assignment or assignment.startswith("#"):
             continue
-        name, is_value, value = assignment.partition("=")
-        if not is_value:
+        name, equals, value = assignment.partition("=")
+        if not equals:
             raise click.UsageError(f"{file}:{number}: this is not a line NAME=value")
         quoted = value.strip()[:1] in {"'", '"'}
         try:
@@ -195,24 +197,15 @@ def _secrets_in(file: Path) -> dict[str, str]:
     return values
 
 
-class _Session:
+class _Session(NamedTuple):
     """One execution of `skillery test`. All its rounds share one sandbox."""
 
-    def __init__(
-        self,
-        folders: Sequence[Path],
-        timeout_ms: int,
-        update: bool,
-        allow_unknown: bool,
-        as_json: bool,
-        allowed: Allowed,
-    ) -> None:
-        self._allow_unknown = allow_unknown
-        self._allowed = allowed
-        self._folders = folders
-        self._timeout_ms = timeout_ms
-        self._update = update
-        self._as_json = as_json
+    folders: Sequence[Path]
+    timeout_ms: int
+    allowed: Allowed
+    update: bool
+    allow_unknown: bool
+    as_json: bool
 
     async def run(self, settings: Settings, *, watch: bool) -> bool:
         """Test all folders, and return whether everything passed. With `watch`, test changed folders again until
@@ -221,10 +214,10 @@ class _Session:
         from skillery.authoring.development import changes
         from skillery.authoring.folder_runs import open_runs
 
-        async with open_runs(settings, self._allowed) as runs:
+        async with open_runs(settings, self.allowed) as runs:
             if not watch:
-                return await self._round(runs, self._folders)
-            async for changed in changes(self._folders):
+                return await self._round(runs, self.folders)
+            async for changed in changes(self.folders):
                 await self._round(runs, changed)
                 sys.stdout.flush()
         return True
@@ -236,11 +229,11 @@ class _Session:
         reports = []
         for folder in folders:
             began = time.monotonic()
-            options = {"update": self._update, "allow_unknown": self._allow_unknown}
-            reports.append(await test_folder(runs, folder, self._timeout_ms, **options))
-            if not self._as_json:
+            options = {"update": self.update, "allow_unknown": self.allow_unknown}
+            reports.append(await test_folder(runs, folder, self.timeout_ms, **options))
+            if not self.as_json:
                 print_report(reports[-1], time.monotonic() - began)
-        if self._as_json:
+        if self.as_json:
             print_json([{**msgspec.to_builtins(report), "ok": report.ok} for report in reports])
         return all(report.ok for report in reports)
 
@@ -265,14 +258,16 @@ def _print_result(result: Result) -> None:
     took = f"  {result.duration_ms:.0f} ms" if result.duration_ms >= 1 else ""
     status = click.style(f"{result.status:7}", fg=COLOURS[result.status])
     name = result.name if result.subject != "check" or not result.file else result.file
-    first_line = result.message.partition("\n")[0]
+    lines = result.message.splitlines()
+    first_line = lines[0] if lines else ""
     if result.file and name == result.file:
         first_line = first_line.removeprefix(result.file).lstrip(": ")
     is_diff = first_line.startswith("--- ")
     note = "" if is_diff or not first_line else f": {first_line}"
     click.echo(f"  {status}  {clean(f'{location}{result.subject} {name}{took}{note}')}")
-    for line in result.message.splitlines()[0 if is_diff else 1 :]:
-        click.echo(f"           {click.style(clean(line), fg=DIFF_COLOURS.get(line[:1] if is_diff else ''))}")
+    for line in lines if is_diff else lines[1:]:
+        colour = DIFF_COLOURS.get(line[:1]) if is_diff else None
+        click.echo(f"           {click.style(clean(line), fg=colour)}")
 
 
 # -- `skillery dev`: serve folders during development ------------------------------------------------------------------

@@ -237,7 +237,7 @@ def _archive(target_path: Path) -> Iterator[Path]:
             yield Path(folder)
             with tarfile.open(partial, "w:gz") as tar:
                 for path in sorted(Path(folder).rglob("*")):
-                    tar.add(path, path.relative_to(folder).as_posix(), recursive=False, filter=_without_user)
+                    tar.add(path, path.relative_to(folder).as_posix(), recursive=False, filter=_without_user_and_time)
         partial.replace(target_path)
     except OSError as error:
         raise CheckFailed(
@@ -247,7 +247,7 @@ def _archive(target_path: Path) -> Iterator[Path]:
         partial.unlink(missing_ok=True)
 
 
-def _without_user(info: tarfile.TarInfo) -> tarfile.TarInfo:
+def _without_user_and_time(info: tarfile.TarInfo) -> tarfile.TarInfo:
     info.uid = info.gid = info.mtime = 0
     info.uname = info.gname = ""
     return info

@@ -124,7 +124,7 @@ def change_toml(path: Path, table: str, name: str, values: Mapping[str, Any]) ->
 def change_git(server: str, helper: str) -> Change:
     """Return the change that makes `helper` the only credential helper for a server in the user's settings of git.
 
-    The empty helper first: other helpers would write the token to their own files.
+    An empty helper comes first. It removes the other helpers, which would write the token to their own files.
     """
     path = _git_settings()
     old_text = _text(path)
@@ -133,7 +133,7 @@ def change_git(server: str, helper: str) -> Change:
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "config"
         copy.write_text(old_text, "utf-8")
-        if _git(copy, "--get-all", key, fails=True) != f"\n{helper}\n":
+        if _git(copy, "--get-all", key, may_fail=True) != f"\n{helper}\n":
             _git(copy, "--replace-all", key, "")
             _git(copy, "--add", key, helper)
         return Change(path, old_text, copy.read_text("utf-8"), addition)
@@ -153,13 +153,13 @@ def _git_settings() -> Path:
     return other if other.exists() and not usual.exists() else usual
 
 
-def _git(file: Path, *words: str, fails: bool = False) -> str:
+def _git(file: Path, *words: str, may_fail: bool = False) -> str:
     command = ["git", "config", "--file", str(file), *words]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=GIT_SECONDS, check=False)
     except OSError:
         raise StartupError("this computer has no git: install it, and run the command again") from None
-    if done.returncode != 0 and not fails:
+    if done.returncode != 0 and not may_fail:
         raise StartupError(f"git cannot change its settings: {done.stderr.strip()}")
     return done.stdout
 

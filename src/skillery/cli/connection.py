@@ -103,14 +103,20 @@ async def connect(
             return
         target.check_token(settings.authenticators)
         stack.callback(server_or_home.close)
-        yield await stack.enter_async_context(
-            _in_process(settings, server_or_home, target.token, sandbox, environments, bundled)
+        in_process = _in_process(
+            settings,
+            server_or_home,
+            target.token,
+            sandbox=sandbox,
+            environments=environments,
+            bundled=bundled,
         )
+        yield await stack.enter_async_context(in_process)
 
 
 @asynccontextmanager
 async def _in_process(
-    settings: Settings, home: Home, token: str | None, sandbox: bool, environments: bool, bundled: bool
+    settings: Settings, home: Home, token: str | None, *, sandbox: bool, environments: bool, bundled: bool
 ) -> AsyncIterator[AsyncClient]:
     """Context manager: open the server parts in this process, and yield a client that calls them without a network."""
     import msgspec
@@ -269,8 +275,6 @@ def json_answer(method: str, address: str, **request: Any) -> dict[str, Any]:
 
     Raise NotAuthenticated if the server refuses the caller, Unavailable for each other failure.
     """
-    import httpx
-
     from skillery.client.answer_sizes import bounded
     from skillery.client.errors import StrangeAnswer
 

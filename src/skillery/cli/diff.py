@@ -18,7 +18,7 @@ from skillery.cli.output import clean, print_json
 
 if TYPE_CHECKING:
     from skillery.client import AsyncClient
-    from skillery.formats.version_diffs import Compared
+    from skillery.formats.version_diffs import Compared, DiffSide, FileFacts
 
 HERE = "."
 _COLOURS = {"+": "green", "-": "red", "@": "cyan"}
@@ -77,30 +77,34 @@ async def _compare(client: AsyncClient, old: str, new: str) -> Mapping[str, Any]
 class _Side:
     """One of the two compared versions or folders. `contents` has the files that were read, by path."""
 
-    def __init__(self, compared: Compared, contents: dict[str, bytes]) -> None:
-        self.compared = compared._replace(read=contents.__getitem__)
+    def __init__(
+        self, side: DiffSide, manifest: Mapping[str, Any], files: Mapping[str, FileFacts], contents: dict[str, bytes]
+    ) -> None:
+        from skillery.formats.version_diffs import Compared
+
+        self.compared = Compared(side, manifest, files, contents.__getitem__)
         self.contents = contents
 
 
 async def _side(client: AsyncClient, text: str) -> _Side:
-    from skillery.formats.version_diffs import Compared, DiffSide, FileFacts
+    from skillery.formats.version_diffs import DiffSide, FileFacts
 
     name, version = name_and_version(text, None)
     skill: Mapping[str, Any] = (await client.describe_skill(name, version=version, detail="full"))["skill"]
     files = {file["path"]: FileFacts(file["sha256"], file["size_bytes"], file["executable"]) for file in skill["files"]}
     side = DiffSide(skill["name"], skill["version"], skill["digest"], skill.get("provenance"))
-    return _Side(Compared(side, skill["manifest"], files, dict[str, bytes]().__getitem__), {})
+    return _Side(side, skill["manifest"], files, {})
 
 
 def _folder_side(folder: Path) -> _Side:
-    from skillery.formats.version_diffs import Compared, DiffSide, FileFacts
+    from skillery.formats.version_diffs import DiffSide, FileFacts
     from skillery.publishing.folders import read_skill_folder
 
     skill = read_skill_folder(folder)
     side = DiffSide(str(skill.manifest.get("name", "")), str(skill.manifest.get("version", "")), "")
     files = {file.path: FileFacts(file.sha256, len(file.content), file.executable) for file in skill.files}
     contents = {file.path: file.content for file in skill.files}
-    return _Side(Compared(side, skill.manifest, files, contents.__getitem__), contents)
+    return _Side(side, skill.manifest, files, contents)
 
 
 async def _load(client: AsyncClient, old: _Side, new: _Side) -> None:

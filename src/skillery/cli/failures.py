@@ -235,15 +235,17 @@ def print_error(error: Mapping[str, Any]) -> None:
     data = data if isinstance(data, dict) else {}
     problems: Sequence[Any] = data.get("problems") or data.get("findings") or ()
     text = str(error.get("message", "")).rstrip(".")
-    tomls = [str(problem.get("toml") or "") for problem in problems]
-    if len(problems) == 1 and text == str(problems[0].get("message", "")).rstrip("."):
-        error, problems = {**error, "message": _problem_line(problems[0])}, ()
-    elif len(problems) == 1 and text.endswith(message := str(problems[0].get("message", "")).rstrip(".")):
-        error, problems = {**error, "message": text.removesuffix(message) + _problem_line(problems[0])}, ()
+    is_repeated = False
+    if len(problems) == 1:
+        only_message = str(problems[0].get("message", "")).rstrip(".")
+        is_repeated = text.endswith(only_message)
+        if is_repeated:
+            error = {**error, "message": text.removesuffix(only_message) + _problem_line(problems[0])}
     click.echo(f"{click.style('error:', fg='red', bold=True)} {clean(_headline(error, problems))}", err=True)
-    for number, toml in enumerate(tomls):
-        if problems:
-            click.echo(f"  {_problem_line(problems[number])}", err=True)
+    for problem in problems:
+        if not is_repeated:
+            click.echo(f"  {_problem_line(problem)}", err=True)
+        toml = str(problem.get("toml") or "")
         for line in ["for example:", *toml.splitlines()] if toml else ():
             click.echo(f"      {clean(line)}", err=True)
     if data.get("hint"):

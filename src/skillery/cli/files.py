@@ -170,7 +170,8 @@ def reference_of(name: str, version: str | None) -> str:
         return name
     if is_folder(name):
         raise click.UsageError(f"the version of the folder '{name}' is in its skill.toml: leave --version out")
-    return "@".join(str(part) for part in name_and_version(name, version))
+    plain_name, spec = name_and_version(name, version)
+    return f"{plain_name}@{spec}"
 
 
 def with_skills(

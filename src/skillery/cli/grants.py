@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 
 # -- `skillery secret`: set secrets, and grant them to skills ----------------------------------------------------------
-# These commands open the database directly, even while a server uses it. So the value of a secret is never sent over
-# HTTP.
 
 
 MAX_BYTES = 64 * 1024

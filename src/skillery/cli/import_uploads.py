@@ -220,17 +220,23 @@ async def _import(
     sections = Sections()
     left_out = _left_out(folder)
     with progress(as_json) as message:
+
+        def add(skill: Mapping[str, Any]) -> None:
+            message("skill", skill)
+            sections.add(skill)
+            if as_json:
+                skills.append(skill)
+
         try:
             async for key, event in client.import_archive(chunks, **options):
-                full = {**event, **left_out(event)} if key == "skill" else add_overridden(event, not_sent)
-                for report in [full, *(not_sent if key == "begun" else ())]:
-                    is_skill = key == "skill" or report is not full
-                    message("skill" if is_skill else key, report)
-                    if is_skill:
-                        sections.add(report)
-                        skills += [report] if as_json else []
-                    else:
-                        answer |= report
+                if key == "skill":
+                    add({**event, **left_out(event)})
+                    continue
+                report = add_overridden(event, not_sent)
+                message(key, report)
+                answer |= report
+                for skill in not_sent if key == "begun" else ():
+                    add(skill)
         except (AnsweredError, StrangeAnswer) as error:
             answer["error"] = answered(error)
     if folder is not None and "total" in answer:

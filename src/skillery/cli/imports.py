@@ -128,8 +128,9 @@ def import_(
     options["names"], options["keep_bytes"] = names or "", keep_bytes
     options["review"] = review
     options["take_over"] = take_over
+    options_of = _with_source(options, source, paths)
     sources = ImportPaths(paths, follow_links, is_local=True)
-    _run(target, sources, _with_source(options, source, paths), as_json, every if watch else None, dry_run)
+    _run(target, sources, options_of, as_json=as_json, every=every if watch else None, dry_run=dry_run)
 
 
 @click.command(short_help="Import new and changed skills of a folder.")
@@ -165,7 +166,8 @@ def sync(
     options["prune"] = prune
     options_of = _with_source(options, source, folders)
     sources = ImportPaths(folders, follow_links, is_local=True)
-    _run(target, sources, options_of, as_json, every if watch else None, dry_run, reports_removed=True)
+    interval = every if watch else None
+    _run(target, sources, options_of, as_json=as_json, every=interval, dry_run=dry_run, reports_removed=True)
 
 
 def _options(
@@ -195,12 +197,8 @@ def _with_source(options: ImportOptions, source: str | None, paths: Sequence[Pat
         raise click.UsageError("--source applies to one path only: import several paths one after the other")
 
     def options_of(path: Path) -> ImportOptions:
-        options_with_name: ImportOptions = {**options, "name": name_of(path)}
-        return (
-            {**options_with_name, "source": source}
-            if source
-            else {**options_with_name, "default_source": default_source(path)}
-        )
+        named: ImportOptions = {**options, "name": name_of(path)}
+        return {**named, "source": source} if source else {**named, "default_source": default_source(path)}
 
     return options_of
 
@@ -226,6 +224,7 @@ def _run(
     target: Target,
     sources: ImportPaths,
     options_of: OptionsOf,
+    *,
     as_json: bool,
     every: float | None,
     dry_run: bool,

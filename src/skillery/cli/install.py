@@ -175,7 +175,9 @@ class _Installed:
             skill for name, skill in self.recorded.items() if name not in entries_by_name and name not in removed
         ]
         new = [msgspec.convert({**entry, "files": _marks(built / entry["name"])}, _Recorded) for entry in entries]
-        old_folder, backups, undo = built.parent / "old", dict[str, str](), list[tuple[Path, Path]]()
+        backups: dict[str, str] = {}
+        undo: list[tuple[Path, Path]] = []
+        old_folder = built.parent / "old"
         old_folder.mkdir()
         self._folder.mkdir(exist_ok=True)
         try:

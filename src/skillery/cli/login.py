@@ -31,10 +31,10 @@ Method = Literal["browser", "device", "token"]
 
 
 class _Checked(NamedTuple):
-    """The owner of a token that the server has accepted. None if the token may not be asked."""
+    """A token that the server has accepted."""
 
     identity: str | None
-    """None if the scopes of the token do not permit `get_usage`."""
+    """The owner of the token, or None if its scopes do not permit `get_usage`."""
 
 
 @click.command()
@@ -72,7 +72,7 @@ def login(
     else:
         _check_method(server, method)
         if method is None and _accepts(server, ""):
-            _print_login(server, None, None, None, as_json)
+            _print_login(server, as_json=as_json)
             _use(server, target)
             return
         new_login = _with_token(server)
@@ -243,7 +243,7 @@ def _read_token(server: str) -> str:
 
 
 def _accepts(server: str, token: str) -> _Checked | None:
-    """Return the owner of the token, or None if the server refuses the token."""
+    """Check the token with one call. Return None if the server refuses it."""
     from skillery.client import NotAuthenticated
 
     try:
@@ -253,7 +253,7 @@ def _accepts(server: str, token: str) -> _Checked | None:
 
 
 def _check(server: str, token: str) -> _Checked:
-    """Ask the server for the owner of the token. Raise NotAuthenticated if the server refuses the token."""
+    """Check the token with one call. Raise NotAuthenticated if the server refuses it."""
     from skillery.client import Client, NotAllowed, Retries
 
     with Client(server, token, retries=Retries(attempts=1)) as client:
@@ -272,17 +272,24 @@ def _keep(server: str, login: Login, as_json: bool) -> None:
     from skillery.client.logins.tokens import revoke
 
     try:
-        owner = _check(server, login.token)
+        checked = _check(server, login.token)
         with changing(server):
             where = keep_login(server, login)
     except BaseException:
         with suppress(ClientError):
             revoke(login)
         raise
-    _print_login(server, owner, login, where, as_json)
+    _print_login(server, checked, login, where, as_json=as_json)
 
 
-def _print_login(server: str, checked: _Checked | None, login: Login | None, where: str | None, as_json: bool) -> None:
+def _print_login(
+    server: str,
+    checked: _Checked | None = None,
+    login: Login | None = None,
+    where: str | None = None,
+    *,
+    as_json: bool,
+) -> None:
     """Print where the login is kept and when it ends. `login` is None if the server needs no login."""
     from datetime import UTC, datetime
 

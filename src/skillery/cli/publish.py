@@ -67,7 +67,8 @@ def publish(
     if trusted:
         from skillery.cli.publish_options import trusted_target
 
-        target = trusted_target(target, _read(folders[0], allow_unknown).manifest["name"] if len(folders) == 1 else "")
+        only_skill = _read(folders[0], allow_unknown).manifest["name"] if len(folders) == 1 else ""
+        target = trusted_target(target, only_skill)
     read_folder = partial(_read, allow_unknown=allow_unknown)
     # The token of a CI job may only publish: it cannot read an earlier version.
     reads = not trusted
@@ -194,8 +195,10 @@ def _print_published(answer: Mapping[str, Any]) -> None:
         click.echo(clean(f"{answer['name']} {answer['version']} {answer['digest']} would be {outcome}"))
     else:
         status = answer["status"]
-        done, note = ("published", "") if status == "published" else ("uploaded", f" ({status})")
-        done, preposition = ("unchanged", "at") if answer.get("unchanged") else (done, "to")
+        note = "" if status == "published" else f" ({status})"
+        done, preposition = "uploaded" if note else "published", "to"
+        if answer.get("unchanged"):
+            done, preposition = "unchanged", "at"
         print_change(f"{done} {answer['name']} {answer['version']}{note}", preposition)
         click.echo(clean(f"  {answer['digest']}"), err=True)
     skipped = f"; skipped {', '.join(answer['skipped'])}" if answer["skipped"] else ""

@@ -40,24 +40,33 @@ async def stepped(client: AsyncClient, skill: SkillFolder, bump: Part | Literal[
     version. If the step is smaller than the changes need, there is a warning.
     """
     latest = await _latest(client, str(skill.manifest.get("name", "")))
-    step = derived_step(latest[1], _facts(skill)) if latest else None
-    part = (step.part if step else None) if bump == "auto" else bump
+    step = derived_step(latest.facts, _facts(skill)) if latest else None
+    derived_part = step.part if step else None
+    part = derived_part if bump == "auto" else bump
     next_skill = with_bump(skill, part) if part else skill
     try:
         version = Version.parse(str(next_skill.manifest.get("version", "")))
     except InvalidVersion:
         return Stepped(next_skill, step)  # the server reports it with all other problems
-    if latest is None or step is None or not version.precedence > latest[0].precedence:
+    if latest is None or step is None or not version.precedence > latest.version.precedence:
         return Stepped(next_skill, step)
-    taken_step = step_between(latest[0], version)
+    taken_step = step_between(latest.version, version)
     if PARTS.index(taken_step) >= PARTS.index(step.part):
         return Stepped(next_skill, step)
-    text = f"{version} is a {taken_step} step after {latest[0]}, but the changes need {step.part}: {step.reasons[0]}"
+    needed = f"the changes need {step.part}: {step.reasons[0]}"
+    text = f"{version} is a {taken_step} step after {latest.version}, but {needed}"
     return Stepped(next_skill, step, (f"{text}; publish --bump auto takes this step",))
 
 
-async def _latest(client: AsyncClient, name: str) -> tuple[Version, Facts] | None:
-    """Return the latest version of a skill and its facts, or None if the caller sees none."""
+class _Latest(NamedTuple):
+    """The latest version of a skill."""
+
+    version: Version
+    facts: Facts
+
+
+async def _latest(client: AsyncClient, name: str) -> _Latest | None:
+    """Return the latest version of a skill, or None if the caller sees none."""
     from skillery.client import AnsweredError
 
     try:
@@ -72,7 +81,7 @@ async def _latest(client: AsyncClient, name: str) -> tuple[Version, Facts] | Non
         if error.object.get("code") in {NOT_FOUND, INVALID_PARAMS}:
             return None
         raise
-    return Version.parse(described["version"]), Facts(described["manifest"], _tools(tools, paths), paths)
+    return _Latest(Version.parse(described["version"]), Facts(described["manifest"], _tools(tools, paths), paths))
 
 
 async def stored_digest(client: AsyncClient, skill: SkillFolder) -> str:
@@ -120,13 +129,13 @@ def next_version(version: Version, part: Part) -> Version:
 
     If the version is a pre-release of the wanted release, return this release: 1.3.0 after 1.3.0-rc.1 with `minor`.
     """
-    has_release = bool(version.prerelease)
+    is_prerelease = bool(version.prerelease)
     release = Version(version.major, version.minor, version.patch)
     if part == "patch":
         return version.next_patch()
     if part == "minor":
-        return release if has_release and not version.patch else version.next_minor()
-    return release if has_release and not (version.patch or version.minor) else version.next_major()
+        return release if is_prerelease and not version.patch else version.next_minor()
+    return release if is_prerelease and not (version.patch or version.minor) else version.next_major()
 
 
 # -- `skillery publish --trusted`: get a token of the registry for the CI job in which the command runs ----------------

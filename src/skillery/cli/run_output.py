@@ -90,7 +90,10 @@ def report(
     `used` is the command for the correct call of a message about wrong args.
     """
     if answer["status"] in {"queued", "started"}:
-        print_json(answer) if as_json else click.echo(answer["run_id"])
+        if as_json:
+            print_json(answer)
+        else:
+            click.echo(answer["run_id"])
         return
     failed = answer["status"] != "completed"
     result = answer["output"] if of_script and isinstance(answer["output"], dict) else {}

@@ -143,8 +143,8 @@ class _Opened(NamedTuple):
 
 @contextlib.contextmanager
 def _opened(target: Target) -> Iterator[_Opened]:
-    """Context manager: open the configured database. Raise StartupError if it is not at the
-    revision of this release.
+    """Context manager: open the database of the settings. Raise StartupError if it is not at the revision of this
+    release.
     """
     from skillery.cli.output import show_log
     from skillery.database import migrate

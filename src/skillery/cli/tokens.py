@@ -78,7 +78,6 @@ def create(
         created = with_client(target, lambda client: client.call("create_token", params))
     else:
         created = _create_in_home(target, params)
-    if not target.url:
         _warn_about_server(target)
     if as_json:
         print_json(created)

@@ -80,7 +80,8 @@ def try_(
     with signals_interrupt(), TemporaryDirectory(prefix="skillery-try-") as temporary:
         folder, own_name = Path(source), Path(source).resolve().name
         if _REMOTE.fullmatch(source):
-            folder, own_name = Path(temporary, "tree"), re.split("[/:]", source.rstrip("/").removesuffix(".git"))[-1]
+            folder = Path(temporary, "tree")
+            own_name = re.split("[/:]", source.rstrip("/").removesuffix(".git"))[-1]
             copy_repository(checked_source(source), folder, "")
         elif not folder.is_dir():
             shown_source = without_user(source)
@@ -147,7 +148,8 @@ async def _try(settings: Settings, folder: Folder, own_name: str, script_call: _
         report: Mapping[str, Any] = {}
         options: Any = {"source": "try", "name": Path(located.root).name or own_name, "review": True, "nested": "keep"}
         async for key, event in client.import_archive(tar_chunks(folder), **options):
-            report = event if key == "skill" else report
+            if key == "skill":
+                report = event
         if report["outcome"] == "refused":
             return Tried({"skill": report.get("name") or report.get("stated") or own_name}, report, None)
         exact = {"name": report["name"], "version": report["version"]}

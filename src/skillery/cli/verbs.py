@@ -71,7 +71,9 @@ class Table:
         value = row[field or heading]
         if (field or heading) in TEXTS:
             return value
-        return "-" if value in EMPTY else ", ".join(value) if isinstance(value, list) else value
+        if value in EMPTY:
+            return "-"
+        return ", ".join(value) if isinstance(value, list) else value
 
 
 def print_cursor(answer: Mapping[str, Any], noun: str = "entries") -> None:

@@ -58,10 +58,14 @@ class Mapped:
     def __init__(
         self, client: AsyncClient, folder: Path, root: int, workspace: str, snapshot: str, sent: Mapping[str, State]
     ) -> None:
-        self._client, self._folder, self._root, self._snapshot, self._sent = client, folder, root, snapshot, sent
+        self._client = client
+        self._folder = folder
+        self._root = root
+        self._snapshot = snapshot
+        self._sent = sent
         self.workspace = workspace
-        self.report: dict[str, Any] = {"folder": printable(str(folder)), "changed": [], "deleted": []}
-        self.report |= {"not_changed": [], "left_out": []}
+        lists: dict[str, list[Any]] = {"changed": [], "deleted": [], "not_changed": [], "left_out": []}
+        self.report: dict[str, Any] = {"folder": printable(str(folder)), **lists}
         """What happened to the files, for the caller: paths, or paths with reasons."""
 
     async def bring_back(self, use: Mapping[str, Any] | None) -> None:
@@ -123,6 +127,7 @@ class Mapped:
                     if local is not None:
                         staged.chmod(stat.S_IMODE(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode))
                     mode = stat.S_IMODE(staged.stat().st_mode)
+                    # Who may read an executable file may execute it: each right to read is shifted to that place.
                     staged.chmod(mode | (mode & 0o444) >> 2 if state.executable else mode & ~0o111)
                     os.replace(staged, name, dst_dir_fd=parent)
                     self.report["changed"].append(path)
@@ -248,7 +253,8 @@ async def _place(client: AsyncClient, root: int, workspace: str, local_states: M
         await client.delete_blob(blob)
     workspace_use, error = run.get("workspace"), run.get("error")
     if run["status"] != "completed" or workspace_use is None or "not_saved" in workspace_use:
-        reason = error["message"] if error else workspace_use.get("not_saved") if workspace_use else run["status"]
+        not_saved = workspace_use.get("not_saved") if workspace_use else run["status"]
+        reason = error["message"] if error else not_saved
         raise CheckFailed(f"the files of --work-dir cannot be copied into the workspace '{workspace}': {reason}")
     _check(workspace_use["before"], snapshot)
     return workspace_use["after"]

@@ -77,7 +77,6 @@ def add(source: str, namespace: str, review: bool, every: str | None, as_json: b
 @json_option
 def list_(as_json: bool) -> None:
     """List the mirrors with the result of their last refresh."""
-
     mirrors = list_mirrors()
     if as_json:
         print_json({"mirrors": [_facts(mirror) for mirror in mirrors]})
@@ -101,7 +100,6 @@ def list_(as_json: bool) -> None:
 @click.argument("mirror_id", metavar="ID")
 def remove(mirror_id: str) -> None:
     """Forget a source. Its imported skills stay."""
-
     removed = find_mirror(mirror_id)
     remove_mirror(removed)
     click.echo(clean(f"{removed.id}: {removed.source} is not followed anymore"))
@@ -118,11 +116,11 @@ def run(ids: tuple[str, ...], forever: bool, target: Target, as_json: bool) -> N
     If a source or one of its skills cannot be read, the command reports this, continues with the next one, and ends
     with exit code 3. A skill is imported completely or not at all. The next run tries again.
     """
-
+    needs_due = forever or not ids
     while True:
         now = datetime.now(UTC)
         chosen = [find_mirror(mirror_id) for mirror_id in ids] if ids else list_mirrors()
-        failed = [_refresh(mirror, target, as_json) for mirror in chosen if (ids and not forever) or mirror.is_due(now)]
+        failed = [_refresh(mirror, target, as_json) for mirror in chosen if not needs_due or mirror.is_due(now)]
         if not forever:
             if any(failed):
                 raise click.exceptions.Exit(ANSWERED_ERROR)

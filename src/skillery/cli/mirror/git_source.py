@@ -67,7 +67,8 @@ def _check_sizes(clone: Path, source: str) -> None:
         for line in listing.stdout:
             entry_fields, _, path = line.partition(b"\t")
             length = entry_fields.split()[-1]
-            size, files = size + (int(length) if length != b"-" else 0), files + 1
+            files += 1
+            size += int(length) if length != b"-" else 0  # a submodule has no length
             if size > MOST_BYTES or files > MOST_FILES:
                 listing.kill()
                 raise Unavailable(f"the repository {source!r} has more than {MOST_BYTES} bytes or {MOST_FILES} files")
@@ -100,7 +101,7 @@ def _git(*words: str) -> str:
     """Run git with these words, and return its output. Raise Unavailable if git fails or takes too long, StartupError
     without git.
     """
-    # Files, because a server can make git say gigabytes.
+    # The output goes to files, because a server can make git print gigabytes.
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as text:
         # A Ctrl-C while Popen waits for the start of git would leave git running.
         held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if os.name == "posix" else None

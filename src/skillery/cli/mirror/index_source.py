@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
 import re
 import secrets
 import shutil
@@ -103,7 +104,7 @@ class _Server(NamedTuple):
         return self.loop.run(self._read(url, most))
 
     async def _read(self, url: str, most: int) -> bytes:
-        """Redirects are not followed: they could lead to another host with the token."""
+        """Do the work of `read`. Redirects are not followed: they could lead to another host with the token."""
         is_own = _origin(url) == _origin(self.address)
         headers = {"authorization": f"Bearer {self.token}"} if self.token and is_own else {}
         body = bytearray()
@@ -222,7 +223,9 @@ def _unpack(content: bytes, folder: Path) -> None:
 
 
 def _size_of(folder: Path) -> int:
-    return sum(-(-path.stat().st_size // BLOCK) * BLOCK + BLOCK for path in folder.rglob("*") if path.is_file())
+    """Return the bytes of all blocks of the files, with one block more for each file."""
+    sizes = (path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    return sum((math.ceil(size / BLOCK) + 1) * BLOCK for size in sizes)
 
 
 def _is_unsafe(url: str, index: str) -> bool:
