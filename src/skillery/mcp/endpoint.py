@@ -113,11 +113,11 @@ class McpEndpoint:
         only(scope, "POST")
         check_json(headers)
         identity = await self._gate.authenticate(scope, headers)
-        request = _requested_tools(scope)
+        tools = _requested_tools(scope)
         manager = await self._sdk()
         from skillery.mcp.responder import respond  # imports the SDK, which the first request loads
 
-        visit = Visit(self._core, identity, self._calls, headers, request, self._terms)
+        visit = Visit(self._core, identity, self._calls, headers, tools, self._terms)
         whole = await read_body(receive, headers, self._max_body_bytes)
         body, visit.arguments = await without_arguments(whole)
         del whole

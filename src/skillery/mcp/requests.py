@@ -98,13 +98,18 @@ def _too_large() -> HttpRefusal:
     return HttpRefusal(413, plain_error(-32005, message, "body_too_large", "Send large content to POST /blobs."))
 
 
-# -- Large results of MCP: the SDK gets a placeholder for each large value, which is replaced in its response
-# -----------
+# -- Large results of MCP: a placeholder stands for each large value in the response of the SDK ------------------------
 # The SDK copies a result several times and validates each value, all on the event loop. A placeholder is a random word,
 # so no content of a response can be equal to a placeholder.
 
 
 Pieces = Sequence[Part]
+
+
+class _BodyPart(NamedTuple):
+    content: Part
+    is_value: bool
+    """Whether the part is a stored value, and not from the SDK."""
 
 
 class Splices:
@@ -157,27 +162,24 @@ class Splices:
     async def _send_body(self, send: Any, message: Any) -> None:
         parts = self._split(message.get("body", b""))
         if self._start is not None:
-            await send(_with_length(self._start, sum(len(part) for part, _ in parts)))
+            await send(_with_length(self._start, sum(len(part.content) for part in parts)))
             self._start = None
-        for part, is_value in parts:
-            await send({"type": "http.response.body", "body": part, "more_body": True})
-            if is_value:
-                answer_room.get().release(len(part))
+        for part in parts:
+            await send({"type": "http.response.body", "body": part.content, "more_body": True})
+            if part.is_value:
+                answer_room.get().release(len(part.content))
         await send({"type": "http.response.body", "body": b"", "more_body": message.get("more_body", False)})
 
-    def _split(self, body: bytes) -> list[tuple[Part, bool]]:
-        """Return the parts of a body, with the stored values in place of placeholders.
-
-        The second element of a pair says whether the part is a stored value.
-        """
-        marks_found = sorted((place, mark) for mark in self._pieces if (place := body.find(mark)) >= 0)
-        parts: list[tuple[Part, bool]] = []
+    def _split(self, body: bytes) -> list[_BodyPart]:
+        """Return the parts of a body, with the stored values in place of placeholders."""
+        placeholders = sorted((start, mark) for mark in self._pieces if (start := body.find(mark)) >= 0)
+        parts: list[_BodyPart] = []
         end = 0
-        for position, mark in marks_found:
-            parts.append((body[end:position], False))
-            parts += [(piece, True) for piece in self._pieces.pop(mark)]
-            end = position + len(mark)
-        return [*parts, (body[end:], False)]
+        for start, mark in placeholders:
+            parts.append(_BodyPart(body[end:start], is_value=False))
+            parts += [_BodyPart(piece, is_value=True) for piece in self._pieces.pop(mark)]
+            end = start + len(mark)
+        return [*parts, _BodyPart(body[end:], is_value=False)]
 
 
 def _with_length(start: Any, size: int) -> Any:
@@ -251,7 +253,7 @@ class Visit:
         self.core = core
         self.identity = identity
         self.calls = calls
-        self.key = headers.get("idempotency-key")
+        self.idempotency_key = headers.get("idempotency-key")
         self.session = headers.get("mcp-session-id")
         self.methods = frozenset(tools) & frozenset(ON_REQUEST)
         """The methods that the connection gets as tools, in addition to the eight tools."""
@@ -289,11 +291,11 @@ def asked_tools(query: bytes) -> tuple[str, ...]:
             f"there is no parameter {unknown[0][:40]!r}",
             hint=f"The only parameter is 'tools': {', '.join(FURTHER)}, and names of skills.",
         )
-    names = [name.strip() for part in values.get("tools", []) for name in part.split(",")]
-    skills = tuple(dict.fromkeys(name for name in names if name))
-    if len(skills) > MOST_SKILLS:
-        raise InvalidParams(f"'tools' names {len(skills)} skills", hint=f"At most {MOST_SKILLS}.", param="tools")
-    for name in skills:
+    texts = [text.strip() for part in values.get("tools", []) for text in part.split(",")]
+    names = tuple(dict.fromkeys(filter(None, texts)))
+    if len(names) > MOST_SKILLS:
+        raise InvalidParams(f"'tools' names {len(names)} skills", hint=f"At most {MOST_SKILLS}.", param="tools")
+    for name in names:
         if name not in FURTHER:
             parse_skill_name(name)
-    return skills
+    return names

@@ -109,7 +109,7 @@ async def respond(visit: Visit, scope: Any, headers: Mapping[str, str], body: by
 async def _called(visit: Visit, message: Message) -> dict[str, Any]:
     """Return the result of a tool call, as MCP shows it."""
     params = msgspec.Raw(encode(FOR_MODELS.get(message.tool, {}) | message.arguments))
-    answer, error = await perform(visit.core, visit.identity, message.tool, params, visit.key)
+    answer, error = await perform(visit.core, visit.identity, message.tool, params, visit.idempotency_key)
     body_room.get().release()
     if answer is None:
         return error_result(visit, error)
@@ -133,7 +133,10 @@ def plain_message(scope: Any, headers: Mapping[str, str], body: bytes) -> Messag
     except (msgspec.DecodeError, RecursionError):
         return None
     params, call_id = message.params, bytes(message.id)
-    is_call, has_arguments = message.method == "tools/call", params.arguments is not msgspec.UNSET
+    has_arguments = params.arguments is not msgspec.UNSET
+    is_call = message.method == "tools/call"
+    # tools/call names a tool, and tools/list has neither a name nor arguments.
+    has_form = bool(params.name) if is_call else not (params.name or has_arguments)
     version = headers.get("mcp-protocol-version")
     is_modern = version in MODERN_PROTOCOL_VERSIONS
     if is_modern:
@@ -142,9 +145,7 @@ def plain_message(scope: Any, headers: Mapping[str, str], body: bytes) -> Messag
         is_routed = is_routed and params.meta is not msgspec.UNSET and params.meta.version == version
     else:
         is_routed = params.meta is msgspec.UNSET and (version is None or version in HANDSHAKE_PROTOCOL_VERSIONS)
-    if not (is_routed and is_call == bool(params.name) and (is_call or not has_arguments)):
-        return None
-    if not _PLAIN_ID.fullmatch(call_id):
+    if not (is_routed and has_form and _PLAIN_ID.fullmatch(call_id)):
         return None
     return Message(call_id, params.name, {} if params.arguments is msgspec.UNSET else params.arguments, is_modern)
 

@@ -44,8 +44,7 @@ from skillery.runs.active_run import begun_runs
 from skillery.runs.followed_runs import Followed, last_line, progress_message
 from skillery.workspaces.methods import with_workspaces
 
-# Progress notifications of a tool call: the progress that the code reports, and the last line of the log of the
-# run.
+# -- Progress notifications of a tool call: the progress that the code reports, and the last line of the run's log ----
 
 
 Context = ServerRequestContext[Any, Any]
@@ -168,7 +167,8 @@ class _Notifier:
         progress, line = None, ""
         if self._followed is not None:
             source = self._followed.source
-            self._told, self._end = progress, _ = source.progress, source.end
+            progress = self._told = source.progress
+            self._end = source.end
             line = await last_line(source)
         self._due = now + IDLE_SECONDS
         seconds = now - self._begun
@@ -260,7 +260,7 @@ async def _call(
     """Call a method while the client can cancel it and gets progress. Return the results of `perform`."""
     visit = visit_of(context)
     key_in_meta = (request.meta or {}).get(KEY_IN_META)
-    key = key_in_meta if isinstance(key_in_meta, str) else visit.key
+    key = key_in_meta if isinstance(key_in_meta, str) else visit.idempotency_key
     visit.arguments = None
     runs: list[str] = []
     # Other methods have runs too: those of the examples of a new version, for instance.
@@ -277,13 +277,13 @@ def _names(visit: Visit) -> list[str]:
     return [name for name in METHODS if name in TOOLS or name in visit.methods]
 
 
-def _unknown(name: str, there: list[str]) -> MCPError:
+def _unknown(name: str, known_tools: list[str]) -> MCPError:
     remedy = (
         f"Ask for it: /mcp?tools={name}, or skillery mcp --tools {name}"
         if name in ON_REQUEST
         else "Skills are run with execute_skill."
     )
-    hint = f"There are {', '.join(there)}. {remedy}"
+    hint = f"There are {', '.join(known_tools)}. {remedy}"
     return MCPError(INVALID_PARAMS, f"there is no tool {name[:80]!r}", {"type": "tool_not_found", "hint": hint})
 
 
