@@ -113,8 +113,7 @@ def _errors() -> dict[str, Any]:
     return {name: {"code": code, "message": message} for name, (code, message) in (kinds | protocol).items()}
 
 
-# -- CALLABLE, the table of all methods that a client can call: METHODS, and `rpc.discover`, which describes them
-# -------
+# -- CALLABLE, the table of all methods that a client can call: METHODS, and `rpc.discover`, which describes them ------
 
 
 class OpenRpcDocument(msgspec.Struct, frozen=True):

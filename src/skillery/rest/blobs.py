@@ -166,10 +166,10 @@ async def send_blob(parts: BlobParts, scope: Any, send: Any, headers: dict[str, 
     if signed_address is not None:
         await send_elsewhere(send, signed_address, [("etag", f'"{blob.sha256}"')])
         return
-    status, (first, last) = (206, part) if part else (200, (0, blob.size_bytes))
+    first, end = part or (0, blob.size_bytes)
     reply = [
         (b"content-type", blob.kind.encode()),
-        (b"content-length", str(last - first).encode()),
+        (b"content-length", str(end - first).encode()),
         (b"accept-ranges", b"bytes"),
         (b"etag", f'"{blob.sha256}"'.encode()),
         # A blob may be a web page with scripts. These headers keep browsers from running it as a page of this server.
@@ -177,11 +177,11 @@ async def send_blob(parts: BlobParts, scope: Any, send: Any, headers: dict[str, 
         (b"content-security-policy", b"sandbox; default-src 'none'"),
     ]
     if part:
-        reply.append((b"content-range", f"bytes {first}-{last - 1}/{blob.size_bytes}".encode()))
-    left = 0 if scope["method"] == "HEAD" else last - first
+        reply.append((b"content-range", f"bytes {first}-{end - 1}/{blob.size_bytes}".encode()))
+    size_sent = 0 if scope["method"] == "HEAD" else end - first
     with await asyncio.to_thread(parts.blobs.open, blob) as stream:
         await asyncio.to_thread(stream.seek, first)
-        await send_stream(send, status, reply, stream, left)
+        await send_stream(send, 206 if part else 200, reply, stream, size_sent)
 
 
 async def _signed(signed: SignedDownloads, blob: BlobRow) -> str | None:
@@ -208,14 +208,15 @@ def _range(header: str | None, size: int) -> tuple[int, int] | None:
     range: the whole blob is then sent. Raise HttpRefusal 416 if the range has no byte of the blob.
     """
     match = _RANGE.fullmatch((header or "")[:MOST_RANGE].replace(" ", ""))
-    if match is None or match[1] == match[2] == "":
+    if match is None:
         return None
-    if match[1] == "":
-        start, stop = max(0, size - int(match[2])), size
+    first, last = match.groups()
+    if not (first or last) or (first and last and int(last) < int(first)):
+        return None
+    if first:
+        start, stop = int(first), min(size, int(last) + 1) if last else size
     else:
-        start, stop = int(match[1]), min(size, int(match[2]) + 1) if match[2] else size
-    if match[1] and match[2] and int(match[2]) < int(match[1]):
-        return None
+        start, stop = max(0, size - int(last)), size  # the last bytes: `last` is their number
     if start >= size or start >= stop:
         error = plain_error(INVALID_REQUEST, f"the blob has {size} bytes", "range_not_satisfiable")
         raise HttpRefusal(416, error, [("content-range", f"bytes */{size}")])

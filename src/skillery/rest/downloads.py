@@ -67,9 +67,8 @@ async def send_marketplace(parts: DownloadParts, scope: Any, _receive: Any, send
     content = encode(await parts.marketplaces.find(identity, request))
     size = len(content)
     sha256 = hashlib.sha256(content).hexdigest()
-    answer = DownloadResponse(
-        "application/json", size, sha256, cache_control(identity, ASK_AGAIN), [], [content], memory=size
-    )
+    cache = cache_control(identity, ASK_AGAIN)
+    answer = DownloadResponse("application/json", size, sha256, cache, headers=[], pieces=[content], memory=size)
     await send_download(parts, scope, send, headers, answer)
 
 

@@ -7,6 +7,7 @@ for indexes and the skills in them.
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import chain
@@ -136,7 +137,9 @@ async def send_index(parts: DownloadParts, scope: Any, _receive: Any, send: Any,
     cache = cache_control(identity, ASK_AGAIN)
     size = len(index.content)
     # The whole index stays in memory until it is sent.
-    answer = DownloadResponse("application/json", size, index.sha256, cache, [], [index.content], memory=size)
+    answer = DownloadResponse(
+        "application/json", size, index.sha256, cache, headers=[], pieces=[index.content], memory=size
+    )
     await send_download(parts, scope, send, headers, answer)
 
 
@@ -210,7 +213,8 @@ def _inline(export: Export, cache: str) -> DownloadResponse:
     source = {"type": "base64", "media_type": MEDIA_TYPES["zip"], "data": ""}
     skill = {"type": "inline", "name": facts.name, "description": facts.description, "source": source}
     start, end = msgspec.json.encode(skill).removesuffix(b'"}}'), b'"}}'
-    size = len(start) + 4 * -(-export.archive_size("zip") // 3) + len(end)
+    size_in_base64 = 4 * math.ceil(export.archive_size("zip") / 3)
+    size = len(start) + size_in_base64 + len(end)
     pieces = chain([start], _in_base64(export.archive("zip")), [end])
     # The archive determines all members, and the address differs from that of the archive.
     sha256 = facts.archives["zip"]

@@ -231,10 +231,11 @@ async def spool(receive: Any, headers: dict[str, str], file: BinaryIO, most: int
     HttpRefusal 408 if the upload is too slow. Raise ClientGone if the client disconnects.
     """
     declared = headers.get("content-length", "")
-    size = int(declared) if declared.isdecimal() and len(declared) < 20 else 0
-    if size > most:
+    if declared.isdecimal() and len(declared) < 20 and int(declared) > most:
         raise _too_large(most)
-    size, gathered, started_at = 0, bytearray(), time.monotonic()
+    size = 0
+    gathered = bytearray()
+    started_at = time.monotonic()
     async for chunk in chunks_of(receive):
         size += len(chunk)
         if size > most:

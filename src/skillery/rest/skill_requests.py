@@ -100,7 +100,7 @@ def versions_page(request: Asked, name: str, limit: int, cursor: str, order: Ord
     )
 
 
-async def yanked(request: Asked, subject: str, work: Callable[[Any], None]) -> None:
+async def yanked(request: Asked, subject: str, work: Callable[[Any], object]) -> None:
     """Yank versions with `work`. Record a refusal in the audit trail, with `subject`. Raise its errors."""
     await _written(request, "yank_version", subject, work)
 
@@ -178,8 +178,7 @@ async def send_answer(send: Any, answer: Any) -> None:
     await send_bytes(send, 200, encode(answer))
 
 
-# -- Skills and versions for clients of OpenAI and Anthropic: one object has the fields that the clients of both expect
-# -
+# -- Skills and versions for clients of OpenAI and Anthropic: an object has the fields that the clients of both expect -
 # Only timestamps differ between OpenAI and Anthropic. Clients of Anthropic's first interface (header `anthropic-beta:
 # skills-2025-10-02`) get the source as text, and the number of a deleted version as its id.
 

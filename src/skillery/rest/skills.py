@@ -262,18 +262,14 @@ async def version_endpoint(parts: SkillParts, scope: Any, _receive: Any, send: A
     if scope["method"] == "DELETE":
         request = Asked(parts, await parts.gate.admit(scope, headers, "publish", "yank_version"), headers)
         version = Version.parse(version_number(name, text))
-        yank = partial(_delete_one, request, name, version)
-        await yanked(request, f"{name}@{version}", yank)
-        ident = str(version) if is_first_beta(headers) else f"{name}@{version}"
+        work = partial(yank, identity=request.identity, name=name, version=version, reason=REASON)
+        await yanked(request, f"{name}@{version}", work)
+        version_id = str(version) if is_first_beta(headers) else f"{name}@{version}"
         kinds = ("skill.version.deleted", "skill_version_deleted")
-        await send_answer(send, Deleted(ident, *kinds, deleted=True, version=str(version)))
+        await send_answer(send, Deleted(version_id, *kinds, deleted=True, version=str(version)))
         return
     request = Asked(parts, await parts.gate.admit(scope, headers, "read", "describe_skill"), headers)
     await send_answer(send, await _version(request, name, parse_version_spec(version_number(name, text))))
-
-
-def _delete_one(request: Asked, name: str, version: Version, connection: Any) -> None:
-    yank(connection, request.identity, name, version, REASON)
 
 
 async def _version(request: Asked, name: str, spec: VersionSpec) -> SkillVersion:
