@@ -73,9 +73,7 @@ def covers_all(identity: Identity, pattern: str) -> bool:
 
 
 def is_reserved(identity: Identity, name: str) -> bool:
-    """Return whether only the server may publish and change skills with this name or grant (for
-    example `skillery.*`).
-    """
+    """Return whether only the server may publish and change skills with this name or grant (`skills.protocol.*`)."""
     return identity is not BUNDLER and grant_covers(RESERVED, name)
 
 
@@ -90,9 +88,7 @@ def require_unreserved(identity: Identity, name: str) -> None:
 
 
 def require_namespace(identity: Identity, scope: Scope, name: str) -> None:
-    """Raise NotAllowed if the name is reserved, if the identity does not have the scope, or if no
-    grant covers `name`.
-    """
+    """Raise NotAllowed if the name is reserved, if the identity does not have the scope, or if no grant covers it."""
     require_unreserved(identity, name)
     require_grant(identity, scope, name)
 

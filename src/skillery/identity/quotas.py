@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
 
 import msgspec
 from sqlalchemy import Connection, and_, bindparam, func, or_, select
@@ -115,6 +116,17 @@ class Quotas(msgspec.Struct, frozen=True):
 UNLIMITED = Quotas()
 
 
+class Amount(NamedTuple):
+    """The blobs or workspaces of an identity: their number and their bytes."""
+
+    number: int
+    size_bytes: int
+
+
+NOT_COUNTED = Amount(0, 0)
+"""The amount if no quota applies."""
+
+
 def _covers(namespace: str, skill: str) -> bool:
     return skill == namespace or skill.startswith(f"{namespace}.")
 
@@ -122,30 +134,30 @@ def _covers(namespace: str, skill: str) -> bool:
 # -- blobs -------------------------------------------------------------------------------------------------------
 
 
-def check_blob(connection: Connection, quotas: Quotas, owner: str, size_bytes: int) -> tuple[int, int]:
+def check_blob(connection: Connection, quotas: Quotas, owner: str, size_bytes: int) -> Amount:
     """Raise QuotaExceeded if a blob of `size_bytes` would exceed a quota of its owner.
 
-    Return the number and the bytes of the owner's blobs, or (0, 0) if no quota applies.
+    Return the blobs of the owner, or NOT_COUNTED if no quota applies.
     """
     quota = quotas.of(owner)
     if not quota.blobs and not quota.blob_bytes:
-        return 0, 0
+        return NOT_COUNTED
     take_turns(connection, "blobs of", owner)
-    count, used = blobs_used(connection, owner)
-    if quota.blobs and count >= quota.blobs:
-        message = f"{owner!r} has {count} blobs, which is its limit"
-        raise _no_more_blobs("blobs", owner, count, quota.blobs, message, _expiry_after_now(connection, owner))
-    if quota.blob_bytes and used + size_bytes > quota.blob_bytes:
+    used = blobs_used(connection, owner)
+    if quota.blobs and used.number >= quota.blobs:
+        message = f"{owner!r} has {used.number} blobs, which is its limit"
+        raise _no_more_blobs("blobs", owner, used.number, quota.blobs, message, _expiry_after_now(connection, owner))
+    if quota.blob_bytes and used.size_bytes + size_bytes > quota.blob_bytes:
         raise _no_more_blobs(
             "blob_bytes",
             owner,
-            used,
+            used.size_bytes,
             quota.blob_bytes,
-            f"the blobs of {owner!r} have {used} bytes, and with {size_bytes} more would exceed its quota of "
-            f"{quota.blob_bytes}",
+            f"the blobs of {owner!r} have {used.size_bytes} bytes, and with {size_bytes} more would exceed its quota "
+            f"of {quota.blob_bytes}",
             _expiry_after_now(connection, owner),
         )
-    return count, used
+    return used
 
 
 def _expiry_after_now(connection: Connection, owner: str) -> datetime | None:
@@ -160,9 +172,9 @@ def admit_blob(connection: Connection, quotas: Quotas, owner: str, size_bytes: i
     transaction that adds the blob.
     """
     quota = quotas.of(owner)
-    count, used = check_blob(connection, quotas, owner, size_bytes)
-    note_if_near(connection, "blobs", count, 1, quota.blobs, identity=owner)
-    note_if_near(connection, "blob_bytes", used, size_bytes, quota.blob_bytes, identity=owner)
+    used = check_blob(connection, quotas, owner, size_bytes)
+    note_if_near(connection, "blobs", used.number, 1, quota.blobs, identity=owner)
+    note_if_near(connection, "blob_bytes", used.size_bytes, size_bytes, quota.blob_bytes, identity=owner)
 
 
 def most_blob_bytes(connection: Connection, quotas: Quotas, owner: str) -> int | None:
@@ -172,17 +184,15 @@ def most_blob_bytes(connection: Connection, quotas: Quotas, owner: str) -> int |
     refused: the transaction that adds the blob checks again.
     """
     quota = quotas.of(owner)
-    used = check_blob(connection, quotas, owner, 0)[1]
-    return quota.blob_bytes - used if quota.blob_bytes else None
+    used = check_blob(connection, quotas, owner, 0)
+    return quota.blob_bytes - used.size_bytes if quota.blob_bytes else None
 
 
-def blobs_used(connection: Connection, owner: str) -> tuple[int, int]:
-    """Return the number and the bytes of an owner's blobs. Expired blobs do not count, even if no sweep has removed
-    them.
-    """
+def blobs_used(connection: Connection, owner: str) -> Amount:
+    """Return the blobs of an owner. Expired blobs do not count, even if no sweep has removed them."""
     now = as_stored(connection, datetime.now(UTC))
-    count, size = _BLOBS.rows(connection, owner=owner, now=now)[0]
-    return int(count), int(size)
+    number, size = _BLOBS.rows(connection, owner=owner, now=now)[0]
+    return Amount(int(number), int(size))
 
 
 def blob_too_large(owner: str, size_bytes: int, unused: int, limit: int) -> QuotaExceeded:

@@ -19,6 +19,8 @@ from skillery.formats.names import parse_namespace
 from skillery.formats.texts import parse_identity
 from skillery.identity import access
 from skillery.identity.quotas import (
+    NOT_COUNTED,
+    Amount,
     IdentityQuota,
     Quotas,
     blobs_used,
@@ -34,14 +36,14 @@ from skillery.method import Method, Params, about
 
 def check_workspaces(
     connection: Connection, quotas: Quotas, identity: str, *, more: int = 0, more_bytes: int = 0
-) -> tuple[int, int]:
+) -> Amount:
     """Raise QuotaExceeded if `more` workspaces or `more_bytes` bytes would exceed a quota of the identity.
 
-    Return the number and the bytes of the identity's workspaces, or (0, 0) if no quota applies.
+    Return the identity's workspaces, or NOT_COUNTED if no quota applies.
     """
     quota = quotas.of(identity)
     if not quota.workspaces and not quota.workspace_bytes:
-        return 0, 0
+        return NOT_COUNTED
     used = workspaces_used(connection, identity)
     check_use(quota, identity, used, more=more, more_bytes=more_bytes)
     return used
@@ -55,19 +57,17 @@ def admit_to_workspaces(
     """
     quota = quotas.of(identity)
     used = check_workspaces(connection, quotas, identity, more=more, more_bytes=more_bytes)
-    note_if_near(connection, "workspaces", used[0], more, quota.workspaces, identity=identity)
-    note_if_near(connection, "workspace_bytes", used[1], more_bytes, quota.workspace_bytes, identity=identity)
+    note_if_near(connection, "workspaces", used.number, more, quota.workspaces, identity=identity)
+    note_if_near(connection, "workspace_bytes", used.size_bytes, more_bytes, quota.workspace_bytes, identity=identity)
 
 
-def check_use(
-    quota: IdentityQuota, identity: str, used: tuple[int, int], *, more: int = 0, more_bytes: int = 0
-) -> None:
+def check_use(quota: IdentityQuota, identity: str, used: Amount, *, more: int = 0, more_bytes: int = 0) -> None:
     """Raise QuotaExceeded if `more` workspaces or `more_bytes` bytes would exceed the quota. `used` is the result of
     `workspaces_used`.
     """
     for name, present, additional, limit in (
-        ("workspaces", used[0], more, quota.workspaces),
-        ("workspace_bytes", used[1], more_bytes, quota.workspace_bytes),
+        ("workspaces", used.number, more, quota.workspaces),
+        ("workspace_bytes", used.size_bytes, more_bytes, quota.workspace_bytes),
     ):
         if limit and additional > 0 and present + additional > limit:
             raise QuotaExceeded(
@@ -80,13 +80,13 @@ def check_use(
             )
 
 
-def workspaces_used(connection: Connection, identity: str) -> tuple[int, int]:
-    """Return the number and the bytes of an identity's workspaces. A file that is in two workspaces counts twice."""
+def workspaces_used(connection: Connection, identity: str) -> Amount:
+    """Return the workspaces of an identity. The bytes of a file that is in two workspaces count twice."""
     sums = select(func.count(), func.coalesce(func.sum(workspaces.c.size_bytes), 0)).where(
         workspaces.c.identity == identity, workspaces.c.expires_at > datetime.now(UTC)
     )
-    count, size = connection.execute(sums).one()
-    return int(count), int(size)
+    number, size = connection.execute(sums).one()
+    return Amount(int(number), int(size))
 
 
 class Used(msgspec.Struct, frozen=True):
@@ -127,20 +127,20 @@ def read_usage(
     `sees` returns whether the caller may see everything in a namespace. If not, `used` of the namespace is None.
     """
     quota = quotas.of(identity)
-    count, size = blobs_used(connection, identity)
-    workspaces, workspace_bytes = workspaces_used(connection, identity)
+    blobs_now = blobs_used(connection, identity)
+    workspaces_now = workspaces_used(connection, identity)
     limits: dict[str, int] = {}
     for namespace in namespaces:
         limits |= quotas.over(namespace)
     return IdentityUse(
         identity=identity,
-        blobs=_used(count, quota.blobs),
-        blob_bytes=_used(size, quota.blob_bytes),
+        blobs=_used(blobs_now.number, quota.blobs),
+        blob_bytes=_used(blobs_now.size_bytes, quota.blob_bytes),
         runs_per_minute=_used(runs_of_last_minute(connection, identity), quota.runs_per_minute),
         concurrent_runs=_used(runs_under_way(connection, identity), quota.concurrent_runs),
         session_tools=_used(session_tools_of(connection, identity), quota.session_tools),
-        workspaces=_used(workspaces, quota.workspaces),
-        workspace_bytes=_used(workspace_bytes, quota.workspace_bytes),
+        workspaces=_used(workspaces_now.number, quota.workspaces),
+        workspace_bytes=_used(workspaces_now.size_bytes, quota.workspace_bytes),
         namespaces=[
             NamespaceUse(namespace, _used(bundle_bytes(connection, namespace) if sees(namespace) else None, limit))
             for namespace, limit in sorted(limits.items())

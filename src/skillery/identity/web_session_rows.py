@@ -116,8 +116,8 @@ def _new(identity: Identity, authenticator: str, expires_at: datetime | None) ->
 def _start(
     connection: Connection, signed_in: SignedIn, replaced: bytes | None, more: dict[str, str], subject: str
 ) -> None:
-    """Add the row of the session with the columns `more`, end the session `replaced`, and record a
-    login by `subject`.
+    """Add the row of the session with the columns `more`, end the session `replaced`, and record a login by
+    `subject`.
     """
     session = signed_in.session
     if replaced is not None:

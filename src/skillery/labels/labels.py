@@ -99,6 +99,7 @@ def point_label(connection: Connection, identity: Identity, name: str, label: st
     last = last_move(connection, skill_id, label)
     if last is None or last.version_id is None:
         _check_number(connection, skill_id, name)
+    # A rollback returns to the last move, unless that move removed the label or led to the same version.
     back_id = last and (last.back_id if last.version_id in (None, row.version_id) else last.id)
     _move(connection, identity, skill_id, label, "set", row.version_id, last, back_id)
     moved = MovedLabel(name, label, row.version, row.status, row.digest, last and last.version)

@@ -131,8 +131,8 @@ def compare_permissions(connection: Connection, manifest: Manifest) -> Permissio
         return compare_with_none(manifest)
     against, against_json = (below or latest)[0]
     yanked = (*_HIGHEST_BELOW.rows(connection, **new_version), *_HIGHEST.rows(connection, name=manifest.name))
-    others = {row[0]: row[1] for row in (*latest, *yanked) if row[0] != against}
-    other_permissions = [_permissions(other_json) for other_json in others.values()]
+    others = {version: manifest_json for version, manifest_json in (*latest, *yanked) if version != against}
+    other_permissions = [_permissions(manifest_json) for manifest_json in others.values()]
     return permissions_diff(manifest.permissions, _permissions(against_json), other_permissions, against)
 
 

@@ -195,11 +195,8 @@ class RejectVersion(Params, frozen=True, kw_only=True):
 
 
 async def reject_version(registry: Registry, identity: Identity, params: RejectVersion) -> NewVersion:
-    name, version, reason = (
-        parse_skill_name(params.name),
-        Version.parse(params.version),
-        parse_sentence(params.reason, "reason"),
-    )
+    name, version = parse_skill_name(params.name), Version.parse(params.version)
+    reason = parse_sentence(params.reason, "reason")
     work = partial(reject, identity=identity, name=name, version=version, reason=reason)
     return await registry.write(work)
 
@@ -216,11 +213,8 @@ class YankVersion(Params, frozen=True, kw_only=True):
 
 
 async def yank_version(registry: Registry, identity: Identity, params: YankVersion) -> NewVersion:
-    name, version, reason = (
-        parse_skill_name(params.name),
-        Version.parse(params.version),
-        parse_sentence(params.reason, "reason"),
-    )
+    name, version = parse_skill_name(params.name), Version.parse(params.version)
+    reason = parse_sentence(params.reason, "reason")
     work = partial(yank, identity=identity, name=name, version=version, reason=reason)
     return await registry.write(work)
 

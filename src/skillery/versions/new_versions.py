@@ -181,15 +181,14 @@ def insert_version(
     else:
         point_to_latest(connection, skill_id)
     created = NewVersion(name, str(bundle.manifest.version), bundle.digest, status)
-    optional_values = {"made_by": made_by, "provenance": identity.provenance}
+    optional_fields = {"made_by": made_by, "provenance": identity.provenance}
     after = {
         "status": status,
         "digest": bundle.digest,
-        **{name: value for name, value in optional_values.items() if value},
+        **{field: value for field, value in optional_fields.items() if value},
     }
     audit.record(connection, identity, "create_skill", f"{name}@{created.version}", after=after)
-    number, digest = created.version, created.digest
-    about = {"version": number, "digest": digest, "status": status, "publisher": identity.name}
+    about = {"version": created.version, "digest": created.digest, "status": status, "publisher": identity.name}
     record_new_version(connection, identity, name, checks.findings, **about)
     return created
 

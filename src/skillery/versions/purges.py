@@ -101,14 +101,15 @@ def _forget_texts(connection: Connection, name: str, version: str) -> None:
 
     The events stay, with their numbers.
     """
-    for table, key in ((events, events.c.seq), (dead_letters, dead_letters.c.id)):
-        stored = select(key, table.c.data_json).where(table.c.skill == name)
+    texts: dict[str, object] = {"findings": [], "note": ""}
+    for table, id_column in ((events, events.c.seq), (dead_letters, dead_letters.c.id)):
+        stored = select(id_column, table.c.data_json).where(table.c.skill == name)
         for row_id, data_json in connection.execute(stored).all():
             data = msgspec.json.decode(data_json)
             if data.get("version") == version:
-                texts = {"findings": [], "note": ""}
-                emptied = msgspec.json.encode({**data, **{key: texts[key] for key in texts if key in data}}).decode()
-                connection.execute(update(table).where(key == row_id).values(data_json=emptied))
+                data |= {field: empty for field, empty in texts.items() if field in data}
+                emptied = msgspec.json.encode(data).decode()
+                connection.execute(update(table).where(id_column == row_id).values(data_json=emptied))
 
 
 def _forget_spellings(connection: Connection, name: str, summary: dict[str, Any]) -> None:
