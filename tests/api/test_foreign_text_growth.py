@@ -175,6 +175,7 @@ FILLED: dict[str, object] = {
     "Sequence[Pin]": (),
     "Sequence[str]": ("x",),
     "Set[str]": {"x"},
+    "Mapping[str, int]": {"x": 1},
     "Tiers": Tiers(),
     "bytes": b"x",
     "datetime": datetime(2026, 1, 1, tzinfo=UTC),

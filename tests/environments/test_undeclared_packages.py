@@ -26,15 +26,18 @@ from skillery.formats.requirements import (
     left_out_in,
     mark_inferred,
     mark_left_out,
+    mark_sizes,
     mark_tiers,
     read_lock,
     without,
 )
+from skillery.publishing.undeclared import too_large_in
 from tests.cli.test_cli import skillery
 from tests.conftest import Rpc, Server, manifest, skill_files
 from tests.importing.test_importing import by_path, sent
 from tests.support.archives import skill_md, zipped
 from tests.support.needing import CODE, create, lock_of, needing, pins
+from tests.support.package_index import PackageIndex
 from tests.support.wheels import make_wheel
 
 RULE = "undeclared_package"
@@ -564,3 +567,63 @@ def test_the_command_asks_for_it(packages_sqlite: Server, house: Path, new_name:
         ("inferred_package", "info"),
         (RULE, "warning"),
     ]
+
+
+# -- sizes -------------------------------------------------------------------------------------------------------------
+
+LARGE = 900 * 1024 * 1024
+
+
+@pytest.fixture
+def large(indexed: Server, package_index: PackageIndex, house: Path) -> str:
+    """Return a wheel that the index lists with 900 MiB."""
+    wheel = make_wheel(house, "torch", "2.0", requires=["figures"]).name
+    package_index.sizes[wheel] = LARGE
+    package_index.unstated.discard(wheel)
+    return wheel
+
+
+@pytest.mark.parametrize("module", ["yaml", "PIL"])
+def test_a_large_optional_package_is_left_out_before_its_download(
+    indexed: Server, package_index: PackageIndex, large: str, new_name: str, module: str
+) -> None:
+    if module == "PIL":
+        package_index.unstated.add(large)
+    code = f"import {module}\ntry:\n    import torch\nexcept ImportError:\n    print('ok')\n"
+    skill = imported(indexed.rpc, new_name, {"x.py": code}, packages="infer")
+    lock = indexed.rpc("describe_skill", name=new_name)["skill"]["lock"]
+
+    assert "package_left_out" in {one["rule"] for one in skill["findings"]}
+    assert [pin["name"] for pin in lock["packages"]] == [{"yaml": "pyyaml", "PIL": "pillow"}[module]]
+    assert lock["left_out"] == [
+        {
+            "name": "torch",
+            "tier": "optional",
+            "reason": "too_large",
+            "detail": "900 MiB or more; the limit is 256 MiB (the setting packages.optional_mb)",
+        }
+    ]
+    assert script(indexed.rpc, new_name, "x.py")["output"]["stdout"] == "ok\n"
+
+
+def test_a_required_package_over_the_limit_of_all_packages_is_left_out(
+    indexed: Server, large: str, new_name: str
+) -> None:
+    imported(indexed.rpc, new_name, {"x.py": "import yaml\nimport torch\n"}, packages="infer")
+
+    [left_out] = indexed.rpc("describe_skill", name=new_name)["skill"]["lock"]["left_out"]
+
+    assert (left_out["name"], left_out["tier"], left_out["reason"]) == ("torch", "inferred", "too_large")
+    assert "packages.max_mb" in left_out["detail"]
+
+
+@pytest.mark.parametrize(
+    ("most", "left_out"),
+    [(1000, {}), (70, {"two": 80}), (10, {"one": 30, "two": 50}), (29, {"one": 30, "two": 50})],
+)
+def test_the_smallest_optional_packages_stay_within_the_limit(most: int, left_out: dict[str, int]) -> None:
+    via = {"base": ["main", "one"], "part": ["two"], "main": [], "one": [], "two": []}
+    lock = "".join(f"{name}==1.0 \\\n    --hash=sha256:{'0' * 64}\n" + _via(parents) for name, parents in via.items())
+    sizes = {"base": 500, "main": 100, "one": 30, "two": 20, "part": 30}
+
+    assert too_large_in(mark_sizes(lock.encode(), sizes), {"main"}, {"one", "two"}, most) == left_out

@@ -36,6 +36,10 @@ class PackageIndex:
         """File -> event after which it is served."""
         self.uploaded: dict[str, str] = {}
         """File -> upload time."""
+        self.sizes: dict[str, int] = {}
+        """File -> size that the index states instead of the true one."""
+        self.unstated: set[str] = set()
+        """Files whose size the index does not list. A HEAD request returns it."""
         self.login = ""
         """Required login as `name:password`. "" requires none."""
         self.files_at = ""
@@ -46,6 +50,8 @@ class PackageIndex:
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 index.answer(self)
+
+            do_HEAD = do_GET
 
             def log_message(self, *_: object) -> None:
                 return
@@ -84,9 +90,11 @@ class PackageIndex:
         try:
             handler.send_response(status)
             handler.send_header("Content-Type", PRESSED if kind == "simple" else "application/octet-stream")
-            handler.send_header("Content-Length", str(len(body)))
+            length = self.sizes.get(name) or len(body) if handler.command == "HEAD" else len(body)
+            handler.send_header("Content-Length", str(length))
             handler.end_headers()
-            handler.wfile.write(body)
+            if handler.command != "HEAD":
+                handler.wfile.write(body)
         except OSError:  # the client has disconnected
             return
 
@@ -101,11 +109,11 @@ class PackageIndex:
 
     def _entry(self, path: Path) -> dict[str, Any]:
         content = path.read_bytes()
-        return {
+        size = {} if path.name in self.unstated else {"size": self.sizes.get(path.name, len(content))}
+        return size | {
             "filename": path.name,
             "url": f"{self.files_at}/files/{path.name}",
             "hashes": {"sha256": hashlib.sha256(content).hexdigest()},
-            "size": len(content),
             "core-metadata": path.suffix == ".whl",
             "upload-time": self.uploaded.get(path.name, LONG_AGO),
             "yanked": self.yanked.get(path.name, False),

@@ -280,7 +280,7 @@ def _publisher(base: Base, runtime: _Runtime, quotas: Quotas, compilers: Compile
         msgspec.structs.asdict(settings.max_limits),
         compilers,
         runtime.packages.locks,
-        Undeclared(compilers, runtime.packages.locks, runtime.environments.named, settings.packages.infer),
+        Undeclared(compilers, runtime.packages.locks, runtime.environments.named, settings.packages),
         trials,
         events,
     )

@@ -168,7 +168,7 @@ class FolderRuns:
             msgspec.structs.asdict(settings.max_limits),
             compilers,
             locks,
-            Undeclared(compilers, locks, locks, settings.packages.infer),
+            Undeclared(compilers, locks, locks, settings.packages),
             Trials(ImportCheck(self, self, compilers, seconds), ScriptCheck(self, self, seconds), examples),
             self._events,
         )

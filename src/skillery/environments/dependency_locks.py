@@ -20,6 +20,7 @@ from skillery.contents.store import open_content
 from skillery.database import Database, Statement
 from skillery.database.tables import locks, skill_files, skill_versions, skills
 from skillery.environments.definitions import PackageSources, base_python, this_python
+from skillery.environments.downloads import file_arguments
 from skillery.environments.jobs import JobFailed, Jobs
 from skillery.environments.uv_errors import check_yanked, foreign_hosts_error, locking_error, unresolvable, uv_error
 from skillery.errors import (
@@ -30,7 +31,7 @@ from skillery.errors import (
     UnresolvableDependencies,
 )
 from skillery.formats.import_names import Providers
-from skillery.formats.requirements import LOCK, InvalidLock, Pin, normalised, read_lock, why_unfit
+from skillery.formats.requirements import LOCK, InvalidLock, Pin, mark_sizes, normalised, read_lock, why_unfit
 from skillery.formats.semver import Version
 from skillery.formats.wording import Problem, raise_problems
 
@@ -129,8 +130,8 @@ def _package_of(wheel: Path) -> str:
 
 
 _COMPILE = ("pip", "compile", "-", "--no-header", "--generate-hashes", "--no-emit-index-url")
-_ANNOTATED = "annotated"
-"""Added to the key of a lock that says which package needs which."""
+_ANNOTATED = "annotated, sized"
+"""Added to the key of a lock that says which package needs which, and their sizes."""
 
 
 class UvResult(msgspec.Struct, frozen=True):
@@ -139,6 +140,7 @@ class UvResult(msgspec.Struct, frozen=True):
     code: int
     out: str
     err: str
+    sizes: dict[str, int] = {}
 
 
 class Turn(Protocol):
@@ -178,7 +180,7 @@ class Locks:
         self, requirements: Sequence[str], caller: str = "", *, force: bool = False, annotated: bool = False
     ) -> bytes:
         """Return the content of `requirements.lock`. With `force`, a stored lock is not reused. With `annotated`, the
-        comments of the lock say which package needs which.
+        comments of the lock say which package needs which, and the sizes of their files.
 
         Raise UnresolvableDependencies, Refused (by the settings), PackagesNotOffered or Unavailable.
         """
@@ -235,9 +237,10 @@ class Locks:
         comments = () if annotated else ("--no-annotate",)
         arguments = [*_COMPILE, *comments, *self._sources.kinds(), "--python", base_python(), *self._sources.cut_off()]
         stdin = "".join(f"{requirement}\n" for requirement in await asyncio.to_thread(normalised, requirements))
+        args = {"arguments": arguments, "stdin": stdin, "files": file_arguments(self._sources) if annotated else None}
         turn = await self._turns.enter(caller, len(stdin))
         try:
-            answer = await self._jobs.run("lock", {"arguments": arguments, "stdin": stdin}, seconds=self._seconds)
+            answer = await self._jobs.run("lock", args, seconds=self._seconds)
         except JobFailed as stopped:
             raise (
                 self._too_long() if stopped.kind == FailureType.TIMEOUT else locking_error(NOT_LOCKED, stopped)
@@ -254,7 +257,7 @@ class Locks:
             raise unresolvable(
                 "unsatisfiable", "", requirements, f"the lock of the dependencies {error.message}"
             ) from None
-        return ran.out.encode()
+        return mark_sizes(ran.out.encode(), ran.sizes)
 
     def _too_long(self) -> PackageIndexUnavailable:
         return PackageIndexUnavailable(

@@ -119,6 +119,12 @@ def other_file(package: str) -> str:
     return f"{package}: the file of the index is not the one that was locked (the hash differs)"
 
 
+def file_arguments(sources: PackageSources) -> dict[str, Any]:
+    """Return the arguments of jobs that choose the files of a lock."""
+    command = ["pip", "compile", "-", "--no-header", "--no-annotate", *sources.kinds(), "--python", base_python()]
+    return {"tags": supported_tags(), "arguments": command, "from_source": bool(sources.from_source)}
+
+
 async def fetch(
     jobs: Jobs, sources: PackageSources, pins: Sequence[Pin], incoming: IncomingFiles, seconds: float
 ) -> None:
@@ -127,19 +133,8 @@ async def fetch(
     """
     args = {
         "pins": [{"name": pin.name, "version": pin.version, "hashes": bare(pin)} for pin in pins],
-        "tags": supported_tags(),
-        "arguments": [
-            "pip",
-            "compile",
-            "-",
-            "--no-header",
-            "--no-annotate",
-            *sources.kinds(),
-            "--python",
-            base_python(),
-        ],
-        "from_source": bool(sources.from_source),
         "max_bytes": incoming.max_mb * MIB,
+        **file_arguments(sources),
     }
     try:
         answer = await jobs.run("fetch", args, seconds=seconds, receiver=incoming, build=incoming.progress)

@@ -248,6 +248,24 @@ def needed_by(lock: bytes) -> dict[str, set[str]]:
     return needs
 
 
+_SIZES = b"# Sizes: "
+
+
+def mark_sizes(lock: bytes, sizes: Mapping[str, int]) -> bytes:
+    """Return the lock with a first line that has the bytes of the file of each package."""
+    return _SIZES + msgspec.json.encode(sizes, order="sorted") + b"\n" + lock if sizes else lock
+
+
+def sizes_in(lock: bytes) -> dict[str, int]:
+    """Return the sizes that `mark_sizes` has stored, or {} if the lock has none."""
+    head = takewhile(lambda line: line.startswith(b"#"), lock.splitlines()[: MOST + 2])
+    text = next((line.removeprefix(_SIZES) for line in head if line.startswith(_SIZES)), b"{}")
+    try:
+        return msgspec.json.decode(text, type=dict[str, int])
+    except msgspec.DecodeError:
+        return {}
+
+
 class Rest(NamedTuple):
     """The packages of a lock after some requirements are left out."""
 
@@ -268,14 +286,14 @@ def without(lock: bytes, pins: Sequence[Pin], package: str) -> Rest | None:
         return None
     roots = there.intersection(tiers.declared) | inferred
     cause = {package} if package else inferred.intersection(tiers.optional) or inferred
-    left_out = roots & (_above(cause, needs) if package else cause)
+    left_out = roots & (above(cause, needs) if package else cause)
     if not left_out or not left_out <= inferred:
         return None
-    kept = tuple(pin for pin in pins if _above({pin.name}, needs) & (roots - left_out))
+    kept = tuple(pin for pin in pins if above({pin.name}, needs) & (roots - left_out))
     return Rest(kept, tuple(sorted(left_out)))
 
 
-def _above(packages: Iterable[str], needs: Mapping[str, set[str]]) -> set[str]:
+def above(packages: Iterable[str], needs: Mapping[str, set[str]]) -> set[str]:
     """Return the packages, and all packages that need them."""
     above, waiting = set[str](), list(packages)
     while waiting:

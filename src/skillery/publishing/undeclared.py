@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from itertools import accumulate, takewhile
 from typing import Protocol
 
@@ -14,7 +14,16 @@ from skillery.errors import PackagesNotOffered, Refused, UnresolvableDependencie
 from skillery.formats.bundle import BundleFile
 from skillery.formats.import_names import providers_of
 from skillery.formats.imports import Import, own_modules
-from skillery.formats.requirements import LONGEST, LeftOut, LeftOutReason, package_of, read_lock
+from skillery.formats.requirements import (
+    LONGEST,
+    LeftOut,
+    LeftOutReason,
+    above,
+    needed_by,
+    package_of,
+    read_lock,
+    sizes_in,
+)
 from skillery.formats.unfinished_bundle import MAX_CHECKED_BYTES
 from skillery.formats.wording import printable
 from skillery.publishing.compile_pool import Compilers
@@ -26,6 +35,7 @@ from skillery.publishing.package_locks import (
     findings_of,
     is_provided,
 )
+from skillery.settings.groups import Packages
 
 MOST_MODULES = 50
 """Limit of the modules that are reported, and of the packages that are inferred."""
@@ -34,6 +44,7 @@ MOST_TRIES = 8
 attempt fail.
 """
 MOST_FILES = 1_000
+MIB = 1024 * 1024
 UNREAD = "the imports of its Python files were not checked: the files take too long to parse"
 _ENDING = ".py"
 _REASONS: Mapping[str, LeftOutReason] = {
@@ -63,13 +74,14 @@ class NamedLocks(Protocol):
 
 
 class Undeclared:
-    """Finds undeclared packages. `mode` is the default mode of this server."""
+    """Finds undeclared packages. The settings have the default mode of this server and its limits of sizes."""
 
-    def __init__(self, compilers: Compilers, locks: PackageLocks, named: NamedLocks, mode: Mode) -> None:
+    def __init__(self, compilers: Compilers, locks: PackageLocks, named: NamedLocks, settings: Packages) -> None:
         self._compilers = compilers
         self._locks = locks
         self._named = named
-        self.mode = mode
+        self.mode: Mode = settings.infer
+        self._limits = settings
 
     async def scan(self, caller: str, files: Sequence[BundleFile], mode: Mode | None = None) -> ImportScan:
         """Return the modules that Python files of the bundle import and the bundle does not contain.
@@ -152,8 +164,12 @@ class Undeclared:
             if not remaining:
                 return dropped
             try:
-                await self._locks.make([*declared, *remaining], caller, annotated=True)
-                return dropped
+                lock = await self._locks.make([*declared, *remaining], caller, annotated=True)
+                too_large = self._too_large(lock, declared, remaining, optional)
+                if not too_large:
+                    return dropped
+                for name, detail in too_large.items():
+                    drop([name], "too_large", detail)
             except (UnresolvableDependencies, Refused, PackagesNotOffered) as error:
                 detail = printable(error.message.rstrip("."), LONGEST)
                 at_fault = [package for package in remaining if package == error.data.get("package")]
@@ -162,6 +178,26 @@ class Undeclared:
         remaining = [package for package in packages if package not in dropped]
         drop(remaining, "conflict", "because too many packages cannot be locked")
         return dropped
+
+    def _too_large(
+        self, lock: bytes, declared: Sequence[str], packages: Sequence[str], optional: set[str]
+    ) -> dict[str, str]:
+        """Return the inferred packages that exceed a limit, each with the detail. The sizes are those of compressed
+        files, so an installation would exceed the limit too.
+        """
+        others = {package_of(requirement) for requirement in declared}
+        required = set(packages) - optional
+        all_mb, optional_mb = self._limits.max_mb, self._limits.optional_mb
+        left = all_mb * MIB - size_of(lock, others)
+        over = {
+            name: f"{size // MIB} MiB or more; the limit is {all_mb} MiB (the setting packages.max_mb)"
+            for name, size in too_large_in(lock, others, required, max(0, left)).items()
+        }
+        optional = optional.intersection(packages)
+        return over | {
+            name: f"{size // MIB} MiB or more; the limit is {optional_mb} MiB (the setting packages.optional_mb)"
+            for name, size in too_large_in(lock, others | required, optional, optional_mb * MIB).items()
+        }
 
     async def _of_default(self) -> tuple[frozenset[str], bool]:
         """Return the names of the packages of the default environment, and whether the list is complete.
@@ -183,6 +219,29 @@ def _reason_of(error: UnresolvableDependencies | Refused | PackagesNotOffered) -
     if isinstance(error, PackagesNotOffered):
         return "unavailable"
     return _REASONS.get(str(error.data.get("reason")), "conflict")
+
+
+def size_of(lock: bytes, requirements: Set[str]) -> int:
+    """Return the bytes of the files that these requirements of an annotated lock need, as far as they are known."""
+    needs = needed_by(lock)
+    return sum(size for name, size in sizes_in(lock).items() if above({name}, needs) & requirements)
+
+
+def too_large_in(lock: bytes, others: Set[str], requirements: Set[str], most: int) -> dict[str, int]:
+    """Return which `requirements` of an annotated lock to leave out, so that the others add at most `most` bytes.
+
+    Small ones stay first. Packages that the requirements `others` need do not count. The value is the bytes that all
+    would have added with this requirement.
+    """
+    base, kept, left_out = size_of(lock, others), set[str](), dict[str, int]()
+    sizes = {name: size_of(lock, others | {name}) - base for name in requirements}
+    for name in sorted(requirements, key=lambda name: (sizes[name], name)):
+        size = size_of(lock, others | kept | {name}) - base
+        if size > most:
+            left_out[name] = size
+        else:
+            kept.add(name)
+    return left_out
 
 
 def _sources(files: Sequence[BundleFile]) -> list[BundleFile]:

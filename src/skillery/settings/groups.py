@@ -175,6 +175,7 @@ class Packages(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     build_seconds: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 600.0
     max_mb: Positive = 2_048
     total_mb: Positive = 20_480
+    optional_mb: Natural = 256
     file_hosts: tuple[str, ...] = ()
     build_from_source: tuple[str, ...] = ()
     infer: typing.Literal["off", "suggest", "lock"] = "suggest"

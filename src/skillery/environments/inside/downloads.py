@@ -28,6 +28,7 @@ MOST_OUT = 12 * 1024 * 1024
 TRIES = 4
 NEVER_AGAIN = range(400, 500)
 _ALWAYS = ("--no-config", "--no-progress", "--color", "never")
+PIN = re.compile(r"^([A-Za-z0-9._-]+)==([^\s\\;]+)(.*(?:\n[ \t].*)*)", re.MULTILINE)
 WHEEL = re.compile(r"([^-]+)-([^-]+)(?:-\d[^-]*)?-([^-]+)-([^-]+)-([^-]+)\.whl")
 
 
@@ -85,7 +86,39 @@ def lock(args: dict[str, Any]) -> dict[str, Any]:
     out = ran["out"]
     if len(out) > MOST_OUT:
         raise PackageProblem("too_long", "")
-    return ran | {"out": out.decode("utf-8", "replace")}
+    text = out.decode("utf-8", "replace")
+    measured = ran["code"] == 0 and args["files"] is not None
+    return ran | {"out": text, "sizes": sizes_in(text, args | args["files"]) if measured else {}}
+
+
+def sizes_in(lock: str, args: dict[str, Any]) -> dict[str, int]:
+    """Return the bytes of the file that would be fetched for each package of a lock, as far as they are known."""
+    pins: list[dict[str, Any]] = [
+        {"name": normal(pin[1]), "version": pin[2], "hashes": re.findall(r"--hash=sha256:([0-9a-f]{64})", pin[3])}
+        for pin in PIN.finditer(lock)
+    ]
+    sizes: dict[str, int] = {}
+    try:
+        offered = candidates(args | {"pins": pins})
+        for pin in pins:
+            file = choose(args, pin, offered.get(pin["name"], []))
+            sizes[pin["name"]] = file["size"] or stated_size(file["where"])
+    except PackageProblem:  # the installation reports it
+        pass
+    return sizes
+
+
+def stated_size(where: str) -> int:
+    """Return the bytes of a file, as the answer to HEAD states them; 0 if it does not."""
+    if not where.startswith(("http://", "https://")):
+        return 0
+    head = request(where)
+    head.method = "HEAD"
+    try:
+        with urllib.request.urlopen(head, timeout=20) as answer:  # noqa: S310
+            return int(answer.headers.get("Content-Length") or 0)
+    except (OSError, http.client.HTTPException, ValueError):
+        return 0
 
 
 # -- which files ---------------------------------------------------------------------------------------------------
