@@ -96,9 +96,9 @@ async def output_of(request: PageRequest, run: RunRecord) -> dict[str, Any]:
     shown: dict[str, Any] = {"tree": None, "more_nodes": None, "output_blob": None, "output_text": None}
     if output is None:
         return shown
-    asked_text = request.query.get("nodes", "")
-    asked = int(asked_text[:6]) if asked_text.isdecimal() else 0
-    most = min(max(asked, MOST_NODES), MOST_NODES_ASKED)
+    wanted_text = request.query.get("nodes", "")
+    asked = int(wanted_text[:6]) if wanted_text.isdecimal() else 0
+    most = min(max(wanted, MOST_NODES), MOST_NODES_ASKED)
     blob_id = str(output["blob_id"]) if isinstance(output, dict) and set(output) == _LARGE_OUTPUT else ""
     if blob_id not in run.output_blobs:
         return {**shown, **await asyncio.to_thread(_shown, output, most)}
