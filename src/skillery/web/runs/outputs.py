@@ -97,7 +97,7 @@ async def output_of(request: PageRequest, run: RunRecord) -> dict[str, Any]:
     if output is None:
         return shown
     wanted_text = request.query.get("nodes", "")
-    asked = int(wanted_text[:6]) if wanted_text.isdecimal() else 0
+    wanted = int(wanted_text[:6]) if wanted_text.isdecimal() else 0
     most = min(max(wanted, MOST_NODES), MOST_NODES_ASKED)
     blob_id = str(output["blob_id"]) if isinstance(output, dict) and set(output) == _LARGE_OUTPUT else ""
     if blob_id not in run.output_blobs:
