@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import errno
 import json
+import re
 import subprocess
 import sys
 
@@ -12,6 +14,7 @@ import pytest
 
 from cellblock.host.channel import parse_message
 from cellblock.host.plan import HERE
+from cellblock.inside import kernel
 from cellblock.values import Failure, FailureKind, Log, NetworkUse, Result, Used
 from cellblock.values import Limits as CellLimits
 from skillery import backends, sandboxing
@@ -109,6 +112,26 @@ def test_cellblock_works_without_skillery_and_its_dependencies() -> None:
     modules = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     assert {"cellblock.parts", "cellblock.egress.service"} <= set(modules)
     assert not [name for name in modules if name.startswith(("skillery", "msgspec"))]
+
+
+def test_without_its_helper_the_library_imports_and_the_probe_names_the_remedy() -> None:
+    code = (
+        "import sys; sys.modules['cellblock.inside._cell'] = None\n"
+        "from cellblock.host.probes import host_probes\n"
+        "for probe in host_probes(): print(probe.name, probe.ok, probe.detail, probe.fix, sep='|')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    [line] = done.stdout.splitlines()
+    assert re.fullmatch(r"machine\|False\|the helper for \w+ was not built\|reinstall .* C compiler .*", line)
+
+
+def test_damaged_arguments_of_a_system_call_raise_an_error() -> None:
+    unknown = 100_000
+    assert kernel.syscall(unknown) == -errno.ENOSYS
+    assert kernel.syscall(kernel.SYS_PRCTL, -1) == -errno.EINVAL
+    for wrong in (None, "text", 1.5):
+        with pytest.raises(TypeError):
+            kernel.syscall(unknown, wrong)  # type: ignore[arg-type]
 
 
 def test_every_limit_is_in_the_table() -> None:

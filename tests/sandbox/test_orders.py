@@ -19,7 +19,7 @@ from skillery.testing.sandbox import Trial
 from tests.sandbox.test_sandbox_warm import running, zygotes
 from tests.support.processes import eventually_async
 
-pytestmark = [pytest.mark.full, pytest.mark.skipif(plan.helper() != "c", reason="the other helper has another format")]
+pytestmark = pytest.mark.full
 NUMBER = struct.pack("=q", 1 << 40)
 
 

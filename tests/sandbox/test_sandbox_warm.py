@@ -8,8 +8,6 @@ import json
 import os
 import resource
 import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
@@ -20,7 +18,6 @@ import pytest
 
 from cellblock.host import hierarchies, processes
 from cellblock.host.zygotes import SHARED_FROM_MB
-from cellblock.inside import forks
 from skillery.backends import CodeCall, Job, Limits, Place
 from skillery.builtin.linux_sandbox import skillery_sandbox
 from skillery.testing.sandbox import MemoryHost, Trial
@@ -112,7 +109,6 @@ async def test_a_workshop_that_dies_or_hangs_is_replaced(tmp_path: Path) -> None
 
 
 async def test_runs_with_different_limits_alternate_in_same_zygote(tmp_path: Path) -> None:
-    """The zygote knows the parameters of its last order, so their changes and returns must be told to it."""
     code = "import os\ndef main(args): return [args['x'], os.statvfs('/workspace').f_blocks * 4096 >> 20]"
     async with running(tmp_path, prepared=0) as trial:
         [zygote] = zygotes()
@@ -134,6 +130,17 @@ async def test_a_run_without_memory_for_its_start_does_not_end_the_zygote(tmp_pa
             assert failure_type(outcome) == "MemoryLimitExceeded"
         await trial.is_well()
         assert zygotes() == [zygote]
+
+
+async def test_zygote_has_no_large_library_that_each_fork_copies(tmp_path: Path) -> None:
+    code = """
+    import os, sys
+    def main(args):
+        loaded = [name for name in ('ctypes', 'hashlib', '_hashlib', 'socket', 'pathlib') if name in sys.modules]
+        return [loaded, 'libcrypto' in open('/proc/self/maps').read(), 'MALLOC_ARENA_MAX' in os.environ]
+    """
+    async with running(tmp_path, prepared=0) as trial:
+        assert await trial.value(code) == [[], False, False]
 
 
 async def test_a_run_outlives_its_zygote(tmp_path: Path) -> None:
@@ -411,19 +418,6 @@ async def test_server_with_hundreds_of_descriptors_keeps_its_zygote(tmp_path: Pa
             runs = (trial.value(code, {"x": number}) for number in range(12))
             assert await asyncio.gather(*runs) == [*range(12)]
             assert zygotes() == [zygote]
-
-
-def test_a_zygote_with_a_second_thread_refuses_to_fork() -> None:
-    script = (
-        "import threading; from cellblock.inside import forks, kernel\n"
-        "forks.check_threads()\n"
-        "threading.Thread(target=threading.Event().wait, daemon=True).start()\n"
-        "try: forks.check_threads()\n"
-        "except kernel.SetupError as error: print(error)"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout == "the zygote has more than one thread\n"
-    assert forks.ONE_THREAD == 3
 
 
 def test_the_settings_of_the_engine_can_be_set() -> None:

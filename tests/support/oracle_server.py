@@ -1,6 +1,6 @@
 """A server with one zygote that serves a single order, for a tracer.
 
-    CELLBLOCK_HELPER=… python tests/support/oracle_server.py JSON
+    python tests/support/oracle_server.py JSON
 
 The JSON object has `memory_mb`, `affinity`, `port`, `preloaded` and `landlock`. The server prints the pid of the
 process that forks runs, waits for a line, orders a run, closes its channel as soon as the run is ready or has failed,

@@ -27,12 +27,17 @@ NATIVE = ROOT / "native"
 TOOLS = CHECKOUT / ".tools"
 QEMU = TOOLS / "qemu" / "qemu-aarch64"
 PYTHON_NAMES = {
+    "PyBuffer_Release",
     "PyBytes_AsStringAndSize",
+    "PyErr_Occurred",
+    "PyLong_AsUnsignedLongMask",
     "PyLong_FromLong",
     "PyModule_Create2",
     "PyOS_AfterFork_Child",
     "PyOS_AfterFork_Parent",
     "PyOS_BeforeFork",
+    "PyObject_CheckBuffer",
+    "PyObject_GetBuffer",
 }
 COMPILERS = ("gcc", "zig-x86_64", "zig-aarch64")
 

@@ -126,7 +126,8 @@ def arguments(job: Job, fixed: Fixed, sources: Sources, limits: dict[str, int], 
     """Return all arguments except `first_program`. Raise NotThere if a file of the run is missing."""
     options = ["--unshare-all", "--unshare-user", "--die-with-parent", "--new-session"]
     options += ["--uid", "1000", "--gid", "1000", "--hostname", "sandbox", "--clearenv"]
-    for name, value in ENVIRONMENT.items():
+    # The prologue removes the last one. Each arena of the C library reserves address space, which RLIMIT_AS limits.
+    for name, value in (*ENVIRONMENT.items(), ("MALLOC_ARENA_MAX", "2")):
         options += ["--setenv", name, value]
     options += ["--cap-drop", "ALL"]
     for capability in CAPABILITIES:

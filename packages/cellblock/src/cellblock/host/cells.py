@@ -19,11 +19,10 @@ from cellblock.host.logs import LogPipe
 from cellblock.host.packets import Packets, Received
 from cellblock.host.processes import descendants, pid_of
 from cellblock.host.unmounting import Unmounting
-from cellblock.inside import calls
 from cellblock.values import Limits
 
 STATUS = struct.Struct("=i")
-FAILURE = calls.FAILURE
+FAILURE = struct.Struct("=q")
 PATIENCE = 0.1
 MOST_SAID = 300
 
@@ -38,7 +37,7 @@ class CellEnd:
 
 
 def heard(raw: bytes) -> CellEnd:
-    """Parse a message of `init` or `calls`.
+    """Parse a message of pid 1: a wait status, or the name of a failed step and its result.
 
     The message is untrusted: with preloaded packages, another process of the zygote may have written it.
     """

@@ -137,16 +137,7 @@ def make_plan(
         "network_filter": filters.network.hex(),
         "base_filter": filters.base.hex(),
         "environment": None,
-        "helper": helper(),
     }
-
-
-def helper() -> str:
-    """Return which helper forks runs: `c` (packages/cellblock/native), or `hex` (`inside/calls.py`) for comparison."""
-    name = os.environ.get("CELLBLOCK_HELPER", "c")
-    if name not in {"c", "hex"}:
-        raise ValueError(f"CELLBLOCK_HELPER is {name!r}: it must be c or hex")
-    return name
 
 
 def mount_entries(mounts: Sequence[Mount], *, root: bool) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from cellblock.filter import rules
 from cellblock.host import groups
 from cellblock.host.hierarchies import CONTROLLERS
 from cellblock.host.plan import HERE, Filters, base_python, is_beneath, make_plan, prefixes, tree_limits
-from cellblock.inside import host_tests
+from cellblock.inside import host_tests, kernel
 from cellblock.values import Limits, Probe
 
 TRY = "import sys; sys.path.append('.'); from inside import host_tests; host_tests.main(sys.argv[1])"
@@ -103,6 +103,8 @@ def watchdog_possible() -> bool:
 def machine_probe() -> Probe:
     ok = sys.platform == "linux" and platform.machine() in rules.ARCHITECTURE
     fix = "" if ok else "use Linux on x86_64 or aarch64"
+    if ok and not kernel.IS_BUILT:
+        return Probe("machine", False, kernel.MISSING, kernel.REMEDY)
     return Probe("machine", ok, f"{sys.platform} on {platform.machine()}", fix)
 
 

@@ -20,11 +20,13 @@ from cellblock.host.packets import Received
 from cellblock.host.plan import tree_limits
 from cellblock.host.unmounting import Unmounting
 from cellblock.host.zygote_answers import CannotMount, ZygoteAnswers
-from cellblock.inside.link import CROWDED, NUMBER, ORDER, PID, SLOTS_FROM, id_map
+from cellblock.inside.link import CROWDED, NUMBER, PID
 
 HERE = interpreter.HERE
 START = "import sys; sys.path.append('.'); from inside import zygote; zygote.main(*map(int, sys.argv[1:]))"
 BASE_ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/workspace", "LANG": "C.UTF-8"}
+# Each arena of the C library reserves 64 MiB of address space, which counts towards RLIMIT_AS.
+FEW_ARENAS = {"MALLOC_ARENA_MAX": "2"}
 SLOTS = 64
 REMEMBERED = 32
 PIECE_BYTES = 32 * 1024
@@ -48,7 +50,7 @@ class Zygote:
             self._process = subprocess.Popen(
                 [python, "-I", "-S", "-B", "-c", START, *numbers],
                 cwd=HERE,
-                env=BASE_ENVIRONMENT,
+                env=BASE_ENVIRONMENT | FEW_ARENAS,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=theirs,
@@ -74,9 +76,6 @@ class Zygote:
         self.base_bytes = 0
         """Address space that each run inherits, beyond that of a bare interpreter."""
         self._encoded: dict[tuple[Demand, tuple[int, ...]], bytes] = {}
-        self._ordered: tuple[bytes, bool, int] | None = None
-        """The parameters of the last order."""
-        self._slots_made = 0
         self.started = time.monotonic()
         self.retired = False
 
@@ -147,42 +146,18 @@ class Zygote:
         group_files: AbstractContextManager[list[int]] = group.group_files() if group else nullcontext([])
         known = self._parameters(demand, tuple(affinity))
         with group_files as opened:
-            if self._plan["helper"] == "hex":
-                namespace = SLOTS_FROM + slot if slot >= 0 else -1
-                order = ORDER.pack(id_map(uid), uid, uid, namespace, ahead)
-                order += self._unless_known(known, slot, len(opened))
-                number_at = 0
-            else:
-                shares = demand.limits.memory_mb >= SHARED_FROM_MB
-                order = interpreter.order(uid, slot, known, ahead=ahead, shares_memory=shares)
-                number_at = interpreter.NUMBER_AT
-            received = await self._forks.ask([order], (*ends.theirs, *opened), number_at=number_at)
+            shares = demand.limits.memory_mb >= SHARED_FROM_MB
+            order = interpreter.order(uid, slot, known, ahead=ahead, shares_memory=shares)
+            received = await self._forks.ask([order], (*ends.theirs, *opened), number_at=interpreter.NUMBER_AT)
         ends.handed_over()
         return received
 
-    def _unless_known(self, parameters: bytes, slot: int, files: int) -> bytes:
-        """Return the parameters of an order, or nothing if the zygote can fork the run with the script of the last one.
-
-        The zygote gets orders in the order of these calls, or is lost.
-        """
-        wanted = parameters, slot >= 0, files
-        if wanted == self._ordered and slot < self._slots_made and not self._plan.get("environment"):
-            return b""
-        self._ordered = wanted
-        self._slots_made = max(self._slots_made, slot + 1)
-        return parameters
-
     def _parameters(self, demand: Demand, affinity: tuple[int, ...]) -> bytes:
-        """Return the parameters of a run in the format of the helper. Most runs have the same ones."""
+        """Return the parameters of a run as a part of its order. Most runs have the same ones."""
         known = self._encoded.get((demand, affinity))
         if known is None:
             limits = tree_limits(demand.limits, cgroups=self._plan["cgroups"], base=self.base_bytes)
-            if self._plan["helper"] == "hex":
-                shares = demand.limits.memory_mb >= SHARED_FROM_MB
-                parameters = {"limits": limits, "affinity": affinity, "port": demand.port, "shares_memory": shares}
-                known = json.dumps(parameters).encode()
-            else:
-                known = interpreter.parameters(limits, affinity, demand.port)
+            known = interpreter.parameters(limits, affinity, demand.port)
             if len(self._encoded) >= REMEMBERED:
                 self._encoded.clear()
             self._encoded[demand, affinity] = known

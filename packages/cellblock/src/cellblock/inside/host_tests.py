@@ -14,7 +14,7 @@ import resource
 import socket
 import sys
 
-from . import inmate, kernel, landlock, lockdown, outlet, root
+from . import kernel, landlock, lockdown, outlet, root
 
 TYPE_CHECKING = False  # importing `typing` for this costs every run milliseconds
 if TYPE_CHECKING:
@@ -23,6 +23,12 @@ if TYPE_CHECKING:
 
     Plan = dict[str, Any]
     Try = Callable[[Plan], str]
+
+
+NAMESPACES = (
+    kernel.NEWUSER | kernel.NEWNS | kernel.NEWPID | kernel.NEWIPC | kernel.NEWUTS | kernel.NEWNET | kernel.NEWCGROUP
+)
+PROC = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
 
 
 def expect_errno(step: str, wanted: int, act: Callable[[], object]) -> None:
@@ -42,7 +48,7 @@ def in_child(flags: int, act: Callable[[], None]) -> None:
     if child == 0:
         try:
             act()
-        except kernel.SetupError as error:
+        except (kernel.SetupError, OSError) as error:
             print(error, file=sys.stderr)
             os._exit(1)
         os._exit(0)
@@ -106,7 +112,7 @@ def disk_quota(plan: Plan) -> str:
 def namespaces(plan: Plan) -> str:
     if not plan["root"]:
         root.enter_own_mounts(plan)
-    in_child(inmate.NAMESPACES | kernel.NEWCGROUP, lambda: None)
+    in_child(NAMESPACES, lambda: None)
     return "user, mount, pid, ipc, uts, net and cgroup"
 
 
@@ -114,7 +120,7 @@ def own_proc(plan: Plan) -> str:
     root.enter_own_mounts(plan)
     root.build(plan)
     flags = kernel.NEWUSER | kernel.NEWNS | kernel.NEWPID
-    in_child(flags, lambda: kernel.mount("proc", "/proc", "proc", inmate.PROC, "hidepid=2,subset=pid"))
+    in_child(flags, lambda: kernel.mount("proc", "/proc", "proc", PROC, "hidepid=2,subset=pid"))
     return "each run can have its own /proc"
 
 

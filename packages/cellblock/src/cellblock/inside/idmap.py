@@ -5,7 +5,6 @@ They need Linux 5.12 and a filesystem that supports them.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 
@@ -47,11 +46,10 @@ def bind(source: str, target: str, attributes: int, namespace: int) -> None:
     """
     flags = kernel.OPEN_TREE_CLONE | kernel.OPEN_TREE_CLOEXEC
     step = f"mount mapped {target}"
-    tree = kernel.checked(step, kernel.syscall(kernel.SYS_OPEN_TREE, kernel.AT_FDCWD, os.fsencode(source), flags))
-    wanted = kernel.MountAttributes(attributes | ATTR_IDMAP, 0, 0, namespace)
-    size = ctypes.sizeof(wanted)
-    kernel.checked(
+    tree = kernel.call(step, kernel.SYS_OPEN_TREE, kernel.AT_FDCWD, os.fsencode(source), flags)
+    wanted = kernel.mount_attributes(attributes | ATTR_IDMAP, namespace)
+    kernel.call(
         f"{step}: its files are for the server's root alone, and this filesystem cannot map them",
-        kernel.syscall(kernel.SYS_MOUNT_SETATTR, tree, b"", kernel.AT_EMPTY_PATH, wanted, size),
+        *(kernel.SYS_MOUNT_SETATTR, tree, b"", kernel.AT_EMPTY_PATH, wanted, len(wanted)),
     )
     kernel.attach_tree(tree, target)

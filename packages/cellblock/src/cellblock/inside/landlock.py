@@ -24,7 +24,7 @@ RULESET, BENEATH, RIGHTS = struct.Struct("=QQQ"), struct.Struct("=Qi"), struct.S
 
 def abi() -> int:
     """Return the Landlock version of this kernel; 0 without Landlock."""
-    return max(0, kernel.syscall(kernel.SYS_LANDLOCK_CREATE, None, 0, VERSION_QUERY))
+    return max(0, kernel.syscall(kernel.SYS_LANDLOCK_CREATE, 0, 0, VERSION_QUERY))
 
 
 def file_rights(version: int) -> int:
@@ -33,10 +33,10 @@ def file_rights(version: int) -> int:
 
 def allow(ruleset: int, folder: str, rights: int) -> None:
     flags = os.O_PATH | os.O_CLOEXEC
-    descriptor = kernel.opening("open", kernel.SYS_OPENAT, kernel.AT_FDCWD, os.fsencode(folder), flags, 0)
+    descriptor = kernel.call("open", kernel.SYS_OPENAT, kernel.AT_FDCWD, os.fsencode(folder), flags, 0)
     rule = BENEATH.pack(rights, descriptor)
     kernel.call("landlock rule", kernel.SYS_LANDLOCK_ADD, ruleset, ON_FOLDER, rule, 0)
-    kernel.close(descriptor)
+    os.close(descriptor)
 
 
 def allow_connecting(ruleset: int, version: int, port: int) -> None:
@@ -62,7 +62,7 @@ def prepare(writable: list[str], port: int | None = None) -> tuple[int, int]:
     every = file_rights(version)
     wanted = RULESET.pack(every, BIND_AND_CONNECT_TCP, SCOPE_ABSTRACT_SOCKETS_AND_SIGNALS)
     size = 8 if version < 4 else 16 if version < 6 else 24
-    ruleset = kernel.opening("landlock", kernel.SYS_LANDLOCK_CREATE, wanted, size, 0)
+    ruleset = kernel.call("landlock", kernel.SYS_LANDLOCK_CREATE, wanted, size, 0)
     allow(ruleset, "/", READ)
     allow(ruleset, "/dev", (READ | WRITE_FILE | TRUNCATE) & every)
     for folder in writable:
@@ -80,7 +80,7 @@ def enforce(ruleset: int) -> None:
     if ruleset < 0:
         return
     kernel.call("landlock_restrict_self", kernel.SYS_LANDLOCK_RESTRICT, ruleset, 0)
-    kernel.close(ruleset)
+    os.close(ruleset)
 
 
 def restrict(writable: list[str]) -> int:

@@ -1,7 +1,7 @@
 """One end of a SOCK_SEQPACKET socket pair. Each message is small and may carry descriptors.
 
-The first messages are JSON objects. Requests and answers begin with a NUMBER. A request for a run continues with ORDER.
-If its parameters differ from those of the request before, the JSON object of the parameters follows.
+The first messages are JSON objects. Requests for mounts and all answers begin with a NUMBER. A request for a run is
+`struct order` of native/cell.c.
 """
 
 from __future__ import annotations
@@ -21,15 +21,6 @@ MOST_DESCRIPTORS = 16
 NUMBER = struct.Struct("=q")
 """The number of a request, also of its answer."""
 ID_MAP_BYTES = 24
-ORDER = struct.Struct(f"={ID_MAP_BYTES}sqqq?")
-"""A request for a run: the text of its id maps, its gid and uid on the host, the descriptor of its net namespace in the
-zygote (-1 for a new namespace), and whether it is prepared `ahead`.
-
-The parts are the bytes that the zygote passes to the kernel, so that it forks without the interpreter.
-"""
-HEAD_BYTES = NUMBER.size + ORDER.size
-SLOTS_FROM = 300
-"""The zygote's descriptor of the net namespace of slot 0. That of slot 1 is one higher, and so on."""
 PID = struct.Struct("=q")
 """The answer to a request for a run: 0, or CROWDED."""
 CROWDED = -1

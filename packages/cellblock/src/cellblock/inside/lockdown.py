@@ -3,7 +3,7 @@
 # ruff: noqa: S108 - the paths are those of the sandbox
 from __future__ import annotations
 
-import ctypes
+import array
 import resource
 import struct
 
@@ -20,10 +20,6 @@ LAST_CAPABILITY = 63
 CAP_KILL = 1 << 5
 SECCOMP_SET_MODE_FILTER = 1
 LIMIT = struct.Struct("=QQ")
-
-
-class CapabilityHeader(ctypes.Structure):
-    _fields_ = (("version", ctypes.c_uint32), ("pid", ctypes.c_int))
 
 
 def set_limits(limits: dict[str, Any]) -> None:
@@ -59,7 +55,7 @@ def hold(name: int, value: int, most: int) -> None:
     """Set a soft limit to `value` and its hard limit to `most`, or to the current hard limit if that is lower."""
     _, ceiling = resource.getrlimit(name)  # a later fork inherits these
     held, most = (wish if ceiling == resource.RLIM_INFINITY else min(wish, ceiling) for wish in (value, most))
-    kernel.call("limits", kernel.SYS_PRLIMIT, 0, name, LIMIT.pack(held, most), None)
+    kernel.call("limits", kernel.SYS_PRLIMIT, 0, name, LIMIT.pack(held, most), 0)
 
 
 def close_bounds() -> None:
@@ -79,16 +75,13 @@ def drop_capabilities() -> None:
 
 def keep_capabilities(kept: int) -> None:
     """Drop all capabilities except those in `kept`, a bit set of capabilities below 32."""
-    header = CapabilityHeader(0x20080522, 0)
-    sets = struct.pack("=6I", kept, kept, 0, 0, 0, 0)
+    header, sets = struct.pack("=2I", 0x20080522, 0), struct.pack("=6I", kept, kept, 0, 0, 0, 0)
     kernel.call("capset", kernel.SYS_CAPSET, header, sets)
 
 
 def load_filter(program: bytes) -> None:
-    class Program(ctypes.Structure):
-        _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_char_p))
-
-    wanted = Program(len(program) // 8, program)
+    instructions = array.array("B", program)
+    wanted = struct.pack("HP", len(program) // 8, instructions.buffer_info()[0])  # struct sock_fprog
     kernel.call("seccomp", kernel.SYS_SECCOMP, SECCOMP_SET_MODE_FILTER, 0, wanted)
 
 

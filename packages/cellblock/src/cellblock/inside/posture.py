@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import select
@@ -44,10 +43,9 @@ def own_status() -> bytes:
 
 def syscall_faults() -> list[str]:
     """Return all deviations that system calls show. Used in a run without /proc."""
-    sets = ctypes.create_string_buffer(24)
-    header = ctypes.create_string_buffer((0x20080522).to_bytes(4, sys.byteorder), 8)
-    kernel.checked("capget", kernel.syscall(SYS_CAPGET, header, sets))
-    faults = ["capabilities are left"] if any(sets.raw) else []
+    header, sets = bytearray((0x20080522).to_bytes(4, sys.byteorder) + bytes(4)), bytearray(24)
+    kernel.call("capget", SYS_CAPGET, header, sets)
+    faults = ["capabilities are left"] if any(sets) else []
     for name, option, wanted in (("Seccomp", PR_GET_SECCOMP, 2), ("NoNewPrivs", PR_GET_NO_NEW_PRIVS, 1)):
         value = kernel.syscall(kernel.SYS_PRCTL, option, 0, 0, 0, 0)
         faults += [f"{name} is {value}"] if value != wanted else []
@@ -79,7 +77,7 @@ def faults(expected: dict[str, Any], keep: set[int], landlock_abi: int) -> list[
         deviations.append("Landlock is missing")
     if can_open(b"/usr/.posture", os.O_WRONLY | os.O_CREAT) or can_open(b"/etc/passwd", os.O_RDONLY):
         deviations.append("a forbidden file could be opened")
-    if kernel.syscall(kernel.SYS_UNSHARE, kernel.NEWUSER) == 0 or ctypes.get_errno() != errno.EPERM:
+    if kernel.syscall(kernel.SYS_UNSHARE, kernel.NEWUSER) != -errno.EPERM:
         deviations.append("a forbidden system call was let through")
     surplus = open_descriptors() - keep
     return [*deviations, f"descriptors {sorted(surplus)} are open"] if surplus else deviations

@@ -107,7 +107,7 @@ def keep_house(server: Link, child: int) -> NoReturn:
 def give_up(server: Link, plan: dict[str, Any]) -> None:
     own = plan["environment"]
     if own["uid"] is not None:
-        kernel.call("groups", kernel.SYS_SETGROUPS, 0, None)
+        kernel.call("groups", kernel.SYS_SETGROUPS, 0, 0)
         kernel.call("gid", kernel.SYS_SETRESGID, own["uid"], own["uid"], own["uid"])
         kernel.call("uid", kernel.SYS_SETRESUID, own["uid"], own["uid"], own["uid"])
     user, group = os.geteuid(), os.getegid()

@@ -1,15 +1,15 @@
 """Stage one: the read-only root of runs, built outside of their namespaces.
 
 The root is a tmpfs with the host's /usr, the interpreter and the runtime, and nothing else of the host. The zygote
-lives in this root, and every run inherits it. In stage two, `inmate` mounts the folders of one run.
+lives in this root, and every run inherits it. In stage two, pid 1 of a run (native/cell.c) mounts its own folders.
 """
 
-# ruff: noqa: PTH102, PTH103, PTH106, PTH112, PTH114, PTH115, PTH123, PTH211, S108 - importing pathlib costs every run milliseconds; the paths are those of the sandbox
+# ruff: noqa: PTH102, PTH103, PTH106, PTH112, PTH114, PTH115, PTH120, PTH123, PTH211, S108 - importing pathlib costs every run milliseconds; the paths are those of the sandbox
 from __future__ import annotations
 
 import os
 
-from . import init, kernel
+from . import kernel
 
 TYPE_CHECKING = False  # importing `typing` for this costs every run milliseconds
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 OLD = "/.old"
 EMPTY = "/run/empty"
+FIRST_PROGRAM = "/run/skillery/init"
 DEVICES = ("null", "zero", "full", "random", "urandom")
 LINKS = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
 SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
@@ -121,6 +122,22 @@ def copy_folder(source: str, target: str) -> None:
         os.utime(copy.name, ns=(seen.st_atime_ns, seen.st_mtime_ns))  # byte code contains the time of its source
 
 
+def read_first_program() -> bytes:
+    """Return the program that pid 1 of each run becomes (native/init.c). Raise SetupError if it was not built."""
+    try:
+        with open(f"{os.path.dirname(__file__)}/init", "rb") as file:
+            return file.read()
+    except FileNotFoundError:
+        raise kernel.SetupError(f"{kernel.MISSING}: {kernel.REMEDY}") from None
+
+
+def install(program: bytes) -> None:
+    """Write the program to a file that all users may execute and not read. So the kernel also protects its process."""
+    descriptor = os.open(FIRST_PROGRAM, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o111)
+    os.write(descriptor, program)
+    os.close(descriptor)
+
+
 def turn_away() -> None:
     """Make a tmpfs the root `/`. The root of the host is at OLD."""
     # /usr is only a temporary mount point: pivot_root moves the new root away from it.
@@ -134,7 +151,7 @@ def build(plan: dict[str, Any]) -> None:
     """Leave the root of the host for good. Afterwards `/` is the root of the sandbox. `/proc` still belongs to the
     host.
     """
-    first_program = init.chosen(plan["helper"])
+    first_program = read_first_program()
     turn_away()
     for folder in (*MOUNT_POINTS, *plan["points"]):
         os.makedirs(folder, 0o755)
@@ -145,11 +162,7 @@ def build(plan: dict[str, Any]) -> None:
     # Stage two may mount a procfs only where one is visible already; the new one covers this one.
     bind("/proc", "/proc", QUIET | kernel.ATTR_NOEXEC)
     copy_folder(OLD + plan["runtime"], "/run/skillery/runtime")
-    init.install(first_program)
-    if plan["helper"] == "hex":
-        from . import calls
-
-        calls.install()
+    install(first_program)
     for folder in plan["hidden"]:
         hide(folder)
     if plan["environment"]:

@@ -3,8 +3,8 @@ run.
 
 The zygote talks to the server over one socket (`link`). It first receives the plan. For each run, it receives an order
 with the descriptors of the run's control socket, channel, log and cgroup files. It sends `ready` once, and for each run
-the pidfd. A zygote with preloaded packages (`preloading`) sends no descriptors. Orders are served by the helper in C
-(`_cell`), or by `forks` if the plan says so.
+the pidfd. A zygote with preloaded packages (`preloading`) sends no descriptors. The helper in C (folder native) serves
+the orders: between an order and pid 2 of a run, no line of Python is executed.
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ import signal
 import struct
 import sys
 
-from . import init, kernel, lockdown, root, workshop
+from . import kernel, lockdown, root, workshop
 from .link import Link
 
 TYPE_CHECKING = False  # importing `typing` for this costs every start milliseconds
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any, NoReturn
 
 CAP_SETGID, CAP_SETUID, CAP_SYS_ADMIN = 1 << 6, 1 << 7, 1 << 21
@@ -97,12 +96,6 @@ def prepare(server: Link, room: int) -> dict[str, Any]:
     """Build the sandbox from the plan of the server. Return the plan."""
     make_room_for_descriptors()
     plan, group_files = server.hear()
-    if plan["helper"] == "hex":  # import now, because the folder is not visible afterwards
-        from . import forks
-
-        plan["serve"] = forks.serve
-    else:
-        plan |= {"serve": serve, "fork_runs": load()}
     if plan["environment"]:
         from . import preloading
     plan["program"] = bytes.fromhex(plan.pop("filter"))
@@ -117,7 +110,6 @@ def prepare(server: Link, room: int) -> dict[str, Any]:
     root.build(plan)
     kernel.unshare(kernel.NEWUTS)
     kernel.set_hostname("sandbox")
-    kernel.limit_heaps(2)
     plan |= warm_up()
     if plan["environment"]:
         preloading.step_back(server, plan, group_files)
@@ -131,16 +123,7 @@ def prepare(server: Link, room: int) -> dict[str, Any]:
     return plan
 
 
-# -- forking runs with the helper in C (`_cell`, from the folder native) -----------------------------------------------
-
-
-def load() -> Callable[[bytes], int]:
-    """Return the function of the helper. Raise SetupError if the helper was not built."""
-    try:
-        serve: Callable[[bytes], int] = importlib.import_module(f"{__package__}._cell").serve
-    except ImportError:
-        raise kernel.SetupError(init.MISSING) from None
-    return serve
+# -- forking runs: native/cell.c ---------------------------------------------------------------------------------------
 
 
 def packed(plan: dict[str, Any], link: int, null: int) -> bytes:
@@ -182,7 +165,7 @@ def serve(server: Link, plan: dict[str, Any]) -> None:
     gc.disable()
     content = packed(plan, server.descriptor, open_null())
     gc.freeze()
-    result = plan["fork_runs"](content)
+    result = kernel.serve(content)
     if result >= 0:
         begin(plan, ahead=bool(result))
     if result in FAILURES:
@@ -228,11 +211,12 @@ def in_words(error: Exception) -> str:
 
 def main(parent: int, control: int, room: int) -> None:
     die_with(parent)
+    os.environ.pop("MALLOC_ARENA_MAX")  # for this process only; the C library has read it
     os.umask(0o022)  # another uid must be able to enter the folders created here
     server = Link(lowered(control))
     try:
         plan = prepare(server, room)
-        plan["serve"](server, plan | {"server": parent})
+        serve(server, plan | {"server": parent})
     except (EOFError, ConnectionError):
         return  # the server has closed the link
     except kernel.SetupError as error:

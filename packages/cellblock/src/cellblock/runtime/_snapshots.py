@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
-from hashlib import sha256
+from importlib import import_module
 
 from . import _gathering, _host, _wire
 
@@ -18,7 +18,25 @@ MOST_DEPTH = 64
 MOST_NAMED = 100
 PATH_BYTES = 1024
 PIECE = 1 << 20
-NOTHING = sha256().hexdigest()
+LARGE = 1 << 20
+"""From this size on, the faster `hashlib` is worth its import."""
+
+
+def small_sha256() -> Any:
+    """Return the function of the interpreter itself: Python 3.12 and later, or 3.11. Some systems build neither.
+
+    Not hashlib: every fork of the zygote would copy the page table of its large library.
+    """
+    for name in ("_sha2", "_sha256"):
+        try:
+            return import_module(name).sha256
+        except ImportError:
+            continue
+    return import_module("hashlib").sha256
+
+
+sha256 = small_sha256()
+NOTHING: str = sha256().hexdigest()
 
 
 class Listing:
@@ -98,7 +116,7 @@ BUFFER = memoryview(bytearray(64 * 1024))
 def hashed(folder: int, name: str, most: int) -> tuple[str, int]:
     """Return digest and size of a file that has `most` bytes. No process changes it any more."""
     descriptor = os.open(name, _gathering.ONLY_FILES, dir_fd=folder)
-    digest, size = sha256(), 0
+    digest, size = (sha256() if most < LARGE else import_module("hashlib").sha256()), 0
     try:
         while size < most and (count := os.readv(descriptor, [BUFFER])):
             digest.update(BUFFER[:count])

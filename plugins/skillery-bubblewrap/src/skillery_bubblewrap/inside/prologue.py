@@ -89,7 +89,6 @@ def prepare(order: dict[str, Any]) -> tuple[int, int]:
     if order["port"] is None:
         take_lo_down()
     os.chdir("/workspace")
-    kernel.limit_heaps(2)
     visible = -1
     if order["workspace"] is None:
         send_workspace(order["channel"])
