@@ -15,11 +15,12 @@ from typing import NamedTuple
 from bench.load import call, send, send_paced
 from bench.processor_time import ProcessorTime
 from bench.report import Report, format_ms, median, milliseconds, percentile
+from cellblock.doctor import COLD
 from cellblock.host.pool import Warmth
 from skillery.backends import Job, Limits, Place, SkillCall, SkillMount
 from skillery.builtin.linux_sandbox import skillery_sandbox
 from skillery.builtin.linux_sandbox.engine import CellRun, HostCapabilities
-from skillery.builtin.linux_sandbox.sandbox import COLD, LinuxSandbox
+from skillery.builtin.linux_sandbox.sandbox import LinuxSandbox
 from skillery.jobs import limits_of
 from skillery.testing.sandbox import MemoryHost
 from skillery.testing.sandbox.leftovers import descendants
@@ -197,7 +198,7 @@ async def one(means: HostCapabilities, job: Job) -> float:
     await run.live()
     taken = (time.perf_counter() - started) * 1000
     outcome = await run.end()
-    if outcome.result != b'{"ok":true}':
+    if outcome.raw != b'{"ok":true}':
         raise RuntimeError(str(outcome.failure))
     return taken
 

@@ -22,6 +22,7 @@ from pathlib import Path
 
 import msgspec
 
+from cellblock import doctor
 from cellblock.host.channel import BrokenSetup, Channel
 from cellblock.host.plan import HERE
 from cellblock.host.sessions import run_whole
@@ -72,7 +73,7 @@ class UnsafeSubprocess(Sandbox):
     def probe(self) -> list[Probe]:
         fix = "on Linux, use the sandbox `linux`"
         isolation = Probe("isolation", False, "unsafe-subprocess isolates nothing: run only code you trust", fix, False)
-        return [isolation, *languages.language_probes(languages.run_apart(self._run_all, languages.JOBS))]
+        return [isolation, *languages.language_probes(doctor.run_apart(self._run_all, languages.JOBS))]
 
     async def _run_all(self, jobs: Sequence[Job]) -> list[Outcome]:
         return [await self.run(job, NoHost()) for job in jobs]

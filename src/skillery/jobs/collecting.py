@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from cellblock.host import sessions
 from cellblock.host.channel import BrokenSetup, Channel
 from cellblock.host.plan import cpu_seconds
 from skillery.backends import Job, Limits, RunHost
@@ -68,7 +69,7 @@ def collecting_dialogue(channel: Channel, collection: Collection, host: RunHost)
 
 
 def collection_of(
-    session: RunSession,
+    session: RunSession | sessions.RunSession,
     job: Job,
     folder: str = "/workspace",
     lock_folder: str = "/tmp",  # noqa: S108 - as above

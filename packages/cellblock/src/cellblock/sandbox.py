@@ -102,7 +102,7 @@ class AsyncSandbox:
             await doctor.insist(capabilities)
             await capabilities.pool.start()
         except BaseException:
-            await capabilities.close()
+            await end(capabilities)
             raise
         return capabilities
 
@@ -159,7 +159,7 @@ class AsyncSandbox:
             self._closed = True
             capabilities, self._capabilities = self._capabilities, None
             if capabilities is not None:
-                await capabilities.close()
+                await end(capabilities)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -259,6 +259,11 @@ class Sandbox:
 
     def __exit__(self, kind: object, error: object, frames: object) -> None:
         self.close()
+
+
+async def end(capabilities: Capabilities) -> None:
+    await capabilities.egress.close()
+    await capabilities.close()
 
 
 def check_points(points: tuple[str, ...]) -> None:

@@ -3,40 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import compileall
-import os
-import platform
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import skillery
+from cellblock import Job as CellJob
+from cellblock import Result, Template, Unavailable, doctor
 from cellblock.egress.service import Egress
-from cellblock.filter import rules
-from cellblock.host import groups, probes
-from cellblock.host.plan import INSIDE, RUNTIME, base_python, make_plan
+from cellblock.host.engine import find_plan
+from cellblock.host.plan import base_python
 from cellblock.host.pool import Pool, Warmth
 from cellblock.host.preloaded import Bounds, Environment
 from cellblock.host.preloaded_pool import PreloadedPool
 from cellblock.host.shares import Uids
-from cellblock.inside import landlock
+from cellblock.jobs import run_job as run_cell_job
 from skillery.backends import Capability, Job, Outcome, Place, Probe, RunHost, Sandbox, Warm
 from skillery.builtin.linux_sandbox.engine import HostCapabilities, run_job
 from skillery.builtin.linux_sandbox.warm_environments import WarmEnvironments
 from skillery.errors import SandboxUnavailable
-from skillery.jobs import NO_OP, NoHost, languages
-
-# Compiled Python code of the programs that start with every run. The first start compiles it if the installer has
-# not.
-
-
-def compile_ahead(*folders: Path) -> None:
-    """Compile the modules in the folders.
-
-    Do nothing if the compiled code is up to date, or if a folder is not writable; then runs are slower.
-    """
-    for folder in folders:
-        compileall.compile_dir(folder, maxlevels=0, quiet=2)
-
+from skillery.jobs import probe_of
 
 CAPABILITIES: frozenset[str] = frozenset(
     {
@@ -58,7 +43,6 @@ CAPABILITIES: frozenset[str] = frozenset(
         Capability.DISK_FILES,
     }
 )
-COLD = Warmth(prepared=0, recycle_runs=1, recycle_seconds=60.0)
 
 
 class LinuxSandbox(Sandbox):
@@ -87,18 +71,19 @@ class LinuxSandbox(Sandbox):
                 self._capabilities = await self._find_capabilities()
 
     async def _find_capabilities(self) -> HostCapabilities:
-        machine = probes.machine_probe()
-        if not machine.ok:
-            raise SandboxUnavailable(f"the sandbox `linux` cannot run on {machine.detail}: {machine.fix}")
-        interpreter = probes.interpreter_probe()
-        if not interpreter.ok:
-            raise SandboxUnavailable(f"the sandbox `linux` cannot use {interpreter.detail}: {interpreter.fix}")
-        compile_ahead(INSIDE, RUNTIME)
+        try:
+            doctor.refuse_machine()
+        except Unavailable as error:
+            raise SandboxUnavailable(f"linux: {error}") from None
         capabilities = self.look_around(self._warmth, self._bounds)
         try:
-            self._refuse_what_is_weak(capabilities)
-            await self._insist(capabilities)
+            if not self._allow_degraded:
+                doctor.refuse_weak(capabilities)
+            await doctor.insist(capabilities)
             await capabilities.pool.start()
+        except Unavailable as error:
+            await capabilities.close()
+            raise SandboxUnavailable(f"linux: {error}") from None
         except BaseException:
             await capabilities.close()
             raise
@@ -109,13 +94,7 @@ class LinuxSandbox(Sandbox):
 
         With `bounds`, zygotes with preloaded packages are kept, unless each run has a new zygote.
         """
-        control_groups = groups.find()
-        root, held = os.geteuid() == 0, control_groups is not None and "memory" in control_groups.controllers
-        has_landlock = landlock.abi() > 0
-        filters = rules.filters(platform.machine(), cgroups=held)
-        plan = make_plan(
-            root=root, filters=filters, cgroups=held, without_landlock=not has_landlock, private=self._private
-        )
+        control_groups, plan = find_plan((), self._private)
         python = base_python()
 
         def open_pool(environment: Environment, spoiled: Callable[[str], None]) -> PreloadedPool:
@@ -124,46 +103,22 @@ class LinuxSandbox(Sandbox):
             )
 
         return HostCapabilities(
-            root=root,
+            root=plan["root"],
             groups=control_groups,
-            landlock=has_landlock,
+            landlock=not plan["without_landlock"],
             pool=Pool(python, plan, self._uids, control_groups, warmth),
             egress=self.egress,
             environments=WarmEnvironments(open_pool, bounds) if bounds and warmth.recycle_runs > 1 else None,
         )
 
-    def _refuse_what_is_weak(self, capabilities: HostCapabilities) -> None:
-        if self._allow_degraded:
-            return
-        if not capabilities.landlock:
-            raise SandboxUnavailable(f"the sandbox `linux` needs Landlock: {probes.LANDLOCK_FIX}")
-        if not capabilities.memory_held and not probes.watchdog_possible():
-            raise SandboxUnavailable(
-                "this host cannot limit the memory of a run: make cgroups writable for the server, use a kernel with "
-                "CONFIG_PROC_CHILDREN, or set allow_degraded"
-            )
-
-    async def _insist(self, capabilities: HostCapabilities) -> None:
-        """Run a job that does nothing, which tests more than the probes do.
-
-        If the job fails, raise SandboxUnavailable with the results of the probes.
-        """
-        outcome = await run_job(capabilities, NO_OP, NoHost())
-        if outcome.result == b"true":
-            return
-        missing = [probe for probe in await asyncio.to_thread(probes.host_probes) if probe.required and not probe.ok]
-        reasons = [f"{probe.name}: {probe.detail}; {probe.fix}" for probe in missing]
-        failure = outcome.failure.message if outcome.failure else "a run that does nothing failed"
-        raise SandboxUnavailable("the sandbox `linux` cannot run here: " + (" | ".join(reasons) or failure))
-
     def probe(self) -> list[Probe]:
-        return languages.all_probes(self._run_apart)
+        return [probe_of(probe) for probe in doctor.probes(self._run_apart)]
 
-    async def _run_apart(self, jobs: Sequence[Job]) -> list[Outcome]:
+    async def _run_apart(self, jobs: Sequence[CellJob]) -> list[Result]:
         """Run jobs in a separate sandbox. Any thread may call this method."""
-        capabilities = self.look_around(COLD)
+        capabilities = self.look_around(doctor.COLD)
         try:
-            return [await run_job(capabilities, job, NoHost()) for job in jobs]
+            return [await run_cell_job(capabilities, Template(), job) for job in jobs]
         finally:
             await capabilities.close()
 

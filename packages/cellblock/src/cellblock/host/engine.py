@@ -57,13 +57,8 @@ class Capabilities:
         weaker = {"memory_tree": not self.memory_held, "landlock": not self.landlock}
         return tuple(name for name, is_weaker in weaker.items() if is_weaker)
 
-    def pool_for(self, run: CellRun, attempt: int) -> Pool:
-        """Return the pool for an attempt to start a run, counted from 0."""
-        return self.pool
-
     async def close(self) -> None:
-        """Close the pool and the proxy. Afterwards no process of the sandbox is left."""
-        await self.egress.close()
+        """Close the pool. Afterwards no process of it is left. The proxy may serve other pools."""
         await self.pool.close()
         if self.groups is not None:
             self.groups.close()
@@ -83,11 +78,9 @@ class Needs:
     setup_seconds: float = SETUP_SECONDS
 
 
-def look_around(
-    template: Template, warmth: Warmth, uids: Uids, egress: Egress | None = None, private: tuple[str, ...] = ()
-) -> Capabilities:
+def look_around(template: Template, warmth: Warmth, uids: Uids, egress: Egress | None = None) -> Capabilities:
     """Return the capabilities of the host with a new pool, which the caller must close. No process starts yet."""
-    control_groups, plan = find_plan(template.points, (*map(str, template.private), *private))
+    control_groups, plan = find_plan(template.points, tuple(map(str, template.private)))
     return Capabilities(
         root=plan["root"],
         groups=control_groups,
@@ -130,10 +123,16 @@ class CellRun(ABC):
         self._demand = Demand(shape(needs.limits), PROXY_PORT if needs.network else None)
         self._network: Session | None = None
         self._cell: Cell | None = None
+        self._next_cell: Cell | None = None
+        """The cell that reads the files of `_cell` after its end."""
         self._pool = capabilities.pool
         self._session = RunSession(needs.limits)
 
     # -- what the job adds -------------------------------------------------------------------------------------
+
+    def _pool_for(self, attempt: int) -> Pool:
+        """Return the pool for an attempt to start the run, counted from 0."""
+        return self._capabilities.pool
 
     @abstractmethod
     def _entries(self) -> list[dict[str, Any]]:
@@ -150,9 +149,9 @@ class CellRun(ABC):
     @abstractmethod
     def _dialogue(self, channel: Channel) -> Dialogue: ...
 
-    async def _after(self, cell: Cell) -> Cell | None:
-        """Read the files of the ended cell, if the job keeps files. Return the cell that did so (`Pool.cell_after`)."""
-        return None
+    async def _after(self, cell: Cell) -> None:
+        """Read the files of the ended cell in `_next_cell` (`Pool.cell_after`), if the job keeps files."""
+        return
 
     # -- set-up ------------------------------------------------------------------------------------------------
 
@@ -184,7 +183,7 @@ class CellRun(ABC):
         then.
         """
         for attempt in range(ATTEMPTS):
-            self._pool = self._capabilities.pool_for(self, attempt)
+            self._pool = self._pool_for(attempt)
             try:
                 dialogue = await self._enter(self._entries())
             except ZygoteLost as lost:
@@ -279,7 +278,8 @@ class CellRun(ABC):
         network = await self._network.close() if self._network is not None else ()
         if self._cell is not None:
             log = await self._cell.log.finish(LOG_SECONDS)
-            self._pool.drop(self._cell, before=await self._after(self._cell))
+            await self._after(self._cell)
+            self._pool.drop(self._cell, before=self._next_cell)
         return self._session.result(
             log=log, degraded=self._capabilities.degraded, oom_killed=oom_killed, network=network, used=used
         )
