@@ -177,13 +177,13 @@ def test_a_running_build_reports_its_progress(indexed: Server, new_name: str, pa
     wheel = make_wheel(package_index.folder, own, "1.0")
     package_index.held[wheel.name] = threading.Event()
     create(indexed.rpc, needing(new_name, own), importing(own))
-    waited = indexed.rpc("execute_skill", name=new_name, timeout_ms=200)["error"]
 
     def fetching() -> list[dict[str, Any]]:
         states = indexed.rpc("describe_skill", name=new_name)["skill"]["lock"]["environments"]
         return [state for state in states if "fetching" in state.get("step", "")]
 
     [state] = eventually(fetching)
+    waited = indexed.rpc("execute_skill", name=new_name, timeout_ms=200)["error"]
     package_index.held[wheel.name].set()
     output = indexed.rpc("execute_skill", name=new_name)["output"]
 
@@ -268,7 +268,7 @@ def test_mcp_progress_names_the_packages_that_a_run_waits_for(
     messages = []
 
     accept = {"Accept": "application/json, text/event-stream"}
-    with httpx.stream("POST", f"{indexed.url}/mcp", json=call, headers=accept, timeout=60) as stream:
+    with httpx.stream("POST", f"{indexed.url}/mcp", json=call, headers=accept, timeout=300) as stream:
         for line in stream.iter_lines():
             if line.startswith("data:"):
                 message = json.loads(line.removeprefix("data:"))

@@ -19,6 +19,7 @@ from skillery.formats.timestamps import parse_until
 from tests.cli.test_cli import skillery
 from tests.conftest import Server, manifest, skill_files
 from tests.support.people import Caller, Who, people_settings
+from tests.support.processes import eventually
 
 REFUSED, NOT_ALLOWED, NOT_FOUND, INVALID = -32007, -32002, -32003, -32602
 CLEAN = "def main(args): return 1\n"
@@ -120,10 +121,15 @@ def test_a_waiver_is_for_a_skill_a_file_and_a_version(team: dict[str, Caller], n
 @pytest.mark.full
 def test_an_expired_waiver_does_not_count(team: dict[str, Caller], new_name: str) -> None:
     name = f"{new_name}.a"
-    soon = (datetime.now(UTC) + timedelta(seconds=2)).isoformat()
-    team["reviewer"]("waive_finding", name=name, rule="no-forbidden", reason="x", until=soon)
-    while team["reviewer"]("list_waivers", name=name)["waivers"][0]["status"] == "live":
-        pass
+
+    def waive() -> bool:
+        """Return whether the waiver was made before its end."""
+        soon = (datetime.now(UTC) + timedelta(seconds=2)).isoformat()
+        waiver = {"name": name, "rule": "no-forbidden", "reason": "x", "until": soon}
+        return "result" in team["reviewer"].send("waive_finding", waiver)
+
+    eventually(waive)
+    eventually(lambda: team["reviewer"]("list_waivers", name=name)["waivers"][0]["status"] != "live")
 
     refused(team["ann"], name, FORBIDDEN)
     assert team["reviewer"]("list_waivers", name=name)["waivers"][0]["status"] == "expired"

@@ -23,7 +23,6 @@ from tests.support.people import Caller, Who, people_settings
 from tests.support.processes import eventually
 
 Publish = Callable[..., dict[str, Any]]
-TODAY = datetime.now(UTC).date()
 
 
 def as_program(server: Server, agent: str) -> Rpc:
@@ -181,7 +180,7 @@ def test_new_names_in_each_request_do_not_fill_the_database(
 
 
 def test_days_are_kept_for_30_days(database: Database, new_name: str) -> None:
-    days = [(TODAY - timedelta(days=age)).isoformat() for age in (0, 29, 30, 400)]
+    days = [(datetime.now(UTC).date() - timedelta(days=age)).isoformat() for age in (0, 29, 30, 400)]
     rows = [{"skill_id": 10**9, "day": day, "client": new_name, "loads": 1, "reads": 0} for day in days]
     database.write_now(lambda connection: connection.execute(insert(read_days), rows))
 

@@ -164,7 +164,7 @@ def test_a_run_that_was_stopped_keeps_its_files(sqlite_rpc: Rpc) -> None:
     begun = sqlite_rpc("run_code", **given, background=True)["run_id"]
     eventually(lambda: "ready" in sqlite_rpc("read_run_log", run_id=begun)["text"])
     sqlite_rpc("cancel_run", run_id=begun)
-    cancelled = sqlite_rpc("get_run", run_id=begun, wait_ms=10_000)
+    cancelled = sqlite_rpc("get_run", run_id=begun, wait_ms=60_000)
 
     assert (late["error"]["type"], cancelled["error"]["type"]) == ("TimeoutError", "Cancelled")
     assert [file["path"] for file in late["files"]] == found

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 import sqlite3
 import textwrap
 import threading
@@ -530,7 +529,8 @@ def in_background(work: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]
 
 
 def wait_for_run(home: Path) -> None:
-    eventually(lambda: any(status == "started" for status, _ in runs_of(home)))
+    """Wait until a run has begun. On a loaded machine, a short run may have ended when this returns."""
+    eventually(lambda: runs_of(home))
 
 
 def send_sleep(client: RawConnection, seconds: float) -> None:
@@ -544,45 +544,6 @@ def send_sleep(client: RawConnection, seconds: float) -> None:
 def runs_of(home: Path) -> list[tuple[str, str | None]]:
     with sqlite3.connect(home / "skillery.db") as connection:
         return list(connection.execute("SELECT status, error_json FROM runs"))
-
-
-@pytest.mark.full
-def test_a_stopping_server_lets_a_run_finish(start_server: Callable[..., Server]) -> None:
-    server = start_server()
-    thread, results = in_background(lambda: run(Rpc(server.url), SLEEP, args={"s": 1.5}))
-    wait_for_run(server.home)
-
-    assert server.stop(signal.SIGTERM) == 0
-    thread.join()
-    assert results[0]["output"] == "slept"
-    assert [status for status, _ in runs_of(server.home)] == ["completed"]
-
-
-@pytest.mark.full
-def test_a_stopping_server_kills_the_rest_after_its_grace(start_server: Callable[..., Server]) -> None:
-    server = start_server(env={"SKILLERY_GRACE_SECONDS": "1"})
-    thread, _ = in_background(lambda: run(Rpc(server.url), SLEEP, args={"s": 120}))
-    wait_for_run(server.home)
-
-    assert server.stop(signal.SIGTERM) == 0
-    thread.join()
-    ((status, error),) = runs_of(server.home)
-    assert status == "failed"
-    assert "SandboxError" in (error or "")
-
-
-def test_runs_that_a_killed_server_left_are_closed_by_the_next(start_server: Callable[..., Server]) -> None:
-    server = start_server()
-    thread, _ = in_background(lambda: run(Rpc(server.url), SLEEP, args={"s": 120}))
-    wait_for_run(server.home)
-    server.stop(signal.SIGKILL)
-    thread.join()
-
-    again = start_server()
-
-    ((status, error),) = runs_of(again.home)
-    assert status == "failed"
-    assert "SandboxError" in (error or "")
 
 
 def test_a_client_that_goes_away_leaves_its_run_recorded(start_server: Callable[..., Server]) -> None:
