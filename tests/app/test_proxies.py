@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.cli.test_cli import skillery
 from tests.conftest import ASKS_FOR_TOKENS, Rpc, Server
-from tests.support.processes import eventually
+from tests.support.processes import eventually, free_port
 
 ROOT = Path(__file__).parents[2]
 NAME = "skills.example.org"
@@ -49,12 +49,6 @@ def make_certificate(folder: Path) -> tuple[Path, Path]:
     pem = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     files[1].write_bytes(key.private_bytes(*pem))
     return files
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 def nginx_command(program: str, folder: Path, port: int, upstream: str) -> list[str]:

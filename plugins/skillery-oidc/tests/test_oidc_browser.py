@@ -29,13 +29,13 @@ from skillery.identity.web_sessions import KEY_NAME, Signer
 from skillery.testing import BrowserLoginContract
 from skillery.testing.authenticator import Visit
 from skillery_oidc.authenticator import OidcAuthenticator
-from test_oidc_server import RULES, SCOPE_MAP, admin_token, command, free_port, write_settings
+from test_oidc_server import RULES, SCOPE_MAP, admin_token, command, write_settings
 from tests import conftest
 from tests.cli.test_cli import skillery
 from tests.conftest import Rpc, Server, ServerPool
 from tests.support.browser import Browser
 from tests.support.chromium import OpenPage, check_axe, problems
-from tests.support.processes import eventually
+from tests.support.processes import eventually, free_port
 
 start_server, postgres = conftest.start_server, conftest.postgres
 migrated_postgres_database = conftest.migrated_postgres_database

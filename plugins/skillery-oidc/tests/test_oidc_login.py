@@ -20,11 +20,12 @@ from skillery.client import AsyncClient, Client, LoginError, kept_token
 from skillery.client.logins.device import DeviceCode, log_in_with_device
 from skillery.client.logins.discovery import find_provider
 from test_oidc_provider import self_signed
-from test_oidc_server import RULES, SCOPE_MAP, free_port, pooled_sso, provider, write_settings
+from test_oidc_server import RULES, SCOPE_MAP, pooled_sso, provider, write_settings
 from tests import conftest
 from tests.cli.test_cli import Ended, skillery
 from tests.conftest import Server, clean_environment
 from tests.support.logins import Configuration
+from tests.support.processes import free_port
 
 __all__ = ["pooled_sso", "provider"]
 start_server = conftest.start_server

@@ -6,7 +6,6 @@ import base64
 import itertools
 import json
 import re
-import socket
 import sqlite3
 import threading
 import time
@@ -30,7 +29,7 @@ from tests.cli.test_cli import skillery
 from tests.conftest import ASKS_FOR_TOKENS, Rpc, Server, StartShared, manifest, skill_files
 from tests.support.browser import Browser
 from tests.support.chromium import OpenPage, check_axe, overflow
-from tests.support.processes import eventually
+from tests.support.processes import eventually, free_port
 
 start_server, postgres = conftest.start_server, conftest.postgres
 migrated_postgres_database, shared_server = conftest.migrated_postgres_database, conftest.shared_server
@@ -741,13 +740,6 @@ def actions() -> Iterator[str]:
     service.shutdown()
     thread.join()
     service.server_close()
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 @pytest.mark.smoke

@@ -16,11 +16,10 @@ import pytest
 
 from skills_protocol_conformance.cli import main as conformance
 from tests.conftest import Server, clean_environment, manifest, skill_files
-from tests.support.processes import eventually
+from tests.support.processes import eventually, free_port
 from tests.support.ray_cluster import (
     RayCluster,
     ancestors,
-    free_port,
     processes,
     ray_environment,
     settings_of,
