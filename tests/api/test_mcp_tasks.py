@@ -35,7 +35,7 @@ STAYS = STEPS.replace("    return", "    time.sleep(600)\n    return")
 SLEEP = "import time\ndef main(args):\n    time.sleep(args['s'])\n    return 'slept'\n"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def quick(shared_server: StartShared) -> Rpc:
     """Return a server on which runs of more than 0.7 s become tasks."""
     return shared_server("tasks", "sqlite", SKILLERY_RUNS_TASK_SECONDS=TASK_SECONDS).rpc

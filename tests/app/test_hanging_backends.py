@@ -24,7 +24,7 @@ HANGING = """
 
     def wait():
         while HANGS.exists():
-            time.sleep(0.02)
+            time.sleep(0.1)
 
     class Hanging(DirectoryStorage):
         def open(self, digest):

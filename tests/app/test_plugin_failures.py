@@ -36,7 +36,7 @@ HANGING = """
 
     def wait():
         while not HERE.joinpath("go on").exists():
-            time.sleep(0.02)
+            time.sleep(0.1)
 
     @hookimpl
     def before_publish(publication: Publication) -> list[Finding]:
@@ -104,6 +104,7 @@ def hanging(tmp_path: Path, start_server: Callable[..., Server]) -> Iterator[Ser
     Path(plugins, "go on").touch()
 
 
+@pytest.mark.full
 def test_a_hanging_plugin_times_out_and_is_not_called_too_often(hanging: Server, tmp_path: Path) -> None:
     refused = [publish(hanging, f"bad.{number}") for number in "abcdef"]
 
