@@ -9,6 +9,7 @@ import pytest
 from tests.cli.test_cli import skillery
 from tests.conftest import Server
 from tests.support.chromium import OpenPage, check_axe, layout_shift, long_tasks, overflow, problems
+from tests.support.processes import eventually_async
 
 if TYPE_CHECKING:
     from playwright.async_api import Page
@@ -161,9 +162,13 @@ async def test_the_checks_find_faults(tokens_sqlite: Server, open_page: OpenPage
           setTimeout(() => { throw new Error('uncaught'); });
         }"""
     )
-    await page.wait_for_timeout(100)
-    kinds = {line.split(":")[0] for line in await problems(page)}
-    assert {"console", "error", "policy"} <= kinds
+    kinds: set[str] = set()
+
+    async def all_are_found() -> bool:
+        kinds.update([line.split(":")[0] for line in await problems(page)])
+        return {"console", "error", "policy"} <= kinds
+
+    await eventually_async(all_are_found, problem=lambda: kinds)
 
 
 @pytest.mark.full
