@@ -40,6 +40,14 @@ class DevelopmentVersion(NamedTuple):
     size_bytes: int
 
 
+class OfferedTool(NamedTuple):
+    """A tool of a skill, with its item in list_tools as JSON."""
+
+    skill: str
+    name: str
+    item_json: str
+
+
 class Overlay:
     """The development versions of one identity at one time. They replace the latest versions of their skills."""
 
@@ -86,10 +94,10 @@ class Overlay:
             if not namespace or version.namespace == namespace or version.namespace.startswith(f"{namespace}.")
         ]
 
-    def tools(self) -> list[tuple[str, str, str]]:
-        """Return (skill, name, item) of each tool of the development versions."""
+    def tools(self) -> list[OfferedTool]:
+        """Return the tools of the development versions."""
         return [
-            (skill, name, item)
+            OfferedTool(skill, name, item)
             for skill, version in self._versions.items()
             for name, (_, item) in (version.row.unstored.tools if version.row.unstored else {}).items()
         ]
@@ -139,14 +147,21 @@ def _position(row: tuple[Any, ...]) -> tuple[str, str]:
     return row[0], row[1]
 
 
+class _Kept(NamedTuple):
+    """A development version, and the monotonic time of its end."""
+
+    version: DevelopmentVersion
+    until: float
+
+
 class Overlays:
     """The development versions of all identities of this server."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._versions: dict[str, dict[str, tuple[DevelopmentVersion, float]]] = {}
-        """The versions with their monotonic end times, by identity and skill name."""
+        self._versions: dict[str, dict[str, _Kept]] = {}
+        """The versions by identity and skill name."""
 
     def put(self, identity: Identity, bundle: Bundle, warnings: tuple[str, ...]) -> VersionRow:
         """Serve a bundle to the identity, in place of its development version of the same skill. Return the row.
@@ -157,8 +172,8 @@ class Overlays:
         with self._lock:
             self._remove_ended()
             own_versions = self._versions.setdefault(identity.name, {})
-            self._check_room(own_versions, new_version)
-            own_versions[new_version.row.name] = (new_version, self._clock() + KEPT_SECONDS)
+            self._check_limits(own_versions, new_version)
+            own_versions[new_version.row.name] = _Kept(new_version, self._clock() + KEPT_SECONDS)
         return new_version.row
 
     def renew(self, identity: Identity, names: Iterable[str]) -> list[str]:
@@ -168,7 +183,7 @@ class Overlays:
             own_versions = self._versions.get(identity.name, {})
             renewed = [name for name in names if name in own_versions]
             for name in renewed:
-                own_versions[name] = (own_versions[name][0], self._clock() + KEPT_SECONDS)
+                own_versions[name] = own_versions[name]._replace(until=self._clock() + KEPT_SECONDS)
         return renewed
 
     def remove(self, identity: Identity, names: Iterable[str]) -> list[str]:
@@ -185,7 +200,7 @@ class Overlays:
             return identity
         with self._lock:
             self._remove_ended()
-            own_versions = {name: version for name, (version, _) in self._versions.get(identity.name, {}).items()}
+            own_versions = {name: kept.version for name, kept in self._versions.get(identity.name, {}).items()}
         if not own_versions:
             return identity
         return DevelopingIdentity(
@@ -197,9 +212,7 @@ class Overlays:
             Overlay(own_versions),
         )
 
-    def _check_room(
-        self, own_versions: Mapping[str, tuple[DevelopmentVersion, float]], new_version: DevelopmentVersion
-    ) -> None:
+    def _check_limits(self, own_versions: Mapping[str, _Kept], new_version: DevelopmentVersion) -> None:
         """Raise RateLimited or TooLarge if the new version would exceed a limit.
 
         `own_versions` are the versions that its identity develops, by name.
@@ -211,7 +224,7 @@ class Overlays:
                 hint="End the development of one of them, or wait until one expires.",
                 retry_after_ms=int(KEPT_SECONDS * 1000),
             )
-        more_bytes = new_version.size_bytes - (replaced[0].size_bytes if replaced else 0)
+        more_bytes = new_version.size_bytes - (replaced.version.size_bytes if replaced else 0)
         if _size(own_versions) + more_bytes > MOST_BYTES_OF_IDENTITY:
             raise TooLarge(
                 f"with '{new_version.row.name}', the development versions of this caller would exceed "
@@ -229,15 +242,15 @@ class Overlays:
         """Remove the versions that were not renewed in time."""
         now = self._clock()
         for identity, own_versions in list(self._versions.items()):
-            for name in [name for name, (_, until) in own_versions.items() if until <= now]:
+            for name in [name for name, kept in own_versions.items() if kept.until <= now]:
                 del own_versions[name]
             if not own_versions:
                 del self._versions[identity]
 
 
-def _size(versions: Mapping[str, tuple[DevelopmentVersion, float]]) -> int:
+def _size(versions: Mapping[str, _Kept]) -> int:
     """Return the size of the files of all versions in bytes."""
-    return sum(version.size_bytes for version, _ in versions.values())
+    return sum(kept.version.size_bytes for kept in versions.values())
 
 
 def _made(identity: Identity, bundle: Bundle, warnings: tuple[str, ...]) -> DevelopmentVersion:

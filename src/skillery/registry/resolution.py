@@ -193,17 +193,20 @@ def resolve_with(
     if overlay is not None and (development_version := overlay.find(name, spec)) is not None:
         return development_version, None
     match = lookup.find(connection, name, spec, **further)
-    if match and _sees(connection, identity, row := match[0]) and _has_wanted_build(row, spec):
-        if row.status == "purged":
-            raise version_purged(row)
-        note_skill(row.name, row.version, skill_uri)
-        return match
-    raise _not_found(connection, identity, name, spec)
+    if match is None or not _sees(connection, identity, match[0]) or not _has_wanted_build(match[0], spec):
+        raise _not_found(connection, identity, name, spec)
+    row, _ = match
+    if row.status == "purged":
+        raise version_purged(row)
+    note_skill(row.name, row.version, skill_uri)
+    return match
 
 
 def _has_wanted_build(row: VersionRow, spec: VersionSpec) -> bool:
     """Return whether a version has the build metadata of `spec`, if `spec` has any."""
-    return not (isinstance(spec, Exact) and spec.version.build) or str(spec.version) == row.version
+    if isinstance(spec, Exact) and spec.version.build:
+        return str(spec.version) == row.version
+    return True
 
 
 def version_if_there(connection: Connection, identity: Identity, name: str, version: Version) -> VersionRow | None:

@@ -105,13 +105,14 @@ def add_missing_tools(connection: Connection) -> None:
     """
     last = 0
     while rows := connection.execute(_WITHOUT_TOOLS, {"last": last}).all():
-        for last, skill_id, name, version, summary_json, data in rows:
-            paths = connection.scalars(select(skill_files.c.path).where(skill_files.c.version_id == last))
+        for version_id, skill_id, name, version, summary_json, data in rows:
+            paths = connection.scalars(select(skill_files.c.path).where(skill_files.c.version_id == version_id))
             if declared := read_tools(bytes(data), frozenset(paths)).tools:
-                _add(connection, last, skill_id, name, version, declared)
+                _add(connection, version_id, skill_id, name, version, declared)
                 summary = msgspec.json.decode(summary_json) | {"tools": [tool.name for tool in declared]}
                 values = {"summary_json": msgspec.json.encode(summary).decode()}
-                connection.execute(update(skill_versions).where(skill_versions.c.id == last).values(values))
+                connection.execute(update(skill_versions).where(skill_versions.c.id == version_id).values(values))
+        last = rows[-1].id
 
 
 def _add(

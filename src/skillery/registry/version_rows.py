@@ -57,7 +57,8 @@ def standing_warnings(standing_json: str | None) -> list[str]:
     if deprecated := standing.get("deprecated"):
         instead = f" Use '{deprecated['successor']}' instead." if deprecated["successor"] else ""
         message = one_line(deprecated["message"], MOST_REASON)
-        warnings.append(f"deprecated: {message}{instead if message.endswith(('.', '!', '?')) else f'.{instead}'}")
+        end = "" if message.endswith((".", "!", "?")) else "."
+        warnings.append(f"deprecated: {message}{end}{instead}")
     withdrawals = (status for status in ("yanked", "rejected") if status in standing)
     return [*warnings, *(f"{status}: {one_line(standing[status]['reason'], MOST_REASON)}" for status in withdrawals)]
 
@@ -186,7 +187,8 @@ def values_of(
     bundle: Bundle, identity: Identity, skill_id: int, status: str, checks_json: str | None, made_by: str | None
 ) -> VersionValues:
     """Return the columns of a new version. `made_by` is the method that generated the bundle, or None."""
-    manifest, (names, summary) = bundle.manifest, item_texts(bundle)
+    manifest = bundle.manifest
+    names, summary = item_texts(bundle)
     skill_md_size = next(file.size for file in bundle.files if file.path == SKILL_MD)
     return VersionValues(
         skill_id=skill_id,

@@ -25,7 +25,7 @@ from skillery.database.tables import skills, tools
 from skillery.formats.version_spec import VersionSpec, parse_reference
 from skillery.method import Cursor, Json, Method, PageLimit, Params, about
 from skillery.registry.cursors import NextCursor, fitting, make_cursor, read_cursor, read_until_full
-from skillery.registry.development import merged, overlay_of
+from skillery.registry.development import OfferedTool, merged, overlay_of
 from skillery.registry.resolution import resolve
 from skillery.registry.tool_rows import OF_SESSION, SessionName, parse_session, sees_tool, session_values, tools_of
 from skillery.registry.version_rows import Object
@@ -57,53 +57,55 @@ def read_tools(
     if skill is not None:
         row = resolve(connection, identity, *skill)
         declared = tools_of(connection, row, after[1])[: limit + 1]
-        rows = [(row.name, name, item) for name, item in declared]
+        rows = [OfferedTool(row.name, name, item) for name, item in declared]
     else:
         rows = _own_rows(connection, identity, session, after)
         rows += _offered_until_full(connection, identity, after, limit + 1)
     page = fitting(rows[:limit], map(_size_of, rows))
     more = len(rows) > len(page)
-    next_cursor = f'"{make_cursor(key, bound_to, (page[-1][0], page[-1][1]))}"' if more else "null"
-    return msgspec.Raw(f'{{"tools":[{",".join(row[2] for row in page)}],"next_cursor":{next_cursor}}}'.encode())
+    next_cursor = f'"{make_cursor(key, bound_to, (page[-1].skill, page[-1].name))}"' if more else "null"
+    items = ",".join(tool.item_json for tool in page)
+    return msgspec.Raw(f'{{"tools":[{items}],"next_cursor":{next_cursor}}}'.encode())
 
 
 def _offered_until_full(
     connection: Connection, identity: Identity, after: tuple[str, ...], count: int
-) -> list[tuple[str, str, str]]:
+) -> list[OfferedTool]:
     """Return the next tools of latest and development versions, until there are `count` or a page is full."""
     overlay = overlay_of(identity)
 
-    def stored(row_count: int, position: tuple[str, ...]) -> list[tuple[str, str, str]]:
-        return [(row[0], row[1], row[2]) for row in _offered(connection, identity, position, row_count)]
+    def stored(row_count: int, position: tuple[str, str]) -> list[OfferedTool]:
+        rows = _offered(connection, identity, position, row_count)
+        return [OfferedTool(skill, name, item_json) for skill, name, item_json, _ in rows]
 
-    def read(row_count: int, last: tuple[str, str, str] | None) -> list[tuple[str, str, str]]:
-        position = (last or after)[:2] if (last or after)[0] else ("", "")
+    def read(row_count: int, last: OfferedTool | None) -> list[OfferedTool]:
+        skill, name = (last.skill, last.name) if last else after
+        # The tools of the session, without a skill, come first: after one of them, the tools of skills begin.
+        position = (skill, name) if skill else ("", "")
         if overlay is None:
             return stored(row_count, position)
         hidden = frozenset(overlay.names)
-        return merged(stored, overlay.tools(), lambda row: row[0] in hidden, row_count, (position[0], position[1]))
+        return merged(stored, overlay.tools(), lambda tool: tool.skill in hidden, row_count, position)
 
     return read_until_full(read, count, _size_of)
 
 
-def _size_of(row: tuple[str, str, str]) -> int:
-    return len(row[2].encode())
+def _size_of(tool: OfferedTool) -> int:
+    return len(tool.item_json.encode())
 
 
-def _own_rows(
-    connection: Connection, identity: Identity, session: str, after: tuple[str, ...]
-) -> list[tuple[str, str, str]]:
+def _own_rows(connection: Connection, identity: Identity, session: str, after: tuple[str, ...]) -> list[OfferedTool]:
     """Return the tools of the session after the position `after`. After a tool of a skill, there are none."""
     if after[0]:
         return []
     session_tools_found = OF_SESSION.rows(connection, **session_values(connection, identity, session))
-    return [("", name, item_json) for name, item_json in session_tools_found if name > after[1]]
+    return [OfferedTool("", name, item_json) for name, item_json in session_tools_found if name > after[1]]
 
 
-def _offered(connection: Connection, identity: Identity, after: tuple[str, ...], rows: int) -> Sequence[Any]:
+def _offered(connection: Connection, identity: Identity, after: tuple[str, str], rows: int) -> Sequence[Any]:
     """Return the next `rows` tools of latest versions that the identity sees: skill, name, item and visibility."""
     view = view_of(identity)
-    values = {"after_skill": after[0], "after_name": after[1] if after[0] else ""}
+    values = {"after_skill": after[0], "after_name": after[1]}
     page = _unfiltered_statement(rows).rows(connection, **values)
     if view is None or all(row[3] == "public" for row in page):
         # Most pages contain no hidden skill.
