@@ -242,10 +242,11 @@ def verify(database: Database, noted: Head | None = None) -> Verified:
     }
     last = _NONE
     for row in _rows(database):
-        reason = _reason(row, last) or _differs(row, expected)
+        seq, _, digest, *_ = row
+        reason = _reason(row, last) or _differs(seq, digest, expected)
         if reason:
-            return Verified(last, ChainFault(last.seq + 1 if row[0] > last.seq + 1 else row[0], reason))
-        last = Head(row[0], row[2])
+            return Verified(last, ChainFault(min(seq, last.seq + 1), reason))
+        last = Head(seq, digest)
     return Verified(last, _fault_at_end(last, start, database.read_now(_head), noted))
 
 
@@ -279,12 +280,14 @@ def _reason(row: Any, last: Head) -> str | None:
     return None if is_good else f"entry {seq} was altered: its hash is not that of what stands in it"
 
 
-def _differs(row: Any, known: dict[int, tuple[str, str]]) -> str | None:
-    """Return the fault if the row has another hash than `known` expects for its number, else None. `known` has the hash
-    and a title by number.
+def _differs(seq: int, digest: str, expected: dict[int, tuple[str, str]]) -> str | None:
+    """Return the fault if an entry has another hash than `expected`, else None. `expected` has the hash and a title by
+    number.
     """
-    digest, title = known.get(row[0], (row[2], ""))
-    return None if digest == row[2] else f"entry {row[0]} is not the one that {title} names: the trail was rewritten"
+    expected_digest, title = expected.get(seq, (digest, ""))
+    if digest == expected_digest:
+        return None
+    return f"entry {seq} is not the one that {title} names: the trail was rewritten"
 
 
 def _fault_at_end(last: Head, start: Head | None, end: Head | None, noted: Head | None) -> ChainFault | None:

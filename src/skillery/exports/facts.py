@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain
+from itertools import chain, dropwhile
 from typing import Any
 
 import msgspec
@@ -36,7 +36,9 @@ class Contents:
         self._storage = storage
         self._files = {file.path: file for file in files}
         self._heads: dict[str, tuple[bytes, int]] = {}
+        """The new start and the new size of each file whose start is replaced, by path."""
         self._window: dict[str, bytes] = {}
+        """The contents of the last query, by digest."""
 
     def replace_beginning(self, path: str, head: bytes, size: int) -> None:
         """Replace the start of a file by `head`. The new content has `size` bytes, and the stored end."""
@@ -79,13 +81,12 @@ class Contents:
         """
         if wanted.sha256 not in self._window:
             digests, size = [], 0
-            for file in self._files.values():
-                if size or file.path == wanted.path:
-                    size += file.size_bytes if is_inline(file.size_bytes) else 0
-                    digests += [file.sha256] if is_inline(file.size_bytes) else []
+            for file in dropwhile(lambda file: file.path != wanted.path, self._files.values()):
+                if is_inline(file.size_bytes):
+                    digests.append(file.sha256)
+                    size += file.size_bytes
                 if size >= WINDOW_BYTES:
                     break
-            digests = digests or [wanted.sha256]
             self._window = self._database.read_now(partial(inline_data, digests=digests))
         return self._window.get(wanted.sha256)
 

@@ -22,7 +22,7 @@ from skillery.database import Database
 from skillery.errors import RepositoryNotFound, RepositoryTooLarge, Unavailable
 from skillery.exports.marketplaces import ThinPlugins
 from skillery.git_views.states import ALL, State, state_of_skill, state_of_skills
-from skillery.registry.repositories import RepositoryVersion, any_purged, list_branches, skill_history
+from skillery.registry.repositories import any_purged, list_branches, skill_history
 
 # -- The table of the objects in a kept pack. Requests are answered only from this table -------------------------------
 
@@ -253,7 +253,8 @@ class Repositories:
         else:
             branches = list_branches(connection, identity, address.namespace, most=self._most_skills)
             is_there = branches or not address.namespace
-            state = self._state_of(address.namespace or ALL, branches) if is_there else None
+            name = address.namespace or ALL
+            state = state_of_skills(self._owner, name, branches, self._thin) if is_there else None
         if state is None:
             raise RepositoryNotFound(
                 "this repository does not exist, or you may see none of its skills",
@@ -267,9 +268,6 @@ class Repositories:
                 hint="Clone the repository of a namespace, /git/{namespace}.git, or of one skill, /git/n/{skill}.git.",
             )
         return state
-
-    def _state_of(self, name: str, branches: dict[str, list[RepositoryVersion]]) -> State:
-        return state_of_skills(self._owner, name, branches, self._thin)
 
     def _make(self, state: State) -> OpenRepository:
         """Make and store the pack of a state, unless another caller has made it in the meantime. Return it open."""

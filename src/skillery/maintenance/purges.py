@@ -75,11 +75,8 @@ class PurgeVersion(Params, frozen=True, kw_only=True):
 
 
 async def purge_version(purger: Purger, identity: Identity, params: PurgeVersion) -> PurgedVersion:
-    name, version, reason = (
-        parse_skill_name(params.name),
-        Version.parse(params.version),
-        parse_sentence(params.reason, "reason"),
-    )
+    name, version = parse_skill_name(params.name), Version.parse(params.version)
+    reason = parse_sentence(params.reason, "reason")
     return await asyncio.to_thread(purger.purge_version, identity, name, version, reason)
 
 

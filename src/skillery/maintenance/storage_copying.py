@@ -77,22 +77,26 @@ Tell = Callable[[Progress], None]
 def begin(
     database: Database, source: Storage, target: Storage, names: tuple[str, str], actor: audit.Actor
 ) -> StorageCopy:
-    """Record the copy from the storage `names[0]` to `names[1]`, or return the present copy to the same target.
-    Blocking.
+    """Record the copy of a storage to another, or return the present copy to the same target. `names` are the names of
+    both storages. Blocking.
 
     Raise StartupError if another copy is under way, or if the target does not work or belongs to another registry.
     """
+    source_name, target_name = names
     target.check()
     source.check()
-    for storage, name in ((source, names[0]), (target, names[1])):
+    for storage, name in ((source, source_name), (target, target_name)):
         if storage.find_mark() == NO_MARKS:
             raise StartupError(
                 f"the storage '{name}' has no marks: use a release of its plugin with the methods mark and find_mark. "
                 "Without marks, a server with the previous setting writes to the wrong storage after the copy"
             )
-    mark = _new_mark(database, target, names[1])
     new_copy = StorageCopy(
-        id=secrets.token_hex(16), source=names[0], target=names[1], target_mark=mark, started_at=datetime.now(UTC)
+        id=secrets.token_hex(16),
+        source=source_name,
+        target=target_name,
+        target_mark=_new_mark(database, target, target_name),
+        started_at=datetime.now(UTC),
     )
 
     def work(connection: Connection) -> StorageCopy:
@@ -102,7 +106,7 @@ def begin(
         return present_copy
 
     copy = database.write_now(work)
-    if copy.target != names[1]:
+    if copy.target != target_name:
         raise StartupError(
             f"a copy from '{copy.source}' to '{copy.target}' is under way: complete it, or give it up with "
             "skillery storage finish --abandon"
@@ -195,7 +199,8 @@ class Copier:
         with ThreadPoolExecutor(AT_ONCE) as pool:
             for batch in stored_batches(self._database):
                 copied += sum(pool.map(partial(self._bring, deep=deep), batch))
-                contents, size = contents + len(batch), size + sum(content.size_bytes for content in batch)
+                contents += len(batch)
+                size += sum(content.size_bytes for content in batch)
                 self._done_bytes = size
                 self._report("verifying" if deep else "looking", contents, size, total)
         return copied
@@ -281,14 +286,16 @@ def verify_storage(database: Database, storage: Storage, tell: Tell) -> Iterator
     """Read every recorded content of a storage. Yield a fault for each content that is missing or does not match its
     digest.
     """
-    started_at, contents, size = time.monotonic(), 0, 0
+    started_at = time.monotonic()
+    contents = size = 0
     total = database.read_now(count_stored)
     with ThreadPoolExecutor(AT_ONCE) as pool:
         for batch in stored_batches(database):
             for fault in pool.map(partial(stored_fault, storage=storage, deep=True), batch):
                 if fault is not None and database.read_now(partial(is_recorded, sha256=fault.subject)):
                     yield fault
-            contents, size = contents + len(batch), size + sum(content.size_bytes for content in batch)
+            contents += len(batch)
+            size += sum(content.size_bytes for content in batch)
             tell(Progress("verifying", contents, size, *total, time.monotonic() - started_at, size))
 
 

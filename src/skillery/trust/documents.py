@@ -6,6 +6,7 @@ import asyncio
 import ipaddress
 import ssl
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Literal, NamedTuple, cast
 from urllib.parse import SplitResult, urlsplit
 
@@ -55,17 +56,14 @@ class Documents:
         """Read the document from the addresses of the host, in order, until one connects. Raise Denied or an error of
         httpx.
         """
-        host, *others = await self._addresses(url)
+        *others, last = await self._addresses(url)
         if self._tls is None:
             self._tls = await asyncio.to_thread(httpx.create_ssl_context)
         async with httpx.AsyncClient(verify=self._tls, trust_env=False, timeout=SECONDS) as client:
-            for address in (host, *others):
-                try:
+            for address in others:
+                with suppress(httpx.ConnectError):
                     return await self._get(client, url, address)
-                except httpx.ConnectError:
-                    if address == [host, *others][-1]:
-                        raise
-        raise AssertionError("a host has at least one address")
+            return await self._get(client, url, last)
 
     async def _get(self, client: httpx.AsyncClient, url: SplitResult, address: str) -> bytes:
         """Read the document from one address of the host."""

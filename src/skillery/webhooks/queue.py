@@ -157,7 +157,8 @@ def next_events(connection: Connection, lease: Lease) -> Batch:
     row = connection.execute(select(table).where(table.c.id == lease.id)).one_or_none()
     if row is None:
         return Batch([], head)
-    return Batch(_after(connection, row.position, head, [] if table is event_readers else _wanted_by(row), BATCH), head)
+    conditions = [] if table is event_readers else _wanted_by(row)
+    return Batch(_after(connection, row.position, head, conditions, BATCH), head)
 
 
 def _wanted_by(webhook: Any) -> list[ColumnElement[bool]]:

@@ -7,7 +7,7 @@ without a row can remain, which the next sweep deletes. A row without its file c
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import NamedTuple
@@ -50,11 +50,21 @@ def old_runs(database: Database, keep_for: timedelta, keep_count: int, sweep: Sw
         return Swept()
     if sweep.dry_run:
         return Swept(database.read_now(partial(count_old_runs, before=cutoff)))
+    return _in_batches(sweep, database, partial(forget_runs, before=cutoff, limit=AT_ONCE))
+
+
+def _in_batches(
+    sweep: Sweep, database: Database, work: Callable[[Connection], int | Swept], at_once: int = AT_ONCE
+) -> Swept:
+    """Repeat `work`, which deletes at most `at_once` items, until it finds fewer or the sweep is stopped. Return all
+    deleted items.
+    """
     swept = Swept()
     while not sweep.stopped():
-        deleted = database.write_now(partial(forget_runs, before=cutoff, limit=AT_ONCE))
-        swept += Swept(deleted)
-        if deleted < AT_ONCE:
+        result = database.write_now(work)
+        deleted = Swept(result) if isinstance(result, int) else result
+        swept += deleted
+        if deleted.count < at_once:
             break
     return swept
 
@@ -72,13 +82,7 @@ def expired_blobs(database: Database, grace: timedelta, sweep: Sweep) -> Swept:
     until = datetime.now(UTC) - grace
     if sweep.dry_run:
         return database.read_now(partial(_count_expired, until=until))
-    swept = Swept()
-    while not sweep.stopped():
-        deleted = database.write_now(partial(_delete_expired, until=until))
-        swept += deleted
-        if deleted.count < AT_ONCE:
-            break
-    return swept
+    return _in_batches(sweep, database, partial(_delete_expired, until=until))
 
 
 def _count_expired(connection: Connection, until: datetime) -> Swept:
@@ -99,13 +103,7 @@ def old_exchanges(database: Database, sweep: Sweep) -> Swept:
     """Delete the records of exchanged tokens of CI jobs, and expired tokens that CI jobs got."""
     if sweep.dry_run:
         return Swept(database.read_now(partial(forget_expired, limit=AT_ONCE, dry_run=True)))
-    swept = Swept()
-    while not sweep.stopped():
-        deleted = database.write_now(partial(forget_expired, limit=AT_ONCE))
-        swept += Swept(deleted)
-        if deleted < AT_ONCE:
-            break
-    return swept
+    return _in_batches(sweep, database, partial(forget_expired, limit=AT_ONCE))
 
 
 def unused_contents(database: Database, storage: Storage, grace: timedelta, sweep: Sweep) -> Swept:
@@ -145,12 +143,7 @@ def expired_workspaces(database: Database, storage: Storage, sweep: Sweep) -> Sw
     """
     if sweep.dry_run:
         return Swept(database.read_now(count_expired))
-    swept = Swept()
-    while not sweep.stopped():
-        removed = database.write_now(remove_expired)
-        swept += Swept(removed)
-        if removed < EXPIRED_AT_ONCE:
-            break
+    swept = _in_batches(sweep, database, remove_expired, EXPIRED_AT_ONCE)
     forget_contents(database, storage, sweep.stopped)
     return swept
 
@@ -159,13 +152,7 @@ def ended_sessions(database: Database, sweep: Sweep) -> Swept:
     """Delete the sessions of browsers that have ended."""
     if sweep.dry_run:
         return Swept(database.read_now(count_ended))
-    swept = Swept()
-    while not sweep.stopped():
-        deleted = database.write_now(partial(forget_ended, limit=AT_ONCE))
-        swept += Swept(deleted)
-        if deleted < AT_ONCE:
-            break
-    return swept
+    return _in_batches(sweep, database, partial(forget_ended, limit=AT_ONCE))
 
 
 def _count_unused(connection: Connection, until: datetime) -> Swept:
