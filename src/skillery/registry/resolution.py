@@ -153,7 +153,6 @@ PLAIN = Lookup()
 _MOST_OWN = 200
 """The maximum number of the identity's own private skills that are compared with a misspelt name."""
 
-
 _of_skill = skill_versions.alias("of_skill")
 _SKILL = Statement(
     select(
@@ -204,9 +203,7 @@ def resolve_with(
 
 def _has_wanted_build(row: VersionRow, spec: VersionSpec) -> bool:
     """Return whether a version has the build metadata of `spec`, if `spec` has any."""
-    if isinstance(spec, Exact) and spec.version.build:
-        return str(spec.version) == row.version
-    return True
+    return not isinstance(spec, Exact) or not spec.version.build or str(spec.version) == row.version
 
 
 def version_if_there(connection: Connection, identity: Identity, name: str, version: Version) -> VersionRow | None:
