@@ -176,6 +176,7 @@ FILLED: dict[str, object] = {
     "Sequence[str]": ("x",),
     "Set[str]": {"x"},
     "Mapping[str, int]": {"x": 1},
+    "Mapping[str, str]": {"x": "x"},
     "Tiers": Tiers(),
     "bytes": b"x",
     "datetime": datetime(2026, 1, 1, tzinfo=UTC),

@@ -17,6 +17,7 @@ from packaging.utils import canonicalize_name
 
 from skillery.environments.definitions import PackageSources
 from skillery.environments.dependency_locks import choose
+from skillery.formats.foreign_requirements import inferred_requirement, stated_requirements
 from skillery.formats.import_names import is_known_package, providers_of
 from skillery.formats.imports import MOST, NEVER_FOREIGN, find_imports, own_modules
 from skillery.formats.requirements import (
@@ -567,6 +568,51 @@ def test_the_command_asks_for_it(packages_sqlite: Server, house: Path, new_name:
         ("inferred_package", "info"),
         (RULE, "warning"),
     ]
+
+
+# -- extras and bounds in SKILL.md -------------------------------------------------------------------------------------
+
+
+def test_install_lines_of_a_skill_md_give_extras_and_bounds() -> None:
+    text = (
+        "Run `pip install 'markitdown[all]' numpy` first, or\n\n    uv add \"pandas>=2,<3\" -r x.txt && echo rich[x]\n"
+        "python -m pip install -U markitdown[pdf]==1.0; uv pip install Pillow~=11.0\npip install [no] >=1 a==\n"
+    )
+
+    assert stated_requirements(text) == {
+        "markitdown": "markitdown[all,pdf]==1.0",
+        "pandas": "pandas<3,>=2",
+        "pillow": "pillow~=11.0",
+    }
+    assert inferred_requirement("markitdown", stated_requirements(text)) == "markitdown[all,pdf]==1.0"
+    assert inferred_requirement("markitdown", {}) == "markitdown[docx,pdf,pptx,xlsx]"
+    assert inferred_requirement("markitdown", {"markitdown": "markitdown<2"}) == "markitdown[docx,pdf,pptx,xlsx]<2"
+    assert inferred_requirement("numpy", {}) == "numpy"
+
+
+@pytest.mark.parametrize(
+    ("line", "locked"),
+    [
+        ("pip install 'frames<2' 'pillow[more]'", {"frames": "1.5", "figures": "2.0", "pillow": "11.0"}),
+        ("pip install 'frames>=7'", {"frames": "2.0", "figures": "2.0", "pillow": "11.0"}),
+    ],
+    ids=["fits", "conflicts"],
+)
+def test_an_inferred_package_has_the_bounds_of_skill_md_if_they_fit(
+    packages_rpc: Rpc, new_name: str, line: str, locked: dict[str, str]
+) -> None:
+    content = {
+        f"{new_name}/SKILL.md": f"{skill_md(new_name)}\n```\n{line}\n```\n",
+        f"{new_name}/x.py": "import frames, PIL\n",
+    }
+
+    [skill] = sent(packages_rpc, zipped(content), packages="infer")["skills"]
+
+    assert pins(lock_of(packages_rpc, new_name)) == locked
+    assert skill["outcome"] == "published"
+    described = packages_rpc("describe_skill", name=new_name)["skill"]
+    assert described["manifest"]["runtime"]["inferred"] == ["frames", "pillow"]
+    assert "left_out" not in described["lock"]
 
 
 # -- sizes -------------------------------------------------------------------------------------------------------------

@@ -9,9 +9,12 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from importlib.resources import files
 from itertools import islice
 from typing import NamedTuple
 
+import msgspec
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
@@ -153,6 +156,43 @@ def _text(path: str, content: bytes, repairs: Repairs) -> str | None:
         repairs.note(LEFT_OUT, "is neither UTF-8 nor UTF-16 text; its requirements are not read", line, path)
         return None
     return text
+
+
+# -- install lines of SKILL.md -------------------------------------------------------------------------------------
+
+_INSTALL = re.compile(r"\b(?:pip3?|uv) (?:pip )?(?:install|add) ([^\n`;&|#]{1,1000})")
+_WORD = re.compile(r"\"([^\"]*)\"|'([^']*)'|(\S+)")
+
+
+def stated_requirements(skill_md: str) -> dict[str, str]:
+    """Return the requirements in the pip and uv lines of a SKILL.md that have extras or bounds, by package.
+
+    Several lines for a package add their extras. The first bound counts.
+    """
+    requirements: dict[str, Requirement] = {}
+    words = (word for line in _INSTALL.finditer(skill_md) for word in _WORD.finditer(line[1]))
+    for word in islice(words, MOST_ASKED):
+        text = word[1] or word[2] or word[3] or ""
+        if text.startswith("-") or len(text) > LONGEST or requirement_problem(text):
+            continue
+        requirement = Requirement(text)
+        requirement.name = canonicalize_name(requirement.name)
+        combined = requirements.setdefault(requirement.name, requirement)
+        combined.extras |= requirement.extras
+        combined.specifier = combined.specifier or requirement.specifier
+    return {name: str(value) for name, value in requirements.items() if value.extras or value.specifier}
+
+
+def inferred_requirement(package: str, stated: Mapping[str, str]) -> str:
+    """Return the requirement of an inferred package: as stated, and with its usual extras if no extras are stated."""
+    requirement = Requirement(stated.get(package, package))
+    requirement.extras = requirement.extras or set(_usual_extras().get(package, ()))
+    return str(requirement)
+
+
+@cache
+def _usual_extras() -> dict[str, list[str]]:
+    return msgspec.json.decode((files(__package__) / "package_extras.json").read_bytes(), type=dict[str, list[str]])
 
 
 # -- PEP 723 -------------------------------------------------------------------------------------------------------

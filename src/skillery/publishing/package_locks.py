@@ -76,6 +76,8 @@ class ImportScan(msgspec.Struct, frozen=True):
     """The package of each module that is left out of the lock."""
     optional: tuple[str, ...] = ()
     """The inferred packages of optional imports alone, sorted."""
+    requirements: Mapping[str, str] = {}
+    """The requirement of each inferred package with extras or bounds. The manifest has its name only."""
     unread: str = ""
     """The reason if files were not checked, else ""."""
 
@@ -213,7 +215,8 @@ async def _with_new(
     bundle = _with_inferred(bundle, scan.packages)
     if not dependencies_of(bundle):
         return bundle, scan
-    lock = await locks.make(dependencies_of(bundle), caller, annotated=bool(scan.packages))
+    requirements = [scan.requirements.get(dependency, dependency) for dependency in dependencies_of(bundle)]
+    lock = await locks.make(requirements, caller, annotated=bool(scan.packages))
     if scan.packages:
         declared = {package_of(dependency) for dependency in dependencies_of(bundle)} - set(scan.packages)
         lock = mark_tiers(lock, Tiers(tuple(sorted(declared)), scan.optional))

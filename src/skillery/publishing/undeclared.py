@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from itertools import accumulate, takewhile
 from typing import Protocol
 
@@ -11,7 +11,8 @@ import msgspec
 from skillery.backends import Finding
 from skillery.environments.definitions import Defined, Named
 from skillery.errors import PackagesNotOffered, Refused, UnresolvableDependencies
-from skillery.formats.bundle import BundleFile
+from skillery.formats.bundle import SKILL_MD, BundleFile
+from skillery.formats.foreign_requirements import inferred_requirement, stated_requirements
 from skillery.formats.import_names import providers_of
 from skillery.formats.imports import Import, own_modules
 from skillery.formats.requirements import (
@@ -116,7 +117,8 @@ class Undeclared:
         )
         required = {choice.package for entry, choice in choices.items() if choice.package and not entry.optional}
         optional = {choice.package for choice in choices.values() if choice.package} - required
-        dropped = await self._dropped(caller, declared, sorted(required | optional), optional)
+        stated = _stated(files, required | optional)
+        dropped = await self._dropped(caller, declared, sorted(required | optional), optional, stated)
         left_out = {
             entry.module: dropped[choice.package] for entry, choice in choices.items() if choice.package in dropped
         }
@@ -128,6 +130,7 @@ class Undeclared:
             scan,
             left_out=left_out,
             optional=tuple(sorted(optional - dropped.keys())),
+            requirements=stated,
             chosen={entry.module: choice.package for entry, choice in choices.items() if not reasons[entry.module]},
             reasons={module: reason for module, reason in reasons.items() if reason},
         )
@@ -146,14 +149,25 @@ class Undeclared:
         return findings_of(scan, entrypoint, packages, is_sure=is_sure)
 
     async def _dropped(
-        self, caller: str, declared: Sequence[str], packages: Sequence[str], optional: set[str]
+        self,
+        caller: str,
+        declared: Sequence[str],
+        packages: Sequence[str],
+        optional: set[str],
+        stated: dict[str, str],
     ) -> dict[str, LeftOut]:
         """Return the packages that cannot be locked together with the declared ones, each with the reason.
 
+        `stated` are requirements with extras or bounds. Those that cannot be locked are removed, before their packages
+        are dropped.
         If locking fails and the error names a package, this package is dropped. Otherwise, the optional packages are
         dropped first, then all.
         """
         dropped: dict[str, LeftOut] = {}
+
+        def without_stated(names: Collection[str]) -> bool:
+            """Remove what is stated about these packages. Return False if nothing is."""
+            return bool([stated.pop(name) for name in names if name in stated])
 
         def drop(names: Iterable[str], reason: LeftOutReason, detail: str) -> None:
             for name in names:
@@ -164,17 +178,25 @@ class Undeclared:
             if not remaining:
                 return dropped
             try:
-                lock = await self._locks.make([*declared, *remaining], caller, annotated=True)
+                requirements = [stated.get(package, package) for package in remaining]
+                lock = await self._locks.make([*declared, *requirements], caller, annotated=True)
                 too_large = self._too_large(lock, declared, remaining, optional)
                 if not too_large:
                     return dropped
+                if without_stated(too_large):
+                    continue
                 for name, detail in too_large.items():
                     drop([name], "too_large", detail)
             except (UnresolvableDependencies, Refused, PackagesNotOffered) as error:
                 detail = printable(error.message.rstrip("."), LONGEST)
                 at_fault = [package for package in remaining if package == error.data.get("package")]
+                reason = _reason_of(error)
+                # Another package may be at fault only because of a bound: no bound may cost a package.
+                doubtful = list(stated) if reason == "conflict" or not at_fault else []
+                if without_stated(at_fault) or without_stated(doubtful):
+                    continue
                 rest = [package for package in remaining if package in optional] or remaining
-                drop(at_fault or rest, _reason_of(error), detail)
+                drop(at_fault or rest, reason, detail)
         remaining = [package for package in packages if package not in dropped]
         drop(remaining, "conflict", "because too many packages cannot be locked")
         return dropped
@@ -219,6 +241,14 @@ def _reason_of(error: UnresolvableDependencies | Refused | PackagesNotOffered) -
     if isinstance(error, PackagesNotOffered):
         return "unavailable"
     return _REASONS.get(str(error.data.get("reason")), "conflict")
+
+
+def _stated(files: Sequence[BundleFile], packages: Iterable[str]) -> dict[str, str]:
+    """Return the requirements of these inferred packages that have extras or bounds, by package."""
+    content = next((file.content for file in files if file.path == SKILL_MD), b"")
+    stated = stated_requirements(content.decode("utf-8", "replace"))
+    requirements = {package: inferred_requirement(package, stated) for package in packages}
+    return {package: requirement for package, requirement in requirements.items() if requirement != package}
 
 
 def size_of(lock: bytes, requirements: Set[str]) -> int:
