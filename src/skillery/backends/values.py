@@ -50,6 +50,8 @@ class Identity(msgspec.Struct, frozen=True):
     namespaces: tuple[str, ...] = ()
     provenance: Provenance | None = None
     """The CI job, if the caller is a CI job. Versions that the job publishes record this value."""
+    through_mcp: bool = False
+    """True for a call through MCP. Such a caller is a model, also if a person owns the token."""
 
 
 class Transaction(Protocol):

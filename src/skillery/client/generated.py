@@ -454,6 +454,8 @@ class Skill(TypedDict):
     permissions_diff: NotRequired[PermissionsDiff]
     provenance: NotRequired[Provenance]
     """From detail 'summary' on, if a CI job published it."""
+    audience: NotRequired[Literal["people", "models", "internal"]]
+    """From detail 'summary' on, if the author made it for one audience."""
     skill_md: NotRequired[str]
     """With detail 'full'."""
     files: NotRequired[list[SkillFileEntry]]
@@ -1536,6 +1538,7 @@ def list_skills(
     verified: bool | None = None,
     network: bool | None = None,
     secrets: bool | None = None,
+    include_internal: bool | None = None,
     counts: bool | None = None,
     catalogue: bool | None = None,
     status: Literal["published", "deprecated", "draft", "in_review", "rejected", "yanked"] | None = None,
@@ -1553,6 +1556,7 @@ def list_skills(
     verified: Only skills whose examples all passed (true), or only others (false)
     network: Only skills without network access (false), or only with it (true)
     secrets: Only skills without secrets (false), or only with secrets (true)
+    include_internal: Also skills that their authors call internal
     counts: Add the number of matching skills, in all and by value of each filter
     catalogue: Add facts and usage to each skill
     status: Only versions with this status; omit for latest versions, published or deprecated
@@ -1836,6 +1840,7 @@ def search_skills(
     verified: bool | None = None,
     network: bool | None = None,
     secrets: bool | None = None,
+    include_internal: bool | None = None,
     counts: bool | None = None,
     catalogue: bool | None = None,
     namespace: str | None = None,
@@ -1854,6 +1859,7 @@ def search_skills(
     verified: Only skills whose examples all passed (true), or only others (false)
     network: Only skills without network access (false), or only with it (true)
     secrets: Only skills without secrets (false), or only with secrets (true)
+    include_internal: Also skills that their authors call internal
     counts: Add the number of matching skills, in all and by value of each filter
     catalogue: Add facts and usage to each skill
     namespace: Only skills in this namespace and below it

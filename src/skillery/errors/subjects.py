@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from skillery.errors.kinds import Busy, Conflict, InvalidParams, NotAllowed, NotFound, TooLarge
+from skillery.errors.kinds import Busy, Conflict, InvalidParams, NotAllowed, NotFound, Refused, TooLarge
 
 
 class SkillNotFound(NotFound):
@@ -11,6 +11,17 @@ class SkillNotFound(NotFound):
 
 class VersionNotFound(NotFound):
     type = "version_not_found"
+
+
+class PeopleOnly(Refused):
+    """Raised if a model asks for a skill that only people start."""
+
+    type = "people_only"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"Only a person may start '{name}', as its author decided. Ask the user.", findings=[], name=name
+        )
 
 
 class VersionPurged(VersionNotFound):

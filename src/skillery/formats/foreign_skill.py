@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from skillery.errors import InvalidName, InvalidVersion
 from skillery.formats.manifest import MAX_DESCRIPTION
@@ -36,6 +36,29 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _HEADING = re.compile(r"\s{0,3}#{1,6}\s++(?P<text>.*)")
 _SEPARATORS = re.compile(r"[_-]++")
 _BEHIND_HEADING = "# \t"
+
+
+Audience = Literal["people", "models", "internal"]
+"""`people`: only people start the skill, and models do not see it. `models`: only models start it. `internal`: lists
+show it only on request."""
+
+
+def audience_of(frontmatter: Mapping[str, object]) -> Audience | None:
+    """Return for whom the author made the skill, or None for all.
+
+    Source: the keys `disable-model-invocation` and `user-invocable` of Claude Code, and `metadata.internal` of
+    `npx skills`.
+    """
+    metadata = frontmatter.get("metadata")
+    if _is(frontmatter.get("disable-model-invocation"), "true"):
+        return "people"
+    if isinstance(metadata, Mapping) and _is(metadata.get("internal"), "true"):
+        return "internal"
+    return "models" if _is(frontmatter.get("user-invocable"), "false") else None
+
+
+def _is(value: object, text: str) -> bool:
+    return isinstance(value, bool | str) and str(value).strip().lower() == text
 
 
 class ForeignSkill(NamedTuple):

@@ -14,6 +14,7 @@ import msgspec
 from litestar.openapi.spec import Schema
 from litestar.openapi.spec.enums import OpenAPIType
 
+from skillery.backends import Identity
 from skillery.client_source.model_tools import short_guide
 from skillery.context.request import current
 from skillery.errors import InvalidParams
@@ -117,6 +118,8 @@ class McpEndpoint:
         manager = await self._sdk()
         from skillery.mcp.responder import respond  # imports the SDK, which the first request loads
 
+        if isinstance(identity, Identity):
+            identity = msgspec.structs.replace(identity, through_mcp=True)
         visit = Visit(self._core, identity, self._calls, headers, tools, self._terms)
         whole = await read_body(receive, headers, self._max_body_bytes)
         body, visit.arguments = await without_arguments(whole)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 from skillery.backends import Identity
 from skillery.errors import RateLimited, TooLarge, VersionNotFound
 from skillery.formats.bundle import Bundle
+from skillery.formats.foreign_skill import audience_of
 from skillery.formats.version_spec import Digest, Exact, Latest, VersionSpec
 from skillery.registry.tool_rows import tool_item
 from skillery.registry.version_rows import Unstored, VersionRow, item_texts, text_of
@@ -209,6 +210,7 @@ class Overlays:
             identity.scopes,
             identity.namespaces,
             identity.provenance,
+            identity.through_mcp,
             Overlay(own_versions),
         )
 
@@ -277,6 +279,7 @@ def _made(identity: Identity, bundle: Bundle, warnings: tuple[str, ...]) -> Deve
         labels_text=None,
         checks_json=None,
         provenance_json=None,
+        audience=audience_of(bundle.skill_md.typed),
         unstored=Unstored({file.path: file for file in bundle.files}, dict(sorted(tools.items()))),
     )
     names, summary = item_texts(bundle)

@@ -22,7 +22,7 @@ from skillery.backends import Identity
 from skillery.context.tracing import note_skill
 from skillery.database import Statement, select_row
 from skillery.database.tables import RESOLVABLE, labels, skill_versions, skills
-from skillery.errors import LabelNotFound, SkillNotFound, VersionNotFound
+from skillery.errors import LabelNotFound, PeopleOnly, SkillNotFound, VersionNotFound
 from skillery.formats.ranges import Segment
 from skillery.formats.semver import Version
 from skillery.formats.skill_uris import skill_uri
@@ -32,6 +32,7 @@ from skillery.registry.development import overlay_of
 from skillery.registry.version_rows import VersionRow, version_purged
 from skillery.registry.visibility import (
     SEEN_BY_ALL,
+    is_model,
     is_own,
     parameters,
     seen_by_name,
@@ -175,7 +176,8 @@ _VERSIONS = Statement(
 
 def resolve(connection: Connection, identity: Identity, name: str, spec: VersionSpec) -> VersionRow:
     """Return the version that `spec` selects, which may be a development version of the identity. Raise SkillNotFound,
-    VersionNotFound or LabelNotFound, with suggestions, if the identity sees no such version. A version that the
+    VersionNotFound or LabelNotFound, with suggestions, if the identity sees no such version, and PeopleOnly if a model
+    asks for a skill that only people start. A version that the
     identity may not see is treated as absent, also in the texts of errors. Raise VersionPurged, which is a
     VersionNotFound, if an admin has purged the version.
     """
@@ -197,6 +199,8 @@ def resolve_with(
     row, _ = match
     if row.status == "purged":
         raise version_purged(row)
+    if row.audience == "people" and is_model(identity):
+        raise PeopleOnly(row.name)
     note_skill(row.name, row.version, skill_uri)
     return match
 

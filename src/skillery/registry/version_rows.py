@@ -16,6 +16,7 @@ from skillery.contents.store import is_inline
 from skillery.errors import VersionPurged
 from skillery.formats.bundle import Bundle, BundleFile
 from skillery.formats.check_results import CheckFinding
+from skillery.formats.foreign_skill import Audience, audience_of
 from skillery.formats.names import namespace_of
 from skillery.formats.search_fields import MAX_BODY
 from skillery.formats.skill_md import FILE as SKILL_MD
@@ -91,6 +92,8 @@ class VersionRow(NamedTuple):
     checks_json: str | None
     provenance_json: str | None
     """The CI job that published the version as JSON, or None."""
+    audience: Audience | None = None
+    """For whom the author made the version, or None for all."""
     unstored: Unstored | None = None
     """The files and tools of a development version, or None for a stored version."""
 
@@ -181,6 +184,7 @@ class VersionValues(NamedTuple):
     checks_json: str | None
     made_by: str | None
     provenance_json: str | None
+    audience: Audience | None
 
 
 def values_of(
@@ -212,6 +216,7 @@ def values_of(
         checks_json=checks_json,
         made_by=made_by,
         provenance_json=text_of(identity.provenance) if identity.provenance else None,
+        audience=audience_of(bundle.skill_md.typed),
     )
 
 

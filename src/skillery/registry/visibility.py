@@ -12,6 +12,7 @@ versions of visible skills.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 from sqlalchemy import (
@@ -19,6 +20,7 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     FromClause,
+    Select,
     and_,
     bindparam,
     exists,
@@ -31,9 +33,12 @@ from sqlalchemy import (
 from skillery.backends import Identity
 from skillery.database import Statement
 from skillery.database.tables import FOREIGN_NAMESPACE, skill_versions, skills
+from skillery.formats.foreign_skill import Audience
 from skillery.identity import access
 
 Visibility = Literal["public", "namespace", "private"]
+Hidden = tuple[Audience, ...]
+"""The audiences whose skills a list or a search omits."""
 WAS_PUBLISHED = ("published", "deprecated", "yanked")
 SEEN_BY_ALL = (*WAS_PUBLISHED, "purged")
 """The statuses of versions that are visible to all callers who see the skill."""
@@ -170,6 +175,28 @@ def sees_skill(connection: Connection, identity: Identity, skill_id: int, name: 
     if visibility == "namespace":
         return access.covers(identity, name)
     return bool(_OWN.rows(connection, skill_id=skill_id, me=identity.name))
+
+
+def hidden_audiences(identity: Identity, *, internal: bool = False) -> Hidden:
+    """Return the audiences whose skills lists and searches omit for an identity. `internal` shows internal skills."""
+    hidden: dict[Audience, bool] = {"people": is_model(identity), "internal": not internal}
+    return tuple(audience for audience, is_hidden in hidden.items() if is_hidden)
+
+
+def is_model(identity: Identity) -> bool:
+    """Return whether the caller is a model: through MCP, or with the token of an agent. CI jobs are no models."""
+    return identity.through_mcp or (identity.kind == "agent" and identity.provenance is None)
+
+
+def has_audience(audiences: Sequence[Audience]) -> ColumnElement[bool]:
+    """Return the SQL condition on `skill_versions` for these audiences, in the form that the partial index needs."""
+    values: list[ColumnElement[str]] = [literal_column(f"'{audience}'") for audience in audiences]
+    return and_(skill_versions.c.audience.is_not(None), skill_versions.c.audience.in_(values))
+
+
+def versions_for(audiences: Sequence[Audience]) -> Select[Any]:
+    """Return the statement for the ids of all versions with these audiences."""
+    return select(skill_versions.c.id).where(has_audience(audiences))
 
 
 def sees_version(identity: Identity, name: str, status: str, publisher: str) -> bool:

@@ -15,7 +15,15 @@ from skillery.database.tables import catalogue, catalogue_tags
 from skillery.errors import InvalidParams
 from skillery.formats.media_types import SkillLanguage
 from skillery.method import HIDDEN, Params, about, annotated_params, or_none
-from skillery.registry.visibility import SEEN_BY_ALL, View, parameters, sees_each, written_or_reviewed
+from skillery.registry.visibility import (
+    SEEN_BY_ALL,
+    Hidden,
+    View,
+    parameters,
+    sees_each,
+    versions_for,
+    written_or_reviewed,
+)
 
 ListedStatus = Literal["published", "deprecated"]
 FilterStatus = Literal["published", "deprecated", "draft", "in_review", "rejected", "yanked"]
@@ -92,6 +100,9 @@ class SkillFilters(Params, frozen=True, kw_only=True):
         about("Only skills without secrets (false), or only with secrets (true)"),
         Flag(offered=False, words="no secrets", of=lambda version: bool(version.manifest.permissions.secrets)),
     ] = UNSET
+    include_internal: Annotated[bool, HIDDEN, about("Also skills that their authors call internal", default=False)] = (
+        False
+    )
     counts: Annotated[
         bool, HIDDEN, about("Add the number of matching skills, in all and by value of each filter", default=False)
     ] = False
@@ -132,6 +143,7 @@ class CatalogueFilter(NamedTuple):
     kind: str = ""
     tags: tuple[str, ...] = ()
     facts: Facts = Facts()
+    hidden: Hidden = ()
 
     @property
     def of_listed(self) -> bool:
@@ -143,7 +155,9 @@ class CatalogueFilter(NamedTuple):
         """A filter with the same conditions, in which the values that are SQL parameters are replaced."""
         language: SkillLanguage | Literal[""] = "python" if self.facts.language else ""
         facts = self.facts._replace(language=language, flags=tuple((name, True) for name, _ in self.facts.flags))
-        return CatalogueFilter("." if self.namespace else "", "." if self.kind else "", ("",) * len(self.tags), facts)
+        return CatalogueFilter(
+            "." if self.namespace else "", "." if self.kind else "", ("",) * len(self.tags), facts, self.hidden
+        )
 
 
 def fact_conditions(names: tuple[str, ...], rows: FromClause = catalogue) -> list[ColumnElement[bool]]:
@@ -171,6 +185,8 @@ def conditions(filters: CatalogueFilter, view: View | None) -> list[ColumnElemen
     for number in range(len(filters.tags)):
         tagged = select(catalogue_tags.c.version_id).where(catalogue_tags.c.tag == bindparam(f"filter_tag_{number}"))
         where.append(catalogue.c.version_id.in_(tagged))
+    if filters.hidden:
+        where.append(catalogue.c.version_id.not_in(versions_for(filters.hidden)))
     if view is not None:
         where.append(sees_each(view, catalogue, catalogue.c.skill_id))
     return where + fact_conditions(tuple(name for name in filters.facts.values if name != "status"))
@@ -188,9 +204,11 @@ def condition_parameters(filters: CatalogueFilter, identity: Identity) -> dict[s
     return values
 
 
-def filter_of(namespace: str, kind: str, tags: Sequence[str], facts: Facts) -> CatalogueFilter:
+def filter_of(
+    namespace: str, kind: str, tags: Sequence[str], facts: Facts, hidden: Hidden = ("internal",)
+) -> CatalogueFilter:
     """Return a filter. Raise InvalidParams if `tags` is invalid."""
-    return CatalogueFilter(namespace, kind, tuple(map(stored_tag, check_tags(tags))), facts)
+    return CatalogueFilter(namespace, kind, tuple(map(stored_tag, check_tags(tags))), facts, hidden)
 
 
 def check_tags(tags: Sequence[str]) -> list[str]:

@@ -17,6 +17,7 @@ from skillery.database import Statement
 from skillery.database.tables import environments, skill_versions, version_usage
 from skillery.formats.agent_skill import index_name
 from skillery.formats.check_results import CheckedExample, CheckFinding
+from skillery.formats.foreign_skill import Audience
 from skillery.formats.json_pieces import JsonPieces, slices_of, string_pieces
 from skillery.formats.manifest import Kind
 from skillery.formats.permissions import PermissionsDiff
@@ -183,6 +184,8 @@ def _described(
         parts.append(f'"labels":{_json(labels)},"skill_md_frontmatter":{row.frontmatter_json},"usage":{_json(usage)}')
         # Sent as stored, `verified` first. Most versions have no check results.
         parts.append(row.checks_json[1:-1] if row.checks_json else '"verified":false')
+        if row.audience is not None:
+            parts.append(f'"audience":"{row.audience}"')
         if row.provenance_json:
             parts.append(f'"provenance":{row.provenance_json}')
     return ",".join(parts)
@@ -309,6 +312,9 @@ class Skill(Struct, frozen=True):
     permissions_diff: PermissionsDiff | UnsetType = UNSET
     provenance: Annotated[
         Provenance | UnsetType, Meta(description="From detail 'summary' on, if a CI job published it")
+    ] = UNSET
+    audience: Annotated[
+        Audience | UnsetType, Meta(description="From detail 'summary' on, if the author made it for one audience")
     ] = UNSET
     skill_md: Annotated[str | UnsetType, _FULL] = UNSET
     files: Annotated[list[SkillFileEntry] | UnsetType, _FULL] = UNSET

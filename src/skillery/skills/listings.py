@@ -16,6 +16,7 @@ from sqlalchemy import (
     bindparam,
     case,
     literal_column,
+    not_,
     null,
     select,
     tuple_,
@@ -32,7 +33,17 @@ from skillery.method import HIDDEN, Cursor, Json, Method, PageLimit, about, or_n
 from skillery.registry.cursors import bytes_of, fitting, make_cursor, read_cursor, read_until_full
 from skillery.registry.development import merged, overlay_of
 from skillery.registry.version_rows import standing_warnings, with_warnings
-from skillery.registry.visibility import View, is_own, parameters, seen_by_namespace, view_of
+from skillery.registry.visibility import (
+    Hidden,
+    View,
+    has_audience,
+    hidden_audiences,
+    is_own,
+    parameters,
+    seen_by_namespace,
+    versions_for,
+    view_of,
+)
 from skillery.skills.catalogue_counts import CountsCache
 from skillery.skills.catalogue_filters import FilterStatus, SkillFilters, filter_of
 from skillery.skills.catalogue_listings import SkillPage, list_catalogue
@@ -60,7 +71,7 @@ ITEMS: dict[Item, ColumnElement[Any]] = {
 _KEPT = 256
 
 
-def _page(detail: Item, rows: int, only_public: bool, *where: ColumnElement[bool]) -> Select[Any]:
+def _page(detail: Item, rows: int, only_public: bool, hidden: Hidden, *where: ColumnElement[bool]) -> Select[Any]:
     item: ColumnElement[Any] = ITEMS[detail]
     if only_public:
         # This column replaces the item: fetching both columns would make a listing a tenth slower.
@@ -69,6 +80,8 @@ def _page(detail: Item, rows: int, only_public: bool, *where: ColumnElement[bool
         select(skills.c.namespace, skills.c.name, item.label("item"))
         .join_from(skills, skill_versions, skill_versions.c.id == skills.c.latest_version_id)
         .where(skills.c.latest_version_id.is_not(None), *where)
+        # On the version, whose row is read anyway: a page reads no row of `skills`.
+        .where(not_(has_audience(hidden)))
         .order_by(skills.c.namespace, skills.c.name)
         .limit(literal_column(str(rows)))
     )
@@ -91,7 +104,7 @@ def _ranges(is_below: bool) -> list[ColumnElement[bool]]:
 
 
 @lru_cache(_KEPT)
-def _whole(detail: Item, rows: int, is_below: bool, only_public: bool) -> Statement:
+def _whole(detail: Item, rows: int, is_below: bool, only_public: bool, hidden: Hidden) -> Statement:
     """Return the statement for the next `rows` skills after the position of the cursor, whether the caller sees them or
     not.
 
@@ -100,13 +113,15 @@ def _whole(detail: Item, rows: int, is_below: bool, only_public: bool) -> Statem
     """
     ranges = _ranges(is_below)
     if len(ranges) == 1:
-        return Statement(_page(detail, rows, only_public, ranges[0]))
-    both = union_all(*(select(_page(detail, rows, only_public, inside).subquery()) for inside in ranges)).subquery()
+        return Statement(_page(detail, rows, only_public, hidden, ranges[0]))
+    both = union_all(
+        *(select(_page(detail, rows, only_public, hidden, inside).subquery()) for inside in ranges)
+    ).subquery()
     return Statement(select(both).order_by(both.c.namespace, both.c.name).limit(literal_column(str(rows))))
 
 
 @lru_cache(_KEPT)
-def _visible_statement(detail: Item, rows: int, is_below: bool, view: View) -> Statement:
+def _visible_statement(detail: Item, rows: int, is_below: bool, view: View, hidden: Hidden) -> Statement:
     """Return the statement for the next `rows` skills after the position of the cursor that an identity with this view
     sees.
 
@@ -115,13 +130,13 @@ def _visible_statement(detail: Item, rows: int, is_below: bool, view: View) -> S
     """
     ranges = _ranges(is_below)
     branches = [
-        _keys(is_visible, inside).limit(literal_column(str(rows)))
+        _keys(hidden, is_visible, inside).limit(literal_column(str(rows)))
         for inside in ranges
         for is_visible in seen_by_namespace(view)
     ]
     # Without an order, so that no database walks through all skills: the rows are limited by what one identity
     # published.
-    branches += [_keys(is_own(), inside).order_by(None) for inside in ranges]
+    branches += [_keys(hidden, is_own(), inside).order_by(None) for inside in ranges]
     # Distinct: a skill can be visible by two conditions.
     branch_keys = union(*(select(branch.subquery()) for branch in branches)).subquery()
     keys = (
@@ -137,10 +152,11 @@ def _visible_statement(detail: Item, rows: int, is_below: bool, view: View) -> S
     )
 
 
-def _keys(*where: ColumnElement[bool]) -> Select[Any]:
+def _keys(hidden: Hidden, *where: ColumnElement[bool]) -> Select[Any]:
+    is_shown = skills.c.latest_version_id.not_in(versions_for(hidden))
     return (
         select(skills.c.namespace, skills.c.name, skills.c.latest_version_id)
-        .where(skills.c.latest_version_id.is_not(None), *where)
+        .where(skills.c.latest_version_id.is_not(None), is_shown, *where)
         .order_by(skills.c.namespace, skills.c.name)
     )
 
@@ -220,15 +236,15 @@ def seen_rows(
 
     The item belongs to the latest version of the skill: JSON text, or for `key` the id of the version.
     """
-    view = view_of(identity)
+    view, hidden = view_of(identity), hidden_audiences(identity)
     values = {"after_namespace": after[0], "after_name": after[1]}
     if namespace:
         # "/" follows "." in the order of bytes.
         values |= {"namespace": namespace, "below": f"{namespace}.", "past": f"{namespace}/"}
-    rows = _whole(detail, count, bool(namespace), view is not None).rows(connection, **values)
+    rows = _whole(detail, count, bool(namespace), view is not None, hidden).rows(connection, **values)
     if view is not None and None in [row[2] for row in rows]:
         # Most pages contain no hidden skill, so this second statement is rarely needed.
-        rows = _visible_statement(detail, count, bool(namespace), view).rows(
+        rows = _visible_statement(detail, count, bool(namespace), view, hidden).rows(
             connection, **values, **parameters(identity)
         )
     return rows
@@ -314,11 +330,12 @@ async def list_skills(catalogue: CatalogueParts, identity: Identity, params: Lis
 async def _list_catalogue(
     catalogue: CatalogueParts, identity: Identity, params: ListSkills, namespace: str
 ) -> Json[SkillPage]:
+    hidden = hidden_audiences(identity, internal=params.include_internal)
     work = partial(
         list_catalogue,
         identity=identity,
         key=catalogue.registry.cursor_key,
-        filters=filter_of(namespace, or_none(params.kind) or "", params.tags, params.facts(params.status)),
+        filters=filter_of(namespace, or_none(params.kind) or "", params.tags, params.facts(params.status), hidden),
         sort=params.sort,
         detail=params.detail,
         limit=params.limit,

@@ -25,6 +25,7 @@ from skillery.formats.words import Term, parse_query
 from skillery.method import HIDDEN, Method, about, or_none
 from skillery.registry.cursors import NextCursor, fitting, make_cursor, read_cursor, read_until_full
 from skillery.registry.version_rows import Object, standing_warnings
+from skillery.registry.visibility import hidden_audiences
 from skillery.skills.catalogue_counts import Counts, Facets, count_found
 from skillery.skills.catalogue_filters import Facts, ListedStatus, SkillFilters, check_tags, fact_parameters
 from skillery.skills.catalogue_listings import (
@@ -115,6 +116,7 @@ def find_skills(
     limit: int,
     cursor: str,
     facts: Facts = NO_FACTS,
+    internal: bool = False,
     sort: Sort = "best",
     entries: bool = False,
     counts: bool = False,
@@ -131,13 +133,15 @@ def find_skills(
     """
     terms, warnings = parse_query(query)
     asked_tags = check_tags(tags)
-    bound_to = _bound_to(terms, kind, asked_tags, namespace, facts, sort)
+    hidden = hidden_audiences(identity, internal=internal)
+    bound_to = (*_bound_to(terms, kind, asked_tags, namespace, facts, sort), *(["internal"] if internal else []))
     visible = seen_by(connection, identity)
     page_start = _page_start(connection, visible, key, bound_to, terms, cursor)
     if not page_start.meanings:
         counted = count_found(connection, [], namespace, False) if counts else None
         return _page([], None, warnings, counted)
-    filters = Filters(visible.visibility_shape, bool(kind), bool(namespace), len(asked_tags), tuple(facts.values))
+    shape = visible.visibility_shape
+    filters = Filters(shape, bool(kind), bool(namespace), len(asked_tags), tuple(facts.values), hidden)
     values = visible.parameters | _filtering(kind, asked_tags, namespace) | fact_parameters(facts)
     ranking = ranking_of(filters, page_start.meanings)
     ranked = [*map(Ranked._make, ranking.statement.rows(connection, **values, **ranking.parameters))]
@@ -285,9 +289,7 @@ class SearchSkills(SkillFilters, frozen=True, kw_only=True):
         about("Order: best match, by name, by publication, or by runs", default="best"),
     ] = "best"
     detail: Annotated[
-        Literal["brief", "summary"],
-        HIDDEN,
-        about("brief: what a model needs to choose a skill", default="summary"),
+        Literal["brief", "summary"], HIDDEN, about("brief: what a model needs to choose a skill", default="summary")
     ] = "summary"
 
 
@@ -303,6 +305,7 @@ async def search_skills(registry: Registry, identity: Identity, params: SearchSk
         limit=params.limit,
         cursor=params.cursor,
         facts=params.facts(params.status),
+        internal=params.include_internal,
         sort=params.sort,
         entries=params.catalogue,
         counts=params.counts,

@@ -12,6 +12,7 @@ from sqlalchemy import bindparam as bound
 from skillery.database import Statement
 from skillery.database.tables import catalogue, search_postings, search_words, skill_versions, skills
 from skillery.formats.search_fields import IN_TEXT, LEAST_SHARE, MOST_IMPACT
+from skillery.registry.visibility import Hidden, versions_for
 from skillery.skills.catalogue_filters import fact_conditions, is_listed
 from skillery.skills.search_index import VisibilityShape, is_seen
 from skillery.skills.search_terms import EXACT, MOST_TEXTS, Meaning, text_query, texts_with
@@ -35,6 +36,7 @@ class Filters(NamedTuple):
     tags: int
     facts: tuple[str, ...] = ()
     """The names of the filters by values of the catalogue."""
+    hidden: Hidden = ()
 
 
 class Shape(NamedTuple):
@@ -170,6 +172,10 @@ def _narrowed(rows: Select[Any], filters: Filters, of: Any, skill_id: Any) -> Se
     skills.
     """
     rows = rows.where(*is_seen(filters.visibility_shape, of, skill_id))
+    if filters.hidden:
+        latest = skills.alias("for_others")
+        hidden = select(latest.c.id).where(latest.c.latest_version_id.in_(versions_for(filters.hidden)))
+        rows = rows.where(skill_id.not_in(hidden))
     if filters.namespace:
         rows = rows.where(of.c.name >= bound("below"), of.c.name < bound("past"))
     if filters.kind or filters.namespace:

@@ -128,6 +128,8 @@ skill_versions = Table(
     Column("made_by", String(16), nullable=True),
     # The CI job that published the version: skillery.backends.Provenance. None: no CI job.
     Column("provenance_json", Text, nullable=True),
+    # For whom the author made it: people, models or internal (skillery.formats.foreign_skill). None: for all.
+    Column("audience", String(16), nullable=True),
     # Versions that differ only in build metadata are one version.
     UniqueConstraint("skill_id", "precedence"),
     CheckConstraint(
@@ -144,6 +146,14 @@ Index(
     skill_versions.c.precedence,
     postgresql_where=_is_resolvable_literal,
     sqlite_where=_is_resolvable_literal,
+)
+Index(
+    "ix_skill_versions_audience",
+    skill_versions.c.audience,
+    skill_versions.c.id,
+    skill_versions.c.skill_id,
+    postgresql_where=skill_versions.c.audience.is_not(None),
+    sqlite_where=skill_versions.c.audience.is_not(None),
 )
 Index("ix_skill_versions_digest", skill_versions.c.skill_id, skill_versions.c.digest)
 # Covers the sum over a namespace: skillery.identity.quotas.

@@ -1,0 +1,104 @@
+"""The audience of skills: models neither list, search, read nor start skills that only people start."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from skillery.formats.foreign_skill import audience_of
+from tests.conftest import Rpc, Server, manifest
+from tests.support.archives import skill_md
+from tests.support.mcp_client import Mcp
+from tests.support.people import Caller, Who
+
+FOR: dict[str, dict[str, str]] = {
+    "all": {},
+    "people": {"disable-model-invocation": "true"},
+    "models": {"user-invocable": "false"},
+    "internal": {"metadata": "{internal: true}"},
+}
+REFUSAL = "Only a person may start '{}', as its author decided. Ask the user."
+
+
+def publish(rpc: Rpc, new_name: str) -> None:
+    for name, keys in FOR.items():
+        text = skill_md(name, f"Kiwi {new_name} {name}.", **keys)
+        about = manifest(f"{new_name}.{name}", kind="instruction", description=f"Kiwi {new_name} {name}.")
+        rpc("create_skill", manifest=about, skill_md=text)
+
+
+def listed(answer: dict[str, Any]) -> set[str]:
+    return {skill["name"].rpartition(".")[2] for skill in answer["skills"]}
+
+
+@pytest.mark.parametrize(
+    ("frontmatter", "audience"),
+    [
+        ({}, None),
+        ({"disable-model-invocation": True, "user-invocable": False}, "people"),
+        ({"disable-model-invocation": "True "}, "people"),
+        ({"disable-model-invocation": False, "user-invocable": True}, None),
+        ({"user-invocable": "false"}, "models"),
+        ({"metadata": {"internal": "true"}, "user-invocable": False}, "internal"),
+        ({"metadata": {"internal": [True]}, "disable-model-invocation": 1, "user-invocable": 0}, None),
+        ({"metadata": "internal"}, None),
+    ],
+)
+def test_frontmatter_decides_the_audience(frontmatter: dict[str, object], audience: str | None) -> None:
+    assert audience_of(frontmatter) == audience
+
+
+def test_agents_neither_list_search_nor_read_skills_for_people(org: Server, new_name: str) -> None:
+    person = Caller(org.url, Who("ann", "read run publish", f"{new_name}.*"))
+    agent = Caller(org.url, Who("bot", "read run publish", f"{new_name}.*", "agent"))
+    publish(person, new_name)
+
+    for caller, names in ((person, {"all", "people", "models"}), (agent, {"all", "models"})):
+        narrow: dict[str, Any] = {"namespace": new_name}
+        assert listed(caller("list_skills", **narrow)) == names
+        assert listed(caller("list_skills", **narrow, sort="newest")) == names
+        assert listed(caller("list_skills", **narrow, include_internal=True)) == names | {"internal"}
+        assert listed(caller("search_skills", query=f"kiwi {new_name}", **narrow)) == names
+        everything = caller("search_skills", query=f"kiwi {new_name}", **narrow, include_internal=True)
+        assert listed(everything) == names | {"internal"}
+        assert caller("list_skills", **narrow, counts=True)["total"] == len(names)
+        assert "audience" not in caller("describe_skill", name=f"{new_name}.all", detail="full")["skill"]
+        for name in names - {"all"} | {"internal"}:
+            skill = caller("describe_skill", name=f"{new_name}.{name}", detail="summary")["skill"]
+            assert skill["audience"] == name
+
+    name = f"{new_name}.people"
+    calls: list[tuple[str, dict[str, Any]]] = [
+        ("describe_skill", {"name": name}),
+        ("read_skill_file", {"name": name, "path": "SKILL.md"}),
+        ("execute_skill", {"name": name}),
+        ("run_code", {"language": "python", "code": "def main(args): pass", "mount_skills": [name]}),
+    ]
+    for method, params in calls:
+        error = agent.error(method, **params)
+        assert (error["code"], error["data"]["type"]) == (-32007, "people_only")
+        assert error["message"] == REFUSAL.format(name)
+
+
+def test_hidden_skills_for_people_stay_hidden_from_models(org: Server, new_name: str) -> None:
+    person = Caller(org.url, Who("ann", "read run publish", f"{new_name}.*"))
+    agent = Caller(org.url, Who("bot", "read", "other.*", "agent"))
+    publish(person, new_name)
+    person("set_visibility", name=f"{new_name}.people", visibility="private")
+
+    assert agent.error("describe_skill", name=f"{new_name}.people")["code"] == -32003
+    assert listed(agent("list_skills", namespace=new_name)) == {"all", "models"}
+
+
+def test_mcp_calls_are_calls_of_models(sqlite_rpc: Rpc, new_name: str) -> None:
+    publish(sqlite_rpc, new_name)
+    mcp = Mcp(sqlite_rpc, tools="search_skills")
+
+    assert listed(mcp.tool("list_skills", namespace=new_name)["structuredContent"]) == {"all", "models"}
+    found = mcp.tool("search_skills", query=f"kiwi {new_name}", namespace=new_name)["structuredContent"]
+    assert listed(found) == {"all", "models"}
+    read = mcp.tool("read_skill_file", name=f"{new_name}.people", path="SKILL.md")
+    assert read["isError"]
+    assert REFUSAL.format(f"{new_name}.people") in read["content"][0]["text"]
+    assert sqlite_rpc("read_skill_file", name=f"{new_name}.people", path="SKILL.md")["content"]
