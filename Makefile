@@ -29,7 +29,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE := # if a machine sets it, each process of the tests compiles its imports again
 export UV_PROJECT_ENVIRONMENT := .venv
 
-.PHONY: demo test test-all test-tools changes mutants durations serve bench check format client client-js lock build clean install docs quality release picture pictures fuzz mutations soak kills ray-together webhooks clients conformance
+.PHONY: demo test test-all test-tools changes mutants durations serve bench corpora check format client client-js lock build clean install docs quality release picture pictures fuzz mutations soak kills ray-together webhooks clients conformance
 
 install: .venv/.installed
 
@@ -179,6 +179,11 @@ durations: install $(TEST_TOOLS) ## run every case, or those of TESTS=tests/web,
 
 bench: install ## measure the figures of docs/design/benchmarks.md
 	$(BIN)/python -m bench
+
+corpora: install ## write a corpus with all shapes of public skills, and import it twice
+	rm -rf .corpora
+	$(BIN)/python -m tests.support.skill_corpus .corpora
+	for path in tree windows.zip tree windows.zip; do $(BIN)/skillery import .corpora/$$path --home .corpora/home > .corpora/lines || exit; done 2> .corpora/report; grep skills: .corpora/report
 
 picture: install ## docs/terminal.svg, from commands that run on a new home
 	$(BIN)/python -m bench.picture

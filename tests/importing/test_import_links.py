@@ -353,5 +353,17 @@ def test_corpus_import_is_complete_and_unchanged_on_repetition(server: Server, n
     assert {line["path"] for line in first["sections"]["nested"]} == set(corpus.nested)
     [again] = imported(server, new_name, corpus.root)
     assert again["counts"] == {"unchanged": first["counts"].pop("published"), **first["counts"]}
+    expected = [
+        ("packages missing", "package.json:1: package.json has dependencies"),
+        ("line_ends", "the lines of this script end in CR LF"),
+        ("nfc", "is stored in the Unicode form NFC"),
+        ("collection", "it lists 4 skills of its folder"),
+        ("translation", "-zh-cn'"),
+    ]
+    report = json.dumps(first["skills"], ensure_ascii=False)
+    assert [title for title, text in expected if text not in report] == []
+    for path in corpus.people:
+        [name] = [skill["name"] for skill in first["skills"] if skill["path"] == path]
+        assert server.rpc("describe_skill", name=name)["skill"]["audience"] == "people"
     names = {skill["path"]: skill.get("name") for skill in first["skills"]}
     assert names == {skill["path"]: skill.get("name") for skill in again["skills"]}

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import io
-import struct
 import unicodedata
 import zipfile
-import zlib
 from typing import Any
 
 import pytest
@@ -14,32 +11,10 @@ import pytest
 from skillery.importing.zips import found_encoding
 from tests.conftest import Rpc
 from tests.importing.test_importing import by_path, codes, sent
-from tests.support.archives import skill_md, tarred, zipped
+from tests.support.archives import of_windows, skill_md, tarred, zipped
+from tests.support.skill_corpus import windows_zip
 
 NAMES = {"gb18030": "数据/报告.md", "cp932": "資料/レポート.md", "big5": "資料/報告書.md", "euc-kr": "자료/보고서.md"}
-
-
-def of_windows(files: dict[str, bytes | str], encoding: str = "", extra: str = "") -> bytes:
-    """Return a zip as Windows makes it: names in `encoding`, no modes, and folders that end with a backslash.
-
-    `extra` names an encoding of a second name in the extra field of Info-ZIP.
-    """
-    into, named = io.BytesIO(), dict[bytes, bytes]()
-    with zipfile.ZipFile(into, "w", zipfile.ZIP_DEFLATED) as archive:
-        for number, (path, content) in enumerate(files.items()):
-            raw = path.replace("/", "\\").encode(encoding or "utf-8")
-            # zipfile writes names in ASCII or with the flag of UTF-8, so other names are put in place afterwards.
-            info = zipfile.ZipInfo(f"{number}".ljust(len(raw), "~"))
-            info.create_system, info.external_attr, info.compress_type = 0, 0x20, zipfile.ZIP_DEFLATED
-            if extra:
-                field = b"\1" + struct.pack("<I", zlib.crc32(raw)) + path.encode(extra)
-                info.extra = struct.pack("<HH", 0x7075, len(field)) + field
-            archive.writestr(info, content)
-            named[info.filename.encode()] = raw
-    data = into.getvalue()
-    for written, raw in named.items():
-        data = data.replace(written, raw)
-    return data
 
 
 def files_of(rpc: Rpc, name: str) -> dict[str, bool]:
@@ -168,3 +143,14 @@ def test_the_search_for_an_encoding_reads_two_hundred_names() -> None:
 
     assert found_encoding([*named, *others], texts) == "gb18030"
     assert found_encoding([*others, *named], texts) == ""
+
+
+def test_zips_of_a_corpus_are_imported_whole(sqlite_rpc: Rpc, new_name: str) -> None:
+    data = windows_zip(12)
+
+    for outcome in ("published", "unchanged"):
+        report = sent(sqlite_rpc, data, namespace=new_name)
+        assert report["counts"] == {outcome: 12}
+        assert {"file_name_encoding", "line_ends"} <= codes(report["skills"][-1])
+    files = files_of(sqlite_rpc, report["skills"][-1]["name"])
+    assert files == {"SKILL.md": False, "数据/报告.md": False, "scripts/run.sh": True}

@@ -5,8 +5,10 @@ from __future__ import annotations
 import gzip
 import io
 import stat
+import struct
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Iterable, Mapping
 
 
@@ -59,3 +61,26 @@ def tar_info(path: str, **fields: object) -> tarfile.TarInfo:
 
 def tgz(files: Mapping[str, str | bytes], links: Mapping[str, str] | None = None) -> bytes:
     return gzip.compress(tarred(files, links))
+
+
+def of_windows(files: dict[str, bytes | str], encoding: str = "", extra: str = "") -> bytes:
+    """Return a zip as Windows makes it: names in `encoding`, no modes, and folders that end with a backslash.
+
+    `extra` names an encoding of a second name in the extra field of Info-ZIP.
+    """
+    into, named = io.BytesIO(), dict[bytes, bytes]()
+    with zipfile.ZipFile(into, "w", zipfile.ZIP_DEFLATED) as archive:
+        for number, (path, content) in enumerate(files.items()):
+            raw = path.replace("/", "\\").encode(encoding or "utf-8")
+            # zipfile writes names in ASCII or with the flag of UTF-8, so other names are put in place afterwards.
+            info = zipfile.ZipInfo((chr(97 + number // 26) + chr(97 + number % 26)).ljust(len(raw), "~"))
+            info.create_system, info.external_attr, info.compress_type = 0, 0x20, zipfile.ZIP_DEFLATED
+            if extra:
+                field = b"\1" + struct.pack("<I", zlib.crc32(raw)) + path.encode(extra)
+                info.extra = struct.pack("<HH", 0x7075, len(field)) + field
+            archive.writestr(info, content)
+            named[info.filename.encode()] = raw
+    data = into.getvalue()
+    for written, raw in named.items():
+        data = data.replace(written, raw)
+    return data

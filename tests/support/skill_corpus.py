@@ -4,19 +4,24 @@
     corpus.root        the repository to import
     corpus.paths       every path at which an agent finds a skill, links followed
     corpus.lost        links that lead to no skill, or out of the repository
+    windows_zip(20)    the bytes of a zip with skills of Windows
+
+    python -m tests.support.skill_corpus FOLDER [SKILLS]     writes FOLDER/tree and FOLDER/windows.zip
 
 Shapes: canonical folders, agent folders with copies, links and other skills, folders of links, equal names in long
-folders, nested skills, collections, SKILL.md files that need a repair, and scripts that import undeclared packages.
+folders, nested skills, collections, translations, SKILL.md files that need a repair, scripts that import undeclared,
+optional or npm packages or state extras, file names and line ends of other systems, and skills for people.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.support.archives import skill_md
+from tests.support.archives import of_windows, skill_md
 
 SEED = 14
 LONG = "packages/some_long_common_directory_name/workflows"
@@ -55,6 +60,8 @@ class Corpus(NamedTuple):
     """Links that are not followed."""
     undeclared: tuple[str, ...]
     """Skills whose scripts import packages that no file declares."""
+    people: tuple[str, ...]
+    """Skills that only people start."""
 
 
 class _Growing:
@@ -66,6 +73,7 @@ class _Growing:
         self.nested: list[str] = []
         self.lost: list[str] = []
         self.undeclared: list[str] = []
+        self.people: list[str] = []
 
     def write(self, path: str, text: str) -> None:
         place = self.root / path
@@ -77,11 +85,13 @@ class _Growing:
         place.parent.mkdir(parents=True, exist_ok=True)
         place.symlink_to(target)
 
-    def skill(self, path: str, name: str, *, odd: bool = False, body: str = "") -> None:
+    def skill(
+        self, path: str, name: str, *, odd: bool = False, body: str = "", keys: Mapping[str, str] | None = None
+    ) -> None:
         """Write a skill with a few files, of a random size."""
         what = f"{name} {self.random.choice(VERBS)} a {self.random.choice(SUBJECTS)} when asked for one."
         text = f"# {name}\n\n{what}\n\n{body}{self._words(self.random.randrange(20, 400))}\n"
-        head = self.random.choice(ODD).format(name=name) if odd else skill_md(name, what, "\n")
+        head = self.random.choice(ODD).format(name=name) if odd else skill_md(name, what, "\n", **(keys or {}))
         self.write(f"{path}/SKILL.md", head + text)
         for number in range(self.random.choice((0, 0, 1, 1, 2, 4))):
             self.write(f"{path}/references/{number}.md", self._words(self.random.randrange(10, 600)))
@@ -168,6 +178,57 @@ def _lost(grown: _Growing, number: int) -> None:
     grown.lost.append(f"more/{kind}-{number:05d}")
 
 
+def _collected(grown: _Growing, number: int) -> None:
+    """Write a collection of four skills, which its SKILL.md lists."""
+    name = f"bundle-{number:05d}"
+    parts = [f"{part}-{number:05d}" for part in ("draft", "edit", "print", "send")]
+    grown.skill(f"bundles/{name}", name, body="".join(f"- [{part}]({part}/SKILL.md)\n" for part in parts))
+    for part in parts:
+        grown.skill(f"bundles/{name}/{part}", part)
+
+
+def _translated(grown: _Growing, number: int) -> None:
+    """Write a skill and two translations of it."""
+    name = f"guide-{number:05d}"
+    grown.skill(f"skills/{name}", name)
+    for language, text in (("zh-CN", "检查数据库。"), ("de", "Prüft die Datenbank.")):
+        grown.skill(f"docs/{language}/skills/{name}", name, body=f"{text}\n\n")
+
+
+def _packaged(grown: _Growing, number: int) -> None:
+    """Write a skill with an npm package, one with an optional package of 900 MB, and one with extras of a package."""
+    for kind in ("npm", "optional", "extras"):
+        body = 'Run `pip install "markitdown[all]"` first.\n\n' if kind == "extras" else ""
+        grown.skill(f"packaged/{kind}-{number:05d}", f"{kind}-{number:05d}", body=body)
+    path = f"packaged/npm-{number:05d}"
+    grown.write(f"{path}/package.json", '{"dependencies": {"axios": "^1"}}\n')
+    grown.write(f"{path}/scripts/get.mjs", 'import axios from "axios";\nconsole.log(typeof axios);\n')
+    optional = "def train():\n    import torch\n    return torch\n\n\nprint('no training today')\n"
+    grown.write(f"packaged/optional-{number:05d}/scripts/train.py", optional)
+    script = "import sys\n\nfrom markitdown import MarkItDown\n\nprint(MarkItDown().convert(sys.argv[1]))\n"
+    grown.write(f"packaged/extras-{number:05d}/scripts/read.py", script)
+
+
+def _foreign(grown: _Growing, number: int) -> None:
+    """Write a skill with a script in CR LF and names that Windows or macOS write otherwise or not at all."""
+    path = f"skills/foreign-{number:05d}"
+    grown.skill(path, f"foreign-{number:05d}")
+    grown.write(f"{path}/scripts/run.sh", "#!/bin/sh\r\necho ran\r\n")
+    grown.write(f"{path}/references/plan: first.md", "A name with a colon.\n")
+    grown.write(f"{path}/references/re\u0301sume\u0301.md", "A name in the Unicode form NFD.\n")
+
+
+def _human(grown: _Growing, number: int) -> None:
+    """Write a skill for people, one for models and an internal one."""
+    for kind, key, value in (
+        ("people", "disable-model-invocation", "true"),
+        ("models", "user-invocable", "false"),
+        ("internal", "metadata", "{internal: true}"),
+    ):
+        grown.skill(f"skills/{kind}-{number:05d}", f"{kind}-{number:05d}", keys={key: value})
+    grown.people.append(f"skills/people-{number:05d}")
+
+
 SHAPES: tuple[Callable[[_Growing, int], None], ...] = (
     *[_canonical] * 8,
     *[_linked] * 2,
@@ -176,6 +237,11 @@ SHAPES: tuple[Callable[[_Growing, int], None], ...] = (
     _nesting,
     _single,
     _lost,
+    _collected,
+    _translated,
+    _packaged,
+    _foreign,
+    _human,
 )
 
 
@@ -192,4 +258,27 @@ def grow(root: Path, skills: int = 2_000, seed: int = SEED) -> Corpus:
         SHAPES[number % len(SHAPES)](grown, number)
         number += 1
     grown.paths += [f".codex/{path}" for path in grown.paths if path.startswith("skills/")]
-    return Corpus(root, *(tuple(sorted(one)) for one in (grown.paths, grown.nested, grown.lost, grown.undeclared)))
+    listed = grown.paths, grown.nested, grown.lost, grown.undeclared, grown.people
+    return Corpus(root, *(tuple(sorted(paths)) for paths in listed))
+
+
+def windows_zip(skills: int) -> bytes:
+    """Return a zip of Windows in GB18030, with CR LF and folders as entries."""
+    files: dict[str, str | bytes] = {}
+    for number in range(skills):
+        path = f"of-windows-{number:05d}"
+        files |= {
+            f"{path}/SKILL.md": skill_md(path, body="# Title\n\nSee 数据/报告.md.\n").replace("\n", "\r\n"),
+            f"{path}/数据/": b"",
+            f"{path}/数据/报告.md": f"Report {number}.\r\n",
+            f"{path}/scripts/run.sh": "#!/bin/sh\r\necho ran\r\n",
+        }
+    return of_windows(files, "gb18030")
+
+
+if __name__ == "__main__":
+    place, size = Path(sys.argv[1]), int((*sys.argv[2:], "2000")[0])
+    place.mkdir(parents=True)
+    tree = grow(place / "tree", size)
+    (place / "windows.zip").write_bytes(windows_zip(size // 20))
+    sys.stdout.write(f"{len(tree.paths)} paths of skills in {tree.root}, {size // 20} in windows.zip\n")
