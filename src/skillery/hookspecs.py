@@ -1,6 +1,6 @@
 """All hooks that plugins can implement. docs/reference/hooks.md has an example of each.
 
-Four hooks offer backends, of which the settings choose one of each kind by name. One hook offers a verifier of CI jobs.
+Five hooks offer backends, of which the settings choose one of each kind by name. One hook offers a verifier of CI jobs.
 Four hooks get events. One hook offers an object with settings, whose methods get events. One hook adds commands to the
 command line. One hook adds pages and endpoints.
 """
@@ -39,6 +39,11 @@ def skillery_authenticator() -> Offer:  # type: ignore[empty-body]
 @hookspec
 def skillery_secrets() -> Offer:  # type: ignore[empty-body]
     """Return an Offer of a Secrets. The setting `secrets` chooses the Offer by name."""
+
+
+@hookspec
+def skillery_ranker() -> Offer:  # type: ignore[empty-body]
+    """Return an Offer of a Ranker. The setting `ranker` chooses the Offer by name; without it, there is no ranker."""
 
 
 @hookspec

@@ -18,17 +18,18 @@ from typing import Any
 import httpx
 import pytest
 
-from skillery.backends import Credentials, Event, Identity, Offer, Place
+from skillery.backends import KINDS, Credentials, Event, Identity, Offer, Place, Ranker
 from skillery.errors import ContentMissing, NotAllowed, NotAuthenticated, StartupError
 from skillery.plugins import load_plugins
-from skillery.testing import sample_events
+from skillery.testing import RankerContract, sample_events
 from tests.cli.test_cli import skillery
 from tests.conftest import Server, clean_environment, manifest, skill_files
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "hooks.md"
 IMPORTS = (
     "from skillery import hookimpl\nfrom skillery.backends import *\n"
-    "from collections.abc import Callable, Collection, Mapping\nfrom datetime import datetime\nfrom typing import Any\n"
+    "from collections.abc import Callable, Collection, Mapping, Sequence\n"
+    "from datetime import datetime\nfrom typing import Any\n"
 )
 BLOCKS = re.findall(r"^```(python|toml)\n(.*?)^```", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
 PYTHON = [text for kind, text in BLOCKS if kind == "python"]
@@ -75,9 +76,16 @@ def test_each_snippet_runs_as_printed(number: int) -> None:
     more = "import msgspec\nimport secrets\nfrom datetime import UTC, timedelta\n"
     names = run(f"{more}{text}", **GIVEN)
 
-    for hook in ("storage", "sandbox", "authenticator", "secrets", "plugin"):
+    for hook in ("storage", "sandbox", "authenticator", "secrets", "ranker", "plugin"):
         if f"skillery_{hook}" in names:
             assert isinstance(names[f"skillery_{hook}"](), Offer)
+
+
+class TestRankerOfThePage(RankerContract):
+    @pytest.fixture
+    def ranker(self) -> Ranker:
+        ranker: Ranker = KINDS["ranker"].completed(run(block("class Letters:"))["Letters"]())
+        return ranker
 
 
 def test_each_toml_snippet_is_valid() -> None:

@@ -163,6 +163,7 @@ REQUIRED = {
     "storage": "begin open local_path delete check",
     "authenticator": "loopback_only authenticate",
     "secrets": "read_only get names set remove",
+    "ranker": "revision vectors hold nearest",
 }
 
 

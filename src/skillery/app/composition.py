@@ -129,7 +129,11 @@ async def _open_backends(settings: Settings, plugins: Plugins, database: Databas
     stack.push_async_callback(secrets.close)
     await secrets.start()
     verifier = plugins.open_offered("verifier", settings, database, fetch=documents_of(settings).fetch)
-    return Backends(authenticator, storage, sandbox, secrets, verifier)
+    ranker = plugins.open_ranker(settings, database)
+    if ranker is not None:
+        stack.push_async_callback(ranker.close)
+        await ranker.start()
+    return Backends(authenticator, storage, sandbox, secrets, verifier, ranker)
 
 
 def _edge(

@@ -28,7 +28,7 @@ from skillery.app.builders import (
 from skillery.app.bundled import packaged_guide, publish_bundled
 from skillery.app.home import Home
 from skillery.audit import Refusals
-from skillery.backends import Authenticator, Capability, Events, Sandbox, Secrets, Storage, Verifier
+from skillery.backends import Authenticator, Capability, Events, Ranker, Sandbox, Secrets, Storage, Verifier
 from skillery.contents.blobs import Blobs
 from skillery.contents.kept_contents import SignedDownloads
 from skillery.context.disks import Disks
@@ -50,6 +50,7 @@ from skillery.identity.web_sessions import Signer, WebSessions, web_key
 from skillery.importing import Importer, ImportLimits
 from skillery.maintenance.garbage import Collector
 from skillery.maintenance.purges import Purger
+from skillery.maintenance.search_vectors import SearchVectors
 from skillery.methods.core import Core
 from skillery.methods.table import METHODS
 from skillery.publishing.bundle_checks import BundleChecks, Developer
@@ -76,6 +77,8 @@ from skillery.skills.catalogue_counts import CountsCache
 from skillery.skills.figures import FirstSkills
 from skillery.skills.files import Guide
 from skillery.skills.listings import CatalogueParts
+from skillery.skills.search import Search
+from skillery.skills.search_fusion import Meanings
 from skillery.skills.skill_usage import ContentParts, ReadCounts
 from skillery.trust.matching import Exchange
 from skillery.trust.rules import Trust
@@ -98,7 +101,7 @@ class Backends(NamedTuple):
     sandbox: Sandbox
     secrets: Secrets
     verifier: Verifier | None
-    """None if no plugin offers one."""
+    ranker: Ranker | None
 
 
 class Base(NamedTuple):
@@ -165,6 +168,7 @@ async def build_core(base: Base, stack: AsyncExitStack) -> Core:
         guide=Guide(await asyncio.to_thread(packaged_guide)),
         registry=registry,
         catalogue=CatalogueParts(registry, CountsCache()),
+        search=Search(registry, Meanings(backends.ranker)),
         first_skills=FirstSkills(registry),
         contents=ContentParts(registry, reads),
         blobs=runtime.blobs,
@@ -233,6 +237,10 @@ async def _start(
     await runtime.environments.rebuilds.start()
     if base.bundled:
         await publish_bundled(publisher, database)
+    if base.backends.ranker is not None:
+        vectors = SearchVectors(database, home.server_id, base.backends.ranker)
+        await vectors.start()
+        stack.push_async_callback(vectors.close)
     background_jobs = BackgroundJobs(database, runner, reads, disks, home.server_id)
     stack.push_async_callback(background_jobs.close)
     background_jobs.start()
@@ -290,9 +298,8 @@ def _publisher(base: Base, runtime: _Runtime, quotas: Quotas, compilers: Compile
 
 
 def _importer(base: Base, publisher: Publisher) -> Importer:
-    settings = base.settings
-    limits = _import_limits(settings)
-    return Importer(base.database, publisher, base.bundle_limits, limits, settings.imports.at_once, base.home.path)
+    limits, at_once = _import_limits(base.settings), base.settings.imports.at_once
+    return Importer(base.database, publisher, base.bundle_limits, limits, at_once, base.home.path)
 
 
 def _tool_maker(base: Base, runner: Runner, publisher: Publisher, quotas: Quotas, compilers: CompilePool) -> ToolMaker:

@@ -11,11 +11,12 @@ from collections.abc import Mapping
 from types import new_class
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from skillery.backends import authenticator, sandbox, secrets, storage, verifier
+from skillery.backends import authenticator, ranker, sandbox, secrets, storage, verifier
 from skillery.backends.authenticator import *
 from skillery.backends.events import *
 from skillery.backends.jobs import *
 from skillery.backends.outcomes import *
+from skillery.backends.ranker import *
 from skillery.backends.sandbox import *
 from skillery.backends.secrets import *
 from skillery.backends.storage import *
@@ -38,7 +39,7 @@ FORMER: Mapping[str, tuple[type, str]] = {
 """Former optional Protocols, with the Protocol that has their methods now."""
 
 KINDS: Mapping[str, Kind] = {
-    module.KIND.name: module.KIND for module in (sandbox, storage, authenticator, secrets, verifier)
+    module.KIND.name: module.KIND for module in (sandbox, storage, authenticator, ranker, secrets, verifier)
 }
 """All kinds of backends, by name."""
 
@@ -92,6 +93,7 @@ __all__ = [
     "Provenance",
     "Publication",
     "PublishedFile",
+    "Ranker",
     "Resource",
     "RevokesIdentities",
     "RunHost",

@@ -287,9 +287,13 @@ class Kind(NamedTuple):
     optional: tuple[type, ...] = ()
     """Protocols that a backend may implement too. A backend that has all methods of such a Protocol is checked."""
     setting: str = ""
-    """The setting that chooses the backend. "": every server uses the backend that a plugin offers, if there is one."""
+    """The setting that chooses the backend. "": every server uses the backend that a plugin offers, if there is one. A
+    setting may be "": no backend of this kind.
+    """
     reads: tuple[str, ...] = ()
     """The methods that only read. Their calls have a time limit."""
+    read_seconds: float = 60.0
+    """The time limit of these calls. The setting `hook_seconds` may lower it."""
 
     @property
     def hook(self) -> str:

@@ -86,7 +86,7 @@ def installation_probes(plugins: Plugins, settings: Settings, sources: Mapping[s
         _database(settings),
         _storage(plugins, settings),
         _authenticator(plugins, settings),
-        *(_service(plugins, settings, kind) for kind in KINDS.values() if kind.setting and kind.name not in OWN_PROBES),
+        *(_service(plugins, settings, kind) for kind in KINDS.values() if _is_probed(plugins, settings, kind)),
         _packages(settings, sources),
         _runs(settings),
         webhooks_probe(settings),
@@ -153,6 +153,10 @@ def _authenticator(plugins: Plugins, settings: Settings) -> Probe:
     if settings.authenticators == ("open",):
         return Probe("authenticator", True, "open: callers need no token", AUTH_ON, off=True)
     return Probe("authenticator", True, ", ".join(settings.authenticators))
+
+
+def _is_probed(plugins: Plugins, settings: Settings, kind: Kind) -> bool:
+    return kind.setting != "" and kind.name not in OWN_PROBES and plugins.chosen(kind, settings) != ()
 
 
 def _service(plugins: Plugins, settings: Settings, kind: Kind) -> Probe:

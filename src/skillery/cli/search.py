@@ -129,7 +129,9 @@ def _words_of(name: str) -> Callable[[Any], str]:
 
 def _snippet(skill: Mapping[str, Any]) -> str:
     copies = skill.get("copies", 1)
-    return str(skill["snippet"]) + (f" ({copies} copies)" if copies > 1 else "")
+    notes = [f"{copies} copies"] if copies > 1 else []
+    notes += ["by meaning"] if skill.get("found_by") == "meaning" else []
+    return str(skill["snippet"]) + (f" ({', '.join(notes)})" if notes else "")
 
 
 def _print_notes(page: Mapping[str, Any]) -> None:

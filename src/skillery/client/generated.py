@@ -705,6 +705,8 @@ class FoundSkill(TypedDict):
     """With detail 'summary'."""
     copies: NotRequired[int]
     """With detail 'summary'."""
+    found_by: NotRequired[Literal["meaning"]]
+    """If no word matches, but the ranker found the skill."""
     compact_inputs: NotRequired[str]
     """Of the first two skills; a question mark means optional."""
     warnings: NotRequired[list[str]]
@@ -727,6 +729,8 @@ class FoundSkillPage(TypedDict):
     """With counts: true."""
     warnings: NotRequired[list[str]]
     """If the query was cut."""
+    ranking: NotRequired[Literal["words"]]
+    """If the ranker of the server did not answer in time."""
 
 
 class DiffSide(TypedDict):

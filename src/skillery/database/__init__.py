@@ -2,16 +2,28 @@
 
 from skillery.database.drivers import parse_database_url, without_password
 from skillery.database.engine import Database, take_turns
-from skillery.database.statements import Change, Statement, as_stored, in_utc, select_row
+from skillery.database.statements import (
+    Change,
+    ListStatement,
+    Statement,
+    as_list,
+    as_stored,
+    in_utc,
+    is_among,
+    select_row,
+)
 from skillery.database.transactions import before_commit
 
 __all__ = [
     "Change",
     "Database",
+    "ListStatement",
     "Statement",
+    "as_list",
     "as_stored",
     "before_commit",
     "in_utc",
+    "is_among",
     "parse_database_url",
     "select_row",
     "take_turns",

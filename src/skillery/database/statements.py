@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, overload
 
+import msgspec
 from sqlalchemy import (
+    BigInteger,
     ColumnElement,
     CompoundSelect,
     Connection,
@@ -14,10 +16,16 @@ from sqlalchemy import (
     FromClause,
     Insert,
     Select,
+    String,
+    Text,
     Update,
+    bindparam,
     event,
+    func,
+    literal_column,
     select,
 )
+from sqlalchemy.dialects.postgresql import ARRAY
 
 from skillery.database.drivers import error_for_caller
 
@@ -192,6 +200,39 @@ class Statement:
         if connection.dialect.name == "postgresql":
             sql, constants = self._sql(connection)
             send_later(connection, "execute", sql, constants | parameters)
+
+
+def is_among(dialect: str, column: ColumnElement[Any], name: str) -> ColumnElement[bool]:
+    """Return the SQL condition that a column has one of the values of the parameter `name`, which `as_list` encodes."""
+    if dialect == "postgresql":
+        values = ARRAY(Text() if isinstance(column.type, String) else BigInteger())
+        return column == func.any(bindparam(name, type_=values))
+    return column.in_(select(literal_column("value")).select_from(func.json_each(bindparam(name))))
+
+
+def as_list(dialect: str, values: Sequence[Any]) -> Any:
+    """Return the values as one parameter of a statement with `is_among`."""
+    return list(values) if dialect == "postgresql" else msgspec.json.encode(values).decode()
+
+
+class ListStatement:
+    """A SELECT like `Statement`, of the rows whose columns have values of given lists.
+
+    Each list is one parameter. SQLAlchemy would write one parameter for each value, into a new SQL text for each call.
+    """
+
+    def __init__(self, statement: Select[Any], **columns: ColumnElement[Any]) -> None:
+        """`columns` maps the names of the lists to their columns."""
+        self._statements = {
+            dialect: Statement(statement.where(*(is_among(dialect, column, name) for name, column in columns.items())))
+            for dialect in DIALECTS
+        }
+
+    def rows(self, connection: Connection, **lists: Sequence[Any]) -> list[Any]:
+        """Return the result rows as tuples, without an order. Raise the errors of `Statement.rows`."""
+        dialect = connection.dialect.name
+        values = {name: as_list(dialect, values) for name, values in lists.items()}
+        return self._statements[dialect].rows(connection, **values)
 
 
 class Change:

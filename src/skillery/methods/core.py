@@ -33,6 +33,7 @@ from skillery.runs.runner import Runner
 from skillery.skills.figures import FirstSkills
 from skillery.skills.files import Guide
 from skillery.skills.listings import CatalogueParts
+from skillery.skills.search import Search
 from skillery.skills.skill_usage import ContentParts
 from skillery.trust.matching import Exchange
 from skillery.trust.rules import Trust
@@ -48,6 +49,7 @@ class Core:
     guide: Guide
     registry: Registry
     catalogue: CatalogueParts
+    search: Search
     first_skills: FirstSkills
     contents: ContentParts
     blobs: Blobs

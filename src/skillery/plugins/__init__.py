@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pluggy
 
-from skillery.backends import KINDS, Authenticator, Kind, Offer, Place, Storage
+from skillery.backends import KINDS, Authenticator, Kind, Offer, Place, Ranker, Storage
 from skillery.errors import StartupError
 from skillery.formats.wording import did_you_mean
 from skillery.identity.authenticator_chain import AuthenticatorChain
-from skillery.plugins.backends import READ_SECONDS, Watch, Watched, problems
+from skillery.plugins.backends import Watch, Watched, problems
 from skillery.plugins.calls import Failures
 from skillery.plugins.loading import Source, load, one_line
 from skillery.settings.load import Settings
@@ -55,6 +55,10 @@ class Plugins:
         """
         (name,) = self.chosen(KINDS[kind], settings)
         return self._open(kind, name, settings, database)
+
+    def open_ranker(self, settings: Settings, database: Database) -> Ranker | None:
+        """Return the open ranker, or None if the setting `ranker` is "". Raise the errors of `open`."""
+        return self.open("ranker", settings, database) if settings.ranker else None
 
     def open_storage(self, name: str, settings: Settings, database: Database | None = None) -> Storage:
         """Return the open storage `name`, which may differ from the setting `storage`.
@@ -97,7 +101,8 @@ class Plugins:
         """Return the names of the backends of a kind that a server with these settings uses."""
         if not kind.setting:
             return tuple(sorted(self.offers[kind.name]))
-        return settings.authenticators if kind.setting == "auth" else (getattr(settings, kind.setting),)
+        names = settings.authenticators if kind.setting == "auth" else (getattr(settings, kind.setting),)
+        return tuple(filter(None, names))
 
     def _open(self, kind: str, name: str, settings: Settings, database: Database | None, **more: Any) -> Any:
         """Return the backend `name` as a Watched. `more` are further fields of its Place. Raise the
@@ -105,7 +110,7 @@ class Plugins:
         """
         offer = self.offers[kind].get(name)
         if offer is None:
-            offered = ", ".join(sorted(self.offers[kind]))
+            offered = ", ".join(sorted(self.offers[kind])) or "none"
             raise StartupError(
                 f"setting '{KINDS[kind].setting}' is '{name}', which no plugin offers; the plugins offer: {offered}"
             )
@@ -122,7 +127,7 @@ class Plugins:
         place = msgspec.structs.replace(place_of(kind, name, settings, database), **more)
         backend = offer.open(settings_of(f"backends.{kind}.{name}", offer, values), place)
         self._check_protocols(kind, name, backend)
-        seconds = min(settings.hook_seconds, READ_SECONDS)
+        seconds = min(settings.hook_seconds, KINDS[kind].read_seconds)
         return Watched(backend, KINDS[kind], Watch(self._plugin_of[kind][name], self.failures, seconds))
 
     def _check_protocols(self, kind: str, name: str, backend: Any) -> None:

@@ -19,9 +19,6 @@ from skillery.backends.values import Completed, Kind, is_left_out, methods_of
 from skillery.errors import SkilleryError, StartupError, Unavailable
 from skillery.plugins.calls import MOST_HANGING, Failures
 
-READ_SECONDS = 60.0
-"""The longest time for a read. The setting `hook_seconds` may lower it."""
-
 
 class Watch(NamedTuple):
     """Names the plugin of a backend, counts its failures, and has the time limit of its reads."""

@@ -58,6 +58,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     auth: str | tuple[str, ...] = "open"
     """One authenticator, or several in the order in which they are asked. In a text, commas separate names."""
     secrets: str = "database"
+    ranker: str = ""
+    """The backend that finds skills by meaning. "": searches look for words alone."""
     plugins_folder: str = ""
     web: bool = True
     """Whether the server has pages for browsers."""

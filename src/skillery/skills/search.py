@@ -7,101 +7,62 @@ words, even if skills are published in between.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
-from msgspec import UNSET, Meta, Struct, UnsetType
-from sqlalchemy import Connection, and_, bindparam, select
+from msgspec import Meta
+from sqlalchemy import Connection
 
 from skillery.backends import Identity
 from skillery.database.registry import Registry
-from skillery.database.tables import objects, search_words, skill_files, skill_versions
-from skillery.formats.inputs import compact_inputs, inputs_in
 from skillery.formats.names import parse_namespace
-from skillery.formats.search_fields import snippet_of
 from skillery.formats.words import Term, parse_query
 from skillery.method import HIDDEN, Method, about, or_none
-from skillery.registry.cursors import NextCursor, fitting, make_cursor, read_cursor, read_until_full
-from skillery.registry.version_rows import Object, standing_warnings
-from skillery.registry.visibility import hidden_audiences
-from skillery.skills.catalogue_counts import Counts, Facets, count_found
+from skillery.registry.cursors import fitting, make_cursor, read_cursor, read_until_full
+from skillery.registry.visibility import Hidden, hidden_audiences
+from skillery.skills.catalogue_counts import Counts, count_found
 from skillery.skills.catalogue_filters import Facts, ListedStatus, SkillFilters, check_tags, fact_parameters
-from skillery.skills.catalogue_listings import (
-    CATALOGUE,
-    DEPRECATED,
-    FACETS,
-    IS_MORE,
-    SUMMARY,
-    TOTAL,
-    CatalogueEntry,
-    SkillRow,
-    in_order,
-    show,
-)
+from skillery.skills.catalogue_listings import CatalogueEntry, in_order, show
 from skillery.skills.catalogue_listings import Sort as ListSort
-from skillery.skills.search_index import SKILL_MD, VisibleSkills, body_in, seen_by, tag_word
-from skillery.skills.search_order import Ranked, Shown, in_groups, originals
-from skillery.skills.search_statements import MOST_FOUND, Filters, most_points, ranking_of
+from skillery.skills.search_fusion import MOST_POINTS, Meanings, Nearest, fused
+from skillery.skills.search_index import VisibleSkills, seen_by, tag_word
+from skillery.skills.search_order import Group, Ranked, Shown, below_successors, in_groups, originals
+from skillery.skills.search_results import FoundSkillPage, Kind, Result, items_of, page_of, read_results
+from skillery.skills.search_statements import MOST_FOUND, Filters, most_points, near_rows, ranking_of
 from skillery.skills.search_terms import Meaning, meanings_of
 
-Kind = Literal["", "action", "instruction"]
 Detail = Literal["brief", "summary"]
-WITH_INPUTS = 2
-"""Number of items of a page that have the inputs in compact form."""
-BRIEF_DESCRIPTION = 200
 Sort = Literal["best"] | ListSort
 NO_FACTS = Facts()
-NOT_BRIEF = ("namespace", "tags", "inputs", "tools", "score", "snippet", "copies")
-_LEAST_SCORE = 0.001
+BY_WORDS = Nearest([])
 _meanings = msgspec.json.Decoder(list[Meaning])
-
-
-class _StoredRow(SkillRow, frozen=True, kw_only=True):
-    """The summary of a version as it was stored. Summaries that early releases stored do not have `namespace` and
-    `kind`.
-    """
-
-    namespace: str = ""
-    kind: Literal["action", "instruction"] = "action"
-
-
-_rows = msgspec.json.Decoder(_StoredRow)
-
-_DETAILS = (
-    select(
-        search_words.c.skill_id,
-        search_words.c.version_id,
-        skill_versions.c.summary_json,
-        skill_versions.c.standing_json,
-        skill_versions.c.skill_md_start,
-        objects.c.data,
-    )
-    .join_from(search_words, skill_versions, skill_versions.c.id == search_words.c.version_id)
-    .outerjoin(skill_files, and_(skill_files.c.version_id == skill_versions.c.id, skill_files.c.path == SKILL_MD))
-    .outerjoin(objects, objects.c.sha256 == skill_files.c.sha256)
-    .where(search_words.c.skill_id.in_(bindparam("skill_ids", expanding=True)))
-)
+_nearest = msgspec.json.Decoder(Nearest)
 
 
 class PageStart(msgspec.Struct, frozen=True):
-    """The start of a page of results: the stored words for each word of the query, and the position after the previous
-    page.
+    """The start of a page of results: the stored words for each word of the query, the nearest skills, and the position
+    after the previous page.
 
-    A cursor contains both, so that all pages use the same words. `after` is (points, name) of the previous result, or
-    None for the first page.
+    A cursor contains all three, so that all pages have the same order. `after` is (points, name) of the previous
+    result, or None for the first page.
     """
 
     meanings: list[Meaning]
+    nearest: Nearest
     after: tuple[int, str] | None
 
+    @property
+    def most_points(self) -> int:
+        return MOST_POINTS if self.nearest.skill_ids else most_points(self.meanings)
 
-class Result(NamedTuple):
-    """One skill in the results, with its details."""
 
-    shown: Shown
-    details: Any
+class _Narrowing(NamedTuple):
+    """The filters of a search, and their values as SQL parameters."""
+
+    filters: Filters
+    values: dict[str, Any]
 
 
 def find_skills(
@@ -121,12 +82,14 @@ def find_skills(
     entries: bool = False,
     counts: bool = False,
     detail: Detail = "summary",
+    nearest: Nearest = BY_WORDS,
 ) -> FoundSkillPage:
     """Return a page of skills for a query, best first, or sorted by `sort`.
 
     With detail `summary`, each item has the fields of list_skills with `summary`, and `score` (above 0, at most 1),
     `snippet` and `copies`. With `brief`, an item has what a model needs to choose a skill. The first items have the
     inputs in compact form too.
+    `nearest` are the skills that the ranker found: the first page combines them with those by words.
     `entries` adds the entry of the catalogue to each item. `counts` adds the totals and facets of all pages.
     Only skills that the identity sees are searched. A query without words finds nothing. Raise InvalidParams if `query`
     or `tags` is invalid, and InvalidCursor if the cursor belongs to another query.
@@ -136,16 +99,14 @@ def find_skills(
     hidden = hidden_audiences(identity, internal=internal)
     bound_to = (*_bound_to(terms, kind, asked_tags, namespace, facts, sort), *(["internal"] if internal else []))
     visible = seen_by(connection, identity)
-    page_start = _page_start(connection, visible, key, bound_to, terms, cursor)
-    if not page_start.meanings:
+    page_start = _page_start(connection, visible, key, bound_to, terms, nearest, cursor)
+    by_words = page_start.nearest.failed
+    if not (page_start.meanings or page_start.nearest.skill_ids):
         counted = count_found(connection, [], namespace, False) if counts else None
-        return _page([], None, warnings, counted)
-    shape = visible.visibility_shape
-    filters = Filters(shape, bool(kind), bool(namespace), len(asked_tags), tuple(facts.values), hidden)
-    values = visible.parameters | _filtering(kind, asked_tags, namespace) | fact_parameters(facts)
-    ranking = ranking_of(filters, page_start.meanings)
-    ranked = [*map(Ranked._make, ranking.statement.rows(connection, **values, **ranking.parameters))]
-    groups = in_groups(connection, ranked)
+        return page_of([], None, warnings, counted, by_words=by_words)
+    narrowing = _narrowing(visible, kind, asked_tags, namespace, facts, hidden)
+    ranked = _ranked(connection, narrowing, page_start.meanings)
+    groups = _groups(connection, narrowing, ranked, page_start.nearest.skill_ids)
     counted = None
     if counts or sort != "best":
         shown = originals(connection, groups)
@@ -161,9 +122,53 @@ def find_skills(
     more = len(rest) + further > len(page)
     next_cursor = make_cursor(key, bound_to, _next_position(page_start, page[-1])) if more and page else None
     listed = _entries(connection, page) if entries else {}
-    items = [_item(result, page_start.meanings, listed.get(result.details.version_id)) for result in page]
-    items = [*map(_with_inputs, items[:WITH_INPUTS]), *items[WITH_INPUTS:]]
-    return _page([_brief(item) for item in items] if detail == "brief" else items, next_cursor, warnings, counted)
+    items = items_of(page, page_start.meanings, page_start.most_points, listed, is_brief=detail == "brief")
+    return page_of(items, next_cursor, warnings, counted, by_words=by_words)
+
+
+def see_skills(
+    connection: Connection,
+    identity: Identity,
+    skill_ids: Sequence[int],
+    *,
+    kind: Kind,
+    tags: Sequence[str],
+    namespace: str,
+    facts: Facts = NO_FACTS,
+    internal: bool = False,
+) -> list[int]:
+    """Return those of the skills that the identity sees and that pass the filters, in the same order."""
+    hidden = hidden_audiences(identity, internal=internal)
+    narrowing = _narrowing(seen_by(connection, identity), kind, check_tags(tags), namespace, facts, hidden)
+    seen = {row.skill_id for row in near_rows(connection, narrowing.filters, narrowing.values, skill_ids)}
+    return [skill_id for skill_id in skill_ids if skill_id in seen]
+
+
+def _narrowing(
+    visible: VisibleSkills, kind: Kind, tags: Sequence[str], namespace: str, facts: Facts, hidden: Hidden
+) -> _Narrowing:
+    filters = Filters(visible.visibility_shape, bool(kind), bool(namespace), len(tags), tuple(facts.values), hidden)
+    return _Narrowing(filters, visible.parameters | _filtering(kind, tags, namespace) | fact_parameters(facts))
+
+
+def _ranked(connection: Connection, narrowing: _Narrowing, meanings: Sequence[Meaning]) -> list[Ranked]:
+    """Return the skills that match words, best first."""
+    if not meanings:
+        return []
+    ranking = ranking_of(narrowing.filters, meanings)
+    return [*map(Ranked._make, ranking.statement.rows(connection, **narrowing.values, **ranking.parameters))]
+
+
+def _groups(
+    connection: Connection, narrowing: _Narrowing, ranked: Sequence[Ranked], near: Sequence[int]
+) -> Sequence[Group]:
+    """Return the results as groups of look-alikes, best first."""
+    if not near:
+        return below_successors(in_groups(connection, ranked))
+    matched = {row.skill_id for row in ranked}
+    others = {row.skill_id: row for row in near_rows(connection, narrowing.filters, narrowing.values, near)}
+    further = [others[skill_id] for skill_id in near if skill_id in others and skill_id not in matched]
+    return below_successors(fused(in_groups(connection, [*ranked, *further]), near))
 
 
 def _bound_to(
@@ -201,33 +206,24 @@ def _entries(connection: Connection, page: Sequence[Result]) -> dict[int, Catalo
     }
 
 
-def _page(
-    items: list[FoundSkill], next_cursor: str | None, warnings: list[str], counted: Counts | None
-) -> FoundSkillPage:
-    page = FoundSkillPage(items, next_cursor, warnings=warnings or UNSET)
-    if counted is None:
-        return page
-    return msgspec.structs.replace(
-        page, total=counted.total, total_is_more=counted.total_is_more, facets=counted.facets
-    )
-
-
 def _page_start(
     connection: Connection,
     visible: VisibleSkills,
     key: bytes,
     bound_to: tuple[str, ...],
     terms: Sequence[Term],
+    nearest: Nearest,
     cursor: str,
 ) -> PageStart:
     if not cursor:
-        return PageStart(meanings_of(connection, visible, terms), None)
-    points, name, meanings = read_cursor(key, bound_to, cursor, 3)
-    return PageStart(_meanings.decode(meanings), (int(points), name))
+        return PageStart(meanings_of(connection, visible, terms), nearest, None)
+    points, name, meanings, near = read_cursor(key, bound_to, cursor, 4)
+    return PageStart(_meanings.decode(meanings), _nearest.decode(near), (int(points), name))
 
 
-def _next_position(page_start: PageStart, last: Result) -> tuple[str, str, str]:
-    return str(last.shown.points), last.shown.position, msgspec.json.encode(page_start.meanings).decode()
+def _next_position(page_start: PageStart, last: Result) -> tuple[str, ...]:
+    kept = (msgspec.json.encode(part).decode() for part in (page_start.meanings, page_start.nearest))
+    return (str(last.shown.points), last.shown.position, *kept)
 
 
 def _filtering(kind: Kind, tags: Sequence[str], namespace: str) -> dict[str, str]:
@@ -240,36 +236,11 @@ def _filtering(kind: Kind, tags: Sequence[str], namespace: str) -> dict[str, str
 def _read(connection: Connection, rest: Sequence[Shown], wanted: int, last: Result | None) -> list[Result]:
     """Return at most `wanted` results after `last`, with their details."""
     start = rest.index(last.shown) + 1 if last is not None else 0
-    rows = rest[start : start + wanted]
-    details = {row.skill_id: row for row in connection.execute(_DETAILS, {"skill_ids": [row.skill_id for row in rows]})}
-    # A skill that was hidden or yanked after the ranking has no details.
-    return [Result(row, details[row.skill_id]) for row in rows if row.skill_id in details]
+    return read_results(connection, rest[start : start + wanted])
 
 
 def _size_of(result: Result) -> int:
-    return len(result.details.summary_json.encode())
-
-
-def _item(result: Result, meanings: Sequence[Meaning], entry: CatalogueEntry | None) -> FoundSkill:
-    summary = _rows.decode(result.details.summary_json)
-    body = body_in(result.details.skill_md_start, result.details.data)
-    score = max(_LEAST_SCORE, round(result.shown.points / most_points(meanings), 3))
-    snippet = snippet_of((summary.description, body), meanings)
-    warnings = standing_warnings(result.details.standing_json)
-    fields = {**msgspec.structs.asdict(summary), "catalogue": entry or UNSET, "warnings": warnings or UNSET}
-    return FoundSkill(**fields, score=score, snippet=snippet, copies=result.shown.copies)
-
-
-def _with_inputs(item: FoundSkill) -> FoundSkill:
-    if item.kind == "instruction" or not isinstance(item.inputs, Mapping):
-        return item
-    return msgspec.structs.replace(item, compact_inputs=compact_inputs(inputs_in(item.inputs)))
-
-
-def _brief(item: FoundSkill) -> FoundSkill:
-    cut = item.description[: BRIEF_DESCRIPTION - 1] + "…"
-    description = item.description if len(item.description) <= BRIEF_DESCRIPTION else cut
-    return msgspec.structs.replace(item, description=description, **dict.fromkeys(NOT_BRIEF, UNSET))
+    return result.size
 
 
 # -- search_skills -----------------------------------------------------------------------------------------------------
@@ -293,58 +264,46 @@ class SearchSkills(SkillFilters, frozen=True, kw_only=True):
     ] = "summary"
 
 
-async def search_skills(registry: Registry, identity: Identity, params: SearchSkills) -> FoundSkillPage:
+class Search:
+    """The registry, and the ranker if the server has one."""
+
+    def __init__(self, registry: Registry, meanings: Meanings) -> None:
+        self.registry = registry
+        self.meanings = meanings
+
+
+async def search_skills(search: Search, identity: Identity, params: SearchSkills) -> FoundSkillPage:
+    registry = search.registry
+    filters: dict[str, Any] = {
+        "kind": or_none(params.kind) or "",
+        "tags": params.tags,
+        "namespace": parse_namespace(params.namespace) if params.namespace else "",
+        "facts": params.facts(params.status),
+        "internal": params.include_internal,
+    }
+    nearest = BY_WORDS
+    if not params.cursor and parse_query(params.query)[0]:
+        nearest = await search.meanings.nearest(params.query, partial(_see, registry, identity, filters))
     work = partial(
         find_skills,
         identity=identity,
         key=registry.cursor_key,
         query=params.query,
-        kind=or_none(params.kind) or "",
-        tags=params.tags,
-        namespace=parse_namespace(params.namespace) if params.namespace else "",
         limit=params.limit,
         cursor=params.cursor,
-        facts=params.facts(params.status),
-        internal=params.include_internal,
         sort=params.sort,
         entries=params.catalogue,
         counts=params.counts,
         detail=params.detail,
+        nearest=nearest,
+        **filters,
     )
     # Slow: a search for a word that every skill has reads all skills.
     return await registry.read_page(work)
 
 
+async def _see(registry: Registry, identity: Identity, filters: dict[str, Any], skill_ids: Sequence[int]) -> list[int]:
+    return await registry.read_page(partial(see_skills, identity=identity, skill_ids=skill_ids, **filters))
+
+
 METHODS = (Method(search_skills, "read", audits=""),)
-
-
-class FoundSkill(Struct, frozen=True):
-    """A skill that a search found."""
-
-    name: str
-    version: str
-    description: str
-    kind: Kind
-    namespace: Annotated[str | UnsetType, SUMMARY] = UNSET
-    tags: Annotated[list[str] | UnsetType, SUMMARY] = UNSET
-    inputs: Annotated[Object | UnsetType, SUMMARY] = UNSET
-    tools: Annotated[list[str] | UnsetType, SUMMARY] = UNSET
-    score: Annotated[float | UnsetType, SUMMARY] = UNSET
-    snippet: Annotated[str | UnsetType, SUMMARY] = UNSET
-    copies: Annotated[int | UnsetType, SUMMARY] = UNSET
-    compact_inputs: Annotated[
-        str | UnsetType, Meta(description="Of the first two skills; a question mark means optional")
-    ] = UNSET
-    warnings: Annotated[list[str] | UnsetType, DEPRECATED] = UNSET
-    catalogue: Annotated[CatalogueEntry | UnsetType, CATALOGUE] = UNSET
-
-
-class FoundSkillPage(Struct, frozen=True):
-    """A page of search results, best first."""
-
-    skills: list[FoundSkill]
-    next_cursor: NextCursor
-    total: Annotated[int | UnsetType, TOTAL] = UNSET
-    total_is_more: Annotated[bool | UnsetType, IS_MORE] = UNSET
-    facets: Annotated[Facets | UnsetType, FACETS] = UNSET
-    warnings: Annotated[list[str] | UnsetType, Meta(description="If the query was cut")] = UNSET

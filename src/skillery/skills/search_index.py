@@ -14,24 +14,19 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     FromClause,
-    Select,
-    Text,
     and_,
     bindparam,
     delete,
-    func,
     insert,
     literal_column,
     select,
     union_all,
     update,
 )
-from sqlalchemy import bindparam as bound
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.dialects.postgresql import ARRAY
 
 from skillery.backends import Identity
-from skillery.database import Change, Statement
+from skillery.database import Change, ListStatement, Statement, as_list, is_among
 from skillery.database.tables import (
     objects,
     search_postings,
@@ -76,14 +71,7 @@ _FILES = Statement(
     .order_by(skill_files.c.path)
 )
 _word = search_spellings.c.word
-_GIVEN_WORDS = {
-    "sqlite": _word.in_(select(literal_column("value")).select_from(func.json_each(bindparam("words")))),
-    "postgresql": _word == func.any(bindparam("words", type_=ARRAY(Text()))),
-}
-_KNOWN_SPELLINGS = {
-    dialect: Statement(select(_word).where(search_spellings.c.piece == WHOLE, is_given))
-    for dialect, is_given in _GIVEN_WORDS.items()
-}
+_KNOWN_SPELLINGS = ListStatement(select(_word).where(search_spellings.c.piece == WHOLE), words=_word)
 _ADD_SPELLINGS = Change(
     {
         dialect.__name__.rpartition(".")[2]: dialect.insert(search_spellings).on_conflict_do_nothing()
@@ -215,9 +203,7 @@ def _copy_key(description: str, body: str, files: Sequence[tuple[str, str]]) -> 
 
 def _add_spellings(connection: Connection, spellings: Mapping[str, str]) -> None:
     """Insert the spellings of new words, in sorted order: two publishers of the same words then do not deadlock."""
-    dialect = connection.dialect.name
-    words = list(spellings) if dialect == "postgresql" else msgspec.json.encode(list(spellings)).decode()
-    known = {row[0] for row in _KNOWN_SPELLINGS[dialect].rows(connection, words=words)}
+    known = {row[0] for row in _KNOWN_SPELLINGS.rows(connection, words=list(spellings))}
     rows = [
         {"piece": piece, "word": word, "stem": spellings[word]}
         for word in sorted(spellings.keys() - known)
@@ -262,9 +248,7 @@ def seen_by(connection: Connection, identity: Identity) -> VisibleSkills:
     ids = sorted({row[0] for row in _first(view).rows(connection, **values)})
     if len(ids) > FEW:
         return VisibleSkills(VisibilityShape(dialect, view, False), values)
-    return VisibleSkills(
-        VisibilityShape(dialect, view, True), {"seen_ids": ids if dialect == "postgresql" else _json(ids)}
-    )
+    return VisibleSkills(VisibilityShape(dialect, view, True), {"seen_ids": as_list(dialect, ids)})
 
 
 def is_seen(
@@ -277,10 +261,7 @@ def is_seen(
         return []
     if not visibility_shape.is_few:
         return [sees_each(visibility_shape.view, rows, skill_id)]
-    if visibility_shape.dialect == "postgresql":
-        return [skill_id == func.any(bound("seen_ids"))]
-    values: Select[Any] = select(literal_column("value")).select_from(func.json_each(bound("seen_ids")))
-    return [skill_id.in_(values)]
+    return [is_among(visibility_shape.dialect, skill_id, "seen_ids")]
 
 
 @lru_cache(_KEPT)
@@ -294,7 +275,3 @@ def _first(view: View) -> Statement:
         for condition in conditions
     ]
     return Statement(union_all(*(select(part.subquery()) for part in parts)))
-
-
-def _json(ids: list[int]) -> str:
-    return msgspec.json.encode(ids).decode()

@@ -13,8 +13,9 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import msgspec
-from sqlalchemy import Connection, and_, bindparam, func, select
+from sqlalchemy import Connection, and_, func, select
 
+from skillery.database import ListStatement, select_row
 from skillery.database.tables import import_aliases, labels, search_words, skill_versions, skills
 from skillery.formats.words import FILLERS, spelt_words
 
@@ -28,7 +29,7 @@ _NUMBER = re.compile(r"-\d+$")
 
 
 class Ranked(NamedTuple):
-    """A skill that matches the words of a query."""
+    """A skill that matches the words of a query, or that the ranker found: then it has no points."""
 
     skill_id: int
     name: str
@@ -43,6 +44,11 @@ class Group(NamedTuple):
 
     members: tuple[Ranked, ...]
     points: int
+
+    @property
+    def is_near(self) -> bool:
+        """Whether no member matches a word of the query: the ranker found the group."""
+        return self.members[0].points == 0
 
     @property
     def position(self) -> str:
@@ -64,19 +70,17 @@ class Shown(NamedTuple):
     copies: int
     position: str
     """The name of the best member of the group."""
+    is_near: bool
+    """Whether only the ranker found the group."""
 
 
 def in_groups(connection: Connection, rows: Sequence[Ranked]) -> list[Group]:
-    """Return the groups of look-alikes, in the order of their best members. A deprecated skill is directly below its
-    successor.
-    """
+    """Return the groups of look-alikes, in the order of their best members."""
     leaves = [_leaf(row.name) for row in rows]
     often = Counter(leaves)
     if len(often) == len({row.copy_key for row in rows}) == len(rows):
-        groups = [Group((row,), row.points) for row in rows]
-    else:
-        groups = _grouped(connection, rows, leaves, often)
-    return _below_successors(groups) if any(row.successor for row in rows) else groups
+        return [Group((row,), row.points) for row in rows]
+    return _grouped(connection, rows, leaves, often)
 
 
 def _grouped(
@@ -104,7 +108,8 @@ def _grouped(
 
 def overlap(left: frozenset[str], right: frozenset[str]) -> bool:
     """Return whether two descriptions, as sets of words, are those of look-alikes."""
-    return len(left & right) >= max(_LEAST_WORDS, _LEAST_OVERLAP * len(left | right))
+    common = len(left & right)
+    return common >= max(_LEAST_WORDS, _LEAST_OVERLAP * (len(left) + len(right) - common))
 
 
 def originals(connection: Connection, groups: Sequence[Group]) -> list[Shown]:
@@ -117,7 +122,9 @@ def originals(connection: Connection, groups: Sequence[Group]) -> list[Shown]:
         near = [member for member in group.members if 4 * member.points >= 3 * group.members[0].points]
         known = [member for member in near if member.skill_id in facts] or group.members[:1]
         original = min(known, key=lambda member: facts.get(member.skill_id, ()))
-        shown.append(Shown(original.skill_id, original.name, group.points, len(group.members), group.position))
+        shown.append(
+            Shown(original.skill_id, original.name, group.points, len(group.members), group.position, group.is_near)
+        )
     return shown
 
 
@@ -134,16 +141,17 @@ class _Summary(msgspec.Struct):
 
 
 _summaries = msgspec.json.Decoder(_Summary)
-_SUMMARIES = (
-    select(search_words.c.skill_id, skill_versions.c.summary_json)
-    .join_from(search_words, skill_versions, skill_versions.c.id == search_words.c.version_id)
-    .where(search_words.c.skill_id.in_(bindparam("skill_ids", expanding=True)))
+_SUMMARIES = ListStatement(
+    select(search_words.c.skill_id, skill_versions.c.summary_json).join_from(
+        search_words, skill_versions, skill_versions.c.id == search_words.c.version_id
+    ),
+    skill_ids=search_words.c.skill_id,
 )
 
 
 def _descriptions(connection: Connection, skill_ids: Sequence[int]) -> dict[int, frozenset[str]]:
     """Return the words of the descriptions."""
-    rows = connection.execute(_SUMMARIES, {"skill_ids": skill_ids})
+    rows = _SUMMARIES.rows(connection, skill_ids=skill_ids)
     return {skill_id: _words(_summaries.decode(summary).description) for skill_id, summary in rows}
 
 
@@ -155,27 +163,28 @@ def _words(description: str) -> frozenset[str]:
 # -- originals ---------------------------------------------------------------------------------------------------------
 
 
-_FACTS = (
-    select(
-        search_words.c.skill_id,
-        skill_versions.c.status,
-        labels.c.label,
-        import_aliases.c.namespace,
-        import_aliases.c.source,
-    )
+class _Facts(NamedTuple):
+    skill_id: int
+    status: str
+    label: str | None
+    namespace: str | None
+    source: str | None
+
+
+_FACTS = ListStatement(
+    select_row(_Facts, search_words, skill_versions, labels, import_aliases, namespace=import_aliases.c.namespace)
     .join_from(search_words, skills, skills.c.id == search_words.c.skill_id)
     .join(skill_versions, skill_versions.c.id == search_words.c.version_id)
     .outerjoin(labels, and_(labels.c.skill_id == skills.c.id, labels.c.label == OFFICIAL))
-    .outerjoin(import_aliases, and_(import_aliases.c.name == skills.c.name, import_aliases.c.owns))
-    .where(search_words.c.skill_id.in_(bindparam("skill_ids", expanding=True)))
+    .outerjoin(import_aliases, and_(import_aliases.c.name == skills.c.name, import_aliases.c.owns)),
+    skill_ids=search_words.c.skill_id,
 )
-_SOURCES = (
-    select(import_aliases.c.namespace, import_aliases.c.source, func.count())
-    .where(
-        import_aliases.c.namespace.in_(bindparam("namespaces", expanding=True)),
-        import_aliases.c.source.in_(bindparam("sources", expanding=True)),
-    )
-    .group_by(import_aliases.c.namespace, import_aliases.c.source)
+_SOURCES = ListStatement(
+    select(import_aliases.c.namespace, import_aliases.c.source, func.count()).group_by(
+        import_aliases.c.namespace, import_aliases.c.source
+    ),
+    namespaces=import_aliases.c.namespace,
+    sources=import_aliases.c.source,
 )
 
 
@@ -186,10 +195,11 @@ def _facts(connection: Connection, skill_ids: Sequence[int]) -> dict[int, tuple[
     Authors publish few skills, and collections copy many. A skill that was not imported follows the imported ones: any
     publisher could copy a description.
     """
-    rows = connection.execute(_FACTS, {"skill_ids": skill_ids}).all()
-    names = {"namespaces": {row.namespace for row in rows} - {None}, "sources": {row.source for row in rows} - {None}}
-    params = {key: sorted(values) for key, values in names.items()}
-    sizes = {(space, source): size for space, source, size in connection.execute(_SOURCES, params)} if rows else {}
+    rows = [*map(_Facts._make, _FACTS.rows(connection, skill_ids=skill_ids))]
+    namespaces = {row.namespace for row in rows if row.namespace is not None}
+    sources = {row.source for row in rows if row.source is not None}
+    counted = _SOURCES.rows(connection, namespaces=[*namespaces], sources=[*sources]) if sources else []
+    sizes = {(namespace, source): size for namespace, source, size in counted}
     facts: dict[int, tuple[bool, bool, float, int]] = {}
     for row in rows:
         size = sizes.get((row.namespace, row.source), float("inf"))
@@ -201,8 +211,10 @@ def _facts(connection: Connection, skill_ids: Sequence[int]) -> dict[int, tuple[
 # -- successors --------------------------------------------------------------------------------------------------------
 
 
-def _below_successors(groups: list[Group]) -> list[Group]:
+def below_successors(groups: Sequence[Group]) -> Sequence[Group]:
     """Return the groups with each deprecated skill directly below its successor, at the better place of the two."""
+    if not any(group.successor for group in groups):
+        return groups
     by_name = {member.name: group for group in groups for member in group.members}
     followers: dict[str, list[Group]] = defaultdict(list)
     first: dict[str, Group] = {}

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Select, and_, case, func, literal_column, or_, select, union_all
+from sqlalchemy import ColumnElement, Connection, Select, and_, case, func, literal_column, or_, select, union_all
 from sqlalchemy import bindparam as bound
 
-from skillery.database import Statement
+from skillery.database import Statement, as_list, is_among
 from skillery.database.tables import catalogue, search_postings, search_words, skill_versions, skills
 from skillery.formats.search_fields import IN_TEXT, LEAST_SHARE, MOST_IMPACT
 from skillery.registry.visibility import Hidden, versions_for
 from skillery.skills.catalogue_filters import fact_conditions, is_listed
 from skillery.skills.search_index import VisibilityShape, is_seen
+from skillery.skills.search_order import Ranked
 from skillery.skills.search_terms import EXACT, MOST_TEXTS, Meaning, text_query, texts_with
 
 MOST_PROBED = 640
@@ -205,6 +206,22 @@ def _has_facts(names: tuple[str, ...], skill_id: Any) -> Any:
     listing = catalogue.alias("with_facts")
     matching = select(_number(1)).select_from(listing).where(listing.c.skill_id == skill_id, is_listed(listing))
     return matching.where(*fact_conditions(names, listing)).exists()
+
+
+def near_rows(
+    connection: Connection, filters: Filters, values: Mapping[str, Any], skill_ids: Sequence[int]
+) -> list[Ranked]:
+    """Return those of the skills that are visible and pass the filters, without points and in any order."""
+    listed = as_list(filters.visibility_shape.dialect, skill_ids)
+    return [*map(Ranked._make, _near(filters).rows(connection, near_ids=listed, **values))]
+
+
+@lru_cache(KEPT)
+def _near(filters: Filters) -> Statement:
+    columns = (skills.c.id, skills.c.name, _number(0), search_words.c.copy_key, search_words.c.successor)
+    near = select(*columns).join_from(search_words, skills, skills.c.id == search_words.c.skill_id)
+    near = near.where(is_among(filters.visibility_shape.dialect, search_words.c.skill_id, "near_ids"))
+    return Statement(_narrowed(near, filters, skills, skills.c.id))
 
 
 # -- The SQL statement that ranks the results of a query. The number of candidate skills is limited --------------------

@@ -5,11 +5,15 @@ import pytest
 
 # Before the imports: pytest then shows the values of a failed assertion, as in the author's own tests.
 pytest.register_assert_rewrite(
-    *(f"{__name__}.{module}" for module in ("authenticator", "events", "sandbox", "secrets", "storage", "upstreams"))
+    *(
+        f"{__name__}.{module}"
+        for module in ("authenticator", "events", "ranker", "sandbox", "secrets", "storage", "upstreams")
+    )
 )
 
 from skillery.testing.authenticator import AuthenticatorContract, BrowserLoginContract  # noqa: E402
 from skillery.testing.events import EventsContract, sample_events  # noqa: E402
+from skillery.testing.ranker import RankerContract  # noqa: E402
 from skillery.testing.sandbox import (  # noqa: E402
     SandboxContract,
     SandboxFunctions,
@@ -24,6 +28,7 @@ __all__ = [
     "AuthenticatorContract",
     "BrowserLoginContract",
     "EventsContract",
+    "RankerContract",
     "SandboxContract",
     "SandboxFunctions",
     "SandboxIsolation",

@@ -21,6 +21,7 @@ from skillery.database.tables import (
     idempotency_keys,
     search_postings,
     search_spellings,
+    search_vectors,
     skill_files,
     skill_versions,
     tools,
@@ -76,6 +77,8 @@ def purge(connection: Connection, identity: Identity, name: str, version: Versio
     archives = _archives(connection, before.version_id)
     of_version = skill_versions.c.id == before.version_id
     connection.execute(update(skill_versions).where(of_version).values(_EMPTIED))
+    of_vector = search_vectors.c.version_id == before.version_id
+    connection.execute(update(search_vectors).where(of_vector).values(vector=None))
     for table in (skill_files, exports, tools):
         connection.execute(delete(table).where(table.c.version_id == before.version_id))
     erase_removed_words(connection)

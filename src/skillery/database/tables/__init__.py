@@ -15,7 +15,13 @@ from skillery.database.tables.identity import (
     web_sessions,
 )
 from skillery.database.tables.runs import idempotency_keys, run_log_pieces, runs, servers, version_usage
-from skillery.database.tables.search import SEARCH_INDEX, search_postings, search_spellings, search_words
+from skillery.database.tables.search import (
+    SEARCH_INDEX,
+    search_postings,
+    search_spellings,
+    search_vectors,
+    search_words,
+)
 from skillery.database.tables.skills import (
     FOREIGN_NAMESPACE,
     RESOLVABLE,
@@ -68,6 +74,7 @@ __all__ = [
     "runs",
     "search_postings",
     "search_spellings",
+    "search_vectors",
     "search_words",
     "secret_grants",
     "servers",

@@ -57,7 +57,7 @@ event_readers = Table(
     Column("server", String(64), nullable=True),
     Column("holder", String(32), nullable=True),
     Column("leased_until", Moment, nullable=True),
-    comment="How far the hook `events` of the plugins has read the outbox.",
+    comment="How far the hook `events` of the plugins has read the outbox, and the server that computes vectors.",
 )
 
 dead_letters = Table(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Column, ForeignKey, Index, SmallInteger, String, Table
+from sqlalchemy import BigInteger, Column, ForeignKey, Index, LargeBinary, SmallInteger, String, Table
 
 from skillery.database.tables.base import Key, Name, Words, metadata
 
@@ -53,6 +53,20 @@ search_spellings = Table(
     comment="Every word that a posting was made of, by its pieces. Words stay when their skills go.",
     sqlite_with_rowid=False,
 )
+search_vectors = Table(
+    "search_vectors",
+    metadata,
+    Column("skill_id", Key, ForeignKey("skills.id"), primary_key=True, autoincrement=False),
+    # The version whose text the ranker has read. NULL: the search has the skill no more.
+    Column("version_id", Key, ForeignKey("skill_versions.id"), nullable=True),
+    # The revision of the ranker that made the vector.
+    Column("revision", Name, nullable=False),
+    # Grows in the order of commits: a server reads the rows with higher numbers than those that it has read.
+    Column("changed", BigInteger, nullable=False),
+    Column("vector", LargeBinary, nullable=True),
+    comment="What the ranker has computed of each skill: skillery.maintenance.search_vectors.",
+)
+Index("ix_search_vectors_changed", search_vectors.c.changed, unique=True)
 SEARCH_INDEX = "search_index"
 """The name of the index over `search_words`. A migration creates the index.
 

@@ -21,6 +21,7 @@ from skillery.database.tables import (
     objects,
     search_postings,
     search_spellings,
+    search_vectors,
     search_words,
     servers,
     uploads,
@@ -31,7 +32,7 @@ from skillery.maintenance.backups.archive import FORMAT, SECRET_KEY, ArchiveHead
 
 ROWS_AT_ONCE = 200
 _OF_MACHINES = (servers, uploads, deletions, locks, environments, environment_rebuilds)
-_COMPUTED = (search_words, search_postings, search_spellings, exports)
+_COMPUTED = (search_words, search_postings, search_spellings, search_vectors, exports)
 LEFT_OUT = {table.name for table in (*_OF_MACHINES, *_COMPUTED, web_sessions)}
 """Tables that are not in a backup.
 

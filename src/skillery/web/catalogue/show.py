@@ -22,7 +22,8 @@ from skillery.skills.catalogue_counts import NO_FACETS, count_unlisted
 from skillery.skills.catalogue_listings import CatalogueEntry, SkillPage, SkillRow
 from skillery.skills.descriptions import DescribeSkill, describe_skill
 from skillery.skills.listings import ListSkills, list_skills
-from skillery.skills.search import FoundSkill, FoundSkillPage, SearchSkills, search_skills
+from skillery.skills.search import SearchSkills, search_skills
+from skillery.skills.search_results import FoundSkill, FoundSkillPage
 from skillery.web.catalogue.filters import (
     LANGUAGES,
     SORTS,
