@@ -1,6 +1,6 @@
 """the vectors of the search by meaning
 
-Revision: 0038, after 0037
+Revision: 0039, after 0038
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0038"
-down_revision = "0037"
+revision = "0039"
+down_revision = "0038"
 branch_labels = None
 depends_on = None
 
