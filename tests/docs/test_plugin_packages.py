@@ -32,5 +32,6 @@ def test_every_setting_is_in_the_readme(package: Path) -> None:
     readme = (package / "README.md").read_text()
     fields = [field.encode_name for settings in own for field in msgspec.structs.fields(settings)]
 
-    assert fields
+    # A plugin without settings has no struct of its own.
+    assert fields or any(offer.open.__module__ == module for offer in offers)
     assert [name for name in fields if f"`{name}`" not in readme] == []

@@ -68,7 +68,8 @@ class Meaning(msgspec.Struct, frozen=True, array_like=True):
         return word == self.stem or word in self.words or (self.prefix != "" and word.startswith(self.prefix))
 
     def beginnings(self) -> list[str]:
-        beginnings = [beginning_of(word) for word in (self.stem, *self.words)]
+        # Keys of groups of synonyms begin with a tab, as no word of a text does.
+        beginnings = [beginning_of(word) for word in (self.stem, *self.words) if not word.startswith("\t")]
         return [*beginnings, self.prefix] if self.prefix else beginnings
 
 
