@@ -24,8 +24,8 @@ from skillery.maintenance.search_vectors import INDEXER, SearchVectors
 from skillery.plugins.backends import Watch, Watched
 from skillery.plugins.calls import Failures
 from skillery.skills import search_fusion
-from skillery.skills.search import Search, SearchSkills, search_skills
-from skillery.skills.search_fusion import MOST_BY_MEANING, MOST_FAILURES, Meanings, fused
+from skillery.skills.search import Search, SearchSkills, find_skills, search_skills
+from skillery.skills.search_fusion import MOST_BY_MEANING, MOST_FAILURES, Meanings, Nearest, fused
 from skillery.skills.search_order import Group, Ranked
 from skillery.skills.search_results import FoundSkillPage
 from skillery.testing import RankerContract
@@ -180,6 +180,30 @@ async def test_near_copies_are_shown_once(registered: Registered) -> None:
 
     page = await registered.page(QUERY)
     assert [(skill.name, skill.copies) for skill in page.skills] == [("first.keeper", 3)]
+
+
+@pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)
+async def test_no_statement_of_a_search_scans_a_table(registered: Registered) -> None:
+    for namespace in ("first", "second"):
+        registered.publish(f"{namespace}.keeper", GIRAFFES)
+    await registered.refresh()
+    near = Nearest([*registered.ranker.held])
+
+    def plans(connection: Connection) -> list[str]:
+        statements: list[str] = []
+        raw: Any = connection.connection.driver_connection
+        raw.set_trace_callback(statements.append)
+        options: dict[str, Any] = {"kind": "", "tags": (), "namespace": "", "limit": 20, "cursor": "", "nearest": near}
+        found = find_skills(connection, LOCAL, KEY, query="giraffes calves", **options)
+        raw.set_trace_callback(None)
+        assert found.skills[0].copies == 2
+        reads = [sql for sql in statements if sql.startswith(("SELECT", "WITH"))]
+        assert len(reads) >= 5
+        return [row[3] for sql in reads for row in raw.execute(f"EXPLAIN QUERY PLAN {sql}")]
+
+    tables = {"skills", "skill_versions", "skill_files", "objects", "labels", "import_aliases"}
+    scanned = {words[1] for words in map(str.split, registered.database.read_now(plans)) if words[0] == "SCAN"}
+    assert scanned & (tables | {"search_words", "search_postings", "search_spellings"}) == set()
 
 
 def test_fused_ranks_add_both_orders_and_keep_the_nearest() -> None:
