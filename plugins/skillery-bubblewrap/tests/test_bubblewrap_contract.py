@@ -259,6 +259,7 @@ async def test_processes_of_a_run_get_no_variable_of_the_server(
         assert (bwrap_outside["Environment"], first["Environment"]) == ("", "")
         assert set(code["Environment"].strip("\0").split("\0")) == {
             *(f"{name}={value}" for name, value in ENVIRONMENT.items()),
+            "MALLOC_ARENA_MAX=2",
             "PWD=/workspace",
         }
     for one in (bwrap_outside, first, code):
