@@ -18,8 +18,7 @@ from cellblock.host.pool import Pool, Warmth
 from cellblock.host.preloaded import Bounds
 from skillery.backends import CodeCall, Job, Limits, PackageMount, Place
 from skillery.builtin.linux_sandbox import skillery_sandbox
-from skillery.builtin.linux_sandbox.engine import HostCapabilities
-from skillery.builtin.linux_sandbox.sandbox import LinuxSandbox
+from skillery.builtin.linux_sandbox.sandbox import HostCapabilities, LinuxSandbox
 from skillery.jobs import limits_of
 from skillery.testing.sandbox.leftovers import descendants
 from tests.conftest import Server

@@ -19,8 +19,7 @@ from cellblock.doctor import COLD
 from cellblock.host.pool import Warmth
 from skillery.backends import Job, Limits, Place, SkillCall, SkillMount
 from skillery.builtin.linux_sandbox import skillery_sandbox
-from skillery.builtin.linux_sandbox.engine import CellRun, HostCapabilities
-from skillery.builtin.linux_sandbox.sandbox import LinuxSandbox
+from skillery.builtin.linux_sandbox.sandbox import CellRun, HostCapabilities, LinuxSandbox
 from skillery.jobs import limits_of
 from skillery.testing.sandbox import MemoryHost
 from skillery.testing.sandbox.leftovers import descendants

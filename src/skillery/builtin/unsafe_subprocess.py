@@ -28,7 +28,7 @@ from cellblock.host.plan import HERE
 from cellblock.host.sessions import run_whole
 from skillery import hookimpl
 from skillery.backends import Capability, Failure, FailureType, Job, Offer, Outcome, Place, Probe, RunHost, Sandbox
-from skillery.jobs import languages
+from skillery.jobs import outcomes
 from skillery.jobs.collecting import (
     Collection,
     collect,
@@ -73,7 +73,7 @@ class UnsafeSubprocess(Sandbox):
     def probe(self) -> list[Probe]:
         fix = "on Linux, use the sandbox `linux`"
         isolation = Probe("isolation", False, "unsafe-subprocess isolates nothing: run only code you trust", fix, False)
-        return [isolation, *languages.language_probes(doctor.run_apart(self._run_all, languages.JOBS))]
+        return [isolation, *outcomes.language_probes(doctor.run_apart(self._run_all, outcomes.JOBS))]
 
     async def _run_all(self, jobs: Sequence[Job]) -> list[Outcome]:
         return [await self.run(job, NoHost()) for job in jobs]

@@ -16,8 +16,7 @@ from skillery.jobs.collecting import Collection, collect, collecting_dialogue, c
 from skillery.jobs.dialogue import Dialogue, NoHost
 from skillery.jobs.filling import copy_seconds, filling_seconds
 from skillery.jobs.header import NETWORK_LIST, Places, job_header, mounts_of
-from skillery.jobs.languages import NO_OP, run_probes
-from skillery.jobs.outcomes import LogPipe, RunSession, failure_of, limits_of, probe_of
+from skillery.jobs.outcomes import NO_OP, LogPipe, RunSession, failure_of, limits_of, probe_of, run_probes
 
 __all__ = [
     "COLLECTING_LIMITS",

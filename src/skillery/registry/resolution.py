@@ -175,11 +175,9 @@ _VERSIONS = Statement(
 
 
 def resolve(connection: Connection, identity: Identity, name: str, spec: VersionSpec) -> VersionRow:
-    """Return the version that `spec` selects, which may be a development version of the identity. Raise SkillNotFound,
-    VersionNotFound or LabelNotFound, with suggestions, if the identity sees no such version, and PeopleOnly if a model
-    asks for a skill that only people start. A version that the
-    identity may not see is treated as absent, also in the texts of errors. Raise VersionPurged, which is a
-    VersionNotFound, if an admin has purged the version.
+    """Return the version that `spec` selects, which may be a development version of the identity. A version that the
+    identity may not see is treated as absent, also in the texts of errors. Raise SkillNotFound, VersionNotFound or
+    LabelNotFound, with suggestions; VersionPurged if an admin has purged it; PeopleOnly if only people may start it.
     """
     return resolve_with(PLAIN, connection, identity, name, spec)[0]
 
@@ -194,7 +192,8 @@ def resolve_with(
     if overlay is not None and (development_version := overlay.find(name, spec)) is not None:
         return development_version, None
     match = lookup.find(connection, name, spec, **further)
-    if match is None or not _sees(connection, identity, match[0]) or not _has_wanted_build(match[0], spec):
+    build = str(spec.version) if isinstance(spec, Exact) and spec.version.build else ""
+    if match is None or not _sees(connection, identity, match[0]) or build not in {"", match[0].version}:
         raise _not_found(connection, identity, name, spec)
     row, _ = match
     if row.status == "purged":
@@ -203,11 +202,6 @@ def resolve_with(
         raise PeopleOnly(row.name)
     note_skill(row.name, row.version, skill_uri)
     return match
-
-
-def _has_wanted_build(row: VersionRow, spec: VersionSpec) -> bool:
-    """Return whether a version has the build metadata of `spec`, if `spec` has any."""
-    return not isinstance(spec, Exact) or not spec.version.build or str(spec.version) == row.version
 
 
 def version_if_there(connection: Connection, identity: Identity, name: str, version: Version) -> VersionRow | None:

@@ -44,9 +44,7 @@ class Warmth:
 
     @property
     def enough(self) -> int:
-        """The number of runs after which the next zygote starts, so that it is ready when the present one is
-        replaced.
-        """
+        """The number of runs after which the next zygote starts, to be ready when it replaces the present one."""
         return self.recycle_runs - self.recycle_runs // 10
 
     @property
