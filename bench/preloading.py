@@ -15,10 +15,9 @@ from bench.packages import INDEX
 from bench.report import Report, format_ms, median, percentile
 from bench.runs import one
 from cellblock.host.pool import Pool, Warmth
-from cellblock.host.preloaded import Bounds
 from skillery.backends import CodeCall, Job, Limits, PackageMount, Place
 from skillery.builtin.linux_sandbox import skillery_sandbox
-from skillery.builtin.linux_sandbox.sandbox import HostCapabilities, LinuxSandbox
+from skillery.builtin.linux_sandbox.sandbox import Bounds, HostCapabilities, LinuxSandbox
 from skillery.jobs import limits_of
 from skillery.testing.sandbox.leftovers import descendants
 from tests.conftest import Server
@@ -120,12 +119,10 @@ def _run(server: Server, code: str, more: Mapping[str, str]) -> float:
 
 async def _imported(means: HostCapabilities, job: Job) -> Pool:
     """Return the pool of the preloaded process, once its modules are imported."""
-    if means.environments is None:
-        raise RuntimeError("nothing is kept imported here")
-    while (pool := means.environments.pool_for(job)) is None:
+    while (pool := means.pool_for(job)) is means.pool:
         await asyncio.sleep(0.02)
-        if any(one.state == "failed" for one in means.environments.warm()):
-            raise RuntimeError(str(means.environments.warm()))
+        if any(one.state == "failed" for one in means.pools.preloaded()):
+            raise RuntimeError(str(means.pools.preloaded()))
     return pool
 
 
@@ -138,7 +135,7 @@ async def _one(means: HostCapabilities, pool: Pool, job: Job) -> float:
 async def _facts(means: HostCapabilities, pool: Pool, started: float) -> str:
     while not pool.is_full:
         await asyncio.sleep(0.001)
-    held = sum(one.memory_mb for one in means.environments.warm()) if means.environments else 0.0
+    held = sum(one.memory for one in means.pools.preloaded()) / (1 << 20)
     own = [_private(pid) for cell in pool.ready for pid in (cell.pid, *descendants(cell.pid))]
     return (
         f"The process that has imported both holds {held:.0f} MiB, which its runs share. It was ready after "

@@ -22,10 +22,10 @@ from typing import Any
 
 from cellblock import Limits
 from cellblock.filter import rules
+from cellblock.filter.rules import Filters
 from cellblock.host import groups
 from cellblock.host.cells import Cell, Demand
-from cellblock.host.plan import Filters, base_python, make_plan
-from cellblock.host.preloaded import Bounds, Environment, PreloadedZygote
+from cellblock.host.plan import Preload, base_python, make_plan
 from cellblock.host.zygotes import Zygote
 from tests.support.processes import eventually_async
 
@@ -43,13 +43,12 @@ async def serve(order: dict[str, Any], folder: Path) -> None:
     plan = make_plan(root=root, filters=filters, cgroups=held, without_landlock=not order["landlock"])
     group = found.make() if found is not None else None
     if order["preloaded"]:
-        environment = Environment("0" * 64, str(folder), ("json",))
-        uid = UID if root else None
-        zygote: Zygote = PreloadedZygote(base_python(), plan, environment, Bounds(), uid, None)
+        preload = Preload("0" * 64, str(folder), ("json",))
+        zygote = Zygote(base_python(), plan, preload, UID if root else None)
     else:
         zygote = Zygote(base_python(), plan)
     await zygote.prepare()
-    say(zygote._inner[0] if isinstance(zygote, PreloadedZygote) else zygote.pid)
+    say(zygote.pid if zygote.trusted else zygote._inner[0])
     await asyncio.to_thread(sys.stdin.readline)
     cell = await zygote.cell(
         Demand(Limits(memory_mb=order["memory_mb"]), order["port"]), UID, order["affinity"], group, ahead=False

@@ -8,8 +8,7 @@ from typing import Any
 import msgspec
 
 from skillery.backends import CodeCall, Job, Outcome, PackageMount, RunHost
-from skillery.builtin.linux_sandbox.sandbox import LinuxSandbox
-from skillery.builtin.linux_sandbox.warm_environments import environment_of
+from skillery.builtin.linux_sandbox.sandbox import LinuxSandbox, can_be_preloaded
 from skillery.testing.sandbox import MemoryHost
 from tests.support.processes import eventually_async
 
@@ -43,4 +42,4 @@ class PreloadingEverywhere:
         if job.packages:
             return job
         changed = msgspec.structs.replace(job, packages=(self._mount,), preload=("preloaded_module",))
-        return changed if environment_of(changed) else job
+        return changed if can_be_preloaded(changed) else job

@@ -9,11 +9,10 @@ import msgspec
 
 from cellblock.egress.service import Egress
 from cellblock.host.pool import Warmth
-from cellblock.host.preloaded import Bounds
 from cellblock.host.shares import Uids
 from skillery import hookimpl
 from skillery.backends import Limits, Offer, Place
-from skillery.builtin.linux_sandbox.sandbox import LinuxSandbox
+from skillery.builtin.linux_sandbox.sandbox import Bounds, LinuxSandbox
 from skillery.errors import StartupError
 from skillery.jobs import NETWORK_LIST, limits_of
 

@@ -18,15 +18,13 @@ from cellblock.host.cells import Cell
 from cellblock.host.channel import Channel
 from cellblock.host.engine import LOG_SECONDS, SETUP_SECONDS, Capabilities, Needs, find_plan
 from cellblock.host.engine import CellRun as AnyRun
-from cellblock.host.plan import base_python, mount_entries
+from cellblock.host.plan import MEBIBYTE, Preload, base_python, mount_entries
 from cellblock.host.pool import Pool, Warmth
-from cellblock.host.preloaded import Bounds, Environment
-from cellblock.host.preloaded_pool import PreloadedPool
+from cellblock.host.pools import Pools
 from cellblock.host.sessions import run_whole
 from cellblock.host.shares import Uids
 from cellblock.jobs import run_job as run_cell_job
-from skillery.backends import Capability, Job, Outcome, Place, Probe, RunHost, Sandbox, Warm
-from skillery.builtin.linux_sandbox.warm_environments import WarmEnvironments
+from skillery.backends import Capability, CodeCall, Job, Outcome, Place, Probe, RunHost, Sandbox, SkillCall, Warm
 from skillery.errors import SandboxUnavailable
 from skillery.jobs.collecting import Collection, collect, collecting_dialogue, collection_of, try_to_collect
 from skillery.jobs.dialogue import Dialogue
@@ -56,17 +54,51 @@ CAPABILITIES: frozenset[str] = frozenset(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The limits of zygotes with preloaded modules."""
+
+    most: int = 4
+    memory_mb: int = 1024
+    preload_seconds: float = 60.0
+    idle_seconds: float = 600.0
+
+
+NOTHING_PRELOADED = Bounds(most=0)
+
+
 @dataclass(frozen=True)
 class HostCapabilities(Capabilities):
-    """The capabilities of this host, determined at start, and the pools of cells."""
+    """The capabilities of this host, determined at start, and the pools of cells. `pool` is for all runs that use no
+    preloaded modules.
+    """
 
-    environments: WarmEnvironments | None = None
-    """Pools of cells with preloaded packages. None if no packages are preloaded."""
+    pools: Pools
+    preload_mb: int
+    """Memory limit of a zygote with preloaded modules, without its runs."""
+    preload_seconds: float
+
+    def pool_for(self, job: Job) -> Pool:
+        """Return the pool with the preloaded packages of a job, or `pool`."""
+        if not can_be_preloaded(job):
+            return self.pool
+        first = job.packages[0]
+        preload = Preload(first.lock, str(first.folder), job.preload, self.preload_mb, self.preload_seconds)
+        return self.pools.of(preload, holder=first)
 
     async def close(self) -> None:
-        if self.environments is not None:
-            await self.environments.close()
+        await self.pools.close()
         await super().close()
+
+
+def can_be_preloaded(job: Job) -> bool:
+    """Return whether a zygote may preload modules for the job.
+
+    A job with variables (secrets) or a network never runs in such a zygote, because code of packages would be its
+    parent process. Neither does a job whose code is not a Python function.
+    """
+    is_python = isinstance(job.call, SkillCall) or (isinstance(job.call, CodeCall) and job.call.language == "python")
+    return bool(job.preload and job.packages and is_python and not job.environment and not job.network)
 
 
 class CellRun(AnyRun):
@@ -82,14 +114,13 @@ class CellRun(AnyRun):
             SETUP_SECONDS + filling_seconds(job),
         )
         super().__init__(capabilities, needs)
-        self._environments = capabilities.environments
+        self._host_capabilities = capabilities
         self._job = job
         self._host = host
 
     def _pool_for(self, attempt: int) -> Pool:
         """Only the first attempt (0) may use preloaded packages."""
-        warm = self._environments.pool_for(self._job) if self._environments is not None and attempt == 0 else None
-        return warm or super()._pool_for(attempt)
+        return super()._pool_for(attempt) if attempt else self._host_capabilities.pool_for(self._job)
 
     def _entries(self) -> list[dict[str, Any]]:
         """Return the entries that the workshop mounts for the run.
@@ -178,26 +209,27 @@ class LinuxSandbox(Sandbox):
             raise
         return capabilities
 
-    def look_around(self, warmth: Warmth, bounds: Bounds | None = None) -> HostCapabilities:
+    def look_around(self, warmth: Warmth, bounds: Bounds = NOTHING_PRELOADED) -> HostCapabilities:
         """Return the capabilities of the host with new pools, which the caller must close.
 
-        With `bounds`, zygotes with preloaded packages are kept, unless each run has a new zygote.
+        No modules are preloaded if each run has a new zygote.
         """
         control_groups, plan = find_plan((), self._private)
         python = base_python()
+        trusted = Pool(python, plan, self._uids, control_groups, warmth)
 
-        def open_pool(environment: Environment, spoiled: Callable[[str], None]) -> PreloadedPool:
-            return PreloadedPool(
-                python, plan, self._uids, control_groups, warmth, environment, bounds or Bounds(), spoiled
-            )
+        def open_pool(preload: Preload, spoiled: Callable[[str], None]) -> Pool:
+            return Pool(python, plan, self._uids, control_groups, warmth, preload, spoiled)
 
         return HostCapabilities(
             root=plan["root"],
             groups=control_groups,
             landlock=not plan["without_landlock"],
-            pool=Pool(python, plan, self._uids, control_groups, warmth),
+            pool=trusted,
+            pools=Pools(trusted, open_pool, bounds.most if warmth.recycle_runs > 1 else 0, bounds.idle_seconds),
             egress=self.egress,
-            environments=WarmEnvironments(open_pool, bounds) if bounds and warmth.recycle_runs > 1 else None,
+            preload_mb=bounds.memory_mb,
+            preload_seconds=bounds.preload_seconds,
         )
 
     def probe(self) -> list[Probe]:
@@ -221,13 +253,21 @@ class LinuxSandbox(Sandbox):
         """See `skillery.backends.Sandbox`."""
         if self._capabilities is None:
             return {}
-        environments = self._capabilities.environments
-        return self._capabilities.pool.figures() | (environments.figures() if environments is not None else {})
+        return self._capabilities.pools.figures()
 
     def warm(self) -> list[Warm]:
         """See `skillery.backends.KeepsWarm`."""
-        environments = self._capabilities.environments if self._capabilities is not None else None
-        return environments.warm() if environments is not None else []
+        kept = self._capabilities.pools.preloaded() if self._capabilities is not None else []
+        return [
+            Warm(
+                pool.preload.lock,
+                pool.preload.modules,
+                pool.state,
+                round(pool.memory / MEBIBYTE, 1) if pool.state == "ready" else 0.0,
+                pool.message,
+            )
+            for pool in kept
+        ]
 
     async def close(self) -> None:
         await self.egress.close()

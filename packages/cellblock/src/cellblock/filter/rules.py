@@ -12,10 +12,10 @@ import errno
 import struct
 from collections.abc import Mapping
 from functools import cache
+from typing import NamedTuple
 
 from cellblock.filter import calls
 from cellblock.host.channel import can_refuse_descriptors
-from cellblock.host.plan import Filters
 
 Instruction = tuple[int, int, int, int]
 Code = tuple[Instruction, ...]
@@ -47,6 +47,16 @@ BUFFER_SIZES = (7, 8, 32, 33)  # SO_SNDBUF, SO_RCVBUF and their privileged twins
 TERMINAL_INJECTION = (0x5412, 0x541C, 0x5423)  # TIOCSTI, TIOCLINUX, TIOCSETD
 PRIO_USER, IOPRIO_WHO_USER = 2, 3
 HARMLESS_PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)
+
+
+class Filters(NamedTuple):
+    """The system call filters of runs, in the kernel's format."""
+
+    usual: bytes
+    network: bytes
+    """The filter for runs with network access, which may open TCP sockets."""
+    base: bytes
+    """The filter that the zygote loads. Runs inherit it, and load one of the others in addition."""
 
 
 def answer(value: int) -> Code:

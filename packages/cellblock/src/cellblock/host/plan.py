@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import platform
 import stat
 import struct
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from glob import glob
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from cellblock.filter import rules
+from cellblock.filter.rules import Filters
 from cellblock.inside.link import ID_MAP_BYTES, id_map
 from cellblock.values import Limits, Mount
 
@@ -29,15 +33,12 @@ A process with n descriptors can create n²/4 epoll watches. The kernel limits w
 root, server and runs are the same user.
 """
 
-
-class Filters(NamedTuple):
-    """The system call filters of runs, in the kernel's format."""
-
-    usual: bytes
-    network: bytes
-    """The filter for runs with network access, which may open TCP sockets."""
-    base: bytes
-    """The filter that the zygote loads. Runs inherit it, and load one of the others in addition."""
+MOST_PROCESSES = 256
+"""Most processes of an untrusted zygote and its runs if no cgroup counts them. The kernel enforces it; a watchdog would
+be too late.
+"""
+FORKING = ("mount", "unshare", "setns", "clone", "sched_setaffinity")
+"""System calls that an untrusted zygote needs to fork a run, and that the run itself must not make."""
 
 
 def is_beneath(path: str, folder: str) -> bool:
@@ -138,6 +139,44 @@ def make_plan(
         "base_filter": filters.base.hex(),
         "environment": None,
     }
+
+
+@dataclass(frozen=True, slots=True)
+class Preload:
+    """The modules that a zygote imports before it forks runs, the folder of their packages, and the limits of that."""
+
+    lock: str
+    folder: str
+    modules: tuple[str, ...]
+    memory_mb: int = 1024
+    """Memory limit of the zygote, without its runs."""
+    seconds: float = 60.0
+    """Time limit of the import."""
+
+    @property
+    def words(self) -> str:
+        return ", ".join(self.modules)
+
+
+def preload_plan(plan: dict[str, Any], preload: Preload, uid: int | None, *, counts_processes: bool) -> dict[str, Any]:
+    """Return the plan of an untrusted zygote. `uid` is its host uid, or None for that of the server.
+
+    The zygote has a separate filter, so its runs load the whole filter.
+    """
+    source, is_open, _ = look(preload.folder)
+    machine, cgroups = platform.machine(), plan["cgroups"]
+    own = {
+        "lock": preload.lock,
+        "folder": source,
+        "closed": uid is not None and not is_open,
+        "preload": list(preload.modules),
+        "uid": uid,
+        "address_bytes": 0 if cgroups else (preload.memory_mb + 1024) * MEBIBYTE,
+        "processes": 0 if counts_processes else MOST_PROCESSES,
+        "filter": rules.program(machine, cgroups=cgroups, also=FORKING).hex(),
+    }
+    usual, wider = (rules.program(machine, cgroups=cgroups, network=network).hex() for network in (False, True))
+    return plan | {"environment": own, "filter": usual, "network_filter": wider}
 
 
 def mount_entries(mounts: Sequence[Mount], *, root: bool) -> list[dict[str, Any]]:

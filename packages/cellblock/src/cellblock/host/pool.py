@@ -8,6 +8,7 @@ import logging
 import os
 import time
 from collections import Counter, deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,10 +16,10 @@ from cellblock.host.cells import Cell, Demand
 from cellblock.host.channel import BrokenSetup, wait_ready
 from cellblock.host.group_shelf import GroupShelf
 from cellblock.host.groups import ControlGroup, ControlGroups
-from cellblock.host.plan import shape
+from cellblock.host.plan import Preload, shape
 from cellblock.host.shares import Processors, Uids
 from cellblock.host.zygote_answers import CannotStart, ZygoteLost
-from cellblock.host.zygotes import Zygote
+from cellblock.host.zygotes import OWN_PROCESSES, Crowded, Zygote
 from cellblock.values import Limits
 
 log = logging.getLogger(__name__)
@@ -30,6 +31,7 @@ GROUPS_KEPT = 7
 files.
 """
 REMEMBERED = 16
+LOST = "the process that had imported it ended"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,12 @@ class Warmth:
 
 
 class Pool:
-    """A pool of cells: `take` a cell, use it for one run, then `drop` it. An unused pool uses no processor time."""
+    """A pool of cells: `take` a cell, use it for one run, then `drop` it. An unused pool uses no processor time.
+
+    With `preload`, the zygotes are untrusted: they have imported foreign modules. Then a run never waits for a zygote:
+    if none is ready, `take` raises ZygoteLost, and the run uses another pool. No cgroup serves two runs, because the
+    zygote gets descriptors with which it could join the groups of its runs.
+    """
 
     def __init__(
         self,
@@ -63,15 +70,17 @@ class Pool:
         uids: Uids,
         groups: ControlGroups | None,
         warmth: Warmth,
-        *,
-        keeps_groups: bool = True,
+        preload: Preload | None = None,
+        spoiled: Callable[[str], None] = log.warning,
     ) -> None:
-        """`keeps_groups` allows that a cgroup serves several runs, one after another. See `GroupShelf`."""
+        """`spoiled` is called with the reason if no zygote can preload the modules. The owner then closes the pool."""
+        self._preload = preload
+        self._spoiled = spoiled
         self._python = python
         self._plan = plan
         self._uids = uids
         self._groups = groups
-        self._shelf = GroupShelf(groups, warmth.groups_kept if keeps_groups else 0) if groups is not None else None
+        self._shelf = GroupShelf(groups, 0 if preload else warmth.groups_kept) if groups is not None else None
         self._warmth = warmth
         self._processors = Processors(counted=groups is not None and "cpu" in groups.controllers)
         self._usual = Demand(shape(warmth.usual))
@@ -87,12 +96,37 @@ class Pool:
 
     async def start(self) -> None:
         """Start the zygote and prepare cells. Raise CannotStart if the host does not allow that."""
+        if self._preload:
+            await self._start_preloaded()
+            return
         await self._zygote()
         if self._shelf is not None:
             await self._shelf.fill(self._usual.limits)
         self._consider()
         if self._refilling is not None:  # may have been started by an earlier run
             await asyncio.shield(self._refilling)
+
+    async def _start_preloaded(self) -> None:
+        """Start the zygote and fork one cell, which shows that it can."""
+        try:
+            await self._start_another()
+            cell = await self._prepared(self._usual)
+        except (ZygoteLost, OSError, TimeoutError) as error:
+            raise CannotStart(f"no run could be forked: {in_words(error)}") from None
+        if self._warmth.prepared:
+            self._ready.append(cell)
+        else:
+            self.drop(cell, busy=False)
+        self._consider()
+
+    @property
+    def is_busy(self) -> bool:
+        return self._busy > 0
+
+    @property
+    def memory(self) -> int:
+        """The memory of the zygote with its modules in bytes. Its runs share this memory."""
+        return self._current.memory if self._current is not None else 0
 
     # -- cells -------------------------------------------------------------------------------------------------
 
@@ -144,14 +178,19 @@ class Pool:
             self.drop(task.result(), busy=False)
 
     async def _make(self, demand: Demand, *, ahead: bool) -> Cell:
-        """Fork a cell in its cgroups."""
-        for attempt in range(ATTEMPTS):
+        """Fork a cell in its cgroups. An untrusted zygote has one attempt: then the caller uses another pool."""
+        for attempt in range(1 if self._preload else ATTEMPTS):
             zygote = await self._zygote()
             try:
                 return await self._forked(zygote, demand, ahead=ahead)
+            except Crowded:
+                raise
             except ZygoteLost:
                 log.warning("the zygote %d is lost; another takes its place (%d)", zygote.pid, attempt + 1)
                 self._retire(zygote)
+        if self._preload:
+            self._spoiled(LOST)
+            raise ZygoteLost
         raise CannotStart("one zygote after the other was lost")
 
     async def cell_after(self, cell: Cell) -> Cell:
@@ -168,14 +207,15 @@ class Pool:
             raise
 
     async def _forked(self, zygote: Zygote, demand: Demand, *, ahead: bool) -> Cell:
-        uids = self._uids_of(zygote)
-        uid = uids.take()
+        if zygote.uid is not None:  # an untrusted zygote cannot give its runs other uids
+            return await self._forked_with(zygote, demand, zygote.uid, ahead=ahead)
+        uid = self._uids.take()
         try:
             cell = await self._forked_with(zygote, demand, uid, ahead=ahead)
         except BaseException:
-            uids.give_back(uid)
+            self._uids.give_back(uid)
             raise
-        cell.when_closed(lambda cell: uids.give_back(cell.uid))
+        cell.when_closed(lambda cell: self._uids.give_back(cell.uid))
         return cell
 
     async def _forked_with(self, zygote: Zygote, demand: Demand, uid: int, *, ahead: bool) -> Cell:
@@ -193,10 +233,6 @@ class Pool:
             zygote.forking -= 1
             if zygote.retired and not zygote.in_use:
                 self._keep(self._bury(zygote))
-
-    def _uids_of(self, zygote: Zygote) -> Uids:
-        """Return the uids from which runs of the zygote get theirs."""
-        return self._uids
 
     def drop(self, cell: Cell, *, busy: bool = True, before: Cell | None = None) -> None:
         """End a cell in the background. `before` is a used cell from `cell_after`, which must be gone first."""
@@ -245,13 +281,19 @@ class Pool:
         while self._wanting():
             try:
                 cell = await self._prepared(self._usual)
-                if cell.demand == self._usual:
-                    self._ready.append(cell)
-                else:
-                    self.drop(cell, busy=False)
-            except (CannotStart, OSError, TimeoutError) as error:
+            except Crowded:
+                return  # a later end of a run frees a process
+            except (ZygoteLost, CannotStart, OSError, TimeoutError) as error:
+                if self._preload:
+                    self._spoiled(f"no run could be forked: {in_words(error)}")
+                    return
                 log.warning("no place could be prepared ahead: %s", error)
                 await asyncio.sleep(RETRY_SECONDS)
+                continue
+            if cell.demand == self._usual:
+                self._ready.append(cell)
+            else:
+                self.drop(cell, busy=False)
 
     async def _prepared(self, demand: Demand) -> Cell:
         cell = await self._make(demand, ahead=True)
@@ -272,10 +314,14 @@ class Pool:
 
     async def _zygote(self) -> Zygote:
         while True:
+            zygote = self._current
+            is_used_up = zygote is None or zygote.lost or zygote.served >= self._warmth.recycle_runs
+            if self._preload and (self._closed or zygote is None or zygote.lost):
+                self._spoiled(LOST)
+                raise ZygoteLost
             if self._closed:
                 raise CannotStart("the sandbox is closed")
-            zygote = self._current
-            if zygote is not None and not zygote.lost and zygote.served < self._warmth.recycle_runs:
+            if zygote is not None and (self._preload or not is_used_up):
                 if self._is_due(zygote):
                     self._replace()
                 return zygote
@@ -288,24 +334,48 @@ class Pool:
     def _replace(self) -> asyncio.Task[None]:
         if self._coming is None or self._coming.done():
             self._coming = self._keep(self._start_another())
+            if self._preload:
+                self._coming.add_done_callback(self._note_failure)
         return self._coming
 
+    def _note_failure(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._spoiled(in_words(error))
+
     async def _start_another(self) -> None:
-        zygote = Zygote(self._python, self._plan)
+        zygote = await self._untrusted(self._preload) if self._preload else Zygote(self._python, self._plan)
         self._zygotes.add(zygote)
         try:
             await zygote.prepare()
         except BaseException:
-            self._zygotes.discard(zygote)
-            await zygote.close()
+            await self._bury(zygote)
             raise
         # Callers seldom wait for the new zygote, which starts early. If each run has its own zygote, the practice would
         # be this run.
-        if self._current is not None and self._warmth.recycle_runs > 1:
+        if self._current is not None and self._warmth.recycle_runs > 1 and not self._preload:
             await asyncio.wait({self._keep(self._practise(zygote))}, timeout=PREPARE_SECONDS)
         before, self._current = self._current, zygote
         if before is not None:
             self._retire(before)
+
+    async def _untrusted(self, preload: Preload) -> Zygote:
+        """Start a zygote that will import foreign modules, with its own uid and its own cgroup."""
+        uid = self._uids.take() if self._plan["root"] else None
+        group: ControlGroup | None = None
+        try:
+            if self._groups is not None:
+                group = await asyncio.to_thread(self._groups.make)
+                group.limit(Limits(memory_mb=preload.memory_mb, processes=OWN_PROCESSES, cpus=1.0))
+            if self._closed:
+                raise CannotStart("the sandbox is closed")
+            return Zygote(self._python, self._plan, preload, uid, group)
+        except BaseException:
+            if uid is not None:
+                self._uids.give_back(uid)
+            if group is not None:
+                await group.remove()
+            raise
 
     async def _practise(self, zygote: Zygote) -> None:
         """Fork a cell that no run gets, because the first cell of a zygote takes several times as long as the next."""
@@ -326,6 +396,8 @@ class Pool:
         if zygote in self._zygotes:
             self._zygotes.discard(zygote)
             await zygote.close()
+            if zygote.uid is not None:
+                self._uids.give_back(zygote.uid)
 
     # -- the end -------------------------------------------------------------------------------------------------
 
@@ -336,8 +408,11 @@ class Pool:
         return task
 
     async def close(self) -> None:
-        """Close the pool. Afterwards no process of the pool is left."""
+        """Close the pool. Afterwards no process of the pool is left. An import that still runs is ended."""
         self._closed = True
+        for zygote in tuple(self._zygotes) if self._preload else ():
+            if zygote is not self._current:
+                zygote.lose()
         if self._refilling is not None:
             await asyncio.wait({self._refilling})
         while self._ready:
@@ -348,3 +423,10 @@ class Pool:
             await self._bury(zygote)
         if self._shelf is not None:
             await self._shelf.close()
+
+
+def in_words(error: BaseException) -> str:
+    """Return the error as text, without any path of the host."""
+    if isinstance(error, OSError) and error.errno:
+        return os.strerror(error.errno)
+    return str(error) or type(error).__name__

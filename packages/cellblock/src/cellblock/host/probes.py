@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from cellblock.filter import rules
+from cellblock.filter.rules import Filters
 from cellblock.host import groups
 from cellblock.host.hierarchies import CONTROLLERS
-from cellblock.host.plan import HERE, Filters, base_python, is_beneath, make_plan, prefixes, tree_limits
+from cellblock.host.plan import HERE, base_python, is_beneath, make_plan, prefixes, tree_limits
 from cellblock.inside import host_tests, kernel
 from cellblock.values import Limits, Probe
 

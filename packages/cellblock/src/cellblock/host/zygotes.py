@@ -1,4 +1,9 @@
-"""The server's side of one zygote and its workshop."""
+"""The server's side of one zygote and its workshop.
+
+A zygote that has imported foreign modules is untrusted, and so are its messages. It has a separate pid namespace, and a
+separate cgroup and host uid, if the host and the rights of the server allow that. The kernel, not the zygote, tells the
+server the pid, the pidfd and the mount namespace of a run. The server accepts no descriptors from such a zygote.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +15,19 @@ import signal
 import subprocess
 import time
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any
 
 from cellblock.host import plan as interpreter
+from cellblock.host import watchdog
 from cellblock.host.cells import Cell, Demand, Ends
 from cellblock.host.channel import encode_json
 from cellblock.host.groups import ControlGroup
 from cellblock.host.packets import Received
-from cellblock.host.plan import tree_limits
+from cellblock.host.plan import MEBIBYTE, Preload, preload_plan, tree_limits
+from cellblock.host.processes import children, parent_of, start_time
 from cellblock.host.unmounting import Unmounting
-from cellblock.host.zygote_answers import CannotMount, ZygoteAnswers
+from cellblock.host.zygote_answers import ANSWER_SECONDS, CannotMount, CannotStart, ZygoteAnswers, ZygoteLost
 from cellblock.inside.link import CROWDED, NUMBER, PID
 
 HERE = interpreter.HERE
@@ -32,17 +40,44 @@ REMEMBERED = 32
 PIECE_BYTES = 32 * 1024
 SHARED_FROM_MB = 16
 """Runs with at least this memory start in the memory of the zygote: their set-up takes less than a megabyte."""
+OWN_PROCESSES = 32
+"""Most processes of an untrusted zygote and its keeper, without its runs."""
+LOOK_SECONDS, LATER_SECONDS = 0.1, 1.0
+"""Seconds between two checks of an untrusted zygote's memory if no cgroup limits it: during the import, and afterwards.
+"""
+GENERATIONS = 8
+END_SECONDS = 5.0
+
+
+class Crowded(ZygoteLost):
+    """Raised if an untrusted zygote runs, but may not create a process for another run."""
 
 
 class Zygote:
-    """A zygote. It forks runs until it has forked enough, is too old, or is lost."""
+    """A zygote. It forks runs until it has forked enough, is too old, or is lost. With `preload`, it is untrusted."""
 
-    def __init__(self, python: str, plan: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        python: str,
+        plan: dict[str, Any],
+        preload: Preload | None = None,
+        uid: int | None = None,
+        group: ControlGroup | None = None,
+    ) -> None:
         """Start the zygote from this thread, not from a worker thread: the zygote ends with the thread that started
         it.
+
+        `uid` is the host uid of an untrusted zygote and its runs; None if the server is an ordinary user. `group` is
+        its cgroup, which ends with it.
         """
+        self._preload = preload
+        self.uid = uid
+        self.group = group
+        if preload:
+            counts = group is not None and group.counts_processes
+            plan = preload_plan(plan, preload, uid, counts_processes=counts)
         self._plan = plan
-        self._forks = ZygoteAnswers(wary=bool(plan.get("environment")))
+        self._forks = ZygoteAnswers(wary=not self.trusted)
         self._mounts = ZygoteAnswers()
         theirs = (self._forks.link.theirs.fileno(), self._mounts.link.theirs.fileno())
         numbers = [str(number) for number in (os.getpid(), *theirs)]
@@ -78,13 +113,32 @@ class Zygote:
         self._encoded: dict[tuple[Demand, tuple[int, ...]], bytes] = {}
         self.started = time.monotonic()
         self.retired = False
+        self._reason = ""
+        self._inner: tuple[int, str | None] = (0, None)
+        """The process that forks runs of an untrusted zygote, and its start. Its pid is 0 until the import is over."""
+        is_held = plan["cgroups"] and group is not None
+        self._guarding = asyncio.ensure_future(self._guard(preload)) if preload and not is_held else None
+
+    @property
+    def trusted(self) -> bool:
+        """Whether the zygote has executed only the code of this package. It decides at four points: the descriptors of
+        answers, the greeting of runs, the cgroups that are kept (`Pool`), and whether runs have different uids.
+        """
+        return self._preload is None
 
     async def prepare(self) -> None:
-        """Wait until the zygote and the workshop are ready. Raise CannotStart if one of them fails."""
-        with contextlib.suppress(ConnectionError):  # the process has died, which wait_ready reports
-            self._forks.link.send(json.dumps(self._plan).encode())
+        """Wait until the zygote and the workshop are ready, and the modules are imported. Raise CannotStart with the
+        reason if one of them fails.
+        """
+        # A process that has died is reported by wait_ready.
+        with contextlib.suppress(ConnectionError), contextlib.ExitStack() as opened:
+            group_files = opened.enter_context(self.group.group_files()) if self.group else []
+            self._forks.link.send(json.dumps(self._plan).encode(), group_files)
         await self._mounts.wait_ready()
-        await self._forks.wait_ready()
+        if self._preload is None:
+            await self._forks.wait_ready()
+        else:
+            await self._wait_for_import(self._preload)
 
     @property
     def pid(self) -> int:
@@ -119,17 +173,26 @@ class Zygote:
         failure.
         """
         self.served += 1
-        ends = Ends()
+        ends = Ends(wary=not self.trusted)
         slot = self._free_slots.pop() if self._free_slots and demand.port is None else -1
+        pid, mounts = 0, -1
         try:
-            received = await self._order(demand, uid, slot, affinity, group, ends, ahead=ahead)
+            answer = await self._order(demand, uid, slot, affinity, group, ends, ahead=ahead)
+            if self.trusted:
+                [pidfd] = answer.descriptors
+            elif is_crowded(answer):
+                if slot >= 0:
+                    self._free_slots.append(slot)  # no run was forked into it
+                raise Crowded
+            else:
+                pid, pidfd, mounts = await self._meet(ends)
         except BaseException:
             ends.close()  # ends a cell that was made anyway; its slot is not reused
             raise
-        [pidfd] = received.descriptors
-        cell = Cell(self, demand, ends, pidfd=pidfd, uid=uid, slot=slot, group=group)
+        cell = Cell(self, demand, ends, pidfd=pidfd, uid=uid, slot=slot, group=group, pid=pid, mounts=mounts)
         self._add(cell)
-        await cell.see_mounts()
+        if self.trusted:
+            await cell.see_mounts()
         return cell
 
     async def _order(
@@ -186,13 +249,136 @@ class Zygote:
         """Mount the workspace of the cell `of` over the workspace of the cell `to`. Raise the errors of `mount`."""
         check_mounts(await self._mounts.ask([mount_order(to.uid, [])], (of.mounts, to.mounts)))
 
+    # -- an untrusted zygote -------------------------------------------------------------------------------------
+
+    async def _wait_for_import(self, preload: Preload) -> None:
+        try:
+            pid = await self._forks.wait_ready(preload.seconds)
+        except CannotStart as error:
+            raise CannotStart(self._why(preload, str(error))) from None
+        self._inner = (pid, start_time(pid))
+        if not self._is_within(pid):
+            raise CannotStart(f"the process that imported {preload.words} ended")
+        self.base_bytes = watchdog.fields(Path(f"/proc/{pid}/status"), ("VmSize",))
+
+    def _is_within(self, pid: int) -> bool:
+        """Return whether the process is a descendant of the zygote. Another process may have got the pid since."""
+        with contextlib.suppress(OSError):
+            for _ in range(GENERATIONS):
+                pid = parent_of(pid)
+                if pid == self.pid:
+                    return True
+        return False
+
+    def _why(self, preload: Preload, reason: str) -> str:
+        if self._reason:
+            return self._reason
+        if self.group is not None and self.group.oom_kills():
+            return too_much(preload)
+        if reason.startswith("the sandbox was not ready"):
+            return f"importing {preload.words} took longer than {preload.seconds:g} seconds"
+        if reason.startswith("the sandbox ended"):
+            return f"the process that imported {preload.words} ended"
+        return reason
+
+    @property
+    def memory(self) -> int:
+        """The memory of an untrusted zygote in bytes. Its runs share this memory."""
+        return watchdog.rough_memory(self._inner[0]) if self._inner[0] else 0
+
+    async def _meet(self, ends: Ends) -> tuple[int, int, int]:
+        """Receive the first message of a run's pid 1, and let the process continue. Raise ZygoteLost if none arrives.
+
+        Return the pid, and descriptors of the process and of its mount namespace.
+        """
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                greeting = await ends.control.receive()
+            if greeting is None or greeting.pid <= 0:
+                raise ZygoteLost
+            known = self._descriptors(greeting.pid)
+        except (TimeoutError, OSError, ZygoteLost):
+            raise self._lose() from None
+        try:
+            ends.control.send(b"g")
+        except OSError:
+            for descriptor in known:
+                os.close(descriptor)
+            raise self._lose() from None
+        return greeting.pid, *known
+
+    def _descriptors(self, pid: int) -> tuple[int, int]:
+        """Return a descriptor of the process, and one of its mount namespace.
+
+        A pid is reliable only while a descriptor holds it, so the parent of the process is checked after the descriptor
+        was opened. Raise OSError or ZygoteLost if the process is not a child of the zygote.
+        """
+        pidfd = os.pidfd_open(pid)
+        try:
+            parent = parent_of(pid)
+            mounts = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+        except BaseException:
+            os.close(pidfd)
+            raise
+        try:
+            if (parent, start_time(parent)) != self._inner:
+                raise ZygoteLost
+            signal.pidfd_send_signal(pidfd, 0)  # still the same process
+        except BaseException:
+            os.close(pidfd)
+            os.close(mounts)
+            raise
+        return pidfd, mounts
+
+    def _lose(self) -> ZygoteLost:
+        self._forks.lose()
+        return ZygoteLost("the process that had imported its packages is lost")
+
+    async def _guard(self, preload: Preload) -> None:
+        """Lose the zygote if it has too much memory or too many processes, because no cgroup limits them."""
+        while not self._gone.done():
+            held, processes = await asyncio.to_thread(self._look)
+            if held > preload.memory_mb * MEBIBYTE or processes > OWN_PROCESSES:
+                self._reason = (
+                    "the import started too many processes" if processes > OWN_PROCESSES else too_much(preload)
+                )
+                self._forks.lose()
+            await asyncio.wait({self._gone}, timeout=LATER_SECONDS if self._inner[0] else LOOK_SECONDS)
+
+    def _look(self) -> tuple[int, int]:
+        """Return the memory in bytes and the number of the zygote's processes, without its runs."""
+        runs = {cell.pid for cell in tuple(self.cells)}
+        left = [pid for pid in children(self.pid) if pid not in runs]
+        held = processes = 0
+        while left and processes <= OWN_PROCESSES:
+            pid = left.pop()
+            held += watchdog.memory_of(pid, watchdog.rough_memory)
+            processes += 1
+            left += [child for child in children(pid) if child not in runs]
+        return held, processes
+
     async def close(self) -> None:
-        """End the zygote and the workshop. All cells of the zygote must have ended."""
+        """End the zygote and the workshop, and wait until all of their processes have ended. All cells must have ended.
+
+        The child process of the server waits for the keeper of an untrusted zygote, which is pid 1 of its pid
+        namespace. When the keeper ends, the kernel kills all other processes in that namespace.
+        """
         await self._mounts.close()  # before its parent, which reaps it
-        if not self._gone.done():
+        if not self.trusted:
+            self._forks.lose()
+            await asyncio.wait({self._gone}, timeout=END_SECONDS)
+        if not self._gone.done():  # an untrusted one was stopped; its keeper dies with it
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
             await asyncio.wait({self._gone})
         await self._forks.close()
+        if self._guarding is not None:
+            await self._guarding
+        if self.group is not None:
+            await self.group.remove()
+
+
+def too_much(preload: Preload) -> str:
+    return f"importing {preload.words} took more than {preload.memory_mb} MiB of memory"
 
 
 def is_crowded(answer: Received) -> bool:
