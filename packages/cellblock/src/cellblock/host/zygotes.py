@@ -116,8 +116,9 @@ class Zygote:
         self._reason = ""
         self._inner: tuple[int, str | None] = (0, None)
         """The process that forks runs of an untrusted zygote, and its start. Its pid is 0 until the import is over."""
-        is_held = plan["cgroups"] and group is not None
-        self._guarding = asyncio.ensure_future(self._guard(preload)) if preload and not is_held else None
+        self._guarding: asyncio.Future[None] | None = None
+        if preload and not (plan["cgroups"] and group is not None):
+            self._guarding = asyncio.ensure_future(self._guard(preload))
 
     @property
     def trusted(self) -> bool:
