@@ -14,7 +14,8 @@ from pathlib import Path
 from bench.packages import INDEX
 from bench.report import Report, format_ms, median, percentile
 from bench.runs import one
-from cellblock.host.pool import Pool, Warmth
+from cellblock.host.pool import Pool
+from cellblock.host.succession import Warmth
 from skillery.backends import CodeCall, Job, Limits, PackageMount, Place
 from skillery.builtin.linux_sandbox import skillery_sandbox
 from skillery.builtin.linux_sandbox.sandbox import Bounds, HostCapabilities, LinuxSandbox

@@ -16,7 +16,7 @@ from bench.load import call, send, send_paced
 from bench.processor_time import ProcessorTime
 from bench.report import Report, format_ms, median, milliseconds, percentile
 from cellblock.doctor import COLD
-from cellblock.host.pool import Warmth
+from cellblock.host.succession import Warmth
 from skillery.backends import Job, Limits, Place, SkillCall, SkillMount
 from skillery.builtin.linux_sandbox import skillery_sandbox
 from skillery.builtin.linux_sandbox.sandbox import CellRun, HostCapabilities, LinuxSandbox

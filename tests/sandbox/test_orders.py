@@ -60,7 +60,7 @@ async def trial(tmp_path: Path) -> AsyncIterator[Trial]:
 def current(trial: Trial) -> Zygote:
     assert isinstance(trial.sandbox, LinuxSandbox)
     assert trial.sandbox._capabilities is not None
-    zygote = trial.sandbox._capabilities.pool._current
+    zygote = trial.sandbox._capabilities.pool._zygotes._current
     assert zygote is not None
     return zygote
 

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 from cellblock.host import probes as host
 from cellblock.host.engine import Capabilities, look_around
 from cellblock.host.plan import HERE, INSIDE
-from cellblock.host.pool import Warmth
 from cellblock.host.shares import Uids
+from cellblock.host.succession import Warmth
 from cellblock.jobs import run_job
 from cellblock.values import Busy, Job, Language, Limits, Probe, Result, Template, Unavailable
 

@@ -89,8 +89,8 @@ class AsyncSandbox:
         from cellblock import doctor
         from cellblock.egress.service import Egress
         from cellblock.host.engine import look_around
-        from cellblock.host.pool import Warmth
         from cellblock.host.shares import Uids
+        from cellblock.host.succession import Warmth
 
         doctor.refuse_machine()
         uids = Uids(self._uids.start, len(self._uids), "give the sandbox more `uids`, or run fewer jobs at once")

@@ -8,8 +8,8 @@ from __future__ import annotations
 import msgspec
 
 from cellblock.egress.service import Egress
-from cellblock.host.pool import Warmth
 from cellblock.host.shares import Uids
+from cellblock.host.succession import Warmth
 from skillery import hookimpl
 from skillery.backends import Limits, Offer, Place
 from skillery.builtin.linux_sandbox.sandbox import Bounds, LinuxSandbox

@@ -19,10 +19,11 @@ from cellblock.host.channel import Channel
 from cellblock.host.engine import LOG_SECONDS, SETUP_SECONDS, Capabilities, Needs, find_plan
 from cellblock.host.engine import CellRun as AnyRun
 from cellblock.host.plan import MEBIBYTE, Preload, base_python, mount_entries
-from cellblock.host.pool import Pool, Warmth
+from cellblock.host.pool import Pool
 from cellblock.host.pools import Pools
 from cellblock.host.sessions import run_whole
 from cellblock.host.shares import Uids
+from cellblock.host.succession import Warmth
 from cellblock.jobs import run_job as run_cell_job
 from skillery.backends import Capability, CodeCall, Job, Outcome, Place, Probe, RunHost, Sandbox, SkillCall, Warm
 from skillery.errors import SandboxUnavailable

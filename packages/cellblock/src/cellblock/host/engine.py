@@ -23,9 +23,10 @@ from cellblock.host.dialogue import Dialogue
 from cellblock.host.groups import ControlGroups
 from cellblock.host.logs import Sink
 from cellblock.host.plan import INSIDE, RUNTIME, base_python, cpu_seconds, make_plan, shape
-from cellblock.host.pool import Pool, Warmth
+from cellblock.host.pool import Pool
 from cellblock.host.sessions import RunSession
 from cellblock.host.shares import Uids
+from cellblock.host.succession import Warmth
 from cellblock.host.zygote_answers import CannotMount, CannotStart, ZygoteLost
 from cellblock.inside import landlock
 from cellblock.values import Busy, Failure, FailureKind, Limits, Log, Result, Template, Used

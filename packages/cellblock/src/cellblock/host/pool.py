@@ -6,10 +6,8 @@ import asyncio
 import contextlib
 import logging
 import os
-import time
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 from cellblock.host.cells import Cell, Demand
@@ -18,41 +16,14 @@ from cellblock.host.group_shelf import GroupShelf
 from cellblock.host.groups import ControlGroup, ControlGroups
 from cellblock.host.plan import Preload, shape
 from cellblock.host.shares import Processors, Uids
-from cellblock.host.zygote_answers import CannotStart, ZygoteLost
-from cellblock.host.zygotes import OWN_PROCESSES, Crowded, Zygote
-from cellblock.values import Limits
+from cellblock.host.succession import LOST, PREPARE_SECONDS, Warmth, Zygotes, in_words
+from cellblock.host.zygote_answers import CannotStart, Crowded, ZygoteLost
+from cellblock.host.zygotes import Zygote
 
 log = logging.getLogger(__name__)
 ATTEMPTS = 4
-PREPARE_SECONDS = 10.0
 RETRY_SECONDS = 1.0
-GROUPS_KEPT = 7
-"""Kept cgroups, in addition to those of prepared cells. Each holds ten descriptors, also on a server that may open few
-files.
-"""
 REMEMBERED = 16
-LOST = "the process that had imported it ended"
-
-
-@dataclass(frozen=True, slots=True)
-class Warmth:
-    """The number and the lifetime of prepared cells and zygotes."""
-
-    prepared: int
-    recycle_runs: int
-    recycle_seconds: float
-    usual: Limits = field(default_factory=Limits)
-    """The limits of the first prepared cells. Later ones have the limits that are requested most often."""
-
-    @property
-    def enough(self) -> int:
-        """The number of runs after which the next zygote starts, to be ready when it replaces the present one."""
-        return self.recycle_runs - self.recycle_runs // 10
-
-    @property
-    def groups_kept(self) -> int:
-        """The number of cgroups that are kept for later runs. 0 if runs should share nothing, not even a zygote."""
-        return GROUPS_KEPT + self.prepared if self.recycle_runs > 1 else 0
 
 
 class Pool:
@@ -76,21 +47,16 @@ class Pool:
         """`spoiled` is called with the reason if no zygote can preload the modules. The owner then closes the pool."""
         self._preload = preload
         self._spoiled = spoiled
-        self._python = python
-        self._plan = plan
         self._uids = uids
-        self._groups = groups
         self._shelf = GroupShelf(groups, 0 if preload else warmth.groups_kept) if groups is not None else None
         self._warmth = warmth
         self._processors = Processors(counted=groups is not None and "cpu" in groups.controllers)
         self._usual = Demand(shape(warmth.usual))
         self._demands: deque[Demand] = deque([self._usual], maxlen=REMEMBERED)
         self._ready: deque[Cell] = deque()
-        self._current: Zygote | None = None
-        self._coming: asyncio.Task[None] | None = None
         self._refilling: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._zygotes: set[Zygote] = set()
+        self._zygotes = Zygotes(python, plan, uids, groups, warmth, preload, spoiled, self._practise, self._keep)
         self._busy = 0
         self._closed = False
 
@@ -99,7 +65,7 @@ class Pool:
         if self._preload:
             await self._start_preloaded()
             return
-        await self._zygote()
+        await self._zygotes.current()
         if self._shelf is not None:
             await self._shelf.fill(self._usual.limits)
         self._consider()
@@ -109,7 +75,7 @@ class Pool:
     async def _start_preloaded(self) -> None:
         """Start the zygote and fork one cell, which shows that it can."""
         try:
-            await self._start_another()
+            await self._zygotes.start_another()
             cell = await self._prepared(self._usual)
         except (ZygoteLost, OSError, TimeoutError) as error:
             raise CannotStart(f"no run could be forked: {in_words(error)}") from None
@@ -126,12 +92,12 @@ class Pool:
     @property
     def memory(self) -> int:
         """The memory of the zygote with its modules in bytes. Its runs share this memory."""
-        return self._current.memory if self._current is not None else 0
+        return self._zygotes.memory
 
     # -- cells -------------------------------------------------------------------------------------------------
 
     def figures(self) -> dict[str, float]:
-        return {"places_busy": self._busy, "places_prepared": len(self._ready), "zygotes": len(self._zygotes)}
+        return {"places_busy": self._busy, "places_prepared": len(self._ready), "zygotes": self._zygotes.count}
 
     async def take(self, demand: Demand) -> Cell:
         """Return a prepared cell with these parameters, or a new cell. With network access, the cell is always new.
@@ -180,14 +146,14 @@ class Pool:
     async def _make(self, demand: Demand, *, ahead: bool) -> Cell:
         """Fork a cell in its cgroups. An untrusted zygote has one attempt: then the caller uses another pool."""
         for attempt in range(1 if self._preload else ATTEMPTS):
-            zygote = await self._zygote()
+            zygote = await self._zygotes.current()
             try:
                 return await self._forked(zygote, demand, ahead=ahead)
             except Crowded:
                 raise
             except ZygoteLost:
                 log.warning("the zygote %d is lost; another takes its place (%d)", zygote.pid, attempt + 1)
-                self._retire(zygote)
+                self._zygotes.retire(zygote)
         if self._preload:
             self._spoiled(LOST)
             raise ZygoteLost
@@ -231,8 +197,7 @@ class Pool:
             raise
         finally:
             zygote.forking -= 1
-            if zygote.retired and not zygote.in_use:
-                self._keep(self._bury(zygote))
+            self._zygotes.let_go(zygote)
 
     def drop(self, cell: Cell, *, busy: bool = True, before: Cell | None = None) -> None:
         """End a cell in the background. `before` is a used cell from `cell_after`, which must be gone first."""
@@ -251,8 +216,7 @@ class Pool:
         await cell.close()
         if self._shelf is not None and cell.group is not None:
             await self._shelf.give_back(cell.group, self._usual.limits)
-        for zygote in [zygote for zygote in self._zygotes if zygote.retired and not zygote.in_use]:
-            await self._bury(zygote)
+        await self._zygotes.bury_unused()
 
     # -- the few that are ready ----------------------------------------------------------------------------------
 
@@ -310,94 +274,11 @@ class Pool:
             raise
         return cell
 
-    # -- zygotes -------------------------------------------------------------------------------------------------
-
-    async def _zygote(self) -> Zygote:
-        while True:
-            zygote = self._current
-            is_used_up = zygote is None or zygote.lost or zygote.served >= self._warmth.recycle_runs
-            if self._preload and (self._closed or zygote is None or zygote.lost):
-                self._spoiled(LOST)
-                raise ZygoteLost
-            if self._closed:
-                raise CannotStart("the sandbox is closed")
-            if zygote is not None and (self._preload or not is_used_up):
-                if self._is_due(zygote):
-                    self._replace()
-                return zygote
-            await asyncio.shield(self._replace())
-
-    def _is_due(self, zygote: Zygote) -> bool:
-        old = time.monotonic() - zygote.started > self._warmth.recycle_seconds
-        return old or zygote.served >= self._warmth.enough
-
-    def _replace(self) -> asyncio.Task[None]:
-        if self._coming is None or self._coming.done():
-            self._coming = self._keep(self._start_another())
-            if self._preload:
-                self._coming.add_done_callback(self._note_failure)
-        return self._coming
-
-    def _note_failure(self, task: asyncio.Task[None]) -> None:
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            self._spoiled(in_words(error))
-
-    async def _start_another(self) -> None:
-        zygote = await self._untrusted(self._preload) if self._preload else Zygote(self._python, self._plan)
-        self._zygotes.add(zygote)
-        try:
-            await zygote.prepare()
-        except BaseException:
-            await self._bury(zygote)
-            raise
-        # Callers seldom wait for the new zygote, which starts early. If each run has its own zygote, the practice would
-        # be this run.
-        if self._current is not None and self._warmth.recycle_runs > 1 and not self._preload:
-            await asyncio.wait({self._keep(self._practise(zygote))}, timeout=PREPARE_SECONDS)
-        before, self._current = self._current, zygote
-        if before is not None:
-            self._retire(before)
-
-    async def _untrusted(self, preload: Preload) -> Zygote:
-        """Start a zygote that will import foreign modules, with its own uid and its own cgroup."""
-        uid = self._uids.take() if self._plan["root"] else None
-        group: ControlGroup | None = None
-        try:
-            if self._groups is not None:
-                group = await asyncio.to_thread(self._groups.make)
-                group.limit(Limits(memory_mb=preload.memory_mb, processes=OWN_PROCESSES, cpus=1.0))
-            if self._closed:
-                raise CannotStart("the sandbox is closed")
-            return Zygote(self._python, self._plan, preload, uid, group)
-        except BaseException:
-            if uid is not None:
-                self._uids.give_back(uid)
-            if group is not None:
-                await group.remove()
-            raise
-
     async def _practise(self, zygote: Zygote) -> None:
         """Fork a cell that no run gets, because the first cell of a zygote takes several times as long as the next."""
         with contextlib.suppress(ZygoteLost, OSError):  # a later run finds out too
             await self._clear(await self._forked(zygote, self._usual, ahead=False))
             zygote.served -= 1  # not to 0: after PREPARE_SECONDS, the zygote may have served runs
-
-    def _retire(self, zygote: Zygote) -> None:
-        """Stop using a zygote. Its runs continue, and the zygote ends after the last one."""
-        if self._current is zygote:
-            self._current = None
-        if not zygote.retired:
-            zygote.retired = True
-            if not zygote.in_use:
-                self._keep(self._bury(zygote))
-
-    async def _bury(self, zygote: Zygote) -> None:
-        if zygote in self._zygotes:
-            self._zygotes.discard(zygote)
-            await zygote.close()
-            if zygote.uid is not None:
-                self._uids.give_back(zygote.uid)
 
     # -- the end -------------------------------------------------------------------------------------------------
 
@@ -410,23 +291,13 @@ class Pool:
     async def close(self) -> None:
         """Close the pool. Afterwards no process of the pool is left. An import that still runs is ended."""
         self._closed = True
-        for zygote in tuple(self._zygotes) if self._preload else ():
-            if zygote is not self._current:
-                zygote.lose()
+        self._zygotes.close()
         if self._refilling is not None:
             await asyncio.wait({self._refilling})
         while self._ready:
             self.drop(self._ready.popleft(), busy=False)
         while self._tasks:
             await asyncio.wait(self._tasks)
-        for zygote in tuple(self._zygotes):
-            await self._bury(zygote)
+        await self._zygotes.bury_all()
         if self._shelf is not None:
             await self._shelf.close()
-
-
-def in_words(error: BaseException) -> str:
-    """Return the error as text, without any path of the host."""
-    if isinstance(error, OSError) and error.errno:
-        return os.strerror(error.errno)
-    return str(error) or type(error).__name__

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from cellblock.host.plan import MEBIBYTE, Preload
-from cellblock.host.pool import Pool, in_words
+from cellblock.host.pool import Pool
+from cellblock.host.succession import in_words
 from cellblock.host.zygote_answers import CannotStart
 from cellblock.values import Busy
 

@@ -1,4 +1,4 @@
-"""Requests to a zygote, and its answers."""
+"""Requests to a zygote and its workshop, and their answers."""
 
 from __future__ import annotations
 
@@ -7,20 +7,27 @@ import errno
 import itertools
 import os
 import time
+from typing import Any
 
 from cellblock.host.cells import one_line
+from cellblock.host.channel import encode_json
 from cellblock.host.packets import Packets, Received
-from cellblock.inside.link import NUMBER
+from cellblock.inside.link import CROWDED, NUMBER, PID
 
 START_SECONDS = 20.0
 ANSWER_SECONDS = 2.0
 SEND_SECONDS = 20.0
 CLOSE_SECONDS = 0.5
 NO_REQUEST = 0.0, None
+PIECE_BYTES = 32 * 1024
 
 
 class ZygoteLost(Exception):
     """Raised if the zygote has died or does not answer. No code has run, so another zygote can serve the run."""
+
+
+class Crowded(ZygoteLost):
+    """Raised if an untrusted zygote runs, but may not create a process for another run."""
 
 
 class CannotStart(Exception):
@@ -176,3 +183,39 @@ def close_answer(answer: asyncio.Future[Received]) -> None:
     """Close an answer that arrived when its caller was cancelled."""
     if answer.done() and not answer.cancelled() and answer.exception() is None:
         answer.result().close()
+
+
+# -- messages ----------------------------------------------------------------------------------------------------------
+
+
+def is_crowded(answer: Received) -> bool:
+    """Return whether the zygote answered a request for a run with CROWDED."""
+    return answer.raw[NUMBER.size :] == PID.pack(CROWDED)
+
+
+def check_mounts(answer: Received) -> None:
+    """Raise CannotMount if the workshop has answered that a mount failed."""
+    if failed := answer.raw[NUMBER.size :].decode():
+        raise CannotMount(failed)
+
+
+def mount_order(uid: int, entries: list[bytes]) -> bytes:
+    """Return a message for the workshop. The entries are JSON."""
+    return b'{"uid": %d, "entries": [%b]}' % (uid, b",".join(entries))
+
+
+def in_pieces(entries: list[dict[str, Any]]) -> list[list[bytes]]:
+    """Return the entries in order as JSON, in groups of about PIECE_BYTES.
+
+    An entry is always much smaller than a group.
+    """
+    pieces: list[list[bytes]] = []
+    size = PIECE_BYTES
+    for entry in entries:
+        encoded = encode_json(entry)
+        if size + len(encoded) > PIECE_BYTES:
+            pieces.append([])
+            size = 0
+        pieces[-1].append(encoded)
+        size += len(encoded) + 1
+    return pieces

@@ -21,36 +21,36 @@ from typing import Any
 from cellblock.host import plan as interpreter
 from cellblock.host import watchdog
 from cellblock.host.cells import Cell, Demand, Ends
-from cellblock.host.channel import encode_json
 from cellblock.host.groups import ControlGroup
 from cellblock.host.packets import Received
 from cellblock.host.plan import MEBIBYTE, Preload, preload_plan, tree_limits
-from cellblock.host.processes import children, parent_of, start_time
+from cellblock.host.processes import children, is_descendant, open_child, open_pidfd, start_time
 from cellblock.host.unmounting import Unmounting
-from cellblock.host.zygote_answers import ANSWER_SECONDS, CannotMount, CannotStart, ZygoteAnswers, ZygoteLost
-from cellblock.inside.link import CROWDED, NUMBER, PID
+from cellblock.host.zygote_answers import (
+    ANSWER_SECONDS,
+    CannotStart,
+    Crowded,
+    ZygoteAnswers,
+    ZygoteLost,
+    check_mounts,
+    in_pieces,
+    is_crowded,
+    mount_order,
+)
 
 HERE = interpreter.HERE
 START = "import sys; sys.path.append('.'); from inside import zygote; zygote.main(*map(int, sys.argv[1:]))"
 BASE_ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/workspace", "LANG": "C.UTF-8"}
 # Each arena of the C library reserves 64 MiB of address space, which counts towards RLIMIT_AS.
 FEW_ARENAS = {"MALLOC_ARENA_MAX": "2"}
-SLOTS = 64
-REMEMBERED = 32
-PIECE_BYTES = 32 * 1024
+SLOTS, REMEMBERED = 64, 32
 SHARED_FROM_MB = 16
 """Runs with at least this memory start in the memory of the zygote: their set-up takes less than a megabyte."""
 OWN_PROCESSES = 32
 """Most processes of an untrusted zygote and its keeper, without its runs."""
 LOOK_SECONDS, LATER_SECONDS = 0.1, 1.0
-"""Seconds between two checks of an untrusted zygote's memory if no cgroup limits it: during the import, and afterwards.
-"""
-GENERATIONS = 8
+"""Seconds between two checks of an untrusted zygote without a cgroup: during the import, and afterwards."""
 END_SECONDS = 5.0
-
-
-class Crowded(ZygoteLost):
-    """Raised if an untrusted zygote runs, but may not create a process for another run."""
 
 
 class Zygote:
@@ -115,7 +115,7 @@ class Zygote:
         self.retired = False
         self._reason = ""
         self._inner: tuple[int, str | None] = (0, None)
-        """The process that forks runs of an untrusted zygote, and its start. Its pid is 0 until the import is over."""
+        """The process that forks runs of an untrusted zygote, and its start. Pid 0: the import is not over."""
         self._guarding: asyncio.Future[None] | None = None
         if preload and not (plan["cgroups"] and group is not None):
             self._guarding = asyncio.ensure_future(self._guard(preload))
@@ -258,18 +258,9 @@ class Zygote:
         except CannotStart as error:
             raise CannotStart(self._why(preload, str(error))) from None
         self._inner = (pid, start_time(pid))
-        if not self._is_within(pid):
+        if not is_descendant(pid, self.pid):
             raise CannotStart(f"the process that imported {preload.words} ended")
         self.base_bytes = watchdog.fields(Path(f"/proc/{pid}/status"), ("VmSize",))
-
-    def _is_within(self, pid: int) -> bool:
-        """Return whether the process is a descendant of the zygote. Another process may have got the pid since."""
-        with contextlib.suppress(OSError):
-            for _ in range(GENERATIONS):
-                pid = parent_of(pid)
-                if pid == self.pid:
-                    return True
-        return False
 
     def _why(self, preload: Preload, reason: str) -> str:
         if self._reason:
@@ -297,7 +288,7 @@ class Zygote:
                 greeting = await ends.control.receive()
             if greeting is None or greeting.pid <= 0:
                 raise ZygoteLost
-            known = self._descriptors(greeting.pid)
+            known = open_child(greeting.pid, self._inner)
         except (TimeoutError, OSError, ZygoteLost):
             raise self._lose() from None
         try:
@@ -307,29 +298,6 @@ class Zygote:
                 os.close(descriptor)
             raise self._lose() from None
         return greeting.pid, *known
-
-    def _descriptors(self, pid: int) -> tuple[int, int]:
-        """Return a descriptor of the process, and one of its mount namespace.
-
-        A pid is reliable only while a descriptor holds it, so the parent of the process is checked after the descriptor
-        was opened. Raise OSError or ZygoteLost if the process is not a child of the zygote.
-        """
-        pidfd = os.pidfd_open(pid)
-        try:
-            parent = parent_of(pid)
-            mounts = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
-        except BaseException:
-            os.close(pidfd)
-            raise
-        try:
-            if (parent, start_time(parent)) != self._inner:
-                raise ZygoteLost
-            signal.pidfd_send_signal(pidfd, 0)  # still the same process
-        except BaseException:
-            os.close(pidfd)
-            os.close(mounts)
-            raise
-        return pidfd, mounts
 
     def _lose(self) -> ZygoteLost:
         self._forks.lose()
@@ -380,46 +348,3 @@ class Zygote:
 
 def too_much(preload: Preload) -> str:
     return f"importing {preload.words} took more than {preload.memory_mb} MiB of memory"
-
-
-def is_crowded(answer: Received) -> bool:
-    """Return whether the zygote answered a request for a run with CROWDED."""
-    return answer.raw[NUMBER.size :] == PID.pack(CROWDED)
-
-
-def check_mounts(answer: Received) -> None:
-    """Raise CannotMount if the workshop has answered that a mount failed."""
-    if failed := answer.raw[NUMBER.size :].decode():
-        raise CannotMount(failed)
-
-
-def mount_order(uid: int, entries: list[bytes]) -> bytes:
-    """Return a message for the workshop. The entries are JSON."""
-    return b'{"uid": %d, "entries": [%b]}' % (uid, b",".join(entries))
-
-
-def in_pieces(entries: list[dict[str, Any]]) -> list[list[bytes]]:
-    """Return the entries in order as JSON, in groups of about PIECE_BYTES.
-
-    An entry is always much smaller than a group.
-    """
-    pieces: list[list[bytes]] = []
-    size = PIECE_BYTES
-    for entry in entries:
-        encoded = encode_json(entry)
-        if size + len(encoded) > PIECE_BYTES:
-            pieces.append([])
-            size = 0
-        pieces[-1].append(encoded)
-        size += len(encoded) + 1
-    return pieces
-
-
-def open_pidfd(process: subprocess.Popen[bytes]) -> int:
-    """Return a descriptor that becomes readable when the process ends. If none can be opened, kill the process."""
-    try:
-        return os.pidfd_open(process.pid)
-    except OSError:
-        process.kill()
-        process.wait()
-        raise
