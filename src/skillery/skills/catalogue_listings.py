@@ -216,7 +216,8 @@ def in_order(connection: Connection, rows: Sequence[Any], sort: Sort) -> list[An
 
 def _bound_to(filters: CatalogueFilter, sort: Sort, detail: str) -> tuple[str, ...]:
     """Return the query that a cursor is valid for: that of list_skills if there is no further filter and no order."""
-    if sort == "name" and filters == CatalogueFilter(filters.namespace):
+    is_plain = filters == CatalogueFilter(filters.namespace, hidden=filters.hidden) and "internal" in filters.hidden
+    if sort == "name" and is_plain:
         return "list_skills", filters.namespace, detail
     return "list_skills", filters.namespace, detail, sort, msgspec.json.encode(filters).decode()
 
