@@ -276,4 +276,4 @@ clean: ## delete what make has installed and built, unless a server of make demo
 	@if [ -e .demo/server.lock ] && ! flock --nonblock .demo/server.lock true; then \
 	  echo "make: a server of make demo uses .demo and .venv. Stop it, and run make clean again:" \
 	    "kill $$(sed 's/.*"pid":\([0-9]*\).*/\1/' .demo/server.lock)" >&2; exit 1; fi
-	rm -rf .venv .tools .demo .bench .docs dist $(CLIENT_JS)/dist
+	rm -rf .venv .tools .demo .bench .corpora .docs dist $(CLIENT_JS)/dist

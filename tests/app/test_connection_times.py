@@ -117,10 +117,10 @@ def connection(edge: SmallServer) -> Iterator[RawConnection]:
 
 
 def steadily(edge: SmallServer, act: Callable[[RawConnection, Callable[[float], None]], None]) -> None:
-    """Call `act(connection, wait)`. Repeat it if it fails after a pause that was clearly longer than it asked for: the
-    machine was too busy for a steady client.
+    """Call `act(connection, wait)`. Repeat it, at most nine times, if it fails after a pause that was clearly longer than
+    it asked for: the machine was too busy for a steady client.
     """
-    while True:
+    for attempt in range(10):
         began, late = time.monotonic(), 0.0
 
         def wait(seconds: float) -> None:
@@ -133,7 +133,7 @@ def steadily(edge: SmallServer, act: Callable[[RawConnection, Callable[[float], 
             try:
                 return act(connection, wait)
             except (AssertionError, OSError, HTTPException):
-                if max(late, time.monotonic() - began) < 0.2:
+                if max(late, time.monotonic() - began) < 0.2 or attempt == 9:
                     raise
 
 

@@ -357,7 +357,7 @@ def test_corpus_import_is_complete_and_unchanged_on_repetition(server: Server, n
         ("packages missing", "package.json:1: package.json has dependencies"),
         ("line_ends", "the lines of this script end in CR LF"),
         ("nfc", "is stored in the Unicode form NFC"),
-        ("collection", "it lists 4 skills of its folder"),
+        ("collection", "it lists most of the 4 skills in its folder"),
         ("translation", "-zh-cn'"),
     ]
     report = json.dumps(first["skills"], ensure_ascii=False)

@@ -57,7 +57,7 @@ def _shared(command: Callable[..., Any]) -> Callable[..., Any]:
             default="auto",
             show_default=True,
             help="A SKILL.md below another skill's folder: keep it as a file of that skill, or split it off. auto: "
-            "split if that skill lists three or more of them.",
+            "split if there are three or more, and that skill lists most of them.",
         ),
         click.option(
             "--names",

@@ -120,8 +120,8 @@ class SkillReader:
             repairs.note("file_name", f"{quoted(skill_row.renamed)} is taken as {SKILL_MD}", file=skill_row.renamed)
         if skill_row.listed:
             message = (
-                f"it lists {skill_row.listed} skills of its folder, which are imported separately (--nested keep "
-                "keeps them as files)"
+                f"it lists most of the {skill_row.listed} skills in its folder. All of them are imported separately "
+                "(--nested keep keeps them as files)"
             )
             repairs.note("collection", message, file=SKILL_MD)
         files = self._read_files(skill_row, repairs)

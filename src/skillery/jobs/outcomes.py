@@ -1,6 +1,4 @@
-"""Conversion between Skillery and `cellblock`: limits, failures, logs, results of runs, and
-probes.
-"""
+"""Conversion of limits, failures, logs, results and probes between Skillery and `cellblock`."""
 
 from __future__ import annotations
 
