@@ -117,8 +117,8 @@ def connection(edge: SmallServer) -> Iterator[RawConnection]:
 
 
 def steadily(edge: SmallServer, act: Callable[[RawConnection, Callable[[float], None]], None]) -> None:
-    """Call `act(connection, wait)`. Repeat it, at most nine times, if it fails after a pause that was clearly longer than
-    it asked for: the machine was too busy for a steady client.
+    """Call `act(connection, wait)`. Repeat it, at most nine times, if it fails after a pause that was clearly longer
+    than it asked for: the machine was too busy for a steady client.
     """
     for attempt in range(10):
         began, late = time.monotonic(), 0.0
@@ -131,7 +131,8 @@ def steadily(edge: SmallServer, act: Callable[[RawConnection, Callable[[float], 
 
         with connected(edge.url) as connection:
             try:
-                return act(connection, wait)
+                act(connection, wait)
+                return
             except (AssertionError, OSError, HTTPException):
                 if max(late, time.monotonic() - began) < 0.2 or attempt == 9:
                     raise

@@ -28,7 +28,9 @@ PORTS = range(5_500, 10_000)
 
 
 def free_port() -> int:
-    """Return a free port for a program that cannot choose its own. The kernel does not give this port to sockets that bind port 0."""
+    """Return a free port for a program that cannot choose its own. The kernel does not give this port to sockets that
+    bind port 0.
+    """
     while True:
         port = random.SystemRandom().choice(PORTS)
         with socket.socket() as probe, suppress(OSError):
