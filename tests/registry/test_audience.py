@@ -8,7 +8,8 @@ import pytest
 
 from skillery.formats.foreign_skill import audience_of
 from tests.conftest import Rpc, Server, manifest
-from tests.support.archives import skill_md
+from tests.importing.test_importing import sent
+from tests.support.archives import skill_md, zipped
 from tests.support.mcp_client import Mcp
 from tests.support.people import Caller, Who
 
@@ -102,3 +103,45 @@ def test_mcp_calls_are_calls_of_models(sqlite_rpc: Rpc, new_name: str) -> None:
     assert read["isError"]
     assert REFUSAL.format(f"{new_name}.people") in read["content"][0]["text"]
     assert sqlite_rpc("read_skill_file", name=f"{new_name}.people", path="SKILL.md")["content"]
+
+
+def test_resources_of_mcp_show_models_no_skills_for_people(sqlite_rpc: Rpc, new_name: str) -> None:
+    publish(sqlite_rpc, new_name)
+    mcp = Mcp(sqlite_rpc)
+    folder = f"skill://{new_name}/people"
+
+    children = mcp.all("resources/directory/read", "resources", uri=f"skill://{new_name}")
+    assert {child["name"] for child in children} == {"all", "models"}
+    assert mcp("resources/read", uri=f"skill://{new_name}/internal/SKILL.md")["contents"]
+    for method, uri in (
+        ("resources/read", f"{folder}/SKILL.md"),
+        ("resources/read", f"{folder}@1.0.0/SKILL.md"),
+        ("resources/directory/read", folder),
+        ("skills/get", f"{folder}/SKILL.md"),
+    ):
+        error = mcp.error(method, uri=uri)
+        assert (error["code"], error["message"]) == (-32007, REFUSAL.format(f"{new_name}.people"))
+
+
+def test_agents_manage_versions_for_people(org: Server, new_name: str) -> None:
+    person = Caller(org.url, Who("ann", "read run publish", f"{new_name}.*"))
+    agent = Caller(org.url, Who("bot", "read publish review admin", f"{new_name}.*", "agent"))
+    published = zipped({"published/SKILL.md": skill_md("published", "Kiwi.", **FOR["people"])})
+    drafted = zipped({"drafted/SKILL.md": skill_md("drafted", "Kiwi.", **FOR["people"])})
+    name = f"{new_name}.published"
+
+    assert sent(person, published, namespace=new_name, source="a")["counts"] == {"published": 1}
+    for source in ("a", "b"):
+        assert sent(agent, published, namespace=new_name, source=source)["counts"] == {"unchanged": 1}
+    sent(agent, drafted, namespace=new_name, source="a")
+    assert sent(agent, drafted, namespace=new_name, source="a")["counts"] == {"unchanged": 1}
+
+    [one] = agent("list_versions", name=name)["versions"]
+    of_version = {"name": name, "version": one["version"]}
+    assert agent("set_label", **of_version, label="stable")["version"] == one["version"]
+    assert agent("recheck_version", **of_version)["new"] == []
+    assert agent("yank_version", **of_version, reason="Old.")["status"] == "yanked"
+    assert agent("purge_version", **of_version, reason="A secret.")["status"] == "purged"
+    [draft] = agent("list_versions", name=f"{new_name}.drafted")["versions"]
+    assert agent("submit_version", name=f"{new_name}.drafted", version=draft["version"])["status"] == "in_review"
+    assert agent.error("describe_skill", name=f"{new_name}.drafted", version=draft["version"])["code"] == -32007

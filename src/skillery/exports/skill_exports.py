@@ -241,7 +241,7 @@ class Exports:
         """Return the export of a version. Compute and store its facts if they are missing."""
 
         def look(connection: Connection) -> tuple[VersionRow, Facts | None, list[FileRow]]:
-            row = resolve(connection, identity, name, spec)
+            row = resolve(connection, identity, name, spec, manages=True)
             return row, find_facts(connection, row.version_id), files_of(connection, row.version_id)
 
         row, facts, files = self._database.read_now(look)

@@ -87,7 +87,7 @@ def point_label(connection: Connection, identity: Identity, name: str, label: st
     """
     access.require_namespace(identity, "publish", name)
     skill_id = lock_skill(connection, identity, name)
-    row = resolve(connection, identity, name, spec)
+    row = resolve(connection, identity, name, spec, manages=True)
     if row.status not in RESOLVABLE:
         raise NotPublished(
             f"'{name}' {row.version} is {row.status.replace('_', ' ')}: a label cannot point to it",

@@ -97,7 +97,7 @@ def _resolved(connection: Connection, identity: Identity, text: str) -> VersionR
     """Return the version of a reference. The error names the reference, if it does not resolve."""
     try:
         name, spec = parse_reference(text)
-        return resolve(connection, identity, name, spec)
+        return resolve(connection, identity, name, spec, manages=True)
     except SkilleryError as error:
         error.data["skill"] = text[:_SHOWN]
         if (shown := quoted(text, _SHOWN)) not in error.message:

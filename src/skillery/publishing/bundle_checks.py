@@ -168,7 +168,7 @@ class BundleChecks:
         self, connection: Connection, identity: Identity, name: str, version: Version
     ) -> Publication:
         """Return a stored version as a Publication, with the contents of its files, for hooks."""
-        row = resolve(connection, identity, name, Exact(version))
+        row = resolve(connection, identity, name, Exact(version), manages=True)
         return Publication(
             name=row.name,
             version=row.version,

@@ -241,7 +241,8 @@ class Publisher:
 
         def look(connection: Connection) -> VersionRow | None:
             try:
-                row = resolve(connection, identity, name, Exact(version) if version is not None else Latest())
+                spec = Exact(version) if version is not None else Latest()
+                row = resolve(connection, identity, name, spec, manages=True)
             except NotFound:
                 return None
             return row if holds(connection, self._storage, row, files) else None

@@ -83,7 +83,7 @@ class Rechecks:
 
 
 def _find_published(connection: Connection, identity: Identity, name: str, version: Version) -> None:
-    row = resolve(connection, identity, name, Exact(version))
+    row = resolve(connection, identity, name, Exact(version), manages=True)
     if row.unstored is not None or row.status not in WAS_PUBLISHED:
         raise IllegalStep(
             f"'{name}' {row.version} is {row.status}: only published versions are checked again",
@@ -97,7 +97,7 @@ def _store(
     """Store the findings of plugins in place of their earlier ones. Return the version's findings, and the new ones."""
     # The lock makes a purge of the version wait, or this function see it.
     connection.execute(select(skills.c.id).where(skills.c.name == name).with_for_update())
-    row = resolve(connection, identity, name, Exact(version))
+    row = resolve(connection, identity, name, Exact(version), manages=True)
     checks = checks_of(row.checks_json)
     reported_findings = apply_waivers(connection, name, version, reported)
     own_findings = tuple(finding for finding in checks.findings if finding.rule in OWN_RULES)

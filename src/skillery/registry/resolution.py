@@ -22,7 +22,7 @@ from skillery.backends import Identity
 from skillery.context.tracing import note_skill
 from skillery.database import Statement, select_row
 from skillery.database.tables import RESOLVABLE, labels, skill_versions, skills
-from skillery.errors import LabelNotFound, PeopleOnly, SkillNotFound, VersionNotFound
+from skillery.errors import LabelNotFound, SkillNotFound, VersionNotFound
 from skillery.formats.ranges import Segment
 from skillery.formats.semver import Version
 from skillery.formats.skill_uris import skill_uri
@@ -32,9 +32,9 @@ from skillery.registry.development import overlay_of
 from skillery.registry.version_rows import VersionRow, version_purged
 from skillery.registry.visibility import (
     SEEN_BY_ALL,
-    is_model,
     is_own,
     parameters,
+    require_audience,
     seen_by_name,
     sees_skill,
     sees_version,
@@ -174,20 +174,24 @@ _VERSIONS = Statement(
 )
 
 
-def resolve(connection: Connection, identity: Identity, name: str, spec: VersionSpec) -> VersionRow:
-    """Return the version that `spec` selects, which may be a development version of the identity. A version that the
-    identity may not see is treated as absent, also in the texts of errors. Raise SkillNotFound, VersionNotFound or
-    LabelNotFound, with suggestions; VersionPurged if an admin has purged it; PeopleOnly if only people may start it.
+def resolve(
+    connection: Connection, identity: Identity, name: str, spec: VersionSpec, *, manages: bool = False
+) -> VersionRow:
+    """Return the version that `spec` selects, which may be a development version of the identity. An invisible version
+    is treated as absent, also in the texts of errors. Raise SkillNotFound, VersionNotFound or LabelNotFound, with
+    suggestions; VersionPurged; PeopleOnly for a model, unless it `manages` the version and neither reads nor starts it.
     """
-    return resolve_with(PLAIN, connection, identity, name, spec)[0]
+    row, _ = resolve_with(PLAIN, connection, identity, name, spec)
+    if not manages and row.unstored is None:
+        require_audience(identity, row.name, row.audience)
+    return row
 
 
 def resolve_with(
     lookup: Lookup, connection: Connection, identity: Identity, name: str, spec: VersionSpec, **further: Any
 ) -> tuple[VersionRow, tuple[Any, ...] | None]:
-    """Return the version like `resolve`, and the values of the additional columns of `lookup`. The values are None for
-    a development version. `further` are the SQL parameters of the additional columns.
-    """
+    """Return the version like `resolve` for any audience, and the values of the additional columns of `lookup`, or None
+    for a development version. `further` are the SQL parameters of the additional columns."""
     overlay = overlay_of(identity)
     if overlay is not None and (development_version := overlay.find(name, spec)) is not None:
         return development_version, None
@@ -198,8 +202,6 @@ def resolve_with(
     row, _ = match
     if row.status == "purged":
         raise version_purged(row)
-    if row.audience == "people" and is_model(identity):
-        raise PeopleOnly(row.name)
     note_skill(row.name, row.version, skill_uri)
     return match
 

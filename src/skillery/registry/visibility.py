@@ -33,6 +33,7 @@ from sqlalchemy import (
 from skillery.backends import Identity
 from skillery.database import Statement
 from skillery.database.tables import FOREIGN_NAMESPACE, skill_versions, skills
+from skillery.errors import PeopleOnly
 from skillery.formats.foreign_skill import Audience
 from skillery.identity import access
 
@@ -186,6 +187,12 @@ def hidden_audiences(identity: Identity, *, internal: bool = False) -> Hidden:
 def is_model(identity: Identity) -> bool:
     """Return whether the caller is a model: through MCP, or with the token of an agent. CI jobs are no models."""
     return identity.through_mcp or (identity.kind == "agent" and identity.provenance is None)
+
+
+def require_audience(identity: Identity, name: str, audience: Audience | None) -> None:
+    """Raise PeopleOnly if a model asks for a version of the skill `name` that only people may start."""
+    if audience == "people" and is_model(identity):
+        raise PeopleOnly(name)
 
 
 def has_audience(audiences: Sequence[Audience]) -> ColumnElement[bool]:

@@ -30,7 +30,7 @@ from skillery.registry.index_names import HOLDER, index_name_warning
 from skillery.registry.resolution import Lookup, resolve_with
 from skillery.registry.usage import USAGE, Usage, usage_from
 from skillery.registry.version_rows import Approval, Object, Objection, Status, VersionRow, standing_warnings
-from skillery.registry.visibility import Visibility
+from skillery.registry.visibility import Visibility, require_audience
 from skillery.skills.catalogue_listings import Deprecation
 from skillery.skills.files import file_size, files_in, read_file
 from skillery.skills.skill_usage import ContentParts
@@ -155,6 +155,8 @@ def _version_with_details(
     row, details = resolve_with(_DETAILED, connection, identity, name, spec, index_name=wanted)
     if details is None:
         [details] = _DETAILS.rows(connection, version_id=row.version_id, index_name=wanted)
+    else:
+        require_audience(identity, row.name, row.audience)
     return row, tuple(details)
 
 

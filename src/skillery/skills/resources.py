@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 
 from skillery.backends import Identity, Storage
 from skillery.context.budget import expect_result
-from skillery.errors import ResourceNotFound, SkilleryError
+from skillery.errors import PeopleOnly, ResourceNotFound, SkilleryError
 from skillery.formats.json_pieces import JsonPieces, content_pieces
 from skillery.formats.media_types import MARKDOWN, media_type_of
 from skillery.formats.skill_md import FILE as SKILL_MD
@@ -27,6 +27,7 @@ from skillery.skills.skill_folders import (
     conforming,
     count_files,
     find_folder,
+    listed_named,
     names_below,
     open_folders,
     seen_named,
@@ -217,6 +218,8 @@ def _find_at_version(
         return None
     try:
         row = resolve(connection, identity, name, parse_version_spec(version))
+    except PeopleOnly:
+        raise
     except SkilleryError as error:
         raise ResourceNotFound(error.message, hint=error.hint or _HINT, uri=uri) from None
     [folder] = open_folders(connection, identity, storage, [(name, row.version_id)])
@@ -303,7 +306,7 @@ def _children_of_skills(
         children[child] = None
         after = skill_name
     # `a.b` sorts before `a.b-c`, and `a.b.c` after it: a folder may have been on an earlier page.
-    already_listed = seen_named(
+    already_listed = listed_named(
         connection, identity, [f"{name}.{child}" for child in children if f"{name}.{child}" <= first_after]
     )
     return [child for child in children if f"{name}.{child}" not in already_listed], after if is_full else None
@@ -314,7 +317,7 @@ def _names_from(connection: Connection, identity: Identity, name: str, after: st
 
     After a batch, the names below its last child folder are skipped: that folder is already listed.
     """
-    if not after and seen_named(connection, identity, [name]):
+    if not after and listed_named(connection, identity, [name]):
         yield name
     while below := names_below(connection, identity, name, after=after, most=CHILDREN_A_PAGE):
         for skill_name, _ in below:

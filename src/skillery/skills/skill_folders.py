@@ -10,20 +10,22 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
-from sqlalchemy import Connection, and_, func, or_, select
+from sqlalchemy import Connection, Row, and_, func, or_, select
 
 from skillery.backends import Identity, Storage
 from skillery.database.tables import objects, skill_files, skill_versions, skills
 from skillery.formats.agent_skill import AgentSkill, agent_skill
 from skillery.formats.skill_md import FILE as SKILL_MD
 from skillery.formats.skill_uris import agent_name, folder_of, skill_paths_of, uri_of
-from skillery.registry.visibility import sees_skill
+from skillery.registry.visibility import hidden_audiences, require_audience, sees_skill
 
 _KEPT = 512
 _MOST_KEPT_BYTES = 16 * 1024
 _BATCH = 200
 _HAS_VERSION = skills.c.latest_version_id.is_not(None)
-_COLUMNS = (skills.c.id, skills.c.name, skills.c.visibility, skills.c.latest_version_id)
+_LATEST = select(
+    skills.c.id, skills.c.name, skills.c.visibility, skills.c.latest_version_id, skill_versions.c.audience
+).join_from(skills, skill_versions, skill_versions.c.id == skills.c.latest_version_id)
 
 
 class ServedFile(NamedTuple):
@@ -63,13 +65,15 @@ def find_folder(
 ) -> tuple[SkillFolder, str] | None:
     """Return the skill whose folder contains the URI path `segments`, and the rest of the path inside the folder.
 
-    Return None if the identity sees no such skill.
+    Return None if the identity sees no such skill. Raise PeopleOnly if the identity may not read the skill.
     """
     candidates = skill_paths_of(segments)
     seen = seen_named(connection, identity, [candidate.name for candidate in candidates])
     for name, rest in candidates:
         if name in seen:
-            return open_folders(connection, identity, storage, [(name, seen[name])])[0], "/".join(rest)
+            require_audience(identity, name, seen[name].audience)
+            latest = [(name, seen[name].latest_version_id)]
+            return open_folders(connection, identity, storage, latest)[0], "/".join(rest)
     return None
 
 
@@ -134,25 +138,23 @@ def stored_skill_md(connection: Connection, storage: Storage, version_id: int) -
 def names_below(
     connection: Connection, identity: Identity, name: str, *, after: str = "", most: int
 ) -> list[tuple[str, int]]:
-    """Return (name, id of the latest version) of the first skills below `name` and after `after` that the identity
-    sees.
+    """Return (name, id of the latest version) of the first skills below `name` and after `after` that lists show to
+    the identity.
 
     The skills are sorted by the bytes of their names. At most `most` skills are returned.
     """
     below: list[tuple[str, int]] = []
+    hidden = hidden_audiences(identity)
     after = max(after, f"{name}.")
     while len(below) < most:
         batch = connection.execute(
-            select(*_COLUMNS)
             # "/" follows "." in the order of bytes.
-            .where(_HAS_VERSION, skills.c.name > after, skills.c.name < f"{name}/")
-            .order_by(skills.c.name)
-            .limit(_BATCH)
+            _LATEST.where(skills.c.name > after, skills.c.name < f"{name}/").order_by(skills.c.name).limit(_BATCH)
         ).all()
         below += [
             (row.name, row.latest_version_id)
             for row in batch
-            if sees_skill(connection, identity, row.id, row.name, row.visibility)
+            if row.audience not in hidden and sees_skill(connection, identity, row.id, row.name, row.visibility)
         ]
         if len(batch) < _BATCH:
             break
@@ -215,17 +217,21 @@ def _in_other_folders(
     return {key for key, names in longer_names.items() if any(name in seen for name in names)}
 
 
-def seen_named(connection: Connection, identity: Identity, names: Iterable[str]) -> dict[str, int]:
-    """Return the skills in `names` that the identity sees: by name, the id of the latest version."""
+def seen_named(connection: Connection, identity: Identity, names: Iterable[str]) -> dict[str, Row[Any]]:
+    """Return the skills in `names` that the identity sees, for any audience: by name, with `latest_version_id` and the
+    `audience` of this version.
+    """
     wanted = list(names)
-    seen: dict[str, int] = {}
+    seen: dict[str, Row[Any]] = {}
     for start in range(0, len(wanted), _BATCH):
-        rows: Sequence[Any] = connection.execute(
-            select(*_COLUMNS).where(_HAS_VERSION, skills.c.name.in_(wanted[start : start + _BATCH]))
-        ).all()
+        rows = connection.execute(_LATEST.where(skills.c.name.in_(wanted[start : start + _BATCH])))
         seen |= {
-            row.name: row.latest_version_id
-            for row in rows
-            if sees_skill(connection, identity, row.id, row.name, row.visibility)
+            row.name: row for row in rows.all() if sees_skill(connection, identity, row.id, row.name, row.visibility)
         }
     return seen
+
+
+def listed_named(connection: Connection, identity: Identity, names: Iterable[str]) -> set[str]:
+    """Return the names of skills that lists show to the identity."""
+    hidden = hidden_audiences(identity)
+    return {name for name, row in seen_named(connection, identity, names).items() if row.audience not in hidden}

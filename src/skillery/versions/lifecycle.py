@@ -63,7 +63,7 @@ def find_approvable(
 ) -> VersionRow:
     """Return the version that `approve` would publish now. Raise the errors of `approve`."""
     access.require_namespace(identity, "review", name)
-    row = resolve(connection, identity, name, Exact(version))
+    row = resolve(connection, identity, name, Exact(version), manages=True)
     check_step(identity, name, found_version(row), "approve", digest, rules)
     return row
 
@@ -88,7 +88,7 @@ def approve(
     access.require_namespace(identity, "review", name)
     approved = step_one(connection, identity, name, version, "approve", note=note, digest=digest, rules=rules)
     if checks is not None:
-        set_checks(connection, resolve(connection, identity, name, Exact(version)).version_id, checks)
+        set_checks(connection, resolve(connection, identity, name, Exact(version), manages=True).version_id, checks)
     return approved
 
 

@@ -92,7 +92,7 @@ def step_one(
     """
     # The lock comes first: the step applies to the values that are read after it.
     connection.execute(select(skills.c.id).where(skills.c.name == name).with_for_update())
-    row = resolve(connection, identity, name, Exact(version))
+    row = resolve(connection, identity, name, Exact(version), manages=True)
     stored = found_version(row)
     check_step(identity, name, stored, step, digest, rules)
     status = _apply_step(connection, identity, stored, step, note)

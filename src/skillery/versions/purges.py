@@ -69,7 +69,7 @@ def purge(connection: Connection, identity: Identity, name: str, version: Versio
     """
     access.require(identity, "admin")
     access.require_unreserved(identity, name)
-    before = resolve(connection, identity, name, Exact(version))
+    before = resolve(connection, identity, name, Exact(version), manages=True)
     files = files_of(connection, before.version_id)
     summary = connection.scalars(select(skill_versions.c.summary_json).where(skill_versions.c.id == before.version_id))
     # The step locks the skill and the version. The search and the offered tools then use the latest other version.

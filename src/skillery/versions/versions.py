@@ -138,7 +138,7 @@ def descriptions_of(connection: Connection, *, name: str, versions: Sequence[str
 
 def _find(connection: Connection, identity: Identity, name: str, version: str) -> Row[Any]:
     """Return the row of a version for list_versions. Raise SkillNotFound or VersionNotFound."""
-    row = resolve(connection, identity, name, Exact(Version.parse(version)))
+    row = resolve(connection, identity, name, Exact(Version.parse(version)), manages=True)
     statement: Select[Any] = _LISTED.where(skill_versions.c.id == row.version_id)
     return connection.execute(statement).one()
 
