@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -80,6 +81,40 @@ def test_agents_neither_list_search_nor_read_skills_for_people(org: Server, new_
         error = agent.error(method, **params)
         assert (error["code"], error["data"]["type"]) == (-32007, "people_only")
         assert error["message"] == REFUSAL.format(name)
+
+
+def test_agents_neither_list_nor_find_tools_for_people(org: Server, new_name: str) -> None:
+    person = Caller(org.url, Who("ann", "read run publish", f"{new_name}.*"))
+    agent = Caller(org.url, Who("bot", "read run", f"{new_name}.*", "agent"))
+    tool = f"count_{new_name}"
+    declared = json.dumps([{"name": tool, "description": "Counts.", "script": "scripts/a.py", "parameters": {}}])
+    for name in ("all", "internal", "people"):  # the last one is called
+        code = f"def handler(args):\n    return '{name}'\n"
+        files = [{"path": "tools.json", "content": declared}, {"path": "scripts/a.py", "content": code}]
+        about = manifest(f"{new_name}.{name}", kind="instruction")
+        person("create_skill", manifest=about, skill_md=skill_md(name, **FOR[name]), files=files)
+
+    def offered(caller: Caller) -> set[str]:
+        page = caller("list_tools", limit=200)
+        return {one["skill"].rpartition(".")[2] for one in page["tools"] if one["name"] == tool}
+
+    assert (offered(person), offered(agent)) == ({"all", "people"}, {"all"})
+    assert person("call_tool", name=tool)["result"] == "people"
+    assert agent("call_tool", name=tool)["result"] == "internal"
+    assert agent.error("call_tool", name=tool, skill=f"{new_name}.people")["code"] == -32007
+
+
+def test_lists_by_creation_and_of_drafts(org: Server, new_name: str) -> None:
+    person = Caller(org.url, Who("ann", "read run publish", f"{new_name}.*"))
+    agent = Caller(org.url, Who("bot", "read publish", f"{new_name}.*", "agent"))
+    publish(person, new_name)
+
+    for caller, names in ((person, {"all", "people", "models"}), (agent, {"all", "models"})):
+        page = caller.http.get("/v1/skills", params={"order": "desc", "limit": 50}).json()["data"]
+        assert {one["name"].rpartition(".")[2] for one in page if one["name"].startswith(f"{new_name}.")} == names
+    publish(agent, f"{new_name}.drafts")
+    drafts = agent("list_skills", namespace=f"{new_name}.drafts", status="draft")
+    assert listed(drafts) == set(FOR)
 
 
 def test_hidden_skills_for_people_stay_hidden_from_models(org: Server, new_name: str) -> None:

@@ -7,14 +7,23 @@ from functools import lru_cache
 from typing import Literal
 
 import msgspec
-from sqlalchemy import Connection, Select, bindparam, literal_column, or_, select
+from sqlalchemy import Connection, Select, bindparam, literal_column, not_, or_, select
 
 from skillery.backends import Identity
 from skillery.database import Statement
 from skillery.database.tables import RESOLVABLE, labels, skill_versions, skills
 from skillery.registry.cursors import make_cursor, read_cursor
 from skillery.registry.resolution import find_skill, skill_not_found
-from skillery.registry.visibility import View, is_own, parameters, seen_by_name, view_of
+from skillery.registry.visibility import (
+    Hidden,
+    View,
+    has_audience,
+    hidden_audiences,
+    is_own,
+    parameters,
+    seen_by_name,
+    view_of,
+)
 from skillery.skills.catalogue_listings import SkillPage, SkillRow
 
 Order = Literal["asc", "desc"]
@@ -30,7 +39,8 @@ def list_by_creation(
     values = parameters(identity)
     if cursor:
         values |= {"after": int(read_cursor(key, _bound_to(order), cursor, 1)[0])}
-    rows = _statement(view_of(identity), order, bool(cursor), limit + 1).rows(connection, **values)
+    statement = _statement(view_of(identity), hidden_audiences(identity), order, bool(cursor), limit + 1)
+    rows = statement.rows(connection, **values)
     page = rows[:limit]
     more = make_cursor(key, _bound_to(order), (str(page[-1][0]),)) if len(rows) > limit else None
     return SkillPage([msgspec.json.decode(item, type=SkillRow) for _, item in page], more)
@@ -64,10 +74,11 @@ def _bound_to(order: Order) -> tuple[str, str]:
 
 # Callers choose the limit, and a compiled statement holds up to a megabyte.
 @lru_cache(64)
-def _statement(view: View | None, order: Order, is_after: bool, rows: int) -> Statement:
+def _statement(view: View | None, hidden: Hidden, order: Order, is_after: bool, rows: int) -> Statement:
     statement: Select[tuple[int, str]] = (
         select(skills.c.id, skill_versions.c.names_json)
         .join_from(skills, skill_versions, skill_versions.c.id == skills.c.latest_version_id)
+        .where(not_(has_audience(hidden)))
         .order_by(skills.c.id.asc() if order == "asc" else skills.c.id.desc())
         .limit(literal_column(str(rows)))
     )

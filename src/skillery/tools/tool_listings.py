@@ -29,7 +29,7 @@ from skillery.registry.development import OfferedTool, merged, overlay_of
 from skillery.registry.resolution import resolve
 from skillery.registry.tool_rows import OF_SESSION, SessionName, parse_session, sees_tool, session_values, tools_of
 from skillery.registry.version_rows import Object
-from skillery.registry.visibility import View, parameters, view_of
+from skillery.registry.visibility import Hidden, View, hidden_audiences, parameters, versions_for, view_of
 
 _KEPT = 256
 """The maximum number of compiled statements in each cache."""
@@ -104,37 +104,39 @@ def _own_rows(connection: Connection, identity: Identity, session: str, after: t
 
 def _offered(connection: Connection, identity: Identity, after: tuple[str, str], rows: int) -> Sequence[Any]:
     """Return the next `rows` tools of latest versions that the identity sees: skill, name, item and visibility."""
-    view = view_of(identity)
+    view, hidden = view_of(identity), hidden_audiences(identity)
     values = {"after_skill": after[0], "after_name": after[1]}
-    page = _unfiltered_statement(rows).rows(connection, **values)
+    page = _unfiltered_statement(rows, hidden).rows(connection, **values)
     if view is None or all(row[3] == "public" for row in page):
         # Most pages contain no hidden skill.
         return page
-    return _visible_statement(rows, view).rows(connection, **values, **parameters(identity))
+    return _visible_statement(rows, view, hidden).rows(connection, **values, **parameters(identity))
 
 
-def _listing(rows: int, *where: ColumnElement[bool]) -> Select[Any]:
-    """Return the SELECT of the next `rows` offered tools of skills that meet the conditions `where`."""
+def _listing(rows: int, hidden: Hidden, *where: ColumnElement[bool]) -> Select[Any]:
+    """Return the SELECT of the next `rows` offered tools of skills that meet the conditions `where`, without tools for
+    `hidden` audiences.
+    """
     is_after = tuple_(tools.c.skill, tools.c.name) > tuple_(bindparam("after_skill"), bindparam("after_name"))
     return (
         select(tools.c.skill, tools.c.name, tools.c.item_json, skills.c.visibility)
         .join_from(tools, skills, skills.c.id == tools.c.skill_id)
-        .where(tools.c.offered_since.is_not(None), is_after, *where)
+        .where(tools.c.offered_since.is_not(None), is_after, tools.c.version_id.not_in(versions_for(hidden)), *where)
         .order_by(tools.c.skill, tools.c.name)
         .limit(literal_column(str(rows)))
     )
 
 
 @lru_cache(_KEPT)
-def _unfiltered_statement(rows: int) -> Statement:
+def _unfiltered_statement(rows: int, hidden: Hidden) -> Statement:
     """Return the statement for the next `rows` offered tools, whether a caller sees them or not."""
-    return Statement(_listing(rows))
+    return Statement(_listing(rows, hidden))
 
 
 @lru_cache(_KEPT)
-def _visible_statement(rows: int, view: View) -> Statement:
+def _visible_statement(rows: int, view: View, hidden: Hidden) -> Statement:
     """Return the statement for the next `rows` offered tools that an identity with this view sees."""
-    return Statement(_listing(rows, sees_tool(view)))
+    return Statement(_listing(rows, hidden, sees_tool(view)))
 
 
 # -- list_tools --------------------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ from skillery.registry.development import overlay_of
 from skillery.registry.resolution import resolve
 from skillery.registry.tool_rows import OF_SESSION, is_session_tool, sees_tool, session_values, tools_of
 from skillery.registry.version_rows import VersionRow
-from skillery.registry.visibility import View, parameters, view_of
+from skillery.registry.visibility import Hidden, View, hidden_audiences, parameters, versions_for, view_of
 
 _KEPT = 256
 """The maximum number of compiled statements in each cache."""
@@ -106,11 +106,13 @@ def find_tool(
 
 
 def find_offered(connection: Connection, identity: Identity, name: str) -> VersionRow | None:
-    """Return the version with the most recently published tool of this name that the identity sees, or None."""
+    """Return the version with the most recently published tool of this name that the identity may call, or None."""
     overlay = overlay_of(identity)
     if overlay is not None and (development_version := overlay.find_tool(name)) is not None:
         return development_version
-    rows = _named(view_of(identity)).rows(connection, name=name, **parameters(identity))
+    rows = _named(view_of(identity), hidden_audiences(identity, internal=True)).rows(
+        connection, name=name, **parameters(identity)
+    )
     if not rows:
         return None
     item: dict[str, Any] = msgspec.json.decode(rows[0][0])
@@ -118,14 +120,17 @@ def find_offered(connection: Connection, identity: Identity, name: str) -> Versi
 
 
 @lru_cache(_KEPT)
-def _named(view: View | None) -> Statement:
-    """Return the statement for the most recently offered tool of a name that an identity with this view sees."""
+def _named(view: View | None, hidden: Hidden) -> Statement:
+    """Return the statement for the most recently offered tool of a name that an identity with this view sees, without
+    tools for `hidden` audiences.
+    """
     return Statement(
         select(tools.c.item_json)
         .join_from(tools, skills, skills.c.id == tools.c.skill_id)
         .where(
             tools.c.offered_since.is_not(None),
             tools.c.name == bindparam("name"),
+            *([tools.c.version_id.not_in(versions_for(hidden))] if hidden else []),
             *([] if view is None else [sees_tool(view)]),
         )
         .order_by(tools.c.offered_since.desc(), tools.c.version_id.desc())
