@@ -16,6 +16,7 @@ from cellblock import AsyncSandbox, Busy, Job, Limits, Mount, Sandbox, Template,
 
 ADD = "def main(args): return args['a'] + args['b']"
 LOOP = "while True: pass"
+SLEEPS = Job("import time\ndef main(args):\n print('now')\n time.sleep(3600)", limits=Limits(timeout_ms=3_600_000))
 
 
 @pytest.fixture(scope="module")
@@ -221,8 +222,7 @@ def test_async_sandbox_ends_a_cancelled_run() -> None:
                 def log(self, piece: bytes) -> None:
                     started.set()
 
-            code = "import time\ndef main(args):\n print('now')\n time.sleep(3600)"
-            running = asyncio.create_task(own.run_job(Job(code, limits=Limits(timeout_ms=3_600_000)), Owner()))
+            running = asyncio.create_task(own.run_job(SLEEPS, Owner()))
             await started.wait()
             running.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -238,6 +238,60 @@ def test_closed_sandbox_is_unavailable() -> None:
     own.close()
     with pytest.raises(Unavailable, match="closed"):
         own.run(ADD)
+
+
+def test_close_ends_runs_of_other_threads() -> None:
+    own, begun, errors = Sandbox(prepared=0), threading.Event(), []
+
+    class Owner:
+        def log(self, piece: bytes) -> None:
+            begun.set()
+
+    def wait_for_run() -> None:
+        try:
+            own.run_job(SLEEPS, Owner())
+        except Unavailable as error:
+            errors.append(str(error))
+
+    runner = threading.Thread(target=wait_for_run, daemon=True)
+    runner.start()
+    assert begun.wait(60)
+    closers = [threading.Thread(target=own.close, daemon=True) for _ in range(2)]
+    for thread in closers:
+        thread.start()
+    for thread in (*closers, runner):
+        thread.join(60)
+        assert not thread.is_alive()
+    assert errors == ["the sandbox is closed"]
+
+
+def test_cancelled_close_ends_the_sandbox() -> None:
+    async def processes_left() -> tuple[BaseException | None, int]:
+        own, begun = AsyncSandbox(), asyncio.Event()
+        await own.start()
+
+        class Owner:
+            def log(self, piece: bytes) -> None:
+                begun.set()
+
+        running = asyncio.create_task(own.run_job(SLEEPS, Owner()))
+        await begun.wait()
+        closing = asyncio.create_task(own.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        await asyncio.wait({closing, running})
+        assert closing.cancelled()
+        return running.exception(), len(children())
+
+    before = len(children())
+    error, left = asyncio.run(processes_left())
+    assert isinstance(error, Unavailable)
+    assert left == before
+
+
+def children() -> list[str]:
+    """Return the child processes of this process."""
+    return [pid for path in Path("/proc/self/task").glob("*/children") for pid in path.read_text().split()]
 
 
 def test_sandbox_without_free_uid_is_busy() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import json
 import platform
 import sys
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 UIDS = range(100_000, 120_000)
+CLOSED = "the sandbox is closed"
 OF_SANDBOX = {
     *("dev", "proc", "run", "tmp", "workspace", "skills", "packages", "blobs"),
     *("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32"),
@@ -69,6 +71,7 @@ class AsyncSandbox:
         self._allow_degraded = allow_degraded
         self._capabilities: Capabilities | None = None
         self._starting = asyncio.Lock()
+        self._runs: set[asyncio.Task[Result]] = set()
         self._closed = False
 
     async def start(self) -> None:
@@ -78,7 +81,7 @@ class AsyncSandbox:
         """
         async with self._starting:
             if self._closed:
-                raise Unavailable("the sandbox is closed")
+                raise Unavailable(CLOSED)
             if self._capabilities is None:
                 self._capabilities = await self._open()
 
@@ -89,6 +92,7 @@ class AsyncSandbox:
         from cellblock import doctor
         from cellblock.egress.service import Egress
         from cellblock.host.engine import look_around
+        from cellblock.host.sessions import finish_whole
         from cellblock.host.shares import Uids
         from cellblock.host.succession import Warmth
 
@@ -102,7 +106,7 @@ class AsyncSandbox:
             await doctor.insist(capabilities)
             await capabilities.pool.start()
         except BaseException:
-            await end(capabilities)
+            await finish_whole(end(capabilities))
             raise
         return capabilities
 
@@ -138,12 +142,21 @@ class AsyncSandbox:
         """Run a job, and return its result. `host` gets the log while the code runs. The errors are those of `run`."""
         if self._capabilities is None:
             await self.start()
-        if self._capabilities is None:
-            raise Unavailable("the sandbox is closed")
+        if self._closed or self._capabilities is None:
+            raise Unavailable(CLOSED)
         from cellblock import jobs
 
         jobs.check_job(job, self._template)
-        return await jobs.run_job(self._capabilities, self._template, job, host)
+        run = asyncio.create_task(jobs.run_job(self._capabilities, self._template, job, host))
+        self._runs.add(run)
+        run.add_done_callback(self._runs.discard)
+        try:
+            return await run
+        except asyncio.CancelledError:
+            caller = asyncio.current_task()
+            if self._closed and caller is not None and not caller.cancelling():
+                raise Unavailable(CLOSED) from None
+            raise
 
     async def doctor(self) -> list[Probe]:
         """Return the probes of this host, each with a remedy if it fails. The sandbox need not be started."""
@@ -154,11 +167,27 @@ class AsyncSandbox:
         return await asyncio.to_thread(doctor.probes)
 
     async def close(self) -> None:
-        """End all runs and processes of the sandbox. Afterwards, it cannot be used again."""
+        """End all runs and processes of the sandbox. Afterwards, it cannot be used again.
+
+        A run that has not ended raises Unavailable.
+        """
+        self._closed = True
+        if self._capabilities is None and not self._starting.locked():
+            return
+        from cellblock.host.sessions import finish_whole
+
+        await finish_whole(self._end())
+
+    async def _end(self) -> None:
         async with self._starting:
-            self._closed = True
             capabilities, self._capabilities = self._capabilities, None
-            if capabilities is not None:
+            if capabilities is None:
+                return
+            try:
+                for run in self._runs:
+                    run.cancel()
+                await asyncio.gather(*self._runs, return_exceptions=True)
+            finally:
                 await end(capabilities)
 
     async def __aenter__(self) -> Self:
@@ -203,7 +232,10 @@ class Sandbox:
         )
         # The zygote ends with the thread that starts it, so this thread lives as long as the sandbox.
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="cellblock", daemon=True)
+        self._lock = threading.Lock()
+        self._closed = False
+        self._leave = asyncio.Event()
+        self._thread = threading.Thread(target=self._serve, name="cellblock", daemon=True)
         self._thread.start()
         try:
             self._wait(self._box.start())
@@ -211,13 +243,21 @@ class Sandbox:
             self.close()
             raise
 
+    def _serve(self) -> None:
+        """Run the event loop until `_leave` is set. Then cancel what is left, for which threads may wait."""
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.run(self._leave.wait())
+
     def _wait(self, doing: Coroutine[Any, Any, T]) -> T:
-        if not self._thread.is_alive():
-            doing.close()
-            raise Unavailable("the sandbox is closed")
-        future = asyncio.run_coroutine_threadsafe(doing, self._loop)
+        with self._lock:  # after `close`, the loop would not run the coroutine
+            if self._closed:
+                doing.close()
+                raise Unavailable(CLOSED)
+            future = asyncio.run_coroutine_threadsafe(doing, self._loop)
         try:
             return future.result()
+        except concurrent.futures.CancelledError:
+            raise Unavailable(CLOSED) from None
         except BaseException:
             future.cancel()  # for KeyboardInterrupt: the run must end too
             raise
@@ -247,12 +287,20 @@ class Sandbox:
         return self._wait(self._box.doctor())
 
     def close(self) -> None:
-        """End all runs and processes of the sandbox. A second call does nothing."""
-        if self._thread.is_alive():
-            self._wait(self._box.close())
-            self._loop.call_soon_threadsafe(self._loop.stop)
+        """End all runs and processes of the sandbox. A thread that waits for a run gets Unavailable.
+
+        A second call waits until the first has ended.
+        """
+        with self._lock:
+            ending = None if self._closed else asyncio.run_coroutine_threadsafe(self._box.close(), self._loop)
+            self._closed = True
+        try:
+            if ending is not None:
+                ending.result()
+        finally:
+            if ending is not None:
+                self._loop.call_soon_threadsafe(self._leave.set)
             self._thread.join()
-            self._loop.close()
 
     def __enter__(self) -> Self:
         return self
@@ -262,8 +310,10 @@ class Sandbox:
 
 
 async def end(capabilities: Capabilities) -> None:
-    await capabilities.egress.close()
-    await capabilities.close()
+    try:
+        await capabilities.close()
+    finally:
+        await capabilities.egress.close()
 
 
 def check_points(points: tuple[str, ...]) -> None:

@@ -60,9 +60,11 @@ class Capabilities:
 
     async def close(self) -> None:
         """Close the pool. Afterwards no process of it is left. The proxy may serve other pools."""
-        await self.pool.close()
-        if self.groups is not None:
-            self.groups.close()
+        try:
+            await self.pool.close()
+        finally:
+            if self.groups is not None:
+                self.groups.close()
 
 
 @dataclass(frozen=True, slots=True)
