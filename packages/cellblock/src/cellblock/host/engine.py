@@ -273,16 +273,19 @@ class CellRun(ABC):
         Its mounts and files, and the cell of `_after`, are removed in the background.
         """
         oom_killed, log, used = False, Log(), Used()
-        if self._cell is not None:
-            await self._cell.end()
-            if self._session.status is None:
-                self._session.status = await self._end_of_code()
-            oom_killed, used = self._oom_kills() > 0, self._used(self._cell)
-        network = await self._network.close() if self._network is not None else ()
-        if self._cell is not None:
-            log = await self._cell.log.finish(LOG_SECONDS)
-            await self._after(self._cell)
-            self._pool.drop(self._cell, before=self._next_cell)
+        try:
+            if self._cell is not None:
+                await self._cell.end()
+                if self._session.status is None:
+                    self._session.status = await self._end_of_code()
+                oom_killed, used = self._oom_kills() > 0, self._used(self._cell)
+            network = await self._network.close() if self._network is not None else ()
+            if self._cell is not None:
+                log = await self._cell.log.finish(LOG_SECONDS)
+                await self._after(self._cell)
+        finally:  # the sink of the log may raise an error
+            if self._cell is not None:
+                self._pool.drop(self._cell, before=self._next_cell)
         return self._session.result(
             log=log, degraded=self._capabilities.degraded, oom_killed=oom_killed, network=network, used=used
         )
