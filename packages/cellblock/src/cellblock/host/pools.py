@@ -125,6 +125,8 @@ class Pools:
         return False
 
     async def _start(self, kept: Preloaded) -> None:
+        if self._closed:
+            return
         pool = kept.pool = self._open(kept.preload, lambda reason: self._spoil(kept, reason))
         try:
             await pool.start()
