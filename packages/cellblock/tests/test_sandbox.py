@@ -159,6 +159,7 @@ def test_network_reaches_listed_hosts_only(box: Sandbox) -> None:
         (Job("1", mounts=(Mount(Path("/usr"), "/else/x"),)), "the points are /data"),
         (Job("1", mounts=(Mount(Path("/usr"), "/data/.."),)), "the points are /data"),
         (Job("1", mounts=(Mount(Path("/missing"), "/data/x"),)), "'/missing' does not exist"),
+        (Job("1", mounts=(Mount(Path("/missing" * 100), "/data/x"),)), "does not exist"),
         (Job("1", mounts=(Mount(Path("/usr"), "/data/x"),) * 2), "the same target"),
         (Job(entry="/data/x/a.py"), "not below the target"),
         (Job(entry="/data/x/../a.py", mounts=(Mount(Path("/usr"), "/data/x"),)), "not below the target"),
@@ -287,6 +288,42 @@ def test_cancelled_close_ends_the_sandbox() -> None:
     error, left = asyncio.run(processes_left())
     assert isinstance(error, Unavailable)
     assert left == before
+
+
+FEW_DESCRIPTORS = """
+import cellblock, resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (300, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+try:
+    cellblock.Sandbox(prepared=300)
+except cellblock.Unavailable as error:
+    print(error)
+"""
+
+
+def test_start_fails_if_a_cell_cannot_be_prepared() -> None:
+    command = [sys.executable, "-c", FEW_DESCRIPTORS]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    assert shown.startswith("the sandbox cannot start: ")
+
+
+def test_start_prepares_no_more_cells_than_there_are_uids() -> None:
+    with Sandbox(prepared=2, uids=range(100_000, 100_001)) as own:
+        assert own.run(ADD, {"a": 1, "b": 1}).value == 2
+
+
+def test_error_of_the_host_ends_its_run_whole() -> None:
+    class Owner:
+        def log(self, piece: bytes) -> None:
+            raise LookupError("no log")
+
+    async def run() -> None:
+        async with AsyncSandbox(prepared=0) as own:
+            with pytest.raises(LookupError):
+                await own.run_job(Job("def main(args): print('now')"), Owner())
+
+    before = len(os.listdir("/proc/self/fd"))
+    asyncio.run(run())
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def children() -> list[str]:

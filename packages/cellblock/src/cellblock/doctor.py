@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import platform
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,7 +16,8 @@ from cellblock.host import probes as host
 from cellblock.host.engine import Capabilities, look_around
 from cellblock.host.plan import HERE, INSIDE
 from cellblock.host.shares import Uids
-from cellblock.host.succession import Warmth
+from cellblock.host.succession import Warmth, in_words
+from cellblock.host.zygote_answers import CannotStart, ZygoteLost
 from cellblock.jobs import run_job
 from cellblock.values import Busy, Job, Language, Limits, Probe, Result, Template, Unavailable
 
@@ -50,10 +52,19 @@ def refuse_machine() -> None:
     """Raise Unavailable if this machine, its interpreter or this installation cannot have a sandbox."""
     for probe in (host.machine_probe(), host.interpreter_probe()):
         if not probe.ok:
-            raise Unavailable(f"the sandbox cannot use {probe.detail}: {probe.fix}", (probe,))
+            raise Unavailable(f"{probe.name}: {probe.detail}: {probe.fix}", (probe,))
     if not RECORD.exists():
         probe = helper_probe()
         raise Unavailable(probe.detail, (probe,))
+
+
+@contextlib.contextmanager
+def named_unavailable() -> Iterator[None]:
+    """Raise Unavailable in place of an error of the host at the start of a sandbox."""
+    try:
+        yield
+    except (Busy, CannotStart, ZygoteLost, OSError) as error:
+        raise Unavailable(f"the sandbox cannot start: {in_words(error)}") from error
 
 
 def refuse_weak(capabilities: Capabilities) -> None:
@@ -71,10 +82,7 @@ async def insist(capabilities: Capabilities) -> None:
 
     If the job fails, raise Unavailable with the probes that fail.
     """
-    try:
-        result = await run_job(capabilities, Template(), NO_OP)
-    except Busy as busy:
-        raise Unavailable(str(busy)) from None
+    result = await run_job(capabilities, Template(), NO_OP)
     if result.raw == b"true":
         return
     failure = result.failure.message if result.failure is not None else "a run that does nothing failed"

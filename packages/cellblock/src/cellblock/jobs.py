@@ -57,8 +57,12 @@ def check_mount(mount: Mount, template: Template) -> None:
     if point not in template.points or not is_name(name):
         points = ", ".join(template.points)
         raise ValueError(f"mount target {mount.target!r}: write POINT/NAME; the points are {points}")
-    if not mount.source.exists():
-        raise ValueError(f"mount source {str(mount.source)!r} does not exist")
+    try:
+        exists = mount.source.exists()
+    except OSError:  # such as a name that is too long
+        exists = False
+    if not exists:
+        raise ValueError(f"mount source {str(mount.source)!r} does not exist, or this process cannot see it")
 
 
 def is_name(name: str) -> bool:

@@ -99,16 +99,17 @@ class AsyncSandbox:
         doctor.refuse_machine()
         uids = Uids(self._uids.start, len(self._uids), "give the sandbox more `uids`, or run fewer jobs at once")
         egress = Egress(self._allow_private)
-        capabilities = look_around(self._template, Warmth(*self._warmth), uids, egress)
-        try:
-            if not self._allow_degraded:
-                doctor.refuse_weak(capabilities)
-            await doctor.insist(capabilities)
-            await capabilities.pool.start()
-        except BaseException:
-            await finish_whole(end(capabilities))
-            raise
-        return capabilities
+        with doctor.named_unavailable():
+            capabilities = look_around(self._template, Warmth(*self._warmth), uids, egress)
+            try:
+                if not self._allow_degraded:
+                    doctor.refuse_weak(capabilities)
+                await doctor.insist(capabilities)
+                await capabilities.pool.start()
+            except BaseException:
+                await finish_whole(end(capabilities))
+                raise
+            return capabilities
 
     async def run(
         self,
@@ -139,7 +140,10 @@ class AsyncSandbox:
         return await self.run_job(job)
 
     async def run_job(self, job: Job, host: Host | None = None) -> Result:
-        """Run a job, and return its result. `host` gets the log while the code runs. The errors are those of `run`."""
+        """Run a job, and return its result. `host` gets the log while the code runs. The errors are those of `run`.
+
+        An error that `host` raises may end the run, and is then raised too.
+        """
         if self._capabilities is None:
             await self.start()
         if self._closed or self._capabilities is None:

@@ -200,8 +200,9 @@ class LinuxSandbox(Sandbox):
         try:
             if not self._allow_degraded:
                 doctor.refuse_weak(capabilities)
-            await doctor.insist(capabilities)
-            await capabilities.pool.start()
+            with doctor.named_unavailable():
+                await doctor.insist(capabilities)
+                await capabilities.pool.start()
         except Unavailable as error:
             await capabilities.close()
             raise SandboxUnavailable(f"linux: {error}") from None

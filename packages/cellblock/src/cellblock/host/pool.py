@@ -19,6 +19,7 @@ from cellblock.host.shares import Processors, Uids
 from cellblock.host.succession import LOST, PREPARE_SECONDS, Warmth, Zygotes, in_words
 from cellblock.host.zygote_answers import CannotStart, Crowded, ZygoteLost
 from cellblock.host.zygotes import Zygote
+from cellblock.values import Busy
 
 log = logging.getLogger(__name__)
 ATTEMPTS = 4
@@ -58,19 +59,24 @@ class Pool:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._zygotes = Zygotes(python, plan, uids, groups, warmth, preload, spoiled, self._practise, self._keep)
         self._busy = 0
+        self._is_starting = False
         self._closed = False
 
     async def start(self) -> None:
-        """Start the zygote and prepare cells. Raise CannotStart if the host does not allow that."""
+        """Start the zygote and prepare cells. Raise CannotStart, ZygoteLost or OSError if the host does not allow that."""
         if self._preload:
             await self._start_preloaded()
             return
         await self._zygotes.current()
         if self._shelf is not None:
             await self._shelf.fill(self._usual.limits)
-        self._consider()
-        if self._refilling is not None:  # may have been started by an earlier run
-            await asyncio.shield(self._refilling)
+        self._is_starting = True
+        try:
+            self._consider()
+            if self._refilling is not None:  # may have been started by an earlier run
+                await asyncio.shield(self._refilling)
+        finally:
+            self._is_starting = False
 
     async def _start_preloaded(self) -> None:
         """Start the zygote and fork one cell, which shows that it can."""
@@ -245,12 +251,14 @@ class Pool:
         while self._wanting():
             try:
                 cell = await self._prepared(self._usual)
-            except Crowded:
-                return  # a later end of a run frees a process
+            except (Crowded, Busy):
+                return  # a later end of a run frees a process or a uid
             except (ZygoteLost, CannotStart, OSError, TimeoutError) as error:
                 if self._preload:
                     self._spoiled(f"no run could be forked: {in_words(error)}")
                     return
+                if self._is_starting:
+                    raise
                 log.warning("no place could be prepared ahead: %s", error)
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
