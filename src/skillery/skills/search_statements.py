@@ -12,7 +12,7 @@ from sqlalchemy import bindparam as bound
 from skillery.database import Statement, as_list, is_among
 from skillery.database.tables import catalogue, search_postings, search_words, skill_versions, skills
 from skillery.formats.search_fields import IN_TEXT, LEAST_SHARE, MOST_IMPACT
-from skillery.registry.visibility import Hidden, versions_for
+from skillery.registry.visibility import Hidden, has_audience
 from skillery.skills.catalogue_filters import fact_conditions, is_listed
 from skillery.skills.search_index import VisibilityShape, is_seen
 from skillery.skills.search_order import Ranked
@@ -174,9 +174,7 @@ def _narrowed(rows: Select[Any], filters: Filters, of: Any, skill_id: Any) -> Se
     """
     rows = rows.where(*is_seen(filters.visibility_shape, of, skill_id))
     if filters.hidden:
-        latest = skills.alias("for_others")
-        hidden = select(latest.c.id).where(latest.c.latest_version_id.in_(versions_for(filters.hidden)))
-        rows = rows.where(skill_id.not_in(hidden))
+        rows = rows.where(~_is_for(filters.hidden, skill_id))
     if filters.namespace:
         rows = rows.where(of.c.name >= bound("below"), of.c.name < bound("past"))
     if filters.kind or filters.namespace:
@@ -188,6 +186,13 @@ def _narrowed(rows: Select[Any], filters: Filters, of: Any, skill_id: Any) -> Se
         has_tag = and_(tagged.c.skill_id == skill_id, tagged.c.word == bound(f"tag_{number}"))
         rows = rows.where(select(_number(1)).select_from(tagged).where(has_tag).exists())
     return rows
+
+
+def _is_for(audiences: Hidden, skill_id: Any) -> Any:
+    """Return whether the latest version of a skill has one of these audiences. The skill's row is read by its key."""
+    skill = skills.alias("for_others")
+    latest = select(_number(1)).join_from(skill, skill_versions, skill_versions.c.id == skill.c.latest_version_id)
+    return latest.where(skill.c.id == skill_id, has_audience(audiences)).exists()
 
 
 def _is_of(filters: Filters, skill_id: Any) -> Any:
