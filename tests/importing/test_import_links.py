@@ -224,6 +224,23 @@ def test_links_to_many_skills_are_looked_at_only_so_often() -> None:
     assert any("more than" in one.message for one in found.left_out)
 
 
+def test_a_skill_md_behind_many_links_is_read_once() -> None:
+    read: list[str] = []
+
+    def content(entry: Entry) -> bytes:
+        read.append(entry.path)
+        return b"---\nname: all\n---\none two three\n"
+
+    paths = ["all", "all/one", "all/two", "all/three"]
+    links = [Entry(f"links/{number}", 0, False, "../all", None) for number in range(20)]
+    skills = [Entry(f"{path}/SKILL.md", 40, False, "", 0) for path in paths]
+    found = Finder([*skills, *links], nested="auto", read=content).skills()
+
+    assert sorted(found.roots) == sorted(paths)
+    assert len(found.merged) == len(paths) * len(links)
+    assert read == ["all/SKILL.md"]
+
+
 # -- nested skills ---------------------------------------------------------------------------------------------------
 
 NESTED = {

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from functools import cached_property
 from itertools import islice
 from types import MappingProxyType
 from typing import Literal, NamedTuple
@@ -67,6 +68,8 @@ class Roots:
         self._links = sorted(path for path, entry in tree.by_path.items() if entry.target)
         self._stands_for = dict(self._single_links())
         self._steps = 0
+        self._words_of: dict[str, set[str]] = {}
+        """The result of `_words_in` by folder: many links can lead to one folder."""
         self.by_path = self._plain()
         self._by_real = {root: root for root in self.by_path}
         self.merged: dict[str, str] = {}
@@ -123,15 +126,25 @@ class Roots:
 
     def _lists(self, real: str, folders: Sequence[str]) -> bool:
         """Return whether the SKILL.md in the folder `real` contains the names of most nested skills."""
+        if real not in self._words_of:
+            self._words_of[real] = self._words_in(real)
+        words = self._words_of[real]
+        listed = sum(_words(folder.rpartition("/")[2]) <= words for folder in folders)
+        return bool(words) and listed >= SHARE_LISTED * len(folders)
+
+    def _words_in(self, real: str) -> set[str]:
+        """Return the words of names of folders and links that the SKILL.md in the folder `real` contains."""
         entry = self._tree.file(f"{real}/{self.marked[real]}" if real else self.marked[real])
         if entry is None or self._read is None or entry.size > MAX_LIST_BYTES:
-            return False
+            return set()
         try:
-            words = _words(self._read(entry).decode("utf-8", "replace"))
+            return _words(self._read(entry).decode("utf-8", "replace")) & self._words_of_names
         except (SkilleryError, OSError):
-            return False
-        listed = sum(_words(folder.rpartition("/")[2]) <= words for folder in folders)
-        return listed >= SHARE_LISTED * len(folders)
+            return set()
+
+    @cached_property
+    def _words_of_names(self) -> set[str]:
+        return set().union(*(_words(path.rpartition("/")[2]) for path in (*self.marked, *self._links)))
 
     # -- links -------------------------------------------------------------------------------------------------------
 
