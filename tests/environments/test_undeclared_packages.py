@@ -32,7 +32,7 @@ from skillery.formats.requirements import (
     read_lock,
     without,
 )
-from skillery.publishing.undeclared import too_large_in
+from skillery.publishing.undeclared import shared_sizes, too_large_in
 from tests.cli.test_cli import skillery
 from tests.conftest import Rpc, Server, manifest, skill_files
 from tests.importing.test_importing import by_path, sent
@@ -672,4 +672,4 @@ def test_the_smallest_optional_packages_stay_within_the_limit(most: int, left_ou
     lock = "".join(f"{name}==1.0 \\\n    --hash=sha256:{'0' * 64}\n" + _via(parents) for name, parents in via.items())
     sizes = {"base": 500, "main": 100, "one": 30, "two": 20, "part": 30}
 
-    assert too_large_in(mark_sizes(lock.encode(), sizes), {"main"}, {"one", "two"}, most) == left_out
+    assert too_large_in(shared_sizes(mark_sizes(lock.encode(), sizes)), {"main"}, {"one", "two"}, most) == left_out

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from itertools import accumulate, takewhile
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -56,6 +57,13 @@ _REASONS: Mapping[str, LeftOutReason] = {
     "yanked": "unavailable",
 }
 """The reason for a left-out package by the reason why it could not be locked. Any other reason is a conflict."""
+
+
+class SharedSize(NamedTuple):
+    """The bytes of the file of a package in a lock. `needed_by` has the package and all packages that need it."""
+
+    size: int
+    needed_by: Set[str]
 
 
 class LockContent(Protocol):
@@ -180,7 +188,7 @@ class Undeclared:
             try:
                 requirements = [stated.get(package, package) for package in remaining]
                 lock = await self._locks.make([*declared, *requirements], caller, annotated=True)
-                too_large = self._too_large(lock, declared, remaining, optional)
+                too_large = await asyncio.to_thread(self._too_large, lock, declared, remaining, optional)
                 if not too_large:
                     return dropped
                 if without_stated(too_large):
@@ -210,15 +218,16 @@ class Undeclared:
         others = {package_of(requirement) for requirement in declared}
         required = set(packages) - optional
         all_mb, optional_mb = self._limits.max_mb, self._limits.optional_mb
-        left = all_mb * MIB - size_of(lock, others)
+        sizes = shared_sizes(lock)
+        left = all_mb * MIB - size_of(sizes, others)
         over = {
             name: f"{size // MIB} MiB or more; the limit is {all_mb} MiB (the setting packages.max_mb)"
-            for name, size in too_large_in(lock, others, required, max(0, left)).items()
+            for name, size in too_large_in(sizes, others, required, max(0, left)).items()
         }
         optional = optional.intersection(packages)
         return over | {
             name: f"{size // MIB} MiB or more; the limit is {optional_mb} MiB (the setting packages.optional_mb)"
-            for name, size in too_large_in(lock, others | required, optional, optional_mb * MIB).items()
+            for name, size in too_large_in(sizes, others | required, optional, optional_mb * MIB).items()
         }
 
     async def _of_default(self) -> tuple[frozenset[str], bool]:
@@ -251,22 +260,27 @@ def _stated(files: Sequence[BundleFile], packages: Iterable[str]) -> dict[str, s
     return {package: requirement for package, requirement in requirements.items() if requirement != package}
 
 
-def size_of(lock: bytes, requirements: Set[str]) -> int:
-    """Return the bytes of the files that these requirements of an annotated lock need, as far as they are known."""
+def shared_sizes(lock: bytes) -> list[SharedSize]:
+    """Return the packages of an annotated lock whose sizes are known."""
     needs = needed_by(lock)
-    return sum(size for name, size in sizes_in(lock).items() if above({name}, needs) & requirements)
+    return [SharedSize(size, above({name}, needs)) for name, size in sizes_in(lock).items()]
 
 
-def too_large_in(lock: bytes, others: Set[str], requirements: Set[str], most: int) -> dict[str, int]:
-    """Return which `requirements` of an annotated lock to leave out, so that the others add at most `most` bytes.
+def size_of(sizes: Sequence[SharedSize], requirements: Set[str]) -> int:
+    """Return the bytes of the files that these requirements of a lock need, as far as they are known."""
+    return sum(package.size for package in sizes if not package.needed_by.isdisjoint(requirements))
+
+
+def too_large_in(sizes: Sequence[SharedSize], others: Set[str], requirements: Set[str], most: int) -> dict[str, int]:
+    """Return which `requirements` of a lock to leave out, so that the others add at most `most` bytes.
 
     Small ones stay first. Packages that the requirements `others` need do not count. The value is the bytes that all
     would have added with this requirement.
     """
-    base, kept, left_out = size_of(lock, others), set[str](), dict[str, int]()
-    sizes = {name: size_of(lock, others | {name}) - base for name in requirements}
-    for name in sorted(requirements, key=lambda name: (sizes[name], name)):
-        size = size_of(lock, others | kept | {name}) - base
+    base, kept, left_out = size_of(sizes, others), set[str](), dict[str, int]()
+    alone = {name: size_of(sizes, others | {name}) - base for name in requirements}
+    for name in sorted(requirements, key=lambda name: (alone[name], name)):
+        size = size_of(sizes, others | kept | {name}) - base
         if size > most:
             left_out[name] = size
         else:
