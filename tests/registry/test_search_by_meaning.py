@@ -321,7 +321,7 @@ async def test_the_outbox_does_not_keep_events_for_vectors(registered: Registere
 # -- failures ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("state", ["fails", "hangs"])
+@pytest.mark.parametrize("state", ["fails", "hangs", "errs"])
 async def test_search_uses_words_while_the_ranker_fails(registered: Registered, state: str) -> None:
     registered.publish("zoo.keeper", GIRAFFES)
     await registered.refresh()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from skillery import hookimpl
 from skillery.backends import Offer
@@ -28,7 +29,8 @@ class LetterTriples:
     def __init__(self, home: Path | None = None, revision: str = "triples-1") -> None:
         self.revision = revision
         self.state = ""
-        """`fails`, `hangs` or `forgot`, which fails once; else the ranker works."""
+        """`fails`, `hangs`, `errs`, which returns malformed rows, or `forgot`, which fails once; else the ranker works.
+        """
         self.asked: list[int] = []
         """The numbers of skills that `nearest` was asked for."""
         self.read: list[str] = []
@@ -56,6 +58,9 @@ class LetterTriples:
             raise Unavailable("the ranker is unavailable")
         if state == "hangs":
             await asyncio.Event().wait()
+        if state == "errs":
+            malformed: Any = [(1,), ("2", 0.5), (1 << 64, 0.5)][len(self.asked) % 3]
+            return [malformed]
         asked = int.from_bytes(vector_of(query), "big")
         rows = [(skill_id, _similarity(asked, held)) for skill_id, held in self.held.items()]
         return sorted(rows, key=lambda row: (-row[1], row[0]))[:most]

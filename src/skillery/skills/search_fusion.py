@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import logging
 import time
+from array import array
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
@@ -60,25 +61,27 @@ class Meanings:
             return Nearest([])
         wanted, ended_at = MOST_NEAR, time.monotonic() + SECONDS
         while True:
-            rows = await self._call(self._ranker, query[:_QUERY], wanted)
-            if rows is None:
+            skill_ids = await self._call(self._ranker, query[:_QUERY], wanted)
+            if skill_ids is None:
                 return Nearest([], failed=True)
-            seen = await see([skill_id for skill_id, _ in rows])
-            if len(seen) >= MOST_NEAR or len(rows) < wanted or time.monotonic() >= ended_at:
+            seen = await see(skill_ids)
+            if len(seen) >= MOST_NEAR or len(skill_ids) < wanted or time.monotonic() >= ended_at:
                 return Nearest(seen[:MOST_NEAR])
             wanted *= WIDER
 
-    async def _call(self, ranker: Ranker, query: str, most: int) -> list[tuple[int, float]] | None:
-        """Return the answer of the ranker, or None if it fails or has failed too often."""
+    async def _call(self, ranker: Ranker, query: str, most: int) -> list[int] | None:
+        """Return the skills that the ranker answers, or None if it fails, has failed too often, or if its answer is
+        malformed.
+        """
         if time.monotonic() < self._paused_until:
             return None
         try:
-            rows = await ranker.nearest(query, most)
+            skill_ids = array("q", (skill_id for skill_id, _ in await ranker.nearest(query, most))).tolist()
         except Exception as error:  # noqa: BLE001 - any error of a plugin
             self._note_failure(error)
             return None
         self._failures = 0
-        return rows
+        return skill_ids
 
     def _note_failure(self, error: Exception) -> None:
         if not isinstance(error, SkilleryError):
