@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import http.client
 import json
@@ -11,6 +12,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.parse
@@ -26,6 +28,7 @@ PIECE = 4 * 1024 * 1024
 MOST_SAID = 64 * 1024
 MOST_OUT = 12 * 1024 * 1024
 TRIES = 4
+SIZE_SECONDS = 10
 NEVER_AGAIN = range(400, 500)
 _ALWAYS = ("--no-config", "--no-progress", "--color", "never")
 PIN = re.compile(r"^([A-Za-z0-9._-]+)==([^\s\\;]+)(.*(?:\n[ \t].*)*)", re.MULTILINE)
@@ -92,20 +95,31 @@ def lock(args: dict[str, Any]) -> dict[str, Any]:
 
 
 def sizes_in(lock: str, args: dict[str, Any]) -> dict[str, int]:
-    """Return the bytes of the file that would be fetched for each package of a lock, as far as they are known."""
+    """Return the bytes of the file that would be fetched for each package of a lock, as far as they are known after
+    SIZE_SECONDS.
+    """
+    sizes: dict[str, int] = {}
+    # Timeouts of single requests do not limit their sum, and an index can send its answer slowly.
+    looking = threading.Thread(target=look_up_sizes, args=(lock, args, sizes), daemon=True)
+    looking.start()
+    looking.join(SIZE_SECONDS)
+    return sizes.copy()
+
+
+def look_up_sizes(lock: str, args: dict[str, Any], sizes: dict[str, int]) -> None:
+    """Add the size of each package to `sizes`. After an error, sizes are missing: the installation reports it."""
     pins: list[dict[str, Any]] = [
         {"name": normal(pin[1]), "version": pin[2], "hashes": re.findall(r"--hash=sha256:([0-9a-f]{64})", pin[3])}
         for pin in PIN.finditer(lock)
     ]
-    sizes: dict[str, int] = {}
     try:
         offered = candidates(args | {"pins": pins})
-        for pin in pins:
+    except (PackageProblem, OSError, KeyError, ValueError):
+        return
+    for pin in pins:
+        with contextlib.suppress(PackageProblem, OSError, KeyError, ValueError):
             file = choose(args, pin, offered.get(pin["name"], []))
             sizes[pin["name"]] = file["size"] or stated_size(file["where"])
-    except PackageProblem:  # the installation reports it
-        pass
-    return sizes
 
 
 def stated_size(where: str) -> int:
