@@ -21,6 +21,8 @@ from skillery_semantic.messages import SOCKET, read_message, write_message
 START_SECONDS = 60.0
 """The time for the start of the helper: it loads the model, on a busy computer too."""
 _PAUSE_SECONDS = 0.1
+ANSWER_SECONDS = 60.0
+"""The time for one answer of the helper. It answers all requests in turn, and the model reads many texts slowly."""
 
 
 class Semantic:
@@ -99,7 +101,10 @@ class Semantic:
         waiting = self._waiting[number] = asyncio.get_running_loop().create_future()
         try:
             write_message(self._writer, (number, method, arguments))
-            return await waiting
+            async with asyncio.timeout(ANSWER_SECONDS):
+                return await waiting
+        except TimeoutError:
+            raise Unavailable("the helper of the ranker 'semantic' does not answer") from None
         finally:
             del self._waiting[number]
 
@@ -107,9 +112,13 @@ class Semantic:
         """Pass answers to their callers until the helper ends."""
         try:
             while True:
-                number, answer = await read_message(reader)
+                number, answer, error = await read_message(reader)
                 waiting = self._waiting.get(number)
-                if waiting is not None and not waiting.done():
+                if waiting is None or waiting.done():
+                    continue
+                if error:
+                    waiting.set_exception(Unavailable(f"the helper of the ranker 'semantic' failed: {error}"))
+                else:
                     waiting.set_result(answer)
         except (OSError, EOFError, msgspec.DecodeError):
             pass  # the callers get the error below

@@ -8,6 +8,7 @@ import fcntl
 import os
 import secrets
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -92,17 +93,25 @@ class Helper:
             writer.close()
 
     async def _answer(self, writer: asyncio.StreamWriter, number: int, method: str, arguments: Sequence[Any]) -> None:
+        """Send the number of the request, its result, and "" or the error."""
+        try:
+            message = number, await self._result(method, arguments), ""
+        except Exception as error:  # noqa: BLE001 - the worker waits for an answer
+            traceback.print_exception(error)
+            message = number, None, f"{type(error).__name__}: {error}"
+        write_message(writer, message)
+
+    async def _result(self, method: str, arguments: Sequence[Any]) -> Any:
         if method == "vectors":
-            write_message(writer, (number, await self._vectors(*arguments)))
-        elif method == "nearest":
+            return await self._vectors(*arguments)
+        if method == "nearest":
             query, most = arguments
-            write_message(writer, (number, self._held.nearest(self._encoded([query])[0], most)))
-        elif method == "hold":
+            return self._held.nearest(self._encoded([query])[0], most)
+        if method == "hold":
             for skill_id, vector in arguments[0]:
                 self._held.put(skill_id, vector)
-            write_message(writer, (number, None))
-        else:
-            write_message(writer, (number, self._id))
+            return None
+        return self._id
 
     async def _vectors(self, texts: Sequence[str]) -> list[bytes]:
         vectors: list[bytes] = []
