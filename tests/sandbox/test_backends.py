@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace, new_class
 from typing import Any, BinaryIO
 
+import msgspec
 import pytest
 from sqlalchemy import select, update
 
@@ -43,8 +44,10 @@ from skillery.cli.database import service_problem
 from skillery.database import Database, tables
 from skillery.database.backend_values import BackendValues
 from skillery.errors import StartupError, Unavailable
+from skillery.plugins import load_plugins
 from skillery.plugins.backends import Watch, Watched, problems
 from skillery.plugins.calls import Failures
+from skillery.settings.load import Settings
 from skillery.testing import AuthenticatorContract, SecretsContract, StorageContract
 from skillery.testing.storage import digest_of, put
 
@@ -194,6 +197,12 @@ def test_a_watched_backend_has_the_data_of_its_protocol(kind: str, name: str) ->
     backend = watched(kind, SimpleNamespace(**{name: True}))
 
     assert getattr_static(backend, name) is True
+
+
+@pytest.mark.parametrize("kind", ["sandbox", "storage", "secrets"])
+def test_an_empty_name_of_a_backend_is_refused(tmp_path: Path, kind: str) -> None:
+    with pytest.raises(StartupError, match=f"setting '{kind}' is '', which no plugin offers"):
+        load_plugins().open(kind, msgspec.structs.replace(Settings(home=tmp_path), **{kind: ""}))
 
 
 def test_a_watched_verifier_has_the_methods_of_its_service() -> None:

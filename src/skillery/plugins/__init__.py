@@ -101,8 +101,10 @@ class Plugins:
         """Return the names of the backends of a kind that a server with these settings uses."""
         if not kind.setting:
             return tuple(sorted(self.offers[kind.name]))
-        names = settings.authenticators if kind.setting == "auth" else (getattr(settings, kind.setting),)
-        return tuple(filter(None, names))
+        if kind.setting == "auth":
+            return settings.authenticators
+        name = getattr(settings, kind.setting)
+        return (name,) if name or kind.setting != "ranker" else ()
 
     def _open(self, kind: str, name: str, settings: Settings, database: Database | None, **more: Any) -> Any:
         """Return the backend `name` as a Watched. `more` are further fields of its Place. Raise the
