@@ -50,9 +50,8 @@ async def serve(order: dict[str, Any], folder: Path) -> None:
     await zygote.prepare()
     say(zygote.pid if zygote.trusted else zygote._inner[0])
     await asyncio.to_thread(sys.stdin.readline)
-    cell = await zygote.cell(
-        Demand(Limits(memory_mb=order["memory_mb"]), order["port"]), UID, order["affinity"], group, ahead=False
-    )
+    limits = Limits(memory_mb=order["memory_mb"], disk_mb=256, disk_files=16_384, tmp_mb=64)
+    cell = await zygote.cell(Demand(limits, order["port"]), UID, order["affinity"], group, ahead=False)
     say(json.dumps(await ending(cell)))
     await cell.end()
     await cell.close()

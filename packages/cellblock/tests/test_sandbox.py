@@ -321,9 +321,9 @@ def test_error_of_the_host_ends_its_run_whole() -> None:
             with pytest.raises(LookupError):
                 await own.run_job(Job("def main(args): print('now')"), Owner())
 
-    before = len(os.listdir("/proc/self/fd"))
+    before = len([*Path("/proc/self/fd").iterdir()])
     asyncio.run(run())
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len([*Path("/proc/self/fd").iterdir()]) == before
 
 
 def children() -> list[str]:
