@@ -73,7 +73,7 @@ class UnsafeSubprocess(Sandbox):
     def probe(self) -> list[Probe]:
         fix = "on Linux, use the sandbox `linux`"
         isolation = Probe("isolation", False, "unsafe-subprocess isolates nothing: run only code you trust", fix, False)
-        return [isolation, *outcomes.language_probes(doctor.run_apart(self._run_all, outcomes.JOBS))]
+        return [isolation, *outcomes.language_probes(*doctor.run_apart(self._run_all, outcomes.JOBS))]
 
     async def _run_all(self, jobs: Sequence[Job]) -> list[Outcome]:
         return [await self.run(job, NoHost()) for job in jobs]

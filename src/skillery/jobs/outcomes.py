@@ -207,18 +207,17 @@ JOBS = [
 ]
 
 
-def language_probes(outcomes: Sequence[Outcome]) -> list[Probe]:
-    """Return the probes for the outcomes of the jobs in JOBS."""
-    return [probe_of(probe) for probe in doctor.language_probes([_end_of(outcome) for outcome in outcomes])]
+def language_probes(outcomes: Sequence[Outcome], reason: str) -> list[Probe]:
+    """Return the probes for the outcomes of the jobs in JOBS. `reason` says why outcomes lack."""
+    return [probe_of(probe) for probe in doctor.language_probes([_end_of(outcome) for outcome in outcomes], reason)]
 
 
 def _end_of(outcome: Outcome) -> tuple[bytes | None, str]:
-    return outcome.result, outcome.failure.message if outcome.failure else "nothing could be run"
+    return outcome.result, outcome.failure.message if outcome.failure else ""
 
 
 def run_probes(run_jobs: RunJobs) -> list[Probe]:
     """Run a job in each language, and a job that does nothing. Return the probes."""
-    outcomes = doctor.run_apart(run_jobs, [NO_OP, *JOBS])
-    no_op = outcomes[0] if outcomes else Outcome()
-    whole_run = doctor.whole_run_probe(*_end_of(no_op), no_op.duration_ms)
-    return [*language_probes(outcomes[1:]), probe_of(whole_run)]
+    outcomes, reason = doctor.run_apart(run_jobs, [NO_OP, *JOBS])
+    ran = (*_end_of(outcomes[0]), outcomes[0].duration_ms) if outcomes else (None, reason, 0.0)
+    return [*language_probes(outcomes[1:], reason), probe_of(doctor.whole_run_probe(*ran))]

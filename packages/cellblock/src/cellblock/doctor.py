@@ -7,8 +7,8 @@ import contextlib
 import hashlib
 import json
 import platform
-import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -108,13 +108,10 @@ def probes(run_jobs: RunJobs | None = None) -> list[Probe]:
     listed = host.host_probes()
     if len(listed) == 1:
         return listed
-    results = run_apart(run_jobs or run_in_new_sandbox, [*language_jobs(), NO_OP])
+    results, reason = run_apart(run_jobs or run_in_new_sandbox, [*language_jobs(), NO_OP])
     outcomes = [(result.raw, result.failure.message if result.failure else "") for result in results]
-    whole_run = whole_run_probe(*(outcomes or [NOTHING])[-1], results[-1].duration_ms if results else 0.0)
-    return [*listed, helper_probe(), *language_probes(outcomes[:-1]), whole_run]
-
-
-NOTHING: tuple[bytes | None, str] = (None, "nothing could be run")
+    whole_run = whole_run_probe(*(outcomes or [(None, reason)])[-1], results[-1].duration_ms if results else 0.0)
+    return [*listed, helper_probe(), *language_probes(outcomes[:-1], reason), whole_run]
 
 
 def language_jobs() -> list[Job]:
@@ -122,9 +119,9 @@ def language_jobs() -> list[Job]:
     return [Job(code, language=language, limits=limits) for language, code in WHO_ARE_YOU.items()]
 
 
-def language_probes(outcomes: Sequence[tuple[bytes | None, str]]) -> list[Probe]:
-    """Return the probes for the values and failures of the codes in WHO_ARE_YOU. Codes that were not run may lack."""
-    filled = [*outcomes, *[NOTHING] * len(WHO_ARE_YOU)]
+def language_probes(outcomes: Sequence[tuple[bytes | None, str]], reason: str) -> list[Probe]:
+    """Return the probes for the values and failures of the codes in WHO_ARE_YOU. `reason` says why outcomes lack."""
+    filled = [*outcomes, *[(None, reason)] * len(WHO_ARE_YOU)]
     return [language_probe(language, *outcome) for language, outcome in zip(WHO_ARE_YOU, filled, strict=False)]
 
 
@@ -144,13 +141,15 @@ def whole_run_probe(value: bytes | None, failure: str, duration_ms: float) -> Pr
     return Probe("a whole run", ok, detail, "" if ok else "see what is missing above")
 
 
-def run_apart(run_jobs: Callable[[Sequence[T]], Coroutine[Any, Any, list[R]]], jobs: Sequence[T]) -> list[R]:
-    """Run the jobs in the event loop of a new thread. Return their results, or [] if the sandbox raises an error."""
-    results: list[R] = []
-    thread = threading.Thread(target=lambda: results.extend(asyncio.run(run_jobs(jobs))))
-    thread.start()
-    thread.join()
-    return results
+def run_apart(
+    run_jobs: Callable[[Sequence[T]], Coroutine[Any, Any, list[R]]], jobs: Sequence[T]
+) -> tuple[list[R], str]:
+    """Run the jobs in the event loop of a new thread. Return their results, or [] and the error of the sandbox."""
+    with ThreadPoolExecutor(1) as thread:
+        try:
+            return thread.submit(lambda: asyncio.run(run_jobs(jobs))).result(), ""
+        except Exception as error:  # noqa: BLE001 - the probes report it
+            return [], in_words(error)
 
 
 async def run_in_new_sandbox(jobs: Sequence[Job]) -> list[Result]:

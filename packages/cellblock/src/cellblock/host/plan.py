@@ -184,7 +184,7 @@ def mount_entries(mounts: Sequence[Mount], *, root: bool) -> list[dict[str, Any]
     only root may read it.
     """
     return [
-        entry(mount.point, mount.name, *(seen if mount.digest else look)(str(mount.source)), root=root)
+        entry(mount.point, mount.name, *(seen if mount.digest else look)(str(mount.source), mount.digest), root=root)
         for mount in mounts
     ]
 
@@ -193,8 +193,11 @@ def entry(point: str, name: str, source: str, is_open: bool, is_folder: bool, *,
     return {"point": point, "name": name, "source": source, "closed": root and not is_open, "is_folder": is_folder}
 
 
-def look(path: str) -> tuple[str, bool, bool]:
-    """Return the real path, whether every user may read it, and whether it is a folder."""
+def look(path: str, digest: str = "") -> tuple[str, bool, bool]:
+    """Return the real path, whether every user may read it, and whether it is a folder.
+
+    `digest` is that of a folder that never changes. Another folder at the same path has another.
+    """
     source = os.path.realpath(path)
     return source, is_open_to_all(source), Path(source).is_dir()
 

@@ -63,7 +63,7 @@ class Pool:
         self._closed = False
 
     async def start(self) -> None:
-        """Start the zygote and prepare cells. Raise CannotStart, ZygoteLost or OSError if the host prevents that."""
+        """Start the zygote and prepare cells. Raise CannotStart, ZygoteLost or OSError on failure."""
         if self._preload:
             await self._start_preloaded()
             return
