@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -94,3 +97,12 @@ def test_doctor_prints_one_line_for_each_probe(
     assert cli.main(["doctor", "--json"]) == 1
     [helper] = [probe for probe in json.loads(capfd.readouterr().out) if probe["name"] == "helper"]
     assert (helper["ok"], helper["detail"]) == (False, "init: not the file that BUILD.json names")
+
+
+def test_a_reader_that_ends_early_gets_no_error() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    code = "import sys; from cellblock.cli import main; sys.exit(main(['doctor']))"
+    done = subprocess.run([sys.executable, "-c", code], stdout=writer, stderr=subprocess.PIPE, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (1, b"")

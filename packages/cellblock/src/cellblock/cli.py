@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -48,13 +49,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command, and return its exit code."""
     options = parser().parse_args(arguments)
     try:
-        return run(options) if options.command == "run" else doctor(as_json=options.json)
+        code = run(options) if options.command == "run" else doctor(as_json=options.json)
+        sys.stdout.flush()
+        return code
     except Unavailable as error:
         return complain(str(error), UNAVAILABLE)
     except (ValueError, Busy) as error:
         return complain(str(error), USAGE if isinstance(error, ValueError) else FAILED)
+    except BrokenPipeError:  # the reader of the output has ended
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
     except OSError as error:
-        return complain(f"{error.filename}: {error.strerror}", USAGE)
+        return complain(f"{error.filename}: {error.strerror}" if error.filename else str(error), USAGE)
 
 
 def complain(message: str, code: int) -> int:
