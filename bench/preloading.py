@@ -122,7 +122,7 @@ async def _imported(means: HostCapabilities, job: Job) -> Pool:
     """Return the pool of the preloaded process, once its modules are imported."""
     while (pool := means.pool_for(job)) is means.pool:
         await asyncio.sleep(0.02)
-        if any(one.state == "failed" for one in means.pools.preloaded()):
+        if any(preloaded.state == "failed" for preloaded in means.pools.preloaded()):
             raise RuntimeError(str(means.pools.preloaded()))
     return pool
 
@@ -136,7 +136,7 @@ async def _one(means: HostCapabilities, pool: Pool, job: Job) -> float:
 async def _facts(means: HostCapabilities, pool: Pool, started: float) -> str:
     while not pool.is_full:
         await asyncio.sleep(0.001)
-    held = sum(one.memory for one in means.pools.preloaded()) / (1 << 20)
+    held = sum(preloaded.memory for preloaded in means.pools.preloaded()) / (1 << 20)
     own = [_private(pid) for cell in pool.ready for pid in (cell.pid, *descendants(cell.pid))]
     return (
         f"The process that has imported both holds {held:.0f} MiB, which its runs share. It was ready after "

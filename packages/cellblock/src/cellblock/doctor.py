@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from cellblock.host import probes as host
 from cellblock.host.engine import Capabilities, look_around
 from cellblock.host.plan import HERE, INSIDE
-from cellblock.host.shares import Uids
+from cellblock.host.shares import UIDS, Uids
 from cellblock.host.succession import Warmth, in_words
 from cellblock.host.zygote_answers import CannotStart, ZygoteLost
 from cellblock.jobs import run_job
@@ -39,8 +39,6 @@ FIXES: dict[Language, str] = {
 }
 NO_OP = Job("def main(args): return True", limits=Limits(timeout_ms=10_000))
 COLD = Warmth(prepared=0, recycle_runs=1, recycle_seconds=60.0)
-UIDS = range(100_000, 120_000)
-"""The usual host uids of runs, if the owner of the sandbox is root."""
 T = TypeVar("T")
 R = TypeVar("R")
 RunJobs = Callable[[Sequence[Job]], Coroutine[Any, Any, list[Result]]]

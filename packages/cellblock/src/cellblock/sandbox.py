@@ -12,13 +12,13 @@ from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from cellblock.host.shares import UIDS
 from cellblock.values import Host, Job, Language, Limits, Mount, Probe, Result, Template, Unavailable
 
 if TYPE_CHECKING:
     from cellblock.host.engine import Capabilities
 
 T = TypeVar("T")
-UIDS = range(100_000, 120_000)
 CLOSED = "the sandbox is closed"
 OF_SANDBOX = {
     *("dev", "proc", "run", "tmp", "workspace", "skills", "packages", "blobs"),

@@ -88,8 +88,10 @@ class HostCapabilities(Capabilities):
         return self.pools.of(preload, holder=first)
 
     async def close(self) -> None:
-        await self.pools.close()
-        await super().close()
+        try:
+            await self.pools.close()
+        finally:
+            await super().close()
 
 
 def can_be_preloaded(job: Job) -> bool:

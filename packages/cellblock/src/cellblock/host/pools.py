@@ -197,7 +197,7 @@ class Pools:
         task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
-        """Close all pools. Afterwards no process of them is left."""
+        """Close the pools with preloaded modules. Afterwards no process of them is left."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -207,4 +207,3 @@ class Pools:
             await pool.close()
         while self._tasks:
             await asyncio.wait(self._tasks)
-        await self.trusted.close()

@@ -12,6 +12,10 @@ from cellblock.values import Busy
 # -- Host uids for the runs of a server that is root. No two of its runs have the same uid at the same time ------------
 
 
+UIDS = range(100_000, 120_000)
+"""The usual host uids of runs, if the owner of the sandbox is root."""
+
+
 class Uids:
     """A pool of uids. The uid that was returned first is given out first."""
 
