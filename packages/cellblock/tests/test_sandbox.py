@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -22,8 +22,9 @@ SLEEPS = Job("import time\ndef main(args):\n print('now')\n time.sleep(3600)", l
 
 
 @pytest.fixture(scope="module")
-def box() -> Sandbox:
-    return Sandbox()
+def box() -> Iterator[Sandbox]:
+    with Sandbox() as made:
+        yield made
 
 
 @pytest.fixture
