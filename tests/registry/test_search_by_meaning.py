@@ -67,10 +67,14 @@ class Registered:
         self.database = database
         self.ranker = LetterTriples()
         self.failures = Failures()
-        watched: Any = Watched(self.ranker, KINDS["ranker"], Watch("triples", self.failures, 0.15))
-        self.vectors = SearchVectors(database, "server", watched)
         self.registry = Registry(database, DirectoryStorage(folder), KEY)
+        self.vectors = SearchVectors(database, "server", self.wait(60))
+
+    def wait(self, seconds: float) -> Any:
+        """Let searches wait `seconds` for each answer of the ranker. Return the ranker with this limit."""
+        watched: Any = Watched(self.ranker, KINDS["ranker"], Watch("triples", self.failures, seconds))
         self.search = Search(self.registry, Meanings(watched))
+        return watched
 
     def publish(
         self, name: str, description: str, *, version: str = "1.0.0", visibility: Any = "public", **more: Any
@@ -96,7 +100,8 @@ def inline_of(bundle: Any) -> dict[str, bytes]:
 
 
 @pytest.fixture
-async def registered(database: Database, tmp_path: Path) -> Registered:
+async def registered(database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Registered:
+    monkeypatch.setattr(search_fusion, "SECONDS", 60)
     registered = Registered(database, tmp_path / "contents")
     await registered.vectors.start()
     await registered.vectors.close()
@@ -326,6 +331,8 @@ async def test_search_uses_words_while_the_ranker_fails(registered: Registered, 
     registered.publish("zoo.keeper", GIRAFFES)
     await registered.refresh()
     registered.ranker.state = state
+    if state == "hangs":
+        registered.wait(0.15)
 
     for _ in range(MOST_FAILURES + 3):
         page = await registered.page("giraffes")

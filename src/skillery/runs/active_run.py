@@ -84,6 +84,8 @@ class ActiveRun:
         """True if a stop ended the run. The outcome then says nothing about the code."""
         self.workspace: HeldWorkspace | None = None
         """The workspace of the run. None until the run has taken the workspace."""
+        self.progress_lock = asyncio.Lock()
+        """Held while the progress is written to the row of the run, so that an old value never follows a newer one."""
         self._task: asyncio.Task[Any] | None = None
         self._stop: Stop | None = None
         self._work: asyncio.Future[Any] | None = None

@@ -100,7 +100,8 @@ class Admission:
         elif run.prepared.waiting is not None:
             await run.until_stopped(run.wait_for_packages())
         if run.is_on_record:
-            await self._database.write(partial(begin_run, run=run))
+            async with run.progress_lock:
+                await self._database.write(partial(begin_run, run=run))
         else:
             # A single statement needs no transaction of its own, which is faster.
             write = self._database.write if self._writes_more(run) else self._database.write_statement
@@ -167,7 +168,8 @@ class Admission:
     async def _clear_progress(self, run: ActiveRun) -> None:
         """Record that the run waits for its packages no longer, for other servers."""
         try:
-            await self._database.write(partial(clear_progress, run_id=run.run_id))
+            async with run.progress_lock:
+                await self._database.write(partial(clear_progress, run_id=run.run_id))
         except SkilleryError as error:  # the start of the run clears it too
             log.debug("the end of the wait for packages of %s is not recorded: %s", run.run_id, error.message)
 

@@ -44,7 +44,6 @@ class _Passed:
         self.offset = 0
         self.progress: str | None = None
         self.is_followed = True
-        self.flush_lock = asyncio.Lock()
         self.task: asyncio.Task[None] | None = None
 
 
@@ -99,7 +98,7 @@ class Relay:
 
     async def _flush(self, passed: _Passed, size: int | None) -> None:
         """Write at most `size` new bytes of the log (None: all), and the progress if it changed."""
-        async with passed.flush_lock:
+        async with passed.run.progress_lock:
             live, run_id = passed.run.live, passed.run.run_id
             parts, end = live.parts(passed.offset, size)
             progress = shown_json(live.shown)
