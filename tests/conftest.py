@@ -48,6 +48,9 @@ ASKS_FOR_TOKENS = {
     "SKILLERY_BACKENDS_AUTHENTICATOR_TOKENS_FAILURES_PER_MINUTE": "100000",
 }
 _numbers = itertools.count()
+for step in ("connect", "read", "write", "pool"):
+    # A loaded machine takes longer than the five seconds of httpx. Calls that state a limit keep theirs.
+    setattr(httpx._config.DEFAULT_TIMEOUT_CONFIG, step, 300)
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     # The tests were started with nohup. Commands under test would inherit it, and ignore the signals that tests send.
     signal.signal(signal.SIGHUP, signal.SIG_DFL)

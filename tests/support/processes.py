@@ -29,11 +29,15 @@ PORTS = range(5_500, 10_000)
 
 def free_port() -> int:
     """Return a free port for a program that cannot choose its own. The kernel does not give this port to sockets that
-    bind port 0.
+    bind port 0, and no other call of this pytest run returns it.
     """
+    from tests.support.parallel import is_first
+
     while True:
         port = random.SystemRandom().choice(PORTS)
         with socket.socket() as probe, suppress(OSError):
+            if not is_first(f"port {port}"):
+                continue
             probe.bind(("127.0.0.1", port))
             return port
 
