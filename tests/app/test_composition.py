@@ -168,12 +168,11 @@ def test_an_async_function_is_awaited_and_the_loop_goes_on_meanwhile(composed: C
     import asyncio, inspect
     from skills.NS.slow import f
     async def main(args):
-        turns = 0
         task = asyncio.ensure_future(f(1))
-        while not task.done():
-            await asyncio.sleep(0.01)
-            turns += 1
-        return [inspect.iscoroutinefunction(f), turns > 3, await task, sorted(await asyncio.gather(f(1), f(2)))]
+        for _ in range(4):
+            await asyncio.sleep(0)
+        waits = not task.done()
+        return [inspect.iscoroutinefunction(f), waits, await task, sorted(await asyncio.gather(f(1), f(2)))]
     """
 
     assert composed.output(code, skill) == [True, True, 2, [2, 3]]
@@ -394,7 +393,7 @@ def test_a_call_that_a_signal_interrupts_does_not_pass_for_another(composed: Com
     def late(*_): raise Late
     def main(args):
         signal.signal(signal.SIGALRM, late)
-        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        signal.setitimer(signal.ITIMER_REAL, args['seconds'])
         try:
             f()
         except Late:
@@ -404,11 +403,17 @@ def test_a_call_that_a_signal_interrupts_does_not_pass_for_another(composed: Com
         except HostError as error:
             return 'interrupted' in str(error)
     """
+    answer: dict[str, Any] = {}
+    rows: list[dict[str, Any]] = []
 
-    answer = composed.run(code, skill)
+    for seconds in (0.3, 3, 30):  # on a loaded machine, the call needs time until it begins
+        answer = composed.run(code, skill, args={"seconds": seconds})
+        rows = composed.called(answer["run_id"])
+        if rows and answer["output"] is True:
+            break
 
     assert answer["output"] is True
-    [called] = composed.called(answer["run_id"])
+    [called] = rows
     assert json.loads(called["error_json"])["message"] == "the run that called this has ended"
 
 
@@ -939,13 +944,22 @@ def processes_with(mark: str) -> list[str]:
 def test_the_timeout_of_the_caller_ends_the_call_with_all_its_processes(composed: Composed) -> None:
     mark = f"300.{secrets.randbelow(10**9)}"
     skill = composed.impure("sleeps", f"import subprocess\ndef f(): subprocess.run(['sleep', '{mark}'])\n")
-    rpc = Rpc(composed.server.url)
-    thread, answers = in_background(lambda: composed.run(CALL_SLEEP, skill, rpc=rpc, limits={"timeout_ms": 8000}))
-    seen = eventually(lambda: processes_with(mark) or not thread.is_alive())
 
-    thread.join()
+    def call(timeout_ms: int) -> tuple[Any, list[Any]]:
+        """Return whether the called code began before the time was over, and the answer."""
+        limits = {"timeout_ms": timeout_ms}
+        thread, answers = in_background(
+            lambda: composed.run(CALL_SLEEP, skill, rpc=Rpc(composed.server.url), limits=limits)
+        )
+        seen = eventually(lambda: processes_with(mark) or not thread.is_alive())
+        thread.join()
+        return seen is not True, answers
 
-    assert seen is not True, "the called code began before the time was over"
+    has_begun, answers = call(8_000)
+    if not has_begun:  # on a loaded machine, the call needs time until it begins
+        has_begun, answers = call(60_000)
+
+    assert has_begun
     assert answers[0]["error"]["type"] == "TimeoutError"
     [called] = composed.called(answers[0]["run_id"])
     assert called["status"] == "failed"
