@@ -149,7 +149,7 @@ def test_init_reports_status_of_pid_2(machine: str, emulator: list[str], tmp_pat
     (tmp_path / "init").chmod(0o755)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:
-        subprocess.run([sys.executable, "-c", AS_PID_1, *program], stdin=theirs.fileno(), check=True, timeout=60)
+        subprocess.run([sys.executable, "-c", AS_PID_1, *program], stdin=theirs.fileno(), check=True, timeout=300)
         assert int.from_bytes(ours.recv(16), sys.byteorder) == 7 << 8
 
 

@@ -141,7 +141,7 @@ def test_template_has_packages_and_points(folder: Path) -> None:
 
 def test_network_reaches_listed_hosts_only(box: Sandbox) -> None:
     code = (
-        "import urllib.request\ndef main(args): return urllib.request.urlopen('https://example.org', timeout=20).status"
+        "import urllib.request\ndef main(args): return urllib.request.urlopen('https://example.org').status"
     )
     done = box.run(code, network=["https://example.com"], limits=Limits(timeout_ms=60_000))
     assert done.failure is not None
@@ -187,7 +187,7 @@ def test_arguments_that_are_not_json_raise_value_error(box: Sandbox) -> None:
             box.run(ADD, args)
 
 
-def test_host_gets_log_while_code_runs(box: Sandbox) -> None:
+def test_host_gets_log_while_code_runs(box: Sandbox, tmp_path: Path) -> None:
     printed = threading.Event()
 
     class Owner:
@@ -195,12 +195,13 @@ def test_host_gets_log_while_code_runs(box: Sandbox) -> None:
             assert piece == b"now\n"
             printed.set()
 
-    code = "import os, time\ndef main(args):\n print('now')\n time.sleep(60)"
+    code = "import os, time\ndef main(args):\n print('now')\n while not os.listdir('/data/go'): time.sleep(0.02)"
     ended: list[object] = []
-    job = Job(code, limits=Limits(timeout_ms=1500))
+    job = Job(code, mounts=(Mount(tmp_path, "/data/go"),))
     runner = threading.Thread(target=lambda: ended.append(box.run_job(job, Owner())))
     runner.start()
-    assert printed.wait(60)
+    assert printed.wait(300)
+    (tmp_path / "on").touch()
     runner.join()
     assert isinstance(ended[0], cellblock.Result)
     assert ended[0].log == b""
@@ -259,18 +260,18 @@ def test_close_ends_runs_of_other_threads() -> None:
 
     runner = threading.Thread(target=wait_for_run, daemon=True)
     runner.start()
-    assert begun.wait(60)
+    assert begun.wait(300)
     closers = [threading.Thread(target=own.close, daemon=True) for _ in range(2)]
     for thread in closers:
         thread.start()
     for thread in (*closers, runner):
-        thread.join(60)
+        thread.join(300)
         assert not thread.is_alive()
     assert errors == ["the sandbox is closed"]
 
 
 def test_cancelled_close_ends_the_sandbox() -> None:
-    async def processes_left() -> tuple[BaseException | None, int]:
+    async def processes_left() -> tuple[BaseException | None, set[str]]:
         own, begun = AsyncSandbox(), asyncio.Event()
         await own.start()
 
@@ -285,12 +286,12 @@ def test_cancelled_close_ends_the_sandbox() -> None:
         closing.cancel()
         await asyncio.wait({closing, running})
         assert closing.cancelled()
-        return running.exception(), len(children())
+        return running.exception(), children()
 
-    before = len(children())
+    before = children()
     error, left = asyncio.run(processes_left())
     assert isinstance(error, Unavailable)
-    assert left == before
+    assert left <= before
 
 
 FEW_DESCRIPTORS = """
@@ -305,7 +306,7 @@ except cellblock.Unavailable as error:
 
 def test_start_fails_if_a_cell_cannot_be_prepared() -> None:
     command = [sys.executable, "-c", FEW_DESCRIPTORS]
-    shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout
     assert shown.startswith("the sandbox cannot start: ")
 
 
@@ -323,14 +324,23 @@ def test_error_of_the_host_ends_its_run_whole() -> None:
             with contextlib.suppress(LookupError):  # raised here only for the output that is read at the end
                 await own.run_job(Job("def main(args): print('now')"), Owner())
 
-    before = len(list(Path("/proc/self/fd").iterdir()))
+    before = descriptors()
     asyncio.run(run())
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert descriptors() <= before
 
 
-def children() -> list[str]:
-    """Return the child processes of this process."""
-    return [pid for path in Path("/proc/self/task").glob("*/children") for pid in path.read_text().split()]
+def children() -> set[str]:
+    """Return the child processes of this process. Those of other tests may end at any time."""
+    return {pid for path in Path("/proc/self/task").glob("*/children") for pid in path.read_text().split()}
+
+
+def descriptors() -> set[tuple[str, str]]:
+    """Return the descriptors of this process, with their files. Those of other tests may be closed at any time."""
+    opened = set()
+    for path in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed
+            opened.add((path.name, str(path.readlink())))
+    return opened
 
 
 def test_sandbox_without_free_uid_is_busy() -> None:
