@@ -345,6 +345,11 @@ async def waiting_run(trial: Trial) -> AsyncIterator[None]:
 
 
 def run_processes() -> list[dict[str, str]]:
-    """Return the status of each process of the only run. Servers of other tests are left out."""
-    seen = [status(pid) for zygote in running_zygotes() for pid in descendants(zygote)]
-    return [entry for entry in seen if len(entry["NSpid"].split()) > depth()]
+    """Return the status of each process of the only run. Servers of other tests are left out, and processes of earlier
+    runs that have ended, but whose parent has not removed them yet.
+    """
+    seen = []
+    for pid in {pid for zygote in running_zygotes() for pid in descendants(zygote)}:
+        with contextlib.suppress(OSError):  # removed
+            seen.append(status(pid))
+    return [entry for entry in seen if len(entry["NSpid"].split()) > depth() and not entry["State"].startswith("Z")]

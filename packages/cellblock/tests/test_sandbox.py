@@ -140,9 +140,7 @@ def test_template_has_packages_and_points(folder: Path) -> None:
 
 
 def test_network_reaches_listed_hosts_only(box: Sandbox) -> None:
-    code = (
-        "import urllib.request\ndef main(args): return urllib.request.urlopen('https://example.org').status"
-    )
+    code = "import urllib.request\ndef main(args): return urllib.request.urlopen('https://example.org').status"
     done = box.run(code, network=["https://example.com"], limits=Limits(timeout_ms=60_000))
     assert done.failure is not None
     assert "https://example.org is not in the network list of this run" in done.failure.message
