@@ -26,6 +26,7 @@ def main(args):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
     for path in args.get("remove", []): pathlib.Path(path).unlink()
+    print("written", flush=True)
     time.sleep(args.get("sleep", 0))
     if args.get("fail"): raise KeyError("x")
     return {str(path): path.read_text() for path in sorted(pathlib.Path().rglob("*")) if path.is_file()}
@@ -37,6 +38,13 @@ def run(rpc: Rpc, workspace: str, *, more: dict[str, Any] | None = None, **args:
         "run_code", language="python", code=WRITES, args=args, workspace=workspace, **(more or {})
     )
     return found
+
+
+def begin(rpc: Rpc, workspace: str, **args: Any) -> str:
+    """Begin a run in the background. Return its id when it has written its files."""
+    run_id = str(run(rpc, workspace, more={"background": True}, **args)["run_id"])
+    eventually(lambda: rpc("read_run_log", run_id=run_id, wait_ms=1000)["text"])
+    return run_id
 
 
 def create(rpc: Rpc, **given: Any) -> dict[str, Any]:
@@ -80,7 +88,11 @@ def test_failed_and_stopped_runs_save_their_files_and_reset_takes_them_back(sqli
     made = create(sqlite_rpc)
     good = run(sqlite_rpc, made["id"], write={"a": "1"})["workspace"]["after"]
     failed = run(sqlite_rpc, made["id"], write={"b": "2"}, fail=True)
-    late = run(sqlite_rpc, made["id"], write={"c": "3"}, sleep=60, more={"limits": {"timeout_ms": 500}})
+    late: dict[str, Any] = {}
+    for timeout_ms in (500, 5_000, 50_000):  # on a loaded machine, the code needs time until it begins
+        late = run(sqlite_rpc, made["id"], write={"c": "3"}, sleep=60, more={"limits": {"timeout_ms": timeout_ms}})
+        if late["logs_preview"]:
+            break
 
     assert (failed["status"], late["error"]["type"]) == ("failed", "TimeoutError")
     assert run(sqlite_rpc, made["id"], more={"workspace_mode": "read"})["output"] == {"a": "1", "b": "2", "c": "3"}
@@ -133,8 +145,7 @@ def test_a_fork_of_a_fork_outlives_the_workspaces_before_it(server: Server) -> N
 def test_busy_workspace_serializes_runs_and_refuses_reset_and_delete(sqlite_server: Server) -> None:
     rpc = sqlite_server.rpc
     made = create(rpc)
-    begun = run(rpc, made["id"], write={"a": "1"}, sleep=1, more={"background": True})
-    eventually(lambda: rpc("describe_workspace", workspace=made["id"])["workspace"]["run_id"])
+    begun = begin(rpc, made["id"], write={"a": "1"}, sleep=600)
 
     for method, given in (
         ("delete_workspace", {}),
@@ -143,18 +154,19 @@ def test_busy_workspace_serializes_runs_and_refuses_reset_and_delete(sqlite_serv
         busy = rpc.error(method, workspace=made["id"], **given)
         assert (busy["code"], busy["data"]["type"]) == (-32006, "workspace_busy")
     assert create(rpc, origin=made["id"])["parent"] == made["id"]
-    second = run(rpc, made["id"], write={"b": "2"})
+    later = run(rpc, made["id"], write={"b": "2"}, more={"background": True})["run_id"]
+    rpc("cancel_run", run_id=begun)
+    second = rpc("get_run", run_id=later, wait_ms=60_000)
 
     assert second["output"] == {"a": "1", "b": "2"}
-    assert second["workspace"]["before"] == rpc("get_run", run_id=begun["run_id"])["workspace"]["after"]
+    assert second["workspace"]["before"] == rpc("get_run", run_id=begun)["workspace"]["after"]
 
 
 @pytest.mark.full
 def test_a_run_that_waits_too_long_for_its_workspace_is_refused(start_server: Callable[..., Server]) -> None:
     rpc = start_server(env={"SKILLERY_RUNS_WORKSPACE_SECONDS": "0.2"}).rpc
     made = create(rpc)
-    writer = run(rpc, made["id"], write={"a": "1"}, sleep=60, more={"background": True})["run_id"]
-    eventually(lambda: rpc("describe_workspace", workspace=made["id"])["workspace"]["run_id"])
+    writer = begin(rpc, made["id"], write={"a": "1"}, sleep=60)
 
     given = {"language": "python", "code": WRITES, "workspace": made["id"]}
     busy = rpc.error("run_code", **given)
