@@ -93,8 +93,7 @@ def test_a_slow_target_delays_no_other_target(start: Start, receiver: Receiver, 
         add_webhook(server.rpc, events=["deprecated"])
         sent = _change(server.rpc, "two.targets", 5)
         receiver.wait_for_accepted(5)
-
-        assert slow.requests == []
+        assert len(slow.requests) <= 2  # each has taken as long as the gate may be closed
         release.open()
         slow.wait_for_accepted(5)
         assert _accepted(slow) == _accepted(receiver) == sent
@@ -293,19 +292,24 @@ def test_other_server_continues_after_lease_of_killed_server_expires(
         "SKILLERY_DATABASE": database,
         "SKILLERY_BACKENDS_STORAGE_DIRECTORY_PATH": str(tmp_path / "contents"),
     }
+
+    def lease_until(moment: str) -> None:
+        with psycopg.connect(database, autocommit=True) as connection:
+            connection.execute(f"UPDATE webhooks SET leased_until = now() + interval '{moment}'")
+
     killed, gate = start_server(home="one", env=env), _Gate()
     receiver.answer = lambda _: gate.wait()
     webhook_id = add_webhook(killed.rpc, events=["deprecated"])
     sent = _change(killed.rpc, "taken.over", 3)
     until(lambda: receiver.busy)
     killed.stop(signal.SIGKILL)
+    lease_until("1 hour")
     other = start_server(home="two", env=env)
     sent += _change(other.rpc, "taken.over", 1, first=3)
     gate.open()
     receiver.wait_for_accepted(1)  # the request of the killed server, which has no record
     while_leased = row_of(other.rpc, webhook_id)
-    with psycopg.connect(database, autocommit=True) as connection:
-        connection.execute("UPDATE webhooks SET leased_until = now() - interval '1 second'")
+    lease_until("-1 second")
     receiver.wait_for_accepted(5)
 
     assert (while_leased["delivered"], while_leased["waiting"]) == (0, 4)
