@@ -27,7 +27,7 @@ from tests.conftest import Rpc, Server, clean_environment, manifest
 from tests.support.mcp_client import LEGACY, MODERN, Mcp, message_of, messages_of
 from tests.support.people import Caller, Who
 from tests.support.prefork import FORKED
-from tests.support.processes import eventually
+from tests.support.processes import eventually, eventually_async
 
 ERAS = (MODERN, LEGACY)
 SLEEP = "import time\ndef main(args):\n    time.sleep(args['s'])\n    return 'slept'\n"
@@ -496,7 +496,8 @@ def ended(rpc: Rpc) -> dict[str, Any]:
 
 
 def started(rpc: Rpc) -> None:
-    eventually(lambda: rpc("list_runs", status="started")["runs"])
+    """Wait until the caller's only run has begun. On a loaded machine, a short run may have ended when this returns."""
+    eventually(lambda: [run for run in rpc("list_runs")["runs"] if run["status"] != "queued"])
 
 
 def test_closing_the_answer_takes_a_call_back_since_2026(org: Server, new_name: str) -> None:
@@ -544,7 +545,8 @@ def test_progress_is_sent_to_callers_with_a_progress_token(mcp: Mcp) -> None:
 
     said = messages_of(mcp.send("tools/call", asked))
 
-    assert [one.get("method") for one in said] == ["notifications/progress", None]
+    assert {one.get("method") for one in said[:-1]} == {"notifications/progress"}  # on a loaded machine, more than one
+    assert "result" in said[-1]
     assert said[0]["params"]["progressToken"] == "p"
     assert said[0]["params"]["progress"] > 0.9  # seconds; a timer of the event loop may fire a millisecond early
 
@@ -688,20 +690,26 @@ async def test_a_bridge_forwards_unicode_in_requests_and_errors(sqlite_server: S
     assert json.loads(wrong.getvalue())["id"] == "é"
 
 
+def newest_run(rpc: Rpc) -> str:
+    """Return the id of the run that began last, or "" if there is none."""
+    return next((str(run["run_id"]) for run in rpc("list_runs", limit=1)["runs"]), "")
+
+
 @pytest.mark.full
 async def test_old_clients_speak_over_stdio_and_take_calls_back(sqlite_server: Server) -> None:
     import anyio
     from mcp.client import Client
 
     async with Client(stdio("--url", sqlite_server.url), mode="legacy") as client:
-        arguments = {"language": "python", "code": SLEEP, "args": {"s": 30}}
-        with anyio.move_on_after(1.5):
-            await client.call_tool("run_code", arguments)
+        arguments = {"language": "python", "code": SLEEP, "args": {"s": 600}}
+        before = newest_run(sqlite_server.rpc)
+        async with anyio.create_task_group() as calls:
+            calls.start_soon(client.call_tool, "run_code", arguments)
+            await eventually_async(lambda: newest_run(sqlite_server.rpc) != before)
+            calls.cancel_scope.cancel()
         resources = (await client.list_resources()).resources
 
     assert resources
-    [newest] = sqlite_server.rpc("list_runs", limit=1)["runs"]
-    ended = eventually(
-        lambda: (run := sqlite_server.rpc("get_run", run_id=newest["run_id"]))["status"] != "started" and run
-    )
+    run_id = newest_run(sqlite_server.rpc)
+    ended = eventually(lambda: (run := sqlite_server.rpc("get_run", run_id=run_id))["status"] != "started" and run)
     assert ended["error"]["type"] == "Cancelled"

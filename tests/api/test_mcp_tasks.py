@@ -105,7 +105,7 @@ def test_a_cancelled_task_is_cancelled_and_stays_so(rpc: Rpc) -> None:
 
 def test_the_task_of_another_caller_does_not_exist(org: Server, new_name: str) -> None:
     owner = with_tasks(Caller(org.url, Who(new_name, "read run")))
-    task_id = owner.tool("run_code", **code(SLEEP, 30, background=True))["taskId"]
+    task_id = owner.tool("run_code", **code(SLEEP, 600, background=True))["taskId"]
 
     for scopes in ("read run", "read run admin"):
         other = with_tasks(Caller(org.url, Who(f"{new_name}b", scopes)))
@@ -192,11 +192,13 @@ def test_progress_contains_reported_steps_and_the_last_log_line(sqlite_rpc: Rpc,
     *told, answer = messages_of(Mcp(sqlite_rpc, declared=declared).send("tools/call", call))
 
     params = [one["params"] for one in told]
-    steps = [
-        {"progressToken": "p", "progress": number, "total": 2, "message": f"step {number}: line {number}"}
-        for number in (1, 2)
-    ]
-    assert params in (steps, steps[1:])  # a loaded server may notice both steps together
+    # On a loaded machine, the first message comes before the code has begun, and one message for both steps.
+    steps = [one for one in params if one["message"].startswith("step ")]
+    assert [one["message"] for one in steps] in (["step 1: line 1", "step 2: line 2"], ["step 2: line 2"])
+    assert {(one["progressToken"], one["total"]) for one in steps} == {("p", 2)}
+    numbers = [one["progress"] for one in params]
+    assert numbers == sorted(numbers)
+    assert steps != params or numbers in ([1, 2], [2])
     assert answer["result"]["structuredContent"]["output"] == "done"
 
 

@@ -72,7 +72,13 @@ def test_background_run_answers_immediately_and_can_be_followed_to_its_end(rpc: 
 
 def test_get_run_waits_for_the_end_and_shows_the_log_until_then(rpc: Rpc) -> None:
     run_id = begin(rpc, STEPS, args=STAYS)["run_id"]
-    live = eventually(lambda: "progress" in (run := rpc("get_run", run_id=run_id, wait_ms=100)) and run)
+
+    def shows_both() -> dict[str, Any] | None:
+        """Return the run when it has a log and progress, which arrive on different ways."""
+        shown: dict[str, Any] = rpc("get_run", run_id=run_id, wait_ms=100)
+        return shown if "progress" in shown and shown["logs_preview"] else None
+
+    live = eventually(shows_both)
     rpc("cancel_run", run_id=run_id)
     ended = rpc("get_run", run_id=begin(rpc, STEPS)["run_id"], wait_ms=60_000)
 
