@@ -287,7 +287,7 @@ def test_hundreds_of_publishers_of_a_version_have_a_single_winner(server: Server
     # A server closes connections that are idle for five seconds, which is also the default of httpx. A client that
     # reuses a connection just then gets an error, so this client closes them earlier.
     limits = httpx.Limits(max_connections=100, keepalive_expiry=1)
-    with httpx.Client(base_url=server.url, timeout=120, limits=limits) as http, ThreadPoolExecutor(100) as pool:
+    with httpx.Client(base_url=server.url, timeout=600, limits=limits) as http, ThreadPoolExecutor(100) as pool:
         answers = list(pool.map(publish, range(300)))
 
     won = [answer["result"] for answer in answers if "result" in answer]
