@@ -388,10 +388,10 @@ def indexed(shared_server: StartShared, package_index: PackageIndex) -> Server:
     settings = {
         "INDEX_URLS": package_index.url,
         "EXCLUDE_NEWER": "2026-01-01",
-        "LOCK_SECONDS": "8",
+        "LOCK_SECONDS": "300",
         "BUILD_FROM_SOURCE": "*",
         "MAX_MB": "64",
-        "BUILD_SECONDS": "30",
+        "BUILD_SECONDS": "300",
     }
     packages = {f"SKILLERY_PACKAGES_{name}": text for name, text in settings.items()}
     return shared_server("indexed", "sqlite", **packages)

@@ -76,6 +76,12 @@ def folder(tmp_path: Path, new_name: str) -> Path:
     return made
 
 
+def save(path: Path, text: str) -> None:
+    """Replace the file at once: the command must not see a half of it."""
+    (path.parent / ".new").write_text(text)
+    (path.parent / ".new").rename(path)
+
+
 def test_each_change_is_served_at_once_and_nothing_stays(
     sqlite_server: Server, sqlite_rpc: Rpc, dev: Callable[..., Dev], folder: Path, new_name: str
 ) -> None:
@@ -85,11 +91,11 @@ def test_each_change_is_served_at_once_and_nothing_stays(
     assert (first["name"], first["version"], first["findings"]) == (new_name, "0.1.0-dev.1", [])
     assert sqlite_rpc("execute_skill", name=new_name)["output"] == "one"
 
-    (folder / "main.py").write_text("def main(args): return 'two'\n")
+    save(folder / "main.py", "def main(args): return 'two'\n")
     assert running.line()["version"] == "0.1.0-dev.2"
     assert sqlite_rpc("execute_skill", name=new_name)["output"] == "two"
 
-    (folder / "main.py").write_text("def main(args): return (\n")
+    save(folder / "main.py", "def main(args): return (\n")
     broken = running.line()
     assert (broken["folder"], broken["error"]["data"]["problems"][0]["line"]) == (str(folder), 1)
     assert sqlite_rpc("execute_skill", name=new_name)["output"] == "two"

@@ -323,12 +323,15 @@ def test_releases_uploaded_after_the_cutoff_date_are_ignored(
     assert error["data"]["reason"] == "unsatisfiable"
 
 
-def test_a_slow_index_has_its_own_error(indexed: Server, new_name: str, package_index: PackageIndex) -> None:
+def test_a_slow_index_has_its_own_error(
+    configured_server: Callable[..., Server], new_name: str, package_index: PackageIndex
+) -> None:
     own = f"slow{new_name}"
     make_wheel(package_index.folder, own, "1.0")
     package_index.slow[own] = 30.0
+    settings = {"SKILLERY_PACKAGES_INDEX_URLS": package_index.url, "SKILLERY_PACKAGES_LOCK_SECONDS": "4"}
 
-    error = refused(indexed.rpc, needing(new_name, own))
+    error = refused(configured_server(**settings).rpc, needing(new_name, own))
 
     assert (error["code"], error["data"]["type"]) == (-32603, "package_index_unavailable")
     assert "packages.lock_seconds" in error["data"]["hint"]

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from tests.cli.test_cli import skillery
-from tests.conftest import Server, manifest, skill_files
+from tests.conftest import Rpc, Server, manifest, skill_files
 from tests.support.people import Caller, Who, people_settings
 from tests.support.processes import eventually
 
@@ -41,7 +41,7 @@ blobs = 7
 bundles_mb = 1
 """
 NO_OP = "def main(args):\n    return 1\n"
-WAIT = "import time\n\ndef main(args):\n    time.sleep(60)\n"
+WAIT = "import time\n\ndef main(args):\n    time.sleep(600)\n"
 
 
 class Place:
@@ -67,6 +67,12 @@ def place(
     running = Server(folder / "home", env=env)
     yield Place(running, env)
     assert running.stop() == 0, running.log.read_text()[-4000:]
+
+
+def cancel_only_run(caller: Rpc) -> None:
+    """Cancel the only run of the caller that has started."""
+    [run] = eventually(lambda: caller("list_runs", status="started")["runs"])
+    caller("cancel_run", run_id=run["run_id"])
 
 
 def put(caller: Caller, content: bytes) -> httpx.Response:
@@ -233,7 +239,7 @@ def test_concurrent_runs_are_limited_across_all_servers(
         contents = {"SKILLERY_BACKENDS_STORAGE_DIRECTORY_PATH": str(place.server.home / "contents")}
         other = start_server(env={**place.env, **contents})
     first, second = place.caller("narrow-ada"), Caller(other.url, Who("narrow-ada"))
-    long = {"language": "python", "code": WAIT, "limits": {"timeout_ms": 4000}}
+    long = {"language": "python", "code": WAIT}
     with ThreadPoolExecutor(1) as threads:
         running = threads.submit(first, "run_code", **long)
         eventually(lambda: second("get_usage")["concurrent_runs"]["used"])
@@ -242,7 +248,8 @@ def test_concurrent_runs_are_limited_across_all_servers(
 
         assert (error["code"], error["data"]["quota"]) == (-32006, "concurrent_runs")
         assert error["data"]["retry_after_ms"] > 0
-        assert running.result()["error"]["type"] == "TimeoutError"
+        cancel_only_run(second)
+        assert running.result()["error"]["type"] == "Cancelled"
     assert second("run_code", language="python", code=NO_OP)["output"] == 1
 
 
@@ -255,15 +262,15 @@ def test_queued_runs_count_and_refused_runs_are_not_recorded(
     url = start_server(env=people_settings(tmp_path / "plugins", SKILLERY_CONCURRENT_RUNS="1")).url
     ada, bob, again = (Caller(url, Who(name)) for name in ("ada", "narrow-bob", "narrow-bob"))
     with ThreadPoolExecutor(2) as threads:
-        first = threads.submit(ada, "run_code", language="python", code=WAIT, limits={"timeout_ms": 3000})
+        first = threads.submit(ada, "run_code", language="python", code=WAIT)
         eventually(lambda: ada("get_usage")["concurrent_runs"]["used"])
         waiting = threads.submit(bob, "run_code", language="python", code=NO_OP)
         eventually(lambda: again("get_usage")["concurrent_runs"]["used"])
 
         error = again.error("run_code", language="python", code=NO_OP)
-
         assert (error["code"], error["data"]["type"]) == (-32006, "rate_limited")
         assert not first.done()
+        cancel_only_run(Caller.same(ada))
         assert waiting.result()["output"] == 1
     assert len(again("list_runs")["runs"]) == 1
 
