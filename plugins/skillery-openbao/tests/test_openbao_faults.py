@@ -39,7 +39,8 @@ SEALED = b'{"errors":["Vault is sealed"]}'
 @pytest.mark.full(after=4)
 def test_a_read_survives_a_fault(engine: Engine, proxy: FaultProxy, open_here: Open, fault: Fault) -> None:
     engine.put("API_KEY", VALUE)
-    secrets = open_here(address=proxy.url, timeout_seconds=0.7)
+    # Only the late answer needs a short limit: a loaded machine may take as long for an answer.
+    secrets = open_here(address=proxy.url, timeout_seconds=0.7 if fault.seconds else 20, retry_seconds=60)
     secrets.names()
     proxy.faults = [fault]
 
@@ -120,7 +121,7 @@ def test_callers_do_not_queue_while_the_server_is_unavailable(
 ) -> None:
     """Requests of many runs at one time would otherwise occupy the threads of Skillery's server."""
     engine.put("API_KEY", VALUE)
-    secrets = open_here(address=proxy.url, retry_seconds=0.0, timeout_seconds=2)
+    secrets = open_here(address=proxy.url, retry_seconds=0.0)
     assert secrets.get("API_KEY") == VALUE
     proxy.faults = [Fault(READ, -1, refuse=True)]
     with pytest.raises(Unavailable):
