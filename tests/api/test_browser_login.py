@@ -543,7 +543,7 @@ def test_a_wrong_token_is_refused_with_the_reason(browser: Browser, root: Rpc) -
         assert refused.status_code == 401
         assert 'role="alert"' in refused.text
         assert browser.cookie() is None
-    assert root("list_audit", action="login", outcome="refused")["entries"]
+    assert eventually(lambda: root("list_audit", action="login", outcome="refused")["entries"])
 
 
 @pytest.mark.full

@@ -541,7 +541,8 @@ def test_a_flood_of_failed_logins_is_bounded(provider: OidcProvider, start: Star
     assert blocked.status_code == 429
     assert int(blocked.headers["retry-after"]) > 0
     assert Rpc(site.server.url, provider.token()).http.post("/rpc", json={}).status_code == 200
-    entries = Rpc(site.server.url, admin_token(site.server))("list_audit", action="login", outcome="refused")["entries"]
+    admin = Rpc(site.server.url, admin_token(site.server))
+    entries = eventually(lambda: admin("list_audit", action="login", outcome="refused")["entries"])
     assert sum(entry["count"] for entry in entries) >= 1
 
 

@@ -618,7 +618,8 @@ def test_failures_count_like_failed_logins(provider: OidcProvider, start_server:
     assert statuses == [401, 401, 401, 429, 429]
     assert Rpc(server.url, "sky_wrong").http.post("/rpc", json={}).status_code == 429
     forge.granted()
-    [entry, *_] = forge.admin("list_audit", action="exchange_token", outcome="refused")["entries"]
+    refused = {"action": "exchange_token", "outcome": "refused"}
+    [entry, *_] = eventually(lambda: forge.admin("list_audit", **refused)["entries"])
     assert "the header of the token cannot be read" in entry["after"]["reason"]
 
 
