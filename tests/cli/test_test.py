@@ -150,7 +150,7 @@ def test_tests_that_fail_hang_or_end_the_process_have_their_own_lines(test: Call
 @pytest.mark.full
 def test_a_test_that_no_signal_stops_is_stopped_from_outside(test: Callable[..., Ended], greet: Path) -> None:
     (greet / "tests/test_main.py").write_text(HANGS_FOR_GOOD)
-    ended = test(greet, "--timeout-ms", "300", "--json")
+    ended = test(greet, "--timeout-ms", "1500", "--json")
 
     assert results(ended)["test_main.Hanging.test_a"] == "failed"
     assert results(ended)["test_main.Hanging.test_b"] == "passed"

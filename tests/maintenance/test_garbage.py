@@ -286,7 +286,7 @@ def test_a_server_sweeps_by_itself(tmp_path: Path, database: Database) -> None:
 
     async def serve() -> None:
         task = asyncio.create_task(sweep_periodically(Collector(database, [SweepStep("step", step)]), 0.0001))
-        await asyncio.to_thread(done.wait, 30)
+        await asyncio.to_thread(done.wait, 300)
         task.cancel()
 
     asyncio.run(serve())

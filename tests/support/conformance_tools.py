@@ -7,16 +7,23 @@ import json
 from tests.conftest import Rpc, Server
 
 SKILL = "conformance"
-TASK_SECONDS = "0.7"
-"""The setting `runs.task_seconds`: `greet` takes less, and the suite calls `slow_compute` for at least 1 s."""
+TASK_SECONDS = 3
+"""`greet` takes less, also on a loaded machine. The other tools take longer, except `slow_compute` for 0 s."""
+WITH_TASKS = {
+    "SKILLERY_RUNS_TASK_SECONDS": str(TASK_SECONDS),
+    "SKILLERY_CONCURRENT_RUNS": "20",  # the suite leaves tasks of a minute
+}
+"""Settings of the server `tasks`."""
 SCRIPTS = {
     "greet": "def handler(args):\n    return f'Hello, {args[\"name\"]}!'\n",
     "slow_compute": (
         "import time\ndef handler(args):\n    print('computing', flush=True)\n"
-        "    time.sleep(args['seconds'])\n    return 'computed'\n"
+        f"    time.sleep(args['seconds'] and args['seconds'] + {TASK_SECONDS})\n    return 'computed'\n"
     ),
-    "confirm_delete": "import time\ndef handler(args):\n    time.sleep(1)\n    return 'deleted'\n",
-    "failing_job": "import time\ndef handler(args):\n    time.sleep(1.2)\n    raise ValueError('the job failed')\n",
+    "confirm_delete": f"import time\ndef handler(args):\n    time.sleep({TASK_SECONDS + 1})\n    return 'deleted'\n",
+    "failing_job": (
+        f"import time\ndef handler(args):\n    time.sleep({TASK_SECONDS + 1})\n    raise ValueError('the job failed')\n"
+    ),
     "test_tool_with_progress": (
         "import time\nfrom runtime import progress\ndef handler(args):\n"
         "    for done in (0, 50, 100):\n        progress(done, 100)\n        time.sleep(0.3)\n    return 'done'\n"

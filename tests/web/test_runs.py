@@ -276,7 +276,7 @@ async def test_run_page_redirects_to_login_after_session_ends(
     tokens_sqlite: Server, open_page: OpenPage, new_name: str
 ) -> None:
     root = Rpc(tokens_sqlite.url, token_of(tokens_sqlite, f"{new_name}-root", "admin"))
-    code = "import time\ndef main(args):\n    print('begun')\n    time.sleep(50)\n"
+    code = "import time\ndef main(args):\n    print('begun')\n    time.sleep(600)\n"
     run_id = root("run_code", language="python", code=code, background=True)["run_id"]
     made = root("create_token", name=f"{new_name}-eve", scopes=["admin"])
     page = await open_page(tokens_sqlite, f"/runs/{run_id}", token=made["token"])
@@ -317,7 +317,7 @@ async def test_a_page_without_a_stream_asks_for_the_log(
 @pytest.mark.full
 def test_a_stopping_server_ends_the_streams_of_pages(start_server: Callable[..., Server]) -> None:
     server = start_server()
-    code = "import time\ndef main(args):\n    print('begun', flush=True)\n    time.sleep(60)\n"
+    code = "import time\ndef main(args):\n    print('begun', flush=True)\n    time.sleep(600)\n"
     run_id = server.rpc("run_code", language="python", code=code, background=True)["run_id"]
     with httpx.stream("GET", f"{server.url}/runs/{run_id}/events", timeout=300) as stream:
         lines = stream.iter_lines()
