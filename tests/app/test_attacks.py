@@ -203,7 +203,7 @@ def test_the_log_of_a_run_brings_no_terminal_controls(sqlite_rpc: Rpc) -> None:
 
 def test_a_head_without_an_end_is_cut_off(sqlite_server: Server) -> None:
     host, _, port = sqlite_server.url.removeprefix("http://").partition(":")
-    with everybody_else_is_answered(sqlite_server), socket.create_connection((host, int(port)), 30) as connection:
+    with everybody_else_is_answered(sqlite_server), socket.create_connection((host, int(port)), 300) as connection:
         connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Long: ")
         with pytest.raises(OSError, match=r"reset|[Bb]roken pipe|aborted"):
             connection.sendall(b"a" * 50_000_000)

@@ -24,7 +24,7 @@ ONE, TWO = "first-value-4711", "second/value+0815"
 PORT_OF_NOBODY = "https://nobody.example.com"
 FETCH = """
 import urllib.request
-def fetch(url): return urllib.request.urlopen(url, timeout=20).read().decode()
+def fetch(url): return urllib.request.urlopen(url, timeout=300).read().decode()
 """
 OPEN_CHANNEL = """
 import json, os, struct

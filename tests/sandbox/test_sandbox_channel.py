@@ -24,7 +24,7 @@ from skillery.builtin.linux_sandbox import LinuxSandboxSettings, open_sandbox
 from skillery.jobs.dialogue import Dialogue
 from skillery.testing.sandbox import MemoryHost, Trial
 
-LIMITS = Limits(result_mb=1, blobs=3, blobs_mb=1, timeout_ms=20_000)
+LIMITS = Limits(result_mb=1, blobs=3, blobs_mb=1, timeout_ms=300_000)
 JOB = Job("run_1", CodeCall("def main(args): pass", "main"), b"{}", limits=LIMITS)
 OPS = ("result", "failure", "summary", "blob_write", "blob_read", "ready", "shell", "")
 PATIENCE = 20.0

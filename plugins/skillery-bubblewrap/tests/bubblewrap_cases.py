@@ -9,9 +9,9 @@ import msgspec
 
 from skillery.backends import Limits
 
-QUICK = Limits(timeout_ms=20_000, memory_mb=256)
+QUICK = Limits(timeout_ms=300_000, memory_mb=256)
 LONG = Limits(timeout_ms=120_000)
-SMALL = Limits(timeout_ms=20_000, memory_mb=96, processes=20, disk_mb=8, disk_files=100, tmp_mb=4)
+SMALL = Limits(timeout_ms=300_000, memory_mb=96, processes=20, disk_mb=8, disk_files=100, tmp_mb=4)
 SHORT = Limits(timeout_ms=400, memory_mb=256)
 TOOLS = """
 import errno, fcntl, locale, os, resource, signal, socket, sys, time
@@ -168,7 +168,7 @@ LIMITED = {
             except OSError as error: return str(error)
         def main(args): return [tried(size) for size in (1, 2 << 20, 1, 1)]
         """,
-        limits=Limits(timeout_ms=20_000, blobs=3, blobs_mb=1),
+        limits=Limits(timeout_ms=300_000, blobs=3, blobs_mb=1),
     ),
 }
 FACTS = {

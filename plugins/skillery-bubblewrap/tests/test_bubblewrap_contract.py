@@ -199,7 +199,7 @@ def main(args):
                     time.sleep(1e6)
             time.sleep(15)
         """
-        outcome = await Trial(sandbox, tmp_path).code(code, limits=Limits(timeout_ms=20_000, memory_mb=128))
+        outcome = await Trial(sandbox, tmp_path).code(code, limits=Limits(timeout_ms=300_000, memory_mb=128))
         await sandbox.close()
         assert (failure_type(outcome), outcome.degraded) == ("MemoryLimitExceeded", ("memory_tree",))
         assert "memory_tree" not in sandbox.capabilities

@@ -78,7 +78,7 @@ def skill(folder: Path, size: int) -> SkillMount:
 
 
 def job(mount: SkillMount, code: str = READ, seconds: str = "") -> Job:
-    limits = Limits(timeout_ms=60_000)
+    limits = Limits(timeout_ms=300_000)
     return Job("run_1", CodeCall(code, "main"), msgspec.json.encode({"seconds": seconds}), (mount,), limits=limits)
 
 

@@ -53,7 +53,7 @@ class Upstream:
     def _serve(self, connection: socket.socket) -> None:
         """Read one request, answer it, and record every byte until the client closes the connection."""
         with connection, contextlib.suppress(OSError):
-            connection.settimeout(20)
+            connection.settimeout(300)
             if self._tls:
                 connection = self._tls.wrap_socket(connection, server_side=True)
             with connection:

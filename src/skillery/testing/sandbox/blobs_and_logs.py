@@ -109,7 +109,7 @@ class BlobCases(SandboxCases):
                 return str(error)
         def main(args): return [tried(size) for size in args['sizes']]
         """
-        limits = Limits(timeout_ms=20_000, blobs=3, blobs_mb=1)
+        limits = Limits(timeout_ms=300_000, blobs=3, blobs_mb=1)
         errors = await trial.value(code, {"sizes": [1, 2 << 20, 1, 1]}, limits=limits)
         assert errors[0] is None
         assert "1 MiB" in errors[1]
@@ -141,7 +141,7 @@ class LogCases(SandboxCases):
 
     async def test_of_a_long_log_head_and_tail_are_kept_and_the_rest_is_counted(self, trial: Trial) -> None:
         code = "def main(args):\n    print('begin')\n    for n in range(100_000): print(n)\n    print('end')"
-        outcome = await trial.code(code, limits=Limits(timeout_ms=20_000, log_kb=8))
+        outcome = await trial.code(code, limits=Limits(timeout_ms=300_000, log_kb=8))
         everything = len("begin\nend\n") + sum(len(f"{n}\n") for n in range(100_000))
         assert outcome.log.head.startswith(b"begin\n0\n")
         assert outcome.log.tail.endswith(b"99999\nend\n")
@@ -150,7 +150,7 @@ class LogCases(SandboxCases):
 
     async def test_a_flood_neither_stops_the_code_nor_fills_the_server(self, trial: Trial) -> None:
         code = "import os\ndef main(args):\n    for n in range(2000): os.write(1, b'x' * (1 << 18))\n    return 'done'"
-        outcome = await trial.code(code, limits=Limits(timeout_ms=60_000))
+        outcome = await trial.code(code, limits=Limits(timeout_ms=300_000))
         assert value_of(outcome) == "done"
         assert outcome.log.dropped == 2000 * (1 << 18) - (1 << 20)
 

@@ -72,7 +72,7 @@ class EndingCases(SandboxCases):
 
     async def test_much_code_is_code(self, trial: Trial) -> None:
         lines = "".join(f"x{number} = {number}\n" for number in range(50_000))
-        outcome = await trial.code(f"{lines}def main(args): return x49999", limits=Limits(timeout_ms=60_000))
+        outcome = await trial.code(f"{lines}def main(args): return x49999", limits=Limits(timeout_ms=300_000))
         assert value_of(outcome) == 49_999
 
     async def test_the_log_of_an_orphan_ends_with_the_run(self, trial: Trial) -> None:

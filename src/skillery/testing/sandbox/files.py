@@ -96,7 +96,7 @@ class FileLimitCases(SandboxCases):
             assert f"'{name}' could not be copied to the workspace: No space left" in outcome.failure.message
 
     async def test_input_files_leave_the_rest_of_the_disk_to_the_code(self, trial: Trial) -> None:
-        limits = Limits(timeout_ms=20_000, memory_mb=256, disk_mb=4)
+        limits = Limits(timeout_ms=300_000, memory_mb=256, disk_mb=4)
         code = """
         def main(args):
             try:

@@ -11,7 +11,7 @@ import pytest
 from skillery.backends import Limits
 from skillery.testing.sandbox.trial import OpenWith, SandboxCases, Trial, failure_type
 
-SMALL = Limits(timeout_ms=30_000, memory_mb=128, processes=20)
+SMALL = Limits(timeout_ms=300_000, memory_mb=128, processes=20)
 OBJECTS = {
     "pipes": "kept.append(os.pipe())",
     "full pipes": "kept.append(os.pipe()); os.set_blocking(kept[-1][1], False); os.write(kept[-1][1], bytes(65536))",

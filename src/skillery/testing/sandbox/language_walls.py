@@ -138,12 +138,12 @@ class LanguageIsolation(SandboxCases):
     )
     async def test_the_memory_of_node_is_held(self, trial: Trial, growing: str) -> None:
         code = f"export function main() {{ const kept = []; for (;;) {growing} }}"
-        outcome = await javascript(trial, code, limits=Limits(timeout_ms=30_000, memory_mb=128))
+        outcome = await javascript(trial, code, limits=Limits(timeout_ms=300_000, memory_mb=128))
         assert failure_type(outcome) == "MemoryLimitExceeded"
 
     async def test_the_memory_of_a_shell_is_held(self, trial: Trial) -> None:
         code = 'kept=xxxxxxxxxxxxxxxx; while true; do kept="$kept$kept"; done'
-        outcome = await shell(trial, code, limits=Limits(timeout_ms=30_000, memory_mb=96))
+        outcome = await shell(trial, code, limits=Limits(timeout_ms=300_000, memory_mb=96))
         assert failure_type(outcome) in {"MemoryLimitExceeded", "ProcessExited"}  # its own malloc may fail first
 
     @with_node
@@ -158,7 +158,7 @@ class LanguageIsolation(SandboxCases):
           }
         }
         """
-        limits = Limits(timeout_ms=30_000, processes=40)
+        limits = Limits(timeout_ms=300_000, processes=40)
         assert value_of(await javascript(trial, code, limits=limits)) == ["EAGAIN", True]
 
     async def test_a_fork_bomb_of_a_shell_ends_with_its_run(self, trial: Trial) -> None:

@@ -31,7 +31,7 @@ def proxy():
     return found.hostname, found.port
 def say(text):  # and all that comes back
     got = b''
-    with socket.create_connection(proxy(), 5) as one:
+    with socket.create_connection(proxy(), 300) as one:
         try:
             one.sendall(text.encode())
             while piece := one.recv(65536): got += piece
@@ -41,7 +41,7 @@ def get(host, port): return say(f'GET http://{host}:{port}/x HTTP/1.1\\r\\nHost:
 def tunnel(host, port, name, ca):  # a request over TLS; what came of it
     context = ssl.create_default_context(cadata=ca)
     context.check_hostname = False
-    with socket.create_connection(proxy(), 5) as one:
+    with socket.create_connection(proxy(), 300) as one:
         try:
             one.sendall(f'CONNECT {host}:{port} HTTP/1.1\\r\\nHost: {host}:{port}\\r\\n\\r\\n'.encode())
             answer = one.recv(4096)
@@ -93,7 +93,7 @@ class AllowedNetworkCases(SandboxCases):
 def main(args):
     context = ssl.create_default_context(cadata=args['ca'])
     urls = ('http://A.api.test:{plain.port}/p', 'https://api.test:{tls.port}/t')
-    return [urllib.request.urlopen(url, timeout=20, context=context).read().decode() for url in urls]
+    return [urllib.request.urlopen(url, timeout=300, context=context).read().decode() for url in urls]
 """
         network = (f"http://*.api.test:{plain.port}", f"https://api.test:{tls.port}")
         outcome = await reaching.code(code, {"ca": ca_pem()}, network=network)
@@ -156,7 +156,7 @@ def main(args):
         async with opened(open_with, {"api.test": INSIDE[addresses]}, (), tmp_path) as trial:
             code = f"""{TALK}
 def main(args):
-    try: return urllib.request.urlopen('http://api.test:{plain.port}/', timeout=20).read().decode()
+    try: return urllib.request.urlopen('http://api.test:{plain.port}/', timeout=300).read().decode()
     except OSError: return 'refused'
 """
             outcome = await trial.code(code, network=(f"http://api.test:{plain.port}",))
@@ -168,7 +168,7 @@ def main(args):
         with upstream(answer=redirect(f"http://evil.test:{plain.port}/stolen")) as first:
             code = f"""{TALK}
 def main(args):
-    return tried(lambda: urllib.request.urlopen('http://a.api.test:{first.port}/', timeout=20).read().decode())
+    return tried(lambda: urllib.request.urlopen('http://a.api.test:{first.port}/', timeout=300).read().decode())
 """
             outcome = await reaching.code(code, network=(f"http://a.api.test:{first.port}",))
             assert value_of(outcome) == "HTTPError"
@@ -215,7 +215,7 @@ import time
 def main(args):
     kept = []
     for number in range(300):
-        one = socket.create_connection(proxy(), 5)
+        one = socket.create_connection(proxy(), 300)
         one.setblocking(False)
         try: one.send(b'GET http://a.api.test:{endless.port}/ HTTP/1.1\\r\\nHost: a.api.test:{endless.port}\\r\\n'
                       + b'\\r\\n' * (number % 2))

@@ -159,7 +159,7 @@ class ScriptCases(SandboxCases):
         assert output["stderr"] == "short\n"
 
     async def test_a_flood_of_output_is_cut_and_counted(self, trial: Trial) -> None:
-        limits = Limits(timeout_ms=20_000, memory_mb=256, result_mb=1)
+        limits = Limits(timeout_ms=300_000, memory_mb=256, result_mb=1)
         stdout = value_of(await self.ran(trial, "s.sh", "yes | head -c 9000000", limits=limits))["stdout"]
         assert (stdout["size_bytes"], stdout["dropped_bytes"]) == (1 << 20, 9_000_000 - (1 << 20))
 
@@ -191,7 +191,7 @@ class ScriptCases(SandboxCases):
 
     async def test_files_past_what_a_run_may_write_are_left_out(self, trial: Trial) -> None:
         content = "mkdir out; yes | head -c 600000 | tee out/a out/b > out/c"
-        limits = Limits(timeout_ms=20_000, memory_mb=256, blobs_mb=1)
+        limits = Limits(timeout_ms=300_000, memory_mb=256, blobs_mb=1)
         output = value_of(await self.ran(trial, "s.sh", content, limits=limits))
         assert [file["path"] for file in output["files"]] == ["a"]
         assert output["left_out"] == ["b", "c"]

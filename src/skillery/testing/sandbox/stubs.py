@@ -190,7 +190,7 @@ class StubCases(SandboxCases):
                     seen.append(str(error))
             return seen
         """
-        skill, limits = trial.skill("mail", STUB, stub=True), Limits(timeout_ms=20_000, calls=3, result_mb=1)
+        skill, limits = trial.skill("mail", STUB, stub=True), Limits(timeout_ms=300_000, calls=3, result_mb=1)
         results = await trial.value(code, {"sizes": [5, 2 << 20, 900_000, 5]}, skills=(skill,), limits=limits)
         assert (results[0], results[2]) == (5, 900_000)
         assert "1 MiB" in results[1]
