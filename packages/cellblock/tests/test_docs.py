@@ -46,7 +46,7 @@ def test_readme_lists_every_public_name() -> None:
 def test_each_defence_names_an_attack_and_a_step_that_exist() -> None:
     if not (CHECKOUT / "tests" / "sandbox").is_dir():
         pytest.skip("the attacks are in the checkout")
-    folders = (CHECKOUT / "tests" / "sandbox", CHECKOUT / "src" / "skillery" / "testing" / "sandbox")
+    folders = (ROOT / "tests", CHECKOUT / "tests" / "sandbox", CHECKOUT / "src" / "skillery" / "testing" / "sandbox")
     sources = "\n".join(path.read_text("utf-8") for folder in folders for path in folder.glob("*.py"))
     steps = (CHECKOUT / "tests" / "sandbox" / "test_mutations.py").read_text("utf-8")
     assert len(ROWS) > 30

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -100,6 +101,35 @@ def test_code_cannot_forge_its_result(box: Sandbox) -> None:
     forged = box.run("def main(args):\n import os\n os.write(3, b'x' * 100)\n return 1")
     assert forged.failure is not None
     assert forged.failure.kind == "output"
+
+
+SENDS_RESULT = """
+import json, os, struct, time
+def main(args):
+    header = b'{"op": "result"}'
+    left = struct.pack(">IQ", len(header), len(args)) + header + args.encode()
+    while left:
+        left = left[os.write(3, left):]
+    time.sleep(3600)
+"""
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("end", "kind"), [("]", None), ("}", "output"), (", NaN]", "output")])
+def test_large_result_is_checked_in_another_process(end: str, kind: str | None) -> None:
+    async def run() -> tuple[Result, bool]:
+        async with AsyncSandbox(prepared=0, limits=Limits(result_kb=8192, timeout_ms=60_000)) as own:
+            running = asyncio.create_task(own.run(SENDS_RESULT, "[" + "[ ], " * 1_000_000 + "1" + end))
+            is_apart = False
+            while not running.done():
+                is_apart = is_apart or any("json.load" in command_of(pid) for pid in children())
+                await asyncio.sleep(0.001)
+            return await running, is_apart
+
+    done, is_apart = asyncio.run(run())
+    assert is_apart
+    assert (done.failure and done.failure.kind) == kind
+    assert done.raw == (None if kind else b"[" + b"[]," * 1_000_000 + b"1]")
 
 
 def test_requests_to_the_host_are_refused(box: Sandbox) -> None:
@@ -309,7 +339,23 @@ def test_start_fails_if_a_cell_cannot_be_prepared() -> None:
 
 
 def test_start_prepares_no_more_cells_than_there_are_uids() -> None:
-    Sandbox(prepared=2, uids=range(100_000, 100_001)).close()
+    Sandbox(prepared=2, uids=range(200_000, 200_001)).close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only the sandboxes of root have uids of their own")
+def test_two_sandboxes_of_one_process_share_no_uid() -> None:
+    few = range(200_000, 200_006)
+    with Sandbox(prepared=2, uids=few), Sandbox(prepared=2, uids=few):
+        processes = Counter(uid for uid in host_uids() if uid in few)
+    assert len(processes) >= 4
+    assert max(processes.values()) == 2  # pid 1 and pid 2 of one cell
+
+
+def host_uids() -> Iterator[int]:
+    """Yield the uid of each process of the host."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # the process has ended
+            yield int((folder / "status").read_text().partition("\nUid:")[2].split()[0])
 
 
 def test_error_of_the_host_ends_its_run_whole() -> None:
@@ -341,13 +387,21 @@ def descriptors() -> set[tuple[str, str]]:
     return opened
 
 
+def command_of(pid: str) -> str:
+    """Return the command line of a process, or "" if it has ended."""
+    try:
+        return Path("/proc", pid, "cmdline").read_text()
+    except OSError:
+        return ""
+
+
 def test_sandbox_without_free_uid_is_busy() -> None:
     if os.geteuid() != 0:
         pytest.skip("only the sandboxes of root have uids of their own")
     job = Job("import time\ndef main(args): time.sleep(3600)", limits=Limits(timeout_ms=3_600_000))
 
     async def first_error() -> BaseException | None:
-        async with AsyncSandbox(prepared=0, uids=range(100_000, 100_002)) as own:
+        async with AsyncSandbox(prepared=0, uids=range(200_000, 200_002)) as own:
             running = [asyncio.create_task(own.run_job(job)) for _ in range(3)]
             ended, rest = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
             for task in rest:

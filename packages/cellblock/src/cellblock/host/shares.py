@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
+import threading
 from collections import deque
 
 from cellblock.values import Busy
@@ -14,25 +15,37 @@ from cellblock.values import Busy
 
 UIDS = range(100_000, 120_000)
 """The usual host uids of runs, if the owner of the sandbox is root."""
+_STEP = 7919
+_taken: set[int] = set()
+"""The uids in use by all sandboxes of this process, whose ranges may overlap."""
+_lock = threading.Lock()  # each sandbox may have its own thread
 
 
 class Uids:
-    """A pool of uids. The uid that was returned first is given out first."""
+    """The uids of one sandbox. The uid that was returned first is given out first."""
 
     def __init__(self, first: int, count: int, remedy: str = "give the sandbox more uids") -> None:
         """`remedy` is the end of the message if all uids are in use: it names the setting with their number."""
         self._in_use = f"all {count} host uids of the sandbox (from {first} on) are in use by runs: {remedy}"
         self._free = deque(range(first, first + count))
-        self._free.rotate(-os.getpid())  # two servers on one machine are unlikely to meet
+        # Two processes do not know each other's uids. Those of workers with consecutive pids are far apart.
+        self._free.rotate(-os.getpid() * _STEP)
 
     def take(self) -> int:
-        """Return a free uid. Raise Busy if all are in use."""
-        if not self._free:
-            raise Busy(self._in_use)
-        return self._free.popleft()
+        """Return a uid that no run of this process has. Raise Busy if there is none."""
+        with _lock:
+            for _ in range(len(self._free)):
+                uid = self._free.popleft()
+                if uid not in _taken:
+                    _taken.add(uid)
+                    return uid
+                self._free.append(uid)
+        raise Busy(self._in_use)
 
     def give_back(self, uid: int) -> None:
-        self._free.append(uid)
+        with _lock:
+            _taken.discard(uid)
+            self._free.append(uid)
 
 
 # -- The processors to which a run is bound if no cgroup limits its CPU time -------------------------------------------
