@@ -15,10 +15,10 @@ from cellblock.egress.policy import Denied, Policy, Target, parse_target
 from cellblock.egress.resolver import AddressRules, FixedHosts, checked_addresses
 from cellblock.egress.streams import Caps
 from skillery.formats.network import parse_network_pattern
-from skillery.jobs import NETWORK_LIST
+from skillery.jobs import list_names
 
 SALES = Policy.parse(
-    ["https://*.salesforce.com", "https://api.example.com:8443", "http://plain.example.com"], NETWORK_LIST
+    ["https://*.salesforce.com", "https://api.example.com:8443", "http://plain.example.com"], list_names("linux")
 )
 
 fuzzed = settings(max_examples=int(os.environ.get("SKILLERY_FUZZ_EXAMPLES", "100")), deadline=None)

@@ -19,7 +19,7 @@ from cellblock.egress.resolver import AddressRules
 from cellblock.egress.service import Egress, EgressBroken
 from cellblock.egress.streams import Caps
 from cellblock.values import NetworkUse
-from skillery.jobs import NETWORK_LIST
+from skillery.jobs import list_names
 from skillery.testing.upstreams import Upstream, client_context, ok, upstream
 from tests.support.processes import eventually, eventually_async
 
@@ -96,7 +96,7 @@ async def door(
     listener.setblocking(False)
     opened = Door(listener.getsockname()[1], names or Names(["127.0.0.1"]))
     proxy = RunProxy(
-        Policy.parse(patterns, NETWORK_LIST),
+        Policy.parse(patterns, list_names("linux")),
         opened.names,
         AddressRules(allow_private),
         opened.tell,
@@ -291,10 +291,7 @@ async def test_private_addresses_are_not_dialled_by_default(plain: Upstream, ans
     async with door(f"http://api.test:{plain.port}", names=names, allow_private=()) as opened:
         answer = await opened.send(get("api.test", plain.port))
         assert answer.startswith(b"HTTP/1.1 403 ")
-        assert (
-            b"is not a public address; the operator of the server can list it in backends.sandbox.linux.allow_private"
-            in answer
-        )
+        assert b"is not a public address; the operator can list it in `allow_private` of the sandbox" in answer
         await opened.refused()
     assert plain.connections == 0
 

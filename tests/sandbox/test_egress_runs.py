@@ -326,6 +326,7 @@ async def test_private_addresses_are_refused_unless_the_operator_lists_them(tmp_
     finally:
         await sandbox.close()
     assert outcome.failure is not None
+    assert "the operator can list it in backends.sandbox.linux.allow_private" in outcome.failure.message
     assert "127.0.0.1, which is not a public address" in refused(outcome).reason
     assert plain.connections == 0
 

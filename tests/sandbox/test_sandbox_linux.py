@@ -134,7 +134,7 @@ def make(folder: Path, *, allow_degraded: bool = False) -> LinuxSandbox:
 def group_folders(pid: int) -> list[Path]:
     """Return the cgroups that a server with this pid has made."""
     return [
-        path for h in hierarchies.candidates() for path in h.folder.glob(f"skillery-*-{pid}-*-*/**/") if path.is_dir()
+        path for h in hierarchies.candidates() for path in h.folder.glob(f"cellblock-*-{pid}-*-*/**/") if path.is_dir()
     ]
 
 
@@ -401,7 +401,7 @@ def test_servers_that_start_at_once_remove_the_groups_of_dead_servers_together()
         dead.wait()
     for hierarchy in filter(hierarchies.usable, hierarchies.candidates()):
         for number in range(150):
-            (hierarchy.folder / f"skillery-{hierarchies.pid_namespace()}-{dead.pid}-1-{number:08x}").mkdir()
+            (hierarchy.folder / f"cellblock-{hierarchies.pid_namespace()}-{dead.pid}-1-{number:08x}").mkdir()
     starting = [
         subprocess.Popen([sys.executable, "-c", FIND_GROUPS], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         for _ in range(3)

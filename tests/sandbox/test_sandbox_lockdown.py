@@ -212,7 +212,7 @@ def main(args):
         async with waiting_run(trial):
             seen = [Path(f"/proc/{entry['Pid']}/cgroup").read_text() for entry in run_processes()]
         lines = [line.split(":", 2) for text in seen for line in text.splitlines()]
-        assert [path for _, names, path in lines if held & set(names.split(",")) and "skillery-" not in path] == []
+        assert [path for _, names, path in lines if held & set(names.split(",")) and "cellblock-" not in path] == []
 
     async def test_seen_from_the_host_pid_1_is_nobodys_to_read(self, trial: Trial) -> None:
         async with waiting_run(trial):

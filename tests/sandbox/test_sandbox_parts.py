@@ -321,13 +321,13 @@ def test_a_limit_is_written_only_to_a_file_that_the_kernel_offers(tmp_path: Path
 
 
 def v2_folder(folder: Path, processes: list[int]) -> hierarchies.Hierarchy:
-    (folder / "skillery-server").mkdir()
+    (folder / "cellblock-server").mkdir()
     texts = {
         "cgroup.controllers": "cpuset cpu io memory pids\n",
         "cgroup.subtree_control": "",
         "cgroup.type": "domain\n",
         "cgroup.procs": "".join(f"{pid}\n" for pid in processes),
-        "skillery-server/cgroup.procs": "",
+        "cellblock-server/cgroup.procs": "",
     }
     for name, text in texts.items():
         (folder / name).write_text(text)
@@ -337,13 +337,13 @@ def v2_folder(folder: Path, processes: list[int]) -> hierarchies.Hierarchy:
 def test_in_a_delegated_v2_group_the_server_steps_down_into_a_leaf(tmp_path: Path) -> None:
     found = hierarchies.delegate(v2_folder(tmp_path, [os.getpid()]))
     assert found.controllers == ("memory", "pids", "cpu")
-    assert (tmp_path / "skillery-server/cgroup.procs").read_text() == str(os.getpid())
+    assert (tmp_path / "cellblock-server/cgroup.procs").read_text() == str(os.getpid())
     assert (tmp_path / "cgroup.subtree_control").read_text() == "+memory +pids +cpu"
 
 
 def test_processes_of_others_are_not_moved(tmp_path: Path) -> None:
     hierarchies.delegate(v2_folder(tmp_path, [os.getpid(), 1]))
-    assert (tmp_path / "skillery-server/cgroup.procs").read_text() == ""
+    assert (tmp_path / "cellblock-server/cgroup.procs").read_text() == ""
 
 
 def test_oom_kills_are_counted_in_both_versions(tmp_path: Path) -> None:

@@ -176,7 +176,7 @@ async def at_once(host: MemoryHost, *runs: Awaitable[T]) -> list[T]:
 
 def group_folders() -> set[str]:
     """Return the folders of all cgroups that this process has made for runs."""
-    found = (h.folder.glob(f"skillery-*-{os.getpid()}-*-*/run-*") for h in hierarchies.candidates())
+    found = (h.folder.glob(f"cellblock-*-{os.getpid()}-*-*/run-*") for h in hierarchies.candidates())
     return {str(folder) for folders in found for folder in folders}
 
 

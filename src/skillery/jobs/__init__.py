@@ -15,12 +15,11 @@ from skillery.jobs.collecting import LIMITS as COLLECTING_LIMITS
 from skillery.jobs.collecting import Collection, collect, collecting_dialogue, collection_of, try_to_collect
 from skillery.jobs.dialogue import Dialogue, NoHost
 from skillery.jobs.filling import copy_seconds, filling_seconds
-from skillery.jobs.header import NETWORK_LIST, Places, job_header, mounts_of
+from skillery.jobs.header import Places, job_header, list_names, mounts_of
 from skillery.jobs.outcomes import NO_OP, LogPipe, RunSession, failure_of, limits_of, probe_of, run_probes
 
 __all__ = [
     "COLLECTING_LIMITS",
-    "NETWORK_LIST",
     "NO_OP",
     "Collection",
     "Dialogue",
@@ -36,6 +35,7 @@ __all__ = [
     "filling_seconds",
     "job_header",
     "limits_of",
+    "list_names",
     "mounts_of",
     "probe_of",
     "run_probes",

@@ -51,8 +51,10 @@ def file_of(call: HandlerCall | ScriptCall, skills: str) -> dict[str, str]:
 MEBIBYTE = 1 << 20
 
 
-NETWORK_LIST = ListNames("permissions.network of this skill", "permissions.network of skill.toml")
-"""The words for the network list of a run in messages to its code."""
+def list_names(backend: str) -> ListNames:
+    """Return the words for the lists of a sandbox backend in messages to the code."""
+    private = f"backends.sandbox.{backend}.allow_private"
+    return ListNames("permissions.network of this skill", "permissions.network of skill.toml", private)
 
 
 class Places(msgspec.Struct, frozen=True):

@@ -12,7 +12,7 @@ from cellblock.parts import Egress, Uids
 from skillery import hookimpl
 from skillery.backends import Offer, Place
 from skillery.errors import StartupError
-from skillery.jobs import NETWORK_LIST
+from skillery.jobs import list_names
 from skillery_bubblewrap.sandbox import BubblewrapSandbox
 
 REMEDY = "raise `uids` in [backends.sandbox.bubblewrap], or lower concurrent_runs"
@@ -40,7 +40,7 @@ class BubblewrapSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
 
 def open_sandbox(settings: BubblewrapSettings, place: Place) -> BubblewrapSandbox:
     try:
-        egress = Egress(settings.allow_private, settings.hosts, names=NETWORK_LIST)
+        egress = Egress(settings.allow_private, settings.hosts, names=list_names("bubblewrap"))
     except ValueError as error:
         raise StartupError(f"[backends.sandbox.bubblewrap]: {error}") from None
     return BubblewrapSandbox(settings.program, Uids(settings.first_uid, settings.uids, REMEDY), egress, place)

@@ -14,7 +14,7 @@ from skillery import hookimpl
 from skillery.backends import Limits, Offer, Place
 from skillery.builtin.linux_sandbox.sandbox import Bounds, LinuxSandbox
 from skillery.errors import StartupError
-from skillery.jobs import NETWORK_LIST, limits_of
+from skillery.jobs import limits_of, list_names
 
 REMEDY = "raise `uids` in [backends.sandbox.linux], or lower concurrent_runs"
 
@@ -63,7 +63,7 @@ class LinuxSandboxSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
 
 def open_sandbox(settings: LinuxSandboxSettings, place: Place) -> LinuxSandbox:
     try:
-        egress = Egress(settings.allow_private, settings.hosts, names=NETWORK_LIST)
+        egress = Egress(settings.allow_private, settings.hosts, names=list_names("linux"))
     except ValueError as error:
         raise StartupError(f"[backends.sandbox.linux]: {error}") from None
     seconds, usual = settings.recycle_minutes * 60.0, limits_of(Limits())

@@ -175,6 +175,6 @@ def refusal(status: int, message: str) -> bytes:
     fields: Fields = [
         (b"Content-Type", b"text/plain; charset=utf-8"),
         (b"Content-Length", str(len(body)).encode()),
-        (b"X-Skillery-Egress", b"denied" if status in {400, 403} else b"failed"),
+        (b"X-Cellblock-Egress", b"denied" if status in {400, 403} else b"failed"),
     ]
     return join_head([line], fields) + body

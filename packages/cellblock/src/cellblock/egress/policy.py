@@ -135,11 +135,13 @@ def parse_target(scheme: Scheme, authority: str) -> Target:
 
 @dataclass(frozen=True, slots=True)
 class ListNames:
-    """The words for the list of hosts in messages to the code."""
+    """The words for lists in messages to the code."""
 
     of_run: str = "the network list of this run"
     remedy: str = "this list"
     """Where the owner of the code adds a host."""
+    private: str = "`allow_private` of the sandbox"
+    """Where the owner of the sandbox adds an address that is not public."""
 
 
 class Policy:

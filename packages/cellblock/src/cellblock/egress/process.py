@@ -147,7 +147,8 @@ async def serve_until_told(
 
     look_ups = RunLookUps(threads, order.identity, order.caps, of_the_house=order.private)
     resolver = FixedHosts(order.hosts, look_ups)
-    policy, rules = Policy.parse(order.patterns, order.names), AddressRules(order.allow_private, every=order.private)
+    policy = Policy.parse(order.patterns, order.names)
+    rules = AddressRules(order.allow_private, every=order.private, names=order.names)
     serving = asyncio.ensure_future(RunProxy(policy, resolver, rules, tell, order.caps).serve(listener))
     await reader.read()
     serving.cancel()

@@ -12,7 +12,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from cellblock.egress.policy import Denied
+from cellblock.egress.policy import Denied, ListNames
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -64,11 +64,18 @@ class AddressRules:
     list.
     """
 
-    def __init__(self, allow_private: Sequence[str] = (), *, every: bool = False) -> None:
+    def __init__(
+        self,
+        allow_private: Sequence[str] = (),
+        *,
+        every: bool = False,
+        names: ListNames = ListNames(),  # noqa: B008 - frozen
+    ) -> None:
         """Allow the addresses and networks (`10.1.0.0/16`) of `allow_private`, or `every` address.
 
         Raise ValueError if one is invalid.
         """
+        self.names = names
         self._every = every
         self._allowed = [ipaddress.ip_network(text) for text in allow_private]
 
@@ -113,7 +120,7 @@ async def checked_addresses(resolver: Resolver, rules: AddressRules, host: str) 
     for address in addresses:
         problem = rules.problem(address)
         if problem:
-            advice = "the operator of the server can list it in backends.sandbox.linux.allow_private"
+            advice = f"the operator can list it in {rules.names.private}"
             raise Denied(f"{host} has the address {address}, which {problem}", advice=advice)
     return addresses
 

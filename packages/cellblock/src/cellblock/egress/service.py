@@ -87,7 +87,7 @@ class Egress:
         names: ListNames = ListNames(),  # noqa: B008 - frozen
     ) -> None:
         """Allow the private addresses and networks in `allow_private`. `hosts` has fixed addresses of host names.
-        `names` are the words for the list of hosts in messages to the code.
+        `names` are the words for lists in messages to the code.
 
         Raise ValueError if an address is invalid.
         """

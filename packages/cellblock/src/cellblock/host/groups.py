@@ -286,7 +286,7 @@ def _open_resettable(path: Path) -> int:
 
 def sweep(folder: Path) -> None:
     """Remove the groups of dead servers in a folder, and kill the processes in these groups."""
-    for base in folder.glob(f"skillery-{pid_namespace()}-*-*-*"):
+    for base in folder.glob(f"cellblock-{pid_namespace()}-*-*-*"):
         _, _, pid, started, _ = base.name.split("-")
         if start_time(int(pid)) == started:
             continue

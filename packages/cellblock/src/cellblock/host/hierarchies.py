@@ -128,7 +128,7 @@ def read_file(path: str) -> bytes:
 
 def own_name() -> str:
     """Return a new name that identifies this server and no other."""
-    return f"skillery-{pid_namespace()}-{os.getpid()}-{start_time(os.getpid())}-{secrets.token_hex(4)}"
+    return f"cellblock-{pid_namespace()}-{os.getpid()}-{start_time(os.getpid())}-{secrets.token_hex(4)}"
 
 
 def pid_namespace() -> int:
@@ -197,7 +197,7 @@ def step_down(folder: Path) -> None:
     processes = (folder / "cgroup.procs").read_text().split()
     if not (folder / "cgroup.type").exists() or set(processes) != {str(os.getpid())}:
         return  # unnecessary for the root group; foreign processes must not be moved
-    leaf = folder / "skillery-server"
+    leaf = folder / "cellblock-server"
     leaf.mkdir(exist_ok=True)
     write(leaf, "cgroup.procs", str(os.getpid()))
 

@@ -150,7 +150,7 @@ def files(plan: Plan) -> str:
     version = landlock.restrict([])
     if version == 0:
         raise kernel.SetupError("the kernel has none")
-    expect_errno("Landlock", errno.EACCES, lambda: os.mkdir("/tmp/skillery-landlock"))
+    expect_errno("Landlock", errno.EACCES, lambda: os.mkdir("/tmp/cellblock-landlock"))
     return f"Landlock version {version} works"
 
 
