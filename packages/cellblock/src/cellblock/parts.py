@@ -4,7 +4,8 @@ On the host:
 
 - `Channel` talks to the runtime inside the sandbox. `LogPipe` reads the log of a run. `RunSession` follows a run to its
   `Result`. `Egress` gives a run access to the network.
-- `control_groups` and `exceeds_memory` enforce limits. `call_filter` is the system call filter.
+- `control_groups` and `exceeds_memory` enforce limits. `HostLimits` says which limits are weaker.
+- `call_filter` is the system call filter.
 
 Inside a run:
 
@@ -22,7 +23,7 @@ from cellblock.egress.policy import ListNames
 from cellblock.egress.service import Egress, EgressBroken, Session
 from cellblock.filter.rules import program as call_filter
 from cellblock.host.channel import BrokenSetup, Channel
-from cellblock.host.groups import ControlGroup, ControlGroups
+from cellblock.host.groups import ControlGroup, ControlGroups, HostLimits
 from cellblock.host.groups import find as control_groups
 from cellblock.host.logs import KeptLog, LogPipe
 from cellblock.host.plan import (
@@ -62,6 +63,7 @@ __all__ = [
     "ControlGroups",
     "Egress",
     "EgressBroken",
+    "HostLimits",
     "KeptLog",
     "ListNames",
     "LogPipe",

@@ -9,7 +9,7 @@ import os
 import platform
 import socket
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -21,9 +21,9 @@ from cellblock.parts import (
     BrokenSetup,
     Channel,
     ControlGroup,
-    ControlGroups,
     Egress,
     EgressBroken,
+    HostLimits,
     Processors,
     Session,
     Uids,
@@ -62,26 +62,16 @@ BEFORE_THE_LOCK = ("mount", "socket", "bind", "listen")
 """Filtered system calls that bwrap and the prologue need until the complete filter is loaded."""
 
 
-class HostCapabilities(msgspec.Struct, frozen=True):
+@dataclass(frozen=True)
+class HostCapabilities(HostLimits):
     """The capabilities of this host, determined at start."""
 
     program: str
     uids: Uids | None
     """The uids for runs if the server is root. None if runs have the uid of the server."""
-    groups: ControlGroups | None
-    landlock: bool
     egress: Egress
     processors: Processors
     fixed: command.Fixed
-
-    @property
-    def memory_held(self) -> bool:
-        return self.groups is not None and "memory" in self.groups.controllers
-
-    @property
-    def degraded(self) -> tuple[str, ...]:
-        weaker = {"memory_tree": not self.memory_held, "landlock": not self.landlock}
-        return tuple(name for name, is_weaker in weaker.items() if is_weaker)
 
 
 class Ended(msgspec.Struct, frozen=True):

@@ -5,8 +5,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,12 @@ from cellblock.host.cells import Cell
 from cellblock.host.channel import Channel
 from cellblock.host.engine import LOG_SECONDS, SETUP_SECONDS, Capabilities, Needs, find_plan
 from cellblock.host.engine import CellRun as AnyRun
-from cellblock.host.plan import MEBIBYTE, Preload, base_python, mount_entries
+from cellblock.host.plan import MEBIBYTE, Preload, mount_entries
 from cellblock.host.pool import Pool
 from cellblock.host.pools import Pools
 from cellblock.host.sessions import run_whole
 from cellblock.host.shares import Uids
-from cellblock.host.succession import Warmth
+from cellblock.host.succession import Shared, Warmth
 from cellblock.jobs import run_job as run_cell_job
 from skillery.backends import Capability, CodeCall, Job, Outcome, Place, Probe, RunHost, Sandbox, SkillCall, Warm
 from skillery.errors import SandboxUnavailable
@@ -219,18 +220,14 @@ class LinuxSandbox(Sandbox):
         No modules are preloaded if each run has a new zygote.
         """
         control_groups, plan = find_plan((), self._private)
-        python = base_python()
-        trusted = Pool(python, plan, self._uids, control_groups, warmth)
-
-        def open_pool(preload: Preload, spoiled: Callable[[str], None]) -> Pool:
-            return Pool(python, plan, self._uids, control_groups, warmth, preload, spoiled)
-
+        shared = Shared(plan, self._uids, control_groups, warmth)
+        trusted, most = Pool(shared), bounds.most if warmth.recycle_runs > 1 else 0
         return HostCapabilities(
             root=plan["root"],
             groups=control_groups,
             landlock=not plan["without_landlock"],
             pool=trusted,
-            pools=Pools(trusted, open_pool, bounds.most if warmth.recycle_runs > 1 else 0, bounds.idle_seconds),
+            pools=Pools(trusted, partial(Pool, shared), most, bounds.idle_seconds),
             egress=self.egress,
             preload_mb=bounds.memory_mb,
             preload_seconds=bounds.preload_seconds,

@@ -20,13 +20,13 @@ from cellblock.host import groups, watchdog
 from cellblock.host.cells import Cell, Demand
 from cellblock.host.channel import BrokenSetup, Channel
 from cellblock.host.dialogue import Dialogue
-from cellblock.host.groups import ControlGroups
+from cellblock.host.groups import ControlGroups, HostLimits
 from cellblock.host.logs import Sink
-from cellblock.host.plan import INSIDE, RUNTIME, base_python, cpu_seconds, make_plan, shape
+from cellblock.host.plan import INSIDE, RUNTIME, cpu_seconds, make_plan, shape
 from cellblock.host.pool import Pool
 from cellblock.host.sessions import RunSession
 from cellblock.host.shares import Uids
-from cellblock.host.succession import Warmth
+from cellblock.host.succession import Shared, Warmth
 from cellblock.host.zygote_answers import CannotMount, CannotStart, ZygoteLost
 from cellblock.inside import landlock
 from cellblock.values import Busy, Failure, FailureKind, Limits, Log, Result, Template, Used
@@ -38,25 +38,12 @@ OOM_INTERVAL = 0.1
 
 
 @dataclass(frozen=True)
-class Capabilities:
+class Capabilities(HostLimits):
     """The capabilities of this host, determined at start, and the pool of cells."""
 
     root: bool
-    groups: ControlGroups | None
-    landlock: bool
     pool: Pool
     egress: Egress
-
-    @property
-    def memory_held(self) -> bool:
-        """Whether a cgroup limits the memory of runs."""
-        return self.groups is not None and "memory" in self.groups.controllers
-
-    @property
-    def degraded(self) -> tuple[str, ...]:
-        """The limits that this host enforces only by weaker means."""
-        weaker = {"memory_tree": not self.memory_held, "landlock": not self.landlock}
-        return tuple(name for name, is_weaker in weaker.items() if is_weaker)
 
     async def close(self) -> None:
         """Close the pool. Afterwards no process of it is left. The proxy may serve other pools."""
@@ -88,7 +75,7 @@ def look_around(template: Template, warmth: Warmth, uids: Uids, egress: Egress |
         root=plan["root"],
         groups=control_groups,
         landlock=not plan["without_landlock"],
-        pool=Pool(base_python(), plan, uids, control_groups, warmth),
+        pool=Pool(Shared(plan, uids, control_groups, warmth)),
         egress=egress or Egress(),
     )
 

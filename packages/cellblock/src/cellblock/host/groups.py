@@ -9,6 +9,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from cellblock.host.hierarchies import (
@@ -302,6 +303,25 @@ def remove_dead(group: Path) -> None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(int(member), signal.SIGKILL)
         group.rmdir()
+
+
+@dataclass(frozen=True)
+class HostLimits:
+    """The means of this host to limit runs, determined at start."""
+
+    groups: ControlGroups | None
+    landlock: bool
+
+    @property
+    def memory_held(self) -> bool:
+        """Whether a cgroup limits the memory of runs."""
+        return self.groups is not None and "memory" in self.groups.controllers
+
+    @property
+    def degraded(self) -> tuple[str, ...]:
+        """The limits that this host enforces only by weaker means."""
+        weaker = {"memory_tree": not self.memory_held, "landlock": not self.landlock}
+        return tuple(name for name, is_weaker in weaker.items() if is_weaker)
 
 
 def find() -> ControlGroups | None:

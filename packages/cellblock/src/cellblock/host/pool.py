@@ -13,10 +13,10 @@ from typing import Any
 from cellblock.host.cells import Cell, Demand
 from cellblock.host.channel import BrokenSetup, wait_ready
 from cellblock.host.group_shelf import GroupShelf
-from cellblock.host.groups import ControlGroup, ControlGroups
+from cellblock.host.groups import ControlGroup
 from cellblock.host.plan import Preload, shape
-from cellblock.host.shares import Processors, Uids
-from cellblock.host.succession import LOST, PREPARE_SECONDS, Warmth, Zygotes, in_words
+from cellblock.host.shares import Processors
+from cellblock.host.succession import LOST, PREPARE_SECONDS, Shared, Zygotes, in_words
 from cellblock.host.zygote_answers import CannotStart, Crowded, ZygoteLost
 from cellblock.host.zygotes import Zygote
 from cellblock.values import Busy
@@ -37,27 +37,24 @@ class Pool:
 
     def __init__(
         self,
-        python: str,
-        plan: dict[str, Any],
-        uids: Uids,
-        groups: ControlGroups | None,
-        warmth: Warmth,
+        shared: Shared,
         preload: Preload | None = None,
         spoiled: Callable[[str], None] = log.warning,
     ) -> None:
         """`spoiled` is called with the reason if no zygote can preload the modules. The owner then closes the pool."""
         self._preload = preload
         self._spoiled = spoiled
-        self._uids = uids
+        groups, warmth = shared.groups, shared.warmth
+        self._uids = shared.uids
         self._shelf = GroupShelf(groups, 0 if preload else warmth.groups_kept) if groups is not None else None
-        self._warmth = warmth
+        self._prepared_cells = warmth.prepared
         self._processors = Processors(counted=groups is not None and "cpu" in groups.controllers)
         self._usual = Demand(shape(warmth.usual))
         self._demands: deque[Demand] = deque([self._usual], maxlen=REMEMBERED)
         self._ready: deque[Cell] = deque()
         self._refilling: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._zygotes = Zygotes(python, plan, uids, groups, warmth, preload, spoiled, self._practise, self._keep)
+        self._zygotes = Zygotes(shared, preload, spoiled, self._practise, self._keep)
         self._busy = 0
         self._is_starting = False
         self._closed = False
@@ -85,7 +82,7 @@ class Pool:
             cell = await self._prepared(self._usual)
         except (ZygoteLost, OSError, TimeoutError) as error:
             raise CannotStart(f"no run could be forked: {in_words(error)}") from None
-        if self._warmth.prepared:
+        if self._prepared_cells:
             self._ready.append(cell)
         else:
             self.drop(cell, busy=False)
@@ -239,7 +236,7 @@ class Pool:
     @property
     def is_full(self) -> bool:
         """Whether the pool has as many prepared cells as it should have."""
-        return len(self._ready) >= self._warmth.prepared
+        return len(self._ready) >= self._prepared_cells
 
     def _wanting(self) -> bool:
         return not self.is_full and self._busy <= self._spare() and not self._closed

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cellblock.host.groups import ControlGroup, ControlGroups
-from cellblock.host.plan import Preload
+from cellblock.host.plan import Preload, base_python
 from cellblock.host.shares import Uids
 from cellblock.host.zygote_answers import CannotStart, ZygoteLost
 from cellblock.host.zygotes import OWN_PROCESSES, Zygote
@@ -45,6 +45,16 @@ class Warmth:
         return GROUPS_KEPT + self.prepared if self.recycle_runs > 1 else 0
 
 
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What all pools of one sandbox share."""
+
+    plan: dict[str, Any]
+    uids: Uids
+    groups: ControlGroups | None
+    warmth: Warmth
+
+
 class Zygotes:
     """Starts a zygote, and the next one before the current one is used up or too old.
 
@@ -53,11 +63,7 @@ class Zygotes:
 
     def __init__(
         self,
-        python: str,
-        plan: dict[str, Any],
-        uids: Uids,
-        groups: ControlGroups | None,
-        warmth: Warmth,
+        shared: Shared,
         preload: Preload | None,
         spoiled: Callable[[str], None],
         practise: Callable[[Zygote], Awaitable[None]],
@@ -66,11 +72,7 @@ class Zygotes:
         """`spoiled` is called with the reason if no zygote can preload the modules. `practise` forks the first cell of
         a zygote. `keep` makes a task of a coroutine, for which the pool waits at its end.
         """
-        self._python = python
-        self._plan = plan
-        self._uids = uids
-        self._groups = groups
-        self._warmth = warmth
+        self._shared = shared
         self._preload = preload
         self._spoiled = spoiled
         self._practise = practise
@@ -93,7 +95,7 @@ class Zygotes:
         """Return the zygote for the next run. Raise ZygoteLost or CannotStart."""
         while True:
             zygote = self._current
-            is_used_up = zygote is None or zygote.lost or zygote.served >= self._warmth.recycle_runs
+            is_used_up = zygote is None or zygote.lost or zygote.served >= self._shared.warmth.recycle_runs
             if self._preload and (self._closed or zygote is None or zygote.lost):
                 self._spoiled(LOST)
                 raise ZygoteLost
@@ -106,8 +108,8 @@ class Zygotes:
             await asyncio.shield(self._replace())
 
     def _is_due(self, zygote: Zygote) -> bool:
-        old = time.monotonic() - zygote.started > self._warmth.recycle_seconds
-        return old or zygote.served >= self._warmth.enough
+        old = time.monotonic() - zygote.started > self._shared.warmth.recycle_seconds
+        return old or zygote.served >= self._shared.warmth.enough
 
     def _replace(self) -> asyncio.Task[None]:
         if self._coming is None or self._coming.done():
@@ -122,7 +124,7 @@ class Zygotes:
             self._spoiled(in_words(error))
 
     async def start_another(self) -> None:
-        zygote = await self._untrusted(self._preload) if self._preload else Zygote(self._python, self._plan)
+        zygote = await self._untrusted(self._preload) if self._preload else Zygote(base_python(), self._shared.plan)
         self._all.add(zygote)
         try:
             await zygote.prepare()
@@ -131,7 +133,7 @@ class Zygotes:
             raise
         # Callers seldom wait for the new zygote, which starts early. If each run has its own zygote, the practice would
         # be this run.
-        if self._current is not None and self._warmth.recycle_runs > 1 and not self._preload:
+        if self._current is not None and self._shared.warmth.recycle_runs > 1 and not self._preload:
             await asyncio.wait({self._keep(self._practise(zygote))}, timeout=PREPARE_SECONDS)
         before, self._current = self._current, zygote
         if before is not None:
@@ -139,18 +141,18 @@ class Zygotes:
 
     async def _untrusted(self, preload: Preload) -> Zygote:
         """Start a zygote that will import foreign modules, with its own uid and its own cgroup."""
-        uid = self._uids.take() if self._plan["root"] else None
+        uid = self._shared.uids.take() if self._shared.plan["root"] else None
         group: ControlGroup | None = None
         try:
-            if self._groups is not None:
-                group = await asyncio.to_thread(self._groups.make)
+            if self._shared.groups is not None:
+                group = await asyncio.to_thread(self._shared.groups.make)
                 group.limit(Limits(memory_mb=preload.memory_mb, processes=OWN_PROCESSES, cpus=1.0))
             if self._closed:
                 raise CannotStart("the sandbox is closed")
-            return Zygote(self._python, self._plan, preload, uid, group)
+            return Zygote(base_python(), self._shared.plan, preload, uid, group)
         except BaseException:
             if uid is not None:
-                self._uids.give_back(uid)
+                self._shared.uids.give_back(uid)
             if group is not None:
                 await group.remove()
             raise
@@ -181,7 +183,7 @@ class Zygotes:
             self._all.discard(zygote)
             await zygote.close()
             if zygote.uid is not None:
-                self._uids.give_back(zygote.uid)
+                self._shared.uids.give_back(zygote.uid)
 
     def close(self) -> None:
         """Start no further zygote, and end those that still import modules."""
