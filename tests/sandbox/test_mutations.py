@@ -117,7 +117,7 @@ MUTATIONS: dict[str, Mutation] = {
         seen_inside="forbidden system call",
     ),
     "the limit on core dumps": limit("CORE", "1, 1"),
-    "the limit on processes": limit("NPROC", "processes, processes"),
+    "the limit on processes": limit("NPROC", "order->processes + 1, order->processes + 1"),
     "the limit on descriptors": limit("NOFILE", "order->descriptors, order->descriptors"),
     "the limit on the size of files": limit("FSIZE", "order->file_bytes, order->file_bytes"),
     "the limit on locked memory": limit("MEMLOCK", "0, 0"),
@@ -430,9 +430,7 @@ async def test_a_step_that_is_missing_stops_the_run_before_any_code(name: str, c
 SELF_CHECKS = {
     "supplementary groups are left": [Mutation("zygote.py", "        os.setgroups([])", "        pass")],
     "the code would be pid 1": [
-        Mutation(
-            "cell.c", '    if (MUST("pid 2", SYS_clone, flags, 0, 0, thread, 0) == 0)\n', "    if (thread | flags)\n"
-        ),
+        Mutation("cell.c", 'if (MUST("pid 2", FORK(flags, thread)) == 0)', "if (thread | flags)"),
         Mutation("cell.c", "        flags |= CLONE_VM | CLONE_VFORK;", "        ;"),
     ],
     "Landlock is missing": [Mutation("cell.c", "SYS(SYS_landlock_create_ruleset, 0, 0, LANDLOCK_VERSION)", "0")],

@@ -8,9 +8,11 @@
  * ends all processes with the same memory if it ends one of them. */
 #include "kernel.h"
 
-enum { VERSION = 1, ROOM = 16, SLOTS = 64, SLOTS_FROM = 300 };
-enum { CHANNEL = 3, CONTROL = 204, INSIDE = 1000, UNMAPPED = 65534, BACKLOG = 128, SECUREBITS = 0xEF };
-enum { GONE = -1, MISFIT = -2, THREADS = -3, CROWDED = -1 }; /* results of cell_serve, and a status in an answer */
+enum { VERSION = 1, SLOTS = 64 };
+enum { CHANNEL = 3, CONTROL = 204, SLOTS_FROM = 300 }; /* an order brings descriptors between the first two */
+enum { INSIDE = 1000, UNMAPPED = 65534, BACKLOG = 128, SECUREBITS = 0xEF };
+enum { GONE = -1, MISFIT = -2, THREADS = -3 }; /* results of cell_serve */
+enum { CROWDED = -1 };                         /* a status in an answer */
 enum { IDS_BYTES = 24, RIGHTS_BYTES = 16, ONE_THREAD = 3, STACK_BYTES = 64 * 1024, MOST_GROUPS = 65536 };
 enum { NAMESPACES = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWNET };
 enum { TMPFS = MS_NOSUID | MS_NODEV, PROC = MS_NOSUID | MS_NODEV | MS_NOEXEC };
@@ -39,20 +41,19 @@ _Static_assert(sizeof(struct order) == 272, "the format of orders has changed");
 struct run {
     const struct plan *plan;
     const struct order *order;
-    const int *received;
-    long count, landlock, capabilities;
+    const int *received;           /* `count` descriptors */
+    long count, landlock, capabilities; /* `landlock` is a version, `capabilities` the number that the kernel has */
 };
 
 /* -- steps: each result is checked, and the first failed step ends the process ------------------------------------- */
 
-/* Write the step and its result to the server, and end. */
+/* Write the step and its result to the server, and end. The zygote has no CONTROL: the server sees its link end. */
 static __attribute__((noreturn, noinline)) void fail(const char *step, long result) {
     struct piece pieces[2] = {{step, 0}, {&result, sizeof result}};
     while (step[pieces[0].length])
         pieces[0].length++;
     SYS(SYS_writev, CONTROL, pieces, 2);
-    SYS(SYS_exit_group, 1);
-    __builtin_unreachable();
+    END(1);
 }
 
 static long must(const char *step, long result) {
@@ -73,12 +74,11 @@ static void exactly(const char *step, long wanted, long result) {
 
 /* -- pid 1 --------------------------------------------------------------------------------------------------------- */
 
-/* 0 is /dev/null, 1 and 2 are the log, 3 is the channel. CONTROL stays open until pid 1 is init; all others close. */
+/* 0 is /dev/null, 1 and 2 are the log, 3 is the channel. CONTROL closes when pid 1 becomes init, all others here. */
 static void arrange_descriptors(const struct run *run) {
-    EXACTLY("descriptors", 0, SYS_dup3, run->plan->null, 0, 0);
-    EXACTLY("descriptors", 1, SYS_dup3, run->received[2], 1, 0);
-    EXACTLY("descriptors", 2, SYS_dup3, run->received[2], 2, 0);
-    EXACTLY("descriptors", CHANNEL, SYS_dup3, run->received[1], CHANNEL, 0);
+    const int kept[] = {run->plan->null, run->received[2], run->received[2], run->received[1]};
+    for (long number = 0; number <= CHANNEL; number++)
+        EXACTLY("descriptors", number, SYS_dup3, kept[number], number, 0);
     MUST("close_range", SYS_close_range, CHANNEL + 1, CONTROL - 1, 0);
     MUST("close_range", SYS_close_range, CONTROL + 1, 0xFFFFFFFFL, 0);
 }
@@ -105,12 +105,13 @@ static long send(long socket, const void *bytes, unsigned long length, long desc
         return SYS(SYS_write, socket, bytes, length); /* before Linux 6.16, the filter of runs refuses sendmsg */
     struct rights rights = {RIGHTS_BYTES + sizeof(int), SOL_SOCKET, SCM_RIGHTS, {(int)descriptor}};
     struct piece piece = {bytes, length};
-    struct message message = {0, 0, &piece, 1, &rights, descriptor < 0 ? 0 : RIGHTS_BYTES + 8, 0};
+    struct message message = {0, 0, &piece, 1, &rights, RIGHTS_BYTES + 8, 0};
     return SYS(SYS_sendmsg, socket, &message, 0);
 }
 
-/* The server may not open the mount namespace: pid 1 is not dumpable. A preloaded zygote sends no descriptors: with the
- * byte, the kernel passes the pid of this process to the server, and the server answers with one byte. */
+/* Give the server the mount namespace, for the files of the run. It could not open the namespace later: pid 1 becomes
+ * undumpable. From runs of a preloaded zygote, the server accepts no descriptor. With their byte, the kernel passes the
+ * pid, and pid 1 waits until the server has opened the namespace. */
 static void meet_server(const struct run *run) {
     char answer;
     if (run->plan->flags & PRELOADED) {
@@ -124,9 +125,8 @@ static void meet_server(const struct run *run) {
 }
 
 static char *put(char *at, const char *text) {
-    while (*text)
-        *at++ = *text++;
-    *at = 0;
+    while ((*at = *text++))
+        at++;
     return at;
 }
 
@@ -168,9 +168,9 @@ static void hand_over_listener(unsigned port) {
     CLOSE(listener);
 }
 
-/* Make it impossible to gain a capability. The present capabilities stay until `lock`. */
+/* Make it impossible to gain a capability. The present ones stay until `lock`: the steps before it need them. */
 static void close_bounds(const struct run *run) {
-    PRCTL("securebits", PR_SET_SECUREBITS, SECUREBITS, 0); /* no root magic, nothing kept over a new uid, locked */
+    PRCTL("securebits", PR_SET_SECUREBITS, SECUREBITS, 0); /* no uid gives capabilities, none is ambient, for good */
     PRCTL("ambient capabilities", PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0);
     for (long capability = 0; capability < run->capabilities; capability++)
         PRCTL("bounding set", PR_CAPBSET_DROP, capability, 0);
@@ -206,19 +206,13 @@ static long landlock_rules(const struct run *run) {
 /* Limit each process of the run. The cgroup, or the watchdog of the server, limits all of them together. */
 static void set_limits(const struct run *run) {
     const struct order *order = run->order;
-    unsigned long processes = order->processes + 1;
     const struct { int name; unsigned long soft, hard; } limits[] = {
         {RLIMIT_CORE, 1, 1}, /* a kernel that pipes core dumps to a program ignores 0, and no dump fits into 1 */
-        {RLIMIT_NPROC, processes, processes},
-        {RLIMIT_NOFILE, order->descriptors, order->descriptors},
-        {RLIMIT_FSIZE, order->file_bytes, order->file_bytes},
-        {RLIMIT_STACK, 8 << 20, 8 << 20},
-        {RLIMIT_MEMLOCK, 0, 0},
-        {RLIMIT_MSGQUEUE, 0, 0},
+        {RLIMIT_NPROC, order->processes + 1, order->processes + 1}, /* and pid 1 */
+        {RLIMIT_NOFILE, order->descriptors, order->descriptors}, {RLIMIT_FSIZE, order->file_bytes, order->file_bytes},
+        {RLIMIT_STACK, 8 << 20, 8 << 20}, {RLIMIT_MEMLOCK, 0, 0}, {RLIMIT_MSGQUEUE, 0, 0},
         {RLIMIT_AS, order->address_bytes, order->address_ceiling},
-        {RLIMIT_RTPRIO, 0, 0},
-        {RLIMIT_NICE, 0, 0},
-        {RLIMIT_SIGPENDING, 1024, 1024},
+        {RLIMIT_RTPRIO, 0, 0}, {RLIMIT_NICE, 0, 0}, {RLIMIT_SIGPENDING, 1024, 1024},
     };
     for (unsigned index = 0; index < sizeof limits / sizeof *limits; index++) {
         unsigned long soft = limits[index].soft, hard = limits[index].hard;
@@ -228,14 +222,13 @@ static void set_limits(const struct run *run) {
     }
 }
 
-/* Restrict this process and its children to what a run may do. The filter is the last step. */
+/* Restrict this process and its children to what a run may do. The filter is the last step, and permits later calls. */
 static void lock(const struct run *run, long ruleset) {
     const struct plan *plan = run->plan;
-    const char *usual = (const char *)(plan + 1);
-    struct filter filter = {(unsigned short)(plan->filter_bytes / 8), usual};
+    const char *usual = (const char *)(plan + 1), *wider = usual + plan->filter_bytes; /* the second one allows TCP */
+    unsigned bytes = run->order->port ? plan->network_filter_bytes : plan->filter_bytes;
+    struct filter filter = {(unsigned short)(bytes / 8), run->order->port ? wider : usual};
     unsigned header[2] = {CAPABILITY_VERSION, 0}, none[6] = {0, 0, 0, 0, 0, 0};
-    if (run->order->port) /* the second filter allows TCP */
-        filter = (struct filter){(unsigned short)(plan->network_filter_bytes / 8), usual + plan->filter_bytes};
     MUST("capset", SYS_capset, header, none);
     PRCTL("no_new_privs", PR_SET_NO_NEW_PRIVS, 1, 0);
     if (ruleset >= 0) {
@@ -246,9 +239,8 @@ static void lock(const struct run *run, long ruleset) {
 }
 
 /* Fork pid 2 and become init. Return only in pid 2. */
-static void split(const struct run *run) {
-    static const char *const arguments[] = {"init", 0};
-    static const char *const environment[] = {0};
+static void fork_pid_2(const struct run *run) {
+    static const char *const arguments[] = {"init", 0}, *const environment[] = {0};
     static const unsigned long child = 1UL << (SIGCHLD - 1), nothing[4] = {0, 0, 0, 0};
     long thread = run->plan->thread_id, flags = CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID | SIGCHLD;
     /* The zygote ignores SIGCHLD, so that the kernel reaps its children. Pid 1 waits for its own children. */
@@ -256,11 +248,7 @@ static void split(const struct run *run) {
     /* Until pid 1 is init, it has the memory of the zygote. With the ids of an ordinary user, nothing else prevents
      * pid 2 from reading it. */
     PRCTL("dumpable", PR_SET_DUMPABLE, 0, 0);
-#if defined(__x86_64__)
-    if (MUST("pid 2", SYS_clone, flags, 0, 0, thread, 0) == 0)
-#else
-    if (MUST("pid 2", SYS_clone, flags, 0, 0, 0, thread) == 0)
-#endif
+    if (MUST("pid 2", FORK(flags, thread)) == 0)
         return;
     MUST("signals", SYS_rt_sigprocmask, SIG_BLOCK, &child, 0, SIGNAL_SET_BYTES);
     EXACTLY("descriptors", 0, SYS_dup3, CONTROL, 0, 0);
@@ -269,9 +257,9 @@ static void split(const struct run *run) {
     fail("init", SYS(SYS_execve, "/run/skillery/init", arguments, environment));
 }
 
-/* All steps of pid 1, in the only order that works. Return only in pid 2. */
-static void be_first(const struct run *run) {
-    long ruleset = -1;
+/* All steps of pid 1, in the only order that works. Return only in pid 2. NAMESPACES has no cgroup namespace: its root
+ * is the cgroup of the process that makes it, so pid 1 joins its cgroups first. */
+static void be_pid_1(const struct run *run) {
     EXACTLY("descriptors", CONTROL, SYS_dup3, run->received[0], CONTROL, O_CLOEXEC);
     for (long index = 3; index < run->count; index++)
         EXACTLY("cgroup", 1, SYS_write, run->received[index], "0", 1);
@@ -279,7 +267,8 @@ static void be_first(const struct run *run) {
     arrange_descriptors(run);
     map_ids(run);
     meet_server(run);
-    MUST("gid", SYS_setresgid, INSIDE, INSIDE, INSIDE); /* the only ids in the user namespace, which has no root */
+    /* These are the only ids of the user namespace. It has no root, so pid 1 keeps the capabilities of its creator. */
+    MUST("gid", SYS_setresgid, INSIDE, INSIDE, INSIDE);
     MUST("uid", SYS_setresuid, INSIDE, INSIDE, INSIDE);
     mount_own(run->order);
     if (run->order->flags & IS_BOUND)
@@ -287,11 +276,10 @@ static void be_first(const struct run *run) {
     if (run->order->port)
         hand_over_listener(run->order->port);
     close_bounds(run);
-    if (run->landlock > 0)
-        ruleset = landlock_rules(run);
+    long ruleset = run->landlock > 0 ? landlock_rules(run) : -1;
     set_limits(run);
     lock(run, ruleset);
-    split(run);
+    fork_pid_2(run);
 }
 
 /* -- pid 2: its state must be as expected, before the first line of Python ----------------------------------------- */
@@ -307,10 +295,10 @@ static const char RIGHTS[] = "capabilities are left", UNBOUND[] = "no_new_privs 
 
 /* Check the lines of /proc/self/status, which the kernel writes. Without a /proc, check what system calls show. */
 static const char *status_fault(void) {
+#define EMPTY(set) {set ":\t0000000000000000\n", RIGHTS}
     static const char *const lines[][2] = {
-        {"CapInh:\t0000000000000000\n", RIGHTS}, {"CapPrm:\t0000000000000000\n", RIGHTS},
-        {"CapEff:\t0000000000000000\n", RIGHTS}, {"CapBnd:\t0000000000000000\n", RIGHTS},
-        {"CapAmb:\t0000000000000000\n", RIGHTS}, {"NoNewPrivs:\t1\n", UNBOUND}, {"Seccomp:\t2\n", UNFILTERED}};
+        EMPTY("CapInh"), EMPTY("CapPrm"), EMPTY("CapEff"), EMPTY("CapBnd"), EMPTY("CapAmb"),
+        {"NoNewPrivs:\t1\n", UNBOUND}, {"Seccomp:\t2\n", UNFILTERED}};
     enum { COUNT = sizeof lines / sizeof *lines };
     static char status[65536];
     unsigned header[2] = {CAPABILITY_VERSION, 0}, sets[6], seen = 0;
@@ -318,9 +306,8 @@ static const char *status_fault(void) {
     if (file == -ENOENT) {
         if (SYS(SYS_capget, header, sets) != 0 || sets[0] | sets[1] | sets[2] | sets[3] | sets[4] | sets[5])
             return RIGHTS;
-        if (SYS(SYS_prctl, PR_GET_SECCOMP, 0, 0, 0, 0) != 2)
-            return UNFILTERED;
-        return SYS(SYS_prctl, PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1 ? 0 : UNBOUND;
+        return SYS(SYS_prctl, PR_GET_SECCOMP, 0, 0, 0, 0) != 2 ? UNFILTERED
+             : SYS(SYS_prctl, PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) != 1 ? UNBOUND : 0;
     }
     long length = SYS(SYS_read, file, status, sizeof status - 1);
     CLOSE(file);
@@ -368,30 +355,28 @@ static int descriptors_are_left(void) {
     return left || size < 0;
 }
 
+static int ids_differ(void) {
+    unsigned ids[6] = {0};
+    long differ = SYS(SYS_getresuid, ids, ids + 1, ids + 2) | SYS(SYS_getresgid, ids + 3, ids + 4, ids + 5);
+    for (int index = 0; index < 6; index++)
+        differ |= ids[index] != INSIDE;
+    return differ != 0;
+}
+
 /* Return the first deviation from the expected state, or 0. */
 static const char *fault(const struct run *run) {
-    unsigned ids[6];
     const char *wrong = status_fault();
-    if (wrong)
-        return wrong;
-    if (SYS(SYS_getresuid, ids, ids + 1, ids + 2) || SYS(SYS_getresgid, ids + 3, ids + 4, ids + 5))
-        return "uids and gids are unknown";
-    for (int index = 0; index < 6; index++)
-        if (ids[index] != INSIDE)
-            return "uids or gids are not 1000";
-    if (groups_are_left(run->plan))
-        return "supplementary groups are left";
-    if (SYS(SYS_getpid) == 1)
-        return "the code would be pid 1";
-    if (run->landlock <= 0 && !(run->plan->flags & WITHOUT_LANDLOCK))
-        return "Landlock is missing";
-    if (SYS(SYS_openat, AT_FDCWD, "/usr/.posture", O_WRONLY | O_CREAT, 0600) >= 0
-        || SYS(SYS_openat, AT_FDCWD, "/etc/passwd", O_RDONLY, 0600) >= 0)
-        return "a forbidden file could be opened";
-    /* The first call is refused by the filter of the run, and the second one is ignored by the filter of the zygote. */
-    if (SYS(SYS_unshare, CLONE_NEWUSER) != -EPERM || SYS(SYS_fsync, -1) != 0)
-        return "a forbidden system call was let through";
-    return descriptors_are_left() ? "descriptors are open" : 0;
+    return wrong ? wrong
+        : ids_differ() ? "uids or gids are not 1000"
+        : groups_are_left(run->plan) ? "supplementary groups are left"
+        : SYS(SYS_getpid) == 1 ? "the code would be pid 1"
+        : run->landlock <= 0 && !(run->plan->flags & WITHOUT_LANDLOCK) ? "Landlock is missing"
+        : SYS(SYS_openat, AT_FDCWD, "/usr/.posture", O_WRONLY | O_CREAT, 0600) >= 0
+            || SYS(SYS_openat, AT_FDCWD, "/etc/passwd", O_RDONLY, 0600) >= 0 ? "a forbidden file could be opened"
+        /* The filter of the run refuses the first call, and the filter of the zygote ignores the second one. */
+        : SYS(SYS_unshare, CLONE_NEWUSER) != -EPERM
+            || SYS(SYS_fsync, -1) != 0 ? "a forbidden system call was let through"
+        : descriptors_are_left() ? "descriptors are open" : 0;
 }
 
 /* Send the server a message as the runtime does: two lengths, and a JSON object. Then end. */
@@ -400,16 +385,13 @@ static __attribute__((noreturn)) void broken(const char *text) {
     char *end = put(put(put(start, "{\"op\": \"broken\", \"message\": \"posture: "), text), "\"}");
     frame[3] = (char)(end - start);
     SYS(SYS_write, CHANNEL, frame, end - frame);
-    SYS(SYS_exit_group, 1);
-    __builtin_unreachable();
+    END(1);
 }
 
 /* Start a session without a terminal, and check the state of the locked process. */
-static void be_second(const struct run *run) {
+static void be_pid_2(const struct run *run) {
     CLOSE(CONTROL);
-    if (SYS(SYS_setsid) < 0 || SYS(SYS_prctl, PR_SET_DUMPABLE, 1, 0, 0, 0) < 0)
-        broken("no session");
-    const char *wrong = fault(run);
+    const char *wrong = SYS(SYS_setsid) < 0 || SYS(SYS_prctl, PR_SET_DUMPABLE, 1) < 0 ? "no session" : fault(run);
     if (wrong)
         broken(wrong);
 }
@@ -418,41 +400,36 @@ static void be_second(const struct run *run) {
 
 /* Fork with these flags. In the child, call `function` on a separate stack; if it returns, return 0 from here on the
  * stack of the caller. In the parent, return the pid or minus the errno. The kernel writes the pidfd, and keeps the
- * registers that hold the function, its argument and the stack of the caller. */
+ * registers with the function, its argument and the stack of the caller. `function` keeps all others. */
 __attribute__((visibility("hidden"))) long clone_onto(
     long flags, void *stack, int *pidfd, void (*function)(const struct run *), const struct run *run);
 __asm__(".text\n.hidden clone_onto\n.globl clone_onto\n.type clone_onto, %function\nclone_onto:\n"
 #if defined(__x86_64__)
-        "push %rbx\n push %rbp\n push %r12\n push %r13\n push %r14\n push %r15\n mov %rsp, %rbp\n mov %rcx, %r12\n"
-        "mov %r8, %r13\n xor %r10d, %r10d\n xor %r8d, %r8d\n mov $56, %eax\n syscall\n test %rax, %rax\n jnz 1f\n"
+        "push %rbp\n push %r12\n push %r13\n mov %rsp, %rbp\n mov %rcx, %r12\n mov %r8, %r13\n xor %r10d, %r10d\n"
+        "xor %r8d, %r8d\n mov $56, %eax\n syscall\n test %rax, %rax\n jnz 1f\n"
         "mov %r13, %rdi\n call *%r12\n mov %rbp, %rsp\n xor %eax, %eax\n" /* pid 2 */
-        "1: pop %r15\n pop %r14\n pop %r13\n pop %r12\n pop %rbp\n pop %rbx\n ret\n"
+        "1: pop %r13\n pop %r12\n pop %rbp\n ret\n"
 #else
-        "stp x29, x30, [sp, #-96]!\n stp x19, x20, [sp, #16]\n stp x21, x22, [sp, #32]\n stp x23, x24, [sp, #48]\n"
-        "stp x25, x26, [sp, #64]\n stp x27, x28, [sp, #80]\n mov x29, sp\n mov x19, x3\n mov x20, x4\n mov x3, #0\n"
+        "stp x29, x30, [sp, #-32]!\n stp x19, x20, [sp, #16]\n mov x29, sp\n mov x19, x3\n mov x20, x4\n mov x3, #0\n"
         "mov x4, #0\n mov x8, #220\n svc #0\n cbnz x0, 1f\n"
         "mov x0, x20\n blr x19\n mov sp, x29\n mov x0, #0\n" /* pid 2 */
-        "1: ldp x19, x20, [sp, #16]\n ldp x21, x22, [sp, #32]\n ldp x23, x24, [sp, #48]\n ldp x25, x26, [sp, #64]\n"
-        "ldp x27, x28, [sp, #80]\n ldp x29, x30, [sp], #96\n ret\n"
+        "1: ldp x19, x20, [sp, #16]\n ldp x29, x30, [sp], #32\n ret\n"
 #endif
         ".size clone_onto, . - clone_onto\n");
 
 /* Receive an order. Return the number of its descriptors, GONE if the server has closed the link, or MISFIT. */
-static long receive(int link, struct order *order, int *received) {
-    struct rights rights;
+static long receive(int link, struct order *order, struct rights *rights) {
     struct piece piece = {order, sizeof *order};
-    struct message message = {0, 0, &piece, 1, &rights, sizeof rights, 0};
+    struct message message = {0, 0, &piece, 1, rights, sizeof *rights, 0};
     long size = SYS(SYS_recvmsg, link, &message, MSG_CMSG_CLOEXEC);
     if (size <= 0)
         return GONE;
     if (size != sizeof *order || message.flags & (MSG_TRUNC | MSG_CTRUNC) || message.control_length < RIGHTS_BYTES)
         return MISFIT;
-    long count = (long)((rights.length - RIGHTS_BYTES) / sizeof(int));
-    for (long index = 0; index < count; index++) {
-        received[index] = rights.descriptors[index];
-        if (received[index] <= CHANNEL || received[index] >= CONTROL)
+    long count = (long)((rights->length - RIGHTS_BYTES) / sizeof(int));
+    for (long index = 0; index < count; index++)
+        if (rights->descriptors[index] <= CHANNEL || rights->descriptors[index] >= CONTROL)
             return MISFIT; /* pid 1 would overwrite it */
-    }
     int known = order->version == VERSION && order->flags < 2 * IS_BOUND && order->reserved == 0;
     int fits = order->slot >= -1 && order->slot < SLOTS && order->port <= 0xFFFF && count >= 3;
     return known && fits ? count : MISFIT;
@@ -481,20 +458,20 @@ static void enter_slot(long slot, long *last) {
 static long fork_run(const struct run *run, int *pidfd, long *last) {
     static char stack[STACK_BYTES] __attribute__((aligned(64)));
     const struct order *order = run->order;
-    unsigned plan = run->plan->flags;
+    unsigned is_root = run->plan->flags & ROOT;
     long flags = CLONE_PIDFD | NAMESPACES | SIGCHLD;
     if (order->slot >= 0) {
         enter_slot(order->slot, last);
         flags &= ~(long)CLONE_NEWNET;
     }
-    if (plan & ROOT) { /* with its uid, pid 1 may map this uid */
+    if (is_root) { /* with its uid, pid 1 may map this uid */
         MUST("gid", SYS_setresgid, -1, order->gid, -1);
         MUST("uid", SYS_setresuid, -1, order->uid, -1);
     }
-    if (order->flags & SHARES_MEMORY && !(plan & PRELOADED))
+    if (order->flags & SHARES_MEMORY && !(run->plan->flags & PRELOADED))
         flags |= CLONE_VM | CLONE_VFORK;
-    long pid = clone_onto(flags, stack + STACK_BYTES, pidfd, be_first, run);
-    if (pid != 0 && plan & ROOT) {
+    long pid = clone_onto(flags, stack + STACK_BYTES, pidfd, be_pid_1, run);
+    if (pid != 0 && is_root) {
         MUST("uid", SYS_setresuid, -1, 0, -1);
         MUST("gid", SYS_setresgid, -1, 0, -1);
         /* A change of ids makes the kernel forget this. The server may have ended before it is set again. */
@@ -525,21 +502,22 @@ long cell_serve(const void *bytes, long length) {
         || length != (long)sizeof *plan + plan->filter_bytes + plan->network_filter_bytes)
         return MISFIT;
     struct order order;
-    int received[ROOM], pidfd = -1;
-    struct run run = {plan, &order, received, 0, SYS(SYS_landlock_create_ruleset, 0, 0, LANDLOCK_VERSION), 0};
+    struct rights rights;
+    int pidfd = -1;
+    struct run run = {plan, &order, rights.descriptors, 0, SYS(SYS_landlock_create_ruleset, 0, 0, LANDLOCK_VERSION), 0};
     while (run.capabilities <= LAST_CAPABILITY && SYS(SYS_prctl, PR_CAPBSET_READ, run.capabilities, 0, 0, 0) >= 0)
         run.capabilities++; /* up to the kernel's last capability */
     if (SYS(SYS_write, plan->link, ready, sizeof ready - 1) < 0)
         return GONE;
     for (;;) {
-        run.count = receive(plan->link, &order, received);
+        run.count = receive(plan->link, &order, &rights);
         if (run.count < 0)
             return run.count;
         if (!is_alone())
             return THREADS;
         long pid = fork_run(&run, &pidfd, &last);
         if (pid == 0) {
-            be_second(&run);
+            be_pid_2(&run);
             return order.flags & AHEAD;
         }
         answer(&run, pid, pidfd);

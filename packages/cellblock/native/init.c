@@ -12,9 +12,8 @@ __attribute__((force_align_arg_pointer))
 __attribute__((noreturn)) void _start(void) {
     struct poll ends[2] = {{SERVER, 0, 0}, {SIGNALS, POLLIN, 0}}; /* of SERVER, only its closing is reported */
     char signals[128];
-    int status;
+    int status, ended;
     for (;;) {
-        int ended;
         while ((ended = (int)SYS(SYS_wait4, -1, &status, WNOHANG | WAIT_ALL, 0)) > 0 && ended != CODE)
             ;
         if (ended == CODE) {
@@ -27,6 +26,5 @@ __attribute__((noreturn)) void _start(void) {
             break;
         SYS(SYS_read, SIGNALS, signals, sizeof signals); /* their contents say less than wait4 */
     }
-    SYS(SYS_exit_group, 0);
-    __builtin_unreachable();
+    END(0);
 }

@@ -11,14 +11,9 @@ typedef struct { /* Py_buffer */
 } View;
 enum { METH_O = 8, METH_FASTCALL = 128, STABLE_ABI = 3 };
 
-Object *PyModule_Create2(Module *, int);
-Object *PyLong_FromLong(long);
+Object *PyModule_Create2(Module *, int), *PyLong_FromLong(long), *PyErr_Occurred(void);
 unsigned long PyLong_AsUnsignedLongMask(Object *);
 int PyBytes_AsStringAndSize(Object *, char **, long *);
-int PyObject_CheckBuffer(Object *);
-int PyObject_GetBuffer(Object *, View *, int);
+int PyObject_CheckBuffer(Object *), PyObject_GetBuffer(Object *, View *, int);
 void PyBuffer_Release(View *);
-Object *PyErr_Occurred(void);
-void PyOS_BeforeFork(void);
-void PyOS_AfterFork_Parent(void);
-void PyOS_AfterFork_Child(void);
+void PyOS_BeforeFork(void), PyOS_AfterFork_Parent(void), PyOS_AfterFork_Child(void);

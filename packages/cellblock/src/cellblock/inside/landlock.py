@@ -1,6 +1,6 @@
 """Landlock: a second protection in addition to the mounts, which a process enforces on itself.
 
-Needs Linux 5.13. Source: userspace-api/landlock.rst.
+Needs Linux 5.13. Source: userspace-api/landlock.rst. `native/cell.c` has its own version for runs of the zygote.
 """
 
 from __future__ import annotations

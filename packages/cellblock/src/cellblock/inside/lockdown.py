@@ -1,4 +1,7 @@
-"""The lockdown: the process drops its privileges, in the only order that works. A failed step ends the run."""
+"""The lockdown in Python, for zygotes and for backends with another isolation. A failed step ends the process.
+
+Pid 1 of a run locks itself in with its own version, in native/cell.c.
+"""
 
 # ruff: noqa: S108 - the paths are those of the sandbox
 from __future__ import annotations
@@ -14,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 WRITABLE = ["/workspace", "/tmp", "/dev/shm"]
-# No root magic, no capability kept or raised over a change of uid, all of it locked.
+# No uid gives capabilities, no change of uid changes them, and none is ambient: all of it locked.
 SECUREBITS = 0xEF
 LAST_CAPABILITY = 63
 CAP_KILL = 1 << 5

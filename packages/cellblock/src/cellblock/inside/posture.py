@@ -1,4 +1,7 @@
-"""The check of a process by itself, before the first byte of user code: its state must be as expected."""
+"""The check of a process by itself, before the first byte of user code: its state must be as expected.
+
+`native/cell.c` has its own version for runs of the zygote.
+"""
 
 from __future__ import annotations
 
