@@ -176,7 +176,7 @@ def test_pid_1_makes_the_recorded_calls(name: str, tmp_path: Path) -> None:
     assert section == recorded()[name]
     assert ending == ["ended", 256, "", ""]
     assert calls[-2:] == ["exit_group(0) = ?", "+++ exited with 0 +++"]
-    assert any(line.startswith('execve("/run/skillery/init"') for line in calls)
+    assert any(line.startswith('execve("/run/cellblock/init"') for line in calls)
 
 
 # Each call is one that the zygote of an ordinary user does not make for a run with a network list. Left out are

@@ -416,7 +416,7 @@ ATTACKS = """
         return lines[name].strip()
 
     HOST_FILES = ('/etc/passwd', '/proc/sys', '/home', '/var')
-    FROZEN = ('', '/usr', f'/packages/{LOCK}', '/run/skillery')
+    FROZEN = ('', '/usr', f'/packages/{LOCK}', '/run/cellblock')
     FOUND = {
         'processes': sorted(int(name) for name in os.listdir('/proc') if name.isdigit()),
         'kill the server': tried(lambda: os.kill(SERVER, signal.SIGKILL)),

@@ -131,7 +131,7 @@ def main(args):
         assert set(found[0]) <= allowed
         assert {"null", "random"} <= set(found[1])
         assert set(found[1]) <= {"null", "zero", "full", "random", "urandom", "shm", "fd", "stdin", "stdout", "stderr"}
-        assert set(found[2]) == {"empty", "skillery"}
+        assert set(found[2]) == {"empty", "cellblock"}
 
     async def test_no_installed_package_is_there(self, trial: Trial) -> None:
         code = """

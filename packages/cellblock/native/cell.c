@@ -254,7 +254,7 @@ static void fork_pid_2(const struct run *run) {
     EXACTLY("descriptors", 0, SYS_dup3, CONTROL, 0, 0);
     long signals = MUST("signalfd", SYS_signalfd4, -1, &child, SIGNAL_SET_BYTES, 0);
     EXACTLY("descriptors", 1, SYS_dup3, signals, 1, 0);
-    fail("init", SYS(SYS_execve, "/run/skillery/init", arguments, environment));
+    fail("init", SYS(SYS_execve, "/run/cellblock/init", arguments, environment));
 }
 
 /* All steps of pid 1, in the only order that works. Return only in pid 2. NAMESPACES has no cgroup namespace: its root

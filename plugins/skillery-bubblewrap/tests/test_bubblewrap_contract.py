@@ -43,7 +43,7 @@ SLEEP = "import os, time\ndef main(args):\n    os.fork(); time.sleep(1e6)"
 def group_folders(pid: int) -> list[Path]:
     """Return the cgroups that a server with this pid has made."""
     return [
-        path for h in hierarchies.candidates() for path in h.folder.glob(f"skillery-*-{pid}-*-*/**/") if path.is_dir()
+        path for h in hierarchies.candidates() for path in h.folder.glob(f"cellblock-*-{pid}-*-*/**/") if path.is_dir()
     ]
 
 

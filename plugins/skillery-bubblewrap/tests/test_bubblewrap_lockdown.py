@@ -88,7 +88,7 @@ class TestLockdown(SandboxCases):
             lines = [
                 line.split(":", 2) for pid in pids for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines()
             ]
-        assert [path for _, names, path in lines if held & set(names.split(",")) and "skillery-" not in path] == []
+        assert [path for _, names, path in lines if held & set(names.split(",")) and "cellblock-" not in path] == []
 
     async def test_no_process_is_the_servers_user(self, sandbox: BubblewrapSandbox) -> None:
         async with three(sandbox) as pids:
@@ -164,14 +164,14 @@ class TestLockdown(SandboxCases):
         found = await trial.value("import os\ndef main(args): return [os.listdir(p) for p in ('/', '/dev', '/run')]")
         assert set(found[0]) <= allowed
         assert set(found[1]) <= {"null", "zero", "full", "random", "urandom", "shm", "fd", "stdin", "stdout", "stderr"}
-        assert set(found[2]) == {"skillery"}
+        assert set(found[2]) == {"cellblock"}
 
     async def test_each_place_of_the_host_is_read_only(self, trial: Trial) -> None:
         skill = trial.skill("mine", {"code/main.py": "def main(args): pass"})
         code = "def main(args): return open('/proc/self/mountinfo').read().splitlines()"
         lines = await trial.value(code, skills=(skill,), blobs=(trial.blob("blob:x", b"content"),))
         mounts = [(line.split()[4], set(line.split()[5].split(","))) for line in lines]
-        assert {"/", "/usr", "/skills/mine", "/blobs/blob:x", "/run/skillery/inside"} <= {point for point, _ in mounts}
+        assert {"/", "/usr", "/skills/mine", "/blobs/blob:x", "/run/cellblock/inside"} <= {point for point, _ in mounts}
         writable = ("/workspace", "/tmp", "/dev/", "/proc")
         assert [point for point, options in mounts if "ro" not in options and not point.startswith(writable)] == []
         assert [point for point, options in mounts if "nosuid" not in options] == []

@@ -9,7 +9,7 @@ On the host:
 
 Inside a run:
 
-- `RUNTIME` and `INSIDE` are folders to mount at `/run/skillery/runtime` and `/run/skillery/inside`.
+- `RUNTIME` and `INSIDE` are folders to mount at `/run/cellblock/runtime` and `/run/cellblock/inside`.
 - The process inside imports `runtime._run` and `runtime._wire` to call the code. Before that, the process locks itself
   in with the modules of `inside` that this module names. All of these modules import only the standard library.
 - `running` and `wire` are `runtime._run` and `runtime._wire`, for annotations that type checkers can resolve.

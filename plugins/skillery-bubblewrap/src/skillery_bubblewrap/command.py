@@ -139,7 +139,7 @@ def arguments(job: Job, fixed: Fixed, sources: Sources, limits: dict[str, int], 
     options += fixed.packages
     options += ["--proc", "/proc"]
     for source, name in ((RUNTIME, "runtime"), (INSIDE, "inside"), (PROLOGUE, "prologue.py")):
-        options += ["--ro-bind", sources.path(source, "the runtime"), f"/run/skillery/{name}"]
+        options += ["--ro-bind", sources.path(source, "the runtime"), f"/run/cellblock/{name}"]
     options += mounts(job, sources)
     options += own(limits)
     return [*options, "--remount-ro", "/", "--chdir", "/workspace"]
@@ -147,4 +147,4 @@ def arguments(job: Job, fixed: Fixed, sources: Sources, limits: dict[str, int], 
 
 def first_program(numbers: Descriptors) -> list[str]:
     """Return the command that bwrap starts. bwrap accepts it only as command line arguments."""
-    return [python(), "-I", "-S", "-B", "/run/skillery/prologue.py", str(numbers.prologue)]
+    return [python(), "-I", "-S", "-B", "/run/cellblock/prologue.py", str(numbers.prologue)]

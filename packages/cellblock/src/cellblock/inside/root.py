@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 OLD = "/.old"
 EMPTY = "/run/empty"
-FIRST_PROGRAM = "/run/skillery/init"
+FIRST_PROGRAM = "/run/cellblock/init"
 DEVICES = ("null", "zero", "full", "random", "urandom")
 LINKS = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
 SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
@@ -161,7 +161,7 @@ def build(plan: dict[str, Any]) -> None:
         bind_folder(prefix, prefix)
     # Stage two may mount a procfs only where one is visible already; the new one covers this one.
     bind("/proc", "/proc", QUIET | kernel.ATTR_NOEXEC)
-    copy_folder(OLD + plan["runtime"], "/run/skillery/runtime")
+    copy_folder(OLD + plan["runtime"], "/run/cellblock/runtime")
     install(first_program)
     for folder in plan["hidden"]:
         hide(folder)

@@ -66,7 +66,7 @@ def lowered(descriptor: int) -> int:
 
 def warm_up() -> dict[str, Any]:
     """Import the modules that every run needs, so that runs inherit the imported modules."""
-    sys.path = ["/run/skillery", *(entry for entry in sys.path if entry != ".")]
+    sys.path = ["/run/cellblock", *(entry for entry in sys.path if entry != ".")]
     for name in WARM:
         importlib.import_module(name)
     run = importlib.import_module("runtime._run")

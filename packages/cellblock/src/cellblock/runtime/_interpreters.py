@@ -32,7 +32,7 @@ def set_variables(job: Job) -> None:
         os.environ.setdefault(name, root)
     description = {"root": root, "packages": job["packages"], "version": sys.version_info[:2]}
     os.environ.setdefault("PYTHONPATH", SITE)
-    os.environ.setdefault("SKILLERY_PYTHON", json.dumps(description))
+    os.environ.setdefault("CELLBLOCK_PYTHON", json.dumps(description))
 
 
 def find(name: str) -> str | None:

@@ -46,7 +46,7 @@ def set_stage() -> None:
     sys.modules["__main__"] = ModuleType("__main__")
     for name in [name for name in sys.modules if name == "inside" or name.startswith("inside.")]:
         del sys.modules[name]
-    sys.path = [entry for entry in sys.path if entry not in {".", "", "/run/skillery"}]
+    sys.path = [entry for entry in sys.path if entry not in {".", "", "/run/cellblock"}]
     sys.meta_path.insert(0, _importing.FINDER)
 
 

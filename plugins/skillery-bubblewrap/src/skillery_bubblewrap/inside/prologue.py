@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from cellblock.parts import kernel, landlock, lockdown, outlet, posture, running, wire
 else:
-    sys.path.insert(0, "/run/skillery")
+    sys.path.insert(0, "/run/cellblock")
     from inside import kernel, landlock, lockdown, outlet, posture
     from runtime import _run as running
     from runtime import _wire as wire

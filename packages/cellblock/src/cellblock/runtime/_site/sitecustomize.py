@@ -8,7 +8,7 @@ import json
 import os
 import sys
 
-TOLD = "SKILLERY_PYTHON"
+TOLD = "CELLBLOCK_PYTHON"
 INSTALLED = ("site-packages", "dist-packages")
 
 
