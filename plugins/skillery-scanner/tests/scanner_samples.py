@@ -152,6 +152,6 @@ SAMPLES: dict[str, Sample] = {
     "macros": Sample(
         file("form.xlsx", b"PK\x03\x04xl/vbaProject.bin"), None, file("form.xlsx", b"PK\x03\x04[Content_Types].xml")
     ),
-    "unscanned-code": Sample(code("x = " + "-" * 4_000 + "1\n"), None, code("x = ---1\n")),
+    "unscanned-code": Sample(code("x = " + "-" * 100_000 + "1\n"), None, code("x = ---1\n")),
     "partly-read": Sample(file("notes.txt", b"a line\n" * 200_000), None, file("notes.txt", b"a line\n" * 2_000)),
 }
