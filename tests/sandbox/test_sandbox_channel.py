@@ -197,7 +197,7 @@ def main(args):
 """
 
 
-@settings(max_examples=min(EXAMPLES, 1000) if EXAMPLES > 150 else 25, deadline=None)
+@settings(max_examples=min(EXAMPLES, 1000) if EXAMPLES > 150 else 15, deadline=None)
 @given(sent=streams, then=st.sampled_from(["return", "raise", "leave", "close"]))
 def test_code_that_writes_to_its_channel_harms_only_its_own_run(
     runner: asyncio.Runner, trial: Trial, sent: bytes, then: str

@@ -31,8 +31,8 @@ FILE_SECONDS = 6.0
 SMOKE_CASES = 80
 SMOKE_SECONDS = 120
 CORE_SECONDS = 900
-TOLERANCE = 2
-"""`make test-all` fails from twice the budget of a case or file: processor time varies."""
+TOLERANCE = 3
+"""`make test-all` fails from three times the budget of a case or file: a busy machine takes up to twice the time."""
 MOST_LINES = 10
 USED = "used"
 REPORT = "processor-time-report"
