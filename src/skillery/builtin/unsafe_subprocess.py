@@ -38,11 +38,11 @@ from skillery.jobs.collecting import (
 )
 from skillery.jobs.dialogue import Dialogue, NoHost
 from skillery.jobs.filling import filling_seconds
-from skillery.jobs.header import Places, job_header
+from skillery.jobs.header import GUEST, Places, job_header
 from skillery.jobs.outcomes import LogPipe, RunSession
 
 RUNNER = HERE
-START = "import sys; sys.path.append('.'); from runtime import _run; _run.main(int(sys.argv[1]))"
+START = "import sys; sys.path.append('.'); from runtime import _run; _run.main(int(sys.argv[1]), *sys.argv[2:])"
 SETUP_SECONDS = 20.0
 LOG_SECONDS = 0.5
 DEGRADED = ("isolation", "memory_tree", "processes", "cpus", "disk", "disk_files", "network")
@@ -164,7 +164,7 @@ class PlainRun:
     def _start(self, channel: int, log: LogPipe) -> subprocess.Popen[bytes]:
         """Start the process of the run. A sandbox isolates it here; this one does not."""
         return subprocess.Popen(
-            [sys.executable, "-I", "-S", "-B", "-c", START, str(channel)],
+            [sys.executable, "-I", "-S", "-B", "-c", START, str(channel), str(GUEST.folder), GUEST.module],
             cwd=RUNNER,
             env=self._environment(),
             stdin=subprocess.DEVNULL,

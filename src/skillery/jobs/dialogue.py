@@ -135,7 +135,7 @@ class Dialogue(dialogue.Dialogue):
             return
         if message.path:
             self.kept.add(message.path)
-        await self._channel.send({"blob_id": blob_id})
+        await self._channel.send({}, blob_id.encode())
 
     def _count_blob(self, size: int) -> None:
         """Count a blob of `size` bytes. Raise TooLarge if the run may not write it."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from cellblock.egress.policy import ListNames
 from cellblock.host.sessions import STACK_SECONDS
-from cellblock.values import Mount
+from cellblock.values import Guest, Mount
 from skillery.backends import CodeCall, HandlerCall, Job, ScriptCall, SkillCall
 
 # -- The description of a program that is not a Python function, for the process inside the sandbox --------------------
@@ -49,6 +50,8 @@ def file_of(call: HandlerCall | ScriptCall, skills: str) -> dict[str, str]:
 
 
 MEBIBYTE = 1 << 20
+GUEST = Guest(Path(__file__).parent / "inside", "_skillery")
+"""The code of Skillery inside each run."""
 
 
 def list_names(backend: str) -> ListNames:
@@ -103,6 +106,7 @@ def job_header(job: Job, environment: Mapping[str, str], places: Places) -> dict
         "outputs": list(job.outputs),
         "stack_seconds": max(0.0, job.limits.timeout_ms / 1000 - STACK_SECONDS),
         "result_bytes": job.limits.result_mb * MEBIBYTE,
+        "guest": {},
         "skills": [
             {
                 "name": skill.name,

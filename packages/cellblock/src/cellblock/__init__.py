@@ -12,12 +12,13 @@
 from __future__ import annotations
 
 from cellblock.sandbox import AsyncSandbox, Sandbox
-from cellblock.values import Busy, Failure, Host, Job, Limits, Mount, Result, Template, Unavailable
+from cellblock.values import Busy, Failure, Guest, Host, Job, Limits, Mount, Result, Template, Unavailable
 
 __all__ = [
     "AsyncSandbox",
     "Busy",
     "Failure",
+    "Guest",
     "Host",
     "Job",
     "Limits",

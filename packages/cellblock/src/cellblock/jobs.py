@@ -109,6 +109,7 @@ def header_of(job: Job, template: Template, environment: Mapping[str, str]) -> d
         "stack_seconds": max(0.0, job.limits.timeout_ms / 1000 - STACK_SECONDS),
         "result_bytes": job.limits.result_kb * 1024,
         "skills": [skill] if skill else [],
+        "guest": None,
     }
 
 

@@ -10,9 +10,10 @@ On the host:
 Inside a run:
 
 - `RUNTIME` and `INSIDE` are folders to mount at `/run/cellblock/runtime` and `/run/cellblock/inside`.
-- The process inside imports `runtime._run` and `runtime._wire` to call the code. Before that, the process locks itself
-  in with the modules of `inside` that this module names. All of these modules import only the standard library.
-- `running` and `wire` are `runtime._run` and `runtime._wire`, for annotations that type checkers can resolve.
+- The process inside imports `runtime._run` and `runtime._wire` to call the code, and lets `runtime._guest` load the
+  guest. Before that, the process locks itself in with the modules of `inside` that this module names. All of these
+  modules import only the standard library.
+- `running`, `guest` and `wire` are these three modules, for annotations that type checkers can resolve.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ from cellblock.host.sessions import RunSession, run_whole
 from cellblock.host.shares import Processors, Uids
 from cellblock.host.watchdog import exceeds as exceeds_memory
 from cellblock.inside import idmap, kernel, landlock, lockdown, outlet, posture, root
+from cellblock.runtime import _guest as guest
 from cellblock.runtime import _run as running
 from cellblock.runtime import _wire as wire
 
@@ -76,6 +78,7 @@ __all__ = [
     "control_groups",
     "cpu_seconds",
     "exceeds_memory",
+    "guest",
     "hidden",
     "idmap",
     "interpreter_probe",

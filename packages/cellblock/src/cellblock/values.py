@@ -78,6 +78,24 @@ class Mount:
 
 
 @dataclass(frozen=True, slots=True)
+class Guest:
+    """Code of the owner inside each run: the functions of the module `module` in `folder`, each of them optional.
+
+    - `before(job, ask)` prepares the run, before any code of it. An error fails the set-up.
+    - `replace(value)` returns a replacement for a returned value that is not JSON, or raises TypeError.
+    - `after(job, ask, failure)` is called when the code has returned, or has raised `failure`. An error fails the run.
+    - `modules(name)` returns the spec of a module that the code imports, or None.
+
+    `job` is `Job.guest`, parsed. `ask(operation, header, body)` calls `Host.ask`, and returns its answer as bytes. The
+    files of the folder are modules of the package `runtime` inside the run. The zygote imports `module` before it forks
+    runs. The functions run with the rights of the run, and the code of the run can change or call them.
+    """
+
+    folder: Path
+    module: str
+
+
+@dataclass(frozen=True, slots=True)
 class Template:
     """What all runs of one sandbox share."""
 
@@ -89,6 +107,7 @@ class Template:
     """Folders below /usr, or below the prefix of the interpreter, that runs see empty. Installed packages are always
     hidden.
     """
+    guest: Guest | None = None
 
 
 Language = Literal["python", "javascript", "bash"]

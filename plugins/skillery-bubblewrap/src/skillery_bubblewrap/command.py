@@ -13,6 +13,7 @@ import msgspec
 
 from cellblock.parts import INSIDE, RUNTIME, hidden, is_open_to_all, prefixes, root
 from skillery.backends import Job
+from skillery.jobs import GUEST
 from skillery_bubblewrap import inside
 
 STAGE = "/sys"
@@ -138,7 +139,8 @@ def arguments(job: Job, fixed: Fixed, sources: Sources, limits: dict[str, int], 
         options += ["--ro-bind", sources.path(prefix, "the interpreter"), prefix]
     options += fixed.packages
     options += ["--proc", "/proc"]
-    for source, name in ((RUNTIME, "runtime"), (INSIDE, "inside"), (PROLOGUE, "prologue.py")):
+    programs = ((RUNTIME, "runtime"), (INSIDE, "inside"), (PROLOGUE, "prologue.py"), (GUEST.folder, "guest"))
+    for source, name in programs:
         options += ["--ro-bind", sources.path(source, "the runtime"), f"/run/cellblock/{name}"]
     options += mounts(job, sources)
     options += own(limits)

@@ -36,6 +36,7 @@ from cellblock.parts import (
 from skillery.backends import CodeCall, Failure, FailureType, Job, Outcome, RunHost
 from skillery.jobs import (
     COLLECTING_LIMITS,
+    GUEST,
     Collection,
     Dialogue,
     LogPipe,
@@ -205,6 +206,7 @@ class BubblewrapRun:
             "log": self._log.write_end,
             "workspace": self._collected.workspace if self._collected else None,
             "environment": command.ENVIRONMENT,
+            "guest": GUEST.module,
             "filter": self._filter().hex(),
             "without_landlock": not self._means.landlock,
             "keeps_groups": self._uid is None,

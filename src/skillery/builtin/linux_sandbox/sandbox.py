@@ -31,7 +31,7 @@ from skillery.errors import SandboxUnavailable
 from skillery.jobs.collecting import Collection, collect, collecting_dialogue, collection_of, try_to_collect
 from skillery.jobs.dialogue import Dialogue
 from skillery.jobs.filling import filling_seconds
-from skillery.jobs.header import Places, job_header, mounts_of
+from skillery.jobs.header import GUEST, Places, job_header, mounts_of
 from skillery.jobs.outcomes import limits_of, outcome_of, probe_of, sink_of
 
 CAPABILITIES: frozenset[str] = frozenset(
@@ -178,7 +178,8 @@ class LinuxSandbox(Sandbox):
         self._uids = uids
         self._warmth = warmth
         self._allow_degraded = place.allow_degraded
-        self._private = (str(place.home), str(Path(skillery.__file__).parents[1]))
+        private = (place.home, Path(skillery.__file__).parents[1])
+        self._template = Template(points=(), private=private, guest=GUEST)
         self._capabilities: HostCapabilities | None = None
         self._starting = asyncio.Lock()
 
@@ -219,7 +220,7 @@ class LinuxSandbox(Sandbox):
 
         No modules are preloaded if each run has a new zygote.
         """
-        control_groups, plan = find_plan((), self._private)
+        control_groups, plan = find_plan(self._template)
         shared = Shared(plan, self._uids, control_groups, warmth)
         trusted, most = Pool(shared), bounds.most if warmth.recycle_runs > 1 else 0
         return HostCapabilities(

@@ -176,7 +176,7 @@ class WorkspaceCases(SandboxCases):
         from runtime import _host
         def main(args):
             open("true", "w").close()
-            _host.ask({"op": "workspace"}, b'{"files": [], "left_out": []}')
+            _host.ask("workspace", {}, b'{"files": [], "left_out": []}')
         """
         outcome = await trial.code(code, workspace=trial.host.workspace())
         assert failure_type(outcome) == "InvalidOutput"

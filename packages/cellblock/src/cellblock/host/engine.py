@@ -70,7 +70,7 @@ class Needs:
 
 def look_around(template: Template, warmth: Warmth, uids: Uids, egress: Egress | None = None) -> Capabilities:
     """Return the capabilities of the host with a new pool, which the caller must close. No process starts yet."""
-    control_groups, plan = find_plan(template.points, tuple(map(str, template.private)))
+    control_groups, plan = find_plan(template)
     return Capabilities(
         root=plan["root"],
         groups=control_groups,
@@ -80,9 +80,9 @@ def look_around(template: Template, warmth: Warmth, uids: Uids, egress: Egress |
     )
 
 
-def find_plan(points: tuple[str, ...], private: tuple[str, ...]) -> tuple[ControlGroups | None, dict[str, Any]]:
+def find_plan(template: Template) -> tuple[ControlGroups | None, dict[str, Any]]:
     """Return the cgroups of this process, which the caller must close, and the plan of its zygotes."""
-    compile_ahead(INSIDE, RUNTIME)
+    compile_ahead(INSIDE, RUNTIME, *((template.guest.folder,) if template.guest is not None else ()))
     control_groups = groups.find()
     held = control_groups is not None and "memory" in control_groups.controllers
     return control_groups, make_plan(
@@ -90,8 +90,9 @@ def find_plan(points: tuple[str, ...], private: tuple[str, ...]) -> tuple[Contro
         filters=rules.filters(platform.machine(), cgroups=held),
         cgroups=held,
         without_landlock=landlock.abi() == 0,
-        private=private,
-        points=points,
+        private=tuple(map(str, template.private)),
+        points=template.points,
+        guest=template.guest,
     )
 
 

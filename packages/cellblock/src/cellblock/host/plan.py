@@ -17,7 +17,7 @@ from typing import Any
 from cellblock.filter import rules
 from cellblock.filter.rules import Filters
 from cellblock.inside.link import ID_MAP_BYTES, id_map
-from cellblock.values import Limits, Mount
+from cellblock.values import Guest, Limits, Mount
 
 MEBIBYTE = 1 << 20
 HERE = Path(__file__).parents[1]
@@ -121,6 +121,7 @@ def make_plan(
     without_landlock: bool = False,
     private: tuple[str, ...] = (),
     points: tuple[str, ...] = (),
+    guest: Guest | None = None,
 ) -> dict[str, Any]:
     """Return the plan, which is equal for all runs. `cgroups` says whether cgroups limit the memory of runs. `points`
     are the folders for mounts, in addition to those that all sandboxes have.
@@ -134,6 +135,7 @@ def make_plan(
         "hidden": hidden(private),
         "cgroups": cgroups,
         "runtime": str(RUNTIME.resolve()),
+        "guest": (str(guest.folder.resolve()), guest.module) if guest is not None else None,
         "filter": filters.usual.hex(),
         "network_filter": filters.network.hex(),
         "base_filter": filters.base.hex(),

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 OLD = "/.old"
 EMPTY = "/run/empty"
 FIRST_PROGRAM = "/run/cellblock/init"
+GUEST = "/run/cellblock/guest"
 DEVICES = ("null", "zero", "full", "random", "urandom")
 LINKS = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
 SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
@@ -110,7 +111,7 @@ def add_packages(environment: dict[str, Any]) -> None:
 
 
 def copy_folder(source: str, target: str) -> None:
-    """Copy a folder of this package, so that its files are readable inside. These folders are few and small."""
+    """Copy a folder of this package or of the guest, so that its files are readable inside. They are few and small."""
     os.makedirs(target, 0o755)
     for entry in os.scandir(source):
         if entry.is_dir(follow_symlinks=False):
@@ -162,6 +163,8 @@ def build(plan: dict[str, Any]) -> None:
     # Stage two may mount a procfs only where one is visible already; the new one covers this one.
     bind("/proc", "/proc", QUIET | kernel.ATTR_NOEXEC)
     copy_folder(OLD + plan["runtime"], "/run/cellblock/runtime")
+    if plan["guest"]:
+        copy_folder(OLD + plan["guest"][0], GUEST)
     install(first_program)
     for folder in plan["hidden"]:
         hide(folder)

@@ -64,13 +64,17 @@ def lowered(descriptor: int) -> int:
     return lowest
 
 
-def warm_up() -> dict[str, Any]:
-    """Import the modules that every run needs, so that runs inherit the imported modules."""
+def warm_up(guest: tuple[str, str] | None) -> dict[str, Any]:
+    """Import the modules that every run needs, so that runs inherit the imported modules. `guest` names that of the
+    owner.
+    """
     sys.path = ["/run/cellblock", *(entry for entry in sys.path if entry != ".")]
     for name in WARM:
         importlib.import_module(name)
     run = importlib.import_module("runtime._run")
     run.set_stage()
+    if guest:
+        importlib.import_module("runtime._guest").load(root.GUEST, guest[1])
     run.rehearse()
     freeze()
     wire = importlib.import_module("runtime._wire")
@@ -110,7 +114,7 @@ def prepare(server: Link, room: int) -> dict[str, Any]:
     root.build(plan)
     kernel.unshare(kernel.NEWUTS)
     kernel.set_hostname("sandbox")
-    plan |= warm_up()
+    plan |= warm_up(plan["guest"])
     if plan["environment"]:
         preloading.step_back(server, plan, group_files)
         preloading.preload(plan)

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from types import FrameType, TracebackType
     from typing import Any
 
-# The runner, the standard library, and modules frozen into the interpreter.
-NOT_THEIRS = (__file__.rpartition("/")[0] + "/", os.__file__.rpartition("/")[0] + "/", "<frozen ")
+# The runner, the standard library, modules frozen into the interpreter, and the guest, if there is one.
+NOT_THEIRS: tuple[str, ...] = (__file__.rpartition("/")[0] + "/", os.__file__.rpartition("/")[0] + "/", "<frozen ")
 MESSAGE, TRACEBACK, TYPE = 1000, 4000, 200
 STACK = "the time is almost over; the code is here (most recent call last):"
 

@@ -115,10 +115,10 @@ def keep(file: str, path: str) -> dict[str, Any]:
         os.close(descriptor)
     with memoryview(content) as view:
         # The host derives the kind from the name.
-        blob_id = _host.ask({"op": "blob_write", "path": path}, view)[0]["blob_id"]
+        blob_id = _host.ask("blob_write", {"path": path}, view).decode()
     if isinstance(content, mmap.mmap):
         content.close()
-    return {"path": path, "blob_id": str(blob_id), "size_bytes": size}
+    return {"path": path, "blob_id": blob_id, "size_bytes": size}
 
 
 def leave(folder: str, patterns: list[str], *, with_out: bool, name: str = "") -> str:

@@ -76,22 +76,27 @@ def tell(header: dict[str, Any], body: bytes | memoryview = b"") -> None:
         _wire.send(descriptor, header, body)
 
 
-def ask(header: dict[str, Any], body: bytes | memoryview = b"") -> tuple[dict[str, Any], bytes]:
+OWN_MESSAGES = ("ready", "broken", "result", "failure", "summary", "progress")
+
+
+def ask(operation: str, header: dict[str, Any] | None = None, body: bytes | memoryview = b"") -> bytes:
     """Send a request to the server, and return its answer. Raise FileNotFoundError, HostError or SkillError if it
     refuses.
     """
+    if operation in OWN_MESSAGES:
+        raise ValueError(f"an operation cannot have the name {operation}")
     with _Alone() as descriptor:
         if _connection.get("torn"):
             raise HostError("a question to the host was interrupted; what comes now could be the answer to that one")
         try:
-            _wire.send(descriptor, header, body)
+            _wire.send(descriptor, {**(header or {}), "op": operation}, body)
             answer, content = _wire.receive(descriptor)
         except BaseException:  # a signal handler may raise during the exchange
             _connection["torn"] = True
             raise
     error = answer.get("error")
     if error is None:
-        return answer, content
+        return content
     if error["type"] == "SkillFailed":
         raise SkillError(error["failed_as"], error["message"])
     raise (FileNotFoundError if error["type"] == "BlobNotFound" else HostError)(error["message"])

@@ -14,6 +14,8 @@ from _thread import RLock
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from types import ModuleType
 
+from . import _guest
+
 TYPE_CHECKING = False  # importing `typing` for this costs every run milliseconds
 if TYPE_CHECKING:
     from types import CodeType
@@ -149,12 +151,10 @@ class SkillFinder:
         owner = name.rpartition(".")[0]
         if owner in self.stubs:
             raise ImportError(self._stub(owner).loader_state.explained(), name=name)
-        if name == "matplotlib.font_manager":
-            from . import _fonts
-
-            return _fonts.spec_of(path)
-        self._run_owner(name)
-        return None  # the usual finders import modules of a skill's folder
+        spec: ModuleSpec | None = _guest.USED["modules"](name)
+        if spec is None:
+            self._run_owner(name)
+        return spec  # if it is None, the usual finders import modules of a skill's folder
 
     def _entrypoint(self, name: str, path: str) -> ModuleSpec:
         late = any(other.startswith(name + ".") for other in (*self.entrypoints, *self.stubs))

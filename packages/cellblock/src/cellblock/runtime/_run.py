@@ -10,7 +10,7 @@ import os
 import sys
 from types import ModuleType
 
-from . import _failure, _host, _importing, _wire
+from . import _failure, _guest, _host, _importing, _wire
 
 TYPE_CHECKING = False  # importing `typing` for this costs every run milliseconds
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def set_stage() -> None:
 def rehearse() -> None:
     """Execute typical steps of a run once, so that the kernel copies the changed memory pages before the run begins."""
     exec(compile("def main(args):\n    return {**args}\n", "<rehearsal>", "exec"), {})  # noqa: S102 - our own line
-    encode(json.loads('{"name": [1, 2.5, null, "text"]}'), 1000, default=as_picture)
+    encode(json.loads('{"name": [1, 2.5, null, "text"]}'), 1000, default=_guest.USED["replace"])
     keep_files({"lock_folder": "/nowhere", "outputs": [], "program": None}, 0)
 
 
@@ -141,24 +141,9 @@ def check_shape(value: Any, subject: str) -> None:
             left += [(child, depth + 1) for child in item]
 
 
-def not_json(value: Any) -> Any:
-    """Raise TypeError for a value that is not JSON. If a usual remedy exists, the message contains it."""
-    from . import _pictures
-
-    raise _pictures.not_json(value)
-
-
-def as_picture(value: Any) -> Any:
-    """Store a figure or an image as a blob, and return its reference.
-
-    Raise InvalidOutput if it cannot be stored, TypeError for any other value.
-    """
-    from . import _pictures
-
-    return _pictures.reference(value)
-
-
-def encode(value: Any, limit: int, subject: str = "the output", default: Callable[[Any], Any] = not_json) -> bytes:
+def encode(
+    value: Any, limit: int, subject: str = "the output", default: Callable[[Any], Any] = _guest.replace
+) -> bytes:
     """Return a value as compact JSON in UTF-8. Raise InvalidOutput if it is not JSON or larger than `limit`.
 
     `default` returns a replacement for an object that is not JSON.
@@ -212,6 +197,7 @@ def serve(channel: int, job: dict[str, Any], args: bytes) -> NoReturn:
         from . import _restoring
 
         _restoring.restore(channel, job)
+    _guest.USED["before"](job["guest"], _host.ask)
     if job["files"]:
         from . import _placing
 
@@ -222,16 +208,26 @@ def serve(channel: int, job: dict[str, Any], args: bytes) -> NoReturn:
     _wire.receive(channel)
     show_stack_after(job["stack_seconds"])
     try:
-        returned = call(job, args, finder)
-        if "matplotlib.pyplot" in sys.modules:
-            keep_figures(owner)
-        result = encode(returned, job["result_bytes"], default=as_picture)
+        result = encode(call(job, args, finder), job["result_bytes"], default=_guest.USED["replace"])
     except:  # noqa: E722 - SystemExit is a failure too, and the code may have deleted the names
         error = sys.exc_info()[1]
         keep_files(job, owner)
+        try:
+            end_guest(job, owner, error)
+        except:  # noqa: E722, S110 - the failure of the code counts
+            pass
         fail(error, owner)
     keep_files(job, owner)
+    try:
+        end_guest(job, owner, None)
+    except:  # noqa: E722 - as above
+        fail(sys.exc_info()[1], owner)
     finish({"op": "result"}, result, owner)
+
+
+def end_guest(job: dict[str, Any], owner: int, failure: BaseException | None) -> None:
+    if os.getpid() == owner:  # not a forked child of the code that has returned here
+        _guest.USED["after"](job["guest"], _host.ask, failure)
 
 
 def show_stack_after(seconds: float) -> None:
@@ -249,14 +245,6 @@ def _show_stack(_signal_number: int, frame: Any) -> None:
         note(_failure.stack(frame))
     except OSError:  # the code has closed its streams: the run has no log, and its end does not change
         pass
-
-
-def keep_figures(owner: int) -> None:
-    """Store the figures that the code left open. If that fails, the result stays."""
-    if os.getpid() == owner:
-        from . import _pictures
-
-        note(_pictures.keep_open_figures())
 
 
 def keep_files(job: dict[str, Any], owner: int) -> None:
@@ -295,12 +283,14 @@ def fail(error: BaseException | None, owner: int) -> NoReturn:
     os._exit(1)
 
 
-def main(channel: int) -> NoReturn:
-    """Serve a run in a process without isolation (`unsafe-subprocess`)."""
+def main(channel: int, *guest: str) -> NoReturn:
+    """Serve a run in a process without isolation. `guest` are the folder and the module of a guest, if there is one."""
     job, args = _wire.receive(channel)
     os.chdir(job["lock_folder"])
     hold_memory(job["memory_bytes"])
     set_stage()
+    if guest:
+        _guest.load(*guest)
     _wire.send(channel, {"op": "ready"})
     serve(channel, job, args)
 

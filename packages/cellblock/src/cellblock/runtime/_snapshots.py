@@ -132,7 +132,7 @@ def save(path: str, order: dict[str, Any]) -> None:
     listing = Listing(order["most_bytes"])
     listing.walk(root)
     listed = json.dumps({"files": listing.entries, "left_out": listing.left_out}).encode()
-    _, answer = _host.ask({"op": "workspace"}, listed)
+    answer = _host.ask("workspace", body=listed)
     needed = [listing.entries[position] for position in json.loads(answer)]
     with _host.alone() as channel:
         _wire.write_all(channel, _wire.packed({"op": "workspace_contents"}, sum(entry[3] for entry in needed)))

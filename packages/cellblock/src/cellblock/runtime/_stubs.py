@@ -112,7 +112,7 @@ def call(skill: str, function: str, parameters: list[str], args: tuple[Any, ...]
     named = [f"{json.dumps(name)}:{encoded(value, f'the argument {name} {where}')}" for name, value in kwargs.items()]
     body = f'{{"args":[{",".join(positional)}],"kwargs":{{{",".join(named)}}}}}'.encode()
     try:
-        result = _host.ask({"op": "call", "skill": skill, "function": function}, body)[1]
+        result = _host.ask("call", {"skill": skill, "function": function}, body)
     except _host.SkillError as error:
         failure = error
     else:

@@ -25,7 +25,7 @@ def read_bytes(blob_id: str) -> bytes:
         with open(f"{_host.blobs_folder()}/{blob_id}", "rb") as file:
             return file.read()
     except FileNotFoundError:
-        return _host.ask({"op": "blob_read", "blob_id": blob_id})[1]
+        return _host.ask("blob_read", {"blob_id": blob_id})
 
 
 def read_text(blob_id: str) -> str:
@@ -40,7 +40,7 @@ def write_bytes(content: bytes, kind: str = "application/octet-stream") -> str:
     if len(kind) > 255 or not kind.isascii():
         raise ValueError("the kind of a blob is a media type of at most 255 ASCII characters, like text/csv")
     body = memoryview(content).cast("B") if len(content) else b""
-    return str(_host.ask({"op": "blob_write", "kind": kind}, body)[0]["blob_id"])
+    return _host.ask("blob_write", {"kind": kind}, body).decode()
 
 
 def write_text(content: str, kind: str = "text/plain") -> str:

@@ -20,10 +20,11 @@ TYPE_CHECKING = False  # importing `typing` for this costs every run millisecond
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
-    from cellblock.parts import kernel, landlock, lockdown, outlet, posture, running, wire
+    from cellblock.parts import guest, kernel, landlock, lockdown, outlet, posture, root, running, wire
 else:
     sys.path.insert(0, "/run/cellblock")
-    from inside import kernel, landlock, lockdown, outlet, posture
+    from inside import kernel, landlock, lockdown, outlet, posture, root
+    from runtime import _guest as guest
     from runtime import _run as running
     from runtime import _wire as wire
 
@@ -99,6 +100,7 @@ def prepare(order: dict[str, Any]) -> tuple[int, int]:
     os.environ.clear()
     os.environ.update(order["environment"])
     running.set_stage()
+    guest.load(root.GUEST, order["guest"])
     lockdown.close_bounds()
     if order["port"] is not None:
         outlet.hand_over_listener(order["channel"], order["port"])

@@ -18,6 +18,7 @@ from cellblock.parts import HERE, BrokenSetup, Channel, run_whole
 from skillery import hookimpl
 from skillery.backends import LIMITS, Capability, Failure, FailureType, Job, Offer, Outcome, Probe, RunHost
 from skillery.jobs import (
+    GUEST,
     Collection,
     Dialogue,
     LogPipe,
@@ -33,7 +34,7 @@ from skillery.jobs import (
 
 api_version = __API__
 RUNNER = HERE
-START = "import sys; sys.path.append('.'); from runtime import _run; _run.main(int(sys.argv[1]))"
+START = "import sys; sys.path.append('.'); from runtime import _run; _run.main(int(sys.argv[1]), *sys.argv[2:])"
 SETUP_SECONDS = 20.0
 LOG_SECONDS = 0.5
 DEGRADED = (*sorted(LIMITS), "network")

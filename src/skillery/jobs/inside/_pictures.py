@@ -8,12 +8,15 @@ from __future__ import annotations
 import io
 import sys
 
-from . import _failure, _host
-from ._run import InvalidOutput
-
 TYPE_CHECKING = False  # importing `typing` for this costs every run milliseconds
 if TYPE_CHECKING:
     from typing import Any
+
+    from cellblock.runtime import _failure, _host
+    from cellblock.runtime._run import InvalidOutput
+else:
+    from . import _failure, _host
+    from ._run import InvalidOutput
 
 MOST_FIGURES = 20
 """Most open figures that are stored. matplotlib warns at this number."""
@@ -97,8 +100,8 @@ def keep_image(image: Any) -> dict[str, Any]:
 def keep(picture: object, prefix: str, kind: str, content: io.BytesIO) -> dict[str, Any]:
     path = f"{prefix}-{_counted[prefix] + 1}.{'jpg' if kind == JPEG else 'png'}"
     with content.getbuffer() as view:
-        blob_id = _host.ask({"op": "blob_write", "kind": kind, "path": path}, view)[0]["blob_id"]
-        blob = {"blob_id": str(blob_id), "kind": kind, "size_bytes": len(view)}
+        blob_id = _host.ask("blob_write", {"kind": kind, "path": path}, view).decode()
+        blob = {"blob_id": blob_id, "kind": kind, "size_bytes": len(view)}
     _counted[prefix] += 1
     _kept[id(picture)] = picture, blob
     return blob
