@@ -193,9 +193,9 @@ def test_unknown_names_of_the_old_module_are_missing() -> None:
 
 REFUSED = {
     "no object": b"[]",
-    "no op": b'{"kind": "x"}',
+    "no op": b'{"text": "x"}',
     "a text that is a number": b'{"op": 1}',
-    "a text that is null": b'{"op": "x", "kind": null}',
+    "a text that is null": b'{"op": "x", "text": null}',
     "half a character": b'{"op": "\\ud800"}',
     "bytes that are not UTF-8": b'{"op": "\xff"}',
     "another encoding": '{"op": "x"}'.encode("utf-16"),

@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 UV = ROOT.parents[1] / ".tools" / "bin" / "uv"
 OF_PYTEST = ("pytest", "_pytest", "py", "pluggy", "iniconfig", "packaging", "pygments")
-TESTS = ("test_sandbox.py", "test_cli.py", "test_docs.py")
+TESTS = ("test_sandbox.py", "test_guest.py", "test_cli.py", "test_docs.py")
 ONLY_CELLBLOCK = """
 import importlib.metadata, importlib.util
 assert [one.name for one in importlib.metadata.distributions()] == ["cellblock"]

@@ -91,7 +91,7 @@ class Dialogue(dialogue.Dialogue):
             case "blob_write":
                 await self._write_blob(message)
             case "blob_read":
-                await self._read_blob(message.blob_id)
+                await self._read_blob(message.text_at("blob_id"))
             case "call":
                 await self._call_skill(message)
             case "workspace" if self._collects:
@@ -110,6 +110,7 @@ class Dialogue(dialogue.Dialogue):
 
     async def _write_blob(self, message: Message) -> None:
         """Receive a blob and answer with its id. If it is refused, discard its bytes and answer with the error."""
+        path = message.text_at("path")
         try:
             self._count_blob(message.body)
         except TooLarge as error:
@@ -119,8 +120,8 @@ class Dialogue(dialogue.Dialogue):
         unread = message.body
         writer: BlobWriter | None = None
         try:
-            kind = message.kind or kind_of_output(message.path)
-            writer = await self._host.begin_blob(kind, message.path or None)
+            kind = message.text_at("kind") or kind_of_output(path)
+            writer = await self._host.begin_blob(kind, path or None)
             async for piece in self._channel.pieces(message.body):
                 unread -= len(piece)
                 await writer.write(piece)
@@ -133,8 +134,8 @@ class Dialogue(dialogue.Dialogue):
             await self._discard(unread)
             await self._refuse(error)
             return
-        if message.path:
-            self.kept.add(message.path)
+        if path:
+            self.kept.add(path)
         await self._channel.send({}, blob_id.encode())
 
     def _count_blob(self, size: int) -> None:
@@ -162,8 +163,9 @@ class Dialogue(dialogue.Dialogue):
             await self._discard(message.body)
             await self._refuse(error)
             return
+        skill, function = message.text_at("skill"), message.text_at("function")
         args = await self._channel.body(message.body)
-        call = asyncio.ensure_future(self._host.call_skill(message.skill, message.function, args))
+        call = asyncio.ensure_future(self._host.call_skill(skill, function, args))
         self._ahead = asyncio.ensure_future(self._channel.receive())
         try:
             await asyncio.wait({call, self._ahead}, return_when=asyncio.FIRST_COMPLETED)

@@ -107,6 +107,7 @@ def job_header(job: Job, environment: Mapping[str, str], places: Places) -> dict
         "stack_seconds": max(0.0, job.limits.timeout_ms / 1000 - STACK_SECONDS),
         "result_bytes": job.limits.result_mb * MEBIBYTE,
         "guest": {},
+        "waits": False,
         "skills": [
             {
                 "name": skill.name,

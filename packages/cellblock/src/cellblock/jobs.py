@@ -33,10 +33,11 @@ def check_job(job: Job, template: Template) -> None:
         raise ValueError("a job has either `code` or `entry`")
     if job.language not in LANGUAGES:
         raise ValueError(f"language is {job.language!r}; it must be one of {', '.join(LANGUAGES)}")
-    try:
-        json.loads(job.args)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"args are not JSON: {error}") from None
+    for name, value in (("args", job.args), ("guest", job.guest)):
+        try:
+            json.loads(value)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{name} are not JSON: {error}") from None
     job.limits.check()
     for mount in job.mounts:
         check_mount(mount, template)
@@ -109,7 +110,8 @@ def header_of(job: Job, template: Template, environment: Mapping[str, str]) -> d
         "stack_seconds": max(0.0, job.limits.timeout_ms / 1000 - STACK_SECONDS),
         "result_bytes": job.limits.result_kb * 1024,
         "skills": [skill] if skill else [],
-        "guest": None,
+        "guest": json.loads(job.guest),
+        "waits": template.guest is not None,
     }
 
 
@@ -117,10 +119,11 @@ class JobRun(CellRun):
     """A checked `Job` in a cell."""
 
     def __init__(self, capabilities: Capabilities, template: Template, job: Job, host: Host | None) -> None:
-        sink = host.log if host is not None else None
+        sink = getattr(host, "log", None)
         super().__init__(capabilities, Needs(job.limits, job.network, job.private_network, sink=sink))
         self._job = job
         self._template = template
+        self._ask = getattr(host, "ask", None)
         self.busy: Busy | None = None
         """Set if the host had no room for the run."""
 
@@ -137,7 +140,13 @@ class JobRun(CellRun):
 
     def _dialogue(self, channel: Channel) -> Dialogue:
         limits = self._job.limits
-        return Dialogue(channel, result_bytes=limits.result_kb * 1024, disk_bytes=limits.disk_mb << 20)
+        return Dialogue(
+            channel,
+            result_bytes=limits.result_kb * 1024,
+            disk_bytes=limits.disk_mb << 20,
+            waits=self._template.guest is not None,
+            ask=self._ask,
+        )
 
     def _refuse(self, problem: Exception, message: str) -> None:
         super()._refuse(problem, message)

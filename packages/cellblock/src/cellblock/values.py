@@ -141,13 +141,25 @@ class Job:
     """
     private_network: bool = False
     """Whether these hosts may have addresses that are not public."""
+    guest: bytes = b"null"
+    """A JSON value for the functions of the `Guest`."""
 
 
 class Host(Protocol):
-    """The owner of a run, who gets its log while the code runs. The `Result` then has no log."""
+    """The owner of a run, while the code runs. Each method is optional."""
 
     def log(self, piece: bytes) -> None:
-        """Take a piece of the output, of at most 64 KiB. The event loop calls this method, which must not block."""
+        """Take a piece of the output, of at most 64 KiB. The event loop calls this method, which must not block. The
+        `Result` then has no log.
+        """
+        ...
+
+    async def ask(self, operation: str, header: Mapping[str, Any], body: bytes) -> bytes:
+        """Answer a request of the guest. The code of the run can make the same requests, so do not trust them.
+
+        `header` is any JSON object of at most 64 KiB, and `body` has at most `result_kb`. If this method raises an
+        exception, the guest gets a HostError without its message.
+        """
         ...
 
 

@@ -12,7 +12,7 @@ import socket
 import struct
 import time
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NoReturn
 
@@ -60,11 +60,6 @@ class Message:
 
     op: str
     body: int = 0
-    kind: str = ""
-    path: str = ""
-    blob_id: str = ""
-    skill: str = ""
-    function: str = ""
     text: str = ""
     type: str = ""
     message: str = ""
@@ -72,9 +67,18 @@ class Message:
     done: float = 0
     total: float | None = None
     disk: int | None = None
+    header: Mapping[str, Any] = field(default_factory=dict)
+    """All fields, also those of requests to the owner, which are not checked: any JSON that the code can write."""
+
+    def text_at(self, name: str) -> str:
+        """Return the text of an unchecked field, "" if there is none. Raise ChannelAbused if it is no text."""
+        try:
+            return _text(self.header.get(name, ""))
+        except ValueError:
+            raise ChannelAbused(f"a field {name} that is no text") from None
 
 
-TEXTS = ("op", "kind", "path", "blob_id", "skill", "function", "text", "type", "message", "traceback")
+TEXTS = ("op", "text", "type", "message", "traceback")
 
 
 def parse_message(header: bytes, body: int) -> Message:
@@ -90,7 +94,8 @@ def parse_message(header: bytes, body: int) -> Message:
     if disk is not None and type(disk) is not int:
         raise ValueError("`disk` is no integer")
     done, total = _number(fields.get("done", 0)), fields.get("total")
-    return Message(**texts, body=body, done=done, total=None if total is None else _number(total), disk=disk)
+    total = None if total is None else _number(total)
+    return Message(**texts, body=body, done=done, total=total, disk=disk, header=fields)
 
 
 def _text(value: object) -> str:
@@ -329,6 +334,11 @@ async def wait_ready(channel: Channel) -> None:
         message = await channel.receive()
     except ChannelAbused:  # the process was killed during a message
         message = None
+    check_ready(message)
+
+
+def check_ready(message: Message | None) -> None:
+    """Raise BrokenSetup if the message does not say that the sandbox is ready."""
     if message is None:
         raise BrokenSetup("the sandbox ended while it was being set up")
     if message.op != "ready":

@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import logging
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from cellblock.host.channel import Channel, ChannelAbused, Message, wait_ready
+from cellblock.host.channel import BrokenSetup, Channel, ChannelAbused, Message, check_ready, wait_ready
 from cellblock.host.plan import base_python
 from cellblock.values import Failure, FailureKind
 
+log = logging.getLogger(__name__)
+Ask = Callable[[str, Mapping[str, Any], bytes], Awaitable[bytes]]
 MESSAGES_PER_SECOND = 200
 BURST = 16
 LEAST_PAUSE = 0.002
@@ -67,14 +70,26 @@ def compact_apart(body: bytes) -> bytes:
 class Dialogue:
     """The dialogue with the code of one run. See `cellblock.host.sessions.Dialogue`.
 
-    This class accepts a result, a failure and a summary, and refuses all requests. Subclasses answer requests.
+    This class accepts a result, a failure and a summary, and passes requests to `ask`. Subclasses may answer requests
+    themselves.
     """
 
     def __init__(
-        self, channel: Channel, *, result_bytes: int, disk_bytes: int, per_second: int = MESSAGES_PER_SECOND
+        self,
+        channel: Channel,
+        *,
+        result_bytes: int,
+        disk_bytes: int,
+        per_second: int = MESSAGES_PER_SECOND,
+        waits: bool = False,
+        ask: Ask | None = None,
     ) -> None:
-        """`result_bytes` and `disk_bytes` are limits of the run. `per_second` limits the rate of messages."""
+        """`result_bytes` and `disk_bytes` are limits of the run. `per_second` limits the rate of messages. `waits` says
+        whether the guest may ask before the code starts. Then the code starts when the guest is ready.
+        """
         self._channel = channel
+        self._waits = waits
+        self._ask = ask
         self._result_bytes = result_bytes
         self._most_disk_bytes = disk_bytes
         self._per_second = per_second
@@ -103,8 +118,23 @@ class Dialogue:
         await self._channel.send(header, args)
 
     async def go(self) -> None:
-        """Start the code."""
+        """Start the code. Raise BrokenSetup if the guest cannot prepare the run."""
+        if self._waits:
+            await self._answer_until_ready()
         await self._channel.send({"op": "go"})
+
+    async def _answer_until_ready(self) -> None:
+        pace = Pace(self._per_second)
+        try:
+            for number in itertools.count():
+                message = await self._receive()
+                if message is None or message.op in {"ready", "broken"}:
+                    check_ready(message)
+                    return
+                await self._answer_request(message)
+                await pace.after(number)
+        except ChannelAbused as abuse:
+            raise BrokenSetup(f"the guest wrote to the channel: {abuse}", explained=True) from None
 
     async def listen(self) -> None:
         """Answer requests until the code sends its result or its failure, or ends."""
@@ -149,16 +179,34 @@ class Dialogue:
                 await self._answer_request(message)
 
     async def _answer_request(self, message: Message) -> None:
-        """Answer a request of the code. Raise ChannelAbused if it is unknown."""
+        """Answer a request of the code. Raise ChannelAbused if the message is no request."""
         match message.op:
             case "progress":
                 return
-            case "blob_write" | "blob_read" | "call":
-                await self._discard(message.body)
-                error = {"type": "HostError", "message": "this sandbox stores no blobs and calls no functions"}
-                await self._channel.send({"error": error})
-            case _:
+            case "ready" | "broken" | "go" | "":
                 raise ChannelAbused("an unknown message")
+            case _ if self._ask is None:
+                await self._refuse_request(message, "no host answers the requests of this run")
+            case _ if message.body > self._result_bytes:
+                await self._refuse_request(message, f"a request has {message.body} bytes; at most {self._result_bytes}")
+            case _:
+                await self._pass_on(message, self._ask)
+
+    async def _pass_on(self, message: Message, ask: Ask) -> None:
+        body = await self._channel.body(message.body)
+        header = {name: value for name, value in message.header.items() if name != "op"}
+        try:
+            answer = await ask(message.op, header, body)
+        except Exception:
+            # The message may have secrets of the owner. A refusal belongs into the answer.
+            log.exception("a host could not answer a request of a run")
+            await self._refuse_request(Message(message.op), "the host could not do this")
+            return
+        await self._channel.send({}, answer)
+
+    async def _refuse_request(self, message: Message, reason: str) -> None:
+        await self._discard(message.body)
+        await self._channel.send({"error": {"type": "HostError", "message": reason}})
 
     async def _take_result(self, size: int) -> None:
         """Receive the result of the code. Raise ChannelAbused if it is too large or not JSON."""

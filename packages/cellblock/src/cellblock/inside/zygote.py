@@ -74,11 +74,18 @@ def warm_up(guest: tuple[str, str] | None) -> dict[str, Any]:
     run = importlib.import_module("runtime._run")
     run.set_stage()
     if guest:
-        importlib.import_module("runtime._guest").load(root.GUEST, guest[1])
+        load_guest(guest[1])
     run.rehearse()
     freeze()
     wire = importlib.import_module("runtime._wire")
     return {"run": run, "wire": wire, "ready": wire.packed({"op": "ready"}, 0)}
+
+
+def load_guest(module: str) -> None:
+    try:
+        importlib.import_module("runtime._guest").load(root.GUEST, module)
+    except Exception as error:  # noqa: BLE001 - the owner's code
+        raise kernel.SetupError(f"the guest: {type(error).__name__}: {error}") from None
 
 
 def freeze() -> None:

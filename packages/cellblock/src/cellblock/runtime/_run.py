@@ -197,7 +197,7 @@ def serve(channel: int, job: dict[str, Any], args: bytes) -> NoReturn:
         from . import _restoring
 
         _restoring.restore(channel, job)
-    _guest.USED["before"](job["guest"], _host.ask)
+    begin_guest(channel, job, owner)
     if job["files"]:
         from . import _placing
 
@@ -223,6 +223,21 @@ def serve(channel: int, job: dict[str, Any], args: bytes) -> NoReturn:
     except:  # noqa: E722 - as above
         fail(sys.exc_info()[1], owner)
     finish({"op": "result"}, result, owner)
+
+
+def begin_guest(channel: int, job: dict[str, Any], owner: int) -> None:
+    """Let the guest prepare the run. If it may ask the host, the host waits for the message `ready`."""
+    try:
+        _guest.USED["before"](job["guest"], _host.ask)
+    except EOFError:
+        os._exit(1)  # the server has closed the channel
+    except Exception as error:  # noqa: BLE001 - the guest may raise anything
+        if not job["waits"]:
+            fail(error, owner)
+        _wire.send(channel, {"op": "broken", "message": _failure.message(error)})
+        os._exit(1)
+    if job["waits"]:
+        _wire.send(channel, {"op": "ready"})
 
 
 def end_guest(job: dict[str, Any], owner: int, failure: BaseException | None) -> None:
