@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cellblock import Guest, Job, Limits, Result, Sandbox, Template, Unavailable
+from cellblock import Guest, Host, Job, Limits, Result, Sandbox, Template, Unavailable
 
 GUEST = """
 import json, os, sys
@@ -42,7 +42,7 @@ def modules(name):
 ORDER = "def main(args):\n from runtime import _owners\n return _owners.order.get('answer')"
 
 
-class Owner:
+class Owner(Host):
     def __init__(self) -> None:
         self.asked: list[tuple[str, dict[str, Any], bytes]] = []
 
@@ -50,7 +50,7 @@ class Owner:
         self.asked.append((operation, dict(header), body))
         if operation == "fail":
             raise ValueError("the password is 1234")
-        return body * header.get("by", 1)
+        return body * int(header.get("by", 1))
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
 
 
 def run(box: Sandbox, code: str, owner: Owner | None = None, **order: bool) -> Result:
-    return box.run_job(Job(code, guest=json.dumps(order).encode()), owner)  # type: ignore[arg-type]
+    return box.run_job(Job(code, guest=json.dumps(order).encode()), owner)
 
 
 def test_guest_replaces_values_and_provides_modules(box: Sandbox) -> None:
@@ -97,7 +97,7 @@ def test_log_stays_in_the_result_if_the_host_only_answers(box: Sandbox) -> None:
     ],
 )
 def test_error_of_the_guest_fails_its_run_only(box: Sandbox, order: str, kind: str, message: str) -> None:
-    failure = run(box, "def main(args): return 1", **{order: True}).failure
+    failure = run(box, "def main(args): return 1", None, **{order: True}).failure
     assert failure is not None
     assert (failure.kind, failure.message) == (kind, message)
     assert run(box, "def main(args): return 1").value == 1
@@ -123,7 +123,7 @@ ASK = "def main(args):\n from runtime import _host\n return _host.ask(*args).dec
 def test_refused_requests_raise_errors_without_secrets(box: Sandbox, args: list[Any], message: str) -> None:
     code = ASK.replace("*args", "args[0], args[1], args[2].encode()")
     job = Job(code, args=json.dumps(args).encode(), limits=Limits(result_kb=1))
-    failure = box.run_job(job, Owner()).failure  # type: ignore[arg-type]
+    failure = box.run_job(job, Owner()).failure
     assert failure is not None
     assert failure.message == message
 
@@ -135,7 +135,7 @@ def test_requests_end_with_the_time_of_the_run(box: Sandbox) -> None:
             return b""
 
     job = Job(ASK, args=b'["wait"]', limits=Limits(timeout_ms=300))
-    failure = box.run_job(job, Slow()).failure  # type: ignore[arg-type]
+    failure = box.run_job(job, Slow()).failure
     assert failure is not None
     assert failure.kind == "timeout"
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import cellblock
-from cellblock import AsyncSandbox, Busy, Job, Limits, Mount, Result, Sandbox, Template, Unavailable, doctor
+from cellblock import AsyncSandbox, Busy, Host, Job, Limits, Mount, Result, Sandbox, Template, Unavailable, doctor
 
 ADD = "def main(args): return args['a'] + args['b']"
 LOOP = "while True: pass"
@@ -218,7 +218,7 @@ def test_arguments_that_are_not_json_raise_value_error(box: Sandbox) -> None:
 def test_host_gets_log_while_code_runs(box: Sandbox, tmp_path: Path) -> None:
     printed = threading.Event()
 
-    class Owner:
+    class Owner(Host):
         def log(self, piece: bytes) -> None:
             assert piece == b"now\n"
             printed.set()
@@ -251,7 +251,7 @@ def test_async_sandbox_ends_a_cancelled_run() -> None:
         async with AsyncSandbox(prepared=0) as own:
             started = asyncio.Event()
 
-            class Owner:
+            class Owner(Host):
                 def log(self, piece: bytes) -> None:
                     started.set()
 
@@ -276,7 +276,7 @@ def test_closed_sandbox_is_unavailable() -> None:
 def test_close_ends_runs_of_other_threads() -> None:
     own, begun, errors = Sandbox(prepared=0), threading.Event(), []
 
-    class Owner:
+    class Owner(Host):
         def log(self, piece: bytes) -> None:
             begun.set()
 
@@ -303,7 +303,7 @@ def test_cancelled_close_ends_the_sandbox() -> None:
         own, begun = AsyncSandbox(), asyncio.Event()
         await own.start()
 
-        class Owner:
+        class Owner(Host):
             def log(self, piece: bytes) -> None:
                 begun.set()
 
@@ -359,7 +359,7 @@ def host_uids() -> Iterator[int]:
 
 
 def test_error_of_the_host_ends_its_run_whole() -> None:
-    class Owner:
+    class Owner(Host):
         def log(self, piece: bytes) -> None:
             raise LookupError("no log")
 

@@ -14,9 +14,11 @@ import msgspec
 
 from cellblock.host import sessions
 from cellblock.host.channel import BrokenSetup, Channel
+from cellblock.host.dialogue import header
 from cellblock.host.plan import cpu_seconds
 from skillery.backends import Job, Limits, RunHost
 from skillery.jobs.dialogue import Dialogue
+from skillery.jobs.header import MEBIBYTE
 from skillery.jobs.outcomes import RunSession, limits_of
 
 log = logging.getLogger(__name__)
@@ -44,18 +46,25 @@ class Collection(msgspec.Struct, frozen=True):
 
     def header(self) -> dict[str, Any]:
         """Return the header for the collecting process."""
-        return {
+        order = {
             "collect": {
                 "folder": self.folder,
                 "outputs": list(self.job.outputs),
                 "gathers": self.kept is not None,
                 "kept": list(self.kept or ()),
                 "workspace": {"most_bytes": self.job.limits.disk_mb << 20} if saves(self.job) else None,
-            },
-            "lock_folder": self.lock_folder,
-            "cpu_seconds": cpu_seconds(limits_of(LIMITS)),
-            "memory_bytes": LIMITS.memory_mb << 20,
+            }
         }
+        described = header(timeout_ms=0, result_bytes=MEBIBYTE, workspace=self.lock_folder, guest=order)
+        more: dict[str, Any] = {"skill": None, "skills": [], "spread": False, "blobs_folder": ""}
+        return (
+            described
+            | more
+            | {
+                "cpu_seconds": cpu_seconds(limits_of(LIMITS)),
+                "memory_bytes": LIMITS.memory_mb << 20,
+            }
+        )
 
 
 def saves(job: Job) -> bool:

@@ -23,7 +23,7 @@ from skillery.errors import BlobNotFound, NotAllowed, SkilleryError, SkillFailed
 from skillery.formats.json_values import slow_numbers
 from skillery.formats.media_types import kind_of_output
 from skillery.jobs.filling import send_files, send_workspace
-from skillery.jobs.header import MEBIBYTE
+from skillery.jobs.header import MEBIBYTE, waits
 
 logger = logging.getLogger(__name__)
 MOST_LISTED = 64 << 20
@@ -64,6 +64,7 @@ class Dialogue(dialogue.Dialogue):
             result_bytes=limits.result_mb * MEBIBYTE,
             disk_bytes=limits.disk_mb * MEBIBYTE,
             per_second=limits.callbacks_per_second,
+            waits=waits(job),
         )
         self._collects = collects
         self._workspace = job.workspace

@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from cellblock.host.channel import BrokenSetup, Channel, wait_ready
+from cellblock.host.channel import BrokenSetup, Channel
 from skillery.backends import InputFile, Job, KeptFile, Workspace
 from skillery.errors import SkilleryError
 
@@ -29,7 +29,7 @@ def filling_seconds(job: Job) -> float:
 
 
 async def send_workspace(channel: Channel, workspace: Workspace) -> None:
-    """Send the kept files to the runtime, which writes them. Raise BrokenSetup if a file cannot be read or written."""
+    """Send the kept files to the guest, which writes them. Raise BrokenSetup if a file cannot be read."""
     files_json = msgspec.json.encode(workspace.files)
     if workspace.opened is not None:
         header = {"offsets": len(files_json)}
@@ -38,7 +38,6 @@ async def send_workspace(channel: Channel, workspace: Workspace) -> None:
     else:
         await channel.send({}, files_json)
         await _stream_contents(channel, workspace)
-    await wait_ready(channel)
 
 
 async def _stream_contents(channel: Channel, workspace: Workspace) -> None:
@@ -51,10 +50,7 @@ async def _stream_contents(channel: Channel, workspace: Workspace) -> None:
 
 
 async def send_files(channel: Channel, files: Sequence[InputFile]) -> None:
-    """Send the content of each file to the process inside, which writes the files to the workspace.
-
-    Raise BrokenSetup if a file cannot be read or written.
-    """
+    """Send the content of each file to the guest, which writes it. Raise BrokenSetup if a file cannot be read."""
     try:
         for file in files:
             with await asyncio.to_thread(file.source.open, "rb") as stream:
@@ -63,7 +59,6 @@ async def send_files(channel: Channel, files: Sequence[InputFile]) -> None:
         channel.close()  # end the runtime, which waits for the missing bytes
         message = f"the content of the input file '{file.path}' is no longer there; upload it again"
         raise BrokenSetup(message, explained=True) from None
-    await wait_ready(channel)
 
 
 async def _pieces(stream: BinaryIO, size: int) -> AsyncIterator[bytes]:

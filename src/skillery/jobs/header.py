@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from cellblock.egress.policy import ListNames
-from cellblock.host.sessions import STACK_SECONDS
+from cellblock.host.dialogue import header
 from cellblock.values import Guest, Mount
 from skillery.backends import CodeCall, HandlerCall, Job, ScriptCall, SkillCall
 
@@ -31,7 +31,8 @@ def program_of(job: Job, skills: str) -> dict[str, Any] | None:
             program = {"form": "handler", **file_of(call, skills)}
         case ScriptCall():
             program = {
-                "form": "script",
+                "form": "guest",
+                "runner": "runtime._scripts",
                 **file_of(call, skills),
                 "module": call.module,
                 "in_skill": call.in_skill,
@@ -89,25 +90,24 @@ def job_header(job: Job, environment: Mapping[str, str], places: Places) -> dict
     """
     call = job.call
     program = program_of(job, places.skills)
-    return {
+    described = header(
+        timeout_ms=job.limits.timeout_ms,
+        result_bytes=job.limits.result_mb * MEBIBYTE,
+        code=call.code if isinstance(call, CodeCall) and program is None else None,
+        code_path=places.code,
+        function=call.function if isinstance(call, SkillCall | CodeCall) else None,
+        program=program,
+        workspace=places.lock,
+        own_processes=places.own_processes,
+        environment=environment,
+        packages=[f"{places.packages}/{packages.lock}" for packages in job.packages],
+        guest=guest_job(job, places),
+        waits=waits(job),
+    )
+    return described | {
         "skill": call.skill if isinstance(call, SkillCall) else None,
-        "code": call.code if isinstance(call, CodeCall) and program is None else None,
-        "function": call.function if isinstance(call, SkillCall | CodeCall) else None,
         "spread": isinstance(call, SkillCall) and call.spread,
-        "program": program,
-        "own_processes": places.own_processes,
-        "code_path": places.code,
-        "lock_folder": places.lock,
         "blobs_folder": places.blobs,
-        "environment": dict(environment),
-        "packages": [f"{places.packages}/{packages.lock}" for packages in job.packages],
-        "files": [{"path": file.path, "executable": file.executable} for file in job.files],
-        "home": places.home if job.workspace is not None else "",
-        "outputs": list(job.outputs),
-        "stack_seconds": max(0.0, job.limits.timeout_ms / 1000 - STACK_SECONDS),
-        "result_bytes": job.limits.result_mb * MEBIBYTE,
-        "guest": {},
-        "waits": False,
         "skills": [
             {
                 "name": skill.name,
@@ -117,4 +117,20 @@ def job_header(job: Job, environment: Mapping[str, str], places: Places) -> dict
             }
             for skill in job.skills
         ],
+    }
+
+
+def waits(job: Job) -> bool:
+    """Return whether the guest receives files before the code starts."""
+    return bool(job.files or job.workspace is not None)
+
+
+def guest_job(job: Job, places: Places) -> dict[str, Any]:
+    """Return the description of a job for the guest."""
+    return {
+        "workspace": places.lock,
+        "files": [{"path": file.path, "executable": file.executable} for file in job.files],
+        "home": places.home if job.workspace is not None else "",
+        "outputs": list(job.outputs),
+        "is_script": isinstance(job.call, ScriptCall),
     }

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from cellblock.sandbox import AsyncSandbox, Sandbox
-from cellblock.values import Busy, FailureKind, Job, Language, Limits, Mount, Probe, Result, Template, Unavailable
+from cellblock.values import Busy, FailureKind, Host, Job, Language, Limits, Mount, Probe, Result, Template, Unavailable
 
 OK, FAILED, USAGE, UNAVAILABLE, TIMEOUT = 0, 1, 2, 3, 124
 """The exit codes. 1: the code failed, or a probe did."""
@@ -21,7 +21,7 @@ LANGUAGES: dict[str, Language] = {".py": "python", ".js": "javascript", ".mjs": 
 USUAL = Limits()
 
 
-class Printer:
+class Printer(Host):
     """The owner of a run, who prints its log to stderr."""
 
     def log(self, piece: bytes) -> None:

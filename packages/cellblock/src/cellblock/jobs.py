@@ -10,10 +10,10 @@ from typing import Any
 
 from cellblock.egress.policy import Policy
 from cellblock.host.channel import Channel
-from cellblock.host.dialogue import Dialogue
+from cellblock.host.dialogue import Dialogue, header
 from cellblock.host.engine import Capabilities, CellRun, Needs
 from cellblock.host.plan import mount_entries
-from cellblock.host.sessions import STACK_SECONDS, run_whole
+from cellblock.host.sessions import run_whole
 from cellblock.values import Busy, Host, Job, Language, Mount, Result, Template
 
 LANGUAGES: tuple[Language, ...] = ("python", "javascript", "bash")
@@ -92,26 +92,22 @@ def header_of(job: Job, template: Template, environment: Mapping[str, str]) -> d
         skill = {"name": ENTRY, "folder": str(entry.parent), "entrypoint": entry.name, "stub": False}
     elif job.entry is not None:
         program = {"form": "file", "name": entry.name, "path": job.entry, "root": mount_of(job, job.entry).target}
-    return {
+    described = header(
+        timeout_ms=job.limits.timeout_ms,
+        result_bytes=job.limits.result_kb * 1024,
+        code=job.code if program is None else None,
+        function=job.function if program is None else None,
+        program={**program, "memory_mb": job.limits.memory_mb} if program else None,
+        environment={**environment, **job.environment},
+        packages=[PACKAGES] if template.packages is not None else [],
+        guest=json.loads(job.guest),
+        waits=template.guest is not None,
+    )
+    return described | {
         "skill": ENTRY if skill else None,
-        "code": job.code if program is None else None,
-        "function": job.function if program is None else None,
-        "spread": False,
-        "program": {**program, "memory_mb": job.limits.memory_mb} if program else None,
-        "own_processes": True,
-        "code_path": "/run/code/run_code.py",
-        "lock_folder": "/workspace",
-        "blobs_folder": "/blobs",
-        "environment": {**environment, **job.environment},
-        "packages": [PACKAGES] if template.packages is not None else [],
-        "files": [],
-        "home": "",
-        "outputs": [],
-        "stack_seconds": max(0.0, job.limits.timeout_ms / 1000 - STACK_SECONDS),
-        "result_bytes": job.limits.result_kb * 1024,
         "skills": [skill] if skill else [],
-        "guest": json.loads(job.guest),
-        "waits": template.guest is not None,
+        "spread": False,
+        "blobs_folder": "",
     }
 
 
@@ -119,11 +115,11 @@ class JobRun(CellRun):
     """A checked `Job` in a cell."""
 
     def __init__(self, capabilities: Capabilities, template: Template, job: Job, host: Host | None) -> None:
-        sink = getattr(host, "log", None)
+        sink = host.log if host is not None and type(host).log is not Host.log else None
         super().__init__(capabilities, Needs(job.limits, job.network, job.private_network, sink=sink))
         self._job = job
         self._template = template
-        self._ask = getattr(host, "ask", None)
+        self._ask = host.ask if host is not None and type(host).ask is not Host.ask else None
         self.busy: Busy | None = None
         """Set if the host had no room for the run."""
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 
 class Busy(Exception):
@@ -145,14 +145,14 @@ class Job:
     """A JSON value for the functions of the `Guest`."""
 
 
-class Host(Protocol):
-    """The owner of a run, while the code runs. Each method is optional."""
+class Host:
+    """The owner of a run, while the code runs. A subclass has one of these methods, or both."""
 
     def log(self, piece: bytes) -> None:
         """Take a piece of the output, of at most 64 KiB. The event loop calls this method, which must not block. The
         `Result` then has no log.
         """
-        ...
+        raise NotImplementedError
 
     async def ask(self, operation: str, header: Mapping[str, Any], body: bytes) -> bytes:
         """Answer a request of the guest. The code of the run can make the same requests, so do not trust them.
@@ -160,7 +160,7 @@ class Host(Protocol):
         `header` is any JSON object of at most 64 KiB, and `body` has at most `result_kb`. If this method raises an
         exception, the guest gets a HostError without its message.
         """
-        ...
+        raise NotImplementedError
 
 
 class FailureKind(StrEnum):

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import sys
 
+# Imported before runs are forked: many runs need them.
+from . import _collecting, _restoring, _snapshots  # noqa: F401
+
 TYPE_CHECKING = False  # importing `typing` for this costs every run milliseconds
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
@@ -19,7 +22,16 @@ _owner: list[int] = []
 
 
 def before(job: Any, ask: Any) -> None:
+    """Write the kept files and the input files to the workspace. Raise NotWritten if this fails."""
+    if job is None or "collect" in job:
+        return
     _owner.append(os.getpid())
+    if job["home"]:
+        _restoring.restore(job)
+    if job["files"]:
+        from . import _placing
+
+        _placing.place(job["files"], job["workspace"])
 
 
 def replace(value: Any) -> Any:
@@ -34,8 +46,33 @@ def replace(value: Any) -> Any:
 
 
 def after(job: Any, ask: Any, failure: BaseException | None) -> None:
+    """Keep open figures and files of a run, or those of another run that was stopped."""
+    if job is None:
+        return
+    if "collect" in job:
+        _collecting.collect(job["collect"])
+        return
     if failure is None or type(failure) is _run.InvalidOutput:
         keep_figures()
+    keep_files(job)
+
+
+def keep_files(job: dict[str, Any]) -> None:
+    """Store the files below `out` in the working directory, and the files that the caller requested, also after a
+    failure of the code.
+
+    For a script, `_scripts` has stored the files in `out` already. This function never raises an exception.
+    """
+    try:
+        folder, outputs = job["workspace"], job["outputs"]
+        # Most runs have no such folder.
+        has_out = not job["is_script"] and os.access(folder + "/out", os.F_OK)
+        if has_out or outputs:
+            from . import _gathering
+
+            _run.note(_gathering.leave(folder, outputs, with_out=has_out))
+    except:  # noqa: E722, S110 - the code may have broken builtins
+        pass
 
 
 def keep_figures() -> None:

@@ -8,11 +8,12 @@ import json
 import logging
 import subprocess
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from cellblock.host.channel import BrokenSetup, Channel, ChannelAbused, Message, check_ready, wait_ready
+from cellblock.host.channel import Channel, ChannelAbused, Message, check_ready, wait_ready
 from cellblock.host.plan import base_python
+from cellblock.host.sessions import STACK_SECONDS
 from cellblock.values import Failure, FailureKind
 
 log = logging.getLogger(__name__)
@@ -65,6 +66,43 @@ def compact_apart(body: bytes) -> bytes:
         raise ValueError from None
     except OSError:  # no process or descriptor is free
         return compact(body)
+
+
+def header(
+    *,
+    timeout_ms: int,
+    result_bytes: int,
+    code: str | None = None,
+    code_path: str = "/run/code/run_code.py",
+    function: str | None = None,
+    program: Mapping[str, Any] | None = None,
+    workspace: str = "/workspace",
+    own_processes: bool = True,
+    environment: Mapping[str, str] | None = None,
+    packages: Sequence[str] = (),
+    guest: Any = None,
+    waits: bool = False,
+) -> dict[str, Any]:
+    """Return the description of a run for the process inside, without the arguments of the code.
+
+    - `function` is called in the Python code `code`. `program` describes another program. Without any of them, only the
+      guest does something.
+    - `own_processes`: whether the run has its own pid namespace. `waits`: see `Dialogue`.
+    """
+    return {
+        "code": code,
+        "code_path": code_path,
+        "function": function,
+        "program": dict(program) if program is not None else None,
+        "workspace": workspace,
+        "own_processes": own_processes,
+        "environment": dict(environment or {}),
+        "packages": list(packages),
+        "stack_seconds": max(0.0, timeout_ms / 1000 - STACK_SECONDS),
+        "result_bytes": result_bytes,
+        "guest": guest,
+        "waits": waits,
+    }
 
 
 class Dialogue:
@@ -133,8 +171,8 @@ class Dialogue:
                     return
                 await self._answer_request(message)
                 await pace.after(number)
-        except ChannelAbused as abuse:
-            raise BrokenSetup(f"the guest wrote to the channel: {abuse}", explained=True) from None
+        except ChannelAbused:  # the process was killed during a message
+            check_ready(None)
 
     async def listen(self) -> None:
         """Answer requests until the code sends its result or its failure, or ends."""

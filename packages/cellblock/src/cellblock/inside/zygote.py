@@ -31,9 +31,6 @@ WARM = (
     "runtime",
     "runtime._run",
     "runtime._wire",
-    "runtime._restoring",
-    "runtime._collecting",
-    "runtime._snapshots",
 )
 DESCRIPTORS = 512
 CHANNEL = 3

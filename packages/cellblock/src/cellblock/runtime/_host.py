@@ -35,14 +35,19 @@ LARGEST_PROGRESS = 1e300
 _connection: dict[str, Any] = {}
 
 
-def connect(descriptor: int, lock_folder: str, blobs_folder: str) -> None:
-    _connection.update(descriptor=descriptor, lock_folder=lock_folder, blobs_folder=blobs_folder)
+def connect(descriptor: int, workspace: str, blobs_folder: str = "") -> None:
+    _connection.update(descriptor=descriptor, workspace=workspace, blobs_folder=blobs_folder)
+
+
+def channel() -> int:
+    """Return the descriptor of the channel, for a guest that receives files before any code of the run."""
+    return int(_connection["descriptor"])
 
 
 def with_disk(header: dict[str, Any]) -> dict[str, Any]:
     """Return the header with the size of the files in the workspace, if this can be measured."""
     try:
-        room = os.statvfs(_connection["lock_folder"])
+        room = os.statvfs(_connection["workspace"])
         return {**header, "disk": (room.f_blocks - room.f_bfree) * room.f_frsize}
     except:  # noqa: E722 - the code may have broken builtins, and must not lose its result
         return header
@@ -55,12 +60,12 @@ def blobs_folder() -> str:
 class _Alone:
     """Context manager that gives one thread of one process exclusive use of the channel.
 
-    Each use opens the lock folder and locks it, so the lock excludes threads as well as processes. The kernel releases
+    Each use opens the workspace and locks it, so the lock excludes threads as well as processes. The kernel releases
     the lock if its holder dies.
     """
 
     def __enter__(self) -> int:
-        self._folder = os.open(_connection["lock_folder"], os.O_RDONLY | os.O_CLOEXEC)
+        self._folder = os.open(_connection["workspace"], os.O_RDONLY | os.O_CLOEXEC)
         fcntl.flock(self._folder, fcntl.LOCK_EX)
         return int(_connection["descriptor"])
 

@@ -8,6 +8,7 @@ separate pipe, never through the log.
 # ruff: noqa: PTH100, PTH113, PTH118, PTH119, PTH120, PTH123 - importing pathlib costs every such run time
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
@@ -36,8 +37,6 @@ def run(job: Job, args: bytes) -> Any:
     """Run the program of the job and return its answer. Raise Told if it failed."""
     program = job["program"]
     if program["form"] != "code":
-        if not is_file_of_skill(program):
-            raise failed("FileNotFoundError", f"the skill has no file '{program['name']}'")
         set_variables(job)
     match program["form"]:
         case "code" if program["language"] == "javascript":
@@ -47,16 +46,15 @@ def run(job: Job, args: bytes) -> Any:
         case "file":
             return call_handler(job, args)
         case "handler":
-            return call_handler(job, with_folder(args, job["lock_folder"]))
-        case "script":
-            from . import _scripts
-
-            return _scripts.run_script(job)
+            return call_handler(job, with_folder(args, job["workspace"]))
+        case "guest":
+            return importlib.import_module(program["runner"]).run(job, args)
     raise AssertionError(program["form"])
 
 
-def is_file_of_skill(program: dict[str, str]) -> bool:
-    return not {"", ".", ".."}.intersection(program["name"].split("/")) and os.path.isfile(program["path"])
+def check_file(program: dict[str, str]) -> None:
+    if {"", ".", ".."}.intersection(program["name"].split("/")) or not os.path.isfile(program["path"]):
+        raise failed("FileNotFoundError", f"the skill has no file '{program['name']}'")
 
 
 def with_folder(args: bytes, folder: str) -> bytes:
@@ -142,6 +140,7 @@ def call_handler(job: Job, args: bytes) -> Any:
     runs as a program: it gets the args on stdin and, if they are short enough, also as an argument. Its stdout is the
     answer.
     """
+    check_file(job["program"])
     path = job["program"]["path"]
     if path.endswith(NODE_ENDINGS):
         return call_javascript(job, {"file": path}, args)

@@ -54,7 +54,6 @@ def rehearse() -> None:
     """Execute typical steps of a run once, so that the kernel copies the changed memory pages before the run begins."""
     exec(compile("def main(args):\n    return {**args}\n", "<rehearsal>", "exec"), {})  # noqa: S102 - our own line
     encode(json.loads('{"name": [1, 2.5, null, "text"]}'), 1000, default=_guest.USED["replace"])
-    keep_files({"lock_folder": "/nowhere", "outputs": [], "program": None}, 0)
 
 
 def find_export(job: dict[str, Any], finder: _importing.SkillFinder) -> Callable[..., Any]:
@@ -92,6 +91,8 @@ def call(job: dict[str, Any], args: bytes, finder: _importing.SkillFinder) -> An
         from . import _programs  # imported late: most runs need none
 
         return _programs.run(job, args)
+    if job["skill"] is None and job["code"] is None:  # only the guest has to do something
+        return None
     settle_address_space()
     export, params = find_export(job, finder), json.loads(args)
     return settled(export(*params["args"], **params["kwargs"]) if job["spread"] else export(params))
@@ -182,26 +183,14 @@ def finish(header: dict[str, Any], body: bytes, owner: int) -> NoReturn:
 
 def serve(channel: int, job: dict[str, Any], args: bytes) -> NoReturn:
     """Serve one job in the locked and prepared process: wait for the start signal, run the code, send the result."""
-    if "collect" in job:
-        from . import _collecting
-
-        _collecting.serve(channel, job)
     owner = os.getpid()
-    _host.connect(channel, job["lock_folder"], job["blobs_folder"])
+    _host.connect(channel, job["workspace"], job["blobs_folder"])
     if job["environment"]:
         os.environ.update(job["environment"])
     finder = _importing.FINDER
     sys.path += [folder for folder in job["packages"] if folder not in sys.path]  # preloaded folders are present
     finder.mount(job["skills"], job["code"], job["code_path"])
-    if job["home"]:
-        from . import _restoring
-
-        _restoring.restore(channel, job)
     begin_guest(channel, job, owner)
-    if job["files"]:
-        from . import _placing
-
-        _placing.place(channel, job["files"], job["lock_folder"])
     # The server may have set another handler, or have been started with blocked signals.
     _signal.signal(_signal.SIGINT, _signal.default_int_handler)
     _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
@@ -211,13 +200,11 @@ def serve(channel: int, job: dict[str, Any], args: bytes) -> NoReturn:
         result = encode(call(job, args, finder), job["result_bytes"], default=_guest.USED["replace"])
     except:  # noqa: E722 - SystemExit is a failure too, and the code may have deleted the names
         error = sys.exc_info()[1]
-        keep_files(job, owner)
         try:
             end_guest(job, owner, error)
         except:  # noqa: E722, S110 - the failure of the code counts
             pass
         fail(error, owner)
-    keep_files(job, owner)
     try:
         end_guest(job, owner, None)
     except:  # noqa: E722 - as above
@@ -262,25 +249,6 @@ def _show_stack(_signal_number: int, frame: Any) -> None:
         pass
 
 
-def keep_files(job: dict[str, Any], owner: int) -> None:
-    """Store the files below `out` in the working directory, and the files that the caller requested, also after a
-    failure of the code.
-
-    For a script, `_scripts` has stored the files in `out` already. This function never raises an exception.
-    """
-    try:
-        folder, outputs = job["lock_folder"], job["outputs"]
-        is_script = job["program"] is not None and job["program"]["form"] == "script"
-        # Most runs have no such folder.
-        has_out = not is_script and os.access(folder + "/out", os.F_OK)
-        if os.getpid() == owner and (has_out or outputs):
-            from . import _gathering
-
-            note(_gathering.leave(folder, outputs, with_out=has_out))
-    except:  # noqa: E722, S110 - the code may have broken builtins
-        pass
-
-
 def note(line: str) -> None:
     """Write a line to the log, even if the code has closed or replaced its streams."""
     if line:
@@ -301,7 +269,7 @@ def fail(error: BaseException | None, owner: int) -> NoReturn:
 def main(channel: int, *guest: str) -> NoReturn:
     """Serve a run in a process without isolation. `guest` are the folder and the module of a guest, if there is one."""
     job, args = _wire.receive(channel)
-    os.chdir(job["lock_folder"])
+    os.chdir(job["workspace"])
     hold_memory(job["memory_bytes"])
     set_stage()
     if guest:

@@ -7,11 +7,15 @@ import os
 import stat
 from importlib import import_module
 
-from . import _gathering, _host, _wire
+from . import _gathering
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+
+    from cellblock.runtime import _host, _wire
+else:
+    from . import _host, _wire
 
 ONLY_FOLDERS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 MOST_DEPTH = 64

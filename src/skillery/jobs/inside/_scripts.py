@@ -1,22 +1,28 @@
 """A script of a skill: start it, give it input, collect its output, describe its end."""
 
-# ruff: noqa: PTH100, PTH103, PTH110, PTH118 - importing pathlib costs every such run time
+# ruff: noqa: PTH100, PTH103, PTH110, PTH118, PTH120 - importing pathlib costs every such run time
 from __future__ import annotations
 
 import binascii
 import os
 
 from . import _gathering
-from ._children import Program, Sink
-from ._interpreters import HERE, interpreter
-from ._programs import start
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    Job = dict[str, Any]
+    from cellblock.runtime._children import Program, Sink
+    from cellblock.runtime._interpreters import interpreter
+    from cellblock.runtime._programs import check_file, start
 
+    Job = dict[str, Any]
+else:
+    from ._children import Program, Sink
+    from ._interpreters import interpreter
+    from ._programs import check_file, start
+
+HERE = os.path.dirname(os.path.abspath(__file__))
 FONTS, FONTS_OF_HOST = os.path.join(HERE, "_fonts.conf"), "/etc/fonts/fonts.conf"
 STREAM = 64 * 1024
 """Most bytes of a stream that are returned as text. A longer stream becomes a blob."""
@@ -24,11 +30,12 @@ PREVIEW = 1000
 """Characters of the preview of a stream that is a blob."""
 
 
-def run_script(job: Job) -> dict[str, Any]:
+def run(job: Job, args: bytes) -> dict[str, Any]:
     """Run the script. Return its exit code, its output, and the files below `out` in the workspace."""
     call = job["program"]
-    out_folder = os.path.join(job["lock_folder"], "out")
-    folder = call["root"] if call["in_skill"] else job["lock_folder"]
+    check_file(call)
+    out_folder = os.path.join(job["workspace"], "out")
+    folder = call["root"] if call["in_skill"] else job["workspace"]
     if any(names_file_in(out_folder, text, folder) for text in (*call["argv"], *call["environment"].values())):
         os.makedirs(out_folder, exist_ok=True)
     program = Program()

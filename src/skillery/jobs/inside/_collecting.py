@@ -6,26 +6,25 @@ from __future__ import annotations
 import os
 import stat
 
-from . import _gathering, _host, _run, _wire
+from . import _gathering
 
 TYPE_CHECKING = False  # importing `typing` for this costs time
 if TYPE_CHECKING:
-    from typing import Any, NoReturn
+    from typing import Any
+
+    from cellblock.runtime import _run
+else:
+    from . import _run
 
 
-def serve(channel: int, job: dict[str, Any]) -> NoReturn:
-    """Wait until the workspace of the run is visible, then pass its files to the host."""
-    _host.connect(channel, job["lock_folder"], "")
-    _wire.receive(channel)
-    order = job["collect"]
+def collect(order: dict[str, Any]) -> None:
+    """Pass the files of the run to the host. Its workspace is visible."""
     if order["workspace"] is not None:
         from . import _snapshots
 
         _snapshots.save(order["folder"], order["workspace"])
     if order["gathers"]:
         gather(order)
-    _host.tell({"op": "result"}, b"true")
-    os._exit(0)
 
 
 def gather(order: dict[str, Any]) -> None:

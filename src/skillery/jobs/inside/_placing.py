@@ -6,28 +6,24 @@ from __future__ import annotations
 import json
 import os
 
-from . import _wire
+from ._restoring import NEW_FILE, NotWritten
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    from cellblock.runtime import _host, _wire
+else:
+    from . import _host, _wire
 
 
-def place(channel: int, files: list[dict[str, Any]], folder: str) -> None:
-    """Receive the content of each file in order, and write it below `folder`. Then tell the server.
-
-    If a file could not be written, end the process. No code of the run has started then.
+def place(files: list[dict[str, Any]], folder: str) -> None:
+    """Receive the content of each file in order, and write it below `folder`. Raise NotWritten for the first that could
+    not be written.
     """
-    try:
-        problem = receive_files(channel, files, folder)
-    except EOFError:
-        os._exit(1)  # the server has closed the channel
+    problem = receive_files(_host.channel(), files, folder)
     if problem:
-        _wire.send(channel, {"op": "broken", "message": problem})
-        os._exit(1)
-    _wire.send(channel, {"op": "ready"})
+        raise NotWritten(problem)
 
 
 def receive_files(channel: int, files: list[dict[str, Any]], folder: str) -> str:

@@ -6,13 +6,15 @@ from __future__ import annotations
 import json
 import os
 
-from . import _wire
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from cellblock.runtime import _host, _wire
+
     Entry = tuple[str, str, str, int, int, str]
+else:
+    from . import _host, _wire
 
 FOLDER, LINK, EXECUTABLE = "040000", "120000", "100755"
 NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -93,24 +95,22 @@ def receive_descriptor(channel: int) -> int:
     return descriptors[0]
 
 
-def restore(channel: int, job: dict[str, Any]) -> None:
-    """Receive the kept files, write them, and tell the server.
+class NotWritten(Exception):
+    """Raised if a file could not be written to the workspace. The message says which."""
 
-    If a file could not be written, end the process: no code of the run has started.
-    """
+
+def restore(job: dict[str, Any]) -> None:
+    """Receive the kept files, and write them. Raise NotWritten for the first that could not be written."""
+    channel = _host.channel()
     os.makedirs(job["home"], 0o700, exist_ok=True)
     os.environ["HOME"] = job["home"]
-    try:
-        header, listed = _wire.receive(channel)
-        at = header.get("offsets", len(listed))
-        source = Source(channel, json.loads(listed[at:])) if "offsets" in header else Stream(channel)
-        problem = write_all(json.loads(listed[:at]), job["lock_folder"], source)
-        source.finish()
-    except EOFError:
-        os._exit(1)  # the server has closed the channel
-    _wire.send(channel, {"op": "broken", "message": problem} if problem else {"op": "ready"})
+    header, listed = _wire.receive(channel)
+    at = header.get("offsets", len(listed))
+    source = Source(channel, json.loads(listed[at:])) if "offsets" in header else Stream(channel)
+    problem = write_all(json.loads(listed[:at]), job["workspace"], source)
+    source.finish()
     if problem:
-        os._exit(1)
+        raise NotWritten(problem)
 
 
 def write_all(entries: list[Entry], folder: str, source: Stream | Source) -> str:

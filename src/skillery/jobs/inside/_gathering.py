@@ -7,12 +7,14 @@ import mmap
 import os
 import stat
 
-from . import _host
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import Any
+
+    from cellblock.runtime import _host
+else:
+    from . import _host
 
 OUT = "out"
 MOST_FILES = 100
