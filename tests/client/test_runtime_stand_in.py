@@ -12,6 +12,8 @@ import pytest
 import runtime
 
 from cellblock import runtime as real
+from cellblock.runtime import _guest
+from skillery.jobs import GUEST
 
 
 def surface(module: ModuleType, names: list[str]) -> dict[str, object]:
@@ -31,6 +33,7 @@ def surface(module: ModuleType, names: list[str]) -> dict[str, object]:
 
 
 def test_the_stand_in_has_the_names_and_signatures_of_the_real_module() -> None:
+    _guest.load(str(GUEST.folder), GUEST.module)
     assert runtime.__all__ == real.__all__
     assert surface(runtime, runtime.__all__) == surface(real, real.__all__)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import skillery
 from cellblock.host.plan import RUNTIME
 from skillery.backends import FailureType
+from skillery.jobs import GUEST
 
 SOURCE = Path(skillery.__file__).parent
 
@@ -18,7 +19,8 @@ def test_every_failure_type_has_a_distinct_cause_and_remedy() -> None:
 
 def test_failures_that_the_runtime_reports_are_members() -> None:
     """The runtime cannot import the enumeration of the server, so it writes the types as strings."""
-    text = "".join(path.read_text("utf-8") for path in RUNTIME.glob("*.py"))
+    paths = [*RUNTIME.glob("*.py"), *GUEST.folder.glob("*.py")]
+    text = "".join(path.read_text("utf-8") for path in paths)
     written = set(re.findall(r'\{"type": "(\w+)", "message"', text)) - {"HostError"}
 
     assert written

@@ -31,7 +31,14 @@ PERMITTED_PATTERNS = {
     ("trust/rules.py", "_REPOSITORY"): "an admin's rule, matched as a whole",
     ("web/runs/run_page.py", "_SEQUENCE"): "ends at the end of a line, so that it never fails",
 }
-OUTSIDE_THE_SERVER = ("authoring/", "cli/", "testing/", "environments/inside/", "publishing/in_sandbox/")
+OUTSIDE_THE_SERVER = (
+    "authoring/",
+    "cli/",
+    "testing/",
+    "environments/inside/",
+    "jobs/inside/",
+    "publishing/in_sandbox/",
+)
 """Folders whose code runs in commands of the text's owner, or inside a sandbox."""
 UNBOUNDED = 1000
 """A repeat with at least this upper limit counts as unbounded."""

@@ -141,7 +141,7 @@ def test_requests_end_with_the_time_of_the_run(box: Sandbox) -> None:
 
 
 def test_guest_must_have_its_module_and_get_json(box: Sandbox, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="guest are not JSON"):
+    with pytest.raises(ValueError, match="guest is not JSON"):
         box.run_job(Job("1", guest=b"{"))
     with pytest.raises(Unavailable, match=r"the guest: ModuleNotFoundError: No module named 'runtime\.absent'"):
         Sandbox(Template(guest=Guest(tmp_path, "absent")))

@@ -56,15 +56,10 @@ class Collection(msgspec.Struct, frozen=True):
             }
         }
         described = header(timeout_ms=0, result_bytes=MEBIBYTE, workspace=self.lock_folder, guest=order)
-        more: dict[str, Any] = {"skill": None, "skills": [], "spread": False, "blobs_folder": ""}
-        return (
-            described
-            | more
-            | {
-                "cpu_seconds": cpu_seconds(limits_of(LIMITS)),
-                "memory_bytes": LIMITS.memory_mb << 20,
-            }
-        )
+        return described | {
+            "cpu_seconds": cpu_seconds(limits_of(LIMITS)),
+            "memory_bytes": LIMITS.memory_mb << 20,
+        }
 
 
 def saves(job: Job) -> bool:

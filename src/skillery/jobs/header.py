@@ -28,11 +28,12 @@ def program_of(job: Job, skills: str) -> dict[str, Any] | None:
         case CodeCall(language="javascript" | "bash"):
             program = {"form": "code", "language": call.language, "code": call.code, "entrypoint": call.function}
         case HandlerCall():
-            program = {"form": "handler", **file_of(call, skills)}
+            program = {"form": "guest", "runner": "runtime._scripts", "is_script": False, **file_of(call, skills)}
         case ScriptCall():
             program = {
                 "form": "guest",
                 "runner": "runtime._scripts",
+                "is_script": True,
                 **file_of(call, skills),
                 "module": call.module,
                 "in_skill": call.in_skill,
@@ -53,6 +54,8 @@ def file_of(call: HandlerCall | ScriptCall, skills: str) -> dict[str, str]:
 MEBIBYTE = 1 << 20
 GUEST = Guest(Path(__file__).parent / "inside", "_skillery")
 """The code of Skillery inside each run."""
+SKILL_FOLDER = ("SKILL_DIR", "SKILL_ROOT", "CLAUDE_SKILL_DIR", "CLAUDE_SKILL_ROOT")
+"""Environment variables in which public skills expect the folder of the skill."""
 
 
 def list_names(backend: str) -> ListNames:
@@ -90,34 +93,37 @@ def job_header(job: Job, environment: Mapping[str, str], places: Places) -> dict
     """
     call = job.call
     program = program_of(job, places.skills)
-    described = header(
+    module, function = "", None
+    if isinstance(call, SkillCall):
+        spread = ("runtime._functions", "call_offered")
+        module, function = spread if call.spread else (import_name(call.skill), call.function)
+    elif isinstance(call, CodeCall):
+        function = call.function
+    return header(
         timeout_ms=job.limits.timeout_ms,
         result_bytes=job.limits.result_mb * MEBIBYTE,
         code=call.code if isinstance(call, CodeCall) and program is None else None,
         code_path=places.code,
-        function=call.function if isinstance(call, SkillCall | CodeCall) else None,
+        module=module,
+        function=function,
         program=program,
         workspace=places.lock,
         own_processes=places.own_processes,
-        environment=environment,
+        environment={**folder_variables(program), **environment},
         packages=[f"{places.packages}/{packages.lock}" for packages in job.packages],
         guest=guest_job(job, places),
         waits=waits(job),
     )
-    return described | {
-        "skill": call.skill if isinstance(call, SkillCall) else None,
-        "spread": isinstance(call, SkillCall) and call.spread,
-        "blobs_folder": places.blobs,
-        "skills": [
-            {
-                "name": skill.name,
-                "folder": f"{places.skills}/{skill.name}",
-                "entrypoint": skill.entrypoint,
-                "stub": skill.stub,
-            }
-            for skill in job.skills
-        ],
-    }
+
+
+def folder_variables(program: dict[str, Any] | None) -> dict[str, str]:
+    """Return the variables of a file of a skill. `environment` of a job may replace them."""
+    return dict.fromkeys(SKILL_FOLDER, program["root"]) if program is not None and "root" in program else {}
+
+
+def import_name(skill: str) -> str:
+    """Return the name with which code imports a skill."""
+    return "skills." + skill.replace("-", "_")
 
 
 def waits(job: Job) -> bool:
@@ -127,10 +133,25 @@ def waits(job: Job) -> bool:
 
 def guest_job(job: Job, places: Places) -> dict[str, Any]:
     """Return the description of a job for the guest."""
+    call = job.call
     return {
         "workspace": places.lock,
         "files": [{"path": file.path, "executable": file.executable} for file in job.files],
         "home": places.home if job.workspace is not None else "",
         "outputs": list(job.outputs),
         "is_script": isinstance(job.call, ScriptCall),
+        "blobs": places.blobs,
+        "skill": call.skill if isinstance(call, SkillCall) else None,
+        "function": call.function if isinstance(call, SkillCall) else None,
+        "spread": isinstance(call, SkillCall) and call.spread,
+        "skills": [
+            {
+                "name": skill.name,
+                "module": import_name(skill.name),
+                "folder": f"{places.skills}/{skill.name}",
+                "entrypoint": skill.entrypoint,
+                "stub": skill.stub,
+            }
+            for skill in job.skills
+        ],
     }

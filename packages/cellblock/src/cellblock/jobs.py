@@ -19,8 +19,6 @@ from cellblock.values import Busy, Host, Job, Language, Mount, Result, Template
 LANGUAGES: tuple[Language, ...] = ("python", "javascript", "bash")
 PYTHON_ENDING = ".py"
 PACKAGES = "/packages/own"
-ENTRY = "entry"
-"""The name of the module `skills.entry`, which is the Python file of a job."""
 CROWDED = {errno.EMFILE, errno.ENFILE, errno.EAGAIN}
 """Errors of a host on which no descriptor or process is free."""
 
@@ -33,11 +31,11 @@ def check_job(job: Job, template: Template) -> None:
         raise ValueError("a job has either `code` or `entry`")
     if job.language not in LANGUAGES:
         raise ValueError(f"language is {job.language!r}; it must be one of {', '.join(LANGUAGES)}")
-    for name, value in (("args", job.args), ("guest", job.guest)):
+    for argument, text in (("args are", job.args), ("guest is", job.guest)):
         try:
-            json.loads(value)
+            json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"{name} are not JSON: {error}") from None
+            raise ValueError(f"{argument} not JSON: {error}") from None
     job.limits.check()
     for mount in job.mounts:
         check_mount(mount, template)
@@ -84,18 +82,16 @@ def mount_of(job: Job, path: str) -> Mount:
 
 def header_of(job: Job, template: Template, environment: Mapping[str, str]) -> dict[str, Any]:
     """Return the description of a job for the process inside the sandbox, without the arguments."""
-    program, skill = None, None
-    entry = PurePosixPath(job.entry or "/")
+    program, entry = None, PurePosixPath(job.entry or "/")
     if job.code is not None and job.language != "python":
         program = {"form": "code", "language": job.language, "code": job.code, "entrypoint": job.function}
-    elif job.entry is not None and entry.suffix == PYTHON_ENDING:
-        skill = {"name": ENTRY, "folder": str(entry.parent), "entrypoint": entry.name, "stub": False}
-    elif job.entry is not None:
+    elif job.entry is not None and entry.suffix != PYTHON_ENDING:
         program = {"form": "file", "name": entry.name, "path": job.entry, "root": mount_of(job, job.entry).target}
-    described = header(
+    return header(
         timeout_ms=job.limits.timeout_ms,
         result_bytes=job.limits.result_kb * 1024,
         code=job.code if program is None else None,
+        file=(job.entry or "") if program is None else "",
         function=job.function if program is None else None,
         program={**program, "memory_mb": job.limits.memory_mb} if program else None,
         environment={**environment, **job.environment},
@@ -103,12 +99,6 @@ def header_of(job: Job, template: Template, environment: Mapping[str, str]) -> d
         guest=json.loads(job.guest),
         waits=template.guest is not None,
     )
-    return described | {
-        "skill": ENTRY if skill else None,
-        "skills": [skill] if skill else [],
-        "spread": False,
-        "blobs_folder": "",
-    }
 
 
 class JobRun(CellRun):

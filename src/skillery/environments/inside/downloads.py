@@ -19,7 +19,7 @@ import urllib.parse
 import urllib.request
 from typing import TYPE_CHECKING, Any
 
-from runtime import _host, blobs  # type: ignore[attr-defined]
+from runtime import _asking, _host, blobs  # type: ignore[attr-defined]
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,7 +48,7 @@ class PackageProblem(Exception):
 
 def job_file(name: str) -> str:
     """Return the path of a file passed to the job."""
-    return f"{_host.blobs_folder()}/{name}"
+    return f"{_asking.blobs_folder()}/{name}"
 
 
 def folder(name: str) -> str:

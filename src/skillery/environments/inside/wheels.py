@@ -15,7 +15,7 @@ import sys
 import zipfile
 from typing import Any
 
-from runtime import _host, blobs  # type: ignore[attr-defined]
+from runtime import _asking, blobs  # type: ignore[attr-defined]
 
 PIECE = 4 * 1024 * 1024
 LARGEST_SOURCE = 16 * 1024 * 1024
@@ -103,7 +103,7 @@ def share(path: str, entries: list[zipfile.ZipInfo], number: int) -> None:
 
 def unpack(args: dict[str, Any]) -> dict[str, str]:
     """Unpack and compile a wheel in parallel processes. Return the problem, or {} if there is none."""
-    path = f"{_host.blobs_folder()}/wheel"
+    path = f"{_asking.blobs_folder()}/wheel"
     try:
         with zipfile.ZipFile(path) as archive:
             entries = [entry for entry in archive.infolist() if not entry.is_dir()]

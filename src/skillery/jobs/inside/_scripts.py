@@ -1,9 +1,10 @@
-"""A script of a skill: start it, give it input, collect its output, describe its end."""
+"""Programs of skills: handlers of tools, and scripts with input, output and an exit code."""
 
 # ruff: noqa: PTH100, PTH103, PTH110, PTH118, PTH120 - importing pathlib costs every such run time
 from __future__ import annotations
 
 import binascii
+import json
 import os
 
 from . import _gathering
@@ -13,14 +14,16 @@ if TYPE_CHECKING:
     from typing import Any
 
     from cellblock.runtime._children import Program, Sink
+    from cellblock.runtime._failure import failed
     from cellblock.runtime._interpreters import interpreter
-    from cellblock.runtime._programs import check_file, start
+    from cellblock.runtime._programs import call_handler, is_file, start
 
     Job = dict[str, Any]
 else:
     from ._children import Program, Sink
+    from ._failure import failed
     from ._interpreters import interpreter
-    from ._programs import check_file, start
+    from ._programs import call_handler, is_file, start
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 FONTS, FONTS_OF_HOST = os.path.join(HERE, "_fonts.conf"), "/etc/fonts/fonts.conf"
@@ -30,10 +33,21 @@ PREVIEW = 1000
 """Characters of the preview of a stream that is a blob."""
 
 
-def run(job: Job, args: bytes) -> dict[str, Any]:
-    """Run the script. Return its exit code, its output, and the files below `out` in the workspace."""
+def run(job: Job, args: bytes) -> Any:
+    """Run the file of a skill, and return its answer. A script gets no args."""
     call = job["program"]
-    check_file(call)
+    if not is_file(call):
+        raise failed("FileNotFoundError", f"the skill has no file '{call['name']}'")
+    return run_script(job, call) if call["is_script"] else call_handler(job, with_folder(args, job["workspace"]))
+
+
+def with_folder(args: bytes, folder: str) -> bytes:
+    """Return the args of a handler with its working directory as `__workDir`. A value from the caller is replaced."""
+    return json.dumps({**json.loads(args), "__workDir": folder}).encode()
+
+
+def run_script(job: Job, call: dict[str, Any]) -> dict[str, Any]:
+    """Run the script. Return its exit code, its output, and the files below `out` in the workspace."""
     out_folder = os.path.join(job["workspace"], "out")
     folder = call["root"] if call["in_skill"] else job["workspace"]
     if any(names_file_in(out_folder, text, folder) for text in (*call["argv"], *call["environment"].values())):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
-# Imported before runs are forked: many runs need them.
-from . import _collecting, _restoring, _snapshots  # noqa: F401
+# The last four are imported before runs are forked, because many runs need them.
+from . import _asking, _collecting, _restoring, _skills, _snapshots, blobs, log  # noqa: F401
 
 TYPE_CHECKING = False  # importing `typing` for this costs every run milliseconds
 if TYPE_CHECKING:
@@ -17,15 +17,25 @@ if TYPE_CHECKING:
 else:
     from . import _run
 
+_package: Any = sys.modules[__name__.rpartition(".")[0]]
+_package.SkillError = _asking.SkillError  # code imports it from `runtime`, like `blobs` and `log`
+_package.__all__ = sorted([*_package.__all__, "SkillError", "blobs", "log"])
+_run.REMEDIES |= {"large": ": write a blob instead", "not executable": "; publish it with executable: true"}
 _owner: list[int] = []
 """The process of the run, until it has stored the open figures. Its forked children have other pids."""
 
 
 def before(job: Any, ask: Any) -> None:
-    """Write the kept files and the input files to the workspace. Raise NotWritten if this fails."""
+    """Mount the skills, and write kept files and input files to the workspace. Raise NotWritten if this fails."""
     if job is None or "collect" in job:
         return
     _owner.append(os.getpid())
+    _asking.mount_blobs(job["blobs"])
+    _skills.FINDER.mount(job["skills"])
+    if job["spread"]:
+        from . import _functions
+
+        _functions.JOB.update(job)
     if job["home"]:
         _restoring.restore(job)
     if job["files"]:
@@ -85,8 +95,9 @@ def keep_figures() -> None:
 
 
 def modules(name: str) -> ModuleSpec | None:
+    """Return the spec of a skill, of a parent of one, or of the module of matplotlib that reads fonts."""
     if name == "matplotlib.font_manager":
         from . import _fonts
 
         return _fonts.spec_of(sys.modules["matplotlib"].__path__)
-    return None
+    return _skills.FINDER.find_spec(name)

@@ -74,6 +74,8 @@ def header(
     result_bytes: int,
     code: str | None = None,
     code_path: str = "/run/code/run_code.py",
+    file: str = "",
+    module: str = "",
     function: str | None = None,
     program: Mapping[str, Any] | None = None,
     workspace: str = "/workspace",
@@ -85,13 +87,15 @@ def header(
 ) -> dict[str, Any]:
     """Return the description of a run for the process inside, without the arguments of the code.
 
-    - `function` is called in the Python code `code`. `program` describes another program. Without any of them, only the
-      guest does something.
+    - `function` is called: in the Python code `code`, in the file `file`, or in a module. `program` describes another
+      program. Without any of them, only the guest does something.
     - `own_processes`: whether the run has its own pid namespace. `waits`: see `Dialogue`.
     """
     return {
         "code": code,
         "code_path": code_path,
+        "file": file or None,
+        "module": module or None,
         "function": function,
         "program": dict(program) if program is not None else None,
         "workspace": workspace,

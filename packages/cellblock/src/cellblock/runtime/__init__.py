@@ -1,15 +1,11 @@
-"""Functions for code in a sandbox.
+"""Functions for code in a sandbox. A guest adds its modules.
 
-from runtime import blobs, log, progress, summary
+from runtime import progress, summary
 
-text = blobs.read_text(blob_id)
-new_id = blobs.write_json({"rows": 3})
-log.info("three rows")
 progress(3, 10, "reading")
 summary("Read three rows.")
 """
 
-from . import blobs, log
-from ._host import HostError, SkillError, progress, summary
+from ._host import HostError, progress, summary
 
-__all__ = ["HostError", "SkillError", "blobs", "log", "progress", "summary"]
+__all__ = ["HostError", "progress", "summary"]

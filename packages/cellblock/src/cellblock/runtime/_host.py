@@ -15,28 +15,16 @@ if TYPE_CHECKING:
 class HostError(OSError):
     """Raised if the server refuses a request of the code."""
 
-
-class SkillError(Exception):
-    """Raised if a called skill has failed in its sandbox.
-
-    `type` is the class name of its exception, or a failure type such as `MemoryLimitExceeded`.
-    """
-
-    def __init__(self, type: str, message: str) -> None:  # noqa: A002 - the name of the attribute
-        super().__init__(type, message)
-        self.type = type
-        self.message = message
-
-    def __str__(self) -> str:
-        return self.message
+    reason: dict[str, Any] = {}
+    """The answer of the server."""
 
 
 LARGEST_PROGRESS = 1e300
 _connection: dict[str, Any] = {}
 
 
-def connect(descriptor: int, workspace: str, blobs_folder: str = "") -> None:
-    _connection.update(descriptor=descriptor, workspace=workspace, blobs_folder=blobs_folder)
+def connect(descriptor: int, workspace: str) -> None:
+    _connection.update(descriptor=descriptor, workspace=workspace)
 
 
 def channel() -> int:
@@ -51,10 +39,6 @@ def with_disk(header: dict[str, Any]) -> dict[str, Any]:
         return {**header, "disk": (room.f_blocks - room.f_bfree) * room.f_frsize}
     except:  # noqa: E722 - the code may have broken builtins, and must not lose its result
         return header
-
-
-def blobs_folder() -> str:
-    return str(_connection["blobs_folder"])
 
 
 class _Alone:
@@ -85,9 +69,7 @@ OWN_MESSAGES = ("ready", "broken", "result", "failure", "summary", "progress")
 
 
 def ask(operation: str, header: dict[str, Any] | None = None, body: bytes | memoryview = b"") -> bytes:
-    """Send a request to the server, and return its answer. Raise FileNotFoundError, HostError or SkillError if it
-    refuses.
-    """
+    """Send a request to the server, and return its answer. Raise HostError if it refuses."""
     if operation in OWN_MESSAGES:
         raise ValueError(f"an operation cannot have the name {operation}")
     with _Alone() as descriptor:
@@ -102,9 +84,9 @@ def ask(operation: str, header: dict[str, Any] | None = None, body: bytes | memo
     error = answer.get("error")
     if error is None:
         return content
-    if error["type"] == "SkillFailed":
-        raise SkillError(error["failed_as"], error["message"])
-    raise (FileNotFoundError if error["type"] == "BlobNotFound" else HostError)(error["message"])
+    refusal = HostError(error["message"])
+    refusal.reason = error
+    raise refusal
 
 
 def summary(text: str) -> None:

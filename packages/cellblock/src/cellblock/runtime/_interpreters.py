@@ -1,4 +1,4 @@
-"""Commands that start a file of a skill, chosen by its suffix, else by its `#!` line."""
+"""Commands that start a file, chosen by its suffix, else by its `#!` line."""
 
 # ruff: noqa: PTH100, PTH113, PTH118, PTH119, PTH120, PTH123 - importing pathlib costs every such run time
 from __future__ import annotations
@@ -8,6 +8,7 @@ import os
 import sys
 
 from ._failure import failed
+from ._run import REMEDIES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 START, SITE = os.path.join(HERE, "_start.py"), os.path.join(HERE, "_site")
-SKILL_FOLDER = ("SKILL_DIR", "SKILL_ROOT", "CLAUDE_SKILL_DIR", "CLAUDE_SKILL_ROOT")
-"""Environment variables in which public skills expect the folder of the skill."""
 NODE_ENDINGS, PYTHON_ENDING, SHELL_ENDING = (".js", ".mjs"), ".py", ".sh"
 HEAP_SHARE = 0.75
 """Share of the run's memory for the heap of V8. The rest is for other memory of the process."""
@@ -26,11 +25,12 @@ SHEBANG = 256
 
 
 def set_variables(job: Job) -> None:
-    """Set the variables with the folders of the skill and its packages, unless the environment has them already."""
-    root = job["program"]["root"]
-    for name in SKILL_FOLDER:
-        os.environ.setdefault(name, root)
-    description = {"root": root, "packages": job["packages"], "version": sys.version_info[:2]}
+    """Let Python programs that the program starts import its folder and its packages (`_site`)."""
+    description = {
+        "root": job["program"]["root"],
+        "packages": job["packages"],
+        "version": sys.version_info[:2],
+    }
     os.environ.setdefault("PYTHONPATH", SITE)
     os.environ.setdefault("CELLBLOCK_PYTHON", json.dumps(description))
 
@@ -64,7 +64,7 @@ def python() -> list[str]:
 
 
 def python_file(job: Job, path: str) -> list[str]:
-    """Return the command for a Python file or the job's module. Packages and the skill's folder are importable."""
+    """Return the command for a Python file or the job's module. Packages and the folder `root` are importable."""
     program = job["program"]
     order = {"path": path, "root": program["root"], "packages": job["packages"], "module": program.get("module", "")}
     return [*python(), START, json.dumps(order)]
@@ -89,7 +89,7 @@ def by_first_line(job: Job, name: str, path: str) -> list[str]:
             "OSError", f"'{name}' has no ending that says how to run it (.py, .sh, .js, .mjs) and no '#!' line"
         )
     if not os.access(path, os.X_OK):
-        raise failed("PermissionError", f"'{name}' is not executable; publish it with executable: true")
+        raise failed("PermissionError", f"'{name}' is not executable{REMEDIES['not executable']}")
     program, *options = words[2:].split()
     named = [option for option in options if not option.startswith("-")]
     wanted = named[0] if os.path.basename(program) == "env" and named else program

@@ -1,4 +1,4 @@
-"""Programs of a run that are not Python functions: code in another language, tool handlers, scripts.
+"""Programs of a run that are not Python functions: code in another language, and files.
 
 The process of the run starts the program as a child; only a handler function in Python runs in that process itself. The
 child is locked in like its parent, and does not get the channel to the server. A program sends its answer over a
@@ -45,21 +45,13 @@ def run(job: Job, args: bytes) -> Any:
             return call_bash(job, program["code"], args)
         case "file":
             return call_handler(job, args)
-        case "handler":
-            return call_handler(job, with_folder(args, job["workspace"]))
         case "guest":
             return importlib.import_module(program["runner"]).run(job, args)
     raise AssertionError(program["form"])
 
 
-def check_file(program: dict[str, str]) -> None:
-    if {"", ".", ".."}.intersection(program["name"].split("/")) or not os.path.isfile(program["path"]):
-        raise failed("FileNotFoundError", f"the skill has no file '{program['name']}'")
-
-
-def with_folder(args: bytes, folder: str) -> bytes:
-    """Return the args of a handler with its working directory as `__workDir`. A value from the caller is replaced."""
-    return json.dumps({**json.loads(args), "__workDir": folder}).encode()
+def is_file(program: dict[str, str]) -> bool:
+    return not {"", ".", ".."}.intersection(program["name"].split("/")) and os.path.isfile(program["path"])
 
 
 def start(program: Program, job: Job, command: list[str], **streams: Any) -> int:
@@ -134,21 +126,23 @@ def call_bash(job: Job, code: str, args: bytes) -> Any:
 
 
 def call_handler(job: Job, args: bytes) -> Any:
-    """Call the file of the job as the handler of a tool (Skill Tools), and return its answer.
+    """Call the file of the job, and return its answer.
 
     Node imports a JavaScript file. If a Python file binds the name `handler`, this process calls it. Any other file
     runs as a program: it gets the args on stdin and, if they are short enough, also as an argument. Its stdout is the
     answer.
     """
-    check_file(job["program"])
-    path = job["program"]["path"]
+    program = job["program"]
+    if not is_file(program):
+        raise failed("FileNotFoundError", f"there is no file '{program['name']}'")
+    path = program["path"]
     if path.endswith(NODE_ENDINGS):
         return call_javascript(job, {"file": path}, args)
     if path.endswith(PYTHON_ENDING):
         with open(path, "rb") as file:
             code = compile(file.read(), path, "exec", dont_inherit=True)
         if "handler" in names_bound_by(code):
-            return call_python(code, path, args, job["program"]["root"])
+            return call_python(code, path, args, program["root"])
     command = interpreter(job, path) + ([args.decode()] if len(args) <= MOST_ARGUMENT else [])
     return answer_on_stdout(Program(), job, command, args)
 
@@ -168,7 +162,7 @@ def call_python(code: CodeType, path: str, args: bytes, root: str) -> Any:
     module = ModuleType("skill_handler")
     module.__file__ = path
     sys.modules[module.__name__] = module
-    exec(code, module.__dict__)  # noqa: S102 - runs the skill's code
+    exec(code, module.__dict__)  # noqa: S102 - runs the code of the file
     return _run.settled(module.__dict__["handler"](json.loads(args)))
 
 

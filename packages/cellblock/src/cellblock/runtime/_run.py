@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 MAX_DEPTH = 200
+REMEDIES = {"large": "", "not executable": ""}
+"""Ends of messages that tell the author of the code what to do. A guest that knows remedies sets them."""
 
 
 class InvalidOutput(Exception):
@@ -56,46 +58,39 @@ def rehearse() -> None:
     encode(json.loads('{"name": [1, 2.5, null, "text"]}'), 1000, default=_guest.USED["replace"])
 
 
-def find_export(job: dict[str, Any], finder: _importing.SkillFinder) -> Callable[..., Any]:
-    """Import the module of the job, and return the function to call. Raise AttributeError if there is none."""
-    if job["spread"]:
-        from . import _functions
-
-        _functions.check_offered(job)
-    skill = job["skill"]
-    module = finder.load("skills." + _importing.import_name(skill) if skill is not None else _importing.CODE)
-    name = job["function"]
+def exported(module: ModuleType, name: str, code: str | None = None) -> Callable[..., Any]:
+    """Return a function of the module. Raise AttributeError if there is none. `code` is that of the module, if the run
+    got it as text.
+    """
     try:
         export: Callable[..., Any] = getattr(module, name)
     except AttributeError:
-        raise AttributeError(f"{module.__name__} defines no function {name!r}; {definition(job, name)}") from None
-    if job["spread"]:
-        _functions.check_own(job, export)
+        raise AttributeError(f"{module.__name__} defines no function {name!r}; {definition(code, name)}") from None
     return export
 
 
-def definition(job: dict[str, Any], name: str) -> str:
-    """Return what to write in code or in a skill that does not define its function."""
-    if job["code"] is None:
+def definition(code: str | None, name: str) -> str:
+    """Return what to write in code or in a module that does not define its function."""
+    if code is None:
         return f"define it: def {name}(args): ..."
     try:
         from . import _forgotten
 
-        return f"write these three lines:\n{_forgotten.lines(job['code'], name)}"
+        return f"write these three lines:\n{_forgotten.lines(code, name)}"
     except Exception:  # noqa: BLE001 - the code may have broken builtins
         return f"define it: def {name}(args): ..."
 
 
-def call(job: dict[str, Any], args: bytes, finder: _importing.SkillFinder) -> Any:
+def call(job: dict[str, Any], args: bytes) -> Any:
     if job["program"] is not None:
         from . import _programs  # imported late: most runs need none
 
         return _programs.run(job, args)
-    if job["skill"] is None and job["code"] is None:  # only the guest has to do something
+    if job["function"] is None:  # only the guest does something
         return None
     settle_address_space()
-    export, params = find_export(job, finder), json.loads(args)
-    return settled(export(*params["args"], **params["kwargs"]) if job["spread"] else export(params))
+    export = exported(_importing.load(job), job["function"], job["code"])
+    return settled(export(json.loads(args)))
 
 
 def settle_address_space(*, room: bool = False) -> None:
@@ -158,7 +153,7 @@ def encode(
         raise InvalidOutput(f"{subject} is not JSON: {reason}{remedy}") from None
     check_shape(value, subject)
     if len(encoded) > limit:
-        raise InvalidOutput(f"{subject} is {len(encoded)} bytes of JSON; the limit is {limit}: write a blob instead")
+        raise InvalidOutput(f"{subject} is {len(encoded)} bytes of JSON; the limit is {limit}{REMEDIES['large']}")
     return encoded
 
 
@@ -184,12 +179,10 @@ def finish(header: dict[str, Any], body: bytes, owner: int) -> NoReturn:
 def serve(channel: int, job: dict[str, Any], args: bytes) -> NoReturn:
     """Serve one job in the locked and prepared process: wait for the start signal, run the code, send the result."""
     owner = os.getpid()
-    _host.connect(channel, job["workspace"], job["blobs_folder"])
+    _host.connect(channel, job["workspace"])
     if job["environment"]:
         os.environ.update(job["environment"])
-    finder = _importing.FINDER
     sys.path += [folder for folder in job["packages"] if folder not in sys.path]  # preloaded folders are present
-    finder.mount(job["skills"], job["code"], job["code_path"])
     begin_guest(channel, job, owner)
     # The server may have set another handler, or have been started with blocked signals.
     _signal.signal(_signal.SIGINT, _signal.default_int_handler)
@@ -197,7 +190,7 @@ def serve(channel: int, job: dict[str, Any], args: bytes) -> NoReturn:
     _wire.receive(channel)
     show_stack_after(job["stack_seconds"])
     try:
-        result = encode(call(job, args, finder), job["result_bytes"], default=_guest.USED["replace"])
+        result = encode(call(job, args), job["result_bytes"], default=_guest.USED["replace"])
     except:  # noqa: E722 - SystemExit is a failure too, and the code may have deleted the names
         error = sys.exc_info()[1]
         try:

@@ -1,4 +1,4 @@
-"""Start a Python file or module of a skill as `python` does, with the skill's folder and its packages importable.
+"""Start a Python file or module as `python` does, with its folder and its packages importable.
 
 The program is `python _start.py ORDER ARGUMENT…`, where ORDER is a JSON object.
 
@@ -42,7 +42,7 @@ def run_file(path: str) -> None:
     sys.modules["__main__"] = module
     with open(path, "rb") as file:
         content = file.read()
-    exec(compile(content, path, "exec", dont_inherit=True), module.__dict__)  # noqa: S102 - runs the skill's code
+    exec(compile(content, path, "exec", dont_inherit=True), module.__dict__)  # noqa: S102 - runs the code of the file
 
 
 def show(kind: type[BaseException], error: BaseException, frames: TracebackType | None) -> None:

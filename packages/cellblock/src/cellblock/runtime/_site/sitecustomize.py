@@ -1,4 +1,4 @@
-"""Make packages and modules of a skill importable for Python programs that a script of the skill starts.
+"""Make packages and the folder of a program importable for Python programs that this program starts.
 
 Python imports this module at its start if PYTHONPATH contains this folder. The folders are added after the standard
 library, where PYTHONPATH cannot put them, and before the packages of the host.

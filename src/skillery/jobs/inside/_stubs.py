@@ -13,14 +13,18 @@ import sys
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-from . import _functions, _host, _run
+from . import _asking, _functions
 
 TYPE_CHECKING = False  # importing `typing` for this costs every run milliseconds
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from cellblock.runtime import _run
+
     from ._functions import Function
+else:
+    from . import _run
 
 
 class Stub:
@@ -112,8 +116,8 @@ def call(skill: str, function: str, parameters: list[str], args: tuple[Any, ...]
     named = [f"{json.dumps(name)}:{encoded(value, f'the argument {name} {where}')}" for name, value in kwargs.items()]
     body = f'{{"args":[{",".join(positional)}],"kwargs":{{{",".join(named)}}}}}'.encode()
     try:
-        result = _host.ask("call", {"skill": skill, "function": function}, body)
-    except _host.SkillError as error:
+        result = _asking.ask("call", {"skill": skill, "function": function}, body)
+    except _asking.SkillError as error:
         failure = error
     else:
         return json.loads(result)
@@ -122,13 +126,19 @@ def call(skill: str, function: str, parameters: list[str], args: tuple[Any, ...]
 
 def encoded(value: Any, subject: str) -> str:
     try:
-        return _run.encode(value, sys.maxsize, subject).decode()
+        return _run.encode(value, sys.maxsize, subject, not_json).decode()
     except _run.InvalidOutput as problem:
         message = str(problem)
     raise TypeError(message)
 
 
-def as_raised(failure: _host.SkillError, function_name: str) -> Exception:
+def not_json(value: Any) -> Any:
+    from . import _pictures
+
+    raise _pictures.not_json(value)
+
+
+def as_raised(failure: _asking.SkillError, function_name: str) -> Exception:
     """Return an exception of the built-in class that the function raised, or else a SkillError.
 
     `function_name` names the function, for the message.
@@ -141,4 +151,4 @@ def as_raised(failure: _host.SkillError, function_name: str) -> Exception:
             return kind(f"{function_name}: {failure.message}")
         except TypeError:  # exceptions with other arguments: UnicodeDecodeError, ExceptionGroup
             pass
-    return _host.SkillError(failure.type, f"{function_name} with {failure.type}: {failure.message}")
+    return _asking.SkillError(failure.type, f"{function_name} with {failure.type}: {failure.message}")

@@ -14,6 +14,7 @@ module has run, before the call.
 from __future__ import annotations
 
 import ast
+import importlib
 import os
 import sys
 from types import CodeType
@@ -23,7 +24,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
+    from cellblock.runtime import _run
+
     Function = ast.FunctionDef | ast.AsyncFunctionDef
+else:
+    from . import _run
 
 MOST_WRAPPED = 100
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -230,6 +235,21 @@ def assign(names: Names, statement: ast.Assign | ast.AnnAssign, *, always: bool)
     listed = any(isinstance(target, ast.Name) and target.id == "__all__" for target in to)
     if listed and isinstance(value, ast.List | ast.Tuple):
         names.listed = [str(item.value) for item in value.elts if isinstance(item, ast.Constant)]
+
+
+JOB: dict[str, Any] = {}
+"""The job of the guest, if its run is a call of another run."""
+
+
+def call_offered(params: dict[str, Any]) -> Any:
+    """Call the function of the job with the positional and named arguments of another run. Raise AttributeError if that
+    run may not call it.
+    """
+    check_offered(JOB)
+    skill = called_skill(JOB)
+    export = _run.exported(importlib.import_module(skill["module"]), JOB["function"])
+    check_own(JOB, export)
+    return export(*params["args"], **params["kwargs"])
 
 
 def check_offered(job: dict[str, Any]) -> None:

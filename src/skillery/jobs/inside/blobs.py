@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import re
 
-from . import _host
+from . import _asking
 
 TYPE_CHECKING = False  # importing `typing` for this costs every run milliseconds
 if TYPE_CHECKING:
@@ -22,10 +22,10 @@ def read_bytes(blob_id: str) -> bytes:
     if not isinstance(blob_id, str) or not _BLOB_ID.fullmatch(blob_id) or not blob_id.strip("."):
         raise FileNotFoundError(f"no blob {blob_id!r:.200}: a blob id looks like blob:3kf9…")
     try:
-        with open(f"{_host.blobs_folder()}/{blob_id}", "rb") as file:
+        with open(f"{_asking.blobs_folder()}/{blob_id}", "rb") as file:
             return file.read()
     except FileNotFoundError:
-        return _host.ask("blob_read", {"blob_id": blob_id})
+        return _asking.ask("blob_read", {"blob_id": blob_id})
 
 
 def read_text(blob_id: str) -> str:
@@ -40,7 +40,7 @@ def write_bytes(content: bytes, kind: str = "application/octet-stream") -> str:
     if len(kind) > 255 or not kind.isascii():
         raise ValueError("the kind of a blob is a media type of at most 255 ASCII characters, like text/csv")
     body = memoryview(content).cast("B") if len(content) else b""
-    return _host.ask("blob_write", {"kind": kind}, body).decode()
+    return _asking.ask("blob_write", {"kind": kind}, body).decode()
 
 
 def write_text(content: str, kind: str = "text/plain") -> str:
