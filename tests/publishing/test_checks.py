@@ -35,6 +35,7 @@ def team(org: Server, new_name: str) -> dict[str, Caller]:
         Who("bot", "read run publish", inside, "agent"),
         Who("reviewer", "read review", inside),
         Who("elsewhere", "read review", "elsewhere.*"),
+        Who("single", "read review", f"{new_name}.a elsewhere.b"),
         Who("both", "read run publish review", inside),
         Who("reader", "read"),
         Who("admin", "admin"),
@@ -148,6 +149,16 @@ def test_waivers_are_the_reviewers_of_the_name(team: dict[str, Caller], new_name
     assert [one["id"] for one in team["reviewer"]("list_waivers", name=name)["waivers"]] == [by_admin, by_both]
     assert {by_admin, by_both} <= {one["id"] for one in team["admin"]("list_waivers", limit=1000)["waivers"]}
     assert team["reviewer"]("revoke_waiver", id=by_admin)["revoked_by"] == "reviewer"
+
+
+def test_list_waivers_honours_grants_for_single_skills(team: dict[str, Caller], new_name: str) -> None:
+    own, other = (
+        team["reviewer"]("waive_finding", name=f"{new_name}.{name}", rule="r", reason="x")["id"] for name in ("a", "b")
+    )
+
+    assert [waiver["id"] for waiver in team["single"]("list_waivers")["waivers"]] == [own]
+    assert team["single"].error("revoke_waiver", id=other)["data"]["type"] == "waiver_not_found"
+    assert team["single"]("revoke_waiver", id=own)["revoked_by"] == "single"
 
 
 def test_waivers_are_listed_page_by_page(team: dict[str, Caller], new_name: str) -> None:

@@ -104,6 +104,32 @@ def test_agents_neither_list_nor_find_tools_for_people(org: Server, new_name: st
     assert agent.error("call_tool", name=tool, skill=f"{new_name}.people")["code"] == -32007
 
 
+def test_suggestions_to_agents_omit_names_for_people(org: Server, new_name: str) -> None:
+    person = Caller(org.url, Who("ann", "read run publish", f"{new_name}.*"))
+    agent = Caller(org.url, Who("bot", "read run", f"{new_name}.*", "agent"))
+    tool = f"count_{new_name}"
+    declared = json.dumps([{"name": tool, "description": "Counts.", "script": "scripts/a.py", "parameters": {}}])
+    files = [
+        {"path": "tools.json", "content": declared},
+        {"path": "scripts/a.py", "content": "def handler(args): pass\n"},
+    ]
+    for name, audience in (("report", "people"), ("reports", "internal")):
+        about = manifest(f"{new_name}.{name}", kind="instruction")
+        person(
+            "create_skill", manifest=about, skill_md=skill_md(name, **FOR[audience]), files=files * (name == "report")
+        )
+
+    def suggested(caller: Caller, method: str, name: str) -> set[str]:
+        """Return the suggestions from the names of this test."""
+        near = caller.error(method, name=name)["data"]["near"]
+        return {text for text in near if new_name in text}
+
+    assert suggested(person, "describe_skill", f"{new_name}.reporst") == {f"{new_name}.report", f"{new_name}.reports"}
+    assert suggested(agent, "describe_skill", f"{new_name}.reporst") == {f"{new_name}.reports"}
+    assert suggested(person, "call_tool", f"{tool}x") == {tool}
+    assert suggested(agent, "call_tool", f"{tool}x") == set()
+
+
 def test_lists_by_creation_and_of_drafts(org: Server, new_name: str) -> None:
     person = Caller(org.url, Who("ann", "read run publish", f"{new_name}.*"))
     agent = Caller(org.url, Who("bot", "read publish", f"{new_name}.*", "agent"))

@@ -32,6 +32,7 @@ from skillery.registry.development import overlay_of
 from skillery.registry.version_rows import VersionRow, version_purged
 from skillery.registry.visibility import (
     SEEN_BY_ALL,
+    is_for,
     is_own,
     parameters,
     require_audience,
@@ -324,11 +325,13 @@ def _newest_versions(connection: Connection, skill_id: int) -> list[str]:
 
 
 def _near_names(connection: Connection, identity: Identity, name: str) -> list[str]:
-    """Return similar names of skills that the identity sees. To limit the cost, only neighbours of `name` in the index
-    and names with the same first segment are compared.
+    """Return similar names of skills that the identity sees and that are for it. To limit the cost, only neighbours of
+    `name` in the index and names with the same first segment are compared.
     """
     view, values = view_of(identity), parameters(identity)
-    published = select(skills.c.name).where(skills.c.latest_version_id.is_not(None))
+    published = select(skills.c.name).where(
+        skills.c.latest_version_id.is_not(None), *is_for(identity, skills.c.latest_version_id)
+    )
     first_segment = name.partition(".")[0]
     names: set[str] = set()
     for is_visible in [true()] if view is None else seen_by_name(view):

@@ -206,6 +206,12 @@ def versions_for(audiences: Sequence[Audience]) -> Select[Any]:
     return select(skill_versions.c.id).where(has_audience(audiences))
 
 
+def is_for(identity: Identity, version_id: ColumnElement[int]) -> list[ColumnElement[bool]]:
+    """Return conditions for versions that an identity may start: for a model, not those for people."""
+    hidden = hidden_audiences(identity, internal=True)
+    return [version_id.not_in(versions_for(hidden))] if hidden else []
+
+
 def sees_version(identity: Identity, name: str, status: str, publisher: str) -> bool:
     """Return whether the identity sees a version with this status and publisher, if it sees the skill `name`."""
     return status in SEEN_BY_ALL or publisher == identity.name or access.reviews(identity, name)

@@ -32,7 +32,7 @@ from skillery.registry.development import overlay_of
 from skillery.registry.resolution import resolve
 from skillery.registry.tool_rows import OF_SESSION, is_session_tool, sees_tool, session_values, tools_of
 from skillery.registry.version_rows import VersionRow
-from skillery.registry.visibility import Hidden, View, hidden_audiences, parameters, versions_for, view_of
+from skillery.registry.visibility import Hidden, View, hidden_audiences, is_for, parameters, versions_for, view_of
 
 _KEPT = 256
 """The maximum number of compiled statements in each cache."""
@@ -178,14 +178,18 @@ def _not_found(connection: Connection, identity: Identity, name: str, session: s
 
 
 def near_names(connection: Connection, identity: Identity, name: str, session: str) -> list[str]:
-    """Return similar names of the visible tools and of the tools of the session.
+    """Return similar names of the visible tools that are for the identity, and of the tools of the session.
 
     To limit the cost, only neighbours of `name` in the index and names with the same first three characters are
     compared.
     """
     view, values = view_of(identity), parameters(identity)
     offered = select(tools.c.name).join_from(tools, skills, skills.c.id == tools.c.skill_id)
-    offered = offered.where(tools.c.offered_since.is_not(None), *([] if view is None else [sees_tool(view)])).distinct()
+    offered = offered.where(
+        tools.c.offered_since.is_not(None),
+        *is_for(identity, tools.c.version_id),
+        *([] if view is None else [sees_tool(view)]),
+    ).distinct()
     first_letters = name[:3]
     neighbour_queries = (
         offered.where(tools.c.name >= name).order_by(tools.c.name).limit(_NEIGHBOURS),

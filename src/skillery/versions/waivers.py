@@ -201,7 +201,10 @@ def _reviewed(identity: Identity) -> ColumnElement[bool]:
         return true()
     # "/" follows "." in the order of bytes.
     below = [grant[:-2] for grant in identity.namespaces if grant.endswith(".*")]
-    return or_(*(and_(waivers.c.name >= f"{prefix}.", waivers.c.name < f"{prefix}/") for prefix in below))
+    return or_(
+        waivers.c.name.in_(identity.namespaces),
+        *(and_(waivers.c.name >= f"{prefix}.", waivers.c.name < f"{prefix}/") for prefix in below),
+    )
 
 
 def _waiver(row: Any, now: datetime) -> Waiver:
