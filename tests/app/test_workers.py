@@ -168,6 +168,59 @@ def test_sighup_reads_the_settings_again_and_loses_no_request(
         assert server.stop() == 0, server.log.read_text()[-4000:]
 
 
+CLOSED_GATE = """
+import time
+from pathlib import Path
+
+from skillery import hookimpl
+from skillery.backends import Offer
+from skillery.errors import StartupError
+
+FOLDER = Path(__file__).parent
+
+
+def open_gate(settings, place):
+    (FOLDER / "reached").touch()
+    while not (FOLDER / "opened").exists():
+        time.sleep(0.05)
+    raise StartupError("the gate is closed")
+
+
+@hookimpl
+def skillery_secrets():
+    return Offer("gate", open_gate)
+"""
+
+
+@pytest.mark.full
+def test_a_worker_that_dies_during_a_failed_reload_is_replaced(
+    new_postgres_database: Callable[[], str], tmp_path: Path
+) -> None:
+    plugins, home = tmp_path / "plugins", tmp_path / "home"
+    plugins.mkdir()
+    home.mkdir()
+    (plugins / "gate.py").write_text(CLOSED_GATE)
+    (home / "skillery.toml").touch()
+    database = new_postgres_database()
+    env = {"SKILLERY_DATABASE": database, "SKILLERY_METRICS": "open", "SKILLERY_PLUGINS_FOLDER": str(plugins)}
+    server = Server(home, "--workers", str(WORKERS), env=env)
+    try:
+        killed, survivor = workers_of(server)
+        (home / "skillery.toml").write_text('secrets = "gate"\n')
+        server.process.send_signal(signal.SIGHUP)
+        eventually((plugins / "reached").exists)
+        os.kill(killed, signal.SIGKILL)
+        eventually(lambda: f"worker process {killed} ended" in server.log.read_text())
+        (plugins / "opened").touch()
+
+        eventually(lambda: "the gate is closed" in server.log.read_text())
+        pids = eventually(lambda: len(now := workers_of(server)) == WORKERS and survivor in now and now)
+        assert killed not in pids
+        eventually(lambda: metric(server, "skillery_workers") == WORKERS)
+    finally:
+        assert server.stop() == 0, server.log.read_text()[-4000:]
+
+
 @pytest.mark.full
 def test_connections_of_an_address_count_over_all_workers(
     new_postgres_database: Callable[[], str], tmp_path: Path

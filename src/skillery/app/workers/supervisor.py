@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
+import itertools
 import logging
 import os
 import selectors
@@ -164,12 +165,18 @@ class Supervisor:
         for asker, message in self._gatherings.expired():
             self._send(asker, message)
         now = time.monotonic()
-        for part in [part for part, due in self._due.items() if due <= now and not self._stopping]:
+        for part in [part for part, due in self._replacements() if due <= now]:
             del self._due[part]
             self._fork(part)
 
+    def _replacements(self) -> list[tuple[int, float]]:
+        """Return the parts that may get a new worker now, with their times. During a start, there are none: after a
+        failed reload, replacements need the former settings.
+        """
+        return [] if self._starting or self._stopping else [*self._due.items()]
+
     def _patience(self) -> float | None:
-        times = [*self._due.values(), *self._gatherings.deadlines()]
+        times = [*(due for _, due in self._replacements()), *self._gatherings.deadlines()]
         return max(0.0, min(times) - time.monotonic()) if times else None
 
     def _handle_signals(self, signals: object) -> None:
@@ -194,15 +201,18 @@ class Supervisor:
         """Replace all workers by workers with the settings that `load` returns. If these are not valid or a new worker
         does not start, keep the old workers.
         """
-        former_workers, former_settings, former_due = list(self._workers.values()), self._settings, self._due
+        former_workers, former_settings, new_parts = list(self._workers.values()), self._settings, set[int]()
         try:
-            self._settings, self._due = self._reloaded(), {}
-            self._fork_all(self._free_parts())
+            self._settings = self._reloaded()
+            new_parts = self._free_parts()
+            self._fork_all(new_parts)
         except StartupError as error:
-            self._settings, self._due = former_settings, former_due
+            self._settings = former_settings
+            self._due = {part: due for part, due in self._due.items() if part not in new_parts}
             self._dismiss([worker for worker in self._workers.values() if worker not in former_workers])
             log.error("the settings are not reloaded, and the workers continue: %s", str(error))
             return
+        self._due = {part: due for part, due in self._due.items() if part in new_parts}
         self._dismiss(former_workers)
         log.info("the settings are reloaded, and the earlier workers finish their requests")
 
@@ -218,13 +228,15 @@ class Supervisor:
                     f"{name} stays {present_value!r} until the server is restarted; then it becomes {new_value!r}"
                 )
         check_workers(settings)
-        if self._starting or self._stopping or len(self._workers) > settings.workers:
+        if self._starting or self._stopping or len(self._workers) + len(self._due) > settings.workers:
             raise StartupError("earlier workers have not ended yet; send SIGHUP again later")
         return settings
 
-    def _free_parts(self) -> list[int]:
-        used_parts = {worker.part for worker in self._workers.values()}
-        return [part for part in range(2 * self._settings.workers) if part not in used_parts][: self._settings.workers]
+    def _free_parts(self) -> set[int]:
+        """Return a part for each worker, of those that neither a worker nor its replacement uses."""
+        used_parts = {worker.part for worker in self._workers.values()} | self._due.keys()
+        free_parts = (part for part in range(2 * self._settings.workers) if part not in used_parts)
+        return {*itertools.islice(free_parts, self._settings.workers)}
 
     def _dismiss(self, workers: list[Worker]) -> None:
         for worker in workers:
