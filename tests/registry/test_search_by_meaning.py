@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, delete, select
 
 from skillery.backends import KINDS, Identity, Ranker
 from skillery.builtin.directory_storage import DirectoryStorage
@@ -21,6 +21,7 @@ from skillery.database.tables import event_readers, search_vectors
 from skillery.errors import Unavailable
 from skillery.formats.semver import Version
 from skillery.identity.quotas import Quotas
+from skillery.identity.tokens import insert_token
 from skillery.maintenance.search_vectors import INDEXER, SearchVectors
 from skillery.plugins.backends import Watch, Watched
 from skillery.plugins.calls import Failures
@@ -251,6 +252,21 @@ async def test_vectors_follow_the_latest_version(registered: Registered) -> None
     await registered.refresh()
     assert registered.ranker.held == {}
     assert await registered.names(QUERY) == []
+
+
+async def test_only_changes_of_versions_start_a_look_at_all_skills(registered: Registered) -> None:
+    registered.publish("zoo.keeper", "Feeds the fish.")
+    await registered.refresh()
+    # Only a look at all skills notices that the vector is gone.
+    registered.database.write_now(lambda connection: connection.execute(delete(search_vectors)))
+    add_token = partial(insert_token, actor=LOCAL, name="bob", scopes=["read"])
+    registered.database.write_now(add_token)
+    await registered.refresh()
+    assert len(registered.ranker.read) == 1
+
+    registered.publish("zoo.cook", GIRAFFES)
+    await registered.refresh()
+    assert len(registered.ranker.read) == 3
 
 
 async def test_vectors_are_computed_once_for_several_servers(registered: Registered, tmp_path: Path) -> None:

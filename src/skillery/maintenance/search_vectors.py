@@ -17,8 +17,17 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from skillery.backends import Ranker
 from skillery.database import Database
-from skillery.database.tables import audit_head, event_readers, search_vectors, search_words, skill_versions, skills
+from skillery.database.tables import (
+    audit,
+    audit_head,
+    event_readers,
+    search_vectors,
+    search_words,
+    skill_versions,
+    skills,
+)
 from skillery.errors import SkilleryError
+from skillery.versions.lifecycle_steps import STEPS
 from skillery.webhooks.queue import Lease, claim, database_now, release, renew
 
 log = logging.getLogger(__name__)
@@ -29,6 +38,8 @@ READS_NO_EVENTS = 2**62
 SECONDS = 2.0
 """Seconds between two looks for changes."""
 SECONDS_AFTER_FAILURE = 30.0
+CHANGES = ("create_skill", *(step.method for step in STEPS.values()))
+"""The actions in the audit trail that change latest versions."""
 TEXTS_AT_ONCE = 64
 VECTORS_AT_ONCE = 1000
 DESCRIPTION = 600
@@ -79,8 +90,9 @@ class SearchVectors:
     async def index(self) -> None:
         """Store the vectors of skills whose latest version has changed, unless another server does so now."""
         # Every change of a latest version has an entry in the audit trail.
-        newest = await self._database.read(_audit_number)
-        if newest == self._indexed:
+        newest, is_due = await self._database.read(partial(_newest_entry, after=self._indexed))
+        if not is_due:
+            self._indexed = newest
             return
         lease = await self._database.write(
             partial(claim, table=event_readers, row_id=INDEXER, server=self._server),
@@ -161,8 +173,13 @@ _MISSING = (
 )
 
 
-def _audit_number(connection: Connection) -> int:
-    return int(connection.scalar(select(audit_head.c.seq)) or 0)
+def _newest_entry(connection: Connection, after: int | None) -> tuple[int, bool]:
+    """Return the number of the last audit entry, and whether an entry after `after` is a change of a version."""
+    newest = int(connection.scalar(select(audit_head.c.seq)) or 0)
+    if after is None or newest == after:
+        return newest, after is None
+    changes = audit.c.action.in_(CHANGES) & (audit.c.outcome == "done")
+    return newest, connection.scalar(select(audit.c.seq).where(audit.c.seq > after, changes).limit(1)) is not None
 
 
 def _add_indexer(connection: Connection) -> None:
