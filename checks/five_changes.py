@@ -40,7 +40,7 @@ class Limit(NamedTuple):
 
 LIMITS = {
     "a method": Limit(4, 1),
-    "a filter": Limit(6, 1),
+    "a filter": Limit(5, 1),
     "a column to versions": Limit(6, 1),
     "a kind of backends": Limit(7, 0),
     "a failure type": Limit(4, 0),

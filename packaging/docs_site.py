@@ -28,7 +28,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     text.
     """
     if TABLE in markdown:
-        command = [ROOT / ".venv" / "bin" / "python", "-m", "skillery.client_source.docs"]
+        command = [ROOT / ".venv" / "bin" / "python", "-m", "skillery.client_source.openrpc"]
         # MkDocs has its own environment.
         markdown = subprocess.run(command, input=markdown, stdout=subprocess.PIPE, text=True, check=True).stdout
     folder = Path(page.file.src_uri).parent

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import importlib
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import cache
 from itertools import chain, groupby
@@ -33,6 +35,18 @@ def problems(pages: list[Path], of: Callable[[Path], list[str]]) -> dict[str, li
     """Return the problems of each page that has some."""
     found = {str(page.relative_to(ROOT)): of(page) for page in pages}
     return {page: wrong for page, wrong in found.items() if wrong}
+
+
+@pytest.mark.full
+def test_the_command_of_the_site_fills_tables() -> None:
+    hook = (ROOT / "packaging/docs_site.py").read_text("utf-8")
+    module = re.findall(r'"-m", "(skillery[\w.]+)"', hook)
+    command = [sys.executable, "-m", *module]
+    page = subprocess.run(
+        command, input="<!-- table: filters -->\n", stdout=subprocess.PIPE, text=True, check=True
+    ).stdout
+
+    assert '| `kind` | `"action" or "instruction"` |' in page
 
 
 @cache

@@ -263,6 +263,16 @@ def _method_row(name: str, method: Method) -> str:
     return f"| `{name}` | {method.needs or 'any token'} | {shown} | {_result(method.result)} |\n"
 
 
+def _filters() -> str:
+    """Return the table of the params of list_skills that tool schemas do not show."""
+    params = METHODS["list_skills"].params
+    hidden = {field.encode_name for field, kind in annotated_params(params) if is_hidden(kind)}
+    rows = "".join(
+        _field_row(field._replace(is_always_there=True)) for field in fields_of(params) if field.name in hidden
+    )
+    return f"| param | type | |\n|---|---|---|\n{rows}"
+
+
 def _result(result: type[msgspec.Struct]) -> str:
     names = [field.name for field in fields_of(result)]
     link = f"[{result.__name__}](results.md#{result.__name__.lower()})"
@@ -291,7 +301,8 @@ def _json_words(kind: str) -> str:
     """Return a Python type of the client in the words of JSON, without the character `|`, which would end a cell of
     a table.
     """
-    return kind.replace("None", "null").replace(" | ", " or ")
+    values = re.sub(r"Literal\[([^\]]*)\]", lambda literal: literal[1].replace("'", '"').replace(", ", " or "), kind)
+    return values.replace("None", "null").replace(" | ", " or ")
 
 
 def _failure_types() -> str:
@@ -305,6 +316,7 @@ def _failure_remedies() -> str:
 
 TABLES = {
     "methods": _methods,
+    "filters": _filters,
     "results": _results,
     "failure types": _failure_types,
     "failure remedies": _failure_remedies,
