@@ -274,20 +274,42 @@ def test_an_idle_server_stops_at_once_and_frees_its_home(
     assert start_server().rpc("list_skills")["skills"]
 
 
+ENDLESS_START = """
+import time
+from pathlib import Path
+
+from skillery import hookimpl
+from skillery.backends import Offer
+
+
+def open_secrets(settings, place):
+    Path(__file__).with_name("reached").touch()
+    while True:
+        time.sleep(1)
+
+
+@hookimpl
+def skillery_secrets():
+    return Offer("endless", open_secrets)
+"""
+
+
 @pytest.mark.full
 def test_sigterm_while_it_starts_exits_0_too(tmp_path: Path) -> None:
+    plugins = tmp_path / "plugins"
+    plugins.mkdir()
+    (plugins / "endless.py").write_text(ENDLESS_START)
     process = subprocess.Popen(
-        [sys.executable, "-m", "skillery", "serve", "--home", str(tmp_path), "--port", "0"],
-        stdout=subprocess.DEVNULL,
+        [sys.executable, "-m", "skillery", "serve", "--home", str(tmp_path / "home"), "--port", "0"],
+        stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=clean_environment(),
+        env=clean_environment({"SKILLERY_PLUGINS_FOLDER": str(plugins), "SKILLERY_SECRETS": "endless"}),
     )
-    eventually((tmp_path / "server.lock").exists, of=process)
+    eventually((plugins / "reached").exists, of=process)
     process.terminate()
-    _, err = process.communicate(timeout=300)
 
-    assert (process.returncode, err) == (0, "")
+    assert (*process.communicate(timeout=300), process.returncode) == ("", "", 0)
 
 
 def url_in(lock: Path) -> str:

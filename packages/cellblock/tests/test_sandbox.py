@@ -248,8 +248,10 @@ def test_runs_at_the_same_time_are_separate(box: Sandbox) -> None:
 
 def test_async_sandbox_ends_a_cancelled_run() -> None:
     async def cancelled() -> object:
+        others = children()
         async with AsyncSandbox(prepared=0) as own:
-            started = asyncio.Event()
+            zygotes = children() - others
+            started, idle = asyncio.Event(), below(zygotes)
 
             class Owner(Host):
                 def log(self, piece: bytes) -> None:
@@ -257,9 +259,11 @@ def test_async_sandbox_ends_a_cancelled_run() -> None:
 
             running = asyncio.create_task(own.run_job(SLEEPS, Owner()))
             await started.wait()
+            assert below(zygotes) > idle
             running.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await running
+            assert below(zygotes) == idle
             return (await own.run(ADD, {"a": 1, "b": 1})).value
 
     assert asyncio.run(cancelled()) == 2
@@ -373,9 +377,17 @@ def test_error_of_the_host_ends_its_run_whole() -> None:
     assert descriptors() <= before
 
 
-def children() -> set[str]:
-    """Return the child processes of this process. Those of other tests may end at any time."""
-    return {pid for path in Path("/proc/self/task").glob("*/children") for pid in path.read_text().split()}
+def children(of: str = "self") -> set[str]:
+    """Return the child processes of a process, by default of this one. Those of other tests may end at any time."""
+    with contextlib.suppress(OSError):  # the process has ended
+        return {pid for path in Path(f"/proc/{of}/task").glob("*/children") for pid in path.read_text().split()}
+    return set()
+
+
+def below(pids: set[str]) -> set[str]:
+    """Return the descendants of processes."""
+    direct = {child for pid in pids for child in children(pid)}
+    return direct | below(direct) if direct else direct
 
 
 def descriptors() -> set[tuple[str, str]]:
