@@ -1,4 +1,7 @@
-"""Large JSON texts as lists of small pieces, so that encoding one piece does not block other threads."""
+"""Large JSON texts as lists of small pieces, so that encoding one piece does not block other threads.
+
+The texts belong to the result of the current request: the memory budget counts them as they grow.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,10 @@ from typing import BinaryIO
 
 import msgspec
 
+from skillery.context.budget import expect_result
+
 PIECE_BYTES = 192 * 1024
 """Bytes of content in a piece. The number is a multiple of 3, so that only the last piece needs base64 padding."""
-Grow = Callable[[int], None]
-"""Function that is called with the size of the text so far, in bytes. If the function raises an error, the work
-stops.
-"""
 
 
 class JsonPieces(list[bytes]):
@@ -28,24 +29,25 @@ class JsonPieces(list[bytes]):
         return b"".join(self)
 
 
-def content_pieces(open_content: Callable[[], BinaryIO], grow: Grow) -> tuple[JsonPieces, str]:
+def content_pieces(open_content: Callable[[], BinaryIO], size: int) -> tuple[JsonPieces, str]:
     """Return a content as a JSON string in pieces, and its encoding: `utf-8` if the content is UTF-8 text, else
     `base64`.
 
-    `open_content` is called twice: to determine the encoding, and to encode. `grow` is called with each further number
-    of bytes of memory.
+    `open_content` is called twice: to determine the encoding, and to encode. `size` is the number of bytes of the
+    content: they are counted before the first call. Raise the errors of `expect_result`.
     """
+    expect_result(size)
     with open_content() as stream:
         is_text = _is_utf8(_read(stream))
     with open_content() as stream:
         if is_text:
-            return string_pieces(_decoded(_read(stream)), grow), "utf-8"
-        return _gathered((base64.b64encode(piece) for piece in _read(stream)), grow), "base64"
+            return string_pieces(_decoded(_read(stream))), "utf-8"
+        return _gathered(base64.b64encode(piece) for piece in _read(stream)), "base64"
 
 
-def string_pieces(texts: Iterable[str], grow: Grow) -> JsonPieces:
-    """Return one JSON string with all `texts`, one after another."""
-    return _gathered((msgspec.json.encode(text)[1:-1] for text in texts), grow)
+def string_pieces(texts: Iterable[str]) -> JsonPieces:
+    """Return one JSON string with all `texts`, one after another. Raise the errors of `expect_result`."""
+    return _gathered(msgspec.json.encode(text)[1:-1] for text in texts)
 
 
 def slices_of(text: str) -> Iterator[str]:
@@ -53,11 +55,11 @@ def slices_of(text: str) -> Iterator[str]:
         yield text[start : start + PIECE_BYTES]
 
 
-def _gathered(encoded: Iterable[bytes], grow: Grow) -> JsonPieces:
+def _gathered(encoded: Iterable[bytes]) -> JsonPieces:
     pieces, size = JsonPieces([b'"']), 2
     for piece in encoded:
         size += len(piece)
-        grow(size)
+        expect_result(size)
         pieces.append(piece)
     pieces.append(b'"')
     return pieces

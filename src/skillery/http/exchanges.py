@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from skillery.context.budget import answer_room
 from skillery.context.request import Request, begin, note_task
 from skillery.context.threads import within
 
@@ -73,16 +74,22 @@ class Exchange:
         return message
 
     async def send(self, message: Any) -> None:
-        """Send an ASGI message. Raise ClientGone if the client reads nothing for too long, or reads too slowly."""
+        """Send an ASGI message, and release the bytes of its body in the memory budget. Raise ClientGone if the client
+        reads nothing for too long, or reads too slowly.
+        """
         size = len(message.get("body", b""))
+        if size <= PIECE_BYTES:
+            await self._send_piece(message, size)
+        else:
+            for piece in _pieces(message):
+                await self._send_piece(piece, len(piece["body"]))
+        answer_room.get().release(size)
+
+    async def _send_piece(self, message: Any, size: int) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             fixed = headers_of_all_answers(self.request.id).items()
             message["headers"] = [*message["headers"], *((name.encode(), value.encode()) for name, value in fixed)]
-        elif size > PIECE_BYTES:
-            for piece in _pieces(message):
-                await self.send(piece)
-            return
         # Without a minimum rate, a client that reads one byte a minute would hold its connection forever.
         begun = time.monotonic()
         left = self._patience + self.bytes_out / SLOWEST_BYTES - self._waited

@@ -159,19 +159,15 @@ async def send_bytes(
 
 
 async def send_parts(send: Any, parts: deque[Part]) -> None:
-    """Send JSON in parts. A text over PIECE_BYTES is not copied as a whole, and the bytes of each part are released
-    when the socket has taken them.
-    """
+    """Send JSON in parts. A text over PIECE_BYTES is not copied as a whole."""
     size = sum(map(len, parts))
     if size <= PIECE_BYTES:
         await send_bytes(send, 200, b"".join(parts))
         return
     headers = [(b"content-type", JSON.encode()), (b"content-length", str(size).encode())]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
-    room = answer_room.get()
     for piece in _gathered(parts):
         await send({"type": "http.response.body", "body": piece, "more_body": True})
-        room.release(len(piece))
     await send({"type": "http.response.body", "body": b""})
 
 

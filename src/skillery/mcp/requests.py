@@ -13,7 +13,6 @@ import msgspec
 from skillery import __version__
 from skillery.backends import Identity
 from skillery.client_source.model_tools import OPT_IN
-from skillery.context.budget import answer_room
 from skillery.errors import InvalidParams
 from skillery.formats.json_pieces import is_exactly
 from skillery.formats.names import parse_skill_name
@@ -106,12 +105,6 @@ def _too_large() -> HttpRefusal:
 Pieces = Sequence[Part]
 
 
-class _BodyPart(NamedTuple):
-    content: Part
-    is_value: bool
-    """Whether the part is a stored value, and not from the SDK."""
-
-
 class Splices:
     """The large values of one response."""
 
@@ -162,24 +155,21 @@ class Splices:
     async def _send_body(self, send: Any, message: Any) -> None:
         parts = self._split(message.get("body", b""))
         if self._start is not None:
-            await send(_with_length(self._start, sum(len(part.content) for part in parts)))
+            await send(_with_length(self._start, sum(map(len, parts))))
             self._start = None
         for part in parts:
-            await send({"type": "http.response.body", "body": part.content, "more_body": True})
-            if part.is_value:
-                answer_room.get().release(len(part.content))
+            await send({"type": "http.response.body", "body": part, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": message.get("more_body", False)})
 
-    def _split(self, body: bytes) -> list[_BodyPart]:
+    def _split(self, body: bytes) -> list[Part]:
         """Return the parts of a body, with the stored values in place of placeholders."""
         placeholders = sorted((start, mark) for mark in self._pieces if (start := body.find(mark)) >= 0)
-        parts: list[_BodyPart] = []
+        parts: list[Part] = []
         end = 0
         for start, mark in placeholders:
-            parts.append(_BodyPart(body[end:start], is_value=False))
-            parts += [_BodyPart(piece, is_value=True) for piece in self._pieces.pop(mark)]
+            parts += [body[end:start], *self._pieces.pop(mark)]
             end = start + len(mark)
-        return [*parts, _BodyPart(body[end:], is_value=False)]
+        return [*parts, body[end:]]
 
 
 def _with_length(start: Any, size: int) -> Any:

@@ -19,7 +19,6 @@ from mcp_types import (
 )
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
 
-from skillery.context.budget import body_room
 from skillery.http.requests import JSON
 from skillery.mcp.methods import COMPLETE, FRESHNESS
 from skillery.mcp.requests import EVENTS, SERVER, Visit
@@ -110,7 +109,6 @@ async def _called(visit: Visit, message: Message) -> dict[str, Any]:
     """Return the result of a tool call, as MCP shows it."""
     params = msgspec.Raw(encode(FOR_MODELS.get(message.tool, {}) | message.arguments))
     answer, error = await perform(visit.core, visit.identity, message.tool, params, visit.idempotency_key)
-    body_room.get().release()
     if answer is None:
         return error_result(visit, error)
     if is_large(answer):

@@ -15,7 +15,7 @@ from mcp_types import INVALID_PARAMS
 
 from skillery.backends import Identity
 from skillery.client.tool_calls import Pictures
-from skillery.context.budget import answer_room, expect_result
+from skillery.context.budget import answer_room
 from skillery.errors import SkilleryError
 from skillery.formats.json_pieces import is_exactly, string_pieces
 from skillery.formats.words import error_for_tools
@@ -54,7 +54,7 @@ def large_result(visit: Visit, answer: Parts) -> dict[str, Any]:
     If the text does not fit into the memory budget, return an error result.
     """
     try:
-        text = string_pieces((bytes(part).decode() for part in answer), expect_result)
+        text = string_pieces(bytes(part).decode() for part in answer)
         answer_room.get().keep(text.size)
     except SkilleryError as error:
         return error_result(visit, error_object(error))

@@ -133,7 +133,7 @@ def describe_in_full(
 ) -> JsonPieces:
     """Return the answer of `describe_skill`, with SKILL.md and the list of files.
 
-    The answer is counted in the memory budget before SKILL.md is read, and as it grows.
+    Raise the errors of `expect_result`.
     """
     row, details = _version_with_details(connection, identity, name, spec)
     described = _described(connection, identity, storage, row, details, "full")
@@ -144,7 +144,7 @@ def describe_in_full(
     expect_result(file_size(connection, row, SKILL_MD))
     skill_md = text_of(read_file(connection, storage, row, SKILL_MD))
     head, tail = f'{{"skill":{{{described},"skill_md":', f',"files":{_json(files)}}}}}'
-    return JsonPieces([head.encode(), *string_pieces(slices_of(skill_md), expect_result), tail.encode()])
+    return JsonPieces([head.encode(), *string_pieces(slices_of(skill_md)), tail.encode()])
 
 
 def _version_with_details(

@@ -12,7 +12,6 @@ import msgspec
 from sqlalchemy import Connection, bindparam, select
 
 from skillery.backends import Identity, Storage
-from skillery.context.budget import expect_result
 from skillery.database import Statement, select_row
 from skillery.database.tables import objects, skill_files
 from skillery.errors import FileNotInSkill
@@ -111,13 +110,11 @@ def read_stored_file(
 ) -> JsonPieces:
     """Return `content` and `encoding` of a file as JSON: `utf-8` for UTF-8 text, else `base64`.
 
-    A file over 64 KiB is read from the storage. The answer is counted in the memory budget before the file is read, and
-    as it grows. Raise SkillNotFound, VersionNotFound or LabelNotFound if the identity sees no such version. Raise
-    FileNotInSkill if the version has no such file.
+    A file over 64 KiB is read from the storage. Raise SkillNotFound, VersionNotFound or LabelNotFound if the identity
+    sees no such version. Raise FileNotInSkill if the version has no such file, and the errors of `content_pieces`.
     """
     file = _find(connection, resolve(connection, identity, name, spec), path)
-    expect_result(file.size_bytes)
-    content, encoding = content_pieces(partial(_open, storage, file.sha256, file.data), expect_result)
+    content, encoding = content_pieces(partial(_open, storage, file.sha256, file.data), file.size_bytes)
     return JsonPieces([b'{"content":', *content, b',"encoding":"%s"}' % encoding.encode()])
 
 

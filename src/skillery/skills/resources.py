@@ -11,7 +11,6 @@ import msgspec
 from sqlalchemy import Connection
 
 from skillery.backends import Identity, Storage
-from skillery.context.budget import expect_result
 from skillery.errors import PeopleOnly, ResourceNotFound, SkilleryError
 from skillery.formats.json_pieces import JsonPieces, content_pieces
 from skillery.formats.media_types import MARKDOWN, media_type_of
@@ -144,9 +143,7 @@ def read_content(connection: Connection, identity: Identity, storage: Storage, *
     """Return the file at a URI. Raise ResourceNotFound if there is no file at the URI.
 
     The file belongs to the latest version of its skill, or to the version in the URI: `skill://a/b@1.2.0/SKILL.md`.
-
-    The text is counted in the memory budget before the file is read, and as it grows. SKILL.md is counted only as it
-    grows, because the server changes the text for Agent Skills.
+    Raise the errors of `content_pieces`.
     """
     at_version = _find_at_version(connection, identity, storage, uri)
     folder, path = at_version or _find(connection, identity, storage, uri)
@@ -161,11 +158,10 @@ def read_content(connection: Connection, identity: Identity, storage: Storage, *
     if path == SKILL_MD:
         stored, description = stored_skill_md(connection, storage, folder.version_id)
         skill_md = conforming(folder.name, stored, description).content
-        pieces = content_pieces(partial(io.BytesIO, skill_md), expect_result)
+        pieces = content_pieces(partial(io.BytesIO, skill_md), len(skill_md))
         return ResourceContent(folder.name, path, uri, MARKDOWN, *pieces)
-    expect_result(file.size_bytes)
-    open_file = partial(open_content, connection, storage, file.sha256)
-    return ResourceContent(folder.name, path, uri, media_type_of(path), *content_pieces(open_file, expect_result))
+    pieces = content_pieces(partial(open_content, connection, storage, file.sha256), file.size_bytes)
+    return ResourceContent(folder.name, path, uri, media_type_of(path), *pieces)
 
 
 def find_in_folder(
