@@ -147,7 +147,8 @@ class DatabaseSecrets(Secrets):
         If there is no secret and no key, create the key file. Without the test, only a run would notice that a key was
         lost.
         """
-        stored = next(((name, token) for name in self.names() if (token := self._values.get(name)) is not None), None)
+        tokens = ((name, self._values.get(name)) for name in self.names())
+        stored = next(((name, token) for name, token in tokens if token is not None), None)
         try:
             keys = self._keys.read()
         except _NoKey:

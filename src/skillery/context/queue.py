@@ -309,7 +309,7 @@ class BuildQueue:
             turn.set_result(None)
 
     def ahead(self, build: BuildProgress) -> int:
-        """Return the number of builds that run now or start earlier than `build`; 0 if `build` does not wait."""
+        """Return the number of builds that run now or start earlier than `build`, or 0 if `build` does not wait."""
         order = sorted(self._waiting.values(), key=lambda waiting: not waiting.callers)
         return len(self._running) + order.index(build) if build in order else 0
 

@@ -126,7 +126,7 @@ def has_login(address: str) -> bool:
 
 
 def address_problem(address: str) -> str | None:
-    """Return why the sandbox cannot use an address, as a clause after the address; None if it can."""
+    """Return why the sandbox cannot use an address, as a clause after the address, or None if it can."""
     network = parse_network_pattern(origin_of(address))
     if not isinstance(network, str):
         return None

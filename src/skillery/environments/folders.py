@@ -49,7 +49,7 @@ class Shelf:
         self._newest: dict[str, Path] = {}
 
     def find(self, lock: str) -> Path | None:
-        """Return the newest folder of a lock; None if there is none."""
+        """Return the newest folder of a lock, or None if there is none."""
         known = self._newest.get(lock)
         if known is None or not known.is_dir():
             known = max(self._of(lock), key=_number, default=None)
@@ -64,7 +64,7 @@ class Shelf:
         return [path for path in self._folder.glob(f"{first}*") if path.name.partition(".")[0] == first]
 
     def newest(self, lock: str) -> Installed | None:
-        """Return the newest environment of a lock; None if there is none. Blocking."""
+        """Return the newest environment of a lock, or None if there is none. Blocking."""
         folder = self.find(lock)
         return next((environment for environment in self._all() if environment.folder == folder), None)
 
@@ -103,7 +103,7 @@ class Shelf:
         return datetime.fromtimestamp(folder.stat().st_mtime, UTC)
 
     def move_away(self, folder: Path) -> Path | None:
-        """Move a folder to the trash. Return its new path; None if the folder does not exist."""
+        """Move a folder to the trash. Return its new path, or None if the folder does not exist."""
         return move_away(folder, self._trash)
 
     def drop(self, folder: Path) -> None:

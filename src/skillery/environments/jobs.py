@@ -250,7 +250,7 @@ def find_uv() -> Path:
 
 
 def ca_bundle() -> Path | None:
-    """Return the file with the trusted certificates; None if they are not in one file."""
+    """Return the file with the trusted certificates, or None if they are not in one file."""
     paths = ssl.get_default_verify_paths()
     named = [os.environ.get("SSL_CERT_FILE", ""), paths.cafile or "", paths.openssl_cafile, _certifi()]
     return next((Path(path) for path in named if path and Path(path).is_file()), None)

@@ -263,7 +263,7 @@ class EnvironmentQueries:
 
 
 def content_of(database: Database, storage: Storage, sha256: str) -> bytes | None:
-    """Return the lock with a digest; None if neither a version nor a named environment has it. Blocking."""
+    """Return the lock with a digest, or None if neither a version nor a named environment has it. Blocking."""
     if not _LOCK.fullmatch(sha256):
         return None
 

@@ -110,7 +110,7 @@ class Environments:
         await self._database.write(partial(forget_unfinished, server=self._server))
 
     def find(self, sha256: str) -> PackageMount | None:
-        """Return the mount of an installed environment; None if it is not installed.
+        """Return the mount of an installed environment, or None if it is not installed.
 
         The use is recorded. The environment stays while the caller holds the mount.
         """

@@ -40,7 +40,7 @@ class Trees:
         self._known: dict[str, TreeRecord] = {}
 
     def find(self, hashes: Iterable[str]) -> str | None:
-        """Return the key of an existing tree with one of the hashes; None if there is none."""
+        """Return the key of an existing tree with one of the hashes, or None if there is none."""
         keys = (key_of(digest) for digest in sorted(hashes))
         return next((key for key in keys if (self._folder / key).is_dir()), None)
 
@@ -266,7 +266,7 @@ def rename_into_place(staging: Path, target: Path, trash: Path) -> None:
 
 
 def move_away(folder: Path, trash: Path) -> Path | None:
-    """Move a folder to the trash, so that no reader sees a part of it. Return its new path; None if it does not
+    """Move a folder to the trash, so that no reader sees a part of it. Return its new path, or None if it does not
     exist.
     """
     moved = trash / secrets.token_hex(16)

@@ -252,11 +252,10 @@ def with_toml(problems: Iterable[Problem], skill_toml: str | None) -> list[Probl
 
     If `skill_toml` is given, the problems also get their line numbers, unless the text is too long to be searched.
     """
-    values = list(problems)
-    has_lines = skill_toml is not None and len(skill_toml) <= MOST_CHARACTERS
-    paths = {value.path or "" for value in values}
-    lines = lines_of(skill_toml, ancestors(paths)) if has_lines and skill_toml else None
-    return [_completed(problem, lines, skill_toml is not None) for problem in values]
+    problems, lines = list(problems), None
+    if skill_toml and len(skill_toml) <= MOST_CHARACTERS:
+        lines = lines_of(skill_toml, ancestors({problem.path or "" for problem in problems}))
+    return [_completed(problem, lines, skill_toml is not None) for problem in problems]
 
 
 def _completed(problem: Problem, lines: dict[str, int] | None, is_given: bool) -> Problem:

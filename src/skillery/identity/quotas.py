@@ -161,7 +161,7 @@ def check_blob(connection: Connection, quotas: Quotas, owner: str, size_bytes: i
 
 
 def _expiry_after_now(connection: Connection, owner: str) -> datetime | None:
-    """Return when the next blob of the owner expires; None if no blob expires."""
+    """Return when the next blob of the owner expires, or None if no blob expires."""
     now = as_stored(connection, datetime.now(UTC))
     expires_at: datetime | None = _NEXT_EXPIRY.rows(connection, owner=owner, now=now)[0][0]
     return in_utc(expires_at)

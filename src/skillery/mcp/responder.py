@@ -28,6 +28,7 @@ from skillery.methods.errors import encode
 from skillery.methods.execution import perform
 from skillery.methods.table import FOR_MODELS, METHODS, TOOLS
 
+VERSION = "mcp-protocol-version"
 Scalar = str | int | bool | None
 MOST_BYTES = 16 * 1024
 """The maximum size of a message that is answered here."""
@@ -131,21 +132,26 @@ def plain_message(scope: Any, headers: Mapping[str, str], body: bytes) -> Messag
     except (msgspec.DecodeError, RecursionError):
         return None
     params, call_id = message.params, bytes(message.id)
-    has_arguments = params.arguments is not msgspec.UNSET
-    is_call = message.method == "tools/call"
-    # tools/call names a tool, and tools/list has neither a name nor arguments.
-    has_form = bool(params.name) if is_call else not (params.name or has_arguments)
-    version = headers.get("mcp-protocol-version")
-    is_modern = version in MODERN_PROTOCOL_VERSIONS
-    if is_modern:
-        is_name_equal = not is_call or headers.get("mcp-name") == params.name
-        is_routed = is_name_equal and headers.get("mcp-method") == message.method
-        is_routed = is_routed and params.meta is not msgspec.UNSET and params.meta.version == version
+    arguments = {} if params.arguments is msgspec.UNSET else params.arguments
+    if message.method == "tools/call":
+        has_form = bool(params.name)
     else:
-        is_routed = params.meta is msgspec.UNSET and (version is None or version in HANDSHAKE_PROTOCOL_VERSIONS)
-    if not (is_routed and has_form and _PLAIN_ID.fullmatch(call_id)):
+        has_form = not params.name and params.arguments is msgspec.UNSET
+    if not (has_form and _fits_headers(message, headers) and _PLAIN_ID.fullmatch(call_id)):
         return None
-    return Message(call_id, params.name, {} if params.arguments is msgspec.UNSET else params.arguments, is_modern)
+    return Message(call_id, params.name, arguments, headers.get(VERSION) in MODERN_PROTOCOL_VERSIONS)
+
+
+def _fits_headers(message: _Message, headers: Mapping[str, str]) -> bool:
+    """Return whether the message has the form of the protocol version in the headers. A modern message repeats its
+    version, its method and its tool in the headers.
+    """
+    version, params = headers.get(VERSION), message.params
+    if version not in MODERN_PROTOCOL_VERSIONS:
+        return params.meta is msgspec.UNSET and (version is None or version in HANDSHAKE_PROTOCOL_VERSIONS)
+    is_same_version = params.meta is not msgspec.UNSET and params.meta.version == version
+    is_same_tool = message.method == "tools/list" or headers.get("mcp-name") == params.name
+    return is_same_version and is_same_tool and headers.get("mcp-method") == message.method
 
 
 def _are_plain(scope: Any, headers: Mapping[str, str]) -> bool:

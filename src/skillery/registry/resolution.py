@@ -250,7 +250,6 @@ def find_skill(connection: Connection, identity: Identity, name: str) -> int | N
 def _not_found(
     connection: Connection, identity: Identity, name: str, spec: VersionSpec
 ) -> SkillNotFound | VersionNotFound | LabelNotFound:
-    """Return the error for an absent skill, version or label."""
     skill_id = find_skill(connection, identity, name)
     if skill_id is None:
         return skill_not_found(connection, identity, name)
@@ -325,13 +324,11 @@ def _newest_versions(connection: Connection, skill_id: int) -> list[str]:
 
 
 def _near_names(connection: Connection, identity: Identity, name: str) -> list[str]:
-    """Return similar names of skills that the identity sees and that are for it. To limit the cost, only neighbours of
-    `name` in the index and names with the same first segment are compared.
-    """
+    """Return similar names of skills that the identity sees and may start."""
+    # To limit the cost, only neighbours of `name` in the index and names with the same first segment are compared.
     view, values = view_of(identity), parameters(identity)
-    published = select(skills.c.name).where(
-        skills.c.latest_version_id.is_not(None), *is_for(identity, skills.c.latest_version_id)
-    )
+    latest = skills.c.latest_version_id
+    published = select(skills.c.name).where(latest.is_not(None), *is_for(identity, latest))
     first_segment = name.partition(".")[0]
     names: set[str] = set()
     for is_visible in [true()] if view is None else seen_by_name(view):

@@ -30,7 +30,7 @@ class Waiting(TypedDict, total=False):
 
 
 def waiting_for(packages: PackageWait | None) -> Waiting:
-    """Return the fields for a run that waits for packages; no fields if it does not wait for packages."""
+    """Return the fields for a run that waits for packages, or no fields if it does not wait for packages."""
     return {"state": "waiting_for_packages", "packages": packages} if packages is not None else {}
 
 

@@ -114,7 +114,7 @@ def index_visibility(connection: Connection, skill_id: int, visibility: str) -> 
 
 
 def index_successor(connection: Connection, skill_id: int, successor: str | None) -> None:
-    """Store the skill to use instead of this one."""
+    """Store the successor of a deprecated skill in the search index."""
     words = update(search_words).where(search_words.c.skill_id == skill_id)
     connection.execute(words.values(successor=successor))
 

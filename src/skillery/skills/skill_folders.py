@@ -52,8 +52,8 @@ class SkillFolder(NamedTuple):
     folder: tuple[str, ...]
     skill_md: ServedSkillMd
     files: tuple[ServedFile, ...]
-    """The files, sorted by path, without files at paths of other skills. SKILL.md has the digest and size of the
-    served text.
+    """The files, sorted by path. A file whose path belongs to the folder of another skill is left out. SKILL.md has the
+    digest and size of the served text.
     """
 
     def uri(self, path: str = "") -> str:

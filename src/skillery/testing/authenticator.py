@@ -33,7 +33,7 @@ class AuthenticatorContract(Contract):
 
     @pytest.fixture
     def bad(self) -> list[Credentials]:
-        """Return credentials that are refused; an empty list if the backend accepts all callers."""
+        """Return credentials that are refused, or an empty list if the backend accepts all callers."""
         return []
 
     async def test_good_credentials_are_an_identity(self, authenticator: Authenticator, good: Credentials) -> None:

@@ -303,7 +303,7 @@ def _replace(
         raise Unavailable("storing this content took too long", hint="Nothing was stored. Try again.")
     rows.refer(connection, row.family_id, [content])
     files = sum(file.is_file for file in manifest.files)
-    rows.move(connection, row.id, row.family_id, manifest.digest, content.sha256, manifest.size_bytes, files, None)
+    rows.move(connection, row.id, row.family_id, manifest.digest, content.sha256, manifest.size_bytes, files)
     changed = rows.find_workspace(connection, identity, row.id)
     audit.record(
         connection,

@@ -174,7 +174,7 @@ def insert_files(
     admit_to_workspaces(connection, quotas, identity.name, more_bytes=manifest.size_bytes)
     contents = [Content(sha256, size, None) for sha256, size in manifest.contents.items() if sha256 != content.sha256]
     rows.refer(connection, row.family_id, [content, *contents])
-    rows.move(connection, row.id, row.family_id, manifest.digest, content.sha256, manifest.size_bytes, len(files), None)
+    rows.move(connection, row.id, row.family_id, manifest.digest, content.sha256, manifest.size_bytes, len(files))
     return rows.find_workspace(connection, identity, row.id)
 
 

@@ -215,7 +215,8 @@ def _copy_snapshot(connection: Connection, workspace_id: str, family_id: int, or
     added = insert(workspace_snapshots).values(values).returning(workspace_snapshots.c.id)
     totals = {"snapshot": origin.digest, "size_bytes": origin.size_bytes, "files": origin.files}
     changed = update(workspaces).where(workspaces.c.id == workspace_id)
-    connection.execute(changed.values(snapshot_id=connection.execute(added).scalar_one(), **totals))
+    snapshot_id = connection.execute(added).scalar_one()
+    connection.execute(changed.values(snapshot_id=snapshot_id, **totals))
 
 
 def _note_change(connection: Connection, family_id: int) -> None:
@@ -269,7 +270,7 @@ def move(
     manifest_sha256: str,
     size_bytes: int,
     files: int,
-    run_id: str | None,
+    run_id: str | None = None,
 ) -> None:
     """Insert a snapshot, make it the current one, and delete all but the newest SNAPSHOTS of the workspace.
 

@@ -153,14 +153,14 @@ class Bwrap:
             self._known.set_result(None)
 
     async def first(self) -> int | None:
-        """Return the host's pid of the run's pid 1; None if the server cannot watch it, for example after the end of
+        """Return the host's pid of the run's pid 1, or None if the server cannot watch it, for example after the end of
         bwrap.
         """
         await asyncio.wait({self._known, self._outer.gone}, return_when=asyncio.FIRST_COMPLETED)
         return self._first.pid if self._first else None
 
     async def exited(self) -> int | None:
-        """Return the wait status of the code after its end; None if bwrap was killed.
+        """Return the wait status of the code after its end, or None if bwrap was killed.
 
         bwrap reports a signal as 128 plus its number, like a shell. An exit with such a status looks the same.
         """

@@ -302,7 +302,7 @@ def _wake(waiting: asyncio.Future[None]) -> None:
 
 
 async def received_folder(end: socket.socket) -> int:
-    """Return the descriptor of the first message; -1 if the sandbox could not be set up."""
+    """Return the descriptor of the first message, or -1 if the sandbox could not be set up."""
     loop = asyncio.get_running_loop()
     end.setblocking(False)
     readable: asyncio.Future[None] = loop.create_future()

@@ -22,7 +22,7 @@ class Token(NamedTuple):
 
     text: str
     ends: float
-    """The time (monotonic) at which the token ends; infinity if it never ends."""
+    """The time (monotonic) at which the token ends, or infinity if it never ends."""
     renew_at: float
     """The time at which the token must be renewed or replaced."""
     seconds: float

@@ -61,7 +61,7 @@ class Location(msgspec.Struct, frozen=True):
 
 
 def location_of(settings: OpenBaoSettings, name: str) -> Location:
-    """Return the location of the secret `name`, which must be valid."""
+    """Return the location of the secret `name`. The name must be valid."""
     if name in settings.paths:
         path, _, field = settings.paths[name].partition("#")
         return Location(path, field or settings.field, is_listed=True)

@@ -88,7 +88,7 @@ class S3Storage(Storage):
             return self._read_mark()
 
     def _read_mark(self, *, quick: bool = False) -> str | None:
-        """Return the id in the mark of this bucket; None if the bucket has no mark."""
+        """Return the id in the mark of this bucket, or None if the bucket has no mark."""
         store = self._bucket.quick if quick else self._bucket.store
         try:
             return bytes(obstore.get(store, MARK).bytes()).decode()

@@ -95,7 +95,7 @@ class ScanProcess:
         return self._process
 
     def _end(self) -> int | None:
-        """Kill the process, close its pipes and return its exit code; None if no process runs."""
+        """Kill the process, close its pipes and return its exit code, or None if no process runs."""
         process, self._process = self._process, None
         if process is None:
             return None

@@ -156,7 +156,6 @@ class Supervisor:
             worker.link.close()
 
     def _step(self) -> None:
-        """Wait for the next event, and handle it."""
         for key, _ in self._selector.select(self._patience()):
             if key.data is None:
                 self._handle_signals(key.fileobj)
@@ -164,15 +163,13 @@ class Supervisor:
                 self._read(key.data)
         for asker, message in self._gatherings.expired():
             self._send(asker, message)
-        now = time.monotonic()
-        for part in [part for part, due in self._replacements() if due <= now]:
+        for part in [part for part, due in self._replacements() if due <= time.monotonic()]:
             del self._due[part]
             self._fork(part)
 
     def _replacements(self) -> list[tuple[int, float]]:
-        """Return the parts that may get a new worker now, with their times. During a start, there are none: after a
-        failed reload, replacements need the former settings.
-        """
+        """Return the parts that may get a new worker, with their times."""
+        # A start may fail, and replacements then need the former settings.
         return [] if self._starting or self._stopping else [*self._due.items()]
 
     def _patience(self) -> float | None:
@@ -233,7 +230,6 @@ class Supervisor:
         return settings
 
     def _free_parts(self) -> set[int]:
-        """Return a part for each worker, of those that neither a worker nor its replacement uses."""
         used_parts = {worker.part for worker in self._workers.values()} | self._due.keys()
         free_parts = (part for part in range(2 * self._settings.workers) if part not in used_parts)
         return {*itertools.islice(free_parts, self._settings.workers)}
@@ -280,11 +276,10 @@ class Supervisor:
             self._selector.unregister(worker.link.end)
 
     def _read(self, worker: Worker) -> None:
-        """Handle the messages that a worker sent; stop reading its link if the worker closed it."""
-        # A worker that closes its end is about to end: SIGCHLD follows.
+        """Handle the messages that a worker sent. Stop reading its link if the worker closed it."""
         messages = worker.link.receive()
         if messages is None:
-            self._stop_reading(worker)
+            self._stop_reading(worker)  # the worker is about to end: SIGCHLD follows
             return
         for message in messages:
             self._handle(worker, message)

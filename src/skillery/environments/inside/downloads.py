@@ -123,7 +123,7 @@ def look_up_sizes(lock: str, args: dict[str, Any], sizes: dict[str, int]) -> Non
 
 
 def stated_size(where: str) -> int:
-    """Return the bytes of a file, as the answer to HEAD states them; 0 if it does not."""
+    """Return the bytes of a file, as the answer to HEAD states them, or 0 if it does not."""
     if not where.startswith(("http://", "https://")):
         return 0
     head = request(where)

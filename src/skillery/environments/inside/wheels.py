@@ -45,7 +45,7 @@ class Stream:
 
 
 def problem_of(entries: list[zipfile.ZipInfo], args: dict[str, Any]) -> dict[str, str]:
-    """Return the problem in the file list of a wheel; {} if there is none."""
+    """Return the problem in the file list of a wheel, or {} if there is none."""
     if len(entries) > args["max_files"]:
         return {"reason": "too_many_files", "detail": str(len(entries))}
     declared = sum(entry.file_size for entry in entries)
@@ -61,7 +61,7 @@ def problem_of(entries: list[zipfile.ZipInfo], args: dict[str, Any]) -> dict[str
 
 
 def compiled(name: str, source: bytes) -> bytes | None:
-    """Return the compiled code of a module; None if the module does not compile.
+    """Return the compiled code of a module, or None if the module does not compile.
 
     The code is valid without a check of its source, so it may be written anywhere and with any timestamp.
     """

@@ -170,7 +170,7 @@ def differences(before: list[Any], after: Any) -> dict[str, Any]:
 
 
 def flushes_of_all_disks() -> int:
-    """Return the number of completed flushes of all disks; 0 if the kernel does not report them."""
+    """Return the number of completed flushes of all disks, or 0 if the kernel does not report them."""
     lines = [line.split() for line in Path("/proc/diskstats").read_text().splitlines()]
     # Column 18 of /proc/diskstats: completed flush requests (Linux 5.5 and later).
     return sum(int(line[18]) for line in lines if len(line) > 18)

@@ -135,7 +135,7 @@ def surplus(before: Traces, now: Traces) -> list[str]:
 
 
 def surplus_when_closed(before: Traces, now: Traces) -> list[str]:
-    """Return the leftovers after a backend was closed, which must keep no prepared processes."""
+    """Return the leftovers of a closed backend. Its prepared processes are leftovers too."""
     kinds = (("process", before.processes, now.processes), ("cgroup", before.groups, now.groups))
     leftovers = [f"{kind} {name}" for kind, old, new in kinds for name in sorted(map(str, new - old))]
     return leftovers + [leftover for leftover in surplus(before, now) if not leftover.startswith("processes")]

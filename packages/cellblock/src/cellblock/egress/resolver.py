@@ -80,7 +80,7 @@ class AddressRules:
         self._allowed = [ipaddress.ip_network(text) for text in allow_private]
 
     def problem(self, text: str) -> str | None:
-        """Return the reason why this address is not allowed; None if it is allowed."""
+        """Return the reason why this address is not allowed, or None if it is allowed."""
         address = ipaddress.ip_address(text.partition("%")[0])
         if self._every or ("%" not in text and any(address in network for network in self._allowed)):
             return None

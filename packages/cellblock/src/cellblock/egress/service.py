@@ -106,7 +106,7 @@ class Egress:
 
     @property
     def pid(self) -> int | None:
-        """The pid of the proxy; None if the proxy does not run."""
+        """The pid of the proxy, or None if the proxy does not run."""
         return self._process.pid if self._process is not None else None
 
     async def open(

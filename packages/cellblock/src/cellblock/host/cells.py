@@ -113,7 +113,7 @@ class CellZygote(Protocol):
 class Cell:
     """A cell, used for at most one run.
 
-    `mounts` is a descriptor of the mount namespace of the run; -1 if its pid 1 failed before it could send one.
+    `mounts` is a descriptor of the mount namespace of the run, or -1 if its pid 1 failed before it could send one.
     """
 
     def __init__(
@@ -189,7 +189,7 @@ class Cell:
         return not self._gone.done()
 
     async def event(self) -> CellEnd | None:
-        """Return how the cell ended; None if the cell can no longer report it."""
+        """Return how the cell ended, or None if the cell can no longer report it."""
         received = self._first or await self._ends.control.receive()
         if received is None:
             return None

@@ -238,7 +238,7 @@ class CellRun(ABC):
     # -- while the code runs -----------------------------------------------------------------------------------
 
     async def _end_of_code(self) -> int | None:
-        """Return the wait status of the code; None if it is unknown. Only pid 1 of the run can report it."""
+        """Return the wait status of the code, or None if it is unknown. Only pid 1 of the run can report it."""
         event = await self._cell.event() if self._cell is not None else None
         return event.status if event is not None and event.event == "ended" else None
 

@@ -180,7 +180,7 @@ class ControlGroup:
         return self._figure("oom_kill")
 
     def _figure(self, wanted: Figure) -> int:
-        """Return a figure that the kernel counts for the group; 0 if the group has no such figure."""
+        """Return a figure that the kernel counts for the group, or 0 if the group has no such figure."""
         if self._figures:
             return sum([number_in(read_open(file), wanted) for file in self._figures.get(wanted, ())])
         return sum(
@@ -325,7 +325,7 @@ class HostLimits:
 
 
 def find() -> ControlGroups | None:
-    """Return the `ControlGroups` of this server; None if the host allows none.
+    """Return the `ControlGroups` of this server, or None if the host allows none.
 
     The groups of dead servers are removed before.
     """

@@ -203,7 +203,7 @@ def step_down(folder: Path) -> None:
 
 
 def usable(hierarchy: Hierarchy) -> Hierarchy | None:
-    """Return the hierarchy with the controllers that accept limits; None if no controller does.
+    """Return the hierarchy with the controllers that accept limits, or None if no controller does.
 
     The function tests each controller with a temporary group.
     """

@@ -39,7 +39,7 @@ class Received:
 
     @cached_property
     def content(self) -> dict[str, Any]:
-        """Return the message as a JSON object; {} if it is none."""
+        """Return the JSON object in the message, or {} if the message is not a JSON object."""
         try:
             message = json.loads(self.raw)
         except (ValueError, RecursionError):

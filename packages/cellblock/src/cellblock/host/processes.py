@@ -16,7 +16,7 @@ GENERATIONS = 8
 
 
 def start_time(pid: int) -> str | None:
-    """Return the start of a process in clock ticks since boot; None if it has ended. Pid and start identify a
+    """Return the start of a process in clock ticks since boot, or None if it has ended. Pid and start identify a
     process.
     """
     try:
@@ -26,7 +26,7 @@ def start_time(pid: int) -> str | None:
 
 
 def pid_of(pidfd: int) -> int:
-    """Return the pid of the process that a descriptor refers to; -1 if the process has ended."""
+    """Return the pid of the process that a descriptor refers to, or -1 if the process has ended."""
     lines = Path(f"/proc/self/fdinfo/{pidfd}").read_text().splitlines()
     return next((int(line.split()[1]) for line in lines if line.startswith("Pid:")), -1)
 

@@ -18,8 +18,8 @@ from cellblock.values import Limits
 
 PREPARE_SECONDS = 10.0
 GROUPS_KEPT = 7
-"""Kept cgroups, in addition to those of prepared cells. Each holds ten descriptors, also on a server that may open few
-files.
+"""The number of unused cgroups that are kept for later runs, in addition to those of prepared cells. The number is low,
+because each cgroup holds ten descriptors.
 """
 LOST = "the process that had imported it ended"
 

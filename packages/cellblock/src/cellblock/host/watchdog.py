@@ -28,7 +28,7 @@ SOCKET_OPTIONS = 128 * KIBIBYTE
 
 
 def fields(path: Path, wanted: tuple[str, ...]) -> int:
-    """Return the sum of the wanted fields in bytes, from a file of `Name: value kB` lines; 0 if it cannot be read."""
+    """Return the sum of the wanted fields of a file of `Name: value kB` lines, in bytes, or 0 if it cannot be read."""
     try:
         pairs = [line.partition(":") for line in path.read_text().splitlines()]
     except OSError:

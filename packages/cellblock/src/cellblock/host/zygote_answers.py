@@ -200,7 +200,7 @@ def check_mounts(answer: Received) -> None:
 
 
 def mount_order(uid: int, entries: list[bytes]) -> bytes:
-    """Return a message for the workshop. The entries are JSON."""
+    """Return the message that asks the workshop to mount entries. Each entry is the JSON text of one mount."""
     return b'{"uid": %d, "entries": [%b]}' % (uid, b",".join(entries))
 
 

@@ -67,7 +67,7 @@ class Zygote:
         """Start the zygote from this thread, not from a worker thread: the zygote ends with the thread that started
         it.
 
-        `uid` is the host uid of an untrusted zygote and its runs; None if the server is an ordinary user. `group` is
+        `uid` is the host uid of an untrusted zygote and its runs, or None if the server is an ordinary user. `group` is
         its cgroup, which ends with it.
         """
         self._preload = preload

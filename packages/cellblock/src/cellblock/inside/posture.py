@@ -66,7 +66,7 @@ def can_open(path: bytes, flags: int) -> bool:
 
 
 def faults(expected: dict[str, Any], keep: set[int], landlock_abi: int) -> list[str]:
-    """Return all deviations from the expected state; [] if the process is locked as expected."""
+    """Return all deviations from the expected state, or [] if the process is locked as expected."""
     status = own_status()
     deviations = status_faults(status) if status else syscall_faults()
     if os.getresuid() != (UID,) * 3 or os.getresgid() != (UID,) * 3:

@@ -88,7 +88,7 @@ def call_javascript(job: Job, call: dict[str, str], args: bytes) -> Any:
 
 
 def answer_of(content: bytearray) -> dict[str, Any] | None:
-    """Return the answer of the program; None if the program ended before its answer was complete."""
+    """Return the answer of the program, or None if the program ended before its answer was complete."""
     try:
         record = json.loads(content)
         failure = record.get("failure", {})
