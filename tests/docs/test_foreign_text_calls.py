@@ -35,7 +35,7 @@ OUTSIDE_THE_SERVER = (
     "authoring/",
     "cli/",
     "testing/",
-    "environments/inside/",
+    "environments/in_sandbox/",
     "jobs/inside/",
     "publishing/in_sandbox/",
 )

@@ -39,7 +39,7 @@ from skillery.errors import (
 )
 from skillery.formats.requirements import LeftOutReason
 
-INSIDE = Path(__file__).parent / "inside"
+IN_SANDBOX = Path(__file__).parent / "in_sandbox"
 TASKS = {"lock": "downloads", "fetch": "downloads", "build": "downloads", "unpack": "wheels"}
 MOST_PIECE = 64 * 1024 * 1024
 """The maximum number of bytes of one piece of output. The limit bounds the memory of the server."""
@@ -225,7 +225,7 @@ def _refused(uses: Sequence[NetworkUse]) -> tuple[str, ...]:
 
 @cache
 def source_of(module: str) -> str:
-    return (INSIDE / f"{module}.py").read_text("utf-8")
+    return (IN_SANDBOX / f"{module}.py").read_text("utf-8")
 
 
 def workers() -> int:
