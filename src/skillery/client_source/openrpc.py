@@ -301,7 +301,7 @@ def _json_words(kind: str) -> str:
     """Return a Python type of the client in the words of JSON, without the character `|`, which would end a cell of
     a table.
     """
-    values = re.sub(r"Literal\[([^\]]*)\]", lambda literal: literal[1].replace("'", '"').replace(", ", " or "), kind)
+    values = re.sub(r"\bLiteral\[([^\]]++)\]", lambda literal: literal[1].replace("'", '"').replace(", ", " or "), kind)
     return values.replace("None", "null").replace(" | ", " or ")
 
 
