@@ -131,7 +131,7 @@ def test_refused_requests_raise_errors_without_secrets(box: Sandbox, args: list[
 def test_requests_end_with_the_time_of_the_run(box: Sandbox) -> None:
     class Slow(Owner):
         async def ask(self, operation: str, header: Mapping[str, Any], body: bytes) -> bytes:
-            await asyncio.sleep(3600)
+            await asyncio.Event().wait()  # until the run ends
             return b""
 
     job = Job(ASK, args=b'["wait"]', limits=Limits(timeout_ms=300))

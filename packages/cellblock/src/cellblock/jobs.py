@@ -101,15 +101,20 @@ def header_of(job: Job, template: Template, environment: Mapping[str, str]) -> d
     )
 
 
+def method(host: Host | None, name: str) -> Any:
+    """Return a method of the host, or None if the class of the host does not define it."""
+    return getattr(host, name, None) if getattr(type(host), name, None) is not getattr(Host, name) else None
+
+
 class JobRun(CellRun):
     """A checked `Job` in a cell."""
 
     def __init__(self, capabilities: Capabilities, template: Template, job: Job, host: Host | None) -> None:
-        sink = host.log if host is not None and type(host).log is not Host.log else None
+        sink = method(host, "log")
         super().__init__(capabilities, Needs(job.limits, job.network, job.private_network, sink=sink))
         self._job = job
         self._template = template
-        self._ask = host.ask if host is not None and type(host).ask is not Host.ask else None
+        self._ask = method(host, "ask")
         self.busy: Busy | None = None
         """Set if the host had no room for the run."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-# The last four are imported before runs are forked, because many runs need them.
+# All of them are imported before runs are forked, because many runs need them.
 from . import _asking, _collecting, _restoring, _skills, _snapshots, blobs, log  # noqa: F401
 
 TYPE_CHECKING = False  # importing `typing` for this costs every run milliseconds
@@ -18,6 +18,16 @@ else:
     from . import _run
 
 _package: Any = sys.modules[__name__.rpartition(".")[0]]
+_package.__doc__ = """Functions for code in a sandbox.
+
+from runtime import blobs, log, progress, summary
+
+text = blobs.read_text(blob_id)
+new_id = blobs.write_json({"rows": 3})
+log.info("three rows")
+progress(3, 10, "reading")
+summary("Read three rows.")
+"""
 _package.SkillError = _asking.SkillError  # code imports it from `runtime`, like `blobs` and `log`
 _package.__all__ = sorted([*_package.__all__, "SkillError", "blobs", "log"])
 _run.REMEDIES |= {"large": ": write a blob instead", "not executable": "; publish it with executable: true"}
