@@ -265,9 +265,9 @@ def named_of(
     """Build the parts for named environments. Raise StartupError if the settings of an environment are not valid."""
     locks, environments, server = packages.locks, packages.environments, home.server_id
     named = NamedEnvironments(database, locks, environments, defined_in(settings))
-    queries = EnvironmentQueries(database, registry.storage, environments, named, server)
+    queries = EnvironmentQueries(database, registry, environments, named, server)
     rebuilds = Rebuilds(database, registry.storage, locks, environments, named, server)
-    return EnvironmentParts(named, queries, rebuilds, sandbox, registry.cursor_key)
+    return EnvironmentParts(named, queries, rebuilds, sandbox)
 
 
 # -- The limits of runs and of bundles, built from the settings --------------------------------------------------------

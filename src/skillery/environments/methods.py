@@ -166,7 +166,6 @@ class EnvironmentParts(NamedTuple):
     queries: EnvironmentQueries
     rebuilds: Rebuilds
     sandbox: Sandbox
-    cursor_key: bytes
 
     def warm(self) -> list[Warm]:
         """Return the warm processes of the sandbox."""
@@ -203,7 +202,7 @@ async def list_environments(
     environments: EnvironmentParts, identity: Identity, params: ListEnvironments
 ) -> EnvironmentPage:
     if params.installed:
-        page = await environments.queries.installed(identity, environments.cursor_key, params.limit, params.cursor)
+        page = await environments.queries.installed(identity, params.limit, params.cursor)
     else:
         page = await environments.queries.named()
     warm = environments.warm()

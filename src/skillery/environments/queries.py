@@ -15,6 +15,7 @@ from sqlalchemy import Connection, select
 from skillery.backends import Identity, Storage
 from skillery.contents.store import open_content
 from skillery.database import Database, in_utc
+from skillery.database.registry import Registry
 from skillery.database.tables import environments, skill_files
 from skillery.environments.definitions import Defined, Named
 from skillery.environments.named import (
@@ -127,10 +128,11 @@ class EnvironmentQueries:
     """Answers queries about environments from the database and the state of this server."""
 
     def __init__(
-        self, database: Database, storage: Storage, installed: Environments, named: NamedEnvironments, server: str
+        self, database: Database, registry: Registry, installed: Environments, named: NamedEnvironments, server: str
     ) -> None:
         self._database = database
-        self._storage = storage
+        self._storage = registry.storage
+        self._cursor_key = registry.cursor_key
         self._installed = installed
         self._named = named
         self._server = server
@@ -151,7 +153,7 @@ class EnvironmentQueries:
         ]
         return EnvironmentPage(shown, None)
 
-    async def installed(self, identity: Identity, key: bytes, limit: int, cursor: str) -> EnvironmentPage:
+    async def installed(self, identity: Identity, limit: int, cursor: str) -> EnvironmentPage:
         """Return a page of all locks that servers have installed or tried to install.
 
         Raise NotAllowed if the caller is not an admin, InvalidCursor for a foreign cursor.
@@ -159,8 +161,8 @@ class EnvironmentQueries:
         if not access.is_admin(identity):
             raise NotAllowed("only admins can list installed environments", hint="Omit 'installed'.", scope="admin")
         bound_to = ("list_environments", "installed")
-        after = read_cursor(key, bound_to, cursor, 1)[0] if cursor else ""
-        return await self._database.read(partial(self._page, key=key, bound_to=bound_to, after=after, limit=limit))
+        after = read_cursor(self._cursor_key, bound_to, cursor, 1)[0] if cursor else ""
+        return await self._database.read(partial(self._page, bound_to=bound_to, after=after, limit=limit))
 
     async def describe(self, identity: Identity, subject: str) -> DescribedEnvironment:
         """Return one environment, found by its name or by the SHA-256 of its lock.
@@ -198,9 +200,7 @@ class EnvironmentQueries:
             (environment.used_at for environment in self._installed.installed() if environment.lock == sha256), None
         )
 
-    def _page(
-        self, connection: Connection, key: bytes, bound_to: tuple[str, ...], after: str, limit: int
-    ) -> EnvironmentPage:
+    def _page(self, connection: Connection, bound_to: tuple[str, ...], after: str, limit: int) -> EnvironmentPage:
         locks = select(environments.c.lock_sha256).where(environments.c.lock_sha256 > after).distinct()
         digests = list(connection.scalars(locks.order_by(environments.c.lock_sha256).limit(limit + 1)))
         page = digests[:limit]
@@ -211,7 +211,7 @@ class EnvironmentQueries:
             self._of_lock(digest, names.get(digest), states.get(digest, []), rebuilds.get(digest), None)
             for digest in page
         ]
-        more = make_cursor(key, bound_to, (page[-1],)) if len(digests) > limit else None
+        more = make_cursor(self._cursor_key, bound_to, (page[-1],)) if len(digests) > limit else None
         return EnvironmentPage(shown, more)
 
     def _of_named(
