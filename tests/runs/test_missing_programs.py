@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from skillery.formats.import_names import RARE, USUAL, package_of
 from skillery.runs.hints import hint_on, missing_program
+from skillery.testing.sandbox.languages import with_node
 from tests.cli.test_cli import skillery
 from tests.conftest import Rpc
 
@@ -86,3 +87,27 @@ def test_doctor_lists_usual_programs_with_package_and_path(tmp_path: Path) -> No
     assert (bash["package"], bash["path"].endswith("/bash"), bash["note"]) == ("bash", True, "")
     shown = skillery("doctor", "--home", home).out
     assert all(package in shown for package in USUAL)
+
+
+NODE_SCRIPTS = {
+    "bare.mjs": ("import 'left-pad/x.js'", "the npm package 'left-pad' is not in a folder node_modules"),
+    "scoped.js": ("require('@acme/pad')", "the npm package '@acme/pad' is not"),
+    "bun.js": ("console.log(Bun.version)", "'bun.js' needs Bun, which runs here do not have"),
+    "sqlite.mjs": ("import { Database } from 'bun:sqlite'", "'sqlite.mjs' needs Bun"),
+    "own.js": ("require('./left-pad')", ""),
+    "fine.js": ("console.error(\"Cannot find package 'left-pad' imported from x.js\")", ""),
+}
+
+
+@with_node
+def test_run_error_names_missing_npm_packages_and_bun(sqlite_rpc: Rpc, new_name: str) -> None:
+    files = [{"path": path, "content": text} for path, (text, _) in NODE_SCRIPTS.items()]
+    manifest = {"name": new_name, "version": "1.0.0", "description": "It.", "kind": "instruction"}
+    sqlite_rpc("create_skill", manifest=manifest, skill_md="# It\n", files=files)
+    for path, (_, hint) in NODE_SCRIPTS.items():
+        answer = run(sqlite_rpc, new_name, path)["output"]
+        assert hint in answer.get("hint", ""), path
+        assert bool(hint) is ("hint" in answer), path
+    code = "import 'left-pad';\nexport const main = () => 1"
+    failure = sqlite_rpc("run_code", language="javascript", code=code)["error"]
+    assert "the npm package 'left-pad' is not" in failure["message"]

@@ -271,7 +271,7 @@ MUTATIONS: dict[str, Mutation] = {
         "test_the_code_signals_itself_as_any_process_does",
     ),
     "a program of pid 1 that nobody reads": Mutation(
-        "root.py", "os.O_EXCL, 0o111)", "os.O_EXCL, 0o555)", "test_seen_from_the_host_pid_1_is_nobodys_to_read"
+        "root.py", "FIRST_PROGRAM, 0o111)", "FIRST_PROGRAM, 0o555)", "test_seen_from_the_host_pid_1_is_nobodys_to_read"
     ),
     "a session of its own": Mutation(
         "cell.c", "SYS(SYS_setsid) < 0 || ", "", "test_code_runs_as_single_user_and_group"

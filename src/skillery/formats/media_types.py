@@ -28,6 +28,7 @@ _OURS = {
     ".sql": "application/sql",
     ".toml": "application/toml",
     ".ts": "text/x-typescript",
+    ".mts": "text/x-typescript",
     ".tsx": "text/x-typescript",
     ".woff2": "font/woff2",
     ".xlsx": "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
@@ -79,7 +80,11 @@ def kind_of_output(path: str) -> str:
 
 SkillLanguage = Literal["python", "javascript", "bash", "markdown"]
 LANGUAGES: tuple[SkillLanguage, ...] = ("python", "javascript", "bash", "markdown")
-_ENDINGS: dict[str, SkillLanguage] = {".py": "python", ".js": "javascript", ".mjs": "javascript", ".sh": "bash"}
+_ENDINGS: dict[str, SkillLanguage] = {
+    ".py": "python",
+    **dict.fromkeys((".js", ".mjs", ".ts", ".mts"), "javascript"),
+    ".sh": "bash",
+}
 
 
 def language_of(runtime: dict[str, Any] | None, paths: Iterable[str]) -> SkillLanguage:

@@ -21,9 +21,14 @@ MOST = 1000
 NO_FOLDER = re.compile(r"No such file or directory: '(?:/workspace/|\./)?out/")
 NO_MODULE = re.compile(r"No module named '(?!skills\b)([A-Za-z0-9_.]{1,200})'")
 LAST_LINE = re.compile(r"^ModuleNotFoundError: No module named '(?!skills\b)([A-Za-z0-9_.]{1,200})'\s*\Z", re.MULTILINE)
-_MISSING = (b"ModuleNotFoundError", b"pip install", b"not installed")
+_MISSING = (b"ModuleNotFoundError", b"pip install", b"not installed", b"Cannot find ", b"Bun is not", b"'bun:'")
 _PRINTED = r"(?<![\w.-])[A-Za-z0-9][A-Za-z0-9._-]{0,127}(?<![._-])"
 """A word that may be the name of a package, in a text of a script that caught ImportError."""
+NO_NPM = re.compile(r"Cannot find (?:package|module) '((?:@[\w.~-]{1,100}/)?[a-z0-9~][\w.~-]{0,213})(?:/[^']{0,200})?'")
+"""Matches the error of Node.js for a package. The group has its name; a path is no match."""
+NEEDS_BUN = re.compile(r"Bun is not defined|protocol 'bun:'|Cannot find (?:package|module) 'bun['/:]")
+OLD_NODE = re.compile(r"this host has Node\.js [\d.]+; \w+ needs Node\.js")
+NEWER_NODE = "an admin installs it: pip install 'skillery[node]'"
 NO_NETWORK = (
     "Name or service not known",
     "Temporary failure in name resolution",
@@ -63,8 +68,23 @@ def _failure_hint(job: Job, failure: Failure) -> str | None:
         return "create the folder out before you write to it: os.makedirs('out', exist_ok=True)"
     if hint := code_hint(job, failure):
         return hint
+    if hint := _node_hint(job, failure.message):
+        return hint
     module = _missing_module(failure)
     return how_to_have(module, job) if module is not None else None
+
+
+def _node_hint(job: Job, text: str) -> str | None:
+    """Return a hint about Bun, a missing npm package or an old Node.js, or None if none applies."""
+    if NEEDS_BUN.search(text):
+        subject = f"'{job.call.path}'" if isinstance(job.call, HandlerCall | ScriptCall) else "the code"
+        return f"{subject} needs Bun, which runs here do not have"
+    if OLD_NODE.search(text):
+        return NEWER_NODE
+    match = NO_NPM.search(text)
+    if match is None:
+        return None
+    return f"the npm package '{match[1]}' is not in a folder node_modules of this skill; bundle it into the file"
 
 
 def lacks_network(failure: Failure) -> bool:
@@ -147,7 +167,9 @@ def _script_with_hint(job: Job, outcome: Outcome, result: bytes) -> Outcome:
         return outcome
     stdout, stderr = (str(answer.get(stream) or "") for stream in ("stdout", "stderr"))
     match = LAST_LINE.search(stderr)
-    if match is None:
+    if match is None and (node_hint := _node_hint(job, stderr[-MOST_READ:])):
+        hint = node_hint
+    elif match is None:
         hint = _left_out([name.lower() for name in re.findall(_PRINTED, stdout + stderr)], job)
     else:
         hint = _WITHOUT_RUNTIME if match[1].partition(".")[0] == "runtime" else how_to_have(match[1], job)

@@ -102,7 +102,10 @@ def timeout_warnings(requested_ms: object, limits: Limits) -> tuple[str, ...]:
 # -- The capabilities that a job needs, and the failure if the sandbox does not have all of them -----------------------
 
 
-ENDINGS = {".js": Capability.JAVASCRIPT, ".mjs": Capability.JAVASCRIPT, ".sh": Capability.BASH}
+ENDINGS = {
+    **dict.fromkeys((".js", ".mjs", ".ts", ".mts"), Capability.JAVASCRIPT),
+    ".sh": Capability.BASH,
+}
 
 
 def language(job: Job) -> Capability:

@@ -34,7 +34,7 @@ WHO_ARE_YOU: dict[Language, str] = {
 }
 FIXES: dict[Language, str] = {
     "python": "see what is missing above",
-    "javascript": f"install Node.js 20.19 or later {BELOW}; only runs in that language need it",
+    "javascript": f"install Node.js 20.19 or later {BELOW}, or name one as `node`; only runs in that language need it",
     "bash": f"install bash {BELOW}; only runs in that language need it",
 }
 NO_OP = Job("def main(args): return True", limits=Limits(timeout_ms=10_000))

@@ -108,6 +108,8 @@ class Template:
     hidden.
     """
     guest: Guest | None = None
+    node: Path | None = None
+    """A program of Node.js for runs, in place of one below /usr. Runs also see the npm that was installed with it."""
 
 
 Language = Literal["python", "javascript", "bash"]

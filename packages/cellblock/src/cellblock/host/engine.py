@@ -93,6 +93,7 @@ def find_plan(template: Template) -> tuple[ControlGroups | None, dict[str, Any]]
         private=tuple(map(str, template.private)),
         points=template.points,
         guest=template.guest,
+        node=template.node,
     )
 
 

@@ -17,6 +17,7 @@ from typing import Any
 from cellblock.filter import rules
 from cellblock.filter.rules import Filters
 from cellblock.inside.link import ID_MAP_BYTES, id_map
+from cellblock.inside.root import NODE
 from cellblock.values import Guest, Limits, Mount
 
 MEBIBYTE = 1 << 20
@@ -74,6 +75,15 @@ def is_open_to_all(path: str) -> bool:
     return mode & needed == needed
 
 
+def node_sources(program: Path) -> dict[str, str]:
+    """Return the real paths of a program of Node.js, and of its npm or "". Raise ValueError if runs cannot use it."""
+    real = program.resolve()
+    if not real.is_file() or real.stat().st_mode & 0o005 != 0o005:
+        raise ValueError(f"node {str(program)!r} is not a program that every user may execute")
+    npm = real.parents[1] / "lib/node_modules/npm"
+    return {"program": str(real), "npm": str(npm) if (npm / "bin/npm-cli.js").is_file() else ""}
+
+
 def shape(limits: Limits) -> Limits:
     """Return the limits that a cell has from its set-up. The other limits are applied from outside, or with the job."""
     return Limits(
@@ -122,6 +132,7 @@ def make_plan(
     private: tuple[str, ...] = (),
     points: tuple[str, ...] = (),
     guest: Guest | None = None,
+    node: Path | None = None,
 ) -> dict[str, Any]:
     """Return the plan, which is equal for all runs. `cgroups` says whether cgroups limit the memory of runs. `points`
     are the folders for mounts, in addition to those that all sandboxes have.
@@ -136,6 +147,8 @@ def make_plan(
         "cgroups": cgroups,
         "runtime": str(RUNTIME.resolve()),
         "guest": (str(guest.folder.resolve()), guest.module) if guest is not None else None,
+        "node": node_sources(node) if node is not None else None,
+        "variables": {"PATH": f"{NODE}/bin:/usr/local/bin:/usr/bin:/bin"} if node is not None else {},
         "filter": filters.usual.hex(),
         "network_filter": filters.network.hex(),
         "base_filter": filters.base.hex(),

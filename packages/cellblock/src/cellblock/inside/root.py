@@ -19,6 +19,9 @@ OLD = "/.old"
 EMPTY = "/run/empty"
 FIRST_PROGRAM = "/run/cellblock/init"
 GUEST = "/run/cellblock/guest"
+NODE = "/run/cellblock/node"
+"""The folder of Node.js with its npm, if the sandbox has its own."""
+NPM = f'#!/bin/sh\nexec {NODE}/bin/node {NODE}/lib/node_modules/npm/bin/npm-cli.js "$@"\n'
 DEVICES = ("null", "zero", "full", "random", "urandom")
 LINKS = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
 SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
@@ -89,6 +92,15 @@ def add_devices(plan: dict[str, Any]) -> None:
         os.symlink(target, f"/dev/{name}")
 
 
+def add_node(program: str, npm: str) -> None:
+    """Mount a program of Node.js of the host, and its npm, if `npm` is not empty."""
+    os.makedirs(f"{NODE}/bin", 0o755)
+    bind_file(program, f"{NODE}/bin/node")
+    if npm:
+        bind_folder(npm, f"{NODE}/lib/node_modules/npm")
+        install(NPM.encode(), f"{NODE}/bin/npm", 0o555)
+
+
 def hide(folder: str) -> None:
     """Hide a folder, because the code must not read or import the packages of the server."""
     if os.path.isdir(folder):
@@ -132,9 +144,8 @@ def read_first_program() -> bytes:
         raise kernel.SetupError(f"{kernel.MISSING}: {kernel.REMEDY}") from None
 
 
-def install(program: bytes) -> None:
-    """Write the program to a file that all users may execute and not read. So the kernel also protects its process."""
-    descriptor = os.open(FIRST_PROGRAM, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o111)
+def install(program: bytes, path: str, mode: int) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     os.write(descriptor, program)
     os.close(descriptor)
 
@@ -165,7 +176,10 @@ def build(plan: dict[str, Any]) -> None:
     copy_folder(OLD + plan["runtime"], "/run/cellblock/runtime")
     if plan["guest"]:
         copy_folder(OLD + plan["guest"][0], GUEST)
-    install(first_program)
+    # All users may execute it and not read it, so the kernel also protects its process.
+    install(first_program, FIRST_PROGRAM, 0o111)
+    if plan["node"]:
+        add_node(**plan["node"])
     for folder in plan["hidden"]:
         hide(folder)
     if plan["environment"]:

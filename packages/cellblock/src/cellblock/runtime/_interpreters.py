@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 HERE = os.path.dirname(os.path.abspath(__file__))
 START, SITE = os.path.join(HERE, "_start.py"), os.path.join(HERE, "_site")
 NODE_ENDINGS, PYTHON_ENDING, SHELL_ENDING = (".js", ".mjs"), ".py", ".sh"
+TYPES_ENDINGS = (".ts", ".mts")
+TYPES = "--experimental-transform-types"
+"""The option of Node.js for TypeScript with enums and other syntax that is not only removed."""
+TYPES_SINCE = (22, 18)
+PRELOAD = os.path.join(HERE, "_preload.cjs")
 HEAP_SHARE = 0.75
 """Share of the run's memory for the heap of V8. The rest is for other memory of the process."""
 SHEBANG = 256
@@ -33,6 +38,11 @@ def set_variables(job: Job) -> None:
     }
     os.environ.setdefault("PYTHONPATH", SITE)
     os.environ.setdefault("CELLBLOCK_PYTHON", json.dumps(description))
+
+
+def preload_node() -> None:
+    """Let every Node.js of the run load PRELOAD first."""
+    os.environ["NODE_OPTIONS"] = f'--require "{PRELOAD}" {os.environ.get("NODE_OPTIONS", "")}'.rstrip()
 
 
 def find(name: str) -> str | None:
@@ -58,6 +68,19 @@ def node(job: Job) -> list[str]:
     return [needed("node", "javascript"), f"--max-old-space-size={heap}"]
 
 
+def check_types(command: list[str], status: int) -> None:
+    """Raise Told if Node.js is too old for TypeScript, and has therefore refused the options in the command."""
+    if status != 9 << 8 or TYPES not in command:  # the status for an unknown option
+        return
+    import subprocess
+
+    answer = subprocess.run([command[0], "--version"], stdout=subprocess.PIPE, text=True, check=False)
+    version = answer.stdout.strip().lstrip("v")
+    if tuple(map(int, version.split(".")[:2])) < TYPES_SINCE:
+        needed = ".".join(map(str, TYPES_SINCE))
+        raise failed("SandboxError", f"this host has Node.js {version}; TypeScript needs Node.js {needed} or later")
+
+
 def python() -> list[str]:
     """Return the command of the Python interpreter, without packages outside of the standard library."""
     return [sys.executable, "-u", "-E", "-s", "-S", "-B"]
@@ -74,6 +97,8 @@ def interpreter(job: Job, path: str) -> list[str]:
     """Return the command for a file, chosen by its suffix, or by its `#!` line if the file is executable."""
     if path.endswith(NODE_ENDINGS):
         return [*node(job), path]
+    if path.endswith(TYPES_ENDINGS):
+        return [*node(job), TYPES, "--disable-warning=ExperimentalWarning", path]
     if path.endswith(PYTHON_ENDING):
         return python_file(job, path)
     if path.endswith(SHELL_ENDING):
@@ -85,9 +110,8 @@ def by_first_line(job: Job, name: str, path: str) -> list[str]:
     with open(path, "rb") as file:
         words = file.read(SHEBANG).partition(b"\n")[0].decode("utf-8", "replace").strip()
     if not words.startswith("#!") or not words[2:].split():
-        raise failed(
-            "OSError", f"'{name}' has no ending that says how to run it (.py, .sh, .js, .mjs) and no '#!' line"
-        )
+        endings = ", ".join((PYTHON_ENDING, SHELL_ENDING, *NODE_ENDINGS, *TYPES_ENDINGS))
+        raise failed("OSError", f"'{name}' has no ending that says how to run it ({endings}) and no '#!' line")
     if not os.access(path, os.X_OK):
         raise failed("PermissionError", f"'{name}' is not executable{REMEDIES['not executable']}")
     program, *options = words[2:].split()

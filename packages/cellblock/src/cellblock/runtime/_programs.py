@@ -16,7 +16,17 @@ import sys
 from . import _children, _failure, _run
 from ._children import Program, Sink
 from ._failure import failed
-from ._interpreters import HEAP_SHARE, NODE_ENDINGS, PYTHON_ENDING, interpreter, needed, node, set_variables
+from ._interpreters import (
+    HEAP_SHARE,
+    NODE_ENDINGS,
+    PYTHON_ENDING,
+    check_types,
+    interpreter,
+    needed,
+    node,
+    preload_node,
+    set_variables,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,6 +46,7 @@ ENVELOPE = 1024
 def run(job: Job, args: bytes) -> Any:
     """Run the program of the job and return its answer. Raise Told if it failed."""
     program = job["program"]
+    preload_node()
     if program["form"] != "code":
         set_variables(job)
     match program["form"]:
@@ -59,10 +70,12 @@ def start(program: Program, job: Job, command: list[str], **streams: Any) -> int
     _run.settle_address_space(room=os.path.basename(command[0]) == "node")
     _children.be_unreadable()
     try:
-        return program.run(command, alone=job["own_processes"], **streams)
+        status = program.run(command, alone=job["own_processes"], **streams)
     except (OSError, ValueError) as error:  # too many arguments, or a NUL in one
         reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
         raise failed("OSError", f"the program could not be started: {reason}") from None
+    check_types(command, status)
+    return status
 
 
 # -- JavaScript ----------------------------------------------------------------------------------------------------
