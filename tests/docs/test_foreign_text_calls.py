@@ -24,6 +24,7 @@ PERMITTED_CALLS = {
     ("cli/backups.py", "tarfile.open"): "writes an archive",
     ("client/tool_calls.py", "difflib"): "names of the client's own tools, in its process",
     ("cli/work_dir.py", "tarfile.open"): "writes an archive; reads it only in a sandbox",
+    ("environments/in_sandbox/npm.py", "tarfile.open"): "unpacks an npm package, only in a sandbox",
 }
 PERMITTED_PATTERNS = {
     ("environments/uv_errors.py", "_CAUSE"): "ends at the end of the text, so that it never fails",

@@ -90,7 +90,7 @@ def test_doctor_lists_usual_programs_with_package_and_path(tmp_path: Path) -> No
 
 
 NODE_SCRIPTS = {
-    "bare.mjs": ("import 'left-pad/x.js'", "the npm package 'left-pad' is not in a folder node_modules"),
+    "bare.mjs": ("import 'left-pad/x.js'", "the npm package 'left-pad' is not among the packages of this skill"),
     "scoped.js": ("require('@acme/pad')", "the npm package '@acme/pad' is not"),
     "bun.js": ("console.log(Bun.version)", "'bun.js' needs Bun, which runs here do not have"),
     "sqlite.mjs": ("import { Database } from 'bun:sqlite'", "'sqlite.mjs' needs Bun"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import timedelta
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +19,7 @@ from skillery.context.tallies import OwnTally, Peers, Tally
 from skillery.database import Database
 from skillery.database.registry import Registry
 from skillery.environments.builder import Builder
-from skillery.environments.definitions import Defined, Named, PackageSources, address_problem, has_login
+from skillery.environments.definitions import Defined, Named, NpmSources, PackageSources, address_problem, has_login
 from skillery.environments.dependency_locks import Locks
 from skillery.environments.jobs import Jobs
 from skillery.environments.methods import EnvironmentParts, Rebuilds
@@ -36,6 +37,7 @@ from skillery.identity.quotas import IdentityQuota, Quotas
 from skillery.runs.limits import LimitRules
 from skillery.settings.groups import IdentityQuotas
 from skillery.settings.load import Settings
+from skillery.settings.sources import NPM_TOKEN_VARIABLE
 from skillery.trust.documents import Documents
 from skillery.webhooks.sending import Sender
 
@@ -193,7 +195,7 @@ def packages_of(settings: Settings, home: Home, database: Database, sandbox: San
     Raise StartupError if the wheelhouse is not a folder, the address of an index or file host is not valid, or packages
     are built from source with an index that needs credentials.
     """
-    packages, folder, sources = settings.packages, home.path / "environments", _sources(settings)
+    packages, folder, sources = settings.packages, home.path / "environments", sources_of(settings)
     lock_jobs = Jobs(sandbox, sources, LOCKS_AT_ONCE)
     turns = Queue(LOCKS_AT_ONCE, UNBOUNDED, UNBOUNDED)
     locks = Locks(database, lock_jobs, sources, packages.lock_seconds, timedelta(hours=packages.reuse_hours), turns)
@@ -202,12 +204,10 @@ def packages_of(settings: Settings, home: Home, database: Database, sandbox: San
     return PackageServices(locks, Environments(folder, database, builder, home.server_id, packages.total_mb))
 
 
-def _sources(settings: Settings) -> PackageSources:
+def sources_of(settings: Settings) -> PackageSources:
     """Return the sources of packages. Raise StartupError if a setting of `packages` is not valid."""
     packages = settings.packages
-    wheelhouse = Path(packages.wheelhouse).expanduser().absolute() if packages.wheelhouse else None
-    if wheelhouse is not None and not wheelhouse.is_dir():
-        raise StartupError(f"setting 'packages.wheelhouse' is '{packages.wheelhouse}', which is not a folder")
+    wheelhouse = _folder_of("wheelhouse", packages.wheelhouse)
     file_hosts = tuple(host if "://" in host else f"https://{host}" for host in packages.file_hosts)
     _check_addresses("index_urls", packages.index_urls)
     _check_addresses("file_hosts", file_hosts)
@@ -217,6 +217,12 @@ def _sources(settings: Settings) -> PackageSources:
             "setting 'packages.build_from_source' is set, but 'packages.index_urls' contains credentials, which "
             "the code of a built package could read: use an index without credentials for builds"
         )
+    store = _folder_of("npm_store", packages.npm_store)
+    npm_hosts = tuple(host if "://" in host else f"https://{host}" for host in packages.npm_file_hosts)
+    _check_addresses("npm_url", (packages.npm_url,) if packages.npm_url else ())
+    _check_addresses("npm_file_hosts", npm_hosts)
+    if has_login(packages.npm_url):
+        raise StartupError(f"setting 'packages.npm_url' contains credentials: set {NPM_TOKEN_VARIABLE} instead")
     return PackageSources(
         packages.index_urls,
         wheelhouse,
@@ -225,7 +231,23 @@ def _sources(settings: Settings) -> PackageSources:
         _patterns(packages.denied),
         file_hosts,
         from_source,
+        NpmSources(
+            packages.npm_url,
+            os.environ.get(NPM_TOKEN_VARIABLE, ""),
+            store,
+            npm_hosts,
+            packages.npm_allowed,
+            packages.npm_denied,
+            packages.exclude_newer,
+        ),
     )
+
+
+def _folder_of(setting: str, text: str) -> Path | None:
+    folder = Path(text).expanduser().absolute() if text else None
+    if folder is not None and not folder.is_dir():
+        raise StartupError(f"setting 'packages.{setting}' is '{text}', which is not a folder")
+    return folder
 
 
 def _check_addresses(setting: str, addresses: tuple[str, ...]) -> None:

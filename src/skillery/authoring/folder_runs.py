@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 import msgspec
 
-from skillery.app.builders import bundle_limits, limit_rules
+from skillery.app.builders import bundle_limits, limit_rules, sources_of
 from skillery.backends import (
     ALL_SCOPES,
     Failure,
@@ -29,10 +29,12 @@ from skillery.backends import (
     Sandbox,
 )
 from skillery.environments.definitions import Defined, Named
+from skillery.environments.dependency_locks import check_npm
 from skillery.errors import BlobNotFound, NotAllowed, SkilleryError, TooLarge
 from skillery.formats.bundle import BundleFile, SourceFile
 from skillery.formats.imports import Import, RelativeImport, imports_of_all, relative_imports_of_all
 from skillery.formats.manifest import Manifest, Permissions
+from skillery.formats.npm import NPM_LOCK, NpmLock
 from skillery.formats.python_source import Signature, find_signature, source_problem
 from skillery.formats.texts import new_blob_id
 from skillery.formats.wording import Problem
@@ -45,6 +47,7 @@ from skillery.publishing.undeclared import Undeclared
 from skillery.runs.declarations import checked
 from skillery.runs.hints import name_missing_program, with_hint
 from skillery.runs.limits import needs_of, why_refused
+from skillery.runs.packages import lock_in
 from skillery.runs.redaction import Redaction
 from skillery.runs.trials import Trial, TrialResult, code_job, trial_job
 from skillery.settings.load import Settings
@@ -228,7 +231,7 @@ class FolderRuns:
         return declares or any(environment.default for environment in self.settings.environments.values())
 
     async def _with_packages(self, trial: Trial, job: Job) -> Job | Failure:
-        if not self.needs_packages(trial.manifest):
+        if not self.needs_packages(trial.manifest) and lock_in(trial.folder, NPM_LOCK) is None:
             return job
         return await (await self.packages()).in_job(trial, job)
 
@@ -292,6 +295,7 @@ class _Locks:
         self.defined = Defined(
             [Named(name, **msgspec.structs.asdict(environment)) for name, environment in environments]
         )
+        self.npm = sources_of(runs.settings).npm
 
     async def make(self, requirements: Sequence[str], caller: str = "", *, annotated: bool = False) -> bytes:
         return await (await self._runs.packages()).locks.make(requirements, annotated=annotated)
@@ -301,6 +305,12 @@ class _Locks:
 
     async def choose(self, modules: Sequence[Providers]) -> list[Choice]:
         return await (await self._runs.packages()).locks.choose(modules)
+
+    async def make_npm(self, requirements: Sequence[str], caller: str = "") -> bytes:
+        return await (await self._runs.packages()).locks.make_npm(requirements)
+
+    def check_npm(self, lock: NpmLock) -> None:
+        check_npm(self.npm, lock)
 
     async def find(self, environment: Named) -> NamedLock | None:
         return await (await self._runs.packages()).named.find(environment)

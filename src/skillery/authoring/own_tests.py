@@ -248,7 +248,7 @@ async def _checked(gate: Gate, skill: SkillFolder, skill_md: str | SkillMd) -> t
     return bundle, await gate.findings(publication, bundle, scan, AUTHOR, _judge, trials=True)
 
 
-async def _kept(name: str, version: Version) -> tuple[str, bytes | None]:
+async def _kept(name: str, version: Version, path: str = "") -> tuple[str, bytes | None]:
     return "", None
 
 

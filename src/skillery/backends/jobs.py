@@ -133,6 +133,15 @@ class PackageMount(msgspec.Struct, frozen=True, weakref=True):
     """SHA-256 of the lock of packages in 64 hex digits. Everywhere, the same SHA-256 means the same packages."""
     folder: Path
     """Folder with the packages on this computer. Its content is complete, never changes, and is shared between runs."""
+    kind: Literal["python", "node"] = "python"
+    """`node`: packages of npm, of which a run has at most one mount, at `/packages/node_modules`. `/node_modules` links
+    to it.
+    """
+
+    @property
+    def name(self) -> str:
+        """The name of the folder below `/packages`."""
+        return self.lock if self.kind == "python" else "node_modules"
 
 
 class SkillCall(msgspec.Struct, frozen=True, tag="skill"):

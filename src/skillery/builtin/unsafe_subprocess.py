@@ -153,7 +153,7 @@ class PlainRun:
         for blob in self._job.blobs:
             (blobs / blob.blob_id).symlink_to(blob.path.absolute())
         for package in self._job.packages:
-            (packages / package.lock).symlink_to(package.folder.absolute())
+            (packages / package.name).symlink_to(package.folder.absolute())
         return Places(
             str(skills), str(blobs), str(packages), str(workspace), str(self._folder / "home"), own_processes=False
         )

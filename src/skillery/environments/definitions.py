@@ -41,6 +41,46 @@ FILE_HOSTS = {
 EVERY = "*"
 
 
+class NpmSources(msgspec.Struct, frozen=True):
+    """The sources of npm packages in the settings. `allowed` and `denied` have names or patterns."""
+
+    registry: str = ""
+    """Address of the registry. If it is "", there are no npm packages, except those of `store`."""
+    token: str = ""
+    """Token for the registry. It is never shown."""
+    store: Path | None = None
+    """Folder of `.tgz` files. If set, no file is fetched from the registry."""
+    file_hosts: tuple[str, ...] = ()
+    allowed: tuple[str, ...] = ()
+    denied: tuple[str, ...] = ()
+    exclude_newer: str = ""
+
+    @property
+    def are_there(self) -> bool:
+        return bool(self.registry or self.store)
+
+    @property
+    def network(self) -> tuple[str, ...]:
+        return (origin_of(self.registry), *self.file_hosts) if self.registry else ()
+
+    def environment(self) -> dict[str, str]:
+        """Return the environment variables of jobs. Arguments would be visible to all users."""
+        return {"NPM_REGISTRY": self.registry, **({"NPM_TOKEN": self.token} if self.token else {})}
+
+    def refused(self, packages: Iterable[str]) -> Iterator[Finding]:
+        """Yield a finding for each package that the settings refuse."""
+        for name in packages:
+            if any(fnmatchcase(name, pattern) for pattern in self.denied):
+                yield Finding(RULE, f"the npm package {name} is denied here (the setting packages.npm_denied)")
+            elif self.allowed and not any(fnmatchcase(name, pattern) for pattern in self.allowed):
+                yield Finding(RULE, f"the npm package {name} is not in the setting packages.npm_allowed")
+
+    def key(self, requirements: Sequence[str]) -> str:
+        """Return the key of a lock: a hash of the requirements and the sources."""
+        request = ["npm", sorted(requirements), self.registry, self.exclude_newer]
+        return hashlib.sha256(msgspec.json.encode(request)).hexdigest()
+
+
 class PackageSources(msgspec.Struct, frozen=True):
     """The sources in the settings. `allowed` and `denied` have normalised names or patterns."""
 
@@ -57,6 +97,7 @@ class PackageSources(msgspec.Struct, frozen=True):
     """Hosts of the files of an index if they differ from the index, as patterns of `Job.network`."""
     from_source: tuple[str, ...] = ()
     """Packages that are built from source. EVERY means all packages without a wheel."""
+    npm: NpmSources = NpmSources()
 
     @property
     def network(self) -> tuple[str, ...]:

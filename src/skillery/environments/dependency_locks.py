@@ -15,13 +15,14 @@ from packaging.utils import canonicalize_name
 from sqlalchemy import Connection, bindparam, delete, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 
-from skillery.backends import FailureType, Storage
+from skillery.backends import FailureType, Finding, Storage
 from skillery.contents.store import open_content
 from skillery.database import Database, Statement
 from skillery.database.tables import locks, skill_files, skill_versions, skills
-from skillery.environments.definitions import PackageSources, base_python, this_python
+from skillery.environments.definitions import NpmSources, PackageSources, base_python, this_python
 from skillery.environments.downloads import file_arguments
 from skillery.environments.jobs import JobFailed, Jobs
+from skillery.environments.npm import check_npm_sources, resolve_npm
 from skillery.environments.uv_errors import check_yanked, foreign_hosts_error, locking_error, unresolvable, uv_error
 from skillery.errors import (
     InvalidBundle,
@@ -31,6 +32,7 @@ from skillery.errors import (
     UnresolvableDependencies,
 )
 from skillery.formats.import_names import Providers
+from skillery.formats.npm import NpmLock, read_npm_lock
 from skillery.formats.requirements import LOCK, InvalidLock, Pin, mark_sizes, normalised, read_lock, why_unfit
 from skillery.formats.semver import Version
 from skillery.formats.wording import Problem, raise_problems
@@ -41,7 +43,9 @@ from skillery.formats.wording import Problem, raise_problems
 _LOCK_OF_VERSION = Statement(
     select(skill_versions.c.digest, skill_files.c.sha256)
     .join(skills, skills.c.id == skill_versions.c.skill_id)
-    .outerjoin(skill_files, (skill_files.c.version_id == skill_versions.c.id) & (skill_files.c.path == LOCK))
+    .outerjoin(
+        skill_files, (skill_files.c.version_id == skill_versions.c.id) & (skill_files.c.path == bindparam("path"))
+    )
     .where(skills.c.name == bindparam("name"), skill_versions.c.precedence == bindparam("precedence"))
 )
 
@@ -67,12 +71,14 @@ def forget_locks(connection: Connection, made_before: datetime) -> int:
     return connection.execute(delete(locks).where(locks.c.made_at <= made_before)).rowcount
 
 
-def lock_of_version(connection: Connection, storage: Storage, name: str, version: Version) -> tuple[str, bytes | None]:
+def lock_of_version(
+    connection: Connection, storage: Storage, name: str, version: Version, path: str = LOCK
+) -> tuple[str, bytes | None]:
     """Return the digest of a version and its lock, without checking who may see the version. Blocking.
 
     The digest is "" if the version does not exist. The lock is None if the version has no lock.
     """
-    rows = _LOCK_OF_VERSION.rows(connection, name=name, precedence=version.precedence)
+    rows = _LOCK_OF_VERSION.rows(connection, name=name, precedence=version.precedence, path=path)
     if not rows:
         return "", None
     [(digest, sha256)] = rows
@@ -195,6 +201,29 @@ class Locks:
         self._check_allowed(read_lock(lock))
         return lock
 
+    async def make_npm(self, requirements: Sequence[str], caller: str = "") -> bytes:
+        """Return the content of `npm.lock`. Raise the errors of `make`."""
+        check_npm_sources(self._sources.npm, locks=True)
+        key, now = self._sources.npm.key(requirements), datetime.now(UTC)
+        lock = await self._database.read(partial(find_lock, key=key, made_after=now - self._reuse_for))
+        if lock is None:
+            turn = await self._turns.enter(caller, sum(map(len, requirements)))
+            try:
+                lock = await resolve_npm(self._jobs, self._sources.npm, requirements, self._seconds)
+            finally:
+                turn.leave()
+            await self._database.write(partial(keep_lock, key=key, content=lock, now=now))
+        self.check_npm(read_npm_lock(lock))
+        return lock
+
+    def check_npm(self, lock: NpmLock) -> None:
+        """Raise the errors of `check_npm`."""
+        check_npm(self.npm, lock)
+
+    @property
+    def npm(self) -> NpmSources:
+        return self._sources.npm
+
     async def choose(self, modules: Sequence[Providers]) -> list[Choice]:
         """Return for each module the package to lock, or the reason why no package fits."""
         offered = await asyncio.to_thread(offered_by, self._sources)
@@ -274,14 +303,24 @@ class Locks:
             )
 
     def _check_allowed(self, pins: Sequence[Pin]) -> None:
-        findings = list(self._sources.refused(pin.name for pin in pins))
-        if findings:
-            more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
-            raise Refused(
-                f"{findings[0].message}{more}",
-                hint="Remove the dependency, or ask the admin of the server; nothing was stored.",
-                findings=findings,
-            )
+        _refuse_packages(list(self._sources.refused(pin.name for pin in pins)))
+
+
+def check_npm(sources: NpmSources, lock: NpmLock) -> None:
+    """Raise PackagesNotOffered or Refused if the settings do not permit the packages of a lock of npm."""
+    check_npm_sources(sources, locks=False)
+    _refuse_packages(list(sources.refused(package.package for package in lock.packages)))
+
+
+def _refuse_packages(findings: list[Finding]) -> None:
+    """Raise Refused if there are findings about packages that the settings refuse."""
+    if findings:
+        more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
+        raise Refused(
+            f"{findings[0].message}{more}",
+            hint="Remove the dependency, or ask the admin of the server; nothing was stored.",
+            findings=findings,
+        )
 
 
 def _with_head(lock: bytes) -> bytes:

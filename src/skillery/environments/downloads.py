@@ -26,12 +26,11 @@ BUILD_DISK_MB = 4096
 
 
 class Fetched(NamedTuple):
-    """A downloaded file, or a wheel that was built from one. The downloaded file has the hash `sha256`, which is in the
-    lock.
-    """
+    """A downloaded file, or a wheel that was built from one. The digest is that of the downloaded file."""
 
     pin: Pin
-    sha256: str
+    digest: str
+    """The digest with its algorithm, such as `sha256:…`."""
     path: Path
     name: str
 
@@ -54,7 +53,7 @@ class IncomingFiles(Receiver):
         self, pins: Sequence[Pin], path: Path, max_mb: int, progress: BuildProgress, *, unlocked: bool = False
     ) -> None:
         """`unlocked` accepts any hash: a wheel that was built here has no hash in the lock."""
-        self._pins = {pin.name: pin for pin in pins}
+        self._pins = {(pin.name, pin.version): pin for pin in pins}
         self._aside = path
         self._left = max_mb * MIB
         self._unlocked = unlocked
@@ -87,7 +86,7 @@ class IncomingFiles(Receiver):
             self._begun = begun = msgspec.json.decode(head, type=Begin)
         except msgspec.MsgspecError:
             raise BuildFailed("the sandbox returned unexpected data") from None
-        if begun.name not in self._pins:
+        if (begun.name, begun.version) not in self._pins:
             raise BuildFailed(f"{printable(begun.name, 100)} is not in the lock, or was delivered twice")
         if self._file is not None:
             self._file.close()
@@ -97,15 +96,16 @@ class IncomingFiles(Receiver):
         self.progress.step = f"fetching {begun.name} {printable(begun.version, 100)}"
 
     def _end(self, begun: Begin, file: io.BufferedRandom) -> None:
+        pin = self._pins.pop((begun.name, begun.version))
         file.seek(0)
-        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        algorithm = next(iter(pin.hashes)).partition(":")[0]
+        digest = f"{algorithm}:{hashlib.file_digest(file, algorithm).hexdigest()}"
         file.close()
         self._file = None
-        pin = self._pins.pop(begun.name)
-        if not self._unlocked and f"sha256:{sha256}" not in pin.hashes:
+        if not self._unlocked and digest not in pin.hashes:
             raise BuildFailed(other_file(f"{pin.name} {pin.version}"))
         self._left -= self._size
-        fetched = Fetched(pin, sha256, Path(file.name), begun.file)
+        fetched = Fetched(pin, digest, Path(file.name), begun.file)
         self._loop.call_soon_threadsafe(self.whole.put_nowait, fetched)
 
     def close(self) -> None:
@@ -175,11 +175,11 @@ async def build_wheel(
     built = incoming.whole.get_nowait()
     if built is None:
         raise BuildFailed(f"{package} could not be built from source: the build produced no wheel")
-    return built._replace(sha256=source.sha256)
+    return built._replace(digest=source.digest)
 
 
 def bare(pin: Pin) -> list[str]:
-    return [digest.removeprefix("sha256:") for digest in sorted(pin.hashes)]
+    return [digest.rpartition(":")[2] for digest in sorted(pin.hashes)]
 
 
 @cache

@@ -9,11 +9,13 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
+import shutil
 import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -21,10 +23,28 @@ from typing import NamedTuple
 import msgspec
 
 from skillery.backends import PackageMount
-from skillery.environments.builder import METADATA_FILE, PACKAGES, Built
-from skillery.environments.trees import move_away, remove
+from skillery.environments.jobs import BuildFailed
+from skillery.environments.trees import BLOCK, make_folder, move_away, on_disk, remove
+from skillery.formats.npm import NpmPackage
+from skillery.formats.package_json import MODULES
+from skillery.formats.requirements import LeftOut
+from skillery.formats.wording import printable
 
+PACKAGES, METADATA_FILE = "packages", "environment.json"
 _NAME = re.compile(r"([0-9a-f]{64})-([A-Za-z0-9_-]+)(?:\.([0-9]+))?")
+
+
+class Built(msgspec.Struct, frozen=True):
+    """Metadata of an environment, stored next to its packages."""
+
+    trees: tuple[str, ...]
+    size_bytes: int
+    left_out: tuple[LeftOut, ...] = ()
+    """The inferred packages that could not be installed."""
+    own_bytes: int = 0
+    """Disk use of the environment that the trees do not include: folders, and copies if the disk does not support
+    links.
+    """
 
 
 class Installed(NamedTuple):
@@ -155,7 +175,10 @@ class PackageMounts:
                 return None
             mount = self._mounts.get(folder)
             if mount is None:
-                mount = self._mounts[folder] = PackageMount(sha256, folder / PACKAGES)
+                is_python = (folder / PACKAGES).is_dir()
+                packages = folder / (PACKAGES if is_python else MODULES)
+                mount = PackageMount(sha256, packages, "python" if is_python else "node")
+                self._mounts[folder] = mount
             return mount
 
     def _note_use(self, folder: Path) -> bool:
@@ -201,3 +224,103 @@ class PackageMounts:
         with contextlib.suppress(FileNotFoundError):
             return self._shelf.used_at(folder) < since
         return False
+
+
+# -- Hard links to the files of trees, and the commands of npm packages ----------------------------------------------
+
+
+BIN = ".bin"
+
+
+def link_npm(packages: Mapping[str, tuple[NpmPackage, Path]], target: Path) -> int:
+    """Link the trees of npm packages to their paths below `target`, and write the commands of the packages at the top.
+    Return the disk use of folders, copies and commands. Blocking.
+    """
+    size = make_folder(target) * BLOCK
+    for path in sorted(packages):  # a package comes before the packages in its folder
+        package, tree = packages[path]
+        size += link([tree], target / path)
+        for name, file in package.bin.items() if "/node_modules/" not in path else ():
+            size += make_folder(target / BIN) * BLOCK + BLOCK
+            program = f'exec node "$(dirname "$0")"/../{shlex.quote(f"{path}/{file}")} "$@"\n'
+            command = target / BIN / name
+            if not command.exists():
+                command.write_text(f"#!/bin/sh\n{program}", "utf-8")
+                command.chmod(0o555)
+    return size
+
+
+def link(trees: Iterable[Path], target: Path) -> int:
+    """Link the files of all trees into the folder `target`. Return the disk use of its folders and copies. Blocking.
+
+    If two trees have a file of the same name, the file and its compiled code come from the first tree.
+    """
+    size = 0
+    owners: dict[str, int] = {}
+    make_folder(target)
+    for number, tree in enumerate(trees):
+        for folder, names in _walk(tree):
+            if folder and _make_new_folder(target / folder):
+                size += BLOCK
+            for name in names:
+                path = f"{folder}/{name}" if folder else name
+                source = _source_of(path)
+                if owners.setdefault(source, number) != number or owners.setdefault(path, number) != number:
+                    continue
+                if not _link(tree / path, target / path):
+                    size += on_disk((target / path).stat().st_size)
+    return size
+
+
+def _source_of(path: str) -> str:
+    """Return the module of a file with compiled code; for any other file, return its path."""
+    folder, _, name = path.rpartition("/")
+    if not name.endswith(".pyc") or not (folder == "__pycache__" or folder.endswith("/__pycache__")):
+        return path
+    above = folder.removesuffix("__pycache__")
+    return f"{above}{name.removesuffix(f'.{sys.implementation.cache_tag}.pyc')}.py"
+
+
+def _walk(root: Path) -> Iterator[tuple[str, list[str]]]:
+    """Yield each folder, relative to the root, with its files. A folder comes before its subfolders."""
+    waiting = [""]
+    while waiting:
+        folder = waiting.pop()
+        names = []
+        with os.scandir(root / folder) as entries:
+            below = []
+            for entry in entries:
+                path = f"{folder}/{entry.name}" if folder else entry.name
+                below.append(path) if entry.is_dir(follow_symlinks=False) else names.append(entry.name)
+        waiting += below
+        yield folder, names
+
+
+def _make_new_folder(path: Path) -> bool:
+    """Create a folder. Return False if it exists."""
+    try:
+        path.mkdir()
+        path.chmod(0o755)
+    except FileExistsError:
+        if not path.is_dir():
+            raise _clash(path.name) from None
+        return False
+    return True
+
+
+def _link(source: Path, target: Path) -> bool:
+    """Link a file. If the disk does not support links, copy the file and return False."""
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except FileExistsError:
+        raise _clash(target.name) from None
+    except OSError as error:
+        if error.errno is None or target.exists():
+            raise
+        shutil.copy2(source, target)
+        return False
+    return True
+
+
+def _clash(name: str) -> BuildFailed:
+    return BuildFailed(f"two packages have '{printable(name, 128)}', one as a file, one as a folder")

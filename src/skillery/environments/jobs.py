@@ -40,7 +40,16 @@ from skillery.errors import (
 from skillery.formats.requirements import LeftOutReason
 
 IN_SANDBOX = Path(__file__).parent / "in_sandbox"
-TASKS = {"lock": "downloads", "fetch": "downloads", "build": "downloads", "unpack": "wheels"}
+TASKS = {
+    "lock": ("downloads",),
+    "fetch": ("downloads",),
+    "build": ("downloads",),
+    "unpack": ("wheels",),
+    "npm_lock": ("downloads", "npm"),
+    "npm_fetch": ("downloads", "npm"),
+    "npm_unpack": ("wheels", "npm"),
+}
+"""The files in `in_sandbox` with the code of each task."""
 MOST_PIECE = 64 * 1024 * 1024
 """The maximum number of bytes of one piece of output. The limit bounds the memory of the server."""
 MEMORY_MB = 2048
@@ -51,7 +60,7 @@ UNBOUNDED = 1 << 30
 UNNAMED = "is not in permissions.network"
 """Text with which the egress proxy refuses hosts that are not in `Job.network`."""
 
-Task = Literal["lock", "fetch", "build", "unpack"]
+Task = Literal["lock", "fetch", "build", "unpack", "npm_lock", "npm_fetch", "npm_unpack"]
 
 
 class JobFailed(Exception):
@@ -123,17 +132,20 @@ class Jobs:
         return JobResult(msgspec.json.decode(outcome.result, type=dict[str, Any]), refused)
 
     def _job(self, task: Task, args: Mapping[str, Any], paths: Mapping[str, Path], seconds: float, disk: int) -> Job:
-        alone = task == "unpack"
-        wheelhouse = None if alone else self._sources.wheelhouse
-        tools = {} if alone else {"uv": find_uv(), **({"ca": bundle} if (bundle := ca_bundle()) else {})}
+        alone, npm = task.endswith("unpack"), self._sources.npm
+        is_npm = task.startswith("npm")
+        wheelhouse = None if alone or is_npm else self._sources.wheelhouse
+        stores = {"wheelhouse": wheelhouse, "npm_store": npm.store if task == "npm_fetch" else None}
+        ca = {"ca": bundle} if not alone and (bundle := ca_bundle()) else {}
+        tools = ca if alone or is_npm else {"uv": find_uv(), **ca}
         return Job(
             run_id=f"packages_{secrets.token_hex(8)}",
             call=CodeCall(source_of(TASKS[task]), task),
             args=msgspec.json.encode({**args, "wheelhouse": wheelhouse is not None}),
             blobs=tuple(BlobMount(name, path) for name, path in {**tools, **paths}.items()),
-            packages=() if wheelhouse is None else (PackageMount("wheelhouse", wheelhouse),),
-            environment={} if alone else self._sources.environment(),
-            network=() if alone else self._sources.network,
+            packages=tuple(PackageMount(name, path) for name, path in stores.items() if path is not None),
+            environment={} if alone else npm.environment() if is_npm else self._sources.environment(),
+            network=() if alone else npm.network if is_npm else self._sources.network,
             private_network=True,
             limits=Limits(
                 timeout_ms=max(1, int(seconds * 1000)),
@@ -224,8 +236,8 @@ def _refused(uses: Sequence[NetworkUse]) -> tuple[str, ...]:
 
 
 @cache
-def source_of(module: str) -> str:
-    return (IN_SANDBOX / f"{module}.py").read_text("utf-8")
+def source_of(modules: tuple[str, ...]) -> str:
+    return "\n".join((IN_SANDBOX / f"{module}.py").read_text("utf-8") for module in modules)
 
 
 def workers() -> int:

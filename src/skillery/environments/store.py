@@ -23,11 +23,12 @@ from skillery.backends import Failure, FailureType, PackageMount
 from skillery.context.queue import BuildProgress, BuildQueue, PackageWait, Watch, ignore
 from skillery.database import Database
 from skillery.database.tables import environments, named_locks, skill_files
-from skillery.environments.builder import Builder, Built
-from skillery.environments.folders import Installed, PackageMounts, Shelf
+from skillery.environments.builder import Builder
+from skillery.environments.folders import Built, Installed, PackageMounts, Shelf
 from skillery.environments.jobs import BuildFailed
 from skillery.environments.trees import remove
 from skillery.errors import SkilleryError
+from skillery.formats.npm import NPM_LOCK
 from skillery.formats.requirements import LOCK
 
 # -- Database rows of installed environments. Each server installs its own files, and all servers see all states -------
@@ -70,7 +71,8 @@ def forget_unfinished(connection: Connection, server: str) -> None:
 
 def needed_of(connection: Connection, digests: list[str]) -> set[str]:
     """Return the digests that are locks of a version or of a named environment."""
-    of_version = select(skill_files.c.sha256).where(skill_files.c.sha256.in_(digests), skill_files.c.path == LOCK)
+    is_lock = skill_files.c.path.in_((LOCK, NPM_LOCK))
+    of_version = select(skill_files.c.sha256).where(skill_files.c.sha256.in_(digests), is_lock)
     of_named = select(named_locks.c.sha256).where(named_locks.c.sha256.in_(digests))
     return {*connection.scalars(of_version), *connection.scalars(of_named)}
 

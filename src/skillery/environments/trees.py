@@ -78,8 +78,10 @@ class Trees:
         return move_away(self._folder / key, self._trash)
 
 
-def key_of(sha256: str) -> str:
-    return f"{sha256.removeprefix('sha256:')}-{sys.implementation.cache_tag}"
+def key_of(digest: str) -> str:
+    """Return the key of the file with a digest, such as `sha256:…` of a wheel. The files of npm have SHA-512."""
+    algorithm, _, value = digest.rpartition(":")
+    return f"{value}-{'node' if algorithm == 'sha512' else sys.implementation.cache_tag}"
 
 
 # -- The files of a wheel, as the sandbox sends them. They become a tree if they match the RECORD of the wheel ---------

@@ -12,7 +12,7 @@ import re
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -60,8 +60,29 @@ class WheelFile(NamedTuple):
 
 class Wheel(NamedTuple):
     package: str
-    files: dict[str, WheelFile]
+    files: Mapping[str, WheelFile]
     """Files by their names in the archive."""
+
+
+class NpmFiles(Mapping[str, WheelFile]):
+    """The files of an npm package, which has no list of files. The lock has the hash of the whole archive.
+
+    Every file at a safe path is accepted, and `package.json` must be there. Another path raises BuildFailed.
+    """
+
+    def __init__(self, package: str) -> None:
+        self._package = package
+
+    def __getitem__(self, name: str) -> WheelFile:
+        if not _is_safe(name):
+            raise BuildFailed(f"{self._package} has '{printable(name, 128)}', which is outside its folder")
+        return WheelFile(name, "", "")
+
+    def __iter__(self) -> Iterator[str]:
+        yield "package.json"
+
+    def __len__(self) -> int:
+        return 1
 
 
 def read_wheel(path: Path, pin: Pin) -> Wheel:

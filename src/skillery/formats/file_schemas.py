@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from skillery.formats import examples, manifest, manifest_tables, paths, requirements, tools
+from skillery.formats import examples, manifest, manifest_tables, npm, paths, requirements, tools
 from skillery.formats.inputs import InputType
 from skillery.formats.names import MAX_LENGTH, PATTERN, SECRET_NAME
 from skillery.formats.semver import VERSION_PATTERN
@@ -47,6 +47,13 @@ class RuntimeTable(msgspec.Struct, rename={"requires_python": "requires-python"}
         Annotated[
             list[Annotated[str, Meta(min_length=1, max_length=requirements.LONGEST)]],
             Meta(max_length=requirements.MOST, description="Packages with versions, e.g. pandas>=2,<3"),
+        ]
+        | UnsetType
+    ) = UNSET
+    npm: (
+        Annotated[
+            list[Annotated[str, Meta(min_length=1, max_length=npm.LONGEST)]],
+            Meta(max_length=npm.MOST, description="Packages of npm with versions, e.g. docx@^9"),
         ]
         | UnsetType
     ) = UNSET

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from skillery.formats import requirements
+from skillery.formats import npm, requirements
 from skillery.formats.inputs import INPUT_TYPES, Input, InputType, fits
 from skillery.formats.json_values import join, kind_of, same
 from skillery.formats.names import secret_name_problem
@@ -24,6 +24,7 @@ _RUNTIME_KEYS = (
     "export",
     "limits",
     "dependencies",
+    "npm",
     "requires-python",
     "workspace",
     "inferred",
@@ -55,6 +56,8 @@ class Runtime(msgspec.Struct, frozen=True):
     """Limits that the skill requests: memory_mb, processes, cpus, disk_mb, timeout_ms."""
     dependencies: tuple[str, ...] = ()
     """Packages in the notation of PEP 508."""
+    npm: tuple[str, ...] = ()
+    """Packages of npm, as `NAME@RANGE`."""
     requires_python: str = ""
     """Python versions in the notation of PEP 440. "" means any version."""
     workspace: bool = False
@@ -78,7 +81,7 @@ def is_for_scripts(runtime: Mapping[str, object]) -> bool:
     The table then has no entrypoint, export or language, and names dependencies or Python versions. Other tables need
     an entrypoint.
     """
-    says = {"dependencies", "requires-python"} & runtime.keys()
+    says = {"dependencies", "npm", "requires-python"} & runtime.keys()
     return bool(says) and not {"entrypoint", "export", "language"} & runtime.keys()
 
 
@@ -110,6 +113,7 @@ class TableReader(Shapes):
             export=self.export(table),
             limits=self.limits(table),
             dependencies=self.dependencies(table),
+            npm=self.npm(table),
             requires_python=self.requires_python(table),
             workspace=self.flag(table, "workspace", "runtime.workspace"),
             inferred=self.texts(table, "inferred", "runtime.inferred"),
@@ -153,6 +157,18 @@ class TableReader(Shapes):
             wrong = requirements.requirement_problem(text)
             if wrong:
                 self.problem(f"{requirements.DEPENDENCIES}[{i}]", f"is {quoted(text)}, which {wrong}")
+        return entries
+
+    def npm(self, table: Mapping[str, object]) -> tuple[str, ...]:
+        entries = self.texts(table, "npm", npm.NPM, longest=npm.LONGEST)
+        if len(entries) > npm.MOST:
+            more = f"has {len(entries)} entries, at most {npm.MOST} are allowed"
+            self.problem(npm.NPM, more)
+            return ()
+        for i, text in enumerate(entries):
+            wrong = npm.requirement_problem(text)
+            if wrong:
+                self.problem(f"{npm.NPM}[{i}]", f"is {quoted(printable(text, 80))}, which {wrong}")
         return entries
 
     def requires_python(self, table: Mapping[str, object]) -> str:

@@ -1,6 +1,4 @@
-"""The package.json files of a bundle. The server does not install JavaScript dependencies: the bundle must contain
-them.
-"""
+"""The package.json files of a bundle, and the check of a server without npm packages: the bundle must contain them."""
 
 from __future__ import annotations
 
@@ -8,7 +6,7 @@ import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from skillery.formats.wording import Problem, printable, quoted
 
@@ -21,8 +19,9 @@ MOST_NAMED = 5
 MOST_KEYS = 10
 """The maximum number of keys named `dependencies` that are visited in the search for a line number."""
 HINT = (
-    "Nothing is installed for JavaScript: bundle them into the file that is run (npx esbuild main.js --bundle "
-    "--platform=node --format=esm --outfile=main.mjs) and list them under devDependencies."
+    "This server installs no npm packages: bundle them into the file that is run (npx esbuild main.js --bundle "
+    "--platform=node --format=esm --outfile=main.mjs) and list them under devDependencies. Or the admin sets "
+    "packages.npm_url."
 )
 
 
@@ -85,8 +84,24 @@ def _is_there(name: str, path: str, modules: frozenset[str]) -> bool:
     return any(f"{folder}{MODULES}/{name}" in modules for folder in folders_above(path))
 
 
-def _dependencies(path: str, content: bytes) -> list[str] | str:
-    """Return the names of the dependencies, or a warning if the file is not a valid package.json."""
+def dependency_ranges(content: bytes) -> dict[str, str]:
+    """Return the `dependencies` of a package.json by name, or {} if it is not a valid one."""
+    document = _document(FILE, content)
+    dependencies = document.get("dependencies") if isinstance(document, dict) else None
+    if not isinstance(dependencies, dict):
+        return {}
+    return {name: versions for name, versions in dependencies.items() if isinstance(versions, str)}
+
+
+def own_name(content: bytes) -> tuple[str, ...]:
+    """Return the name in a package.json, or () if there is none."""
+    document = _document(FILE, content)
+    name = document.get("name") if isinstance(document, dict) else None
+    return (name,) if isinstance(name, str) else ()
+
+
+def _document(path: str, content: bytes) -> dict[str, Any] | str:
+    """Return the object in a package.json, or a warning if the file is not valid."""
     if len(content) > MOST_BYTES:
         return f"{path} has {len(content)} bytes and was not checked"
     try:
@@ -98,8 +113,14 @@ def _dependencies(path: str, content: bytes) -> list[str] | str:
     except ValueError as error:
         line = f":{error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
         return f"{path}{line}: it is not JSON ({printable(str(error).partition(':')[0], 80)})"
-    if not isinstance(document, dict):
-        return f"{path} is not an object"
+    return document if isinstance(document, dict) else f"{path} is not an object"
+
+
+def _dependencies(path: str, content: bytes) -> list[str] | str:
+    """Return the names of the dependencies, or a warning if the file is not a valid package.json."""
+    document = _document(path, content)
+    if isinstance(document, str):
+        return document
     dependencies = document.get("dependencies", {})
     return (
         [str(name) for name in dependencies]

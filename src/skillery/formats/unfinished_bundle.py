@@ -49,8 +49,9 @@ def begin_bundle(
     skill_md: str | SkillMd,
     files: Sequence[BundleFile],
     limits: BundleLimits = BundleLimits(),  # noqa: B008 - frozen
-    *,
     skip_broken_tools: bool = False,
+    *,
+    installs_npm: bool = False,
 ) -> UnfinishedBundle:
     """Check the parts of a bundle that need no compiler and no sandbox. Raise BundleTooLarge if `files` exceed
     `limits`.
@@ -58,10 +59,12 @@ def begin_bundle(
     `UnfinishedBundle.finish` raises all other errors. `files` may contain skill.toml and SKILL.md: their content must
     be the same as `manifest` and `skill_md`. If one of them is missing, it is generated. If `skill_md` is a parsed
     SkillMd, `files` must contain SKILL.md, which stays unchanged. With `skip_broken_tools`, tools that break a rule are
-    omitted with a warning, and missing JavaScript modules are only warnings.
+    omitted with a warning, and missing JavaScript modules are only warnings. With `installs_npm`, JavaScript modules
+    need not be in the bundle.
     """
     check_size(files, limits)
     bundle = UnfinishedBundle(manifest, skill_md, files, limits, skip_broken_tools)
+    bundle.installs_npm = installs_npm
     bundle.begin()
     return bundle
 
@@ -85,6 +88,7 @@ class UnfinishedBundle:
         self.files = files
         self.by_path = {file.path: file for file in files}
         self.problems: list[Problem] = []
+        self.installs_npm = False
         self.hints: dict[type[InvalidParams], str | None] = {}
 
     def begin(self) -> None:
@@ -232,7 +236,7 @@ class UnfinishedBundle:
         handlers = {tool.script for tool in tools if tool.script and tool.script.endswith(package_json.JAVASCRIPT)}
         of_scripts = manifest is not None and manifest.called is None
         runnable = handlers | (package_json.script_paths(self.by_path) if of_scripts else frozenset())
-        if not runnable or not any(path.endswith(package_json.FILE) for path in self.by_path):
+        if self.installs_npm or not runnable or not any(path.endswith(package_json.FILE) for path in self.by_path):
             return ()
         check = package_json.check_dependencies({path: file.content for path, file in self.by_path.items()}, runnable)
         if check.missing and not self.skip_broken_tools:

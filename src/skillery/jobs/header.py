@@ -82,7 +82,7 @@ def mounts_of(job: Job, *, packages: bool = True) -> list[Mount]:
     """Return the mounts of a job. If `packages` is False, its packages are mounted already."""
     mounts = [Mount(skill.folder, f"/skills/{skill.name}", digest=skill.folder.name) for skill in job.skills]
     if packages:
-        mounts += [Mount(package.folder, f"/packages/{package.lock}") for package in job.packages]
+        mounts += [Mount(package.folder, f"/packages/{package.name}") for package in job.packages]
     return mounts + [Mount(blob.path, f"/blobs/{blob.blob_id}") for blob in job.blobs]
 
 
@@ -110,7 +110,7 @@ def job_header(job: Job, environment: Mapping[str, str], places: Places) -> dict
         workspace=places.lock,
         own_processes=places.own_processes,
         environment={**folder_variables(program), **environment},
-        packages=[f"{places.packages}/{packages.lock}" for packages in job.packages],
+        packages=[f"{places.packages}/{packages.lock}" for packages in job.packages if packages.kind == "python"],
         guest=guest_job(job, places),
         waits=waits(job),
     )

@@ -23,6 +23,7 @@ from skillery.formats.bundle import SKILL_MD, SKILL_TOML, Bundle, BundleFile
 from skillery.formats.check_results import CheckedExample, CheckFinding
 from skillery.formats.examples import read_examples
 from skillery.formats.manifest import parse_manifest
+from skillery.formats.npm import NPM_LOCK
 from skillery.formats.permissions import PermissionsDiff
 from skillery.formats.requirements import LOCK
 from skillery.formats.semver import Version
@@ -34,7 +35,7 @@ from skillery.formats.wording import AGAIN
 from skillery.identity import access
 from skillery.publishing.example_runs import Subject, Tested
 from skillery.publishing.gate import Gate, as_found, publication_of, published_files
-from skillery.publishing.package_locks import ImportScan, lock_of
+from skillery.publishing.package_locks import ImportScan, locks_of
 from skillery.registry.development import KEPT_SECONDS, Overlays, is_development
 from skillery.registry.resolution import resolve
 from skillery.registry.version_rows import VersionRow
@@ -79,16 +80,17 @@ class BundleChecks:
         bundle = await self._gate.bundle(identity.name, manifest, skill_md, files)
         # Check the grant first: a caller without a grant must not learn which versions exist.
         access.require_namespace(identity, "publish", bundle.manifest.name)
-        bundle, scan = await self._gate.locked(identity.name, bundle, files, scan, self._stored_lock)
+        lenient = isinstance(skill_md, SkillMd)
+        bundle, scan = await self._gate.locked(identity.name, bundle, files, scan, self._stored_lock, lenient=lenient)
 
         def look(connection: Connection) -> RegistryState:
             return RegistryState(*state_of(connection, bundle, identity), scan)
 
         return bundle, await self._database.read(look)
 
-    async def _stored_lock(self, name: str, version: Version) -> tuple[str, bytes | None]:
-        """Return digest and lock of packages of a stored version."""
-        find = partial(lock_of_version, storage=self._storage, name=name, version=version)
+    async def _stored_lock(self, name: str, version: Version, path: str = LOCK) -> tuple[str, bytes | None]:
+        """Return the digest of a stored version, and its lock of packages, the file `path`."""
+        find = partial(lock_of_version, storage=self._storage, name=name, version=version, path=path)
         return await asyncio.to_thread(self._database.read_now, find)
 
     async def check_needs(
@@ -214,7 +216,7 @@ def holds(connection: Connection, storage: Storage, row: VersionRow, files: Sequ
     """
     stored = {file.path: file.sha256 for file in files_of(connection, row.version_id)}
     values = {file.path: file.sha256 for file in files}
-    for added in (SKILL_TOML, LOCK):
+    for added in (SKILL_TOML, LOCK, NPM_LOCK):
         if added not in values:
             stored.pop(added, None)
     skill_md, stored_md = values.pop(SKILL_MD, ""), stored.pop(SKILL_MD, None)
@@ -270,7 +272,7 @@ class Developer:
         _check_version(str(manifest.get("version", "")))
         bundle, state = await self._checks.check(identity, manifest, skill_md, files, None)
         row = self.overlays.put(identity, bundle, bundle.warnings)
-        if (lock := lock_of(bundle)) is not None:
+        for lock in locks_of(bundle):
             self._environments.begin(lock)  # install the packages early, so that the first run waits less
         publication = publication_of(bundle, identity)
         findings = await self._checks.findings(publication, bundle, state.scan, identity, trials=True)

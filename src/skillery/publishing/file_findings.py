@@ -1,4 +1,4 @@
-"""Findings about the files of a bundle: paths that Windows cannot store, and dead references.
+"""Findings about the files of a bundle: paths that Windows cannot store, install scripts, and dead references.
 
 A reference is a link or a path in code of SKILL.md. If the skill does not have the file, the reference is dead: an
 agent that follows the instructions finds no file. Every step takes linear time, because the text may be from strangers.
@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import NamedTuple
 from urllib.parse import unquote
 
 from skillery.backends import Finding
 from skillery.formats.bundle import SKILL_MD, BundleFile
+from skillery.formats.npm import NPM_LOCK, is_npm_lock, read_npm_lock
 from skillery.formats.paths import MAX_BYTES, plain_path, portability_problem
+from skillery.formats.requirements import InvalidLock
 from skillery.formats.wording import quoted
 
 NOT_PORTABLE = "not_portable"
 DEAD_REFERENCE = "dead_reference"
+NPM_INSTALL_SCRIPT = "npm_install_script"
 MOST_UNPORTABLE = 20
 MOST_READ = 256 * 1024
 """The maximum number of characters of a SKILL.md that are read."""
@@ -49,11 +53,22 @@ def file_findings(files: Sequence[BundleFile]) -> list[Finding]:
         )
         for path in islice(filter(portability_problem, paths), MOST_UNPORTABLE)
     ]
+    if NPM_LOCK in paths and is_npm_lock(paths[NPM_LOCK].content):
+        findings += _install_scripts(paths[NPM_LOCK].content)
     text = paths[SKILL_MD].content.decode("utf-8", "replace") if SKILL_MD in paths else ""
     return findings + [
         Finding(DEAD_REFERENCE, dead.message, "warning" if dead.is_certain else "info", SKILL_MD, dead.line)
         for dead in dead_references(text, paths)
     ]
+
+
+def _install_scripts(lock: bytes) -> Iterator[Finding]:
+    """Yield a finding for each package of a lock that has a script for its installation."""
+    with suppress(InvalidLock):
+        for package in read_npm_lock(lock).packages:
+            if package.script and package.fits_here():
+                message = "runs a script when it is installed, which this server does not do; it may not work"
+                yield Finding(NPM_INSTALL_SCRIPT, f"{package.package} {message}", "info", NPM_LOCK)
 
 
 class DeadReference(NamedTuple):

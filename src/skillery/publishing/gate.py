@@ -28,6 +28,7 @@ from skillery.identity.access import ApprovalRules
 from skillery.publishing.example_runs import ExampleRuns
 from skillery.publishing.file_findings import file_findings
 from skillery.publishing.import_check import MOST_LINES, ImportCheck, lacks_permission
+from skillery.publishing.npm_locks import NpmRules, with_npm_lock
 from skillery.publishing.package_locks import (
     UNDECLARED,
     ImportScan,
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
 
 
 # The check of files that are not Python: the syntax of JavaScript and shell, and the exports of JavaScript handlers.
-#
 # The code runs in the sandbox without network, secrets and blobs: importing a handler runs its first lines.
 
 
@@ -204,7 +204,8 @@ class Gate:
         Raise InvalidManifest, InvalidPath, InvalidBundle (each with all problems) or BundleTooLarge.
         """
         lenient = isinstance(skill_md, SkillMd)
-        begin = partial(begin_bundle, manifest, skill_md, files, self.limits, skip_broken_tools=lenient)
+        has_npm = self.locks.npm.are_there
+        begin = partial(begin_bundle, manifest, skill_md, files, self.limits, lenient, installs_npm=has_npm)
         unfinished, bundle = await asyncio.to_thread(_begin, begin)
         if bundle is None:
             problems = await self._compilers.check(caller, unfinished.sources)
@@ -218,9 +219,11 @@ class Gate:
         files: Sequence[BundleFile],
         scan: ImportScan | None,
         stored_lock_of: StoredLockOf,
+        *,
+        lenient: bool = False,
     ) -> tuple[Bundle, ImportScan | None]:
-        """Return the bundle with its lock of packages, and the scan for undeclared packages, or None if there was none.
-        `files` are the files of the caller, and `scan` an earlier result. Raise the errors of `with_lock`.
+        """Return the bundle with its locks, and the scan for undeclared packages, or None if there was none. `files`
+        are the files of the caller, and `scan` an earlier result. Raise the errors of `with_lock` and `with_npm_lock`.
         """
 
         async def infer() -> ImportScan:
@@ -228,7 +231,9 @@ class Gate:
 
         with with_toml_lines(files):
             locked, inferred = await with_lock(stored_lock_of, self.locks, self.limits, bundle, caller, infer)
-        return locked, inferred or scan
+        scan = inferred or scan
+        rules = NpmRules(infers=(scan or self.undeclared).mode == "lock", lenient=lenient)
+        return await with_npm_lock(stored_lock_of, self.locks, self.limits, locked, caller, rules), scan
 
     async def findings(
         self,

@@ -14,12 +14,13 @@ import msgspec
 from packaging.utils import canonicalize_name
 
 from skillery.backends import Finding
-from skillery.environments.definitions import check_python
+from skillery.environments.definitions import NpmSources, check_python
 from skillery.environments.dependency_locks import Choice
 from skillery.errors import InvalidManifest
 from skillery.formats.bundle import SKILL_TOML, Bundle, BundleFile, BundleLimits, with_file
 from skillery.formats.import_names import Providers, is_known_package
 from skillery.formats.manifest import with_inferred
+from skillery.formats.npm import NPM_LOCK, NpmLock, is_npm_lock
 from skillery.formats.requirements import (
     LOCK,
     LeftOut,
@@ -151,8 +152,12 @@ def _more(missing: Missing) -> str:
 
 Infer = Callable[[], Awaitable[ImportScan]]
 """Function that finds the undeclared packages of a bundle, and the packages to lock for them."""
-StoredLockOf = Callable[[str, Version], Awaitable[tuple[str, bytes | None]]]
-"""Function that returns the digest and the lock of a stored version: "" and None if there is no such version."""
+
+
+class StoredLockOf(Protocol):
+    """Function that returns the digest and the lock of a stored version: "" and None if there is no such version."""
+
+    async def __call__(self, name: str, version: Version, path: str = LOCK) -> tuple[str, bytes | None]: ...
 
 
 class PackageLocks(Protocol):
@@ -163,6 +168,13 @@ class PackageLocks(Protocol):
     async def verify(self, requirements: Sequence[str], lock: bytes, caller: str = "") -> None: ...
 
     async def choose(self, modules: Sequence[Providers]) -> list[Choice]: ...
+
+    async def make_npm(self, requirements: Sequence[str], caller: str = "") -> bytes: ...
+
+    def check_npm(self, lock: NpmLock) -> None: ...
+
+    @property
+    def npm(self) -> NpmSources: ...
 
 
 async def with_lock(
@@ -264,6 +276,13 @@ def _located(problems: Any, skill_toml: str) -> dict[str, object]:
     )
     location = {"file": first_located.file, "line": first_located.line} if first_located is not None else {}
     return {"problems": [problem.as_data() for problem in located], **location}
+
+
+def locks_of(bundle: Bundle) -> Iterator[bytes]:
+    """Yield the locks of a bundle, of packages of Python and of npm."""
+    if (lock := lock_of(bundle)) is not None:
+        yield lock
+    yield from (file.content for file in bundle.files if file.path == NPM_LOCK and is_npm_lock(file.content))
 
 
 def lock_of(bundle: Bundle) -> bytes | None:

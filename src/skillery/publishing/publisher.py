@@ -28,7 +28,7 @@ from skillery.identity.access import ApprovalRules
 from skillery.identity.quotas import Quotas
 from skillery.publishing.bundle_checks import MOST_FINDINGS, BundleChecks, holds, refuse
 from skillery.publishing.gate import PublishingRules, as_found, publication_of
-from skillery.publishing.package_locks import ImportScan, lock_of
+from skillery.publishing.package_locks import ImportScan, locks_of
 from skillery.registry.index_names import index_name_warning
 from skillery.registry.resolution import resolve, version_if_there
 from skillery.registry.version_rows import VersionRow
@@ -187,7 +187,7 @@ class Publisher:
             also=also,
         )
         created = await self._store(bundle, insert)
-        if (lock := lock_of(bundle)) is not None:
+        for lock in locks_of(bundle):
             self._environments.begin(lock)  # install the packages early, so that the first run waits less
         if created.status == "published":
             await self._events.after_publish(publication)

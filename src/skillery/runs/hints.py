@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import msgspec
 
 from skillery.backends import CodeCall, Failure, HandlerCall, Job, Outcome, ScriptCall
-from skillery.environments.builder import METADATA_FILE, Built
+from skillery.environments.folders import METADATA_FILE, Built
 from skillery.formats.import_names import own_module, package_of, providers_of
 from skillery.formats.requirements import DEPENDENCIES, LOCK, LeftOut, left_out_in
 from skillery.runs.code_hints import PLACE, code_hint
@@ -84,7 +84,12 @@ def _node_hint(job: Job, text: str) -> str | None:
     match = NO_NPM.search(text)
     if match is None:
         return None
-    return f"the npm package '{match[1]}' is not in a folder node_modules of this skill; bundle it into the file"
+    if isinstance(job.call, CodeCall):
+        return f"the npm package '{match[1]}' is not among the packages of this run; mount a skill that declares it"
+    return (
+        f"the npm package '{match[1]}' is not among the packages of this skill; declare it in package.json or "
+        "[runtime] npm, or import with --packages infer"
+    )
 
 
 def lacks_network(failure: Failure) -> bool:

@@ -21,6 +21,7 @@ from skillery.environments.named import NamedEnvironments, NamedLock, pins_of
 from skillery.environments.store import Environments
 from skillery.errors import InvalidParams, SkilleryError
 from skillery.formats.manifest import Manifest
+from skillery.formats.npm import NPM_LOCK, is_npm_lock, read_npm_lock
 from skillery.formats.requirements import LOCK, InvalidLock, Pin, clash, read_lock
 from skillery.formats.wording import quoted
 from skillery.identity.secret_grants import granted
@@ -154,7 +155,9 @@ def _locks(skills: Sequence[Needing], locked: _Locked | None) -> dict[str, _Lock
     if failure is not None:
         return failure
     _check_clash({owner: lock.pins for owner, lock in locks.items()})
-    return locks
+    of_npm = {f"'{skill.name}'": lock for skill in skills if (lock := lock_in(skill.folder, NPM_LOCK))}
+    _check_npm_clash(of_npm)
+    return locks | {f"{owner} (npm)": lock for owner, lock in of_npm.items()}
 
 
 def _run_packages(mounts: Mapping[str, PackageMount], locked: _Locked | None) -> RunPackages:
@@ -199,19 +202,33 @@ def needs_packages(manifest: Manifest) -> bool:
 
 
 @lru_cache(maxsize=512)
-def lock_in(folder: Path) -> _Lock | None:
-    """Return the lock in a skill's folder, or None if there is no valid lock.
+def lock_in(folder: Path, path: str = LOCK) -> _Lock | None:
+    """Return the lock in a skill's folder, of Python or npm packages, or None if there is no valid lock.
 
     The result is cached, because the folder of a version never changes.
     """
     try:
-        content = (folder / LOCK).read_bytes()
+        content = (folder / path).read_bytes()
     except FileNotFoundError:
         return None
     try:
-        return _Lock(content, read_lock(content))
+        if path == LOCK:
+            return _Lock(content, read_lock(content))
+        packages = read_npm_lock(content).packages if is_npm_lock(content) else ()
     except InvalidLock:  # the version is older than locks and has another file of that name
         return None
+    return _Lock(content, tuple(package.pin for package in packages)) if packages else None
+
+
+def _check_npm_clash(locks: Mapping[str, _Lock]) -> None:
+    """Raise InvalidParams if two skills have different locks of npm packages: a run has one folder for them."""
+    (first, lock), *others = locks.items() or [("", None)]
+    other = next((owner for owner, another in others if another != lock), None)
+    if other is not None:
+        raise InvalidParams(
+            f"skills {first} and {other} have different npm packages; mount one of them",
+            hint="Mount them in two runs, or run each with execute_skill.",
+        )
 
 
 def _unfit(skill: Needing) -> Failure | None:

@@ -15,6 +15,7 @@ from skillery.environments.definitions import Named
 from skillery.environments.named import NamedEnvironments
 from skillery.environments.store import Environments
 from skillery.formats.manifest import Manifest, Permissions, Runtime
+from skillery.formats.npm import NPM_LOCK
 from skillery.formats.texts import new_run_id
 from skillery.formats.version_spec import parse_version_spec
 from skillery.identity.access import ApprovalRules
@@ -31,6 +32,7 @@ from skillery.runs.packages import (
     Needing,
     RunPackages,
     chosen_for,
+    lock_in,
     packages_for,
     packages_now,
 )
@@ -328,7 +330,8 @@ class Preparer:
         """
         warnings = (*prepared.warnings, *timeout_warnings(requested_ms, prepared.job.limits))
         prepared = msgspec.structs.replace(prepared, warnings=warnings) if warnings else prepared
-        if prepared.failure is not None or (chosen is None and not any(skill.manifest.runtime for skill in skills)):
+        needs = chosen is not None or any(skill.manifest.runtime or lock_in(skill.folder, NPM_LOCK) for skill in skills)
+        if prepared.failure is not None or not needs:
             return prepared
         packages = await packages_now(self._environments, self._named, chosen, skills)
         if packages is None:

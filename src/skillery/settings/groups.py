@@ -179,6 +179,11 @@ class Packages(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     file_hosts: tuple[str, ...] = ()
     build_from_source: tuple[str, ...] = ()
     infer: typing.Literal["off", "suggest", "lock"] = "suggest"
+    npm_url: str = ""
+    npm_file_hosts: tuple[str, ...] = ()
+    npm_allowed: tuple[str, ...] = ()
+    npm_denied: tuple[str, ...] = ()
+    npm_store: str = ""
 
 
 class Webhooks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -103,10 +103,11 @@ def fixed(private: tuple[str, ...], *, with_zero: bool) -> Fixed:
 def mounts(job: Job, sources: Sources) -> Iterator[str]:
     """Yield the arguments for the skills, packages and blobs of the run. Raise NotThere if a file is missing."""
     yield from ("--dir", "/skills", "--dir", "/packages", "--dir", "/blobs")
+    yield from ("--symlink", "packages/node_modules", "/node_modules")
     for skill in job.skills:
         yield from ("--ro-bind", sources.path(skill.folder, f"the skill '{skill.name}'"), f"/skills/{skill.name}")
     for package in job.packages:
-        yield from ("--ro-bind", sources.path(package.folder, "an environment"), f"/packages/{package.lock}")
+        yield from ("--ro-bind", sources.path(package.folder, "an environment"), f"/packages/{package.name}")
     for blob in job.blobs:
         yield from ("--ro-bind", sources.path(blob.path, f"the blob '{blob.blob_id}'"), f"/blobs/{blob.blob_id}")
 

@@ -102,7 +102,8 @@ def can_be_preloaded(job: Job) -> bool:
     parent process. Neither does a job whose code is not a Python function.
     """
     is_python = isinstance(job.call, SkillCall) or (isinstance(job.call, CodeCall) and job.call.language == "python")
-    return bool(job.preload and job.packages and is_python and not job.environment and not job.network)
+    is_first = bool(job.packages) and job.packages[0].kind == "python"
+    return bool(job.preload and is_first and is_python and not job.environment and not job.network)
 
 
 class CellRun(AnyRun):

@@ -217,8 +217,11 @@ def choose(args: dict[str, Any], pin: dict[str, Any], files: list[dict[str, Any]
 
 
 def logins() -> dict[tuple[str, str], str]:
-    """Return the HTTP credentials of each index by scheme and host, from the addresses. No other host gets them."""
+    """Return the HTTP credentials of each index by scheme and host. No other host gets them."""
     credentials = {}
+    if os.environ.get("NPM_TOKEN"):
+        split = urllib.parse.urlsplit(os.environ["NPM_REGISTRY"])
+        credentials[split.scheme, split.netloc] = f"Bearer {os.environ['NPM_TOKEN']}"
     for address in f"{os.environ.get('UV_INDEX', '')} {os.environ.get('UV_DEFAULT_INDEX', '')}".split():
         split = urllib.parse.urlsplit(address)
         user, at, host = split.netloc.rpartition("@")
@@ -263,7 +266,7 @@ def send_file(file: dict[str, Any]) -> None:
     for number in range(TRIES):
         begin = {"name": pin["name"], "version": pin["version"], "file": file["file"], "size": file["size"]}
         blobs.write_bytes(json.dumps(begin).encode(), "x/begin")
-        digest = hashlib.sha256()
+        digest = hashlib.new(pin.get("algorithm", "sha256"))
         try:
             for piece in contents(file["where"]):
                 digest.update(piece)

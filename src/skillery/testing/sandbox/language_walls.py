@@ -85,7 +85,7 @@ class LanguageIsolation(SandboxCases):
 
     async def test_a_shell_starts_in_empty_folders(self, trial: Trial) -> None:
         code = "ls -A /workspace /tmp /dev/shm | grep -v ':$' | tr -d '\\n'; env | cut -d= -f1 | sort | tr '\\n' ' '"
-        assert value_of(await shell(trial, code)) == "HOME LANG PATH PWD SHLVL _ "
+        assert value_of(await shell(trial, code)) == "HOME LANG NODE_OPTIONS PATH PWD SHLVL _ "
 
     @with_node
     async def test_javascript_reads_skills_blobs_and_its_own_files(self, trial: Trial) -> None:

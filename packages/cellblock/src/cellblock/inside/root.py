@@ -167,6 +167,7 @@ def build(plan: dict[str, Any]) -> None:
     turn_away()
     for folder in (*MOUNT_POINTS, *plan["points"]):
         os.makedirs(folder, 0o755)
+    os.symlink("packages/node_modules", "/node_modules")  # where Node.js looks for packages last
     add_system()
     add_devices(plan)
     for prefix in plan["prefixes"]:

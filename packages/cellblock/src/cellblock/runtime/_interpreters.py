@@ -22,6 +22,7 @@ NODE_ENDINGS, PYTHON_ENDING, SHELL_ENDING = (".js", ".mjs"), ".py", ".sh"
 TYPES_ENDINGS = (".ts", ".mts")
 TYPES = "--experimental-transform-types"
 """The option of Node.js for TypeScript with enums and other syntax that is not only removed."""
+QUIET = [f"--disable-warning={name}" for name in ("ExperimentalWarning", "MODULE_TYPELESS_PACKAGE_JSON")]
 TYPES_SINCE = (22, 18)
 PRELOAD = os.path.join(HERE, "_preload.cjs")
 HEAP_SHARE = 0.75
@@ -98,7 +99,7 @@ def interpreter(job: Job, path: str) -> list[str]:
     if path.endswith(NODE_ENDINGS):
         return [*node(job), path]
     if path.endswith(TYPES_ENDINGS):
-        return [*node(job), TYPES, "--disable-warning=ExperimentalWarning", path]
+        return [*node(job), TYPES, *QUIET, path]
     if path.endswith(PYTHON_ENDING):
         return python_file(job, path)
     if path.endswith(SHELL_ENDING):

@@ -1,0 +1,147 @@
+"""Packages of npm: the job that locks them, the job that fetches their files, and their errors in words."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from skillery.backends import FailureType
+from skillery.environments.definitions import NpmSources
+from skillery.environments.downloads import IncomingFiles, bare, other_file
+from skillery.environments.jobs import BuildFailed, JobFailed, Jobs
+from skillery.environments.uv_errors import cleaned, foreign_hosts_error, job_failure, locking_error
+from skillery.errors import (
+    PackageIndexUnavailable,
+    PackagesNotOffered,
+    SkilleryError,
+    Unavailable,
+    UnresolvableDependencies,
+)
+from skillery.formats.npm import NPM, NpmLock, NpmPackage, check_npm_lock, split, write_npm_lock
+from skillery.formats.requirements import InvalidLock, Pin
+from skillery.formats.wording import Problem, printable, raise_problems
+
+log = logging.getLogger(__name__)
+NOT_LOCKED = "the npm packages could not be locked"
+_HINT = "Change package.json, or [runtime] npm in skill.toml."
+
+
+def check_npm_sources(sources: NpmSources, *, locks: bool) -> None:
+    """Raise PackagesNotOffered if the settings have no source of npm packages, or, with `locks`, no registry."""
+    if not (sources.registry if locks else sources.are_there):
+        raise PackagesNotOffered(
+            "no npm packages are available: no registry is configured",
+            hint="Bundle the packages into your files. Or the admin sets packages.npm_url, for instance to "
+            "https://registry.npmjs.org.",
+        )
+
+
+async def resolve_npm(jobs: Jobs, sources: NpmSources, requirements: Sequence[str], seconds: float) -> bytes:
+    """Return a new `npm.lock`. Raise UnresolvableDependencies, with the package at fault if it is known, or
+    PackageIndexUnavailable, PackagesNotOffered or Unavailable.
+    """
+    args = {"dependencies": dict(map(split, requirements)), "before": sources.exclude_newer}
+    try:
+        answer = await jobs.run("npm_lock", args, seconds=seconds)
+    except JobFailed as stopped:
+        if stopped.kind == FailureType.TIMEOUT:
+            raise PackageIndexUnavailable(
+                f"{NOT_LOCKED} within {seconds:g} s", hint="The limit is the setting packages.lock_seconds."
+            ) from None
+        raise locking_error(NOT_LOCKED, stopped) from None
+    if answer.refused:
+        raise foreign_hosts_error(answer.refused)
+    if "packages" not in answer.result:
+        raise _locking_problem(answer.result, requirements)
+    try:
+        packages = msgspec.convert(answer.result["packages"], tuple[NpmPackage, ...])
+        check_npm_lock(NpmLock(1, tuple(requirements), packages))
+    except msgspec.ValidationError as error:
+        raise unresolvable_npm("unsatisfiable", "", f"npm made a lock of another form ({error})") from None
+    except InvalidLock as error:
+        raise unresolvable_npm("unsatisfiable", "", f"the lock of the npm packages {error.message}") from None
+    return write_npm_lock(requirements, packages)
+
+
+def _locking_problem(report: dict[str, Any], requirements: Sequence[str]) -> SkilleryError:
+    package, detail = printable(str(report.get("package", "")), 200), cleaned(str(report.get("detail", "")), 300)
+    package = package or (split(requirements[0])[0] if len(requirements) == 1 else "")
+    match report.get("reason"):
+        case "no_npm":
+            return PackagesNotOffered(
+                "no npm packages are available: runs have no npm",
+                hint="The admin can install it: pip install 'skillery[node]'.",
+            )
+        case "away":
+            log.warning("%s: %s", NOT_LOCKED, detail)
+            return PackageIndexUnavailable(f"{NOT_LOCKED}: the npm registry cannot be reached", hint="Try again later.")
+        case "unknown_package":
+            message = f"the npm package {package or '(one of these)'} is unknown here: the registry does not have it"
+            return unresolvable_npm("unknown_package", package, message)
+        case "unsatisfiable":
+            return unresolvable_npm("unsatisfiable", package, f"the npm package {package} cannot be locked: {detail}")
+        case "source":
+            message = f"{package} does not come from the registry, and other sources are not allowed"
+            return unresolvable_npm("unsatisfiable", "", message)
+        case "integrity":
+            return unresolvable_npm("unsatisfiable", "", f"the registry has no SHA-512 of {package}")
+        case "too_long":
+            return unresolvable_npm("unsatisfiable", "", "the lock of the npm packages is too long")
+    log.error("%s: %s", NOT_LOCKED, detail)
+    if "ERESOLVE" in detail:
+        return unresolvable_npm(
+            "unsatisfiable", "", f"the npm packages need versions that exclude each other: {detail}"
+        )
+    return Unavailable(f"{NOT_LOCKED}: {detail or 'npm failed'}")
+
+
+def unresolvable_npm(reason: str, package: str, message: str) -> UnresolvableDependencies:
+    try:
+        raise_problems(UnresolvableDependencies, [Problem(message.rstrip("."), NPM)], hint=_HINT)
+    except UnresolvableDependencies as error:
+        error.data |= {"reason": reason, "package": package}
+        return error
+
+
+async def fetch_npm(
+    jobs: Jobs, sources: NpmSources, pins: Sequence[Pin], incoming: IncomingFiles, seconds: float
+) -> None:
+    """Download the file of each package, and put it into `incoming.whole`; put None at the end. Raise BuildFailed on
+    failure.
+    """
+    try:
+        check_npm_sources(sources, locks=False)
+        args = {
+            "pins": [
+                {"name": pin.name, "version": pin.version, "hashes": bare(pin), "algorithm": "sha512"} for pin in pins
+            ],
+            "store": sources.store is not None,
+        }
+        answer = await jobs.run("npm_fetch", args, seconds=seconds, receiver=incoming, build=incoming.progress)
+    except JobFailed as stopped:
+        raise job_failure("the npm packages could not be fetched", stopped) from None
+    finally:
+        incoming.close()
+    if answer.result:
+        raise _fetching_problem(answer.result, answer.refused)
+
+
+def _fetching_problem(report: dict[str, Any], refused: tuple[str, ...]) -> BuildFailed:
+    package = printable(str(report.get("package", "")), 200)
+    if refused:
+        hosts = ", ".join(refused[:3])
+        return BuildFailed(
+            f"{package or 'a package'} is stored at {hosts}, which is not an allowed host "
+            "(the setting packages.npm_file_hosts)"
+        )
+    match report.get("reason"):
+        case "hash":
+            return BuildFailed(other_file(package))
+        case "unknown_package":
+            return BuildFailed(f"{package} is not in the npm registry or store of this server")
+        case "away":
+            return BuildFailed(f"{package} could not be fetched: the npm registry cannot be reached", passing=True)
+    return BuildFailed("the npm packages could not be fetched")

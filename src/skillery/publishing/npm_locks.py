@@ -1,0 +1,126 @@
+"""The lock of npm packages of a bundle: verified, taken from the stored version, or made."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from fnmatch import fnmatchcase
+from typing import NamedTuple, NoReturn
+
+import msgspec
+
+from skillery.errors import InvalidBundle, PackagesNotOffered, Refused, UnresolvableDependencies
+from skillery.formats.bundle import Bundle, BundleFile, BundleLimits, with_file
+from skillery.formats.npm import NPM_LOCK, NpmNeeds, is_npm_lock, known_names, read_npm_lock, read_npm_needs, split
+from skillery.formats.requirements import InvalidLock
+from skillery.formats.wording import Problem, printable, raise_problems
+from skillery.publishing.package_locks import PackageLocks, StoredLockOf
+
+MOST_TRIES = 8
+"""Limit of the attempts to lock packages. Each attempt omits the packages that made the previous attempt fail."""
+
+
+class NpmRules(NamedTuple):
+    """The rules of a new lock."""
+
+    infers: bool = False
+    """Whether inferred packages are locked, as far as possible."""
+    lenient: bool = False
+    """Whether packages of package.json that cannot be locked are left out, with a warning."""
+
+
+async def with_npm_lock(
+    stored_lock_of: StoredLockOf,
+    locks: PackageLocks,
+    limits: BundleLimits,
+    bundle: Bundle,
+    caller: str,
+    rules: NpmRules,
+) -> Bundle:
+    """Return the bundle with its `npm.lock`, if its files need npm packages.
+
+    The first rule that matches applies:
+
+    - A lock in the bundle is verified.
+    - Without a registry, only packages that skill.toml declares are an error.
+    - If the version exists, its lock is used, so that the same files give the same bundle.
+    - Otherwise a new lock is made, by the rules.
+
+    Raise InvalidBundle if a lock is not valid. Raise the errors of `PackageLocks.make_npm`.
+    """
+    files = {file.path: file.content for file in bundle.files}
+    declared = bundle.manifest.runtime.npm if bundle.manifest.runtime else ()
+    content = files.get(NPM_LOCK)
+    if content is not None and is_npm_lock(content):
+        await asyncio.to_thread(_verify, locks, content, declared)
+        return bundle
+    if not locks.npm.are_there and not declared:
+        return bundle
+    needs = await asyncio.to_thread(read_npm_needs, files, declared, _is_known(locks), infers=rules.infers)
+    if not needs.all:
+        return bundle
+    digest, stored = await stored_lock_of(bundle.manifest.name, bundle.manifest.version, NPM_LOCK)
+    if digest:
+        return with_file(bundle, BundleFile(NPM_LOCK, stored), limits) if stored is not None else bundle
+    lock, left_out = await _locked(locks, needs, caller, lenient=rules.lenient)
+    warnings = tuple(f"the npm package {name} is left out: {reason}" for name, reason in left_out.items())
+    bundle = msgspec.structs.replace(bundle, warnings=(*bundle.warnings, *warnings))
+    return with_file(bundle, BundleFile(NPM_LOCK, lock), limits) if lock else bundle
+
+
+def _is_known(locks: PackageLocks) -> Callable[[str], bool]:
+    """Return whether an inferred package may have a name. Anyone can register a name, so others are not installed."""
+    names, allowed = known_names()["packages"], locks.npm.allowed
+    return lambda name: name in names or any(fnmatchcase(name, pattern) for pattern in allowed)
+
+
+async def _locked(
+    locks: PackageLocks, needs: NpmNeeds, caller: str, *, lenient: bool
+) -> tuple[bytes, Mapping[str, str]]:
+    """Return the lock, or b"", and the reason for each package that is left out."""
+    lower = {split(text)[0] for text in (*needs.inferred, *(needs.of_files if lenient else ()))}
+    left_out = dict[str, str]()
+    for _ in range(MOST_TRIES):
+        requirements = [text for text in needs.all if split(text)[0] not in left_out]
+        if not requirements:
+            break
+        try:
+            return await locks.make_npm(requirements, caller), left_out
+        except (UnresolvableDependencies, Refused, PackagesNotOffered) as error:
+            remaining = lower.difference(left_out)
+            if not remaining:
+                raise
+            package = str(error.data.get("package", ""))
+            if package and package not in lower and package in map(_name, requirements):
+                raise
+            dropped = {package} if package in remaining else remaining
+            left_out |= dict.fromkeys(sorted(dropped), printable(error.message.rstrip("."), 200))
+    return b"", left_out
+
+
+def _name(requirement: str) -> str:
+    return split(requirement)[0]
+
+
+def _verify(locks: PackageLocks, content: bytes, declared: tuple[str, ...]) -> None:
+    """Raise InvalidBundle if the lock is not valid, or does not have the declared packages. Blocking.
+
+    The registry and the hashes are checked when the packages are installed.
+    """
+    try:
+        lock = read_npm_lock(content)
+    except InvalidLock as error:
+        _refuse(error.message)
+    paths = {package.path for package in lock.packages}
+    missing = next((name for name in map(_name, declared) if name not in paths), None)
+    if missing is not None:
+        _refuse(f"has no package {missing}, which the manifest declares")
+    locks.check_npm(lock)
+
+
+def _refuse(message: str) -> NoReturn:
+    raise_problems(
+        InvalidBundle,
+        [Problem(f"{NPM_LOCK} {message}", path=NPM_LOCK, file=NPM_LOCK)],
+        hint=f"Omit {NPM_LOCK}: the packages are then locked when the version is published.",
+    )

