@@ -37,7 +37,7 @@ OUTSIDE_THE_SERVER = (
     "cli/",
     "testing/",
     "environments/in_sandbox/",
-    "jobs/inside/",
+    "jobs/in_sandbox/",
     "publishing/in_sandbox/",
 )
 """Folders whose code runs in commands of the text's owner, or inside a sandbox."""

@@ -52,7 +52,7 @@ def file_of(call: HandlerCall | ScriptCall, skills: str) -> dict[str, str]:
 
 
 MEBIBYTE = 1 << 20
-GUEST = Guest(Path(__file__).parent / "inside", "_skillery")
+GUEST = Guest(Path(__file__).parent / "in_sandbox", "_skillery")
 """The code of Skillery inside each run."""
 SKILL_FOLDER = ("SKILL_DIR", "SKILL_ROOT", "CLAUDE_SKILL_DIR", "CLAUDE_SKILL_ROOT")
 """Environment variables in which public skills expect the folder of the skill."""

@@ -6,7 +6,7 @@ import os
 import sys
 
 # All of them are imported before runs are forked, because many runs need them.
-from . import _asking, _collecting, _restoring, _skills, _snapshots, blobs, log  # noqa: F401
+from . import _asking, _gathering, _restoring, _skills, _snapshots, blobs, log  # noqa: F401
 
 TYPE_CHECKING = False  # importing `typing` for this costs every run milliseconds
 if TYPE_CHECKING:
@@ -49,9 +49,7 @@ def before(job: Any, ask: Any) -> None:
     if job["home"]:
         _restoring.restore(job)
     if job["files"]:
-        from . import _placing
-
-        _placing.place(job["files"], job["workspace"])
+        _restoring.place(job["files"], job["workspace"])
 
 
 def replace(value: Any) -> Any:
@@ -70,7 +68,7 @@ def after(job: Any, ask: Any, failure: BaseException | None) -> None:
     if job is None:
         return
     if "collect" in job:
-        _collecting.collect(job["collect"])
+        _gathering.collect(job["collect"])
         return
     if failure is None or type(failure) is _run.InvalidOutput:
         keep_figures()
@@ -88,8 +86,6 @@ def keep_files(job: dict[str, Any]) -> None:
         # Most runs have no such folder.
         has_out = not job["is_script"] and os.access(folder + "/out", os.F_OK)
         if has_out or outputs:
-            from . import _gathering
-
             _run.note(_gathering.leave(folder, outputs, with_out=has_out))
     except:  # noqa: E722, S110 - the code may have broken builtins
         pass
@@ -107,7 +103,7 @@ def keep_figures() -> None:
 def modules(name: str) -> ModuleSpec | None:
     """Return the spec of a skill, of a parent of one, or of the module of matplotlib that reads fonts."""
     if name == "matplotlib.font_manager":
-        from . import _fonts
+        from . import _pictures
 
-        return _fonts.spec_of(sys.modules["matplotlib"].__path__)
+        return _pictures.spec_of(sys.modules["matplotlib"].__path__)
     return _skills.FINDER.find_spec(name)

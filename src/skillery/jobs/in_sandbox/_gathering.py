@@ -1,6 +1,6 @@
 """The files below `out` and the files that the caller requested, stored as blobs."""
 
-# ruff: noqa: PTH118, PTH208 - importing pathlib costs every such run time
+# ruff: noqa: PTH101, PTH118, PTH208 - importing pathlib costs every such run time
 from __future__ import annotations
 
 import mmap
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import Any
 
-    from cellblock.runtime import _host
+    from cellblock.runtime import _host, _run
 else:
-    from . import _host
+    from . import _host, _run
 
 OUT = "out"
 MOST_FILES = 100
@@ -145,3 +145,50 @@ def left(folder: str, listing: dict[str, Any]) -> str:
         f"not kept of {folder}: {named} (a run keeps {MOST_FILES} files with different paths, as many bytes as it may "
         "write as blobs)"
     )
+
+
+# -- files of a run that has ended, read by a process in which no code of it has ever run ---------------------------
+
+
+def collect(order: dict[str, Any]) -> None:
+    """Pass the files of the run to the host. Its workspace is visible."""
+    if order["workspace"] is not None:
+        from . import _snapshots
+
+        _snapshots.save(order["folder"], order["workspace"])
+    if order["gathers"]:
+        gather_rest(order)
+
+
+def gather_rest(order: dict[str, Any]) -> None:
+    """Store the files that the code of the run did not store before it was stopped."""
+    open_up(order["folder"] if order["outputs"] else order["folder"] + "/" + OUT)
+    BEFORE.update(order["kept"])
+    _run.note(leave(order["folder"], order["outputs"], with_out=True, name="/workspace"))
+
+
+def open_up(folder: str, depth: int = 1) -> None:
+    """Make files and folders readable that the run has closed to its own user. No symlink is followed."""
+    mode = mode_of(folder)
+    if not stat.S_ISDIR(mode):
+        return
+    widen(folder, mode, 0o700)
+    for name in os.listdir(folder):
+        path = f"{folder}/{name}"
+        mode = mode_of(path)
+        if stat.S_ISREG(mode):
+            widen(path, mode, 0o400)
+        elif depth < MOST_DEPTH:
+            open_up(path, depth + 1)
+
+
+def mode_of(path: str) -> int:
+    try:
+        return os.lstat(path).st_mode
+    except OSError:
+        return 0
+
+
+def widen(path: str, mode: int, needed: int) -> None:
+    if mode & needed != needed:
+        os.chmod(path, stat.S_IMODE(mode) | needed)
