@@ -85,7 +85,7 @@ class Zygote:
             self._process = subprocess.Popen(
                 [python, "-I", "-S", "-B", "-c", START, *numbers],
                 cwd=HERE,
-                env=BASE_ENVIRONMENT | plan["variables"] | FEW_ARENAS,
+                env=BASE_ENVIRONMENT | plan.get("variables", {}) | FEW_ARENAS,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=theirs,
