@@ -125,7 +125,7 @@ def main(args):
 
     async def test_root_folder_contains_only_expected_entries(self, trial: Trial) -> None:
         allowed = {"usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32"}
-        allowed |= {"dev", "proc", "run", "workspace", "tmp", "skills", "packages", "blobs"}
+        allowed |= {"dev", "proc", "run", "workspace", "tmp", "skills", "packages", "blobs", "node_modules"}
         allowed |= {Path(sys.base_prefix).resolve().parts[1]}
         found = await trial.value("import os\ndef main(args): return [os.listdir(p) for p in ('/', '/dev', '/run')]")
         assert set(found[0]) <= allowed
