@@ -434,7 +434,11 @@ SELF_CHECKS = {
         Mutation("cell.c", "        flags |= CLONE_VM | CLONE_VFORK;", "        ;"),
     ],
     "Landlock is missing": [Mutation("cell.c", "SYS(SYS_landlock_create_ruleset, 0, 0, LANDLOCK_VERSION)", "0")],
-    "a forbidden file could be opened": [Mutation("root.py", 'SYSTEM = ("bin",', 'SYSTEM = ("etc", "bin",')],
+    "a forbidden file could be opened": [
+        Mutation("etc.py", '    *("alternatives",', '    *("shadow", "alternatives",'),
+        Mutation("etc.py", "return name.lower().startswith(SECRET)", "return False"),
+        Mutation("etc.py", "return seen.st_mode & needed == needed", "return bool(needed)"),
+    ],
 }
 """Deviations by the words of the self-check that no case above causes."""
 THREAD = Mutation(

@@ -25,6 +25,7 @@ from typing import Any
 import pytest
 
 from cellblock.host import processes, zygotes
+from cellblock.host.plan import ENVIRONMENT
 from skillery.backends import KeepsWarm, Limits, PackageMount, Place, Warm
 from skillery.builtin.linux_sandbox import skillery_sandbox
 from skillery.testing.sandbox import Trial
@@ -408,14 +409,14 @@ ATTACKS = """
             for place in (b'/proc', b'/tmp', b'/workspace', b'/usr', b'/packages', b'/'):
                 found.append(LIBC.umount2(place, 2))
             found += [LIBC.mount(b'/proc', b'/tmp', None, 4096, None)] if found[0] == 0 else []
-            os._exit(0 if any(one == 0 for one in found) or os.path.exists('/etc/passwd') else 7)
+            os._exit(0 if any(one == 0 for one in found) or os.path.exists('/etc/shadow') else 7)
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
     def fields(name):
         lines = dict(line.split(':', 1) for line in open('/proc/self/status'))
         return lines[name].strip()
 
-    HOST_FILES = ('/etc/passwd', '/proc/sys', '/home', '/var')
+    HOST_FILES = ('/etc/shadow', '/proc/sys', '/home', '/var/log')
     FROZEN = ('', '/usr', f'/packages/{LOCK}', '/run/cellblock')
     FOUND = {
         'processes': sorted(int(name) for name in os.listdir('/proc') if name.isdigit()),
@@ -472,7 +473,7 @@ REACHED: dict[str, Any] = {
     "uncover": 7,
     "streams": ["/dev/null"] * 3,
     "descriptors": 5,
-    "environment": ["HOME", "LANG", "PATH"],
+    "environment": sorted(ENVIRONMENT),
     "ids": ["1000\t1000\t1000\t1000"] * 2,
     "groups": [],
     "capabilities": ["0" * 16, f"{1 << 21:016x}", f"{1 << 21:016x}", "0" * 16, "0" * 16],

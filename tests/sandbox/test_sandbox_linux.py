@@ -24,7 +24,7 @@ from cellblock.host.zygotes import Zygote
 from skillery.backends import CodeCall, Job, Limits, Outcome, Place, SkillCall, SkillMount
 from skillery.builtin.linux_sandbox import LinuxSandboxSettings, open_sandbox, skillery_sandbox
 from skillery.builtin.linux_sandbox.sandbox import LinuxSandbox
-from skillery.testing import SandboxContract, SharedSandbox
+from skillery.testing import LinuxLook, SandboxContract, SharedSandbox
 from skillery.testing.sandbox import MemoryHost, Trial
 from skillery.testing.sandbox.leftovers import descendants
 from skillery.testing.sandbox.trial import OpenWith, failure_type, log_of
@@ -139,7 +139,7 @@ def group_folders(pid: int) -> list[Path]:
 
 
 @pytest.mark.full(after=1)
-class TestLinuxSandbox(SharedSandbox, SandboxContract):  # type: ignore[misc]
+class TestLinuxSandbox(SharedSandbox, SandboxContract, LinuxLook):  # type: ignore[misc]
     @pytest_asyncio.fixture(scope="class", loop_scope="class")
     @classmethod
     async def sandbox(cls, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LinuxSandbox]:  # type: ignore[override]

@@ -124,7 +124,7 @@ def main(args):
             assert "noexec" in options or not (is_device or point in {"/dev/shm", "/proc"}), point
 
     async def test_root_folder_contains_only_expected_entries(self, trial: Trial) -> None:
-        allowed = {"usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32"}
+        allowed = {"etc", "var", "usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32"}
         allowed |= {"dev", "proc", "run", "workspace", "tmp", "skills", "packages", "blobs", "node_modules"}
         allowed |= {Path(sys.base_prefix).resolve().parts[1]}
         found = await trial.value("import os\ndef main(args): return [os.listdir(p) for p in ('/', '/dev', '/run')]")

@@ -27,7 +27,7 @@ HARMLESS_ISOLATION_CASES: dict[str, dict[str, Any]] = {
     "test_other_processes_are_not_seen": {},
     "test_the_host_cannot_be_reached": {},
     "test_sockets_of_the_host_cannot_be_reached_by_name": {},
-    "test_nothing_else_of_the_host_is_there": {"path": "/etc/passwd"},
+    "test_nothing_else_of_the_host_is_there": {"path": "/etc/shadow"},
     "test_a_file_of_the_server_cannot_be_read": {},
     "test_no_capability_is_left_and_none_can_be_gained": {},
     "test_the_files_of_a_skill_can_be_read": {},

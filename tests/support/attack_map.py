@@ -52,6 +52,8 @@ ATTACKS: tuple[tuple[str, str], ...] = (
     ("pid 1 read or written", "test_pid_1_cannot_be_read"),
     ("new devices", "test_devices_cannot_be_made"),
     ("setuid programs", "test_programs_with_the_setuid_bit_gain_nothing"),
+    ("users and keys of the host", "test_no_text_of_private_files_of_the_host_is_there"),
+    ("links and folders in /etc that lead to secrets", "test_secrets_of_the_host_stay_hidden_behind_links_and_modes"),
     ("files of the server", "test_a_file_of_the_server_cannot_be_read"),
     ("writing to files that others read", "test_nothing_can_be_written_but_the_workspace_and_temporary_folders"),
     ("an overwritten interpreter", "test_the_interpreter_cannot_be_overwritten"),

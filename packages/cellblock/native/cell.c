@@ -372,7 +372,7 @@ static const char *fault(const struct run *run) {
         : SYS(SYS_getpid) == 1 ? "the code would be pid 1"
         : run->landlock <= 0 && !(run->plan->flags & WITHOUT_LANDLOCK) ? "Landlock is missing"
         : SYS(SYS_openat, AT_FDCWD, "/usr/.posture", O_WRONLY | O_CREAT, 0600) >= 0
-            || SYS(SYS_openat, AT_FDCWD, "/etc/passwd", O_RDONLY, 0600) >= 0 ? "a forbidden file could be opened"
+            || SYS(SYS_openat, AT_FDCWD, "/etc/shadow", O_PATH, 0600) >= 0 ? "a forbidden file could be opened"
         /* The filter of the run refuses the first call, and the filter of the zygote ignores the second one. */
         : SYS(SYS_unshare, CLONE_NEWUSER) != -EPERM
             || SYS(SYS_fsync, -1) != 0 ? "a forbidden system call was let through"

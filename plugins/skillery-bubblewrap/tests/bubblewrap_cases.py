@@ -206,7 +206,7 @@ FACTS = {
     "scheduling": value("os.nice(0), os.sched_getscheduler(0), open('/proc/self/oom_score_adj').read()"),
     "signals": value("[str(signal.getsignal(n)) for n in (1, 2, 3, 13, 15, 17)]"),
 }
-HOST_FILES = ("/etc", "/sys", "/home", "/var", "/opt", "/proc/sys", "/proc/kcore", "/dev/mem", "/dev/kvm")
+HOST_FILES = ("/etc/shadow", "/sys", "/home", "/var/log", "/opt", "/proc/sys", "/proc/kcore", "/dev/mem", "/dev/kvm")
 GIVEN = ("/skills", "/skills/other.one", "/skills/other.one/code/main.py", "/blobs/blob:in")
 ATTACKS = {
     "signals to others": Case("""
@@ -248,7 +248,7 @@ ATTACKS = {
         "lambda p: os.rename(p, p + 'x'), lambda p: os.truncate(p, 0), lambda p: os.link(p, '/workspace/l'))]",
     ),
     "files of the host": value(f"[os.path.exists(path) for path in {HOST_FILES}]"),
-    "links out of the workspace": value("[os.symlink('/etc/passwd', '/workspace/l'), tried(open, '/workspace/l')]"),
+    "links out of the workspace": value("[os.symlink('/etc/shadow', '/workspace/l'), tried(open, '/workspace/l')]"),
     "sockets": value(
         "[[f, k, p, tried(lambda: socket.socket(f, k, p).close())]",
         "for f in range(46) for k in (1, 2, 3, 5) for p in (0, 1, 6, 17)]",

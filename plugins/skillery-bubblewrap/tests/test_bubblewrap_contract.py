@@ -17,9 +17,10 @@ import pytest_asyncio
 
 from bubblewrap_here import CHECKOUT, bwrap, make
 from cellblock.host import hierarchies
+from cellblock.parts import ENVIRONMENT
 from skillery.backends import CodeCall, Job, Limits, Place, SkillMount
 from skillery.errors import SandboxUnavailable, StartupError
-from skillery.testing import SandboxFunctions, SandboxIsolation, SharedSandbox
+from skillery.testing import LinuxLook, SandboxFunctions, SandboxIsolation, SharedSandbox
 from skillery.testing.sandbox import MemoryHost, Trial
 from skillery.testing.sandbox.attacks import EscapeCases, SystemCallCases
 from skillery.testing.sandbox.files import LayoutCases
@@ -31,7 +32,6 @@ from skillery.testing.sandbox.secrets import SecretCases
 from skillery.testing.sandbox.trial import OpenWith, failure_type, value_of
 from skillery.testing.upstreams import upstream
 from skillery_bubblewrap import BubblewrapSettings, open_sandbox, process
-from skillery_bubblewrap.command import ENVIRONMENT
 from skillery_bubblewrap.sandbox import BubblewrapSandbox
 from tests.support.processes import eventually_async
 
@@ -92,7 +92,7 @@ class TestBubblewrapIsolation(InBubblewrap, *(cases for cases in SandboxIsolatio
 
 
 @pytest.mark.full(after=1)
-class TestBubblewrap(InBubblewrap, *CORE):  # type: ignore[misc]
+class TestBubblewrap(InBubblewrap, LinuxLook, *CORE):  # type: ignore[misc]
     async def test_degraded_reports_memory_tree_only_if_it_is_not_enforced(
         self, trial: Trial, sandbox: BubblewrapSandbox
     ) -> None:

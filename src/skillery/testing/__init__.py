@@ -15,6 +15,7 @@ from skillery.testing.authenticator import AuthenticatorContract, BrowserLoginCo
 from skillery.testing.events import EventsContract, sample_events  # noqa: E402
 from skillery.testing.ranker import RankerContract  # noqa: E402
 from skillery.testing.sandbox import (  # noqa: E402
+    LinuxLook,
     SandboxContract,
     SandboxFunctions,
     SandboxIsolation,
@@ -28,6 +29,7 @@ __all__ = [
     "AuthenticatorContract",
     "BrowserLoginContract",
     "EventsContract",
+    "LinuxLook",
     "RankerContract",
     "SandboxContract",
     "SandboxFunctions",

@@ -28,9 +28,11 @@ from cellblock.host.groups import ControlGroup, ControlGroups, HostLimits
 from cellblock.host.groups import find as control_groups
 from cellblock.host.logs import KeptLog, LogPipe
 from cellblock.host.plan import (
+    ENVIRONMENT,
     HERE,
     INSIDE,
     RUNTIME,
+    certificates,
     cpu_seconds,
     hidden,
     is_open_to_all,
@@ -48,12 +50,13 @@ from cellblock.host.probes import (
 from cellblock.host.sessions import RunSession, run_whole
 from cellblock.host.shares import Processors, Uids
 from cellblock.host.watchdog import exceeds as exceeds_memory
-from cellblock.inside import idmap, kernel, landlock, lockdown, outlet, posture, root
+from cellblock.inside import etc, idmap, kernel, landlock, lockdown, outlet, posture, root
 from cellblock.runtime import _guest as guest
 from cellblock.runtime import _run as running
 from cellblock.runtime import _wire as wire
 
 __all__ = [
+    "ENVIRONMENT",
     "HERE",
     "INSIDE",
     "PROXY_ENVIRONMENT",
@@ -74,9 +77,11 @@ __all__ = [
     "Session",
     "Uids",
     "call_filter",
+    "certificates",
     "cgroup_probes",
     "control_groups",
     "cpu_seconds",
+    "etc",
     "exceeds_memory",
     "guest",
     "hidden",

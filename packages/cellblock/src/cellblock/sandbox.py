@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from cellblock.host.shares import UIDS
+from cellblock.inside import etc
 from cellblock.values import Host, Job, Language, Limits, Mount, Probe, Result, Template, Unavailable
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ T = TypeVar("T")
 CLOSED = "the sandbox is closed"
 OF_SANDBOX = {
     *("dev", "proc", "run", "tmp", "workspace", "skills", "packages", "blobs"),
-    *("usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32"),
+    *("etc", "var", "usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32"),
 }
 """The names in the root folder of runs, in addition to those of the interpreter."""
 OTHER_SYSTEM = Probe("machine", False, f"{sys.platform} on {platform.machine()}", "use Linux on x86_64 or aarch64")
@@ -60,6 +61,7 @@ class AsyncSandbox:
         - `allow_degraded`: accept a host without Landlock, or one that cannot limit the memory of a run.
         """
         check_points(template.points)
+        etc.check_names(template.etc)
         if prepared < 0 or recycle_runs < 1 or recycle_seconds <= 0 or not uids:
             raise ValueError("`prepared` must be at least 0; `recycle_runs`, `recycle_seconds` and `uids` at least 1")
         limits.check()

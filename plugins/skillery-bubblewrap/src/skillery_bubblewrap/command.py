@@ -7,11 +7,12 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 import msgspec
 
-from cellblock.parts import INSIDE, RUNTIME, hidden, is_open_to_all, prefixes, root
+from cellblock.parts import ENVIRONMENT, INSIDE, RUNTIME, certificates, etc, hidden, is_open_to_all, prefixes, root
 from skillery.backends import Job
 from skillery.jobs import GUEST
 from skillery_bubblewrap import inside
@@ -23,7 +24,6 @@ The launcher mounts the sources of the run there, in its own mount namespace. bw
 folder.
 """
 PROLOGUE = Path(inside.__file__).parent / "prologue.py"
-ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/workspace", "LANG": "C.UTF-8"}
 CAPABILITIES = ("CAP_SYS_ADMIN", "CAP_NET_ADMIN", "CAP_SETPCAP")
 """Capabilities of the prologue in the namespaces of the run: to limit the number of files, to take `lo` down, and to
 close the bounding set.
@@ -50,6 +50,10 @@ class Fixed(msgspec.Struct, frozen=True):
     system: tuple[str, ...]
     prefixes: tuple[str, ...]
     packages: tuple[str, ...]
+    etc: Path
+    """A folder with the folders `/etc` and `/var` of runs. Its owner removes it."""
+    bound: tuple[str, ...]
+    """Folders of the host that cover folders in it."""
 
 
 class Sources:
@@ -97,7 +101,12 @@ def packages(private: tuple[str, ...]) -> Iterator[str]:
 
 
 def fixed(private: tuple[str, ...], *, with_zero: bool) -> Fixed:
-    return Fixed(tuple(system(with_zero=with_zero)), tuple(prefixes()), tuple(packages(private)))
+    folder = Path(mkdtemp(prefix="skillery-bubblewrap-"))
+    bound = etc.build(str(folder), "", (), certificates())
+    for path in (folder, *folder.rglob("*")):  # the umask of the server may be strict
+        if not path.is_symlink():
+            path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
+    return Fixed(tuple(system(with_zero=with_zero)), tuple(prefixes()), tuple(packages(private)), folder, tuple(bound))
 
 
 def mounts(job: Job, sources: Sources) -> Iterator[str]:
@@ -139,6 +148,11 @@ def arguments(job: Job, fixed: Fixed, sources: Sources, limits: dict[str, int], 
     for prefix in fixed.prefixes:
         options += ["--ro-bind", sources.path(prefix, "the interpreter"), prefix]
     options += fixed.packages
+    configuration = {"/etc": f"{fixed.etc}/etc", "/var": f"{fixed.etc}/var", **{path: path for path in fixed.bound}}
+    for target, folder in configuration.items():
+        options += ["--ro-bind", sources.path(folder, "the configuration"), target]
+    for name in root.python_names():
+        options += ["--symlink", python(), f"{root.PROGRAMS}/{name}"]
     options += ["--proc", "/proc"]
     programs = ((RUNTIME, "runtime"), (INSIDE, "inside"), (PROLOGUE, "prologue.py"), (GUEST.folder, "guest"))
     for source, name in programs:

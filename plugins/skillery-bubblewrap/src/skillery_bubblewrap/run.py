@@ -16,6 +16,7 @@ import msgspec
 
 from cellblock import Busy
 from cellblock.parts import (
+    ENVIRONMENT,
     PROXY_ENVIRONMENT,
     PROXY_PORT,
     BrokenSetup,
@@ -205,7 +206,7 @@ class BubblewrapRun:
             "channel": channel,
             "log": self._log.write_end,
             "workspace": self._collected.workspace if self._collected else None,
-            "environment": command.ENVIRONMENT,
+            "environment": ENVIRONMENT,
             "guest": GUEST.module,
             "filter": self._filter().hex(),
             "without_landlock": not self._means.landlock,

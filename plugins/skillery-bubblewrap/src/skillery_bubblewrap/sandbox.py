@@ -174,5 +174,6 @@ class BubblewrapSandbox(Sandbox):
 
 
 def close(capabilities: HostCapabilities) -> None:
+    shutil.rmtree(capabilities.fixed.etc, ignore_errors=True)
     if capabilities.groups is not None:
         capabilities.groups.close()

@@ -14,6 +14,7 @@ from cellblock.egress.service import Egress
 from cellblock.host.plan import node_sources
 from cellblock.host.shares import Uids
 from cellblock.host.succession import Warmth
+from cellblock.inside.etc import check_names
 from skillery import hookimpl
 from skillery.backends import Limits, Offer, Place
 from skillery.builtin.linux_sandbox.sandbox import Bounds, LinuxSandbox
@@ -68,6 +69,11 @@ class LinuxSandboxSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
 
     By default, runs use the Node.js of `skillery[node]` if it is installed, else `node` below `/usr`.
     """
+    etc: tuple[str, ...] = ()
+    """More names in `/etc` of the host, such as `odbc.ini`, that runs see a copy of.
+
+    Only files that every user of the host may read are copied.
+    """
 
 
 def open_sandbox(settings: LinuxSandboxSettings, place: Place) -> LinuxSandbox:
@@ -76,6 +82,10 @@ def open_sandbox(settings: LinuxSandboxSettings, place: Place) -> LinuxSandbox:
         node = find_node(settings.node)
     except ValueError as error:
         raise StartupError(f"[backends.sandbox.linux]: {error}") from None
+    try:
+        check_names(settings.etc)
+    except ValueError as error:
+        raise StartupError(f"[backends.sandbox.linux] etc: {error}") from None
     seconds, usual = settings.recycle_minutes * 60.0, limits_of(Limits())
     warmth = Warmth(settings.prepared, settings.recycle_runs, seconds, usual)
     bounds = Bounds(
@@ -84,7 +94,9 @@ def open_sandbox(settings: LinuxSandboxSettings, place: Place) -> LinuxSandbox:
         settings.preload_seconds,
         settings.environment_idle_seconds,
     )
-    return LinuxSandbox(Uids(settings.first_uid, settings.uids, REMEDY), warmth, egress, place, bounds, node)
+    return LinuxSandbox(
+        Uids(settings.first_uid, settings.uids, REMEDY), warmth, egress, place, bounds, node, settings.etc
+    )
 
 
 def find_node(setting: str) -> Path | None:

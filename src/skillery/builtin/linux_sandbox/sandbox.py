@@ -181,6 +181,7 @@ class LinuxSandbox(Sandbox):
         place: Place,
         bounds: Bounds | None = None,
         node: Path | None = None,
+        etc: tuple[str, ...] = (),
     ) -> None:
         self._bounds = bounds or Bounds()
         self.egress = egress
@@ -188,7 +189,7 @@ class LinuxSandbox(Sandbox):
         self._warmth = warmth
         self._allow_degraded = place.allow_degraded
         private = (place.home, Path(skillery.__file__).parents[1])
-        self._template = Template(points=(), private=private, guest=GUEST, node=node)
+        self._template = Template(points=(), private=private, guest=GUEST, node=node, etc=etc)
         self._capabilities: HostCapabilities | None = None
         self._starting = asyncio.Lock()
 

@@ -1,20 +1,16 @@
-"""Figures of matplotlib and images of PIL as blobs, and the fonts of matplotlib.
+"""Figures of matplotlib and images of PIL as blobs.
 
 This module never imports these packages; only the code does. Methods of figures and images are called without checks:
 they can do only what the run can do anyway.
 """
 
-# ruff: noqa: PTH110 - importing pathlib costs every such run milliseconds
 from __future__ import annotations
 
 import io
-import os
 import sys
-from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 
 TYPE_CHECKING = False  # importing `typing` for this costs every run milliseconds
 if TYPE_CHECKING:
-    from types import ModuleType
     from typing import Any
 
     from cellblock.runtime import _failure, _host
@@ -145,38 +141,3 @@ def not_json(value: Any) -> TypeError:
     package = str(type.__dict__["__module__"].__get__(type(value))).partition(".")[0]
     remedy = BUILTIN_WAYS.get(name) if package in BUILTIN else WAYS.get((package, name)) or WAYS.get((package, ""))
     return TypeError(f"Object of type {name} is not JSON serializable{': ' + remedy if remedy else ''}")
-
-
-# -- fonts ----------------------------------------------------------------------------------------------------------
-
-# matplotlib searches known folders for fonts, and asks the program `fc-list` for more. A sandbox may contain this
-# program without its settings. Then it prints an error to the log of every run that draws.
-FONT_MANAGER = "matplotlib.font_manager"
-SETTINGS = "/etc/fonts/fonts.conf"
-NOWHERE = "/dev/null"
-
-
-class FontLoader(SourceFileLoader):
-    def exec_module(self, module: ModuleType) -> None:
-        """Import the module with an empty PATH, because matplotlib works without `fc-list`."""
-        before = os.environ.get("PATH")
-        os.environ["PATH"] = NOWHERE
-        try:
-            super().exec_module(module)
-        finally:
-            if before is None:
-                del os.environ["PATH"]
-            else:
-                os.environ["PATH"] = before
-
-
-def spec_of(path: Any) -> ModuleSpec | None:
-    """Return the module spec of matplotlib's font manager with `FontLoader`.
-
-    Return None if the usual finders should import the module, for example because the sandbox has the settings.
-    """
-    spec = None if os.path.exists(SETTINGS) else PathFinder.find_spec(FONT_MANAGER, path)
-    if spec is None or type(spec.loader) is not SourceFileLoader:
-        return None
-    spec.loader = FontLoader(FONT_MANAGER, spec.loader.path)
-    return spec

@@ -1,6 +1,6 @@
 """Programs of skills: handlers of tools, and scripts with input, output and an exit code."""
 
-# ruff: noqa: PTH100, PTH103, PTH110, PTH118, PTH120 - importing pathlib costs every such run time
+# ruff: noqa: PTH100, PTH103, PTH118 - importing pathlib costs every such run time
 from __future__ import annotations
 
 import binascii
@@ -25,8 +25,6 @@ else:
     from ._interpreters import interpreter
     from ._programs import call_handler, is_file, start
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-FONTS, FONTS_OF_HOST = os.path.join(HERE, "_fonts.conf"), "/etc/fonts/fonts.conf"
 STREAM = 64 * 1024
 """Most bytes of a stream that are returned as text. A longer stream becomes a blob."""
 PREVIEW = 1000
@@ -58,7 +56,7 @@ def run_script(job: Job, call: dict[str, Any]) -> dict[str, Any]:
         "stdin": program.feed(binascii.a2b_base64(call["stdin"])),
         "stdout": program.drain(out),
         "stderr": program.drain(err),
-        "environment": {**fonts(), **os.environ, **call["environment"]},
+        "environment": {**os.environ, **call["environment"]},
         "folder": folder,
     }
     status = start(program, job, [*interpreter(job, call["path"]), *call["argv"]], **streams)
@@ -69,14 +67,6 @@ def run_script(job: Job, call: dict[str, Any]) -> dict[str, Any]:
         "stderr": printed_by(err),
         **_gathering.gather(out_folder),
     }
-
-
-def fonts() -> dict[str, str]:
-    """Return the environment variable with the font folders, for programs that draw.
-
-    A sandbox may contain the fonts of the host without their settings. Then such programs print errors to stderr.
-    """
-    return {} if os.path.exists(FONTS_OF_HOST) else {"FONTCONFIG_FILE": FONTS}
 
 
 def names_file_in(folder: str, text: str, start: str) -> bool:

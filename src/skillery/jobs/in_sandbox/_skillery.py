@@ -101,9 +101,5 @@ def keep_figures() -> None:
 
 
 def modules(name: str) -> ModuleSpec | None:
-    """Return the spec of a skill, of a parent of one, or of the module of matplotlib that reads fonts."""
-    if name == "matplotlib.font_manager":
-        from . import _pictures
-
-        return _pictures.spec_of(sys.modules["matplotlib"].__path__)
+    """Return the spec of a skill, or of a parent of one."""
     return _skills.FINDER.find_spec(name)

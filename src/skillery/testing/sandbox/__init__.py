@@ -16,7 +16,7 @@ from skillery.testing.sandbox.limits import DiskCases, MemoryCases, ProcessCases
 from skillery.testing.sandbox.network import NetworkCases
 from skillery.testing.sandbox.network_lists import AllowedNetworkCases
 from skillery.testing.sandbox.outputs import CollectedCases, OutputCases
-from skillery.testing.sandbox.posture import PostureCases
+from skillery.testing.sandbox.posture import LinuxLook, PostureCases
 from skillery.testing.sandbox.programs import HandlerCases, ScriptCases
 from skillery.testing.sandbox.results import FailureCases, ResultCases
 from skillery.testing.sandbox.secrets import SecretCases
@@ -92,6 +92,7 @@ class SandboxTransport(
 
 
 __all__ = [
+    "LinuxLook",
     "MemoryHost",
     "SandboxContract",
     "SandboxFunctions",

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from cellblock.host.plan import ENVIRONMENT
 from skillery.backends import HandlerCall, Language, Limits
 from skillery.testing.sandbox.languages import INPUT, javascript, shell, with_node
 from skillery.testing.sandbox.trial import SandboxCases, Trial, failure_type, value_of
@@ -53,7 +54,7 @@ class LanguageIsolation(SandboxCases):
         secret.write_text("secret")
         code = """
         import fs from "node:fs";
-        const PLACES = ["/etc/passwd", "/sys", "/home", "/var", "/proc/sys", "/dev/kvm"];
+        const PLACES = ["/etc/shadow", "/sys", "/home", "/var/log", "/proc/sys", "/dev/kvm"];
         const done = (act) => { try { act(); return true } catch { return false } };
         const written = (folder) => done(() => fs.writeFileSync(`${folder}/.x`, ""));
         export const main = (args) => [
@@ -85,7 +86,8 @@ class LanguageIsolation(SandboxCases):
 
     async def test_a_shell_starts_in_empty_folders(self, trial: Trial) -> None:
         code = "ls -A /workspace /tmp /dev/shm | grep -v ':$' | tr -d '\\n'; env | cut -d= -f1 | sort | tr '\\n' ' '"
-        assert value_of(await shell(trial, code)) == "HOME LANG NODE_OPTIONS PATH PWD SHLVL _ "
+        names = value_of(await shell(trial, code)).split()
+        assert {"HOME", "LANG", "PATH"} <= set(names) <= {*ENVIRONMENT, "NODE_OPTIONS", "PWD", "SHLVL", "_"}
 
     @with_node
     async def test_javascript_reads_skills_blobs_and_its_own_files(self, trial: Trial) -> None:

@@ -3,14 +3,28 @@
 # ruff: noqa: S108 - the paths are those of the sandbox
 from __future__ import annotations
 
+import contextlib
+import shutil
 from pathlib import Path
 
 import pytest
 
-from skillery.testing.sandbox.trial import SandboxCases, Trial
+from cellblock.host.plan import ENVIRONMENT
+from cellblock.inside import etc
+from skillery.backends import CodeCall
+from skillery.testing.sandbox.trial import SandboxCases, Trial, value_of
 
 CAPABILITY_SETS = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
 STATUS = "{line.partition(':')[0]: line.partition(':')[2].strip() for line in open('/proc/self/status')}"
+
+
+def private_lines() -> list[str]:
+    """Return lines of the host that no file of a run may have."""
+    lines = ["PRIVATE KEY-----"]
+    for name in ("passwd", "group", "shadow", "gshadow"):
+        with contextlib.suppress(OSError):
+            lines += Path("/etc", name).read_text().split("\n")
+    return [line for line in lines if line not in etc.TEXTS["passwd"] + etc.TEXTS["group"]]
 
 
 class PostureCases(SandboxCases):
@@ -55,8 +69,13 @@ class PostureCases(SandboxCases):
             kept = subprocess.run(['env'], capture_output=True, text=True).stdout
             return [dict(os.environ), 'server-secret' in kept + open('/proc/self/environ').read()]
         """
-        expected = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/workspace", "LANG": "C.UTF-8", "API_KEY": "k"}
-        assert await trial.value(code, environment={"API_KEY": "k"}) == [expected, False]
+        environment, server_is_seen = await trial.value(code, environment={"API_KEY": "k"})
+        assert not server_is_seen
+        assert environment.pop("API_KEY") == "k"
+        assert set(environment) <= set(ENVIRONMENT)  # `LinuxLook` demands all of them
+        assert environment["HOME"] == "/workspace"
+        assert environment["LANG"] == "C.UTF-8"
+        assert environment["PATH"].endswith("/usr/local/bin:/usr/bin:/bin")
 
     async def test_there_is_no_terminal(self, trial: Trial) -> None:
         code = """
@@ -74,13 +93,34 @@ class PostureCases(SandboxCases):
     @pytest.mark.parametrize(
         "path",
         [
-            *("/etc/passwd", "/etc/shadow", "/home", "/var", "/sys", "/sys/fs/cgroup"),
+            *("/etc/shadow", "/etc/ssl/private", "/home", "/var/log", "/sys", "/sys/fs/cgroup"),
             *("/proc/sys", "/proc/sysrq-trigger", "/proc/kcore", "/proc/kallsyms", "/proc/keys"),
             *("/dev/mem", "/dev/kvm", "/dev/ptmx", "/dev/pts", "/dev/tty", "/dev/fuse", "/dev/loop-control"),
         ],
     )
     async def test_nothing_else_of_the_host_is_there(self, trial: Trial, path: str) -> None:
         assert await trial.value(f"import os\ndef main(args): return os.path.exists({path!r})") is False
+
+    async def test_no_text_of_private_files_of_the_host_is_there(self, trial: Trial) -> None:
+        """Neither the users of the host nor its private keys are in any file below `/etc` and `/var`."""
+        code = """
+        import os, stat
+        def main(args):
+            odd, hits = [], []
+            for folder in ('/etc', '/var'):
+                for parent, folders, names in os.walk(folder):
+                    for name in names:
+                        path = os.path.join(parent, name)
+                        mode = os.lstat(path).st_mode
+                        if stat.S_ISLNK(mode): continue
+                        if not stat.S_ISREG(mode) or mode & 0o6000 or not mode & 0o4:
+                            odd.append(path)
+                            continue
+                        text = open(path, 'rb').read().decode('latin-1')
+                        hits += [[path, line] for line in args['lines'] if line in text]
+            return [odd, hits]
+        """
+        assert await trial.value(code, {"lines": private_lines()}) == [[], []]
 
     async def test_a_file_of_the_server_cannot_be_read(self, trial: Trial, tmp_path: Path) -> None:
         secret = tmp_path / "registry.db"
@@ -140,3 +180,61 @@ class PostureCases(SandboxCases):
     async def test_core_dumps_are_off(self, trial: Trial) -> None:
         code = "import resource\ndef main(args): return resource.getrlimit(resource.RLIMIT_CORE)"
         assert max(await trial.value(code)) <= 1
+
+
+# -- The look of an ordinary system ------------------------------------------------------------------------------------
+
+
+PROGRAMS = {
+    "awk": ("awk 'BEGIN { print 42 }'", "42"),
+    "which": ("which env", "/usr/bin/env"),
+    "whoami": ("whoami", "user"),
+    "id": ("id -gn", "user"),
+    "hostname": ("hostname -f", "sandbox"),
+    "getent": ("getent hosts localhost | tr -s ' '", "127.0.0.1 localhost"),
+    "git": ("git init -q r && cd r && git commit -q --allow-empty -m x && git log --format=%an", "user"),
+}
+"""Lines of bash by the program that they need, and what they print."""
+SYSTEM = """
+import getpass, grp, mimetypes, os, pwd, socket, ssl, subprocess, sys
+def version(name):
+    return subprocess.run([name, '-c', 'import sys; print(sys.version)'], capture_output=True, text=True).stdout
+def main(args):
+    os.makedirs('/var/tmp/a')
+    bundle = '/etc/ssl/certs/ca-certificates.crt'
+    if os.path.exists(bundle): ssl.create_default_context(cafile=bundle)
+    return {
+        'environment': dict(os.environ),
+        'names': [getpass.getuser(), pwd.getpwuid(os.getuid()).pw_dir, grp.getgrgid(os.getgid()).gr_name],
+        'network': [socket.gethostbyname('localhost'), socket.gethostbyname('sandbox'), socket.getservbyname('https')],
+        'types': [mimetypes.guess_type(name)[0].rpartition('.')[2] for name in ('a.docx', 'a.webp')],
+        'files': [name for name in ('hosts', 'nsswitch.conf', 'fonts/fonts.conf') if os.path.exists('/etc/' + name)],
+        'temporary': os.listdir('/tmp'),
+        'mounted': '/proc' in open('/etc/mtab').read(),
+        'python': version('python') == version('python3.%d' % sys.version_info[1]) == sys.version + chr(10),
+    }
+"""
+
+
+class LinuxLook(SandboxCases):
+    """A run looks like an ordinary Linux system to its programs. Backends that claim this add these cases."""
+
+    async def test_usual_programs_work(self, trial: Trial) -> None:
+        expected = [printed for name, (_, printed) in PROGRAMS.items() if shutil.which(name)]
+        code = "\n".join(line for name, (line, _) in PROGRAMS.items() if shutil.which(name))
+        assert value_of(await trial.call(CodeCall(code, "main", "bash"))).split("\n") == expected
+
+    async def test_python_sees_a_usual_system(self, trial: Trial) -> None:
+        seen = await trial.value(SYSTEM)
+        path, usual = seen["environment"]["PATH"], ENVIRONMENT["PATH"]
+        assert path.startswith(usual.partition(":")[0] + ":")  # the folder of a Node.js may follow
+        assert seen == {
+            "environment": {**ENVIRONMENT, "PATH": path},
+            "names": ["user", "/workspace", "user"],
+            "network": ["127.0.0.1", "127.0.0.1", 443],
+            "types": ["document", "image/webp"],
+            "files": ["hosts", "nsswitch.conf", "fonts/fonts.conf"],
+            "temporary": ["a"],
+            "mounted": True,
+            "python": True,
+        }

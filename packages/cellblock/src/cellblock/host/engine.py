@@ -94,6 +94,7 @@ def find_plan(template: Template) -> tuple[ControlGroups | None, dict[str, Any]]
         points=template.points,
         guest=template.guest,
         node=template.node,
+        names_in_etc=template.etc,
     )
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from cellblock.filter import rules
 from cellblock.filter.rules import Filters
 from cellblock.inside.link import ID_MAP_BYTES, id_map
-from cellblock.inside.root import NODE
+from cellblock.inside.root import NODE, PROGRAMS
 from cellblock.values import Guest, Limits, Mount
 
 MEBIBYTE = 1 << 20
@@ -38,6 +38,27 @@ MOST_PROCESSES = 256
 """Most processes of an untrusted zygote and its runs if no cgroup counts them. The kernel enforces it; a watchdog would
 be too late.
 """
+CERTIFICATES = (
+    *("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt"),
+    *("/etc/ssl/ca-bundle.pem", "/etc/ssl/cert.pem"),
+)
+"""The usual paths of the file with trusted certificates."""
+ENVIRONMENT = {
+    "PATH": f"{PROGRAMS}:/usr/local/bin:/usr/bin:/bin",
+    "HOME": "/workspace",
+    "LANG": "C.UTF-8",
+    "USER": "user",
+    "LOGNAME": "user",
+    "SHELL": "/bin/bash",
+    "TERM": "dumb",
+    "XDG_CACHE_HOME": "/tmp/.cache",  # noqa: S108 - a path of the sandbox
+    **{
+        f"GIT_{role}_{name}": value
+        for role in ("AUTHOR", "COMMITTER")
+        for name, value in (("NAME", "user"), ("EMAIL", "user@sandbox.invalid"))
+    },
+}
+"""The environment variables of every run."""
 FORKING = ("mount", "unshare", "setns", "clone", "sched_setaffinity")
 """System calls that an untrusted zygote needs to fork a run, and that the run itself must not make."""
 
@@ -63,6 +84,12 @@ def hidden(private: tuple[str, ...]) -> list[str]:
     folders |= {os.path.realpath(folder) for folder in (*private, str(HERE.parent)) if Path(folder).is_dir()}
     mounted = ["/usr", *prefixes()]
     return sorted(path for path in folders if path not in mounted and any(is_beneath(path, root) for root in mounted))
+
+
+def certificates() -> str | None:
+    """Return the real path of the host's file with trusted certificates; None if there is no such file."""
+    paths = (os.environ.get("SSL_CERT_FILE", ""), *CERTIFICATES)
+    return next((os.path.realpath(path) for path in paths if path and Path(path).is_file()), None)
 
 
 def is_open_to_all(path: str) -> bool:
@@ -133,9 +160,10 @@ def make_plan(
     points: tuple[str, ...] = (),
     guest: Guest | None = None,
     node: Path | None = None,
+    names_in_etc: tuple[str, ...] = (),
 ) -> dict[str, Any]:
     """Return the plan, which is equal for all runs. `cgroups` says whether cgroups limit the memory of runs. `points`
-    are the folders for mounts, in addition to those that all sandboxes have.
+    are the folders for mounts, in addition to those that all sandboxes have. `names_in_etc` are copied from the host.
     """
     return {
         "root": root,
@@ -145,10 +173,12 @@ def make_plan(
         "prefixes": prefixes(),
         "hidden": hidden(private),
         "cgroups": cgroups,
+        "etc": names_in_etc,
+        "certificates": certificates(),
         "runtime": str(RUNTIME.resolve()),
         "guest": (str(guest.folder.resolve()), guest.module) if guest is not None else None,
         "node": node_sources(node) if node is not None else None,
-        "variables": {"PATH": f"{NODE}/bin:/usr/local/bin:/usr/bin:/bin"} if node is not None else {},
+        "variables": {"PATH": f"{PROGRAMS}:{NODE}/bin:/usr/local/bin:/usr/bin:/bin"} if node is not None else {},
         "filter": filters.usual.hex(),
         "network_filter": filters.network.hex(),
         "base_filter": filters.base.hex(),

@@ -23,7 +23,7 @@ from cellblock.host import watchdog
 from cellblock.host.cells import Cell, Demand, Ends
 from cellblock.host.groups import ControlGroup
 from cellblock.host.packets import Received
-from cellblock.host.plan import MEBIBYTE, Preload, preload_plan, tree_limits
+from cellblock.host.plan import ENVIRONMENT, MEBIBYTE, Preload, preload_plan, tree_limits
 from cellblock.host.processes import children, is_descendant, open_child, open_pidfd, start_time
 from cellblock.host.unmounting import Unmounting
 from cellblock.host.zygote_answers import (
@@ -40,7 +40,6 @@ from cellblock.host.zygote_answers import (
 
 HERE = interpreter.HERE
 START = "import sys; sys.path.append('.'); from inside import zygote; zygote.main(*map(int, sys.argv[1:]))"
-BASE_ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/workspace", "LANG": "C.UTF-8"}
 # Each arena of the C library reserves 64 MiB of address space, which counts towards RLIMIT_AS.
 FEW_ARENAS = {"MALLOC_ARENA_MAX": "2"}
 SLOTS, REMEMBERED = 64, 32
@@ -85,7 +84,7 @@ class Zygote:
             self._process = subprocess.Popen(
                 [python, "-I", "-S", "-B", "-c", START, *numbers],
                 cwd=HERE,
-                env=BASE_ENVIRONMENT | plan.get("variables", {}) | FEW_ARENAS,
+                env=ENVIRONMENT | plan.get("variables", {}) | FEW_ARENAS,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=theirs,

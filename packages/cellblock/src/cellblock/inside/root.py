@@ -1,15 +1,17 @@
 """Stage one: the read-only root of runs, built outside of their namespaces.
 
-The root is a tmpfs with the host's /usr, the interpreter and the runtime, and nothing else of the host. The zygote
-lives in this root, and every run inherits it. In stage two, pid 1 of a run (native/cell.c) mounts its own folders.
+The root is a tmpfs with the host's /usr, the interpreter, the runtime, and a copy of harmless configuration (`etc`).
+The zygote lives in this root, and every run inherits it. In stage two, pid 1 of a run (native/cell.c) mounts its own
+folders.
 """
 
 # ruff: noqa: PTH102, PTH103, PTH106, PTH112, PTH114, PTH115, PTH120, PTH123, PTH211, S108 - importing pathlib costs every run milliseconds; the paths are those of the sandbox
 from __future__ import annotations
 
 import os
+import sys
 
-from . import kernel
+from . import etc, kernel
 
 TYPE_CHECKING = False  # importing `typing` for this costs every run milliseconds
 if TYPE_CHECKING:
@@ -22,6 +24,8 @@ GUEST = "/run/cellblock/guest"
 NODE = "/run/cellblock/node"
 """The folder of Node.js with its npm, if the sandbox has its own."""
 NPM = f'#!/bin/sh\nexec {NODE}/bin/node {NODE}/lib/node_modules/npm/bin/npm-cli.js "$@"\n'
+PROGRAMS = "/run/cellblock/bin"
+"""The first folder of PATH."""
 DEVICES = ("null", "zero", "full", "random", "urandom")
 LINKS = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
 SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
@@ -135,6 +139,17 @@ def copy_folder(source: str, target: str) -> None:
         os.utime(copy.name, ns=(seen.st_atime_ns, seen.st_mtime_ns))  # byte code contains the time of its source
 
 
+def python_names() -> tuple[str, ...]:
+    """Return the names of programs that start the interpreter of runs."""
+    return ("python", "python3", f"python3.{sys.version_info[1]}")
+
+
+def add_programs() -> None:
+    os.mkdir(PROGRAMS, 0o755)
+    for name in python_names():
+        os.symlink(sys.executable, f"{PROGRAMS}/{name}")
+
+
 def read_first_program() -> bytes:
     """Return the program that pid 1 of each run becomes (native/init.c). Raise SetupError if it was not built."""
     try:
@@ -153,7 +168,7 @@ def install(program: bytes, path: str, mode: int) -> None:
 def turn_away() -> None:
     """Make a tmpfs the root `/`. The root of the host is at OLD."""
     # /usr is only a temporary mount point: pivot_root moves the new root away from it.
-    kernel.mount("root", "/usr", "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "mode=0755,size=4m,nr_inodes=16k")
+    kernel.mount("root", "/usr", "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "mode=0755,size=16m,nr_inodes=16k")
     os.mkdir("/usr" + OLD, 0o700)
     kernel.pivot_root("/usr", "/usr" + OLD)
     os.chdir("/")
@@ -174,7 +189,10 @@ def build(plan: dict[str, Any]) -> None:
         bind_folder(prefix, prefix)
     # Stage two may mount a procfs only where one is visible already; the new one covers this one.
     bind("/proc", "/proc", QUIET | kernel.ATTR_NOEXEC)
+    for path in etc.build("", OLD, plan["etc"], plan["certificates"]):
+        bind(path, path)
     copy_folder(OLD + plan["runtime"], "/run/cellblock/runtime")
+    add_programs()
     if plan["guest"]:
         copy_folder(OLD + plan["guest"][0], GUEST)
     # All users may execute it and not read it, so the kernel also protects its process.

@@ -8,7 +8,6 @@ import os
 import sys
 
 from ._failure import failed
-from ._run import REMEDIES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
