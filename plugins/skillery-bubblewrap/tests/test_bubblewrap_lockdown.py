@@ -159,7 +159,18 @@ class TestLockdown(SandboxCases):
         assert await trial.value(code) == []
 
     async def test_root_dev_and_run_contain_only_allowed_entries(self, trial: Trial) -> None:
-        allowed = {"usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", Path(sys.base_prefix).resolve().parts[1]}
+        allowed = {
+            "etc",
+            "var",
+            "usr",
+            "bin",
+            "sbin",
+            "lib",
+            "lib32",
+            "lib64",
+            "libx32",
+            Path(sys.base_prefix).resolve().parts[1],
+        }
         allowed |= {"dev", "proc", "run", "workspace", "tmp", "skills", "packages", "blobs"}
         found = await trial.value("import os\ndef main(args): return [os.listdir(p) for p in ('/', '/dev', '/run')]")
         assert set(found[0]) <= allowed

@@ -233,7 +233,7 @@ def _sandbox(plugins: Plugins, settings: Settings) -> list[Probe]:
 
 
 HOST_PATH = "/usr/local/bin:/usr/bin:/bin"
-WHICH = "import shutil\ndef main(args): return {name: shutil.which(name) for name in args['names']}"
+WHICH = "import shutil\ndef main(args): return {name: shutil.which(name, path=args['path']) for name in args['names']}"
 
 
 class SeenProgram(msgspec.Struct, frozen=True):
@@ -251,7 +251,7 @@ async def seen_programs(sandbox: Sandbox) -> list[SeenProgram]:
     from skillery.jobs import NoHost
 
     names = [program for programs in USUAL.values() for program in programs]
-    args = msgspec.json.encode({"names": names})
+    args = msgspec.json.encode({"names": names, "path": HOST_PATH})
     limits = Limits(timeout_ms=20_000, memory_mb=256)
     outcome = await sandbox.run(Job("run_0", CodeCall(WHICH, "main"), args, limits=limits), NoHost())
     if outcome.result is None:

@@ -15,13 +15,14 @@ from skillery.jobs.collecting import LIMITS as COLLECTING_LIMITS
 from skillery.jobs.collecting import Collection, collect, collecting_dialogue, collection_of, try_to_collect
 from skillery.jobs.dialogue import Dialogue, NoHost
 from skillery.jobs.filling import copy_seconds, filling_seconds
-from skillery.jobs.header import GUEST, Places, job_header, list_names, mounts_of
+from skillery.jobs.header import GUEST, PROGRAMS, Places, job_header, list_names, mounts_of
 from skillery.jobs.outcomes import NO_OP, LogPipe, RunSession, failure_of, limits_of, probe_of, run_probes
 
 __all__ = [
     "COLLECTING_LIMITS",
     "GUEST",
     "NO_OP",
+    "PROGRAMS",
     "Collection",
     "Dialogue",
     "LogPipe",

@@ -58,6 +58,10 @@ SKILL_FOLDER = ("SKILL_DIR", "SKILL_ROOT", "CLAUDE_SKILL_DIR", "CLAUDE_SKILL_ROO
 """Environment variables in which public skills expect the folder of the skill."""
 
 
+PROGRAMS = Path(__file__).parent / "programs"
+"""A folder with programs of every run, such as `pip`. They explain what a run cannot do."""
+
+
 def list_names(backend: str) -> ListNames:
     """Return the words for the lists of a sandbox backend in messages to the code."""
     private = f"backends.sandbox.{backend}.allow_private"

@@ -177,7 +177,7 @@ MORE_OF_A_LIMIT = {
     "MemoryError": "read data in parts, or pass a larger limits={'memory_mb': ...}",
 }
 """The hint of run_code for each type of failure that a limit causes."""
-READABLE = ("/skills/", "/packages/", "/usr/", "/proc/", "/dev/")
+READABLE = ("/skills/", "/packages/", "/usr/", "/etc/", "/proc/", "/dev/")
 """Folders that every run can read. A path that is absent there gets no hint on writing."""
 _IMPORTED = re.compile(
     r"\b(?:from|import)[ \t]++skills\.(?P<module>[A-Za-z0-9_.]{1,128})"

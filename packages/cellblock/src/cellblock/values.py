@@ -114,6 +114,8 @@ class Template:
     """More names in `/etc` of the host that runs see a copy of, such as `odbc.ini`. Only files that every user of the
     host may read are copied.
     """
+    programs: Path | None = None
+    """A folder of the host with files that runs can start by name, before programs of the host. They are copied."""
 
 
 Language = Literal["python", "javascript", "bash"]

@@ -3,18 +3,21 @@
 # ruff: noqa: S108 - the paths are those of the sandbox
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
 
 from cellblock.parts import ENVIRONMENT, INSIDE, RUNTIME, certificates, etc, hidden, is_open_to_all, prefixes, root
 from skillery.backends import Job
-from skillery.jobs import GUEST
+from skillery.jobs import GUEST, PROGRAMS
 from skillery_bubblewrap import inside
 
 STAGE = "/sys"
@@ -50,8 +53,8 @@ class Fixed(msgspec.Struct, frozen=True):
     system: tuple[str, ...]
     prefixes: tuple[str, ...]
     packages: tuple[str, ...]
-    etc: Path
-    """A folder with the folders `/etc` and `/var` of runs. Its owner removes it."""
+    folder: Path
+    """A folder with the folders `/etc`, `/var` and `root.PROGRAMS` of runs."""
     bound: tuple[str, ...]
     """Folders of the host that cover folders in it."""
 
@@ -100,13 +103,40 @@ def packages(private: tuple[str, ...]) -> Iterator[str]:
         yield from ("--perms", "0555", "--size", "4096", "--tmpfs", folder, "--remount-ro", folder)
 
 
-def fixed(private: tuple[str, ...], *, with_zero: bool) -> Fixed:
-    folder = Path(mkdtemp(prefix="skillery-bubblewrap-"))
-    bound = etc.build(str(folder), "", (), certificates())
-    for path in (folder, *folder.rglob("*")):  # the umask of the server may be strict
-        if not path.is_symlink():
-            path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
+def fixed(private: tuple[str, ...], home: Path, *, with_zero: bool) -> Fixed:
+    """Return the arguments. `home` is the folder of the server, which keeps the folders that runs see."""
+    home.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix="bubblewrap-", dir=home) as temporary:
+        made = Path(temporary, "root")
+        made.mkdir()
+        bound = etc.build(str(made), "", (), certificates())
+        add_programs(made / root.PROGRAMS.lstrip("/"))
+        # Servers and runs share a folder with the same content, so no server removes it.
+        folder = home / f"bubblewrap-{settle(made)[:16]}"
+        with contextlib.suppress(OSError):  # another server has made it
+            made.rename(folder)
     return Fixed(tuple(system(with_zero=with_zero)), tuple(prefixes()), tuple(packages(private)), folder, tuple(bound))
+
+
+def add_programs(folder: Path) -> None:
+    shutil.copytree(PROGRAMS, folder, copy_function=shutil.copyfile)
+    for program in folder.iterdir():
+        program.chmod(0o755)
+    for name in root.python_names():
+        (folder / name).symlink_to(python())
+
+
+def settle(folder: Path) -> str:
+    """Make all files readable, because the umask of the server may be strict. Return a digest of the content."""
+    digest = hashlib.sha256()
+    for path in sorted((folder, *folder.rglob("*"))):
+        content = str(path.readlink()).encode() if path.is_symlink() else b""
+        if not path.is_symlink():
+            is_program = path.stat().st_mode & 0o100
+            path.chmod(0o755 if path.is_dir() or is_program else 0o644)
+            content = path.read_bytes() if path.is_file() else b""
+        digest.update(repr((str(path.relative_to(folder)), content)).encode())
+    return digest.hexdigest()
 
 
 def mounts(job: Job, sources: Sources) -> Iterator[str]:
@@ -148,11 +178,9 @@ def arguments(job: Job, fixed: Fixed, sources: Sources, limits: dict[str, int], 
     for prefix in fixed.prefixes:
         options += ["--ro-bind", sources.path(prefix, "the interpreter"), prefix]
     options += fixed.packages
-    configuration = {"/etc": f"{fixed.etc}/etc", "/var": f"{fixed.etc}/var", **{path: path for path in fixed.bound}}
-    for target, folder in configuration.items():
+    own_folders = {path: f"{fixed.folder}{path}" for path in ("/etc", "/var", root.PROGRAMS)}
+    for target, folder in {**own_folders, **dict(zip(fixed.bound, fixed.bound, strict=True))}.items():
         options += ["--ro-bind", sources.path(folder, "the configuration"), target]
-    for name in root.python_names():
-        options += ["--symlink", python(), f"{root.PROGRAMS}/{name}"]
     options += ["--proc", "/proc"]
     programs = ((RUNTIME, "runtime"), (INSIDE, "inside"), (PROLOGUE, "prologue.py"), (GUEST.folder, "guest"))
     for source, name in programs:

@@ -66,6 +66,7 @@ class BubblewrapSandbox(Sandbox):
         self._program = program
         self._uids = uids
         self._allow_degraded = place.allow_degraded
+        self._home = place.home
         self._private = (str(place.home), str(Path(skillery.__file__).parents[1]))
         self._means: HostCapabilities | None = None
         self._starting = asyncio.Lock()
@@ -111,7 +112,7 @@ class BubblewrapSandbox(Sandbox):
             landlock=landlock.abi() > 0,
             egress=self.egress,
             processors=Processors(counted=groups is not None and "cpu" in groups.controllers),
-            fixed=fixed(self._private, with_zero=held),
+            fixed=fixed(self._private, self._home, with_zero=held),
         )
 
     def _refuse_what_is_weak(self, capabilities: HostCapabilities) -> None:
@@ -174,6 +175,5 @@ class BubblewrapSandbox(Sandbox):
 
 
 def close(capabilities: HostCapabilities) -> None:
-    shutil.rmtree(capabilities.fixed.etc, ignore_errors=True)
     if capabilities.groups is not None:
         capabilities.groups.close()

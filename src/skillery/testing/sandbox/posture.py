@@ -11,7 +11,7 @@ import pytest
 
 from cellblock.host.plan import ENVIRONMENT
 from cellblock.inside import etc
-from skillery.backends import CodeCall
+from skillery.backends import CodeCall, ScriptCall
 from skillery.testing.sandbox.trial import SandboxCases, Trial, value_of
 
 CAPABILITY_SETS = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
@@ -216,6 +216,36 @@ def main(args):
 """
 
 
+INSTALLERS = """
+pip install -q acme-tool 'other[x]>=1' --break-system-packages -i https://packages.test; echo $?
+python -m pip install acme_tool; echo $?
+pip3 install acme-tool absent==1 2>&1; echo $?
+uv pip install absent 2>&1 | head -1
+uv run --with acme-tool "$SKILL_DIR/shown.py" a b
+uv add acme-tool 2>/dev/null; echo $?
+pip freeze
+npx -y absent@1 --flag 2>&1; echo $?
+npx @scope/own@2 word
+"""
+PRINTED = """\
+already installed: acme-tool, other[x]>=1
+0
+already installed: acme_tool
+0
+pip: a run cannot install packages. Declare them in [runtime] dependencies, or import the skill with --packages infer.
+pip: not there: absent==1
+1
+pip: a run cannot install packages. Declare them in [runtime] dependencies, or import the skill with --packages infer.
+shown 1 ['a', 'b']
+1
+acme-tool==1
+other==2
+npx: 'absent@1' is not installed in this run. Declare it in package.json of the skill.
+1
+own word
+"""
+
+
 class LinuxLook(SandboxCases):
     """A run looks like an ordinary Linux system to its programs. Backends that claim this add these cases."""
 
@@ -238,3 +268,19 @@ class LinuxLook(SandboxCases):
             "mounted": True,
             "python": True,
         }
+
+    async def test_installers_accept_what_is_there_and_explain_what_is_not(self, trial: Trial) -> None:
+        described = {"acme_tool-1": "acme-tool", "other-2": "other"}
+        packages = {
+            f"{name}.dist-info/METADATA": f"Metadata-Version: 2.1\nName: {package}\nVersion: {name[-1]}\n"
+            for name, package in described.items()
+        }
+        files = {
+            "s.sh": f"mkdir -p node_modules/.bin\nprintf '#!/bin/sh\\necho own $1' > node_modules/.bin/own\n"
+            f"chmod +x node_modules/.bin/own\n{INSTALLERS}",
+            "shown.py": "import sys, acme\nprint('shown', acme.VERSION, sys.argv[1:])",
+        }
+        mount = trial.packages({**packages, "acme.py": "VERSION = 1"})
+        skill = trial.skill("acme.script", files, entrypoint=None)
+        output = value_of(await trial.call(ScriptCall("acme.script", "s.sh"), skills=(skill,), packages=(mount,)))
+        assert (output["stdout"], output["stderr"]) == (PRINTED, "already installed: acme-tool\n")

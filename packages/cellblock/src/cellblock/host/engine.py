@@ -95,6 +95,7 @@ def find_plan(template: Template) -> tuple[ControlGroups | None, dict[str, Any]]
         guest=template.guest,
         node=template.node,
         names_in_etc=template.etc,
+        programs=template.programs,
     )
 
 

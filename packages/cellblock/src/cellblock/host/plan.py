@@ -161,9 +161,12 @@ def make_plan(
     guest: Guest | None = None,
     node: Path | None = None,
     names_in_etc: tuple[str, ...] = (),
+    programs: Path | None = None,
 ) -> dict[str, Any]:
-    """Return the plan, which is equal for all runs. `cgroups` says whether cgroups limit the memory of runs. `points`
-    are the folders for mounts, in addition to those that all sandboxes have. `names_in_etc` are copied from the host.
+    """Return the plan, which is equal for all runs. `cgroups` says whether cgroups limit the memory of runs.
+
+    `points` are the folders for mounts, in addition to those that all sandboxes have. `names_in_etc` are copied from
+    the host, and so are the files in `programs`, which runs start by name.
     """
     return {
         "root": root,
@@ -175,6 +178,7 @@ def make_plan(
         "cgroups": cgroups,
         "etc": names_in_etc,
         "certificates": certificates(),
+        "programs": str(programs.resolve()) if programs else None,
         "runtime": str(RUNTIME.resolve()),
         "guest": (str(guest.folder.resolve()), guest.module) if guest is not None else None,
         "node": node_sources(node) if node is not None else None,

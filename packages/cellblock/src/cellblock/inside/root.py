@@ -126,15 +126,16 @@ def add_packages(environment: dict[str, Any]) -> None:
     os.close(namespace)
 
 
-def copy_folder(source: str, target: str) -> None:
+def copy_folder(source: str, target: str, mode: int = 0o644) -> None:
     """Copy a folder of this package or of the guest, so that its files are readable inside. They are few and small."""
     os.makedirs(target, 0o755)
     for entry in os.scandir(source):
         if entry.is_dir(follow_symlinks=False):
-            copy_folder(entry.path, f"{target}/{entry.name}")
+            copy_folder(entry.path, f"{target}/{entry.name}", mode)
             continue
         with open(entry.path, "rb") as original, open(f"{target}/{entry.name}", "xb") as copy:
             copy.write(original.read())
+            os.fchmod(copy.fileno(), mode)
         seen = entry.stat()
         os.utime(copy.name, ns=(seen.st_atime_ns, seen.st_mtime_ns))  # byte code contains the time of its source
 
@@ -144,8 +145,10 @@ def python_names() -> tuple[str, ...]:
     return ("python", "python3", f"python3.{sys.version_info[1]}")
 
 
-def add_programs() -> None:
-    os.mkdir(PROGRAMS, 0o755)
+def add_programs(folder: str | None) -> None:
+    if folder:
+        copy_folder(OLD + folder, PROGRAMS, 0o755)
+    os.makedirs(PROGRAMS, 0o755, exist_ok=True)
     for name in python_names():
         os.symlink(sys.executable, f"{PROGRAMS}/{name}")
 
@@ -192,7 +195,7 @@ def build(plan: dict[str, Any]) -> None:
     for path in etc.build("", OLD, plan["etc"], plan["certificates"]):
         bind(path, path)
     copy_folder(OLD + plan["runtime"], "/run/cellblock/runtime")
-    add_programs()
+    add_programs(plan["programs"])
     if plan["guest"]:
         copy_folder(OLD + plan["guest"][0], GUEST)
     # All users may execute it and not read it, so the kernel also protects its process.

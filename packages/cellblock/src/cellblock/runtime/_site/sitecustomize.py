@@ -10,6 +10,7 @@ import sys
 
 TOLD = "CELLBLOCK_PYTHON"
 INSTALLED = ("site-packages", "dist-packages")
+PROGRAMS = "/run/cellblock/bin"  # a program there can also be a module, for `python -m`
 
 
 def extend_path() -> None:
@@ -21,6 +22,7 @@ def extend_path() -> None:
     places = [place for place, folder in enumerate(sys.path) if folder.endswith(INSTALLED)]
     place = places[0] if places else len(sys.path)
     sys.path[place:place] = [*packages, description["root"]]
+    sys.path.append(PROGRAMS)
 
 
 extend_path()
