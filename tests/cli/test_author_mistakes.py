@@ -116,8 +116,8 @@ MISTAKES = (
     ),
     code(
         "output",
-        "def main(args):\n    return set(args)\n",
-        r"skill\.toml:12: .*InvalidOutput: .*type set is not JSON serializable: sorted",
+        "def main(args):\n    return iter(args)\n",
+        r"skill\.toml:12: .*InvalidOutput: .*type dict_keyiterator is not JSON serializable",
     ),
     code(
         "loop",

@@ -91,9 +91,9 @@ TASKS = {
         3,
     ),
     "return unique words": Task(
-        ("Turn sets and dates into lists and strings",),
-        {"code": "def main(args):\n    return set('b a b'.split())"},
-        ("is not JSON", "sorted(…)"),
+        ("Return JSON with string keys",),
+        {"code": "def main(args):\n    return dict.fromkeys('b a b'.split()).keys()"},
+        ("is not JSON",),
         write(code="def main(args):\n    return sorted(set('b a b'.split()))"),
         ["a", "b"],
     ),

@@ -28,9 +28,10 @@ FILES = {
     "scripts/uses.py": "import beside; print(beside.HERE)",
     "scripts/many.sh": "head -c \"$1\" /dev/zero | tr '\\0' x; head -c \"$2\" /dev/zero | tr '\\0' y >&2",
     "scripts/show.mjs": "console.log(process.argv.slice(2).join(' '))",
-    "scripts/write.sh": 'echo here > "${2:-$TARGET}"',
+    "scripts/write.sh": 'echo here > "${2:-${TARGET:-$1/a.txt}}"',
     "data/notes.txt": "no script",
     "bin/tool": "#!/usr/bin/env bash\necho tool $1",
+    "bin/closed": "#!/usr/bin/env -S uv run --script\nimport sys; print('closed', *sys.argv[1:])",
 }
 
 Publish = Callable[..., str]
@@ -77,6 +78,7 @@ def test_a_script_gets_argv_stdin_and_env_and_answers_how_it_ended(server: Serve
         {"argv": ["-o", "out/a.txt"]},
         {"argv": ["--output=./out/a.txt", "/workspace/out/a.txt"]},
         {"env": {"TARGET": "/workspace/out/a.txt"}},
+        {"argv": ["out"]},
     ],
 )
 def test_script_output_folder_exists_if_caller_names_file_in_it(
@@ -122,9 +124,10 @@ def test_script_without_args_gets_empty_argv_stdin_and_env(server: Server, skill
 @with_node
 def test_scripts_of_every_language_are_run(server: Server, skill: str) -> None:
     shown = {
-        path: run(server.rpc, skill, path, argv=["x"])["output"]["stdout"] for path in ("scripts/show.mjs", "bin/tool")
+        path: run(server.rpc, skill, path, argv=["x"])["output"]["stdout"]
+        for path in ("scripts/show.mjs", "bin/tool", "bin/closed")
     }
-    assert shown == {"scripts/show.mjs": "x\n", "bin/tool": "tool x\n"}
+    assert shown == {"scripts/show.mjs": "x\n", "bin/tool": "tool x\n", "bin/closed": "closed x\n"}
     assert run(server.rpc, skill, "./scripts/uses.py")["output"]["stdout"] == "beside\n"
 
 

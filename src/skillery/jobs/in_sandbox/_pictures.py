@@ -11,6 +11,7 @@ import sys
 
 TYPE_CHECKING = False  # importing `typing` for this costs every run milliseconds
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from cellblock.runtime import _failure, _host
@@ -57,14 +58,14 @@ def try_keeping(figure: Any) -> str:
     return ""
 
 
-def reference(value: Any) -> dict[str, Any]:
-    """Store a picture, and return the reference that replaces it in the output.
+def reference(value: Any) -> Any:
+    """Store a picture, and return the reference that replaces it in the output. Return another value as `plain` does.
 
-    Raise InvalidOutput if it cannot be stored, TypeError if the value is not a picture.
+    Raise InvalidOutput if it cannot be stored, TypeError if the value is neither a picture nor `plain`.
     """
     is_figure = is_a(value, "matplotlib.figure", "Figure")
     if not is_figure and not is_a(value, "PIL.Image", "Image"):
-        raise not_json(value)
+        return plain(value)
     try:
         return keep_figure(value) if is_figure else keep_image(value)
     except Exception as error:  # noqa: BLE001 - an unsupported mode, or no room for blobs
@@ -110,6 +111,44 @@ def keep(picture: object, prefix: str, kind: str, content: io.BytesIO) -> dict[s
 
 # -- other values --------------------------------------------------------------------------------------------------
 
+
+def as_text(value: Any) -> str | None:
+    """Return a date or time as text, NaT of pandas as None."""
+    return None if type(value).__name__ == "NaTType" else value.isoformat()
+
+
+def in_order(values: Any) -> list[Any]:
+    """Return the values as a sorted list. Values that cannot be compared are in any order."""
+    try:
+        return sorted(values)
+    except TypeError:
+        return list(values)
+
+
+PLAIN: dict[tuple[str, str], Callable[[Any], Any]] = {
+    ("numpy", "ndarray"): lambda value: value.tolist(),
+    ("numpy", "generic"): lambda value: value.item(),
+    ("datetime", "date"): as_text,
+    ("datetime", "time"): as_text,
+    ("decimal", "Decimal"): str,
+    ("pathlib", "PurePath"): str,
+    ("builtins", "set"): in_order,
+    ("builtins", "frozenset"): in_order,
+}
+"""JSON values for objects, by the module and the name of their class or of a base class."""
+
+
+def plain(value: Any) -> Any:
+    """Return the JSON value for an object of a class in PLAIN. Raise TypeError for another object."""
+    for kind in type(value).__mro__:
+        convert = PLAIN.get((kind.__module__.partition(".")[0], kind.__name__))
+        if convert is not None:
+            converted = convert(value)
+            if type(converted) is not type(value):  # a scalar of numpy may have no plain value
+                return converted
+    raise not_json(value)
+
+
 BUILTIN = ("builtins", "datetime")
 BUILTIN_WAYS = {
     "bytes": "keep them with runtime.blobs.write_bytes(…) and return the id",
@@ -124,10 +163,10 @@ BUILTIN_WAYS = {
 WAYS = {
     ("numpy", "ndarray"): ".tolist() makes a list of it",
     ("numpy", ""): ".item() makes a plain value of it",
+    ("pandas", "Timestamp"): ".isoformat() makes a text of it",
     ("pandas", "DataFrame"): ".to_dict('records') makes a list of objects of it; a large one is better a file in out/",
     ("pandas", "Series"): ".tolist() or .to_dict() makes plain values of it",
     ("pandas", "Index"): ".tolist() makes a list of it",
-    ("pandas", "Timestamp"): ".isoformat() makes a text of it",
     ("pandas", ""): ".tolist(), .item() or str(…) makes plain values of it",
     ("polars", "DataFrame"): ".to_dicts() makes a list of objects of it; a large one is better a file in out/",
     ("polars", "Series"): ".to_list() makes a list of it",

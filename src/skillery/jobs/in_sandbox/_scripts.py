@@ -70,13 +70,13 @@ def run_script(job: Job, call: dict[str, Any]) -> dict[str, Any]:
 
 
 def names_file_in(folder: str, text: str, start: str) -> bool:
-    """Return whether `text` is a path in `folder`, or an option such as `--output=PATH` with such a path.
+    """Return whether `text` is `folder` or a path in it, or an option such as `--output=PATH` with such a path.
 
     `start` is the folder that relative paths begin at. The caller creates `folder` for such a script, because most
     scripts do not create their output folder.
     """
     value = text.partition("=")[2] if text.startswith("-") else text
-    return os.path.abspath(os.path.join(start, value)).startswith(folder + os.sep)
+    return (os.path.abspath(os.path.join(start, value)) + os.sep).startswith(folder + os.sep)
 
 
 def printed_by(sink: Sink) -> str | dict[str, Any]:

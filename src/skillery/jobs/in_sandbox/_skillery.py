@@ -30,7 +30,7 @@ summary("Read three rows.")
 """
 _package.SkillError = _asking.SkillError  # code imports it from `runtime`, like `blobs` and `log`
 _package.__all__ = sorted([*_package.__all__, "SkillError", "blobs", "log"])
-_run.REMEDIES |= {"large": ": write a blob instead", "not executable": "; publish it with executable: true"}
+_run.REMEDIES |= {"large": ": write a blob instead"}
 _owner: list[int] = []
 """The process of the run, until it has stored the open figures. Its forked children have other pids."""
 

@@ -94,7 +94,7 @@ def python_file(job: Job, path: str) -> list[str]:
 
 
 def interpreter(job: Job, path: str) -> list[str]:
-    """Return the command for a file, chosen by its suffix, or by its `#!` line if the file is executable."""
+    """Return the command for a file, chosen by its suffix, or by its `#!` line."""
     if path.endswith(NODE_ENDINGS):
         return [*node(job), path]
     if path.endswith(TYPES_ENDINGS):
@@ -112,11 +112,12 @@ def by_first_line(job: Job, name: str, path: str) -> list[str]:
     if not words.startswith("#!") or not words[2:].split():
         endings = ", ".join((PYTHON_ENDING, SHELL_ENDING, *NODE_ENDINGS, *TYPES_ENDINGS))
         raise failed("OSError", f"'{name}' has no ending that says how to run it ({endings}) and no '#!' line")
-    if not os.access(path, os.X_OK):
-        raise failed("PermissionError", f"'{name}' is not executable{REMEDIES['not executable']}")
     program, *options = words[2:].split()
     named = [option for option in options if not option.startswith("-")]
     wanted = named[0] if os.path.basename(program) == "env" and named else program
     if not os.access(program, os.X_OK) or find(wanted) is None:
         raise failed("OSError", f"'{name}' wants '{wanted}', and there is no such program in the sandbox")
-    return [*node(job), path] if os.path.basename(wanted) == "node" and options in ([], named) else [path]
+    if os.path.basename(wanted) == "node" and options in ([], named):
+        return [*node(job), path]
+    # Many public skills lost the executable bit. The kernel passes all options as one argument.
+    return [path] if os.access(path, os.X_OK) else [program, *filter(None, [" ".join(options)]), path]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 MAX_DEPTH = 200
-REMEDIES = {"large": "", "not executable": ""}
+REMEDIES = {"large": ""}
 """Ends of messages that tell the author of the code what to do. A guest that knows remedies sets them."""
 
 
