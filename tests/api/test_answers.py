@@ -6,7 +6,6 @@ import base64
 import json
 import os
 import socket
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
@@ -23,6 +22,7 @@ from skillery.settings.load import Settings
 from tests.conftest import Rpc, Server, manifest
 from tests.support.mcp_client import LEGACY, MODERN, Mcp
 from tests.support.processes import eventually
+from tests.support.raw_http import steadily
 
 BUSY, TOO_LARGE = -32006, -32005
 MIB = 1024 * 1024
@@ -218,9 +218,13 @@ def test_unread_answers_are_cut_off_and_release_their_memory(start_server: Start
         assert connection.recv(1)
     until_closed(server, unread, before)
 
+    def are_answered() -> bool:
+        with suppress(httpx.TransportError):  # on a loaded machine, this client may read too slowly as well
+            return all("result" in one for one in batch(server.rpc, *read))
+        return False
+
     # The server releases the memory shortly after the connection is closed.
-    answers = (batch(server.rpc, *read) for _ in range(100))
-    assert any(all("result" in one for one in answer) for answer in answers)
+    eventually(are_answered)
 
 
 @pytest.fixture(scope="module")
@@ -270,13 +274,15 @@ def test_every_kind_of_answer_ends_if_the_client_reads_too_little(impatient: Ser
 
 
 def test_slow_readers_get_all_of_a_large_answer(impatient: Server) -> None:
-    with impatient.rpc.http.stream("GET", "/skills/unread.one/1.0.0/large.txt") as response:
-        size = 0
-        for number, piece in enumerate(response.iter_bytes(1024 * 1024)):
-            size += len(piece)
-            time.sleep(0.1 if number < 8 else 0)
+    def read(wait: Callable[[float], None]) -> None:
+        with impatient.rpc.http.stream("GET", "/skills/unread.one/1.0.0/large.txt") as response:
+            size = 0
+            for number, piece in enumerate(response.iter_bytes(1024 * 1024)):
+                size += len(piece)
+                wait(0.1 if number < 8 else 0)
+        assert size == int(response.headers["content-length"]) > 14 * MIB
 
-    assert size == int(response.headers["content-length"]) > 14 * MIB
+    steadily(read)
 
 
 # -- pages -------------------------------------------------------------------------------------------------------------

@@ -331,7 +331,7 @@ def test_bytes_after_a_refusal_keep_no_connection(tokens_sqlite: Server) -> None
     with connected(tokens_sqlite.url) as connection:
         connection.send(connection.head("POST /rpc", content_type="application/json", content_length="1000"))
         assert connection.reply().status == 401
-        assert connection.drip(30, 0.5, b" ")
+        assert connection.drip(0.5, b" ")
 
 
 def test_a_body_that_was_read_keeps_its_connection(tokens_sqlite: Server) -> None:

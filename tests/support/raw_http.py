@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from email.parser import BytesHeaderParser
-from http.client import IncompleteRead
+from http.client import HTTPException, IncompleteRead
 from typing import NamedTuple
+
+import httpx
 
 SECONDS = 300
 """Seconds that a test waits for a response that must arrive. Generous."""
@@ -76,11 +78,9 @@ class RawConnection:
             self.socket.settimeout(SECONDS)
         return False
 
-    def drip(self, seconds: float, pause: float, *parts: bytes) -> bool:
-        """Send the parts in turn, with a `pause` in seconds after each. Return whether the server closes within
-        `seconds`.
-        """
-        deadline = time.monotonic() + seconds
+    def drip(self, pause: float, *parts: bytes) -> bool:
+        """Send the parts in turn, with a `pause` in seconds after each. Return whether the server closes in time."""
+        deadline = time.monotonic() + SECONDS
         while time.monotonic() < deadline:
             for part in parts:
                 try:
@@ -104,3 +104,24 @@ def connected(url: str, source: str = "") -> Iterator[RawConnection]:
         yield connection
     finally:
         connection.close()
+
+
+def steadily(act: Callable[[Callable[[float], None]], None]) -> None:
+    """Call `act(wait)`. Repeat it, at most nine times, if it fails after a pause that was clearly longer than it asked
+    for: the machine was too busy for a steady client.
+    """
+    for attempt in range(10):
+        began, late = time.monotonic(), 0.0
+
+        def wait(seconds: float) -> None:
+            nonlocal began, late
+            time.sleep(seconds)
+            ended = time.monotonic()
+            began, late = ended, max(late, ended - began - seconds)
+
+        try:
+            act(wait)
+            return
+        except (AssertionError, OSError, HTTPException, httpx.TransportError):
+            if max(late, time.monotonic() - began) < 0.2 or attempt == 9:
+                raise
