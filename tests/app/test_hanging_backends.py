@@ -110,7 +110,7 @@ def test_an_authenticator_that_hangs_meets_its_time_limit(
     # On a loaded machine, the first answer may still be late.
     eventually(lambda: httpx.get(f"{server.url}/tools").status_code == 200)
     assert "plugin 'mine' failed in authenticate: no answer within 1 seconds" in server.log.read_text()
-    assert httpx.get(f"{server.url}/tools", headers={"x-who": "late"}).status_code == 500
+    eventually(lambda: httpx.get(f"{server.url}/tools", headers={"x-who": "late"}).status_code == 500)
     assert ("raised", 1.0) in counted(server, "authenticate")
 
 
@@ -120,7 +120,8 @@ def test_secrets_that_hang_fail_their_runs_only(settings: dict[str, str], hangs:
     server = start_server(env=env)
     made = manifest("acme.mail", permissions={"secrets": ["API_KEY"]})
     server.rpc("create_skill", manifest=made, skill_md="# A", files=skill_files())
-    granted = skillery("secret", "grant", "API_KEY", "acme.mail", "--home", str(server.home), stdin=b"", **env)
+    patient = {**env, "SKILLERY_HOOK_SECONDS": "300"}
+    granted = skillery("secret", "grant", "API_KEY", "acme.mail", "--home", str(server.home), stdin=b"", **patient)
     assert granted.code == 0, granted.err
     hangs.touch()
     runs = [server.rpc("execute_skill", name="acme.mail") for _ in range(6)]

@@ -117,7 +117,9 @@ def test_a_hanging_plugin_times_out_and_is_not_called_too_often(hanging: Server,
     # A version that this plugin would accept is refused too: the plugin has no thread left for checks.
     assert "error" in publish(hanging, "good.one")
     assert hanging.rpc("run_code", language="python", code="def main(args): return 1")["output"] == 1
-    assert "ran None" in (tmp_path / "plugins/notes").read_text()
+    # On a loaded machine, the hook of the other plugin may also take longer than its second.
+    notes = tmp_path / "plugins/notes"
+    eventually(lambda: notes.exists() and "ran None" in notes.read_text())
     (tmp_path / "plugins" / "go on").touch()
     # The plugin is called again after its calls have returned.
     eventually(lambda: "result" in publish(hanging, "good.one"))
