@@ -27,6 +27,7 @@ from tests.support.people import Caller, Who, people_settings
 from tests.support.processes import (
     compile_workers,
     eventually,
+    eventually_async,
     is_running,
     own_seconds,
     peak_bytes,
@@ -293,8 +294,12 @@ async def checked(limits: CompileLimits, *sources: SourceFile) -> dict[str, str]
 
 
 async def test_a_source_past_the_limit_of_time_takes_too_long() -> None:
-    found = await checked(CompileLimits(wall_seconds=1), SourceFile("code/slow.py", SLOW.encode()), OWN)
-    assert found == {"code/slow.py": "code/slow.py takes too long to compile (line 1)"}
+    async def is_slow_alone() -> bool:
+        found = await checked(CompileLimits(wall_seconds=0.5), SourceFile("code/slow.py", SLOW.encode()), OWN)
+        assert found["code/slow.py"] == "code/slow.py takes too long to compile (line 1)"
+        return len(found) == 1
+
+    await eventually_async(is_slow_alone)  # on a loaded machine, a small source may take as long
 
 
 async def test_a_source_past_the_limit_of_memory_does_not_compile() -> None:
