@@ -26,7 +26,7 @@ from cellblock.inside import kernel
 FILES = {"resolv.conf": "nameserver 127.0.0.1\noptions timeout:60 attempts:1\n", "nsswitch.conf": "hosts: files dns\n"}
 A, AAAA = 1, 28
 SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 1
-SECONDS = 120
+SECONDS = 600
 
 
 def answer_of(function: str) -> Any:
