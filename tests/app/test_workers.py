@@ -61,15 +61,15 @@ def test_workers_share_an_address_and_a_database(pair: Server) -> None:
 
 @pytest.mark.full
 def test_connections_are_spread_over_the_workers(pair: Server) -> None:
-    clients = [httpx.Client(base_url=pair.url) for _ in range(20)]
-    answers = [client.get("/healthz") for client in clients]
-    for client in clients:
-        client.close()
+    by_worker: Counter[str] = Counter()
 
-    # The first part of an id names the process. Workers that share it give equal ids to different requests.
-    by_worker = Counter(answer.headers["x-request-id"].partition("-")[0] for answer in answers)
+    def are_spread() -> bool:
+        # The first part of an id names the process. Workers that share it give equal ids to different requests.
+        by_worker[httpx.get(f"{pair.url}/healthz").headers["x-request-id"].partition("-")[0]] += 1
+        return len(by_worker) == WORKERS and min(by_worker.values()) >= 2
+
+    eventually(are_spread, problem=lambda: by_worker)
     assert len(by_worker) == WORKERS
-    assert min(by_worker.values()) >= 2, by_worker
 
 
 def test_metrics_add_up_over_all_workers(pair: Server) -> None:
@@ -126,15 +126,19 @@ def test_runs_at_once_count_over_all_workers(pair: Server) -> None:
     code = (
         "import time\ndef main(args):\n    start = time.time()\n    time.sleep(0.3)\n    return [start, time.time()]\n"
     )
-    with ThreadPoolExecutor(8) as pool:
-        spans = list(pool.map(lambda _: _run(pair, code), range(8)))
-    moments = sorted([(start, 1) for start, _ in spans] + [(end, -1) for _, end in spans])
-    active = most = 0
-    for _, change in moments:
-        active += change
-        most = max(most, active)
 
-    assert most == 2
+    def overlap() -> bool:
+        with ThreadPoolExecutor(8) as pool:
+            spans = list(pool.map(lambda _: _run(pair, code), range(8)))
+        moments = sorted([(start, 1) for start, _ in spans] + [(end, -1) for _, end in spans])
+        active = most = 0
+        for _, change in moments:
+            active += change
+            most = max(most, active)
+        assert most <= 2
+        return most == 2
+
+    eventually(overlap)  # on a loaded machine, a run may end before the next one starts
 
 
 @pytest.mark.smoke
