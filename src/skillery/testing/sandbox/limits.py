@@ -201,10 +201,9 @@ class ProcessCases(SandboxCases):
         code = """
         import os, time
         def main(args):
-            children = []
+            children, until = [], time.monotonic() + 1.5  # a slow machine forks the children later
             for _ in range(4):
                 if (pid := os.fork()) == 0:
-                    until = time.monotonic() + 1.5
                     while time.monotonic() < until: pass
                     os._exit(0)
                 children.append(pid)
