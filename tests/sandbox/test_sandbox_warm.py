@@ -27,6 +27,7 @@ from skillery.testing.sandbox.trial import failure_type, value_of
 from tests.support.processes import eventually_async
 
 T = TypeVar("T")
+ANSWER_LIMITS = ("cellblock.host.zygote_answers.ANSWER_SECONDS", "cellblock.host.zygotes.ANSWER_SECONDS")
 FIND_IN_MEMORY = SEARCH + "found = in_memory\n"
 
 
@@ -42,6 +43,13 @@ async def running(folder: Path, **settings: int) -> AsyncIterator[Trial]:
     finally:
         await sandbox.close()
     await assert_none_since(before, closed=True)
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give a zygote time for its answers. The engine replaces one that a loaded machine delays by two seconds."""
+    for limit in ANSWER_LIMITS:
+        monkeypatch.setattr(limit, 300)
 
 
 def proc_file(pid: int, name: str) -> bytes:
@@ -108,6 +116,7 @@ async def test_a_workshop_that_dies_or_hangs_is_replaced(tmp_path: Path) -> None
             assert outcome.result == b'"hello"'
 
 
+@pytest.mark.usefixtures("patient")
 async def test_runs_with_different_limits_alternate_in_same_zygote(tmp_path: Path) -> None:
     code = "import os\ndef main(args): return [args['x'], os.statvfs('/workspace').f_blocks * 4096 >> 20]"
     async with running(tmp_path, prepared=0) as trial:
@@ -121,6 +130,7 @@ async def test_runs_with_different_limits_alternate_in_same_zygote(tmp_path: Pat
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user has no cgroups here")
+@pytest.mark.usefixtures("patient")
 async def test_a_run_without_memory_for_its_start_does_not_end_the_zygote(tmp_path: Path) -> None:
     async with running(tmp_path, prepared=0) as trial:
         [zygote] = zygotes()
@@ -372,6 +382,7 @@ async def test_a_run_with_network_outlives_a_lost_zygote_too(tmp_path: Path, num
         assert (await has_lo(trial, ("http://api.test",)))[0] is True
 
 
+@pytest.mark.usefixtures("patient")
 async def test_runs_with_a_thousand_blobs_each_are_no_harm_to_each_other(tmp_path: Path) -> None:
     async with running(tmp_path, prepared=1) as trial:
         first, blobs = zygotes(), tuple(trial.blob(f"blob:{'n' * 40}{number}", b"x") for number in range(1000))
@@ -407,6 +418,7 @@ async def test_a_waiting_engine_uses_no_processor(tmp_path: Path) -> None:
                     return
 
 
+@pytest.mark.usefixtures("patient")
 async def test_server_with_hundreds_of_descriptors_keeps_its_zygote(tmp_path: Path) -> None:
     """The zygote has net namespaces at high numbers, and the server passes on its socket at a number of its own."""
     with contextlib.ExitStack() as held:
