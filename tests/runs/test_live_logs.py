@@ -93,7 +93,8 @@ def test_a_cancelled_run_keeps_its_log(rpc: Rpc) -> None:
     run_id = begin(rpc, "import time\ndef main(args):\n    print('begun')\n    time.sleep(60)\n")["run_id"]
     eventually(lambda: rpc("read_run_log", run_id=run_id, wait_ms=5000)["text"])
 
-    ended = rpc("cancel_run", run_id=run_id)
+    rpc("cancel_run", run_id=run_id)
+    ended = rpc("get_run", run_id=run_id, wait_ms=60_000)
 
     assert ended["error"]["type"] == "Cancelled"
     assert ended["logs_preview"] == "begun\n"
@@ -137,8 +138,9 @@ def test_run_events_stream_during_the_run_and_resume_after_an_id(rpc: Rpc) -> No
         lines, seen = stream.iter_lines(), ""
         while "line 3" not in seen or '"done":4' not in seen:
             seen += next(lines)
-        assert rpc("cancel_run", run_id=stays)["error"]["type"] == "Cancelled"
+        rpc("cancel_run", run_id=stays)
         assert "event: end" in list(lines)
+    assert rpc("get_run", run_id=stays)["error"]["type"] == "Cancelled"
     run_id = begin(rpc, STEPS)["run_id"]
 
     events = events_of(rpc.http, run_id)
