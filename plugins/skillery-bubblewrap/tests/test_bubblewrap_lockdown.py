@@ -171,7 +171,7 @@ class TestLockdown(SandboxCases):
             "libx32",
             Path(sys.base_prefix).resolve().parts[1],
         }
-        allowed |= {"dev", "proc", "run", "workspace", "tmp", "skills", "packages", "blobs"}
+        allowed |= {"dev", "proc", "run", "workspace", "tmp", "skills", "packages", "blobs", "node_modules"}
         found = await trial.value("import os\ndef main(args): return [os.listdir(p) for p in ('/', '/dev', '/run')]")
         assert set(found[0]) <= allowed
         assert set(found[1]) <= {"null", "zero", "full", "random", "urandom", "shm", "fd", "stdin", "stdout", "stderr"}
