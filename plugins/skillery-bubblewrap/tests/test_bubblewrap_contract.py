@@ -335,8 +335,9 @@ asyncio.run(main())
 """
 
 
-async def test_runs_die_with_a_killed_server() -> None:
-    server = subprocess.Popen([sys.executable, "-c", SERVE_AND_HANG, bwrap()], stdout=subprocess.PIPE)
+async def test_runs_die_with_a_killed_server(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", SERVE_AND_HANG, bwrap()]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=tmp_path)
     assert server.stdout is not None
     assert server.stdout.readline() == b"running\n"
     run = descendants(server.pid)

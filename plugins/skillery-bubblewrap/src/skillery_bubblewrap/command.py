@@ -105,14 +105,15 @@ def packages(private: tuple[str, ...]) -> Iterator[str]:
 
 def fixed(private: tuple[str, ...], home: Path, *, with_zero: bool) -> Fixed:
     """Return the arguments. `home` is the folder of the server, which keeps the folders that runs see."""
-    home.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(prefix="bubblewrap-", dir=home) as temporary:
+    kept = home / "bubblewrap"
+    kept.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=kept) as temporary:
         made = Path(temporary, "root")
         made.mkdir()
         bound = etc.build(str(made), "", (), certificates())
         add_programs(made / root.PROGRAMS.lstrip("/"))
         # Servers and runs share a folder with the same content, so no server removes it.
-        folder = home / f"bubblewrap-{settle(made)[:16]}"
+        folder = kept / settle(made)[:16]
         with contextlib.suppress(OSError):  # another server has made it
             made.rename(folder)
     return Fixed(tuple(system(with_zero=with_zero)), tuple(prefixes()), tuple(packages(private)), folder, tuple(bound))
