@@ -197,7 +197,7 @@ def main(args):
                 if os.fork() == 0:
                     kept = bytearray(os.urandom(1)) * (40 << 20)
                     time.sleep(1e6)
-            time.sleep(15)
+            time.sleep(100)
         """
         outcome = await Trial(sandbox, tmp_path).code(code, limits=Limits(timeout_ms=300_000, memory_mb=128))
         await sandbox.close()

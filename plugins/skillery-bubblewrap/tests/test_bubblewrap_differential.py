@@ -14,8 +14,9 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec import structs
 
-from bubblewrap_cases import CASES, Case
+from bubblewrap_cases import CASES, SHORT, Case
 from bubblewrap_here import bwrap
 from skillery.backends import BlobMount, CodeCall, Job, Outcome, Place, Sandbox, SkillCall, SkillMount
 from skillery.builtin.linux_sandbox import LinuxSandboxSettings
@@ -97,7 +98,11 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
 
 @pytest.mark.parametrize("name", CASES)
 def test_both_backends_say_the_same(pair: Pair, name: str) -> None:
-    seen = pair.seen(CASES[name])
+    case = CASES[name]
+    seen = pair.seen(case)
+    for timeout_ms in (4_000, 40_000) if case.limits == SHORT else ():
+        if seen["linux"] != seen["bubblewrap"]:  # on a loaded machine, the code of one may not have begun
+            seen = pair.seen(structs.replace(case, limits=structs.replace(SHORT, timeout_ms=timeout_ms)))
     if name in DIFFERENCES:
         assert seen["linux"] != seen["bubblewrap"], f"take it out of DIFFERENCES: {DIFFERENCES[name]}"
     else:
