@@ -25,7 +25,7 @@ from tests import conftest
 from tests.cli.test_cli import Ended, skillery
 from tests.conftest import Server, clean_environment
 from tests.support.logins import Configuration
-from tests.support.processes import free_port
+from tests.support.processes import eventually, free_port
 
 __all__ = ["pooled_sso", "provider"]
 start_server = conftest.start_server
@@ -177,8 +177,8 @@ def test_an_answer_for_another_login_changes_nothing(user: User) -> None:
 
 @pytest.mark.full
 def test_a_login_is_renewed_when_its_token_ends(user: User, provider: OidcProvider) -> None:
-    """The tokens of the provider live for 20 seconds, and a token is renewed 30 seconds before its end."""
-    provider.control(seconds=20)
+    """The tokens of the provider live for 29 seconds, and a token is renewed 30 seconds before its end."""
+    provider.control(seconds=29)
     assert user.log_in()[0] == 0
     first, before = user.kept(), requests(provider)
 
@@ -187,9 +187,14 @@ def test_a_login_is_renewed_when_its_token_ends(user: User, provider: OidcProvid
     assert user.kept()["provider"]["refresh_token"] != first["provider"]["refresh_token"]
     assert user.configuration.modes() == {"folder": "0o700", "current": "0o600", ".json": "0o600", ".lock": "0o600"}
 
-    provider.control(answers={"/token": {"status": 503}})
-    assert user.name() == "ann"
-    provider.control(answers={})
+    def outlasts_a_failure() -> bool:
+        assert user.name() == "ann"
+        provider.control(answers={"/token": {"status": 503}})
+        shown = user("quota", "--json")
+        provider.control(answers={})
+        return shown.code == 0 and shown.json["identity"] == "ann"
+
+    eventually(outlasts_a_failure)  # a loaded machine may take longer for a command than the token lives
     assert user.name() == "ann"
 
 
