@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
     from tests.conftest import ServerPool
@@ -15,8 +15,8 @@ pytest_plugins = [
     f"tests.support.{name}" for name in ("parallel", "chromium", "forms", "durations", "postgres_statements")
 ]
 
-# The speed of an example is not part of a test: it depends on the machine.
-settings.register_profile("skillery", settings(), deadline=None)
+# The speed of an example, and of making it, is not part of a test: it depends on the machine.
+settings.register_profile("skillery", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("skillery")
 
 

@@ -57,7 +57,7 @@ def test_the_samples_are_two_thousand_bytes_of_either_end(rpc: Rpc) -> None:
     assert (cut["content"], cut["truncated"]) == (text[:25], True)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     st.text(st.sampled_from("aé€😀\n"), max_size=40),
     st.integers(1, 60),

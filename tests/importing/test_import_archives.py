@@ -293,7 +293,7 @@ def test_windows_paths_are_paths(tmp_path: Path) -> None:
 MUTATED = st.tuples(st.sampled_from(range(3)), st.lists(st.tuples(st.floats(0, 1), st.binary(max_size=4)), max_size=6))
 
 
-@settings(max_examples=FUZZ_EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=FUZZ_EXAMPLES, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(MUTATED)
 def test_no_archive_crashes_the_reader(tmp_path: Path, mutated: tuple[int, list[tuple[float, bytes]]]) -> None:
     kind, changes = mutated

@@ -119,7 +119,7 @@ def trees(draw: st.DrawFn) -> dict[str, str]:
 
 
 @pytest.mark.full
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(tree=trees(), source=st.sampled_from(["", "tools"]))
 def test_a_second_import_of_any_tree_changes_nothing(sqlite_rpc: Rpc, tree: dict[str, str], source: str) -> None:
     namespace = f"again{next(_NUMBERS)}"

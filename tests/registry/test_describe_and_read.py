@@ -217,7 +217,7 @@ hyphen = st.builds("{} - {}".format, plain, plain)
 ranges = st.one_of(tagged, st.lists(st.one_of(comparators, hyphen), min_size=1, max_size=3).map(" || ".join))
 
 
-@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(ranges)
 def test_a_range_resolves_as_npm_resolves_it(versioned: tuple[Rpc, str], text: str) -> None:
     rpc, name = versioned

@@ -137,7 +137,7 @@ def test_a_cursor_is_bound_to_namespace_and_detail(rpc: Rpc, publish: Publish, n
         assert error["data"]["type"] == "invalid_cursor"
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.one_of(st.text(min_size=1, max_size=80), st.from_regex(r"[A-Za-z0-9_-]{1,80}", fullmatch=True)))
 def test_foreign_cursor_is_an_invalid_param(rpc: Rpc, cursor: str) -> None:
     assert rpc.error("list_skills", cursor=cursor)["code"] == -32602
