@@ -27,8 +27,10 @@ from skillery.skills.search import find_skills
 from skillery.versions.new_versions import point_to_latest
 from tests.conftest import Rpc
 from tests.support.forms import rounds
+from tests.support.processes import await_early_day
 
 KEY = b"k" * 32
+UNTIMED = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 NOW = datetime.now(UTC)
 ADMIN = Identity("ada", "person", frozenset({"admin"}))
 Publish = Callable[..., dict[str, Any]]
@@ -220,7 +222,9 @@ IDENTITIES = st.builds(
 
 @pytest.mark.smoke
 @pytest.mark.full
-@settings(max_examples=rounds(12, long=150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=rounds(12, long=150), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(asked=ASKED, identity=IDENTITIES, sort=st.sampled_from(SORTS), limit=st.integers(1, 40))
 def test_rows_totals_and_facets_are_those_of_a_filter_in_python(
     filled: Filled, asked: Asked, identity: Identity, sort: Any, limit: int
@@ -309,7 +313,9 @@ def brute_facets(rows: list[Row], namespace: str) -> dict[str, dict[str | bool, 
 
 
 @pytest.mark.full
-@settings(max_examples=rounds(12, long=60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=rounds(12, long=60), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(
     asked=ASKED.filter(lambda one: one.status in {"", "published", "deprecated"}),
     identity=IDENTITIES,
@@ -525,6 +531,7 @@ def test_the_language_is_that_of_the_entrypoint_or_of_most_scripts(
 
 
 def test_runs_are_counted_by_day_and_added_up(database: Database) -> None:
+    await_early_day()
     database.write_now(lambda connection: list(_add_skill(connection, random.Random(3), 1)))
     database.write_now(lambda connection: connection.execute(usage_days.delete()))
 

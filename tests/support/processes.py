@@ -9,6 +9,8 @@ import socket
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
+from datetime import UTC, datetime
+from datetime import time as clock_time
 from pathlib import Path
 from subprocess import Popen
 from typing import Any, Literal, TypeVar, Union, overload
@@ -18,6 +20,7 @@ from tests.support.prefork import Forked
 PATIENCE_SECONDS = 300
 """Longer than any wait on a loaded machine. A test that waits in vain takes this long."""
 PAUSE_SECONDS = 0.02
+LAST_MINUTES = clock_time(23, 57)
 Process = Popen[Any] | Forked | int
 T = TypeVar("T")
 Maybe = Union[T, Literal[False], None]  # noqa: UP007 - with "|", mypy takes T for the target
@@ -114,6 +117,11 @@ async def eventually_async(
             return answer
         await asyncio.sleep(PAUSE_SECONDS)
     raise AssertionError(_failure(of, problem))
+
+
+def await_early_day() -> None:
+    """Wait for the next day in the last minutes of a day (UTC), for tests whose steps belong to one day."""
+    eventually(lambda: datetime.now(UTC).time() < LAST_MINUTES)
 
 
 def _attempts(of: Process | None) -> Iterator[None]:
