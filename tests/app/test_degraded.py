@@ -41,7 +41,7 @@ print(json.dumps([asyncio.run(tried(allowed)) for allowed in (False, True)]))
 
 def test_without_landlock_runs_are_refused_unless_that_is_allowed(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(tmp_path)], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", SCRIPT, str(tmp_path)], capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr
     refused, allowed = json.loads(done.stdout)

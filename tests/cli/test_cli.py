@@ -78,7 +78,7 @@ def started(
     *program: str,
 ) -> Ended:
     command = [*(program or (sys.executable, "-m", "skillery")), *arguments]
-    return Ended(subprocess.run(command, input=stdin, capture_output=True, env=environment, timeout=120, check=False))
+    return Ended(subprocess.run(command, input=stdin, capture_output=True, env=environment, timeout=300, check=False))
 
 
 def verb(arguments: Sequence[str]) -> str:
@@ -375,7 +375,7 @@ def test_concurrent_commands_on_a_home_wait_for_each_other(home: str) -> None:
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=clean_environment())
         for _ in range(3)
     ]
-    ended = [process.communicate(timeout=120) for process in started]
+    ended = [process.communicate(timeout=300) for process in started]
 
     assert [process.returncode for process in started] == [0, 0, 0], ended
     assert len({out for out, _ in ended}) == 1

@@ -36,7 +36,7 @@ def skills(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
             check=False,
         )
 

@@ -61,7 +61,7 @@ SCRIPT = (loads_the_guide, looks_around, heeds_the_hint, uploads, runs, ends)
 def run_example(name: str, question: str, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(EXAMPLES / name), question]
     return subprocess.run(
-        command, env=clean_environment(environment), capture_output=True, text=True, timeout=120, check=False
+        command, env=clean_environment(environment), capture_output=True, text=True, timeout=300, check=False
     )
 
 

@@ -42,7 +42,7 @@ class Git:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
             check=False,
             **more,
         )

@@ -82,7 +82,7 @@ def healthz_is_asked(server: Server) -> Iterator[None]:
     ended = threading.Event()
 
     def ask() -> None:
-        with httpx.Client(base_url=server.url, timeout=120) as client:
+        with httpx.Client(base_url=server.url, timeout=300) as client:
             while not ended.wait(0.1):
                 statuses.append(client.get("/healthz").status_code)
 

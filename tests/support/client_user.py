@@ -51,7 +51,7 @@ class ClientUser:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=180,
+            timeout=300,
             check=False,
         )
 

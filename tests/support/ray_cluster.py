@@ -22,7 +22,7 @@ from tests.support.processes import eventually, free_port
 ROOT = Path(__file__).parents[2]
 RAY = ROOT / ".tools" / "ray"
 ON_LOOPBACK = Path(__file__).parent / "ray_on_loopback"
-START_SECONDS = 120
+START_SECONDS = 300
 PATIENCE = (
     "RAY_raylet_start_wait_time_s",
     "RAY_gcs_rpc_server_connect_timeout_s",

@@ -262,7 +262,7 @@ async def test_bombs_are_shown_in_part_while_other_pages_answer(sqlite_server: S
         f"/s/{new_name}@1.0.0",
         f"/s/{new_name}@2.0.0/diff/1.0.0?show=rendered",
     ]
-    async with httpx.AsyncClient(base_url=sqlite_server.url, headers=headers, timeout=120) as client:
+    async with httpx.AsyncClient(base_url=sqlite_server.url, headers=headers, timeout=300) as client:
         waiting = [asyncio.ensure_future(client.get(path)) for path in bombs]
         meanwhile = [(await client.get("/runs")).status_code for _ in range(3)]
         found = [await one for one in waiting]

@@ -45,7 +45,7 @@ def skillery(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
         [FORKED, *arguments],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
         env=clean_environment({**CHOSEN, **env}),
     )

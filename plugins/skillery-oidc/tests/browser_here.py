@@ -15,7 +15,7 @@ import httpx
 from tests.conftest import Rpc
 from tests.support.prefork import Forked, prefork
 
-SECONDS = 120
+SECONDS = 300
 _INPUT = re.compile(r'<input[^>]*name="([^"]+)"[^>]*value="([^"]*)"')
 _ACTION = re.compile(r'action="([^"]+)"')
 

@@ -196,7 +196,7 @@ async def test_the_oauth_client_of_mcp_logs_in_from_a_401(
         seen.append(address)
 
     async def code_of_browser() -> AuthorizationCodeResult:
-        async with httpx.AsyncClient(verify=Rpc.tls, timeout=120) as browser:
+        async with httpx.AsyncClient(verify=Rpc.tls, timeout=300) as browser:
             address = seen[-1]
             while not address.startswith("http://localhost:1/"):
                 answer = await browser.get(address)
@@ -213,7 +213,7 @@ async def test_the_oauth_client_of_mcp_logs_in_from_a_401(
         client_name="tests",
     )
     login = OAuthClientProvider(f"{server.url}/mcp", client, storage, open_browser, code_of_browser)
-    http = httpx2.AsyncClient(auth=login, timeout=120)
+    http = httpx2.AsyncClient(auth=login, timeout=300)
     async with http, Client(streamable_http_client(f"{server.url}/mcp", http_client=http), mode=mode) as mcp:
         listed = await mcp.list_tools()
         called = await mcp.call_tool("list_skills", {"limit": 1})

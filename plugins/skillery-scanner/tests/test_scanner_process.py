@@ -37,7 +37,7 @@ while head := sys.stdin.buffer.read(8):
 def process(tmp_path: Path) -> Iterator[ScanProcess]:
     worker = tmp_path / "worker.py"
     worker.write_text(WORKER)
-    started = ScanProcess([sys.executable, "-I", str(worker)], first_seconds=60, seconds=60)
+    started = ScanProcess([sys.executable, "-I", str(worker)], first_seconds=300, seconds=300)
     yield started
     started.close()
 
