@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from tests.conftest import Rpc, Server, manifest, skill_files
-from tests.support.processes import own_seconds, resident_bytes
+from tests.support.growth import spent
+from tests.support.processes import resident_bytes
 
 Start = Callable[..., Server]
 RUNTIME = {"language": "python", "entrypoint": "code/main.py"}
@@ -21,13 +22,6 @@ MANY_KEYS = {f"{number:x}": 0 for number in range(90_000)}
 def fresh(start_server: Start) -> Server:
     """Return a server whose memory and processor time no other test has used."""
     return start_server()
-
-
-def cost(server: Server, call: Callable[[], Any]) -> float:
-    """Return the processor seconds that the server spends on the call."""
-    before = own_seconds(server.process.pid)
-    call()
-    return own_seconds(server.process.pid) - before
 
 
 def define(rpc: Rpc, name: str, enum: list[Any], type_: str = "object") -> None:
@@ -58,8 +52,8 @@ def test_many_enum_entries_cost_no_more_with_a_large_argument(fresh: Server) -> 
     rpc = Rpc(fresh.url)
     define(rpc, "few", [{}] * 2)
     define(rpc, "many", [{}] * 2_000)
-    few = cost(fresh, lambda: rpc("call_tool", name="few", args={"a": MANY_KEYS}))
-    many = cost(fresh, lambda: rpc("call_tool", name="many", args={"a": MANY_KEYS}))
+    few = spent(fresh.process.pid, lambda: rpc("call_tool", name="few", args={"a": MANY_KEYS}))
+    many = spent(fresh.process.pid, lambda: rpc("call_tool", name="many", args={"a": MANY_KEYS}))
     assert many < 2 * few + SLACK_SECONDS
 
 
@@ -69,8 +63,8 @@ def test_unknown_keys_of_a_manifest_cost_no_more_than_other_values(fresh: Server
     names = [f"dinam{number:x}" for number in range(18_000)]
     publish_large(rpc, "att.plain", tests=names)
     publish_large(rpc, "att.unknown", inputs={"a": {"type": "any"} | dict.fromkeys(names, 0)})
-    plain = cost(fresh, lambda: refused(rpc, "att.plain"))
-    unknown = cost(fresh, lambda: refused(rpc, "att.unknown"))
+    plain = spent(fresh.process.pid, lambda: refused(rpc, "att.plain"))
+    unknown = spent(fresh.process.pid, lambda: refused(rpc, "att.unknown"))
     assert unknown < 2 * plain + SLACK_SECONDS
 
 
