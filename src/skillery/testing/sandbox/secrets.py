@@ -9,8 +9,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import pytest
-
 from skillery.backends import Outcome
 from skillery.testing.sandbox.leftovers import descendants
 from skillery.testing.sandbox.trial import SandboxCases, Trial, failure_type, log_of
@@ -56,12 +54,13 @@ def main(args):
 async def holding(trial: Trial, whole: str) -> AsyncIterator[asyncio.Task[Outcome]]:
     """Start a run that has the value in its environment, and cancel it at the end."""
     run = asyncio.create_task(trial.code(HOLD, environment={"API_KEY": whole}))
-    yield run
-    assert list(trial.host.blobs.values()) == [whole[-4:].encode()]
-    assert not run.done()
-    run.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await run
+    try:
+        yield run
+        assert list(trial.host.blobs.values()) == [whole[-4:].encode()]
+        assert not run.done()
+    finally:
+        run.cancel()
+        await asyncio.gather(run, return_exceptions=True)
 
 
 def value() -> tuple[str, str, str]:
