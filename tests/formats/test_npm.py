@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -55,6 +56,25 @@ def test_the_nearest_package_json_of_an_importing_file_declares_packages() -> No
         "web/package.json": package(vue="3"),
     }
     assert needs(files) == ((), ("docx@^9", "left@1.x"), ())
+
+
+class Counted(dict[str, bytes]):
+    """Files that count how often each is read."""
+
+    def __init__(self, files: dict[str, bytes]) -> None:
+        super().__init__(files)
+        self.reads = Counter[str]()
+
+    def __getitem__(self, path: str) -> bytes:
+        self.reads[path] += 1
+        return super().__getitem__(path)
+
+
+def test_a_package_json_is_read_once_for_all_files_below_it() -> None:
+    sources = {f"{number}.js": b"import 'docx'" for number in range(50)}
+    files = Counted({**sources, "package.json": package(docx="^9").encode()})
+    assert read_npm_needs(files, (), lambda _: False, infers=False).of_files == ("docx@^9",)
+    assert files.reads["package.json"] == 1
 
 
 def test_skill_toml_comes_first_and_the_bundle_contains_the_rest() -> None:

@@ -91,9 +91,8 @@ def read_npm_needs(
     imported = {path: names for path, names in _imports(files) if names}
     ranges = {split(text)[0]: text for text in declared}
     of_files = dict[str, str]()
-    for path in imported:
-        nearest = next((f"{folder}{package_json.FILE}" for folder in folders_above(path) if _has(files, folder)), None)
-        for name, versions in package_json.dependency_ranges(files[nearest]).items() if nearest is not None else ():
+    for declaring in dict.fromkeys(nearest for path in imported for nearest in _nearest(files, path)):
+        for name, versions in package_json.dependency_ranges(files[declaring]).items():
             if name not in ranges and requirement_problem(f"{name}@{versions}") is None:
                 of_files.setdefault(name, f"{name}@{versions}")
     inferred = dict[str, str]()
@@ -113,8 +112,10 @@ def read_npm_needs(
     return NpmNeeds(first, second, third)
 
 
-def _has(files: Mapping[str, bytes], folder: str) -> bool:
-    return f"{folder}{package_json.FILE}" in files
+def _nearest(files: Mapping[str, bytes], path: str) -> Iterator[str]:
+    """Yield the path of the nearest package.json above a file, if there is one."""
+    places = (f"{folder}{package_json.FILE}" for folder in folders_above(path))
+    yield from islice((place for place in places if place in files), 1)
 
 
 def _contained(files: Iterable[str]) -> frozenset[str]:
@@ -175,6 +176,7 @@ def known_names() -> dict[str, frozenset[str]]:
 NPM_LOCK = "npm.lock"
 """The file of a bundle with the lock of npm packages. A file of this name that is not a lock is an ordinary file."""
 MOST_PACKAGES = 2_000
+"""The maximum number of packages, and of their commands."""
 LONGEST_PATH = 1_000
 _HEAD = b'{"npm":1,'
 _VERSION = re.compile(r"[0-9][0-9A-Za-z.+-]{0,127}")
@@ -214,15 +216,21 @@ class NpmPackage(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
 
     def fits_here(self) -> bool:
         """Return whether the package is for the system of this server."""
-        libc = "glibc" if platform.libc_ver()[0] == "glibc" else "musl"
-        here = ("linux", _MACHINES.get(platform.machine(), platform.machine()), libc)
-        return all(map(_permits, (self.os, self.cpu, self.libc), here))
+        return all(map(_permits, (self.os, self.cpu, self.libc), _here()))
 
 
 class NpmLock(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     npm: int
     requirements: tuple[str, ...]
     packages: tuple[NpmPackage, ...]
+
+
+@cache
+def _here() -> tuple[str, str, str]:
+    """Return the system, the processor and the C library of this server in the words of package.json."""
+    # With musl, `libc_ver` reads the whole interpreter.
+    libc = "glibc" if platform.libc_ver()[0] == "glibc" else "musl"
+    return "linux", _MACHINES.get(platform.machine(), platform.machine()), libc
 
 
 def _permits(words: _Words, word: str) -> bool:
@@ -250,8 +258,9 @@ def read_npm_lock(content: bytes) -> NpmLock:
 
 def check_npm_lock(lock: NpmLock) -> None:
     """Raise InvalidLock if an entry is not valid, or if a requirement has no package."""
-    if len(lock.packages) > MOST_PACKAGES or len(lock.requirements) > 3 * MOST:
-        raise InvalidLock(f"has more than {MOST_PACKAGES} packages or {3 * MOST} requirements")
+    commands = sum(len(package.bin) for package in lock.packages)
+    if max(len(lock.packages), commands) > MOST_PACKAGES or len(lock.requirements) > 3 * MOST:
+        raise InvalidLock(f"has more than {MOST_PACKAGES} packages or commands, or {3 * MOST} requirements")
     paths = {package.path for package in lock.packages}
     if len(paths) < len(lock.packages):
         raise InvalidLock("has a path twice")
