@@ -151,8 +151,31 @@ def test_a_lock_in_the_bundle_is_verified(npm_server: Server, new_name: str) -> 
         assert "npm.lock has" in error["message"], new
     other = lock.replace(lock.partition("sha512-")[2][:8], "AAAAAAAA")
     publish(rpc, f"{new_name}d", files | {"npm.lock": other})
-    error = rpc("execute_skill", name=f"{new_name}d", script="a.js")["error"]
-    assert "the file of the index is not the one that was locked" in error["message"]
+    # The file of another version is installed here, and its hash does not make it the file of this version.
+    publish(rpc, f"{new_name}e", files | {"npm.lock": lock.replace('"1.0.0"', '"2.0.0"')})
+    for name in (f"{new_name}d", f"{new_name}e"):
+        error = rpc("execute_skill", name=name, script="a.js")["error"]
+        assert "the file of the index is not the one that was locked" in error["message"]
+
+
+@pytest.mark.full
+def test_a_package_at_many_paths_counts_at_each(shared_server: StartShared, new_name: str) -> None:
+    registry = NpmRegistry()
+    registry.add("wide", "1.0.0", {"index.js": "", "data": bytes(20 << 20)}, bin={"wide": "index.js"})
+    server = shared_server("npm-wide", "sqlite", **settings(registry, MAX_MB="64"))
+    files = {"a.js": "require('wide')", "package.json": json.dumps({"dependencies": {"wide": "1"}})}
+    publish(server.rpc, f"{new_name}a", files)
+    content = server.rpc("read_skill_file", name=f"{new_name}a", version="latest", path="npm.lock")["content"]
+    lock = json.loads(content)
+    [entry] = lock["packages"]
+    lock["packages"] += [entry | {"path": f"wide{number}", "name": "wide"} for number in range(3)]
+    publish(server.rpc, f"{new_name}b", files | {"npm.lock": json.dumps(lock, separators=(",", ":"))})
+    error = server.rpc("execute_skill", name=f"{new_name}b", script="a.js")["error"]
+    assert "the packages take more than 64 MiB" in error["message"]
+    lock["packages"] = [entry | {"bin": {f"command{number}": "index.js" for number in range(2_001)}}]
+    error = refused(server.rpc, f"{new_name}c", files | {"npm.lock": json.dumps(lock, separators=(",", ":"))})
+    assert "npm.lock has more than 2000 packages or commands" in error["message"]
+    registry.close()
 
 
 def member(name: str, kind: bytes = tarfile.SYMTYPE, target: str = "/etc/passwd") -> tarfile.TarInfo:

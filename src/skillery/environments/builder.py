@@ -142,7 +142,7 @@ class Builder:
         build.quarantine.mkdir(parents=True)
         build.progress.total = len(pins)
         if not force:
-            build.tree_keys.update({pin: key for pin in pins if (key := self.trees.find(pin.hashes))})
+            build.tree_keys.update({pin: key for pin in pins if (key := self.trees.find(pin))})
         build.progress.done = len(build.tree_keys)
         missing = [pin for pin in pins if pin not in build.tree_keys]
         if missing:
@@ -152,8 +152,9 @@ class Builder:
 
     def _put_together(self, build: _Build, pins: Sequence[Pin], target: Path, left_out: tuple[LeftOut, ...]) -> Built:
         keys = tuple(build.tree_keys[pin] for pin in pins)
-        about = {key: self.trees.about(key) for key in keys}
-        size = sum(tree.size_bytes for tree in about.values())
+        # A package of npm counts at each of its paths: every path has links to all its files.
+        places = keys if build.npm is None else tuple(build.tree_keys[package.pin] for package in build.npm)
+        size = sum(self.trees.about(key).size_bytes for key in places)
         if size > self._max_mb * MIB:
             raise too_large(self._max_mb)
         build.make_room(0, frozenset(keys))

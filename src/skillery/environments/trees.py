@@ -10,7 +10,6 @@ import os
 import secrets
 import shutil
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 from typing import BinaryIO
 
@@ -18,6 +17,7 @@ import msgspec
 
 from skillery.environments.jobs import BuildFailed, too_large
 from skillery.environments.wheels import MOST_FILES, Wheel, is_left_out
+from skillery.formats.requirements import Pin
 from skillery.formats.wording import printable
 
 FILES, METADATA_FILE = "files", "tree.json"
@@ -39,10 +39,16 @@ class Trees:
         self._trash = trash
         self._known: dict[str, TreeRecord] = {}
 
-    def find(self, hashes: Iterable[str]) -> str | None:
-        """Return the key of an existing tree with one of the hashes, or None if there is none."""
-        keys = (key_of(digest) for digest in sorted(hashes))
-        return next((key for key in keys if (self._folder / key).is_dir()), None)
+    def find(self, pin: Pin) -> str | None:
+        """Return the key of an existing tree of a package with one of its hashes, or None if there is none.
+
+        An author can write the hash of one package next to the name of another. The source of packages then refuses it.
+        """
+        keys = (key_of(digest) for digest in sorted(pin.hashes))
+        return next((key for key in keys if (self._folder / key).is_dir() and self._is_of(pin, key)), None)
+
+    def _is_of(self, pin: Pin, key: str) -> bool:
+        return self.about(key).package == f"{pin.name} {pin.version}"
 
     def files(self, key: str) -> Path:
         return self._folder / key / FILES
@@ -157,8 +163,9 @@ class TreeWriter:
         return None if target.startswith("bin/") else _File(self._open(path), self._wheel.package, name, 0o444, "", "")
 
     def _count(self, size: int) -> None:
-        self._size += on_disk(size)
-        self._left -= on_disk(size)
+        used = max(BLOCK, on_disk(size))  # an empty file takes an inode
+        self._size += used
+        self._left -= used
         self._files += 1
         if self._left < 0:
             raise too_large(self._max_mb, self._wheel.package)
