@@ -106,11 +106,14 @@ def test_name_that_is_too_large_is_left_out(host: Path) -> None:
     (host / "etc/texmf").mkdir()
     for number in range(3):
         (host / f"etc/texmf/{number}").write_bytes(bytes(3 << 20))
+    (host / "etc/libreoffice").mkdir()
+    for number in range(4_200):  # each takes 4 KiB of memory
+        (host / f"etc/libreoffice/{number}").write_text("1")
     (host / "etc/fonts/fonts.conf").write_text("small")
 
     shown, _, _ = seen(host)
 
-    assert "/etc/texmf" not in shown
+    assert not {"/etc/texmf", "/etc/libreoffice"} & set(shown)
     assert shown["/etc/fonts/fonts.conf"] == ["small", 0o100644]
 
 

@@ -24,7 +24,7 @@ BOUND = ("/var/cache/fontconfig",)
 """Folders that are bound, because they may be large: caches for all users."""
 SECRET = ("shadow", "gshadow", "ssh", "ssl", "pki", "sudoers", "krb5.keytab", "security")
 """Beginnings of names that are never copied."""
-MOST_BYTES, MOST_ENTRIES, DEPTH = 8 << 20, 8_000, 8
+MOST_BYTES, MOST_ENTRIES, DEPTH, PAGE = 6 << 20, 8_000, 8, 4096
 """Most that is copied. A name that does not fit is left out."""
 TEXTS = {
     "passwd": """\
@@ -190,6 +190,11 @@ def is_readable(seen: os.stat_result) -> bool:
     return seen.st_mode & needed == needed
 
 
+def in_memory(size: int) -> int:
+    """Return the bytes of memory that a file takes in the root of runs, which is a tmpfs."""
+    return -(-size // PAGE) * PAGE
+
+
 def write(path: str, content: bytes, mode: int = 0o644) -> None:
     os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
@@ -226,7 +231,7 @@ class Copy:
             self._collect(name, entries, DEPTH)
         except OSError:  # the host does not have it
             return
-        used = [sum(seen.st_size for _, seen in entries if stat.S_ISREG(seen.st_mode)), len(entries)]
+        used = [sum(in_memory(seen.st_size) for _, seen in entries if stat.S_ISREG(seen.st_mode)), len(entries)]
         if used[0] > self._left[0] or used[1] > self._left[1]:
             return
         self._left = [left - taken for left, taken in zip(self._left, used, strict=True)]

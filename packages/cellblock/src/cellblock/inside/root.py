@@ -171,7 +171,7 @@ def install(program: bytes, path: str, mode: int) -> None:
 def turn_away() -> None:
     """Make a tmpfs the root `/`. The root of the host is at OLD."""
     # /usr is only a temporary mount point: pivot_root moves the new root away from it.
-    kernel.mount("root", "/usr", "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "mode=0755,size=16m,nr_inodes=16k")
+    kernel.mount("root", "/usr", "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "mode=0755,size=24m,nr_inodes=16k")
     os.mkdir("/usr" + OLD, 0o700)
     kernel.pivot_root("/usr", "/usr" + OLD)
     os.chdir("/")
