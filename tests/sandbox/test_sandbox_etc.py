@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from cellblock import Sandbox, Template
+from cellblock.inside import etc
 
 only_as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can cover /etc of the host")
 SECRET = "a-secret-of-the-host"
@@ -115,6 +116,13 @@ def test_name_that_is_too_large_is_left_out(host: Path) -> None:
 
     assert not {"/etc/texmf", "/etc/libreoffice"} & set(shown)
     assert shown["/etc/fonts/fonts.conf"] == ["small", 0o100644]
+
+
+def test_folders_of_the_host_are_bound_from_any_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert etc.is_folder("", "/usr/share")
 
 
 @pytest.mark.parametrize(

@@ -180,7 +180,7 @@ def matching(names: Iterable[str], patterns: Iterable[str]) -> list[str]:
 
 def is_folder(host: str, path: str) -> bool:
     """Return whether the path is a folder that every user may read, and not reached through a link."""
-    is_direct = os.path.realpath(host + path) == os.path.realpath(host).rstrip("/") + path
+    is_direct = os.path.realpath(host + path) == os.path.realpath(host or "/").rstrip("/") + path
     return is_direct and os.path.isdir(host + path) and is_readable(os.stat(host + path))
 
 
