@@ -91,9 +91,9 @@ TASKS = {
         3,
     ),
     "return unique words": Task(
-        ("Return JSON with string keys",),
-        {"code": "def main(args):\n    return dict.fromkeys('b a b'.split()).keys()"},
-        ("is not JSON",),
+        ("Turn sets into lists",),
+        {"code": "def main(args):\n    return set('b a b'.split())"},
+        ("is not JSON", "sorted(…)"),
         write(code="def main(args):\n    return sorted(set('b a b'.split()))"),
         ["a", "b"],
     ),

@@ -519,8 +519,8 @@ def in_group(folder: Path) -> list[str]:
 FOR_OTHERS = {
     "nobody may read pid 1": Mutation(
         "root.py",
-        "os.O_EXCL, 0o111)",
-        "os.O_EXCL, 0o555)",
+        "FIRST_PROGRAM, 0o111)",
+        "FIRST_PROGRAM, 0o555)",
         "test_seen_from_the_host_pid_1_is_nobodys_to_read",
     ),
 }

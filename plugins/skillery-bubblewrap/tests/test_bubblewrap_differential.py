@@ -29,7 +29,6 @@ pytestmark = pytest.mark.full
 DIFFERENCES = {
     "failure: exit 139": "bwrap says 128 and the number for a signal, as a shell does: this looks like SIGSEGV",
     "fact: owners in the root": "bwrap makes the root as the run's own uid; it is mounted read-only",
-    "fact: modules": "the zygote of `linux` has the modules for files of runs; bubblewrap loads them when needed",
     "fact: mount flags of devices": "bwrap binds devices without noexec; none of them is a program",
     "fact: what is in /run": "`linux` keeps its empty folder there, this backend its prologue; both read-only",
 }

@@ -134,7 +134,7 @@ def main(args):
 ```
 
 - `args` is the object `args` of the call. The returned value is `output`; printed text is only in the log.
-- Return JSON with string keys. Sets, dates, paths and values of numpy become lists, strings and numbers.
+- Return JSON with string keys. Turn sets into lists. Dates, paths, numpy numbers are fine.
 - Name a skill in `mount_skills` and import it: `from skills.text.csv.profile import main as profile`. `-` becomes `_`.
 - Name a blob in `input_blobs` and read it: `open("/blobs/" + args["blob_id"]).read()`. To write one:
   `from runtime import blobs`, then `blobs.write_text(text)` returns its id.

@@ -117,14 +117,6 @@ def as_text(value: Any) -> str | None:
     return None if type(value).__name__ == "NaTType" else value.isoformat()
 
 
-def in_order(values: Any) -> list[Any]:
-    """Return the values as a sorted list. Values that cannot be compared are in any order."""
-    try:
-        return sorted(values)
-    except TypeError:
-        return list(values)
-
-
 PLAIN: dict[tuple[str, str], Callable[[Any], Any]] = {
     ("numpy", "ndarray"): lambda value: value.tolist(),
     ("numpy", "generic"): lambda value: value.item(),
@@ -132,8 +124,6 @@ PLAIN: dict[tuple[str, str], Callable[[Any], Any]] = {
     ("datetime", "time"): as_text,
     ("decimal", "Decimal"): str,
     ("pathlib", "PurePath"): str,
-    ("builtins", "set"): in_order,
-    ("builtins", "frozenset"): in_order,
 }
 """JSON values for objects, by the module and the name of their class or of a base class."""
 

@@ -96,7 +96,6 @@ class HandlerCases(SandboxCases):
         ("path", "content", "words"),
         [
             ("notes", "just text", "no '#!' line"),
-            ("notes.txt", "#!/usr/bin/env bash\n", "executable: true"),
             ("scripts/none.sh", None, "no file"),
             ("../../../usr/bin/env", None, "no file"),
             ("./x", None, "no file"),

@@ -7,7 +7,7 @@ import pytest
 from skillery.testing.sandbox.trial import SandboxCases, Trial, failure_type, log_of, value_of
 
 NOT_JSON = {
-    "an iterator": "iter(())",
+    "a set": "{1}",
     "bytes": "b'x'",
     "nan": "float('nan')",
     "infinity": "[float('inf')]",
