@@ -21,6 +21,7 @@ from skillery.environments.definitions import Defined, Named
 from skillery.environments.dependency_locks import NOT_LOCKED, Locks
 from skillery.environments.store import RETRY_SECONDS, Environments
 from skillery.errors import PackagesNotOffered, SkilleryError, Unavailable
+from skillery.formats.npm import is_npm_lock, read_npm_lock
 from skillery.formats.requirements import Pin, read_lock
 
 # -- Database rows of named environments and their rebuilds. All servers of a database share them ----------------------
@@ -306,5 +307,7 @@ def not_locked(environment: Named, error: SkilleryError) -> Failure:
 
 @lru_cache(maxsize=128)
 def pins_of(content: bytes) -> tuple[Pin, ...]:
-    """Return the pins of a lock that this server created."""
+    """Return the pins of a lock, of Python or npm packages. Raise InvalidLock if it is not a valid one."""
+    if is_npm_lock(content):
+        return tuple(package.pin for package in read_npm_lock(content).packages)
     return read_lock(content)

@@ -29,7 +29,8 @@ from skillery.environments.named import (
 )
 from skillery.environments.store import Environments
 from skillery.errors import ContentMissing, EnvironmentNotFound, NotAllowed
-from skillery.formats.requirements import LOCK, InvalidLock, read_lock
+from skillery.formats.npm import NPM_LOCK
+from skillery.formats.requirements import LOCK, InvalidLock
 from skillery.formats.wording import quoted
 from skillery.identity import access
 from skillery.registry.cursors import make_cursor, read_cursor
@@ -267,9 +268,11 @@ def content_of(database: Database, storage: Storage, sha256: str) -> bytes | Non
     if not _LOCK.fullmatch(sha256):
         return None
 
+    is_path = skill_files.c.path.in_((LOCK, NPM_LOCK))
+
     def read(connection: Connection) -> bytes | None:
         named = content_of_lock(connection, sha256)
-        is_lock = select(skill_files.c.version_id).where(skill_files.c.sha256 == sha256, skill_files.c.path == LOCK)
+        is_lock = select(skill_files.c.version_id).where(skill_files.c.sha256 == sha256, is_path)
         if named is not None or connection.execute(is_lock.limit(1)).first() is None:
             return named
         with open_content(connection, storage, sha256) as stream:
@@ -277,7 +280,7 @@ def content_of(database: Database, storage: Storage, sha256: str) -> bytes | Non
 
     try:
         content = database.read_now(read)
-        return content if content is not None and read_lock(content) else None
+        return content if content is not None and pins_of(content) else None
     except (ContentMissing, InvalidLock):
         return None
 

@@ -21,7 +21,7 @@ from skillery.environments.named import NamedEnvironments, NamedLock, pins_of
 from skillery.environments.store import Environments
 from skillery.errors import InvalidParams, SkilleryError
 from skillery.formats.manifest import Manifest
-from skillery.formats.npm import NPM_LOCK, is_npm_lock, read_npm_lock
+from skillery.formats.npm import NPM_LOCK, is_npm_lock
 from skillery.formats.requirements import LOCK, InvalidLock, Pin, clash, read_lock
 from skillery.formats.wording import quoted
 from skillery.identity.secret_grants import granted
@@ -214,10 +214,10 @@ def lock_in(folder: Path, path: str = LOCK) -> _Lock | None:
     try:
         if path == LOCK:
             return _Lock(content, read_lock(content))
-        packages = read_npm_lock(content).packages if is_npm_lock(content) else ()
+        pins = pins_of(content) if is_npm_lock(content) else ()
     except InvalidLock:  # the version is older than locks and has another file of that name
         return None
-    return _Lock(content, tuple(package.pin for package in packages)) if packages else None
+    return _Lock(content, pins) if pins else None
 
 
 def _check_npm_clash(locks: Mapping[str, _Lock]) -> None:

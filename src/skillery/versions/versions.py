@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
-from sqlalchemy import ColumnElement, Connection, Row, Select, func, literal_column, or_, select
+from sqlalchemy import ColumnElement, Connection, Row, Select, and_, func, literal_column, or_, select
 
 from skillery.backends import Identity, Provenance
 from skillery.database import in_utc
@@ -17,6 +17,7 @@ from skillery.database.registry import Registry
 from skillery.database.tables import skill_files, skill_versions, skills
 from skillery.formats.manifest import Kind
 from skillery.formats.names import parse_namespace, parse_skill_name
+from skillery.formats.npm import NPM_LOCK
 from skillery.formats.requirements import LOCK
 from skillery.formats.semver import Version
 from skillery.formats.version_spec import Exact
@@ -198,16 +199,18 @@ def _row(row: Row[Any]) -> ListedVersion:
 
 
 def versions_with_lock(connection: Connection, identity: Identity, sha256: str, limit: int) -> list[dict[str, str]]:
-    """Return at most `limit` visible versions whose `requirements.lock` has the given SHA-256.
+    """Return at most `limit` visible versions whose `requirements.lock` or `npm.lock` has the given SHA-256.
 
     Each item has `name`, `version` and `status`. The items are sorted by name, the newest version first.
     """
+    declares = skill_versions.c.manifest_json.contains('"dependencies":')
+    is_lock = and_(skill_files.c.path == LOCK, declares)
     statement = (
         select(skills.c.name, skill_versions.c.version, skill_versions.c.status)
         .join_from(skill_versions, skills, skills.c.id == skill_versions.c.skill_id)
         .join(skill_files, skill_files.c.version_id == skill_versions.c.id)
-        .where(skill_files.c.sha256 == sha256, skill_files.c.path == LOCK)
-        .where(skill_versions.c.manifest_json.contains('"dependencies":'), *_conditions_for(identity))
+        .where(skill_files.c.sha256 == sha256, or_(is_lock, skill_files.c.path == NPM_LOCK))
+        .where(*_conditions_for(identity))
         .order_by(skills.c.name, skill_versions.c.id.desc())
         .limit(limit)
     )
