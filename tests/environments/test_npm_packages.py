@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,11 @@ def test_a_skill_with_a_package_json_runs_with_its_packages(npm_server: Server, 
     answer = rpc("execute_skill", name=new_name, script="scripts/deep/make.ts")
     assert answer["output"]["stderr"] == ""
     assert answer["output"]["stdout"] == "docx with inner 1 | inner 2 | peer | cli\n"
+    content = rpc("read_skill_file", name=new_name, version="latest", path="npm.lock")["content"]
+    sha256 = hashlib.sha256(content.encode()).hexdigest()
+    environment = rpc("describe_environment", name=sha256)
+    assert [version["name"] for version in environment["versions"]] == [new_name]
+    assert {"name": "docx", "version": "9.0.0"} in environment["lock"]["packages"]
 
 
 def test_packages_of_skill_toml_and_different_locks_in_a_run(npm_server: Server, new_name: str) -> None:
@@ -289,3 +295,72 @@ def test_an_import_infers_known_packages_and_leaves_out_absent_ones(npm_server: 
     assert answer["output"]["stdout"] == "docx 8\n"
     left_out = [warning for warning in skill["warnings"] if "is left out" in warning]
     assert [warning.split()[3] for warning in left_out] == ["absent-one", "sharp"]
+
+
+def imported(rpc: Rpc, name: str, script: str, dependencies: dict[str, str]) -> dict[str, Any]:
+    """Import a skill with a script and a package.json."""
+    files = {
+        f"{name}/SKILL.md": skill_md(name, "It."),
+        f"{name}/scripts/a.js": script,
+        f"{name}/scripts/package.json": json.dumps({"dependencies": dependencies}),
+    }
+    skill: dict[str, Any] = by_path(sent(rpc, zipped(files)))[name]
+    assert skill["outcome"] == "published", json.dumps(skill)
+    return skill
+
+
+def test_an_imported_skill_runs_without_packages_that_cannot_be_installed(
+    npm_server: Server, registry: NpmRegistry, new_name: str
+) -> None:
+    absent, broken = f"absent-{new_name}", f"broken-{new_name}"
+    registry.add(absent, "1.0.0", dependencies={"inner": "1"})
+    del registry.files[f"/{absent}/-/{absent}-1.0.0.tgz"]
+    registry.add(broken, "1.0.0", archive=b"no gzip")
+    script = f"console.log(require('inner'));\nrequire('{broken}');\nrequire('{absent}');\n"
+    skill = imported(npm_server.rpc, new_name, script, {"inner": "1", absent: "1", broken: "1"})
+    answer = npm_server.rpc("execute_skill", name=skill["name"], script="scripts/a.js")
+    assert "error" not in answer, answer["error"]
+    assert answer["output"]["stdout"] == "inner 1\n"
+    assert f"{broken} is left out of the packages of this skill: " in answer["output"]["hint"]
+
+
+def test_an_import_leaves_out_packages_that_npm_cannot_lock(
+    npm_server: Server, registry: NpmRegistry, new_name: str
+) -> None:
+    sources = {"git": "git+https://localhost/x.git", "scheme": "workspace:*", "file": "file:../x"}
+    for kind, address in sources.items():
+        registry.add(f"{kind}-{new_name}", "1.0.0", dependencies={"elsewhere": address})
+        script = f"try {{ require('{kind}-{new_name}') }} catch {{ console.log('without') }}"
+        skill = imported(npm_server.rpc, f"{new_name}{kind}", script, {f"{kind}-{new_name}": "1"})
+        assert any("is left out" in warning for warning in skill["warnings"]), skill
+        answer = npm_server.rpc("execute_skill", name=skill["name"], script="scripts/a.js")
+        assert answer["output"]["stdout"] == "without\n"
+
+
+def test_a_declared_package_in_the_bundle_needs_no_entry_in_its_lock(npm_server: Server, new_name: str) -> None:
+    files = {"main.py": MAIN, "node_modules/own/package.json": "{}", "a.js": "require('inner')"}
+    more = {"kind": "action", "runtime": {"entrypoint": "main.py", "npm": ["inner@1", "own"]}}
+    publish(npm_server.rpc, f"{new_name}a", files, **more)
+    lock = npm_server.rpc("read_skill_file", name=f"{new_name}a", version="latest", path="npm.lock")["content"]
+    publish(npm_server.rpc, f"{new_name}b", files | {"npm.lock": lock}, **more)
+
+
+def test_another_file_named_npm_lock_is_no_lock(npm_server: Server, new_name: str) -> None:
+    package = json.dumps({"dependencies": {"inner": "1"}})
+    files = {"a.js": "try { require('inner') } catch {}", "package.json": package, "npm.lock": "mine"}
+    publish(npm_server.rpc, new_name, files)
+    assert npm_server.rpc("execute_skill", name=new_name, script="a.js")["output"]["exit_code"] == 0
+
+
+def test_a_stored_bundle_is_accepted_again_without_a_registry(
+    start_server: Callable[..., Server], registry: NpmRegistry, new_name: str
+) -> None:
+    files = {"code/main.py": MAIN}
+    more = {"kind": "action", "runtime": {"entrypoint": "code/main.py", "npm": ["inner"]}}
+    server = start_server(env=settings(registry))
+    digest = publish(server.rpc, new_name, files, **more)["digest"]
+    lock = server.rpc("read_skill_file", name=new_name, version="latest", path="npm.lock")["content"]
+    server.stop()
+    server = start_server(env=settings(registry, NPM_URL=""))
+    assert publish(server.rpc, new_name, files, **more)["digest"] == digest
+    assert publish(server.rpc, new_name, files | {"npm.lock": lock}, **more)["digest"] == digest

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
@@ -306,8 +306,8 @@ class _Locks:
     async def choose(self, modules: Sequence[Providers]) -> list[Choice]:
         return await (await self._runs.packages()).locks.choose(modules)
 
-    async def make_npm(self, requirements: Sequence[str], caller: str = "") -> bytes:
-        return await (await self._runs.packages()).locks.make_npm(requirements)
+    async def make_npm(self, requirements: Sequence[str], caller: str = "", inferred: Collection[str] = ()) -> bytes:
+        return await (await self._runs.packages()).locks.make_npm(requirements, inferred=inferred)
 
     def check_npm(self, lock: NpmLock) -> None:
         check_npm(self.npm, lock)

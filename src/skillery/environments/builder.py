@@ -110,9 +110,8 @@ class Builder:
         """Build the environment without the inferred packages that cannot be installed."""
         if is_npm_lock(lock):
             lock_of_npm = await asyncio.to_thread(read_npm_lock, lock)
-            packages = tuple(package for package in lock_of_npm.packages if package.fits_here())
-            pins_of_npm = list(dict.fromkeys(package.pin for package in packages))
-            return await self._build(build._replace(npm=packages), pins_of_npm, target, (), force=force)
+            packages = [package for package in lock_of_npm.packages if package.fits_here()]
+            return await self._build_npm(build, packages, target, force=force)
         pins, left_out = read_lock(lock), list[LeftOut]()
         tiers = tiers_in(lock) or Tiers()
         while True:
@@ -134,6 +133,28 @@ class Builder:
                     left_out.append(LeftOut(name, tier, error.reason, detail))
                 pins = rest.pins
                 for pin in build.tree_keys.keys() - set(pins):
+                    del build.tree_keys[pin]
+
+    async def _build_npm(self, build: _Build, packages: list[NpmPackage], target: Path, *, force: bool) -> Built:
+        """Build the environment without the inferred packages that cannot be installed."""
+        left_out = dict[str, LeftOut]()
+        while True:
+            quarantine = build.quarantine / str(len(left_out))
+            pins = list(dict.fromkeys(package.pin for package in packages))
+            attempt = build._replace(quarantine=quarantine, npm=tuple(packages))
+            try:
+                return await self._build(attempt, pins, target, tuple(left_out.values()), force=force)
+            except BuildFailed as error:
+                inferred = [package for package in packages if package.inferred]
+                dropped = [package for package in inferred if not error.package or package.package == error.package]
+                if error.passing or not dropped:
+                    raise
+                detail = printable(error.message, 200)
+                names = sorted({package.package for package in dropped})
+                log.warning("%s left out: %s", ", ".join(names), error.message)
+                left_out |= {name: LeftOut(name, "inferred", error.reason, detail) for name in names}
+                packages = [package for package in packages if package not in dropped]
+                for pin in build.tree_keys.keys() - {package.pin for package in packages}:
                     del build.tree_keys[pin]
 
     async def _build(

@@ -7,7 +7,7 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NoReturn
@@ -75,9 +75,9 @@ class NpmSources(msgspec.Struct, frozen=True):
             elif self.allowed and not any(fnmatchcase(name, pattern) for pattern in self.allowed):
                 yield Finding(RULE, f"the npm package {name} is not in the setting packages.npm_allowed")
 
-    def key(self, requirements: Sequence[str]) -> str:
-        """Return the key of a lock: a hash of the requirements and the sources."""
-        request = ["npm", sorted(requirements), self.registry, self.exclude_newer]
+    def key(self, requirements: Sequence[str], inferred: Collection[str]) -> str:
+        """Return the key of a lock: a hash of the requirements, the names of inferred ones, and the sources."""
+        request = ["npm", sorted(requirements), sorted(inferred), self.registry, self.exclude_newer]
         return hashlib.sha256(msgspec.json.encode(request)).hexdigest()
 
 

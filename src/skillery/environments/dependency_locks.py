@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -201,15 +201,18 @@ class Locks:
         self._check_allowed(read_lock(lock))
         return lock
 
-    async def make_npm(self, requirements: Sequence[str], caller: str = "") -> bytes:
-        """Return the content of `npm.lock`. Raise the errors of `make`."""
+    async def make_npm(self, requirements: Sequence[str], caller: str = "", inferred: Collection[str] = ()) -> bytes:
+        """Return the content of `npm.lock`. `inferred` are names that runs do not require.
+
+        Raise the errors of `make`.
+        """
         check_npm_sources(self._sources.npm, locks=True)
-        key, now = self._sources.npm.key(requirements), datetime.now(UTC)
+        key, now = self._sources.npm.key(requirements, inferred), datetime.now(UTC)
         lock = await self._database.read(partial(find_lock, key=key, made_after=now - self._reuse_for))
         if lock is None:
             turn = await self._turns.enter(caller, sum(map(len, requirements)))
             try:
-                lock = await resolve_npm(self._jobs, self._sources.npm, requirements, self._seconds)
+                lock = await resolve_npm(self._jobs, self._sources.npm, requirements, inferred, self._seconds)
             finally:
                 turn.leave()
             await self._database.write(partial(keep_lock, key=key, content=lock, now=now))
@@ -307,8 +310,12 @@ class Locks:
 
 
 def check_npm(sources: NpmSources, lock: NpmLock) -> None:
-    """Raise PackagesNotOffered or Refused if the settings do not permit the packages of a lock of npm."""
-    check_npm_sources(sources, locks=False)
+    """Raise PackagesNotOffered or Refused if the settings do not permit the packages of a lock of npm.
+
+    Inferred packages need no source: runs start without them.
+    """
+    if not all(package.inferred for package in lock.packages):
+        check_npm_sources(sources, locks=False)
     _refuse_packages(list(sources.refused(package.package for package in lock.packages)))
 
 

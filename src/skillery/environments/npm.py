@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import msgspec
@@ -12,7 +13,7 @@ from skillery.backends import FailureType
 from skillery.environments.definitions import NpmSources
 from skillery.environments.downloads import IncomingFiles, bare, other_file
 from skillery.environments.jobs import BuildFailed, JobFailed, Jobs
-from skillery.environments.uv_errors import cleaned, foreign_hosts_error, job_failure, locking_error
+from skillery.environments.uv_errors import cleaned, job_failure, locking_error
 from skillery.errors import (
     PackageIndexUnavailable,
     PackagesNotOffered,
@@ -26,6 +27,10 @@ from skillery.formats.wording import Problem, printable, raise_problems
 
 log = logging.getLogger(__name__)
 NOT_LOCKED = "the npm packages could not be locked"
+OF_PACKAGES = re.compile(r"EUNSUPPORTEDPROTOCOL|EINVALID\w+|ETARGET|EOVERRIDE|spawn git")
+"""Matches errors of npm whose cause is a package, such as an address of git."""
+REFUSALS = ("403", "404", "410", "451")
+"""HTTP statuses for a file that the registry will not have later either."""
 _HINT = "Change package.json, or [runtime] npm in skill.toml."
 
 
@@ -39,11 +44,19 @@ def check_npm_sources(sources: NpmSources, *, locks: bool) -> None:
         )
 
 
-async def resolve_npm(jobs: Jobs, sources: NpmSources, requirements: Sequence[str], seconds: float) -> bytes:
-    """Return a new `npm.lock`. Raise UnresolvableDependencies, with the package at fault if it is known, or
-    PackageIndexUnavailable, PackagesNotOffered or Unavailable.
+async def resolve_npm(
+    jobs: Jobs, sources: NpmSources, requirements: Sequence[str], inferred: Collection[str], seconds: float
+) -> bytes:
+    """Return a new `npm.lock`. `inferred` are the names of requirements that runs do not require.
+
+    Raise UnresolvableDependencies, with the package at fault if it is known, or PackageIndexUnavailable,
+    PackagesNotOffered or Unavailable.
     """
-    args = {"dependencies": dict(map(split, requirements)), "before": sources.exclude_newer}
+    args = {
+        "dependencies": dict(map(split, requirements)),
+        "inferred": list(inferred),
+        "before": sources.exclude_newer,
+    }
     try:
         answer = await jobs.run("npm_lock", args, seconds=seconds)
     except JobFailed as stopped:
@@ -53,7 +66,9 @@ async def resolve_npm(jobs: Jobs, sources: NpmSources, requirements: Sequence[st
             ) from None
         raise locking_error(NOT_LOCKED, stopped) from None
     if answer.refused:
-        raise foreign_hosts_error(answer.refused)
+        hosts = ", ".join(answer.refused[:3])
+        message = f"an npm package is stored at {hosts}, which is not an allowed host (packages.npm_file_hosts)"
+        raise unresolvable_npm("unsatisfiable", "", message)
     if "packages" not in answer.result:
         raise _locking_problem(answer.result, requirements)
     try:
@@ -90,11 +105,13 @@ def _locking_problem(report: dict[str, Any], requirements: Sequence[str]) -> Ski
             return unresolvable_npm("unsatisfiable", "", f"the registry has no SHA-512 of {package}")
         case "too_long":
             return unresolvable_npm("unsatisfiable", "", "the lock of the npm packages is too long")
-    log.error("%s: %s", NOT_LOCKED, detail)
     if "ERESOLVE" in detail:
         return unresolvable_npm(
             "unsatisfiable", "", f"the npm packages need versions that exclude each other: {detail}"
         )
+    if OF_PACKAGES.search(detail):
+        return unresolvable_npm("unsatisfiable", package, f"{NOT_LOCKED}: {detail}")
+    log.error("%s: %s", NOT_LOCKED, detail)
     return Unavailable(f"{NOT_LOCKED}: {detail or 'npm failed'}")
 
 
@@ -114,6 +131,10 @@ async def fetch_npm(
     """
     try:
         check_npm_sources(sources, locks=False)
+    except PackagesNotOffered as error:
+        incoming.close()
+        raise BuildFailed(error.message) from None
+    try:
         args = {
             "pins": [
                 {"name": pin.name, "version": pin.version, "hashes": bare(pin), "algorithm": "sha512"} for pin in pins
@@ -130,18 +151,24 @@ async def fetch_npm(
 
 
 def _fetching_problem(report: dict[str, Any], refused: tuple[str, ...]) -> BuildFailed:
-    package = printable(str(report.get("package", "")), 200)
+    package = printable(str(report.get("package", "")), 300)
+    name = package.partition(" ")[0]
     if refused:
         hosts = ", ".join(refused[:3])
         return BuildFailed(
             f"{package or 'a package'} is stored at {hosts}, which is not an allowed host "
-            "(the setting packages.npm_file_hosts)"
+            "(the setting packages.npm_file_hosts)",
+            package=name,
         )
     match report.get("reason"):
         case "hash":
-            return BuildFailed(other_file(package))
+            return BuildFailed(other_file(package), package=name)
         case "unknown_package":
-            return BuildFailed(f"{package} is not in the npm registry or store of this server")
+            message = f"{package} is not in the npm registry or store of this server"
+            return BuildFailed(message, package=name, reason="unknown_package")
+        case "away" if (status := str(report.get("detail", ""))) in REFUSALS:
+            message = f"{package} could not be fetched: the npm registry answered {status}"
+            return BuildFailed(message, package=name)
         case "away":
             return BuildFailed(f"{package} could not be fetched: the npm registry cannot be reached", passing=True)
     return BuildFailed("the npm packages could not be fetched")

@@ -204,6 +204,8 @@ class NpmPackage(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
     optional: bool = False
     script: bool = False
     """Whether the package has a script for its installation, which this server does not execute."""
+    inferred: bool = False
+    """Whether no declared package needs the package. If it cannot be installed, runs start without it."""
 
     @property
     def package(self) -> str:

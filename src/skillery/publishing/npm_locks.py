@@ -11,7 +11,16 @@ import msgspec
 
 from skillery.errors import InvalidBundle, PackagesNotOffered, Refused, UnresolvableDependencies
 from skillery.formats.bundle import Bundle, BundleFile, BundleLimits, with_file
-from skillery.formats.npm import NPM_LOCK, NpmNeeds, is_npm_lock, known_names, read_npm_lock, read_npm_needs, split
+from skillery.formats.npm import (
+    NPM_LOCK,
+    SOURCES,
+    NpmNeeds,
+    is_npm_lock,
+    known_names,
+    read_npm_lock,
+    read_npm_needs,
+    split,
+)
 from skillery.formats.requirements import InvalidLock
 from skillery.formats.wording import Problem, printable, raise_problems
 from skillery.publishing.package_locks import PackageLocks, StoredLockOf
@@ -41,9 +50,12 @@ async def with_npm_lock(
 
     The first rule that matches applies:
 
+    - A bundle without declared packages and files that can import packages gets no lock.
+    - If the version exists and the bundle contains no lock, the lock of the version is used, so that the same files
+      give the same bundle.
+    - If exactly this bundle is stored, its lock is not verified again.
     - A lock in the bundle is verified.
     - Without a registry, only packages that skill.toml declares are an error.
-    - If the version exists, its lock is used, so that the same files give the same bundle.
     - Otherwise a new lock is made, by the rules.
 
     Raise InvalidBundle if a lock is not valid. Raise the errors of `PackageLocks.make_npm`.
@@ -51,17 +63,24 @@ async def with_npm_lock(
     files = {file.path: file.content for file in bundle.files}
     declared = bundle.manifest.runtime.npm if bundle.manifest.runtime else ()
     content = files.get(NPM_LOCK)
-    if content is not None and is_npm_lock(content):
-        await asyncio.to_thread(_verify, locks, content, declared)
+    if content is None and not declared and not any(path.endswith(SOURCES) for path in files):
+        return bundle
+    digest, stored = await stored_lock_of(bundle.manifest.name, bundle.manifest.version, NPM_LOCK)
+    if digest and content is None:
+        is_lock = stored is not None and is_npm_lock(stored)
+        return with_file(bundle, BundleFile(NPM_LOCK, stored or b""), limits) if is_lock else bundle
+    if content is not None:
+        if bundle.digest != digest and is_npm_lock(content):
+            needs = await asyncio.to_thread(read_npm_needs, files, declared, _is_known(locks), infers=False)
+            await asyncio.to_thread(_verify, locks, content, needs.declared)
+        elif declared and not is_npm_lock(content):
+            _refuse("is not a lock, but the manifest declares npm packages")
         return bundle
     if not locks.npm.are_there and not declared:
         return bundle
     needs = await asyncio.to_thread(read_npm_needs, files, declared, _is_known(locks), infers=rules.infers)
     if not needs.all:
         return bundle
-    digest, stored = await stored_lock_of(bundle.manifest.name, bundle.manifest.version, NPM_LOCK)
-    if digest:
-        return with_file(bundle, BundleFile(NPM_LOCK, stored), limits) if stored is not None else bundle
     lock, left_out = await _locked(locks, needs, caller, lenient=rules.lenient)
     warnings = tuple(f"the npm package {name} is left out: {reason}" for name, reason in left_out.items())
     bundle = msgspec.structs.replace(bundle, warnings=(*bundle.warnings, *warnings))
@@ -85,7 +104,7 @@ async def _locked(
         if not requirements:
             break
         try:
-            return await locks.make_npm(requirements, caller), left_out
+            return await locks.make_npm(requirements, caller, lower.difference(left_out)), left_out
         except (UnresolvableDependencies, Refused, PackagesNotOffered) as error:
             remaining = lower.difference(left_out)
             if not remaining:

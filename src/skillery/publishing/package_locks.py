@@ -6,7 +6,7 @@ findings about undeclared packages.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, Protocol
 
@@ -169,7 +169,9 @@ class PackageLocks(Protocol):
 
     async def choose(self, modules: Sequence[Providers]) -> list[Choice]: ...
 
-    async def make_npm(self, requirements: Sequence[str], caller: str = "") -> bytes: ...
+    async def make_npm(
+        self, requirements: Sequence[str], caller: str = "", inferred: Collection[str] = ()
+    ) -> bytes: ...
 
     def check_npm(self, lock: NpmLock) -> None: ...
 

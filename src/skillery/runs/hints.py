@@ -86,6 +86,8 @@ def _node_hint(job: Job, text: str) -> str | None:
         return None
     if isinstance(job.call, CodeCall):
         return f"the npm package '{match[1]}' is not among the packages of this run; mount a skill that declares it"
+    if left_out := _left_out([match[1]], job):
+        return left_out
     return (
         f"the npm package '{match[1]}' is not among the packages of this skill; declare it in package.json or "
         "[runtime] npm, or import with --packages infer"

@@ -72,10 +72,34 @@ def npm_lock(args: dict[str, Any]) -> dict[str, Any]:
         content = file.read(MOST_OUT + 1)
     if len(content) > MOST_OUT:
         return {"reason": "too_long", "package": "", "detail": ""}
+    entries = json.loads(content)["packages"]
+    declared = needed_by([name for name in args["dependencies"] if name not in args["inferred"]], entries)
     try:
-        return {"packages": [*filter(None, map(locked, *zip(*json.loads(content)["packages"].items(), strict=True)))]}
+        packages = [locked(path, entry, inferred=path not in declared) for path, entry in entries.items()]
     except PackageProblem as problem:
         return problem.facts
+    return {"packages": [*filter(None, packages)]}
+
+
+def needed_by(names: list[str], entries: dict[str, Any]) -> set[str]:
+    """Return the paths of the packages with these names at the top, and of all packages that they need."""
+    needed, waiting = set[str](), [("", name) for name in names]
+    while waiting:
+        path = path_of(*waiting.pop(), entries)
+        if path and path not in needed:
+            needed.add(path)
+            for kind in ("dependencies", "optionalDependencies", "peerDependencies"):
+                waiting += [(path, name) for name in entries[path].get(kind, ())]
+    return needed
+
+
+def path_of(folder: str, name: str, entries: dict[str, Any]) -> str:
+    """Return the path of the package that Node.js finds from a folder, or "" if there is none."""
+    while True:
+        path = f"{folder}/node_modules/{name}".lstrip("/")
+        if path in entries or not folder:
+            return path if path in entries else ""
+        folder = folder.rpartition("node_modules/")[0].rstrip("/")
 
 
 def problem_of_npm(text: str) -> dict[str, Any]:
@@ -90,7 +114,7 @@ def problem_of_npm(text: str) -> dict[str, Any]:
     return {"reason": "away" if AWAY.search(text) else "npm", "package": "", "detail": text}
 
 
-def locked(path: str, entry: dict[str, Any]) -> dict[str, Any] | None:
+def locked(path: str, entry: dict[str, Any], *, inferred: bool) -> dict[str, Any] | None:
     """Return an entry of `npm.lock`; None for the skill itself, and for a package that is in the file of another."""
     if not path or entry.get("inBundle"):
         return None
@@ -108,6 +132,7 @@ def locked(path: str, entry: dict[str, Any]) -> dict[str, Any] | None:
         "bin": {name: os.path.normpath(file) for name, file in entry.get("bin", {}).items()},
         "optional": bool(entry.get("optional")),
         "script": bool(entry.get("hasInstallScript")),
+        "inferred": inferred,
     }
 
 
