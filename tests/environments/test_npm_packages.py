@@ -364,3 +364,10 @@ def test_a_stored_bundle_is_accepted_again_without_a_registry(
     server = start_server(env=settings(registry, NPM_URL=""))
     assert publish(server.rpc, new_name, files, **more)["digest"] == digest
     assert publish(server.rpc, new_name, files | {"npm.lock": lock}, **more)["digest"] == digest
+
+
+def test_packages_with_addresses_in_package_json_are_left_out_with_a_warning(npm_server: Server, new_name: str) -> None:
+    package = json.dumps({"dependencies": {"inner": "1", "mine": "file:../mine", "other": "git+https://a.example/b"}})
+    published = publish(npm_server.rpc, new_name, {"a.js": "require('inner')", "package.json": package})
+    left_out = [warning.split()[3] for warning in published["warnings"] if "is left out" in warning]
+    assert left_out == ["mine", "other"]

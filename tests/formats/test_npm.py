@@ -14,6 +14,7 @@ from skillery.errors import InvalidManifest
 from skillery.formats.manifest import parse_manifest
 from skillery.formats.npm import (
     MOST,
+    NpmNeeds,
     imported_packages,
     is_name,
     known_names,
@@ -55,7 +56,7 @@ def test_the_nearest_package_json_of_an_importing_file_declares_packages() -> No
         "web/plain.js": "console.log(1)",
         "web/package.json": package(vue="3"),
     }
-    assert needs(files) == ((), ("docx@^9", "left@1.x"), ())
+    assert needs(files) == NpmNeeds(of_files=("docx@^9", "left@1.x"))
 
 
 class Counted(dict[str, bytes]):
@@ -84,14 +85,14 @@ def test_skill_toml_comes_first_and_the_bundle_contains_the_rest() -> None:
         "node_modules/here/index.js": "",
         "node_modules/@scope/sharp/index.js": "",
     }
-    assert needs(files, "docx@^9") == (("docx@^9",), ("sharp@*",), ())
+    assert needs(files, "docx@^9") == NpmNeeds(("docx@^9",), ("sharp@*",))
 
 
 def test_inferred_packages_need_a_known_name_and_an_import() -> None:
     text = "Run `npm install -g docx@9.1 pptxgenjs-evil` or ```\nbun add 'sharp'\n```"
     files = {"SKILL.md": text, "a.ts": "import x from 'axios'; import y from 'unheard-of'; import 'own'"}
     files["package.json"] = json.dumps({"name": "own"})
-    assert needs(files) == ((), (), ())
+    assert needs(files) == NpmNeeds()
     assert needs(files, infers=True).inferred == ("axios", "docx@9.1", "sharp")
     assert needs({"SKILL.md": text}, infers=True).inferred == ()
 
@@ -114,7 +115,7 @@ def test_addresses_aliases_and_paths_are_no_requirements(text: str) -> None:
 
 def test_a_damaged_package_json_declares_nothing() -> None:
     for content in ("", "[1]", '{"dependencies": [1]}', '{"dependencies": {"x": 1, "y": "git://h/y"}}', "[" * 100_000):
-        assert needs({"a.js": "import 'x'", "package.json": content}) == ((), (), ()), content[:20]
+        assert needs({"a.js": "import 'x'", "package.json": content})[:3] == ((), (), ()), content[:20]
 
 
 def test_the_manifest_checks_npm_packages() -> None:

@@ -54,6 +54,8 @@ class NpmNeeds(NamedTuple):
     """Packages that a package.json declares for a file that imports packages."""
     inferred: tuple[str, ...] = ()
     """Packages of install lines in SKILL.md and of imports, if their names are known."""
+    elsewhere: tuple[str, ...] = ()
+    """Names in package.json with an address, a path or an alias in place of a range. They are not installed."""
 
     @property
     def all(self) -> tuple[str, ...]:
@@ -90,14 +92,16 @@ def read_npm_needs(
     """
     imported = {path: names for path, names in _imports(files) if names}
     ranges = {split(text)[0]: text for text in declared}
-    of_files = dict[str, str]()
+    of_files, elsewhere = dict[str, str](), set[str]()
     for declaring in dict.fromkeys(nearest for path in imported for nearest in _nearest(files, path)):
         for name, versions in package_json.dependency_ranges(files[declaring]).items():
             if name not in ranges and requirement_problem(f"{name}@{versions}") is None:
                 of_files.setdefault(name, f"{name}@{versions}")
+            elif name not in ranges:
+                elsewhere.add(name)
     inferred = dict[str, str]()
     if infers and imported:
-        own = {
+        own = elsewhere | {
             name for path in files if path.endswith(package_json.FILE) for name in package_json.own_name(files[path])
         }
         for text in (*_stated(files.get("SKILL.md", b"")), *sorted(set().union(*imported.values()))):
@@ -109,7 +113,7 @@ def read_npm_needs(
         tuple(sorted(text for name, text in table.items() if name not in contained))[:MOST]
         for table in (ranges, of_files, inferred)
     )
-    return NpmNeeds(first, second, third)
+    return NpmNeeds(first, second, third, tuple(sorted(elsewhere.difference(contained, of_files)))[:MOST])
 
 
 def _nearest(files: Mapping[str, bytes], path: str) -> Iterator[str]:

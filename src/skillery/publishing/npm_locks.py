@@ -79,10 +79,11 @@ async def with_npm_lock(
     if not locks.npm.are_there and not declared:
         return bundle
     needs = await asyncio.to_thread(read_npm_needs, files, declared, _is_known(locks), infers=rules.infers)
-    if not needs.all:
-        return bundle
     lock, left_out = await _locked(locks, needs, caller, lenient=rules.lenient)
-    warnings = tuple(f"the npm package {name} is left out: {reason}" for name, reason in left_out.items())
+    reasons = {printable(name, 80): "package.json has no range of npm for it" for name in needs.elsewhere} | dict(
+        left_out
+    )
+    warnings = tuple(f"the npm package {name} is left out: {reason}" for name, reason in reasons.items())
     bundle = msgspec.structs.replace(bundle, warnings=(*bundle.warnings, *warnings))
     return with_file(bundle, BundleFile(NPM_LOCK, lock), limits) if lock else bundle
 
