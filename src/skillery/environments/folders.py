@@ -239,7 +239,10 @@ def link_npm(packages: Mapping[str, tuple[NpmPackage, Path]], target: Path) -> i
     size = make_folder(target) * BLOCK
     for path in sorted(packages):  # a package comes before the packages in its folder
         package, tree = packages[path]
-        size += link([tree], target / path)
+        try:
+            size += link([tree], target / path)
+        except NotADirectoryError:
+            raise _clash(path) from None
         for name, file in package.bin.items() if "/node_modules/" not in path else ():
             size += make_folder(target / BIN) * BLOCK + BLOCK
             program = f'exec node "$(dirname "$0")"/../{shlex.quote(f"{path}/{file}")} "$@"\n'

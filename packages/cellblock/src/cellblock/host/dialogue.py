@@ -61,7 +61,7 @@ def compact_apart(body: bytes) -> bytes:
     """Return the same from another process. Raise ValueError if the text is not JSON. Blocking."""
     command = [base_python(), "-I", "-S", "-c", CONVERT]
     try:
-        return subprocess.run(command, input=body, env={}, capture_output=True, check=True).stdout
+        return subprocess.run(command, input=body, capture_output=True, check=True).stdout
     except subprocess.CalledProcessError:
         raise ValueError from None
     except OSError:  # no process or descriptor is free

@@ -255,7 +255,10 @@ class Copy:
         elif stat.S_ISLNK(seen.st_mode):
             os.symlink(os.readlink(source), target)
         else:
-            descriptor = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            try:
+                descriptor = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            except OSError:  # an access control list, or the file has gone
+                return
             with open(descriptor, "rb", buffering=0) as file:
                 opened = os.fstat(descriptor)
                 if stat.S_ISREG(opened.st_mode) and is_readable(opened):  # it may be another file by now
