@@ -46,7 +46,7 @@ def registry() -> Iterator[NpmRegistry]:
 
 
 def settings(registry: NpmRegistry, **more: str) -> dict[str, str]:
-    packages = {"NPM_URL": registry.url, "LOCK_SECONDS": "60", **more}
+    packages = {"NPM_URL": registry.url, "LOCK_SECONDS": "600", **more}
     return {
         "SKILLERY_BACKENDS_SANDBOX_LINUX_NODE": str(NODE),
         **{f"SKILLERY_PACKAGES_{name}": value for name, value in packages.items()},

