@@ -135,15 +135,19 @@ def test_failed_code_draws_no_figures_and_keeps_its_files(drawing: Rpc) -> None:
     assert (answer["error"]["type"], paths(answer)) == ("KeyError", ["half.png"])
 
 
-@pytest.mark.parametrize(
-    ("value", "way"),
-    [("numpy.arange(3)", ".tolist()"), ("numpy.int64(1)", ".item()"), ("plt.gca()", "return its figure")],
-)
-def test_unsupported_output_types_are_refused_with_a_remedy(drawing: Rpc, value: str, way: str) -> None:
-    answer = run(drawing, f"import numpy\n{FIGURE}def main(args): return {value}\n")
+def test_numbers_and_arrays_of_numpy_become_json(drawing: Rpc) -> None:
+    answer = run(
+        drawing, "import numpy\ndef main(args): return [numpy.arange(3), numpy.int64(1), numpy.float32(0.5)]\n"
+    )
+
+    assert answer["output"] == [[0, 1, 2], 1, 0.5]
+
+
+def test_unsupported_output_types_are_refused_with_a_remedy(drawing: Rpc) -> None:
+    answer = run(drawing, f"{FIGURE}def main(args): return plt.gca()\n")
 
     assert answer["error"]["type"] == "InvalidOutput"
-    assert way in answer["error"]["message"]
+    assert "return its figure" in answer["error"]["message"]
 
 
 @pytest.mark.full

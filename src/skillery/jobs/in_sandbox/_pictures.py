@@ -139,21 +139,12 @@ def plain(value: Any) -> Any:
     raise not_json(value)
 
 
-BUILTIN = ("builtins", "datetime")
-BUILTIN_WAYS = {
-    "bytes": "keep them with runtime.blobs.write_bytes(…) and return the id",
-    "bytearray": "keep them with runtime.blobs.write_bytes(…) and return the id",
-    "set": "sorted(…) or list(…) makes a list of it",
-    "frozenset": "sorted(…) or list(…) makes a list of it",
-    "generator": "list(…) makes a list of it",
-    "datetime": ".isoformat() makes a text of it",
-    "date": ".isoformat() makes a text of it",
-    "time": ".isoformat() makes a text of it",
-}
 WAYS = {
-    ("numpy", "ndarray"): ".tolist() makes a list of it",
-    ("numpy", ""): ".item() makes a plain value of it",
-    ("pandas", "Timestamp"): ".isoformat() makes a text of it",
+    ("builtins", "bytes"): "keep them with runtime.blobs.write_bytes(…) and return the id",
+    ("builtins", "bytearray"): "keep them with runtime.blobs.write_bytes(…) and return the id",
+    ("builtins", "set"): "sorted(…) or list(…) makes a list of it",
+    ("builtins", "frozenset"): "sorted(…) or list(…) makes a list of it",
+    ("builtins", "generator"): "list(…) makes a list of it",
     ("pandas", "DataFrame"): ".to_dict('records') makes a list of objects of it; a large one is better a file in out/",
     ("pandas", "Series"): ".tolist() or .to_dict() makes plain values of it",
     ("pandas", "Index"): ".tolist() makes a list of it",
@@ -168,5 +159,5 @@ def not_json(value: Any) -> TypeError:
     """Return the error for a value that is not JSON. If a usual remedy exists, the message contains it."""
     name = _failure.type_name(value)
     package = str(type.__dict__["__module__"].__get__(type(value))).partition(".")[0]
-    remedy = BUILTIN_WAYS.get(name) if package in BUILTIN else WAYS.get((package, name)) or WAYS.get((package, ""))
+    remedy = WAYS.get((package, name)) or WAYS.get((package, ""))
     return TypeError(f"Object of type {name} is not JSON serializable{': ' + remedy if remedy else ''}")
