@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from skillery.errors import InvalidBundle, InvalidParams
-from skillery.formats.defined_tools import handler_around, handler_of
+from skillery.formats.defined_tools import handler_of, python_handler
 from skillery.formats.json_values import MAX_BYTES
 from skillery.formats.tools import (
     MAX_TOOLS,
@@ -323,6 +323,8 @@ STATEMENTS = st.sampled_from(
         "if x:\n    y = 'a'\n\n    z = [\n1,\n  2]",
         's = """one\n two\n  three"""',
         "s = 'a\\\n  b'",
+        "s = ('a'\n'b' f'{x}'\n  'c')",
+        's = """a\r\n b\r  c"""',
         's = f"""{x}\n {x + 1}\n"""',
         's = f"{x}" """\nb""" r\'\'\'\n\\\n\'\'\'',
         "def inner():\n\t'''text\n\tof it'''\n\treturn 1",
@@ -335,7 +337,9 @@ STATEMENTS = st.sampled_from(
 
 @given(st.lists(STATEMENTS, min_size=1).map("\n".join))
 def test_handler_around_python_code_preserves_its_statements(code: str) -> None:
-    (function,) = ast.parse(handler_around(code + "\npass")).body
+    handler = python_handler(code + "\npass")
+    assert isinstance(handler, str)
+    (function,) = ast.parse(handler).body
     assert isinstance(function, ast.FunctionDef)
     assert [ast.dump(one) for one in function.body] == [ast.dump(one) for one in ast.parse(code + "\npass").body]
 
@@ -343,6 +347,6 @@ def test_handler_around_python_code_preserves_its_statements(code: str) -> None:
 @given(st.text())
 @example("\r\x80")
 def test_any_text_becomes_some_handler(code: str) -> None:
-    assert handler_around(code).strip()
+    assert python_handler(code)
     assert handler_of(code, "javascript").strip()
     assert handler_of(code, "bash").strip()

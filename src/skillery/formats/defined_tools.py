@@ -6,9 +6,7 @@ Source: §8 of Skill Tools 1.0.0.
 from __future__ import annotations
 
 import ast
-import io
 import json
-import tokenize
 from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
@@ -113,6 +111,7 @@ def _parameter_lines(tool: Tool) -> Iterator[str]:
 
 _HANDLER = "{}def handler(args):\n{}\n"
 _INDENT = "    "
+_TEXTS = (ast.Constant, ast.JoinedStr, getattr(ast, "TemplateStr", ast.JoinedStr))  # TemplateStr: from Python 3.14 on
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
 
 
@@ -122,11 +121,11 @@ def python_handler(code: str) -> str | SourceFault:
 
     The handler is `async` if the body only compiles in an async function.
     """
-    content = handler_around(code)
+    content = _handler_around(code)
     fault = find_fault(content.encode("utf-8", "replace"), "handler")
     if fault is None:
         return _only_definitions(content) or content
-    async_handler = handler_around(code, is_async=True)
+    async_handler = _handler_around(code, is_async=True)
     return fault if find_fault(async_handler.encode("utf-8", "replace"), "handler") else async_handler
 
 
@@ -147,9 +146,9 @@ def _only_definitions(content: str) -> SourceFault | None:
     )
 
 
-def handler_around(code: str, *, is_async: bool = False) -> str:
+def _handler_around(code: str, *, is_async: bool = False) -> str:
     """Return a file with a handler. The first line is its `def`, the next lines are the body."""
-    body = _indented(code.replace("\r\n", "\n").strip("\n"))
+    body = _indented(code.replace("\r\n", "\n").replace("\r", "\n").strip("\n"))
     return _HANDLER.format("async " if is_async else "", body)
 
 
@@ -157,44 +156,20 @@ def _indented(code: str) -> str:
     """Return the code, indented by one level. Lines that begin inside a string are not indented, so strings stay the
     same.
     """
-    inside = _lines_inside_texts(code)
-    lines = code.split("\n")
+    tree = parsed_source(f"\n{code}".encode("utf-8", "replace"))
+    inside = set(_lines_inside_texts(tree)) if tree else set()
     return "\n".join(
-        line if number in inside or not line.strip() else _INDENT + line for number, line in enumerate(lines, 1)
+        line if number in inside or not line.strip() else _INDENT + line
+        for number, line in enumerate(code.split("\n"), 2)
     )
 
 
-def _lines_inside_texts(code: str) -> set[int]:
-    """Return the numbers of the lines that begin inside a string.
-
-    If the code has an invalid token, the result is empty: the compiler reports the fault.
-    """
-    numbers: set[int] = set()
-    open_lines: list[int] = []
-    starts, ends = _formatted_text_tokens()
-    try:
-        for token in tokenize.generate_tokens(io.StringIO(code).readline):
-            # Before Python 3.12, each error token can cost another pass over the rest of the code: minutes in total.
-            if token.type == tokenize.ERRORTOKEN:
-                return set()
-            if token.type == tokenize.STRING:
-                numbers.update(range(token.start[0] + 1, token.end[0] + 1))
-            elif token.type in starts:
-                open_lines.append(token.start[0])
-            elif token.type in ends and open_lines:
-                numbers.update(range(open_lines.pop() + 1, token.end[0] + 1))
-    except (tokenize.TokenError, SyntaxError, ValueError):  # Python 3.12 splits a character after a lone CR in two
-        return set()
-    return numbers
-
-
-def _formatted_text_tokens() -> tuple[set[int], set[int]]:
-    """Return two sets of token types: the types that open an f-string or t-string, and the types that close one.
-
-    Both sets are empty before Python 3.12.
-    """
-    kinds = [("FSTRING_START", "FSTRING_END"), ("TSTRING_START", "TSTRING_END")]
-    existing_kinds = [kind for kind in kinds if hasattr(tokenize, kind[0])]
-    return {getattr(tokenize, kind[0]) for kind in existing_kinds}, {
-        getattr(tokenize, kind[1]) for kind in existing_kinds
-    }
+def _lines_inside_texts(tree: ast.Module) -> Iterator[int]:
+    """Yield the numbers of the lines that begin inside a string, or between two strings that Python joins."""
+    pending: list[ast.AST] = [tree]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, _TEXTS):
+            yield from range(node.lineno + 1, (node.end_lineno or node.lineno) + 1)
+        else:
+            pending.extend(ast.iter_child_nodes(node))
