@@ -41,7 +41,7 @@ from skillery.mcp.requests import TaskTerms
 from skillery.methods.core import Core
 from skillery.plugins import Plugins
 from skillery.plugins.calls import Failures as PluginFailures
-from skillery.plugins.facts import Fact, plugins_of_server
+from skillery.plugins.facts import ServerPlugin, plugins_of_server
 from skillery.plugins.hooks import PluginEvents, open_objects, routes_of
 from skillery.rest.plugin_routes import PluginParts, PluginRoutes
 from skillery.routes import Route
@@ -68,7 +68,7 @@ class _Additions(NamedTuple):
 class _Known(NamedTuple):
     """Functions that only the plugins and backends can answer, for pages of admins."""
 
-    plugins: Callable[[], list[Fact]]
+    plugins: Callable[[], list[ServerPlugin]]
     secrets: Callable[[], Collection[str]]
 
 

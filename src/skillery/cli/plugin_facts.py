@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from skillery.backends import Offer, Sandbox
     from skillery.database import Database
     from skillery.plugins import Plugins
-    from skillery.plugins.facts import Fact
+    from skillery.plugins.facts import PluginFacts, PluginOffer
     from skillery.settings.load import Settings
 
 HIDDEN = "***"
@@ -42,40 +42,82 @@ def visible(name: str, value: Any) -> Any:
     return builtins
 
 
-def find_plugin(rows: list[Fact], name: str) -> Fact:
+def find_plugin(rows: list[PluginFacts], name: str) -> PluginFacts:
     """Return the row of the plugin `name`, or of the plugin with an offer of this name. Raise UsageError."""
     for row in rows:
-        if row["name"] == name:
+        if row.name == name:
             return row
     for row in rows:
-        if any(offer["name"] == name for offer in row["offers"]):
+        if any(offer.name == name for offer in row.offers):
             return row
-    names = ", ".join(str(row["name"]) for row in rows)
+    names = ", ".join(row.name for row in rows)
     raise click.UsageError(f"there is no plugin '{name}'; the plugins are: {names}")
 
 
-def settings_of_offer(plugins: Plugins, settings: Settings, kind: str, name: str) -> list[Fact]:
-    """Return each setting of an offer, with its section, type, default, present value and description."""
+class OfferSetting(msgspec.Struct, frozen=True):
+    """A setting of an offer, with its default and its current value as JSON. Values of secrets are hidden."""
+
+    section: str
+    name: str
+    type: str
+    required: bool
+    default: Any
+    value: Any
+    description: str
+
+
+class OfferHealth(msgspec.Struct, frozen=True):
+    """The result of the check of a chosen offer."""
+
+    kind: str
+    name: str
+    ok: bool
+    detail: str
+
+
+class PluginState(msgspec.Struct, frozen=True):
+    """The settings of all offers of a plugin, and the state of the chosen ones."""
+
+    settings: list[OfferSetting]
+    capabilities: list[str]
+    """Those of the sandbox."""
+    health: list[OfferHealth]
+
+
+def state_of(plugins: Plugins, settings: Settings, offers: list[PluginOffer]) -> PluginState:
+    """Return the settings of the offers. Open the chosen offers as a server does, and check them."""
+    fields: list[OfferSetting] = []
+    capabilities: list[str] = []
+    health: list[OfferHealth] = []
+    for offer in offers:
+        fields += _settings_of_offer(plugins, settings, offer.kind, offer.name)
+        if offer.chosen:
+            ok, detail, supported = _health_of(plugins, settings, offer.kind, offer.name)
+            health.append(OfferHealth(offer.kind, offer.name, ok, detail))
+            capabilities += supported
+    return PluginState(fields, capabilities, health)
+
+
+def _settings_of_offer(plugins: Plugins, settings: Settings, kind: str, name: str) -> Iterator[OfferSetting]:
     offer = _offer(plugins, kind, name)
     section = f"plugins.{name}" if kind == "plugin" else f"backends.{kind}.{name}"
     values = settings.plugins.get(name, {}) if kind == "plugin" else settings.backends.get(kind, {}).get(name, {})
-    return list(_fields(offer, section, values))
+    return _fields(offer, section, values)
 
 
 def _offer(plugins: Plugins, kind: str, name: str) -> Offer:
     return plugins.objects[name] if kind == "plugin" else plugins.offers[kind][name]
 
 
-def _fields(offer: Offer, section: str, values: Mapping[str, Any]) -> Iterator[Fact]:
+def _fields(offer: Offer, section: str, values: Mapping[str, Any]) -> Iterator[OfferSetting]:
     texts = _docstrings(offer.settings)
     hints = typing.get_type_hints(offer.settings, include_extras=True)
     for field in msgspec.structs.fields(offer.settings):
-        name, default = field.encode_name, _default(field)
-        fact: Fact = {"section": section, "name": name, "type": _type_name(field.type), "required": field.required}
-        fact["default"] = None if field.required else visible(name, default)
-        fact["value"] = visible(name, values[name]) if name in values else fact["default"]
-        fact["description"] = _meta(hints[field.name]) or texts.get(field.name, "")
-        yield fact
+        name = field.encode_name
+        default = None if field.required else visible(name, _default(field))
+        value = visible(name, values[name]) if name in values else default
+        description = _meta(hints[field.name]) or texts.get(field.name, "")
+        yield OfferSetting(section, name, _type_name(field.type), field.required, default, value, description)
 
 
 def _default(field: msgspec.structs.FieldInfo) -> Any:
@@ -114,7 +156,7 @@ def _docstrings(struct: type[msgspec.Struct]) -> dict[str, str]:
     return docstrings
 
 
-def health_of(plugins: Plugins, settings: Settings, kind: str, name: str) -> tuple[bool, str, list[str]]:
+def _health_of(plugins: Plugins, settings: Settings, kind: str, name: str) -> tuple[bool, str, list[str]]:
     """Open a chosen offer as a server does, and check it. Return whether it works, a detail, and its capabilities."""
     try:
         return True, *_checked(plugins, settings, kind, name)

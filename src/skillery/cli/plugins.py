@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec.structs import asdict
 
 from skillery.cli.options import Target, home_options, json_option
 from skillery.cli.output import as_json as as_json_text
@@ -15,8 +16,9 @@ from skillery.errors import StartupError
 
 if TYPE_CHECKING:
     from skillery.authoring.scaffold import PluginKind
+    from skillery.cli.plugin_facts import OfferHealth, OfferSetting, PluginState
     from skillery.plugins import Plugins
-    from skillery.plugins.facts import Fact
+    from skillery.plugins.facts import PluginFacts, PluginOffer
     from skillery.settings.load import Settings
 
 
@@ -49,22 +51,22 @@ def list_(target: Target, as_json: bool) -> None:
         ["plugin", "version", "kind", "active", "offers", "chosen", "listens to", "commands"],
         [
             (
-                row["name"],
-                row["version"] or "",
-                ", ".join(row["kinds"]),
-                "yes" if row["active"] else "no",
-                _names(row["offers"]),
-                _names([offer for offer in row["offers"] if offer["chosen"]]),
-                ", ".join(row["moments"]),
-                ", ".join(row["commands"]),
+                row.name,
+                row.version or "",
+                ", ".join(row.kinds),
+                "yes" if row.active else "no",
+                _names(row.offers),
+                _names([offer for offer in row.offers if offer.chosen]),
+                ", ".join(row.moments),
+                ", ".join(row.commands),
             )
             for row in rows
         ],
     )
 
 
-def _names(offers: list[Fact]) -> str:
-    return ", ".join(f"{offer['kind']} {offer['name']}" for offer in offers)
+def _names(offers: list[PluginOffer]) -> str:
+    return ", ".join(f"{offer.kind} {offer.name}" for offer in offers)
 
 
 @plugins.command()
@@ -76,17 +78,18 @@ def show(name: str, target: Target, as_json: bool) -> None:
 
     NAME is the name of a plugin, or of one of its backends. Values of secrets are hidden.
     """
-    from skillery.cli.plugin_facts import find_plugin
+    from skillery.cli.plugin_facts import find_plugin, state_of
 
     loaded, settings, rows = _load(target)
-    facts = _shown(loaded, settings, find_plugin(rows, name))
+    facts = find_plugin(rows, name)
+    state = state_of(loaded, settings, facts.offers)
     if as_json:
-        print_json(facts)
+        print_json(asdict(facts) | asdict(state))
         return
-    _print(facts)
+    _print(facts, state)
 
 
-def _load(target: Target) -> tuple[Plugins, Settings, list[Fact]]:
+def _load(target: Target) -> tuple[Plugins, Settings, list[PluginFacts]]:
     """Return the plugins, the settings, and the facts about all plugins."""
     from skillery.plugins import load_plugins
     from skillery.plugins.facts import list_plugins
@@ -101,52 +104,33 @@ def _load(target: Target) -> tuple[Plugins, Settings, list[Fact]]:
     return loaded, settings, list_plugins(loaded, settings, commands)
 
 
-def _shown(loaded: Plugins, settings: Settings, row: Fact) -> Fact:
-    """Return the facts about a plugin, with the settings, health and capabilities of its offers."""
-    from skillery.cli.plugin_facts import health_of, settings_of_offer
-
-    fields: list[Any] = []
-    health: list[Fact] = []
-    capabilities: list[str] = []
-    for offer in row["offers"]:
-        kind, name = offer["kind"], offer["name"]
-        fields += settings_of_offer(loaded, settings, kind, name)
-        if offer["chosen"]:
-            ok, detail, supported = health_of(loaded, settings, kind, name)
-            health.append({"kind": kind, "name": name, "ok": ok, "detail": detail})
-            capabilities += supported
-    return row | {"settings": fields, "capabilities": capabilities, "health": health}
-
-
-def _print(facts: Fact) -> None:
-    """Print the facts about a plugin."""
-    origin = facts["package"] or facts["path"] or ""
+def _print(facts: PluginFacts, state: PluginState) -> None:
     fields = [
-        ("name", facts["name"]),
-        ("version", facts["version"] or "none"),
-        ("from", origin),
-        ("hook API", str(facts["api_version"])),
-        ("kind", ", ".join(facts["kinds"])),
-        ("active", "yes" if facts["active"] else "no"),
-        ("offers", _names(facts["offers"])),
-        ("listens to", ", ".join(facts["moments"])),
-        ("commands", ", ".join(facts["commands"])),
-        ("capabilities", ", ".join(facts["capabilities"])),
-        *(("health", f"{fact['kind']} {fact['name']}: {_health(fact)}") for fact in facts["health"]),
+        ("name", facts.name),
+        ("version", facts.version or "none"),
+        ("from", facts.package or facts.path or ""),
+        ("hook API", str(facts.api_version)),
+        ("kind", ", ".join(facts.kinds)),
+        ("active", "yes" if facts.active else "no"),
+        ("offers", _names(facts.offers)),
+        ("listens to", ", ".join(facts.moments)),
+        ("commands", ", ".join(facts.commands)),
+        ("capabilities", ", ".join(state.capabilities)),
+        *(("health", f"{check.kind} {check.name}: {_health(check)}") for check in state.health),
     ]
     print_fields((name, text) for name, text in fields if text)
-    if facts["settings"]:
+    if state.settings:
         click.echo()
-        print_rows(["setting", "value", "default", "what"], [_row(fact) for fact in facts["settings"]])
+        print_rows(["setting", "value", "default", "what"], map(_row, state.settings))
 
 
-def _health(fact: Fact) -> str:
-    return f"{'ok' if fact['ok'] else 'FAILED'}, {fact['detail']}"
+def _health(check: OfferHealth) -> str:
+    return f"{'ok' if check.ok else 'FAILED'}, {check.detail}"
 
 
-def _row(fact: Fact) -> tuple[str, str, str, str]:
-    default = "required" if fact["required"] else as_json_text(fact["default"], -1)
-    return f"{fact['section']}.{fact['name']}", as_json_text(fact["value"], -1), default, fact["description"]
+def _row(setting: OfferSetting) -> tuple[str, str, str, str]:
+    default = "required" if setting.required else as_json_text(setting.default, -1)
+    return f"{setting.section}.{setting.name}", as_json_text(setting.value, -1), default, setting.description
 
 
 # -- Commands of plugins: the hook `commands` --------------------------------------------------------------------------

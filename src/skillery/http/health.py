@@ -15,6 +15,7 @@ from skillery.context.tallies import Peers
 from skillery.http.operations import Operation, Response
 from skillery.http.requests import only, send_bytes
 from skillery.methods.errors import encode
+from skillery.plugins.facts import ServerPlugin
 
 # -- The checks of `/readyz`: whether database, storage, cache folders and sandbox work, and can be written ------------
 
@@ -144,8 +145,7 @@ class ServerState(NamedTuple):
 
     checks: Callable[[], Awaitable[dict[str, bool]]]
     """Whether database, storage and sandbox work."""
-    plugins: Callable[[], list[dict[str, Any]]]
-    """The rows of `skillery.plugins.facts.plugins_of_server`."""
+    plugins: Callable[[], list[ServerPlugin]]
     disk: Callable[[], Disk]
     span_of_runs: Callable[[], Awaitable[timedelta | None]]
     """How long runs are kept if `runs.keep_count` shortens `runs.keep_days`, else None."""

@@ -16,6 +16,7 @@ from skillery.identity.usage import list_namespace_uses, list_uses
 from skillery.maintenance.garbage.collector import CollectGarbage, Swept, collect_garbage
 from skillery.maintenance.integrity import measure
 from skillery.methods.errors import NOT_FOUND, plain_error
+from skillery.plugins.facts import ServerPlugin
 from skillery.registry.audit_trail import ListAudit, list_audit
 from skillery.versions.versions import ListVersions, list_versions
 from skillery.web.account import Use, use_of_namespace, uses_of_caller, uses_of_identity
@@ -131,23 +132,19 @@ _ORDER = {"failing": 0, "ok": 1, "": 2}
 
 async def show_plugins(request: PageRequest) -> Page:
     checks = await request.site.state.checks()
-    rows = request.site.state.plugins()
-    for row in rows:
-        row["health"] = _health(row, checks)
-    rows.sort(key=lambda plugin: (_ORDER[plugin["health"]], plugin["name"]))
-    return admin_page("plugins", plugins=rows)
+    rows = [(plugin, _health(plugin, checks)) for plugin in request.site.state.plugins()]
+    return admin_page("plugins", plugins=sorted(rows, key=lambda row: _ORDER[row[1]]))
 
 
-def _health(row: dict[str, Any], checks: dict[str, bool]) -> str:
+def _health(plugin: ServerPlugin, checks: dict[str, bool]) -> str:
     """Return `failing` if a chosen backend of the plugin does not work or a call of the plugin has failed.
 
     Else return `ok`, or "" if the plugin is not active.
     """
-    if not row["active"]:
+    if not plugin.facts.active:
         return ""
-    chosen = [offer["kind"] for offer in row["offers"] if offer["chosen"]]
-    works = all(checks.get(kind, True) for kind in chosen)
-    return "ok" if works and not row["failures"] else "failing"
+    works = all(checks.get(offer.kind, True) for offer in plugin.facts.offers if offer.chosen)
+    return "ok" if works and not plugin.failures else "failing"
 
 
 async def show_storage(request: PageRequest) -> Page:
@@ -269,11 +266,11 @@ async def _of_runs(request: PageRequest) -> list[Problem]:
 def _of_plugins(request: PageRequest) -> Iterator[Problem]:
     """Yield a problem for each plugin that has failed since the start of the server."""
     for plugin in request.site.state.plugins():
-        count = sum(failure["count"] for failure in plugin["failures"])
+        count = sum(failure.count for failure in plugin.failures)
         if count:
             times = "once" if count == 1 else f"{count} times"
-            text = f"The plugin {plugin['name']} has failed {times} since the start of the server."
-            hangs = any(failure["reason"] == "hangs" for failure in plugin["failures"])
+            text = f"The plugin {plugin.facts.name} has failed {times} since the start of the server."
+            hangs = any(failure.reason == "hangs" for failure in plugin.failures)
             remedy = "See which of its functions fail. The log of the server has each error."
             yield Problem(FAILING if hangs else LOOK, text, remedy, "/admin/plugins")
 
