@@ -10,7 +10,7 @@ from typing import NoReturn
 
 import msgspec
 
-from skillery.errors import InvalidParams
+from skillery.errors import InvalidParams, SkilleryError
 
 MOST_COMPARED = 50
 """The maximum number of candidates that are compared letter by letter."""
@@ -195,7 +195,7 @@ def raise_problems(kind: type[InvalidParams], problems: Sequence[Problem], *, hi
     raise kind(message, hint=hint, problems=first_problems, **values)
 
 
-def problems_of(error: InvalidParams) -> list[Problem]:
+def problems_of(error: SkilleryError) -> list[Problem]:
     """Return the problems that an error lists. If it has no list, its message is the only problem."""
     problem_list = error.data.get("problems")
     if not problem_list:

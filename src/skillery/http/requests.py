@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from typing import Any, BinaryIO
 from urllib.parse import parse_qs, unquote_to_bytes
 
@@ -28,9 +28,12 @@ class HttpRefusal(Exception):
     """Raised to answer a request with an HTTP status and an error object, without calling a method."""
 
     def __init__(self, status: int, error: dict[str, Any], headers: Iterable[tuple[str, str]] = ()) -> None:
-        super().__init__(error["message"])
+        self.message: str = error["message"]
+        super().__init__(self.message)
         self.status = status
         self.error = error
+        self.data: Mapping[str, Any] = error.get("data", {})
+        self.hint: str = self.data.get("hint", "")
         self.headers = list(headers)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
@@ -127,12 +127,12 @@ class FailureWords(NamedTuple):
     """Words and addresses of the pages that the user may have wanted."""
 
 
-def words_of(error: Mapping[str, Any]) -> FailureWords:
-    """Return the texts for an error object of JSON-RPC.
+def words_of(refusal: HttpRefusal) -> FailureWords:
+    """Return the texts for a refused request.
 
     A hidden object has the same texts as an object that does not exist.
     """
-    data: Mapping[str, Any] = error.get("data", {})
+    data = refusal.data
     kind, name = data.get("type"), str(data.get("name", ""))
     if kind == "skill_not_found":
         message = f"The skill {name} does not exist, or you may not see it."
@@ -149,11 +149,10 @@ def words_of(error: Mapping[str, Any]) -> FailureWords:
         links = [(label, f"/s/{name}@{label}") for label in data.get("labels") or ()]
         message = f"{name} has no label {data.get('label', '')}."
         return FailureWords(message, "", *_links("Its labels", [*links, ("all versions", f"/s/{name}/versions")]))
-    if kind == "file_not_found" and data.get("version"):
-        reference = quote(f"{name}@{data['version']}", safe="@")
-        links = [("all files", f"/s/{reference}/files")]
-        return FailureWords(error["message"], data.get("hint", ""), *_links("See", links))
-    message, hint = _WORDS_OF_PAGES.get(str(kind), (error["message"], data.get("hint", "")))
+    if kind == "file_not_found" and (version := data.get("version")):
+        links = [("all files", f"/s/{quote(f'{name}@{version}', safe='@')}/files")]
+        return FailureWords(refusal.message, refusal.hint, *_links("See", links))
+    message, hint = _WORDS_OF_PAGES.get(str(kind), (refusal.message, refusal.hint))
     return FailureWords(message, hint, "", [])
 
 
@@ -180,7 +179,7 @@ async def send_failure(site: Site, scope: Any, send: Any, headers: dict[str, str
     identity = None
     visit = Visit(Cookies(False), None, None)
     # A caller without a scope is known; a request of another site must not be.
-    has_caller = refusal.error.get("data", {}).get("type") == NotAllowed.type
+    has_caller = refusal.data.get("type") == NotAllowed.type
     if refusal.status not in {FORBIDDEN, 500, 503} or has_caller:
         try:
             known = await request_of(site, scope, None, headers)
@@ -191,13 +190,12 @@ async def send_failure(site: Site, scope: Any, send: Any, headers: dict[str, str
     if refusal.status == 401:
         await ask_for_login(request, send)
         return
-    error = refusal.error
-    retry = error.get("data", {}).get("retry_after_ms")
+    retry = refusal.data.get("retry_after_ms")
     heading = _HEADINGS.get(refusal.status, "This did not work")
     values = {
         "status": refusal.status,
         "heading": heading,
-        "words": words_of(error),
+        "words": words_of(refusal),
         "retry_seconds": -(-retry // 1000) if retry else None,
         "request_id": current_id() or "",
     }

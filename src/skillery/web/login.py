@@ -137,7 +137,7 @@ class LoginPages:
         except HttpRefusal as refusal:
             if refusal.status not in {401, 429}:
                 raise
-            problem = Problem(refusal.error["message"], refusal.error["data"].get("hint", ""))
+            problem = Problem(refusal.message, refusal.hint)
             page = sign_in_page(request, next_address, problem, refusal.status, unsent)
             await send_page(request, send, page._replace(headers=tuple(refusal.headers)))
         else:

@@ -9,7 +9,7 @@ import io
 import re
 import tomllib
 import zipfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -22,6 +22,7 @@ from skillery.formats.manifest import toml_manifest
 from skillery.formats.texts import unified_diff
 from skillery.formats.toml_lines import ancestors, line_of, lines_of
 from skillery.formats.version_diffs import Change, FileChange, FileFacts
+from skillery.formats.wording import problems_of
 from skillery.importing.entries import Archive, ImportLimits
 from skillery.method import or_none
 from skillery.publishing.methods import CheckSkill, SkillFile, check_skill
@@ -214,9 +215,7 @@ async def check(request: PageRequest, bundle: Bundle) -> Checked:
         params = await asyncio.to_thread(params_of, bundle)
     except SkilleryError as error:
         line = getattr(error, "data", {}).get("line")
-        return checked._replace(
-            problems=[_problem(bundle, {"message": str(error), "file": "skill.toml", "line": line})]
-        )
+        return checked._replace(problems=[_problem(bundle, str(error), {"file": "skill.toml", "line": line})])
     name, version = str(params.manifest.get("name", "")), str(params.manifest.get("version", ""))
     checked = checked._replace(name=name, version=version)
     try:
@@ -229,28 +228,33 @@ async def check(request: PageRequest, bundle: Bundle) -> Checked:
         raise
     except SkilleryError as error:
         failure = msgspec.to_builtins(error.data)
-        problems = [_problem(bundle, problem) for problem in failure.get("problems") or ()]
-        if not problems and not failure.get("findings"):
-            problems = [_problem(bundle, {"message": message_of(error), **failure})]
+        problems = []
+        if failure.get("problems"):
+            problems = [_problem(bundle, problem.message, problem.as_data()) for problem in problems_of(error)]
+        elif not failure.get("findings"):
+            problems = [_problem(bundle, message_of(error), failure)]
         checked = checked._replace(problems=problems, failure=failure)
         if isinstance(error, VersionExists):
             checked = checked._replace(next_versions=_next_versions(str(failure.get("next_version", version))))
     return await _with_differences(request, bundle, checked)
 
 
-def _problem(bundle: Bundle, problem: dict[str, Any]) -> Problem:
-    """Return a problem with the line of its file. If only a path in skill.toml is known, find its line."""
-    file = str(problem.get("file") or "skill.toml")
-    line = problem.get("line")
-    path = problem.get("path")
-    if line is None and path and not problem.get("file"):
+def _problem(bundle: Bundle, message: str, data: Mapping[str, Any]) -> Problem:
+    """Return a problem with the line of its file. If only a path in skill.toml is known, find its line.
+
+    `data` may have file, line, path and toml, as the data of an error.
+    """
+    file = str(data.get("file") or "skill.toml")
+    line = data.get("line")
+    path = data.get("path")
+    if line is None and path and not data.get("file"):
         source = (bundle.find("skill.toml") or b"").decode("utf-8", "replace")
         line = line_of(lines_of(source, ancestors({path})), path)
     text = ""
     if isinstance(line, int):
         lines = (bundle.find(file) or b"").decode("utf-8", "replace").splitlines()
         text = lines[line - 1][:400] if 0 < line <= len(lines) else ""
-    return Problem(str(problem["message"]), file, line, text, str(problem.get("toml") or ""))
+    return Problem(message, file, line, text, str(data.get("toml") or ""))
 
 
 def _next_versions(patch: str) -> list[str]:

@@ -23,8 +23,6 @@ MOST_NODES_ASKED = 5000
 """The maximum number of nodes after "show more"."""
 MOST_JSON = 1024 * 1024
 """The maximum size in bytes of an output that is shown as a tree."""
-_LARGE_OUTPUT = {"blob_id", "size_bytes", "preview"}
-"""The members of the object that replaces a large output."""
 DEEPEST = 12
 """The maximum number of levels of a tree."""
 PREVIEWS = 8
@@ -33,6 +31,14 @@ TEXT_BYTES = 16 * 1024
 _CSV_ROWS, _CSV_COLUMNS = 100, 50
 _DELIMITERS = ",;\t|"
 _SAMPLE_LINES = 20
+
+
+class LargeOutput(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The object that replaces a large output."""
+
+    blob_id: str
+    size_bytes: int
+    preview: str
 
 
 class Node(NamedTuple):
@@ -99,22 +105,31 @@ async def output_of(request: PageRequest, run: RunRecord) -> dict[str, Any]:
     wanted_text = request.query.get("nodes", "")
     wanted = int(wanted_text[:6]) if wanted_text.isdecimal() else 0
     most = min(max(wanted, MOST_NODES), MOST_NODES_ASKED)
-    blob_id = str(output["blob_id"]) if isinstance(output, dict) and set(output) == _LARGE_OUTPUT else ""
-    if blob_id not in run.output_blobs:
+    large = _large_output(run)
+    if large is None:
         return {**shown, **await asyncio.to_thread(_shown, output, most)}
-    shown["output_blob"] = path_of("runs", run.run_id, "blobs", blob_id)
-    if output["size_bytes"] <= MOST_JSON:
+    shown |= {"output_blob": path_of("runs", run.run_id, "blobs", large.blob_id)}
+    if large.size_bytes <= MOST_JSON:
         try:
-            blob = await request.site.core.blobs.find_blob(request.identity, blob_id)
+            blob = await request.site.core.blobs.find_blob(request.identity, large.blob_id)
         except SkilleryError:
-            return {**shown, "output_text": output["preview"], "output_blob": None}  # it has expired
+            return {**shown, "output_text": large.preview, "output_blob": None}  # it has expired
         content = await asyncio.to_thread(request.site.core.blobs.read_range, blob, 0, blob.size_bytes)
         try:
             value = await asyncio.to_thread(json.loads, content)
             return {**shown, **await asyncio.to_thread(_shown, value, most)}
         except (ValueError, RecursionError):
             pass  # a script has printed it
-    return {**shown, "output_text": output["preview"]}
+    return {**shown, "output_text": large.preview}
+
+
+def _large_output(run: RunRecord) -> LargeOutput | None:
+    """Return the object that replaces the output of a run, or None if the run has its output itself."""
+    try:
+        large = msgspec.json.decode(run.output, type=LargeOutput)
+    except msgspec.ValidationError:
+        return None
+    return large if large.blob_id in run.output_blobs else None
 
 
 def _shown(value: Any, most: int) -> dict[str, Any]:

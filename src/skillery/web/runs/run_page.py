@@ -227,10 +227,11 @@ def _python_of(server: str, run: RunRecord, args: str | None) -> str:
     params = _call_of(run, args)
     if params is None:
         return ""
-    values = ", ".join(f"{key}={value!a}" for key, value in params.items() if key != "name")
+    (_, name), *others = params.items()
+    values = ", ".join(f"{key}={value!a}" for key, value in others)
     return (
         f"from skillery.client import Client\n\nclient = Client({server!r})  # reads SKILLERY_TOKEN\n"
-        f"run = client.{run.method}({params['name']!r}, {values})"
+        f"run = client.{run.method}({name!r}, {values})"
     )
 
 

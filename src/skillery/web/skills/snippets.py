@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
+from skillery.skills.descriptions import Skill
 from skillery.web.frame import PageRequest
 from skillery.web.skills.opened import Input, Opened, Tool
 
@@ -57,7 +58,7 @@ def snippet_of(request: PageRequest, opened: Opened, tools: Sequence[Tool]) -> S
 def _snippet(request: PageRequest, opened: Opened, client: str, tools: Sequence[Tool]) -> Snippet:
     """Return the snippet for one client."""
     name, version = opened.name, opened.version
-    call = _call(opened.skill.manifest, tools)
+    call = _call(opened.skill, tools)
     server = request.server
     if client == "curl":
         return Snippet(client, _curl(server, name, version, call))
@@ -115,9 +116,10 @@ def _npx(request: PageRequest, opened: Opened) -> tuple[str, str]:
     return "", "npx skills installs the latest version."
 
 
-def _call(manifest: dict[str, Any], tools: Sequence[Tool]) -> _Call | None:
+def _call(skill: Skill, tools: Sequence[Tool]) -> _Call | None:
     """Return the call of a snippet, or None if the skill can only be read."""
-    if manifest["kind"] == "instruction" or not (manifest.get("runtime") or {}).get("entrypoint"):
+    manifest = skill.manifest
+    if skill.kind == "instruction" or not (manifest.get("runtime") or {}).get("entrypoint"):
         if not tools:
             return None
         args = {parameter.name: _sample(parameter) for parameter in tools[0].inputs if parameter.required}
