@@ -16,17 +16,17 @@ from hypothesis import strategies as st
 
 from skillery.environments.jobs import BuildFailed
 from skillery.environments.trees import FILES, TreeWriter
-from skillery.environments.wheels import MOST_ENTRIES, Wheel, WheelFile, read_wheel
+from skillery.environments.wheels import MOST_ENTRIES, ListedFile, ListedFiles, read_wheel
 from skillery.formats.requirements import Pin
 from tests.support.wheels import hash_of, make_wheel
 
 MIB = 1024 * 1024
 PIN = Pin("own", "1.0", frozenset())
 LISTED = {"own/a.py": "X = 1\n", "own/b.txt": "text", "own-1.0.dist-info/RECORD": "list"}
-WHEEL = Wheel(
+WHEEL = ListedFiles(
     "own 1.0",
     {
-        name: WheelFile(name, *(("", "") if name.endswith("RECORD") else hash_of(text).split("=", 1)))
+        name: ListedFile(name, *(("", "") if name.endswith("RECORD") else hash_of(text).split("=", 1)))
         for name, text in LISTED.items()
     },
 )
@@ -144,7 +144,9 @@ def test_an_endless_list_of_files_is_not_read(tmp_path: Path, rows: str) -> None
 def test_folders_count_toward_the_size_limit_of_packages(aside: Path) -> None:
     names = [f"{number}/" + "a/" * 400 + "x" for number in range(3)]
     kind, value = hash_of("").split("=", 1)
-    writer = TreeWriter(Wheel("own 1.0", {name: WheelFile(name, kind, value) for name in names}), aside, 4 * MIB, 4)
+    writer = TreeWriter(
+        ListedFiles("own 1.0", {name: ListedFile(name, kind, value) for name in names}), aside, 4 * MIB, 4
+    )
 
     with pytest.raises(BuildFailed, match=r"packages\.max_mb"):
         writer.take("x/0", b"".join(head("file", name, 0) for name in names))

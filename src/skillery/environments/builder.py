@@ -1,6 +1,6 @@
 """The build of an environment from its lock.
 
-Wheels are downloaded and unpacked in the sandbox. The host links their files into one folder, and then renames the
+Packages are downloaded and unpacked in the sandbox. The host links their files into one folder, and then renames the
 folder.
 """
 
@@ -12,23 +12,21 @@ import secrets
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from skillery.context.queue import BuildProgress, BuildQueue
 from skillery.environments.definitions import PackageSources
-from skillery.environments.downloads import Fetched, IncomingFiles, build_wheel, fetch
-from skillery.environments.folders import METADATA_FILE, PACKAGES, Built, link, link_npm
+from skillery.environments.downloads import Fetched, IncomingFiles, build_wheel
+from skillery.environments.folders import METADATA_FILE, Built
 from skillery.environments.jobs import BuildFailed, JobFailed, Jobs, not_written, too_large, workers
-from skillery.environments.npm import fetch_npm
+from skillery.environments.kinds import Packages, read_packages
 from skillery.environments.trees import TreeRecord, Trees, TreeWriter, key_of, rename_into_place
 from skillery.environments.uv_errors import cleaned, job_failure
-from skillery.environments.wheels import MOST_FILES, NpmFiles, Wheel, read_wheel
+from skillery.environments.wheels import MOST_FILES
 from skillery.errors import SkilleryError
-from skillery.formats.npm import NpmPackage, is_npm_lock, read_npm_lock
-from skillery.formats.package_json import MODULES
-from skillery.formats.requirements import InvalidLock, LeftOut, Pin, Tiers, read_lock, tiers_in, without
+from skillery.formats.requirements import InvalidLock, LeftOut, Pin
 from skillery.formats.wording import printable
 
 log = logging.getLogger(__name__)
@@ -43,8 +41,6 @@ class _Build(NamedTuple):
     make_room: Callable[[int, frozenset[str]], None]
     tree_keys: dict[Pin, str]
     """The key of the tree of each package."""
-    npm: tuple[NpmPackage, ...] | None = None
-    """The packages of a lock of npm."""
 
 
 class Builder:
@@ -108,58 +104,25 @@ class Builder:
 
     async def _build_rest(self, build: _Build, lock: bytes, target: Path, *, force: bool) -> Built:
         """Build the environment without the inferred packages that cannot be installed."""
-        if is_npm_lock(lock):
-            lock_of_npm = await asyncio.to_thread(read_npm_lock, lock)
-            packages = [package for package in lock_of_npm.packages if package.fits_here()]
-            return await self._build_npm(build, packages, target, force=force)
-        pins, left_out = read_lock(lock), list[LeftOut]()
-        tiers = tiers_in(lock) or Tiers()
+        packages, left_out = await asyncio.to_thread(read_packages, lock), list[LeftOut]()
         while True:
             attempt = build._replace(quarantine=build.quarantine / str(len(left_out)))
             try:
-                return await self._build(attempt, pins, target, tuple(left_out), force=force)
+                return await self._build(attempt, packages, target, tuple(left_out), force=force)
             except BuildFailed as error:
-                if error.passing:
-                    raise
-                rest = without(lock, pins, error.package) if error.package else None
-                if rest is None and error.reason == "too_large":
-                    rest = without(lock, pins, "")
+                rest = None if error.passing else packages.after(error)
                 if rest is None:
                     raise
-                log.warning("%s left out: %s", ", ".join(rest.left_out), error.message)
-                detail = printable(error.message, 200)
-                for name in rest.left_out:
-                    tier: Literal["optional", "inferred"] = "optional" if name in tiers.optional else "inferred"
-                    left_out.append(LeftOut(name, tier, error.reason, detail))
-                pins = rest.pins
-                for pin in build.tree_keys.keys() - set(pins):
-                    del build.tree_keys[pin]
-
-    async def _build_npm(self, build: _Build, packages: list[NpmPackage], target: Path, *, force: bool) -> Built:
-        """Build the environment without the inferred packages that cannot be installed."""
-        left_out = dict[str, LeftOut]()
-        while True:
-            quarantine = build.quarantine / str(len(left_out))
-            pins = list(dict.fromkeys(package.pin for package in packages))
-            attempt = build._replace(quarantine=quarantine, npm=tuple(packages))
-            try:
-                return await self._build(attempt, pins, target, tuple(left_out.values()), force=force)
-            except BuildFailed as error:
-                inferred = [package for package in packages if package.inferred]
-                dropped = [package for package in inferred if not error.package or package.package == error.package]
-                if error.passing or not dropped:
-                    raise
-                detail = printable(error.message, 200)
-                names = sorted({package.package for package in dropped})
-                log.warning("%s left out: %s", ", ".join(names), error.message)
-                left_out |= {name: LeftOut(name, "inferred", error.reason, detail) for name in names}
-                packages = [package for package in packages if package not in dropped]
-                for pin in build.tree_keys.keys() - {package.pin for package in packages}:
+                packages, dropped = rest
+                log.warning("%s left out: %s", ", ".join(package.name for package in dropped), error.message)
+                left_out += dropped
+                for pin in build.tree_keys.keys() - set(packages.pins):
                     del build.tree_keys[pin]
 
     async def _build(
-        self, build: _Build, pins: Sequence[Pin], target: Path, left_out: tuple[LeftOut, ...], *, force: bool
+        self, build: _Build, packages: Packages, target: Path, left_out: tuple[LeftOut, ...], *, force: bool
     ) -> Built:
+        pins = packages.pins
         build.quarantine.mkdir(parents=True)
         build.progress.total = len(pins)
         if not force:
@@ -167,60 +130,51 @@ class Builder:
         build.progress.done = len(build.tree_keys)
         missing = [pin for pin in pins if pin not in build.tree_keys]
         if missing:
-            await self._fetch_missing(build, missing)
+            await self._fetch_missing(build, packages, missing)
         build.progress.step = "linking the packages"
-        return await asyncio.to_thread(self._put_together, build, pins, target, left_out)
+        return await asyncio.to_thread(self._put_together, build, packages, target, left_out)
 
-    def _put_together(self, build: _Build, pins: Sequence[Pin], target: Path, left_out: tuple[LeftOut, ...]) -> Built:
-        keys = tuple(build.tree_keys[pin] for pin in pins)
-        # A package of npm counts at each of its paths: every path has links to all its files.
-        places = keys if build.npm is None else tuple(build.tree_keys[package.pin] for package in build.npm)
-        size = sum(self.trees.about(key).size_bytes for key in places)
+    def _put_together(self, build: _Build, packages: Packages, target: Path, left_out: tuple[LeftOut, ...]) -> Built:
+        keys = {pin: build.tree_keys[pin] for pin in packages.pins}
+        size = sum(self.trees.about(keys[pin]).size_bytes for pin in packages.places)
         if size > self._max_mb * MIB:
             raise too_large(self._max_mb)
-        build.make_room(0, frozenset(keys))
+        build.make_room(0, frozenset(keys.values()))
         made = build.quarantine / "environment"
-        if build.npm is None:
-            own = link([self.trees.files(key) for key in keys], made / PACKAGES)
-        else:
-            trees = {each.path: (each, self.trees.files(build.tree_keys[each.pin])) for each in build.npm}
-            own = link_npm(trees, made / MODULES)
-        build.make_room(own, frozenset(keys))
-        built = Built(keys, size, left_out, own)
+        own = packages.link({pin: self.trees.files(key) for pin, key in keys.items()}, made)
+        build.make_room(own, frozenset(keys.values()))
+        built = Built(tuple(keys.values()), size, left_out, own)
         (made / METADATA_FILE).write_bytes(msgspec.json.encode(built))
         rename_into_place(made, target, self._incoming)
         return built
 
     # -- what is not there yet ---------------------------------------------------------------------------------------
 
-    async def _fetch_missing(self, build: _Build, pins: Sequence[Pin]) -> None:
+    async def _fetch_missing(self, build: _Build, packages: Packages, pins: Sequence[Pin]) -> None:
         """Download and unpack the missing packages. Files are unpacked while later files are downloaded."""
         build.progress.step = "querying the package index"
         incoming = IncomingFiles(pins, build.quarantine, self._max_mb, build.progress)
         try:
             async with asyncio.TaskGroup() as group:
-                if build.npm is None:
-                    group.create_task(fetch(self._jobs, self._sources, pins, incoming, self._seconds))
-                else:
-                    group.create_task(fetch_npm(self._jobs, self._sources.npm, pins, incoming, self._seconds))
+                group.create_task(packages.fetch(self._jobs, self._sources, pins, incoming, self._seconds))
                 while (fetched := await incoming.whole.get()) is not None:
-                    group.create_task(self._add_package(build, fetched))
+                    group.create_task(self._add_package(build, packages, fetched))
         except ExceptionGroup as several:
             raise several.exceptions[0] from None
         missing_pin = next((pin for pin in pins if pin not in build.tree_keys), None)
         if missing_pin is not None:
             raise BuildFailed(f"{missing_pin.name} {missing_pin.version} was not delivered by the sandbox")
 
-    async def _add_package(self, build: _Build, fetched: Fetched) -> None:
+    async def _add_package(self, build: _Build, packages: Packages, fetched: Fetched) -> None:
         try:
-            await self._add(build, fetched)
+            await self._add(build, packages, fetched)
         except BuildFailed as error:
             error.package = "" if error.passing else fetched.pin.name
             raise
 
-    async def _add(self, build: _Build, fetched: Fetched) -> None:
+    async def _add(self, build: _Build, packages: Packages, fetched: Fetched) -> None:
         package = f"{fetched.pin.name} {fetched.pin.version}"
-        if build.npm is None and not fetched.is_wheel:
+        if packages.is_source(fetched):
             if not self._sources.is_built(fetched.pin.name):
                 message = f"{package} has no wheel, and this server does not build it from source"
                 raise BuildFailed(message, reason="no_wheel")
@@ -231,36 +185,32 @@ class Builder:
             fetched.path.unlink()
             fetched = wheel
         build.progress.step = f"unpacking {package}"
-        await self._unpack(build, fetched)
+        await self._unpack(build, packages, fetched)
         build.progress.done += 1
 
-    async def _unpack(self, build: _Build, fetched: Fetched) -> None:
+    async def _unpack(self, build: _Build, packages: Packages, fetched: Fetched) -> None:
         quarantined, spent = (
             build.quarantine / fetched.digest.rpartition(":")[2],
             sum(self.trees.about(key).size_bytes for key in build.tree_keys.values()),
         )
         left = self._max_mb * MIB - spent
-        package = f"{fetched.pin.name} {fetched.pin.version}"
-        if build.npm is None:
-            wheel = await asyncio.to_thread(read_wheel, fetched.path, fetched.pin)
-        else:
-            wheel = Wheel(package, NpmFiles(package))
-        writer = TreeWriter(wheel, quarantined, left, self._max_mb)
+        listed, unpacking = await asyncio.to_thread(packages.files_of, fetched), packages.unpacking
+        writer = TreeWriter(listed, quarantined, left, self._max_mb)
         args = {"max_bytes": left, "max_files": MOST_FILES, "workers": workers()}
-        subject = f"{wheel.package} could not be unpacked"
+        subject = f"{listed.package} could not be unpacked"
         try:
             answer = await self._jobs.run(
-                "unpack" if build.npm is None else "npm_unpack",
+                unpacking.task,
                 args,
                 seconds=self._seconds,
                 receiver=writer,
-                paths={"wheel" if build.npm is None else "package": fetched.path},
+                paths={unpacking.file: fetched.path},
                 build=build.progress,
             )
         except JobFailed as stopped:
             raise job_failure(subject, stopped) from None
         if answer.result:
-            raise self._unpack_error(wheel.package, subject, answer.result)
+            raise self._unpack_error(listed.package, subject, answer.result)
         await asyncio.to_thread(self._keep, build, fetched, writer, quarantined)
 
     def _keep(self, build: _Build, fetched: Fetched, writer: TreeWriter, path: Path) -> None:

@@ -34,10 +34,6 @@ class Fetched(NamedTuple):
     path: Path
     name: str
 
-    @property
-    def is_wheel(self) -> bool:
-        return self.name.endswith(".whl")
-
 
 class Begin(msgspec.Struct, frozen=True):
     name: str

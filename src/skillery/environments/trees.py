@@ -1,4 +1,4 @@
-"""Trees: unpacked wheels, one folder for each wheel. All environments share their files."""
+"""Trees: unpacked packages, one folder for each. All environments share their files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import BinaryIO
 import msgspec
 
 from skillery.environments.jobs import BuildFailed, too_large
-from skillery.environments.wheels import MOST_FILES, Wheel, is_left_out
+from skillery.environments.wheels import MOST_FILES, ListedFiles, is_left_out
 from skillery.formats.requirements import Pin
 from skillery.formats.wording import printable
 
@@ -69,7 +69,7 @@ class Trees:
         return records
 
     def keep(self, staging: Path, key: str) -> None:
-        """Rename an unpacked wheel to its key, and replace an existing tree."""
+        """Rename an unpacked package to its key, and replace an existing tree."""
         rename_into_place(staging, self._folder / key, self._trash)
         self._known.pop(key, None)
 
@@ -90,7 +90,7 @@ def key_of(digest: str) -> str:
     return f"{value}-{'node' if algorithm == 'sha512' else sys.implementation.cache_tag}"
 
 
-# -- The files of a wheel, as the sandbox sends them. They become a tree if they match the RECORD of the wheel ---------
+# -- The files of a package, as the sandbox sends them. They become a tree if they match the list of the package -------
 
 
 LONGEST_HEAD = 16 * 1024
@@ -98,14 +98,14 @@ LARGEST_CODE = 64 * 1024 * 1024
 
 
 class TreeWriter:
-    """Writes the files of a wheel as the sandbox sends them.
+    """Writes the files of a package as the sandbox sends them.
 
-    The writer accepts files that the wheel's RECORD lists, with the content that RECORD states, and compiled code of
+    The writer accepts listed files, with the content that the list states (RECORD of a wheel), and compiled code of
     these modules.
     """
 
-    def __init__(self, wheel: Wheel, staging: Path, max_bytes: int, max_mb: int) -> None:
-        self._wheel = wheel
+    def __init__(self, listed: ListedFiles, staging: Path, max_bytes: int, max_mb: int) -> None:
+        self._listed = listed
         self._staging = staging
         self._left = max_bytes
         self._max_mb = max_mb
@@ -125,10 +125,10 @@ class TreeWriter:
         """Complete the tree. Raise BuildFailed if a file is missing."""
         if any(stream.is_open for stream in self._streams.values()):
             raise self._broken("an incomplete file")
-        missing = next((name for name in self._wheel.files if name not in self._seen), None)
+        missing = next((name for name in self._listed.files if name not in self._seen), None)
         if missing is not None:
-            raise BuildFailed(f"{self._wheel.package} does not contain its file '{printable(missing, 128)}'")
-        tree = TreeRecord(self._wheel.package, self._size)
+            raise BuildFailed(f"{self._listed.package} does not contain its file '{printable(missing, 128)}'")
+        tree = TreeRecord(self._listed.package, self._size)
         (self._staging / METADATA_FILE).write_bytes(msgspec.json.encode(tree))
         return tree
 
@@ -142,17 +142,17 @@ class TreeWriter:
             raise self._broken("a negative size")
         if kind == "file" and is_left_out(name):
             return None, size
-        entry = self._wheel.files.get(name)
+        entry = self._listed.files.get(name)
         if entry is None:
-            raise BuildFailed(f"{self._wheel.package}: '{printable(name, 128)}' is not in its list of files")
+            raise BuildFailed(f"{self._listed.package}: '{printable(name, 128)}' is not in its list of files")
         self._count(size)
         if kind == "code":
             return self._code(name, entry.target, size), size
         if kind != "file" or name in self._seen:
-            raise BuildFailed(f"{self._wheel.package} has '{printable(name, 128)}' twice")
+            raise BuildFailed(f"{self._listed.package} has '{printable(name, 128)}' twice")
         self._seen.add(name)
         mode = 0o555 if executable else 0o444
-        return _File(self._open(entry.target), self._wheel.package, name, mode, entry.kind, entry.value), size
+        return _File(self._open(entry.target), self._listed.package, name, mode, entry.kind, entry.value), size
 
     def _code(self, name: str, target: str, size: int) -> _File | None:
         folder, _, file = target.rpartition("/")
@@ -160,7 +160,7 @@ class TreeWriter:
         path = f"{cached}{file.removesuffix('.py')}.{sys.implementation.cache_tag}.pyc"
         if not target.endswith(".py") or size > LARGEST_CODE:
             raise self._broken("code without a module")
-        return None if target.startswith("bin/") else _File(self._open(path), self._wheel.package, name, 0o444, "", "")
+        return None if target.startswith("bin/") else _File(self._open(path), self._listed.package, name, 0o444, "", "")
 
     def _count(self, size: int) -> None:
         used = max(BLOCK, on_disk(size))  # an empty file takes an inode
@@ -168,9 +168,9 @@ class TreeWriter:
         self._left -= used
         self._files += 1
         if self._left < 0:
-            raise too_large(self._max_mb, self._wheel.package)
+            raise too_large(self._max_mb, self._listed.package)
         if self._files > 2 * MOST_FILES:
-            raise BuildFailed(f"{self._wheel.package} has more than {MOST_FILES} files and folders")
+            raise BuildFailed(f"{self._listed.package} has more than {MOST_FILES} files and folders")
 
     def _open(self, target: str) -> BinaryIO:
         path = self._staging / FILES / target
@@ -182,10 +182,10 @@ class TreeWriter:
         try:
             return path.open("xb")
         except (FileExistsError, NotADirectoryError, IsADirectoryError):
-            raise BuildFailed(f"{self._wheel.package} has '{printable(target, 128)}' twice, or as a folder") from None
+            raise BuildFailed(f"{self._listed.package} has '{printable(target, 128)}' twice, or as a folder") from None
 
     def _broken(self, why: str) -> BuildFailed:
-        return BuildFailed(f"{self._wheel.package} could not be unpacked ({why})")
+        return BuildFailed(f"{self._listed.package} could not be unpacked ({why})")
 
 
 class _File:
@@ -238,7 +238,7 @@ class _Stream:
         end = start.find(b"\n")
         self._head += start if end < 0 else start[:end]
         if len(self._head) > LONGEST_HEAD:
-            raise BuildFailed("a wheel could not be unpacked (a head that is too long)")
+            raise BuildFailed("a package could not be unpacked (a head that is too long)")
         if end < 0:
             return rest[len(start) :]
         self._file, self._left = self._writer.begin(self._head)

@@ -50,21 +50,23 @@ _PLAIN = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
 _PLACES = {"purelib": "", "platlib": "", "data": "", "scripts": "bin/"}
 
 
-class WheelFile(NamedTuple):
-    """A file of a wheel: its target path and its hash. The hash of RECORD itself is ""."""
+class ListedFile(NamedTuple):
+    """A file of a package: its target path and its hash. Files without a hash in the list have ""."""
 
     target: str
     kind: str
     value: str
 
 
-class Wheel(NamedTuple):
+class ListedFiles(NamedTuple):
+    """The files that the archive of a package may have."""
+
     package: str
-    files: Mapping[str, WheelFile]
+    files: Mapping[str, ListedFile]
     """Files by their names in the archive."""
 
 
-class NpmFiles(Mapping[str, WheelFile]):
+class NpmFiles(Mapping[str, ListedFile]):
     """The files of an npm package, which has no list of files. The lock has the hash of the whole archive.
 
     Every file at a safe path is accepted, and `package.json` must be there. Another path raises BuildFailed.
@@ -73,10 +75,10 @@ class NpmFiles(Mapping[str, WheelFile]):
     def __init__(self, package: str) -> None:
         self._package = package
 
-    def __getitem__(self, name: str) -> WheelFile:
+    def __getitem__(self, name: str) -> ListedFile:
         if not _is_safe(name):
             raise BuildFailed(f"{self._package} has '{printable(name, 128)}', which is outside its folder")
-        return WheelFile(name, "", "")
+        return ListedFile(name, "", "")
 
     def __iter__(self) -> Iterator[str]:
         yield "package.json"
@@ -85,7 +87,7 @@ class NpmFiles(Mapping[str, WheelFile]):
         return 1
 
 
-def read_wheel(path: Path, pin: Pin) -> Wheel:
+def read_wheel(path: Path, pin: Pin) -> ListedFiles:
     """Return the file list of a wheel. Blocking.
 
     Raise BuildFailed if the file is not a wheel of this package, or if its list is incomplete or has unsafe names.
@@ -95,7 +97,7 @@ def read_wheel(path: Path, pin: Pin) -> Wheel:
         with path.open("rb") as file:
             _check_directory(file, package)
             with zipfile.ZipFile(file) as archive:
-                return Wheel(package, dict(_recorded(archive, pin, package)))
+                return ListedFiles(package, dict(_recorded(archive, pin, package)))
     except _DAMAGED:
         raise BuildFailed(f"{package} is not a valid wheel") from None
     except OSError as error:
@@ -104,7 +106,7 @@ def read_wheel(path: Path, pin: Pin) -> Wheel:
         raise BuildFailed(f"{package} is not a valid wheel") from None
 
 
-def _recorded(archive: zipfile.ZipFile, pin: Pin, package: str) -> Iterator[tuple[str, WheelFile]]:
+def _recorded(archive: zipfile.ZipFile, pin: Pin, package: str) -> Iterator[tuple[str, ListedFile]]:
     lists = [match for name in archive.namelist() if (match := _RECORD.fullmatch(name))]
     if len(lists) != 1:
         raise BuildFailed(f"{package} has no list of its files")
@@ -116,7 +118,7 @@ def _recorded(archive: zipfile.ZipFile, pin: Pin, package: str) -> Iterator[tupl
         target = _target(name, data, lists[0][1], package)
         if targets.setdefault(target, name) != name:
             raise BuildFailed(f"{package} lists two files for '{printable(target, 128)}'")
-        yield name, WheelFile(target, kind, value)
+        yield name, ListedFile(target, kind, value)
 
 
 def _is_of(pin: Pin, name: str, version: str) -> bool:
