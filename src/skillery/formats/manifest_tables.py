@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import keyword
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -112,8 +112,14 @@ class TableReader(Shapes):
             entrypoint=self.entrypoint(table, language == "python"),
             export=self.export(table),
             limits=self.limits(table),
-            dependencies=self.dependencies(table),
-            npm=self.npm(table),
+            dependencies=self.packages(
+                table,
+                requirements.DEPENDENCIES,
+                requirements.LONGEST,
+                requirements.MOST,
+                requirements.requirement_problem,
+            ),
+            npm=self.packages(table, npm.NPM, npm.LONGEST, npm.MOST, npm.requirement_problem),
             requires_python=self.requires_python(table),
             workspace=self.flag(table, "workspace", "runtime.workspace"),
             inferred=self.texts(table, "inferred", "runtime.inferred"),
@@ -143,32 +149,22 @@ class TableReader(Shapes):
             self.problem("runtime.export", f"is {quoted(text)}, which is not the name of a Python function")
         return text
 
-    def dependencies(self, table: Mapping[str, object]) -> tuple[str, ...]:
-        entries = self.texts(table, "dependencies", requirements.DEPENDENCIES, longest=requirements.LONGEST)
-        if len(entries) > requirements.MOST:
-            more = f"has {len(entries)} entries, at most {requirements.MOST} are allowed"
-            self.problem(requirements.DEPENDENCIES, more)
+    def packages(
+        self, table: Mapping[str, object], where: str, longest: int, most: int, problem_of: Callable[[str], str | None]
+    ) -> tuple[str, ...]:
+        """Return the packages at `where`, the name of the table and the key. `longest` and `most` limit their
+        characters and their number.
+        """
+        entries = self.texts(table, where.rpartition(".")[2], where, longest=longest)
+        if len(entries) > most:
+            self.problem(where, f"has {len(entries)} entries, at most {most} are allowed")
             return ()
-        if self.problems and any(
-            (problem.path or "").startswith(requirements.DEPENDENCIES) for problem in self.problems
-        ):
-            return ()
-        for i, text in enumerate(entries):
-            wrong = requirements.requirement_problem(text)
-            if wrong:
-                self.problem(f"{requirements.DEPENDENCIES}[{i}]", f"is {quoted(text)}, which {wrong}")
-        return entries
-
-    def npm(self, table: Mapping[str, object]) -> tuple[str, ...]:
-        entries = self.texts(table, "npm", npm.NPM, longest=npm.LONGEST)
-        if len(entries) > npm.MOST:
-            more = f"has {len(entries)} entries, at most {npm.MOST} are allowed"
-            self.problem(npm.NPM, more)
+        if any((problem.path or "").startswith(where) for problem in self.problems):
             return ()
         for i, text in enumerate(entries):
-            wrong = npm.requirement_problem(text)
+            wrong = problem_of(text)
             if wrong:
-                self.problem(f"{npm.NPM}[{i}]", f"is {quoted(printable(text, 80))}, which {wrong}")
+                self.problem(f"{where}[{i}]", f"is {quoted(text)}, which {wrong}")
         return entries
 
     def requires_python(self, table: Mapping[str, object]) -> str:
