@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tarfile
+import urllib.parse
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -259,6 +260,54 @@ def test_denied_packages_the_token_and_the_store(
     assert offline.rpc("execute_skill", name=new_name, script="a.js")["output"]["stdout"] == "of the store\n"
 
 
+@pytest.mark.full
+def test_the_token_is_sent_only_below_the_path_of_the_registry(
+    shared_server: StartShared, new_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry = NpmRegistry("/npm")
+    registry.token = "secret"
+    registry.add("@acme/inner", "1.0.0", {"index.js": "module.exports = 'inner'"})
+    origin = registry.url.removesuffix("/npm")
+    for name, address in {"other": "/elsewhere/x.tgz", "sly": "/npm/%2e%2e/elsewhere/x.tgz"}.items():
+        path = urllib.parse.unquote(address.removeprefix("/npm"))
+        registry.files[path] = registry.add(name, "1.0.0", {"index.js": f"module.exports = '{name}'"})
+        registry.packages[name]["1.0.0"]["dist"]["tarball"] = f"{origin}{address}"
+        registry.public.add(path)
+    monkeypatch.setenv("SKILLERY_NPM_TOKEN", "secret")
+    server = shared_server("npm-path", "sqlite", SKILLERY_NPM_TOKEN="secret", **settings(registry))
+    package = json.dumps({"dependencies": {"@acme/inner": "1", "other": "1", "sly": "1"}})
+    files = {"a.js": "console.log(require('@acme/inner'), require('other') + require('sly'))", "package.json": package}
+    publish(server.rpc, new_name, files)
+    assert server.rpc("execute_skill", name=new_name, script="a.js")["output"]["stdout"] == "inner othersly\n"
+    assert [registry.logins.pop(path) for path in ("/elsewhere/x.tgz", "/npm/../elsewhere/x.tgz")] == ["", ""]
+    assert set(registry.logins.values()) == {"Bearer secret"}
+    registry.close()
+
+
+@pytest.mark.full
+def test_a_refused_login_and_a_forbidden_package_are_named(shared_server: StartShared, new_name: str) -> None:
+    registry = NpmRegistry()
+    registry.token = "secret"
+    registry.add("inner", "1.0.0", {"index.js": "module.exports = 'inner'"})
+    registry.add("barred", "1.0.0")
+    registry.statuses |= {"/barred": 403, "/inner/1.0.0": 401}
+    server = shared_server("npm-login", "sqlite", **settings(registry))
+    files = {"a.js": "require('inner')", "package.json": json.dumps({"dependencies": {"inner": "1"}})}
+    error = refused(server.rpc, new_name, files)
+    assert "the npm registry does not accept the login of this server (401)" in error["message"]
+    assert "SKILLERY_NPM_TOKEN" in error["data"]["hint"]
+
+    registry.token = ""
+    publish(server.rpc, new_name, files)
+    answer = server.rpc("execute_skill", name=new_name, script="a.js")
+    assert "inner 1.0.0 could not be fetched: the npm registry does not accept the login" in answer["error"]["message"]
+
+    barred = {"a.js": "require('barred')", "package.json": json.dumps({"dependencies": {"barred": "1"}})}
+    error = refused(server.rpc, f"{new_name}x", barred)
+    assert "the npm registry does not permit this server to have barred (403)" in error["message"]
+    registry.close()
+
+
 def test_without_a_registry_a_package_json_is_refused_as_before(server: Server, new_name: str) -> None:
     files = {"a.js": "require('inner')", "package.json": json.dumps({"dependencies": {"inner": "1"}})}
     assert refused(server.rpc, new_name, files)["data"]["type"] == "invalid_bundle"
@@ -352,6 +401,7 @@ def test_another_file_named_npm_lock_is_no_lock(npm_server: Server, new_name: st
     assert npm_server.rpc("execute_skill", name=new_name, script="a.js")["output"]["exit_code"] == 0
 
 
+@pytest.mark.full
 def test_a_stored_bundle_is_accepted_again_without_a_registry(
     start_server: Callable[..., Server], registry: NpmRegistry, new_name: str
 ) -> None:

@@ -33,16 +33,22 @@ def tarball(files: Mapping[str, str | bytes | tarfile.TarInfo], folder: str = "p
 
 
 class NpmRegistry:
-    """An HTTP registry that serves until `close`."""
+    """An HTTP registry that serves until `close`. `folder` is the path of its address, such as `/npm`."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: str = "") -> None:
+        self.folder = folder
         self.packages: dict[str, dict[str, dict[str, Any]]] = {}
         """Name -> version -> package.json with `dist`."""
         self.files: dict[str, bytes] = {}
         """Path -> tarball."""
         self.token = ""
         """Required token. "" requires none."""
-        self.asked: list[str] = []
+        self.public: set[str] = set()
+        """Paths that need no token."""
+        self.statuses: dict[str, int] = {}
+        """Paths with another status."""
+        self.logins: dict[str, str] = {}
+        """The last header `Authorization` of each path."""
         registry = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -58,7 +64,7 @@ class NpmRegistry:
 
     @property
     def url(self) -> str:
-        return f"http://localhost:{self._server.server_address[1]}"
+        return f"http://localhost:{self._server.server_address[1]}{self.folder}"
 
     def close(self) -> None:
         self._server.shutdown()
@@ -87,10 +93,13 @@ class NpmRegistry:
         return content
 
     def answer(self, handler: http.server.BaseHTTPRequestHandler) -> None:
-        path = urllib.parse.unquote(handler.path)
-        self.asked.append(path)
+        whole = urllib.parse.unquote(handler.path)
+        path, login = whole.removeprefix(self.folder), handler.headers.get("Authorization", "")
+        self.logins[whole] = login
         status, body = 401, b"{}"
-        if not self.token or handler.headers.get("Authorization") == f"Bearer {self.token}":
+        if path in self.statuses:
+            status = self.statuses[path]
+        elif not self.token or login == f"Bearer {self.token}" or path in self.public:
             status, body = self._found(path)
         handler.send_response(status)
         handler.send_header("Content-Length", str(len(body)))

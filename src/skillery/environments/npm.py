@@ -31,6 +31,8 @@ OF_PACKAGES = re.compile(r"EUNSUPPORTEDPROTOCOL|EINVALID\w+|ETARGET|EOVERRIDE|sp
 """Matches errors of npm whose cause is a package, such as an address of git."""
 REFUSALS = ("403", "404", "410", "451")
 """HTTP statuses for a file that the registry will not have later either."""
+_NO_LOGIN = "the npm registry does not accept the login of this server"
+_TOKEN = "the variable SKILLERY_NPM_TOKEN"  # noqa: S105 - a name
 _HINT = "Change package.json, or [runtime] npm in skill.toml."
 
 
@@ -93,6 +95,11 @@ def _locking_problem(report: dict[str, Any], requirements: Sequence[str]) -> Ski
         case "away":
             log.warning("%s: %s", NOT_LOCKED, detail)
             return PackageIndexUnavailable(f"{NOT_LOCKED}: the npm registry cannot be reached", hint="Try again later.")
+        case "refused" if detail == "403" and package:
+            message = f"the npm registry does not permit this server to have {package} (403)"
+            return unresolvable_npm("unsatisfiable", package, message)
+        case "refused":
+            return PackageIndexUnavailable(f"{NOT_LOCKED}: {_NO_LOGIN} ({detail})", hint=f"The admin sets {_TOKEN}.")
         case "unknown_package":
             message = f"the npm package {package or '(one of these)'} is unknown here: the registry does not have it"
             return unresolvable_npm("unknown_package", package, message)
@@ -166,6 +173,8 @@ def _fetching_problem(report: dict[str, Any], refused: tuple[str, ...]) -> Build
         case "unknown_package":
             message = f"{package} is not in the npm registry or store of this server"
             return BuildFailed(message, package=name, reason="unknown_package")
+        case "away" if report.get("detail") == "401":
+            return BuildFailed(f"{package} could not be fetched: {_NO_LOGIN} (401; {_TOKEN})", passing=True)
         case "away" if (status := str(report.get("detail", ""))) in REFUSALS:
             message = f"{package} could not be fetched: the npm registry answered {status}"
             return BuildFailed(message, package=name)

@@ -219,9 +219,6 @@ def choose(args: dict[str, Any], pin: dict[str, Any], files: list[dict[str, Any]
 def logins() -> dict[tuple[str, str], str]:
     """Return the HTTP credentials of each index by scheme and host. No other host gets them."""
     credentials = {}
-    if os.environ.get("NPM_TOKEN"):
-        split = urllib.parse.urlsplit(os.environ["NPM_REGISTRY"])
-        credentials[split.scheme, split.netloc] = f"Bearer {os.environ['NPM_TOKEN']}"
     for address in f"{os.environ.get('UV_INDEX', '')} {os.environ.get('UV_DEFAULT_INDEX', '')}".split():
         split = urllib.parse.urlsplit(address)
         user, at, host = split.netloc.rpartition("@")
@@ -236,10 +233,20 @@ def request(where: str) -> urllib.request.Request:
     host = split.netloc.rpartition("@")[2]
     # The lock decides which files are accepted.
     made = urllib.request.Request(split._replace(netloc=host, fragment="").geturl())  # noqa: S310
-    login = logins().get((split.scheme, host))
+    login = logins().get((split.scheme, host)) or npm_login(split)
     if login:
         made.add_unredirected_header("Authorization", login)
     return made
+
+
+def npm_login(where: urllib.parse.SplitResult) -> str:
+    """Return the credentials for an address of the npm registry, or "". Other paths of its host get none, because they
+    can be other registries.
+    """
+    token, registry = os.environ.get("NPM_TOKEN"), urllib.parse.urlsplit(os.environ.get("NPM_REGISTRY", ""))
+    above, path = (urllib.parse.unquote(each.path).replace("\\", "/").rstrip("/") + "/" for each in (registry, where))
+    is_host = (where.scheme, where.netloc.lower()) == (registry.scheme, registry.netloc.lower())
+    return f"Bearer {token}" if token and is_host and path.startswith(above) and "/../" not in path else ""
 
 
 def contents(where: str) -> Iterator[bytes]:

@@ -40,8 +40,9 @@ LOCK_ONLY = (
 KNOWN = ("os", "cpu", "libc")
 UNKNOWN = re.compile(r"404\s+'?((?:@[\w.~-]+/)?[\w.~-]+)@[^\n]*is not in this registry|code E404")
 NO_VERSION = re.compile(r"No matching version found for ((?:@[\w.~-]+/)?[\w.~-]+)@")
-ASKED_FOR = re.compile(r"404 Not Found - GET \S+/((?:@[\w.~-]+(?:/|%2[fF]))?[\w.~-]+) ")
-AWAY = re.compile(r"code (?:E\w*(?:CONN|TIMEDOUT|NOTFOUND|AGAIN|RESET|SSL)\w*|E40[13]|E5\d\d)|network request to")
+ASKED_FOR = re.compile(r"40[34] [A-Z][A-Za-z ]+ - GET \S+/((?:@[\w.~-]+(?:/|%2[fF]))?[\w.~-]+) ")
+AWAY = re.compile(r"code (?:E\w*(?:CONN|TIMEDOUT|NOTFOUND|AGAIN|RESET|SSL)\w*|E5\d\d)|network request to")
+REFUSED = re.compile(r"code E(401|403)\b")
 
 
 # -- lock --------------------------------------------------------------------------------------------------------------
@@ -103,11 +104,12 @@ def path_of(folder: str, name: str, entries: dict[str, Any]) -> str:
 
 
 def problem_of_npm(text: str) -> dict[str, Any]:
-    unknown = UNKNOWN.search(text)
+    unknown, refused, at_fault = UNKNOWN.search(text), REFUSED.search(text), ASKED_FOR.search(text)
+    name = urllib.parse.unquote(at_fault[1]) if at_fault else ""
     if unknown is not None:
-        at_fault = ASKED_FOR.search(text)
-        name = unknown[1] or (urllib.parse.unquote(at_fault[1]) if at_fault else "")
-        return {"reason": "unknown_package", "package": name, "detail": ""}
+        return {"reason": "unknown_package", "package": unknown[1] or name, "detail": ""}
+    if refused is not None:
+        return {"reason": "refused", "package": name, "detail": refused[1]}
     version = NO_VERSION.search(text)
     if version is not None:
         return {"reason": "unsatisfiable", "package": version[1], "detail": "no version is in the range"}
@@ -174,6 +176,8 @@ def published(pin: dict[str, Any]) -> str:
         except urllib.error.HTTPError as error:
             if error.code == 404:
                 raise PackageProblem("unknown_package", package) from None
+            if error.code in {401, 403}:
+                raise PackageProblem("away", package, str(error.code)) from None
         except (OSError, ValueError, KeyError, TypeError):
             pass
         if number == TRIES - 1:
