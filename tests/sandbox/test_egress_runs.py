@@ -19,7 +19,7 @@ import msgspec
 import pytest
 
 from cellblock.egress.listeners import ENVIRONMENT
-from cellblock.inside import landlock
+from cellblock.inside import kernel
 from skillery.backends import CodeCall, Job, Language, Limits, NetworkUse, Outcome, Place
 from skillery.builtin.linux_sandbox import LinuxSandboxSettings, open_sandbox
 from skillery.builtin.linux_sandbox.sandbox import LinuxSandbox
@@ -301,7 +301,7 @@ async def test_the_proxy_is_all_there_is(runs: Runs, plain: Upstream) -> None:
         )
     """
     found = await runs.value(code, f"http://api.test:{plain.port}")
-    held = landlock.abi() >= 4
+    held = kernel.landlock_version() >= 4
     assert found["outside"] in ({"EACCES"} if held else {"ENETUNREACH"})
     assert found["metadata"] in ({"EACCES"} if held else {"ENETUNREACH"})
     assert found["upstream"] in ({"EACCES"} if held else {"ECONNREFUSED"})

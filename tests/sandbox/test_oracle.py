@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 
-from cellblock.inside import landlock
+from cellblock.inside import kernel
 from tests.support.processes import eventually
 
 TESTS = Path(__file__).parents[1]
@@ -164,7 +164,7 @@ def described(name: str, calls: list[str], usual: list[str]) -> str:
     return "\n".join([*difflib.unified_diff(usual, calls, n=0, lineterm="")][2:])
 
 
-@pytest.mark.skipif(landlock.abi() < 6, reason="the record is of a kernel with Landlock 6")
+@pytest.mark.skipif(kernel.landlock_version() < 6, reason="the record is of a kernel with Landlock 6")
 @pytest.mark.parametrize("name", ORDERS)
 def test_pid_1_makes_the_recorded_calls(name: str, tmp_path: Path) -> None:
     calls, ending = traced(ORDERS[name], tmp_path / "calls")

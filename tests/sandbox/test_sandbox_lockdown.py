@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 from cellblock.host import hierarchies, processes
-from cellblock.inside import landlock
+from cellblock.inside import kernel
 from skillery.backends import Limits, Place
 from skillery.builtin.linux_sandbox import LinuxSandboxSettings, open_sandbox
 from skillery.builtin.linux_sandbox.sandbox import LinuxSandbox
@@ -142,7 +142,7 @@ def main(args):
         """
         assert await trial.value(code) == []
 
-    @pytest.mark.skipif(landlock.abi() == 0, reason="this kernel has no Landlock")
+    @pytest.mark.skipif(kernel.landlock_version() == 0, reason="this kernel has no Landlock")
     async def test_code_cannot_write_its_proc_files(self, trial: Trial) -> None:
         """Only Landlock refuses this, because the code owns these files."""
         code = """
@@ -154,7 +154,7 @@ def main(args):
         """
         assert await trial.value(code) == []
 
-    @pytest.mark.skipif(landlock.abi() < 4, reason="the Landlock of this kernel has no rules for ports")
+    @pytest.mark.skipif(kernel.landlock_version() < 4, reason="the Landlock of this kernel has no rules for ports")
     async def test_the_proxy_is_the_only_port_where_lo_is_up(self, tmp_path: Path) -> None:
         code = """
         import socket

@@ -43,7 +43,7 @@ def module(path: Path) -> ModuleType:
 def use_changed(folder: Path, put: Callable[[object, str, object], None]) -> None:
     """Let all sandboxes that start later use the copy."""
     command = module(folder / "package" / "command.py")
-    command.__dict__["PROLOGUE"] = folder / "package" / "inside" / "prologue.py"
+    command.__dict__["OWN"] = folder / "package" / "inside"
     command.__dict__["INSIDE"] = folder / "inside"
     put(process, "LAUNCHER", folder / "package" / "inside" / "launcher.py")
     put(process, "INSIDE", folder / "inside")

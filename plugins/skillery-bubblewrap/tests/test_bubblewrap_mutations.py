@@ -22,7 +22,7 @@ from tests.sandbox.test_mutations import MUTATED_SECONDS, attempt
 from tests.support import processes
 
 COMMAND, LAUNCHER, PROLOGUE = "package/command.py", "package/inside/launcher.py", "package/inside/prologue.py"
-LOCKDOWN = "inside/lockdown.py"
+LOCKDOWN, LOCKING = "inside/lockdown.py", "package/inside/locking.py"
 SUITES = (
     test_bubblewrap_lockdown.TestLockdown,
     test_bubblewrap_contract.TestBubblewrap,
@@ -68,7 +68,7 @@ def shared(name: str, case: str = OWN, **more: str) -> Mutation:
 
 
 def limit(name: str, value: str) -> Mutation:
-    return one(LOCKDOWN, f"        resource.RLIMIT_{name}: {value},\n", "", LIMITS)
+    return one(LOCKING, f"        resource.RLIMIT_{name}: {value},\n", "", LIMITS)
 
 
 def size(folder: str, name: str, example: str) -> Mutation:
@@ -172,22 +172,22 @@ MUTATIONS: dict[str, Mutation] = {
         "test_code_runs_with_locked_securebits",
     ),
     "capset": one(
-        LOCKDOWN, "    keep_capabilities(0)\n    kernel.prctl", "    kernel.prctl", RIGHTS, seen_inside="CapEff"
+        LOCKING, "    lockdown.keep_capabilities(0)\n    kernel.prctl", "    kernel.prctl", RIGHTS, seen_inside="CapEff"
     ),
     "descriptors": one(
-        LOCKDOWN,
+        LOCKING,
         "kernel.close_others({*keep, ruleset} if ruleset >= 0 else keep)",
         "pass",
         "test_only_the_streams_and_one_channel_are_open",
         seen_inside="descriptors",
     ),
     "Landlock": one(
-        LOCKDOWN,
+        LOCKING,
         "landlock.enforce(ruleset)",
         "kernel.close_others({0, 1, 2, 3})",
         "test_code_cannot_write_its_proc_files",
     ),
-    "seccomp": one(LOCKDOWN, "    load_filter(program)\n", "", "test_pid_1_and_the_code_are_held_by_filters"),
+    "seccomp": one(LOCKING, "    lockdown.load_filter(program)\n", "", "test_pid_1_and_the_code_are_held_by_filters"),
     "the limit on core dumps": limit("CORE", "1"),
     "the limit on processes": limit("NPROC", 'limits["processes"] + 1'),
     "the limit on descriptors": limit("NOFILE", 'limits["descriptors"]'),

@@ -50,7 +50,7 @@ from cellblock.host.probes import (
 from cellblock.host.sessions import RunSession, run_whole
 from cellblock.host.shares import Processors, Uids
 from cellblock.host.watchdog import exceeds as exceeds_memory
-from cellblock.inside import etc, idmap, kernel, landlock, lockdown, outlet, posture, root
+from cellblock.inside import etc, idmap, kernel, lockdown, outlet, root
 from cellblock.runtime import _guest as guest
 from cellblock.runtime import _run as running
 from cellblock.runtime import _wire as wire
@@ -89,13 +89,11 @@ __all__ = [
     "interpreter_probe",
     "is_open_to_all",
     "kernel",
-    "landlock",
     "lockdown",
     "machine_probe",
     "mount_entries",
     "namespace_fix",
     "outlet",
-    "posture",
     "prefixes",
     "root",
     "run_whole",

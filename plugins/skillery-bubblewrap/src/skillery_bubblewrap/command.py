@@ -26,7 +26,7 @@ STAGE = "/sys"
 The launcher mounts the sources of the run there, in its own mount namespace. bwrap needs no file of the original
 folder.
 """
-PROLOGUE = Path(inside.__file__).parent / "prologue.py"
+OWN = Path(inside.__file__).parent
 CAPABILITIES = ("CAP_SYS_ADMIN", "CAP_NET_ADMIN", "CAP_SETPCAP")
 """Capabilities of the prologue in the namespaces of the run: to limit the number of files, to take `lo` down, and to
 close the bounding set.
@@ -183,7 +183,7 @@ def arguments(job: Job, fixed: Fixed, sources: Sources, limits: dict[str, int], 
     for target, folder in {**own_folders, **dict(zip(fixed.bound, fixed.bound, strict=True))}.items():
         options += ["--ro-bind", sources.path(folder, "the configuration"), target]
     options += ["--proc", "/proc"]
-    programs = ((RUNTIME, "runtime"), (INSIDE, "inside"), (PROLOGUE, "prologue.py"), (GUEST.folder, "guest"))
+    programs = ((RUNTIME, "runtime"), (INSIDE, "inside"), (OWN, "bubblewrap"), (GUEST.folder, "guest"))
     for source, name in programs:
         options += ["--ro-bind", sources.path(source, "the runtime"), f"/run/cellblock/{name}"]
     options += mounts(job, sources)
@@ -193,4 +193,4 @@ def arguments(job: Job, fixed: Fixed, sources: Sources, limits: dict[str, int], 
 
 def first_program(numbers: Descriptors) -> list[str]:
     """Return the command that bwrap starts. bwrap accepts it only as command line arguments."""
-    return [python(), "-I", "-S", "-B", "/run/cellblock/prologue.py", str(numbers.prologue)]
+    return [python(), "-I", "-S", "-B", "/run/cellblock/bubblewrap/prologue.py", str(numbers.prologue)]

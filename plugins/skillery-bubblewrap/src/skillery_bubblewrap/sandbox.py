@@ -17,7 +17,7 @@ from cellblock.parts import (
     cgroup_probes,
     control_groups,
     interpreter_probe,
-    landlock,
+    kernel,
     machine_probe,
     namespace_fix,
     watchdog_possible,
@@ -109,7 +109,7 @@ class BubblewrapSandbox(Sandbox):
             program=shutil.which(self._program) or self._program,
             uids=self._uids if os.geteuid() == 0 else None,
             groups=groups,
-            landlock=landlock.abi() > 0,
+            landlock=kernel.landlock_version() > 0,
             egress=self.egress,
             processors=Processors(counted=groups is not None and "cpu" in groups.controllers),
             fixed=fixed(self._private, self._home, with_zero=held),
@@ -145,7 +145,7 @@ class BubblewrapSandbox(Sandbox):
         machine, program = probe_of(machine_probe()), self._program_probe()
         if not machine.ok or not program.ok:
             return [machine, program]
-        version = landlock.abi()
+        version = kernel.landlock_version()
         locked = f"version {version}" if version else "the kernel has none"
         fix = "" if version else LANDLOCK_FIX
         land = Probe("landlock", version > 0, locked, fix)

@@ -28,7 +28,7 @@ from cellblock.host.sessions import RunSession
 from cellblock.host.shares import Uids
 from cellblock.host.succession import Shared, Warmth
 from cellblock.host.zygote_answers import CannotMount, CannotStart, ZygoteLost
-from cellblock.inside import landlock
+from cellblock.inside import kernel
 from cellblock.values import Busy, Failure, FailureKind, Limits, Log, Result, Template, Used
 
 SETUP_SECONDS = 20.0
@@ -89,7 +89,7 @@ def find_plan(template: Template) -> tuple[ControlGroups | None, dict[str, Any]]
         root=os.geteuid() == 0,
         filters=rules.filters(platform.machine(), cgroups=held),
         cgroups=held,
-        without_landlock=landlock.abi() == 0,
+        without_landlock=kernel.landlock_version() == 0,
         private=tuple(map(str, template.private)),
         points=template.points,
         guest=template.guest,

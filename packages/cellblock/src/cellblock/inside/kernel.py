@@ -155,6 +155,11 @@ def prctl(step: str, option: int, value: int = 0, third: int = 0) -> None:
     call(step, SYS_PRCTL, option, value, third, 0, 0)
 
 
+def landlock_version() -> int:
+    """Return the Landlock version of this kernel; 0 without Landlock."""
+    return max(0, syscall(SYS_LANDLOCK_CREATE, 0, 0, 1))
+
+
 def close_others(keep: set[int]) -> None:
     """Close all descriptors except those in `keep`."""
     first = 0

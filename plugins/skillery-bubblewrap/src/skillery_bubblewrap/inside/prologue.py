@@ -20,10 +20,12 @@ TYPE_CHECKING = False  # importing `typing` for this costs every run millisecond
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
-    from cellblock.parts import guest, kernel, landlock, lockdown, outlet, posture, root, running, wire
+    from cellblock.parts import guest, kernel, lockdown, outlet, root, running, wire
+    from skillery_bubblewrap.inside import landlock, locking, posture
 else:
     sys.path.insert(0, "/run/cellblock")
-    from inside import kernel, landlock, lockdown, outlet, posture, root
+    from bubblewrap import landlock, locking, posture
+    from inside import kernel, lockdown, outlet, root
     from runtime import _guest as guest
     from runtime import _run as running
     from runtime import _wire as wire
@@ -96,10 +98,12 @@ def prepare(order: dict[str, Any]) -> tuple[int, int]:
     else:  # the descriptor of another run's workspace, which this process collects
         visible = out_of_the_way(order["workspace"])
     others = [f"/proc/self/fd/{visible}"] if visible >= 0 else []
-    version, ruleset = landlock.prepare([*lockdown.WRITABLE, *others], order["port"])
+    version, ruleset = landlock.prepare([*locking.WRITABLE, *others], order["port"])
     os.environ.clear()
     os.environ.update(order["environment"])
     running.set_stage()
+    for name in [name for name in sys.modules if name.split(".")[0] == "bubblewrap"]:
+        del sys.modules[name]
     guest.load(root.GUEST, order["guest"])
     lockdown.close_bounds()
     if order["port"] is not None:
@@ -119,8 +123,8 @@ def enter(order: dict[str, Any]) -> NoReturn:
         version, ruleset = prepare(order)
         kept = {0, 1, 2, CHANNEL} if order["workspace"] is None else {0, 1, 2, CHANNEL, WORKSPACE}
         talking, channel = True, CHANNEL
-        lockdown.set_limits(order["limits"])
-        lockdown.lock(bytes.fromhex(order["filter"]), kept, ruleset)
+        locking.set_limits(order["limits"])
+        locking.lock(bytes.fromhex(order["filter"]), kept, ruleset)
         kernel.prctl("dumpable", kernel.PR_SET_DUMPABLE, 1)
         wrong = posture.faults(order, kept, version)
         if wrong:

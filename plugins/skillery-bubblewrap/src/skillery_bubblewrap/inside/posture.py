@@ -1,6 +1,6 @@
 """The check of a process by itself, before the first byte of user code: its state must be as expected.
 
-`native/cell.c` has its own version for runs of the zygote.
+The sandbox `linux` has its own version in C.
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ import os
 import select
 import sys
 
-from . import kernel
-
 TYPE_CHECKING = False  # importing `typing` for this costs every run milliseconds
 if TYPE_CHECKING:
     from typing import Any
+
+    from cellblock.parts import kernel
+else:
+    from inside import kernel
 
 UID = 1000
 UNMAPPED = 65534

@@ -1,6 +1,6 @@
 """Landlock: a second protection in addition to the mounts, which a process enforces on itself.
 
-Needs Linux 5.13. Source: userspace-api/landlock.rst. `native/cell.c` has its own version for runs of the zygote.
+Needs Linux 5.13. Source: userspace-api/landlock.rst. The sandbox `linux` has its own version in C.
 """
 
 from __future__ import annotations
@@ -8,7 +8,11 @@ from __future__ import annotations
 import os
 import struct
 
-from . import kernel
+TYPE_CHECKING = False  # importing `typing` for this costs every run milliseconds
+if TYPE_CHECKING:
+    from cellblock.parts import kernel
+else:
+    from inside import kernel
 
 EXECUTE, WRITE_FILE, READ_FILE, READ_FOLDER, MAKE_DEVICES = 1 << 0, 1 << 1, 1 << 2, 1 << 3, (1 << 6) | (1 << 11)
 READ = EXECUTE | READ_FILE | READ_FOLDER
@@ -17,14 +21,8 @@ TRUNCATE = 1 << 14
 BIND_AND_CONNECT_TCP, CONNECT_TCP = 3, 2
 SCOPE_ABSTRACT_SOCKETS_AND_SIGNALS = 3
 ON_FOLDER, ON_PORT = 1, 2
-VERSION_QUERY = 1
 # struct landlock_ruleset_attr (files, net, scoped), landlock_path_beneath_attr (packed), landlock_net_port_attr
 RULESET, BENEATH, RIGHTS = struct.Struct("=QQQ"), struct.Struct("=Qi"), struct.Struct("=QQ")
-
-
-def abi() -> int:
-    """Return the Landlock version of this kernel; 0 without Landlock."""
-    return max(0, kernel.syscall(kernel.SYS_LANDLOCK_CREATE, 0, 0, VERSION_QUERY))
 
 
 def file_rights(version: int) -> int:
@@ -56,7 +54,7 @@ def prepare(writable: list[str], port: int | None = None) -> tuple[int, int]:
 
     Return the ABI version and a descriptor of the rules; (0, -1) without Landlock.
     """
-    version = abi()
+    version = kernel.landlock_version()
     if version == 0:
         return 0, -1
     every = file_rights(version)
@@ -81,10 +79,3 @@ def enforce(ruleset: int) -> None:
         return
     kernel.call("landlock_restrict_self", kernel.SYS_LANDLOCK_RESTRICT, ruleset, 0)
     os.close(ruleset)
-
-
-def restrict(writable: list[str]) -> int:
-    """Prepare rules and enforce them. Return the ABI version."""
-    version, ruleset = prepare(writable)
-    enforce(ruleset)
-    return version
