@@ -79,10 +79,13 @@ def collection_of(
     lock_folder: str = "/tmp",  # noqa: S108 - as above
 ) -> Collection | None:
     """Return the files to collect from an ended run, or None if no file is collected."""
-    kept_paths = session.left_files
-    if kept_paths is None and not (saves(job) and session.has_begun):
+    dialogue = session.dialogue
+    if not isinstance(dialogue, Dialogue):  # the code could not start
         return None
-    return Collection(job, kept_paths, folder, lock_folder)
+    gathers = dialogue.heard_at is None
+    if not (gathers or saves(job)):
+        return None
+    return Collection(job, frozenset(dialogue.kept) if gathers else None, folder, lock_folder)
 
 
 async def collect(dialogue: Dialogue) -> None:

@@ -70,6 +70,8 @@ class Dialogue(dialogue.Dialogue):
         self._workspace = job.workspace
         self._files = job.files
         self._host = completed_host(host)
+        self.kept: set[str] = set()
+        """The paths of the files that the code has stored."""
         self._blobs = 0
         self._blob_bytes = 0
         self._calls = 0

@@ -8,6 +8,7 @@ from typing import Any, TypeGuard
 
 from cellblock import doctor
 from cellblock.host import logs, sessions
+from cellblock.host.dialogue import Dialogue
 from cellblock.values import Failure as CellFailure
 from cellblock.values import FailureKind, Result
 from cellblock.values import Limits as CellLimits
@@ -155,7 +156,7 @@ class RunSession:
 
     async def follow(
         self,
-        dialogue: sessions.Dialogue,
+        dialogue: Dialogue,
         ended: Callable[[], Awaitable[int | None]],
         exceeds: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
@@ -163,19 +164,14 @@ class RunSession:
         await self._session.follow(dialogue, ended, exceeds)
 
     @property
-    def has_begun(self) -> bool:
-        """Whether the code could start."""
-        return self._session.has_begun
+    def dialogue(self) -> Dialogue | None:
+        """The dialogue of a run whose code could start."""
+        return self._session.dialogue
 
     @property
     def disk_bytes(self) -> int | None:
         """The size of the files in the workspace, as the process of the code has measured it at its end."""
         return self._session.disk_bytes
-
-    @property
-    def left_files(self) -> frozenset[str] | None:
-        """The paths that the code has kept, if it was stopped before it had kept all its files, else None."""
-        return self._session.left_files
 
     def outcome(
         self,

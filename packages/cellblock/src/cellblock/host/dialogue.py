@@ -13,7 +13,6 @@ from typing import Any
 
 from cellblock.host.channel import Channel, ChannelAbused, Message, check_ready, wait_ready
 from cellblock.host.plan import base_python
-from cellblock.host.sessions import STACK_SECONDS
 from cellblock.values import Failure, FailureKind
 
 log = logging.getLogger(__name__)
@@ -21,6 +20,8 @@ Ask = Callable[[str, Mapping[str, Any], bytes], Awaitable[bytes]]
 MESSAGES_PER_SECOND = 200
 BURST = 16
 LEAST_PAUSE = 0.002
+STACK_SECONDS = 0.1
+"""A run writes the stack of its code to the log this long before its time is over. Shorter runs write no stack."""
 COMPACT: dict[str, Any] = {"ensure_ascii": False, "allow_nan": False, "separators": (",", ":")}
 LARGE_RESULT = 256 * 1024
 """Bytes above which another process converts a result. Each MiB takes about 50 ms."""
@@ -110,7 +111,7 @@ def header(
 
 
 class Dialogue:
-    """The dialogue with the code of one run. See `cellblock.host.sessions.Dialogue`.
+    """The dialogue with the code of one run. After `listen`, either `result` or `failure` is set, or the code ended.
 
     This class accepts a result, a failure and a summary, and passes requests to `ask`. Subclasses may answer requests
     themselves.
@@ -148,8 +149,6 @@ class Dialogue:
         self.failure: Failure | None = None
         self.disk_bytes: int | None = None
         """The size of the files in the workspace, as the process of the code has measured it at its end."""
-        self.kept: set[str] = set()
-        """The paths of the files that the code has stored."""
 
     async def wait_ready(self) -> None:
         """Wait until the sandbox is ready for code. Raise BrokenSetup if it cannot be prepared."""
@@ -162,36 +161,19 @@ class Dialogue:
     async def go(self) -> None:
         """Start the code. Raise BrokenSetup if the guest cannot prepare the run."""
         if self._waits:
-            await self._answer_until_ready()
+            try:
+                message = await self._answer_until("ready", "broken")
+            except ChannelAbused:  # the process was killed during a message
+                message = None
+            check_ready(message)
         await self._channel.send({"op": "go"})
-
-    async def _answer_until_ready(self) -> None:
-        pace = Pace(self._per_second)
-        try:
-            for number in itertools.count():
-                message = await self._receive()
-                if message is None or message.op in {"ready", "broken"}:
-                    check_ready(message)
-                    return
-                await self._answer_request(message)
-                await pace.after(number)
-        except ChannelAbused:  # the process was killed during a message
-            check_ready(None)
 
     async def listen(self) -> None:
         """Answer requests until the code sends its result or its failure, or ends."""
-        pace = Pace(self._per_second)
         try:
-            for number in itertools.count():
-                if self.result is not None or self.failure is not None:
-                    return
-                message = await self._receive()
-                if message is None:
-                    return
-                if message.disk is not None and message.disk >= 0:
-                    self.disk_bytes = min(message.disk, self._most_disk_bytes)
-                await self._answer(message)
-                await pace.after(number)
+            message = await self._answer_until("result", "failure")
+            if message is not None:
+                await self._take_end(message)
         except ChannelAbused as abuse:
             self.failure = Failure(FailureKind.OUTPUT, f"the code wrote to the result channel of its run: {abuse}")
         finally:
@@ -202,30 +184,29 @@ class Dialogue:
         ahead, self._ahead = self._ahead, None
         return await (ahead or self._channel.receive())
 
-    async def _answer(self, message: Message) -> None:
-        """Handle one message of the code. Raise ChannelAbused if the message is unknown or not allowed."""
-        match message.op:
-            case "result":
-                await self._take_result(message.body)
-            case "failure":
-                self._heard()
-                self.failure = Failure(
-                    FailureKind.EXCEPTION,
-                    message.message[:1000],
-                    message.type[:200] or "Exception",
-                    message.traceback[:4000],
-                )
-            case "summary":
+    async def _answer_until(self, *last: str) -> Message | None:
+        """Answer messages, and return the first one whose operation is in `last`; None at the end.
+
+        Raise ChannelAbused if a message is unknown or not allowed.
+        """
+        pace = Pace(self._per_second)
+        for number in itertools.count():
+            message = await self._receive()
+            if message is None or message.op in last:
+                return message
+            if message.op == "summary":
                 self.summary = message.text[:2000]
-            case _:
+            else:
                 await self._answer_request(message)
+            await pace.after(number)
+        raise AssertionError
 
     async def _answer_request(self, message: Message) -> None:
         """Answer a request of the code. Raise ChannelAbused if the message is no request."""
         match message.op:
             case "progress":
                 return
-            case "ready" | "broken" | "go" | "":
+            case "ready" | "broken" | "result" | "failure" | "go" | "":
                 raise ChannelAbused("an unknown message")
             case _ if self._ask is None:
                 await self._refuse_request(message, "no host answers the requests of this run")
@@ -250,12 +231,20 @@ class Dialogue:
         await self._discard(message.body)
         await self._channel.send({"error": {"type": "HostError", "message": reason}})
 
-    async def _take_result(self, size: int) -> None:
-        """Receive the result of the code. Raise ChannelAbused if it is too large or not JSON."""
-        if size > self._result_bytes:
-            raise ChannelAbused(f"a result of {size} bytes")
-        body = await self._channel.body(size)
-        self._heard()
+    async def _take_end(self, message: Message) -> None:
+        """Receive the result or the failure. Raise ChannelAbused if a result is too large or not JSON."""
+        if message.disk is not None and message.disk >= 0:
+            self.disk_bytes = min(message.disk, self._most_disk_bytes)
+        is_result = message.op == "result"
+        if is_result and message.body > self._result_bytes:
+            raise ChannelAbused(f"a result of {message.body} bytes")
+        body = await self._channel.body(message.body) if is_result else b""
+        self.heard_at = self._channel.heard_at
+        self.when_heard()
+        if not is_result:
+            kind, text = FailureKind.EXCEPTION, message.message[:1000]
+            self.failure = Failure(kind, text, message.type[:200] or "Exception", message.traceback[:4000])
+            return
         try:
             self.result = await self._normal(body)
         except (ValueError, RecursionError):
@@ -265,11 +254,6 @@ class Dialogue:
         """Return the JSON text without blanks. Raise ValueError or RecursionError if it is not JSON."""
         # In a thread alone, `json` would keep the lock of the interpreter, and the event loop would stand still.
         return compact(body) if len(body) <= LARGE_RESULT else await asyncio.to_thread(compact_apart, body)
-
-    def _heard(self) -> None:
-        """Note the time at which the code has ended with a result or a failure."""
-        self.heard_at = self._channel.heard_at
-        self.when_heard()
 
     async def _discard(self, size: int) -> None:
         async for _ in self._channel.pieces(size):

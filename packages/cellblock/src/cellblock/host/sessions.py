@@ -11,11 +11,9 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
+from cellblock.host.dialogue import STACK_SECONDS, Dialogue
 from cellblock.runtime._failure import STACK
 from cellblock.values import Failure, FailureKind, Limits, Log, NetworkUse, Result, Used
-
-STACK_SECONDS = 0.1
-"""A run writes the stack of its code to the log this long before its time is over. Shorter runs write no stack."""
 
 # -- The end of a run's process as a failure, and a clean-up that cancellation cannot interrupt ------------------------
 
@@ -61,24 +59,6 @@ _FRAME = re.compile(r'^  File "([^"\n]{1,300})", line (\d{1,9}), in ([^\n]{1,200
 _FRAME_LINES = re.compile(r'^  File "[^"\n]{1,300}", line \d{1,9}, in [^\n]{1,200}\n(?:    [^\n]*\n)*', re.MULTILINE)
 
 
-class Dialogue(Protocol):
-    """The dialogue with the code of a run. After `listen`, either `result` or `failure` is set, or the code ended."""
-
-    heard_at: float | None
-    """The time (`time.monotonic`) at which the last byte of the result or failure arrived."""
-    when_heard: Callable[[], None]
-    """Called when `heard_at` is set."""
-    summary: str | None
-    result: bytes | None
-    failure: Failure | None
-    disk_bytes: int | None
-    """The size of the files in the workspace, as the process of the code has measured it at its end."""
-    kept: set[str]
-    """The paths of the files that the code has stored."""
-
-    async def listen(self) -> None: ...
-
-
 class RunSession:
     """A run, from the start of its code to its result. Call `follow` when the code can start, and `result` after the
     run has ended.
@@ -86,7 +66,8 @@ class RunSession:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._dialogue: Dialogue | None = None
+        self.dialogue: Dialogue | None = None
+        """None until the code can start."""
         self._duration_ms = 0.0
         self._opened = self._started = time.monotonic()
         self._prepared_ms: float | None = None
@@ -107,7 +88,7 @@ class RunSession:
         The measured time ends with the last byte of the result; the check of the result does not count, and the time
         limit does not end it. `ended` waits for the end of the code's process, and returns its wait status or None.
         """
-        self._dialogue = dialogue
+        self.dialogue = dialogue
         started = self._started = time.monotonic()
         self._prepared_ms = round((started - self._opened) * 1000, 3)
         limit = asyncio.timeout(self._limits.timeout_ms / 1000 + TIMER_SECONDS)
@@ -153,20 +134,9 @@ class RunSession:
         return Failure(FailureKind.MEMORY, f"the run and its processes used more than {limit} MiB of memory")
 
     @property
-    def has_begun(self) -> bool:
-        """Whether the code could start."""
-        return self._dialogue is not None
-
-    @property
     def disk_bytes(self) -> int | None:
         """The size of the files in the workspace, as the process of the code has measured it at its end."""
-        return self._dialogue.disk_bytes if self._dialogue is not None else None
-
-    @property
-    def left_files(self) -> frozenset[str] | None:
-        """The paths that the code has kept, if it was ended before it could keep its files. Else None."""
-        dialogue = self._dialogue
-        return frozenset(dialogue.kept) if dialogue is not None and dialogue.heard_at is None else None
+        return self.dialogue.disk_bytes if self.dialogue is not None else None
 
     def result(
         self,
@@ -177,7 +147,7 @@ class RunSession:
         network: tuple[NetworkUse, ...] = (),
         used: Used | None = None,
     ) -> Result:
-        dialogue, failure = self._dialogue, self._failure(oom_killed=oom_killed)
+        dialogue, failure = self.dialogue, self._failure(oom_killed=oom_killed)
         if failure is not None and failure.kind is FailureKind.TIMEOUT:
             failure, log = with_stack(failure, log)
         return Result(
@@ -196,9 +166,9 @@ class RunSession:
             return self.stopped
         if oom_killed:
             return self._too_much_memory()
-        if self._dialogue is not None and self._dialogue.failure is not None:
-            return self._dialogue.failure
-        if self._dialogue is not None and self._dialogue.result is not None:
+        if self.dialogue is not None and self.dialogue.failure is not None:
+            return self.dialogue.failure
+        if self.dialogue is not None and self.dialogue.result is not None:
             return None
         if self.status is None:
             return Failure(FailureKind.SANDBOX, "the sandbox was ended from outside")
