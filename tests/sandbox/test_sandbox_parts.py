@@ -26,6 +26,7 @@ from cellblock.host.logs import KeptLog
 from cellblock.host.sessions import ended_early
 from cellblock.host.shares import Uids
 from cellblock.values import Busy, Failure, FailureKind, Limits, Log
+from skillery.runs.readable_log import ReadableLog
 
 EPERM, ENOSYS = (rules.REFUSE | errno.EPERM), (rules.REFUSE | errno.ENOSYS)
 EACCES, DOES_NOTHING = (rules.REFUSE | errno.EACCES), rules.REFUSE
@@ -258,7 +259,7 @@ def test_stored_log_keeps_both_ends_and_counts_dropped_bytes(limit: int, pieces:
     size=st.integers(1, 100),
 )
 def test_a_kept_log_is_read_by_the_offsets_of_all_bytes(limit: int, pieces: list[bytes], after: int, size: int) -> None:
-    log, everything = KeptLog(limit), b"".join(pieces)
+    log, everything = ReadableLog(limit), b"".join(pieces)
     for piece in pieces:
         log.add(piece)
 

@@ -12,9 +12,9 @@ from collections.abc import Callable
 
 import msgspec
 
-from cellblock.host.logs import KeptLog
 from skillery.backends import Log, Progress
 from skillery.context.queue import PackageWait
+from skillery.runs.readable_log import ReadableLog
 from skillery.runs.redaction import RedactedStream, Redaction
 from skillery.runs.results import EndStatus
 
@@ -167,7 +167,7 @@ class LiveOutput:
     """The log and the progress of one run, from its first byte. At most `limit` bytes of the log are kept in memory."""
 
     def __init__(self, limit: int) -> None:
-        self._kept = KeptLog(limit)
+        self._kept = ReadableLog(limit)
         self._stream: RedactedStream | None = None
         self._undecided = bytearray()
         self._timer: asyncio.TimerHandle | None = None
@@ -267,7 +267,7 @@ class LiveOutput:
         `log` is the recorded log. It is None if no log was recorded, or if `add` has added the whole log.
         """
         if log is not None and not self.is_used:
-            self._kept = KeptLog.of(log.head, log.tail, log.dropped)
+            self._kept = ReadableLog.of(log.head, log.tail, log.dropped)
         if self._timer is not None:
             self._timer.cancel()
         self.status = status

@@ -30,7 +30,23 @@ summary("Read three rows.")
 """
 _package.SkillError = _asking.SkillError  # code imports it from `runtime`, like `blobs` and `log`
 _package.__all__ = sorted([*_package.__all__, "SkillError", "blobs", "log"])
-_run.REMEDIES |= {"large": ": write a blob instead"}
+
+_plain = _run.REMEDIES["missing"]
+
+
+def definition(code: str | None, name: str) -> Any:
+    """Return what to write in code or in a module that does not define its function."""
+    try:
+        if code is not None:
+            from . import _forgotten
+
+            return f"write these three lines:\n{_forgotten.lines(code, name)}"
+    except Exception:  # noqa: BLE001, S110 - the code may have broken builtins
+        pass
+    return _plain(code, name)
+
+
+_run.REMEDIES |= {"large": ": write a blob instead", "missing": definition}
 _owner: list[int] = []
 """The process of the run, until it has stored the open figures. Its forked children have other pids."""
 

@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 MAX_DEPTH = 200
-REMEDIES = {"large": ""}
-"""Ends of messages that tell the author of the code what to do. A guest that knows remedies sets them."""
+REMEDIES: dict[str, Any] = {"large": "", "missing": lambda code, name: f"define it: def {name}(args): ..."}
+"""Ends of messages that tell the author of the code what to do: for an output that is too large, and, as a function of
+the code and of the name, for a function that the code does not define. A guest that knows more sets them.
+"""
 
 
 class InvalidOutput(Exception):
@@ -65,20 +67,9 @@ def exported(module: ModuleType, name: str, code: str | None = None) -> Callable
     try:
         export: Callable[..., Any] = getattr(module, name)
     except AttributeError:
-        raise AttributeError(f"{module.__name__} defines no function {name!r}; {definition(code, name)}") from None
+        remedy = REMEDIES["missing"](code, name)
+        raise AttributeError(f"{module.__name__} defines no function {name!r}; {remedy}") from None
     return export
-
-
-def definition(code: str | None, name: str) -> str:
-    """Return what to write in code or in a module that does not define its function."""
-    if code is None:
-        return f"define it: def {name}(args): ..."
-    try:
-        from . import _forgotten
-
-        return f"write these three lines:\n{_forgotten.lines(code, name)}"
-    except Exception:  # noqa: BLE001 - the code may have broken builtins
-        return f"define it: def {name}(args): ..."
 
 
 def call(job: dict[str, Any], args: bytes) -> Any:
