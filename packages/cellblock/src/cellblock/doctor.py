@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from cellblock.host import probes as host
 from cellblock.host.engine import Capabilities, look_around
 from cellblock.host.plan import HERE, INSIDE
+from cellblock.host.sessions import finish_whole
 from cellblock.host.shares import UIDS, Uids
 from cellblock.host.succession import Warmth, in_words
 from cellblock.host.zygote_answers import CannotStart, ZygoteLost
@@ -73,6 +74,21 @@ def refuse_weak(capabilities: Capabilities) -> None:
     watchdog = host.watchdog_probe(held=capabilities.memory_held)
     if watchdog is not None and watchdog.required:
         raise Unavailable(f"this host cannot limit the memory of a run: {watchdog.fix}", (watchdog,))
+
+
+async def start(capabilities: Capabilities, *, allow_degraded: bool) -> None:
+    """Check the sandbox with a run that does nothing, and prepare its cells. Close it if an error is raised.
+
+    Raise Unavailable if the host cannot keep the promises of the sandbox.
+    """
+    try:
+        if not allow_degraded:
+            refuse_weak(capabilities)
+        await insist(capabilities)
+        await capabilities.pool.start()
+    except BaseException:
+        await finish_whole(capabilities.close())
+        raise
 
 
 async def insist(capabilities: Capabilities) -> None:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from cellblock.egress.listeners import ENVIRONMENT as PROXY_ENVIRONMENT
 from cellblock.egress.listeners import PORT as PROXY_PORT
+from cellblock.egress.listeners import receive_listener
 from cellblock.egress.policy import ListNames
 from cellblock.egress.service import Egress, EgressBroken, Session
 from cellblock.filter.rules import program as call_filter
@@ -95,6 +96,7 @@ __all__ = [
     "namespace_fix",
     "outlet",
     "prefixes",
+    "receive_listener",
     "root",
     "run_whole",
     "running",

@@ -94,7 +94,6 @@ class AsyncSandbox:
         from cellblock import doctor
         from cellblock.egress.service import Egress
         from cellblock.host.engine import look_around
-        from cellblock.host.sessions import finish_whole
         from cellblock.host.shares import Uids
         from cellblock.host.succession import Warmth
 
@@ -103,14 +102,7 @@ class AsyncSandbox:
         egress = Egress(self._allow_private)
         with doctor.named_unavailable():
             capabilities = look_around(self._template, Warmth(*self._warmth), uids, egress)
-            try:
-                if not self._allow_degraded:
-                    doctor.refuse_weak(capabilities)
-                await doctor.insist(capabilities)
-                await capabilities.pool.start()
-            except BaseException:
-                await finish_whole(end(capabilities))
-                raise
+            await doctor.start(capabilities, allow_degraded=self._allow_degraded)
             return capabilities
 
     async def run(
@@ -194,7 +186,10 @@ class AsyncSandbox:
                     run.cancel()
                 await asyncio.gather(*self._runs, return_exceptions=True)
             finally:
-                await end(capabilities)
+                try:
+                    await capabilities.close()
+                finally:
+                    await capabilities.egress.close()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -313,13 +308,6 @@ class Sandbox:
 
     def __exit__(self, kind: object, error: object, frames: object) -> None:
         self.close()
-
-
-async def end(capabilities: Capabilities) -> None:
-    try:
-        await capabilities.close()
-    finally:
-        await capabilities.egress.close()
 
 
 def check_points(points: tuple[str, ...]) -> None:

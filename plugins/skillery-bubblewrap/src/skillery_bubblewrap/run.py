@@ -31,6 +31,7 @@ from cellblock.parts import (
     call_filter,
     cpu_seconds,
     exceeds_memory,
+    receive_listener,
     run_whole,
     tree_limits,
 )
@@ -223,8 +224,9 @@ class BubblewrapRun:
             self._workspace = await received_folder(end)
         if self._job.network:  # the next message is the listener for the proxy
             job, egress = self._job, self._means.egress
-            self._network = await egress.open_over(
-                end, job.network, self._log.note, private=job.private_network, identity=job.identity
+            listener = await receive_listener(end)
+            self._network = await egress.open(
+                job.network, listener, self._log.note, private=job.private_network, identity=job.identity
             )
         self._channel = await Channel.over(end)
         if self._collected is not None:

@@ -208,21 +208,11 @@ class LinuxSandbox(Sandbox):
     async def _find_capabilities(self) -> HostCapabilities:
         try:
             doctor.refuse_machine()
-        except Unavailable as error:
-            raise SandboxUnavailable(f"linux: {error}") from None
-        capabilities = self.look_around(self._warmth, self._bounds)
-        try:
-            if not self._allow_degraded:
-                doctor.refuse_weak(capabilities)
+            capabilities = self.look_around(self._warmth, self._bounds)
             with doctor.named_unavailable():
-                await doctor.insist(capabilities)
-                await capabilities.pool.start()
+                await doctor.start(capabilities, allow_degraded=self._allow_degraded)
         except Unavailable as error:
-            await capabilities.close()
             raise SandboxUnavailable(f"linux: {error}") from None
-        except BaseException:
-            await capabilities.close()
-            raise
         return capabilities
 
     def look_around(self, warmth: Warmth, bounds: Bounds = NOTHING_PRELOADED) -> HostCapabilities:

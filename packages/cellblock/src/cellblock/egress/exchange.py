@@ -7,33 +7,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Coroutine
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from cellblock.egress import http_heads
 from cellblock.egress.clienthello import BadHello, server_name
 from cellblock.egress.http_heads import BadHead, Body, Request
 from cellblock.egress.log import Event, sentence
 from cellblock.egress.policy import Denied, Target, parse_target, shown
-from cellblock.egress.streams import PIECE, Caps, Spent, Stream, both, carry_in, carry_out
+from cellblock.egress.streams import PIECE, Spent, Stream, both, carry_in, carry_out
+
+if TYPE_CHECKING:
+    from cellblock.egress.process import RunProxy
 
 ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 ACCESS_DENIED_ALERT = bytes((21, 3, 3, 0, 2, 2, 49))
 FAREWELL_SECONDS = 2.0
 MAX_TRAILERS = 32
-
-
-class RunProxy(Protocol):
-    """The parts of the run's proxy that an exchange uses."""
-
-    caps: Caps
-    spent: Spent
-
-    def tell(self, event: Event, /) -> None: ...
-
-    def admit(self, target: Target) -> str: ...
-
-    async def connect(self, target: Target) -> Stream: ...
 
 
 class Exchange:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import socket
 
+from cellblock.host.channel import BrokenSetup
+
 PORT = 3128
 """The port of the proxy on 127.0.0.1 inside the run."""
 URL = f"http://127.0.0.1:{PORT}"
@@ -17,7 +19,7 @@ ENVIRONMENT = {
 
 
 async def receive_listener(channel: socket.socket) -> socket.socket:
-    """Return the listening socket. Raise EOFError if the other end has closed or sends other data."""
+    """Return the listening socket. Raise BrokenSetup if the other end has closed or sends other data."""
     channel.setblocking(False)
     loop = asyncio.get_running_loop()
     while True:
@@ -27,7 +29,7 @@ async def receive_listener(channel: socket.socket) -> socket.socket:
             await readable(loop, channel)
             continue
         if not descriptors:
-            raise EOFError
+            raise BrokenSetup("the sandbox ended before it had a way to the network")
         listener = socket.socket(fileno=descriptors[0])
         listener.setblocking(False)
         return listener

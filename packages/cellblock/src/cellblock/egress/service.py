@@ -14,13 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from cellblock.egress.listeners import receive_listener
 from cellblock.egress.log import Event, Uses
 from cellblock.egress.orders import GOODBYE, Order
 from cellblock.egress.policy import ListNames, Policy
 from cellblock.egress.resolver import AddressRules
 from cellblock.egress.streams import Caps
-from cellblock.host.channel import BrokenSetup
 from cellblock.values import NetworkUse
 
 END_SECONDS = 5.0
@@ -139,22 +137,6 @@ class Egress:
         order = replace(self._order, patterns=tuple(patterns), private=private, identity=identity)
         writer.write(order.line())
         return Session(reader, writer, note, partial(self._bury, self._process))
-
-    async def open_over(
-        self,
-        channel: socket.socket,
-        patterns: Sequence[str],
-        note: Callable[[str], None],
-        *,
-        private: bool = False,
-        identity: str = "",
-    ) -> Session:
-        """Call `open` with the listening socket that arrives on `channel`. Raise BrokenSetup if none arrives."""
-        try:
-            listener = await receive_listener(channel)
-        except EOFError:
-            raise BrokenSetup("the sandbox ended before it had a way to the network") from None
-        return await self.open(patterns, listener, note, private=private, identity=identity)
 
     def _hand_over(self, listener: socket.socket) -> socket.socket:
         """Send the listening socket to the proxy. Return the socket for the reports of the proxy."""

@@ -11,15 +11,17 @@ import socket
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 from cellblock.host.channel import Channel
 from cellblock.host.groups import ControlGroup
 from cellblock.host.logs import LogPipe
 from cellblock.host.packets import Packets, Received
 from cellblock.host.processes import descendants, pid_of
-from cellblock.host.unmounting import Unmounting
 from cellblock.values import Limits
+
+if TYPE_CHECKING:
+    from cellblock.host.zygotes import Zygote
 
 STATUS = struct.Struct("=i")
 FAILURE = struct.Struct("=q")
@@ -96,20 +98,6 @@ class Ends:
         self._theirs.close()
 
 
-class CellZygote(Protocol):
-    """The zygote of a cell, as the cell sees it."""
-
-    @property
-    def lost(self) -> bool: ...
-
-    async def mount(self, cell: Cell, entries: list[dict[str, Any]]) -> None: ...
-
-    async def show_workspace(self, of: Cell, to: Cell) -> None: ...
-
-    @property
-    def unmounting(self) -> Unmounting: ...
-
-
 class Cell:
     """A cell, used for at most one run.
 
@@ -118,7 +106,7 @@ class Cell:
 
     def __init__(
         self,
-        home: CellZygote,
+        home: Zygote,
         demand: Demand,
         ends: Ends,
         *,

@@ -14,6 +14,7 @@ from typing import Any
 
 from cellblock.egress.listeners import ENVIRONMENT as PROXY_ENVIRONMENT
 from cellblock.egress.listeners import PORT as PROXY_PORT
+from cellblock.egress.listeners import receive_listener
 from cellblock.egress.service import Egress, EgressBroken, Session
 from cellblock.filter import rules
 from cellblock.host import groups, watchdog
@@ -214,8 +215,9 @@ class CellRun(ABC):
         """
         needs = self._needs
         if needs.network:  # the first message is the listener for the proxy
-            self._network = await self._capabilities.egress.open_over(
-                cell.bare_channel, needs.network, cell.log.note, private=needs.private_network, identity=needs.identity
+            listener = await receive_listener(cell.bare_channel)
+            self._network = await self._capabilities.egress.open(
+                needs.network, listener, cell.log.note, private=needs.private_network, identity=needs.identity
             )
         return await cell.open_channel()
 

@@ -167,7 +167,6 @@ class Pool:
 
         The new cell has the same zygote and the same uid, so drop it before the other one. Raise ZygoteLost, OSError.
         """
-        assert isinstance(cell.home, Zygote)
         self._busy += 1
         try:
             return await self._whole(self._forked_with(cell.home, self._usual, cell.uid, ahead=False))

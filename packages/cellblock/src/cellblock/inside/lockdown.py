@@ -14,7 +14,6 @@ from . import kernel
 # No uid gives capabilities, no change of uid changes them, and none is ambient: all of it locked.
 SECUREBITS = 0xEF
 LAST_CAPABILITY = 63
-CAP_KILL = 1 << 5
 SECCOMP_SET_MODE_FILTER = 1
 LIMIT = struct.Struct("=QQ")
 
