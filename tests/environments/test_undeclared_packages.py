@@ -5,6 +5,7 @@ request.
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Callable
 from importlib.metadata import packages_distributions
 from pathlib import Path
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from packaging.utils import canonicalize_name
 
 from skillery.environments.definitions import PackageSources
-from skillery.environments.dependency_locks import choose
+from skillery.environments.package_choices import choose
 from skillery.formats.foreign_requirements import inferred_requirement, stated_requirements
 from skillery.formats.import_names import is_known_package, providers_of
 from skillery.formats.imports import MOST, NEVER_FOREIGN, find_imports, own_modules
@@ -34,7 +35,7 @@ from skillery.formats.requirements import (
 )
 from skillery.publishing.undeclared import shared_sizes, too_large_in
 from tests.cli.test_cli import skillery
-from tests.conftest import Rpc, Server, manifest, skill_files
+from tests.conftest import Rpc, Server, clean_environment, manifest, skill_files
 from tests.importing.test_importing import by_path, sent
 from tests.support.archives import skill_md, zipped
 from tests.support.needing import CODE, create, lock_of, needing, pins
@@ -673,3 +674,59 @@ def test_the_smallest_optional_packages_stay_within_the_limit(most: int, left_ou
     sizes = {"base": 500, "main": 100, "one": 30, "two": 20, "part": 30}
 
     assert too_large_in(shared_sizes(mark_sizes(lock.encode(), sizes)), {"main"}, {"one", "two"}, most) == left_out
+
+
+# -- dates of commits --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def dated(indexed: Server, package_index: PackageIndex, new_name: str) -> str:
+    """Return a package with the version 1.0 of January 2024 and the version 2.0 of January 2025."""
+    package = f"dated{new_name}"
+    for version in ("1.0", "2.0"):
+        make_wheel(package_index.folder, package, version)
+    package_index.uploaded[f"{package}-1.0-py3-none-any.whl"] = "2024-01-01T00:00:00Z"
+    return package
+
+
+def committed(folder: Path, date: str, *words: str) -> None:
+    """Commit all files of a folder at a date."""
+    git = ["git", "-C", str(folder), "-c", "user.name=x", "-c", "user.email=x@example.org"]
+    about = {**clean_environment(), "GIT_COMMITTER_DATE": f"{date}T00:00:00Z"}
+    for command in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "--message", "x"]):
+        subprocess.run([*git, *command], env=about, check=True)
+
+
+def locked_by_import(server: Server, folder: Path, package: str, *words: str) -> dict[str, str]:
+    """Import a folder on the command line. Return the version of the package in the lock of each skill."""
+    done = skillery("import", str(folder), "--json", *words, "--url", server.url)
+    [report] = json.loads(done.out)
+    return {one["path"]: pins(lock_of(server.rpc, one["name"]))[package] for one in report["skills"]}
+
+
+@pytest.mark.full
+def test_a_skill_in_git_gets_packages_of_its_time(indexed: Server, dated: str, new_name: str, tmp_path: Path) -> None:
+    for name in ("old", "edited", "new"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "SKILL.md").write_text(skill_md(f"{new_name}-{name}"))
+        (tmp_path / name / "requirements.txt").write_text(f"{dated}>=1\n")
+        committed(tmp_path, "2025-03-01" if name == "new" else "2024-03-01")
+    (tmp_path / "edited" / "SKILL.md").write_text(skill_md(f"{new_name}-edited", body="# More\n"))
+
+    at_commits = locked_by_import(indexed, tmp_path, dated)
+    newest = locked_by_import(indexed, tmp_path, dated, "--packages", "newest")
+    again = locked_by_import(indexed, tmp_path, dated, "--packages", "infer")
+
+    assert at_commits == {"edited": "2.0", "new": "2.0", "old": "1.0"}
+    assert newest == {"edited": "2.0", "new": "2.0", "old": "2.0"}
+    assert again == at_commits
+
+
+def test_an_uploaded_package_is_used_if_none_is_old_enough(
+    indexed: Server, house: Path, new_name: str, tmp_path: Path
+) -> None:
+    (tmp_path / "SKILL.md").write_text(skill_md(new_name))
+    (tmp_path / "x.py").write_text("import yaml\n")
+    committed(tmp_path, "2024-03-01")
+
+    assert locked_by_import(indexed, tmp_path, "pyyaml", "--packages", "infer") == {"": "6.0"}

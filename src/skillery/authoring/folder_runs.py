@@ -54,8 +54,8 @@ from skillery.settings.load import Settings
 
 if TYPE_CHECKING:
     from skillery.authoring.packages import FolderPackages
-    from skillery.environments.dependency_locks import Choice
     from skillery.environments.named import NamedLock
+    from skillery.environments.package_choices import Choice
     from skillery.formats.import_names import Providers
 
 
@@ -297,8 +297,10 @@ class _Locks:
         )
         self.npm = sources_of(runs.settings).npm
 
-    async def make(self, requirements: Sequence[str], caller: str = "", *, annotated: bool = False) -> bytes:
-        return await (await self._runs.packages()).locks.make(requirements, annotated=annotated)
+    async def make(
+        self, requirements: Sequence[str], caller: str = "", *, annotated: bool = False, cut_off: str = ""
+    ) -> bytes:
+        return await (await self._runs.packages()).locks.make(requirements, annotated=annotated, cut_off=cut_off)
 
     async def verify(self, requirements: Sequence[str], lock: bytes, caller: str = "") -> None:
         await (await self._runs.packages()).locks.verify(requirements, lock)

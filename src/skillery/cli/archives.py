@@ -97,9 +97,11 @@ def _read_entry(entry: Entry) -> bytes:
         return file.read(entry.size)
 
 
-async def tar_chunks(folder: Folder) -> AsyncIterator[bytes]:
-    """Yield a tar with all skills of the folder, in chunks. The tar contains the target files in place of links."""
-    chunks = _tar(folder)
+async def tar_chunks(folder: Folder, dates: Mapping[str, int] = {}) -> AsyncIterator[bytes]:
+    """Yield a tar with all skills of the folder, in chunks. The tar contains the target files in place of links.
+    `dates` has the time of all files of a skill, by the path of the skill.
+    """
+    chunks = _tar(folder, dates)
     while chunk := await asyncio.to_thread(next, chunks, None):
         yield chunk
 
@@ -114,10 +116,10 @@ async def file_chunks(path: Path) -> AsyncIterator[bytes]:
         raise StartupError(f"cannot read '{path}': {error.strerror}") from None
 
 
-def _tar(folder: Folder) -> Iterator[bytes]:
+def _tar(folder: Folder, dates: Mapping[str, int]) -> Iterator[bytes]:
     """Yield a tar with all skills of the folder, in chunks of about CHUNK_BYTES."""
     buffer = bytearray()
-    for part in _parts(folder):
+    for part in _parts(folder, dates):
         buffer += part
         if len(buffer) >= CHUNK_BYTES:
             yield bytes(buffer)
@@ -125,18 +127,18 @@ def _tar(folder: Folder) -> Iterator[bytes]:
     yield bytes(buffer)
 
 
-def _parts(folder: Folder) -> Iterator[bytes]:
+def _parts(folder: Folder, dates: Mapping[str, int]) -> Iterator[bytes]:
     for skill in folder.skills():
         for name, entry in skill.files.items():
             name = skill.renamed if name == SKILL_MD and skill.renamed else name  # noqa: PLW2901
-            yield from _member(f"{skill.root}/{name}" if skill.root else name, entry)
+            yield from _member(f"{skill.root}/{name}" if skill.root else name, entry, dates.get(skill.root, 0))
     yield b"\0" * 2 * tarfile.BLOCKSIZE
 
 
-def _member(path: str, entry: Entry) -> Iterator[bytes]:
+def _member(path: str, entry: Entry, date: int) -> Iterator[bytes]:
     """Yield the tar header and the content of a file."""
     info = tarfile.TarInfo(path)
-    info.mode = 0o755 if entry.executable else 0o644
+    info.mode, info.mtime = (0o755 if entry.executable else 0o644), date
     with _opened(entry.place) as file:
         info.size = os.fstat(file.fileno()).st_size
         yield info.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")

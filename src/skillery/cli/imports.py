@@ -47,9 +47,10 @@ def _shared(command: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option(
             "--packages",
-            type=click.Choice(["infer", "declared"]),
+            type=click.Choice(["infer", "declared", "newest"]),
             help="infer: also lock packages that Python files import and the skill does not declare; declared: lock "
-            "only declared packages.  [default: the server's]",
+            "only declared packages; newest: infer, and ignore the dates of commits.  [default: the "
+            "server's]",
         ),
         click.option(
             "--nested",
@@ -107,7 +108,7 @@ def import_(
     dry_run: bool,
     source: str | None,
     take_over: Sequence[str],
-    packages: Literal["infer", "declared"] | None,
+    packages: Literal["infer", "declared", "newest"] | None,
     nested: Nested,
     names: str | None,
     keep_bytes: bool,
@@ -147,7 +148,7 @@ def sync(
     permissions: Path | None,
     dry_run: bool,
     source: str | None,
-    packages: Literal["infer", "declared"] | None,
+    packages: Literal["infer", "declared", "newest"] | None,
     nested: Nested,
     names: str | None,
     keep_bytes: bool,
@@ -174,7 +175,7 @@ def _options(
     namespace: str | None,
     permissions: Path | None,
     dry_run: bool,
-    packages: Literal["infer", "declared"] | None,
+    packages: Literal["infer", "declared", "newest"] | None,
     nested: Nested,
 ) -> ImportOptions:
     """Return the options of an import from the values of the command line."""

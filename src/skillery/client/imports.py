@@ -25,10 +25,12 @@ class ImportOptions(TypedDict, total=False):
     default_source: str
     permissions: Mapping[str, Any]
     take_over: Sequence[str]
-    packages: Literal["infer", "declared"]
+    packages: Literal["infer", "declared", "newest"]
     nested: Literal["auto", "keep", "split"]
     names: str
     """Encoding of the names in a zip that are not UTF-8."""
+    commit_dates: bool
+    """The times of the files in a tar are those of commits."""
     keep_bytes: bool
     """Scripts keep CR LF at the ends of their lines."""
     dry_run: bool

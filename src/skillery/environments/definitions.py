@@ -125,6 +125,12 @@ class PackageSources(msgspec.Struct, frozen=True):
         """Return the arguments of uv for the setting exclude_newer. They have an effect only when uv locks."""
         return ["--exclude-newer", self.exclude_newer] if self.exclude_newer else []
 
+    def before(self, cut_off: str) -> PackageSources:
+        """Return the sources without uploads after a date, if the indexes state when files were uploaded."""
+        if not cut_off or self.wheelhouse or (self.exclude_newer and self.exclude_newer[: len(cut_off)] <= cut_off):
+            return self
+        return msgspec.structs.replace(self, exclude_newer=cut_off)
+
     def environment(self) -> dict[str, str]:
         """Return the environment variables of uv with the addresses of the indexes.
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 from collections.abc import Collection, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from pathlib import Path
-from typing import NamedTuple, NoReturn, Protocol
+from typing import NoReturn, Protocol
 
 import msgspec
-from packaging.utils import canonicalize_name
 from sqlalchemy import Connection, bindparam, delete, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 
@@ -23,6 +22,7 @@ from skillery.environments.definitions import NpmSources, PackageSources, base_p
 from skillery.environments.downloads import file_arguments
 from skillery.environments.jobs import JobFailed, Jobs
 from skillery.environments.npm import check_npm_sources, resolve_npm
+from skillery.environments.package_choices import Choice, choose, offered_by
 from skillery.environments.uv_errors import check_yanked, foreign_hosts_error, locking_error, unresolvable, uv_error
 from skillery.errors import (
     InvalidBundle,
@@ -88,53 +88,6 @@ def lock_of_version(
         return digest, stream.read()
 
 
-# -- Choice of the package that provides an imported module. If the choice is uncertain, the result is a reason --------
-
-
-class Choice(NamedTuple):
-    """The chosen package. If it is "", `reason` is a clause that continues a message about the import."""
-
-    package: str
-    reason: str = ""
-
-
-def offered_by(sources: PackageSources) -> frozenset[str] | None:
-    """Return the packages in the wheelhouse; None without a wheelhouse. Blocking."""
-    if sources.wheelhouse is None:
-        return None
-    return frozenset(_package_of(path) for path in sources.wheelhouse.glob("*.whl"))
-
-
-def choose(sources: PackageSources, offered: frozenset[str] | None, providers: Providers) -> Choice:
-    """Return the choice among the packages that provide a module. `offered` is the result of `offered_by`.
-
-    A package of an index is never chosen only because it has the name of the module. Otherwise a skill with a missing
-    module would get a package from any owner of that name. A wheelhouse and `packages.allowed` are lists of the admin,
-    so a name in them is trusted.
-    """
-    if not sources.are_there:
-        return Choice("", "no packages are available (the settings packages.index_urls and packages.wheelhouse)")
-    refused = {name: _refusal(sources, name) for name in providers.packages}
-    fit = [name for name in providers.packages if not refused[name] and (offered is None or name in offered)]
-    if not fit:
-        reason = next((reason for reason in refused.values() if reason), "")
-        return Choice("", reason or f"the wheelhouse of this server has no wheel of {providers}")
-    is_vouched = offered is not None or bool(sources.allowed)
-    if providers.how == "ambiguous" and not (is_vouched and len(fit) == 1):
-        return Choice("", f"it is ambiguous: {providers} provide it")
-    if providers.how == "guessed" and not is_vouched:
-        return Choice("", "no package is known to provide it")
-    return Choice(fit[0])
-
-
-def _refusal(sources: PackageSources, package: str) -> str:
-    return next((finding.message for finding in sources.refused([package])), "")
-
-
-def _package_of(wheel: Path) -> str:
-    return canonicalize_name(wheel.name.partition("-")[0])
-
-
 _COMPILE = ("pip", "compile", "-", "--no-header", "--generate-hashes", "--no-emit-index-url")
 _ANNOTATED = "annotated, sized"
 """Added to the key of a lock that says which package needs which, and their sizes."""
@@ -183,20 +136,37 @@ class Locks:
         self._reuse_for = reuse_for
 
     async def make(
-        self, requirements: Sequence[str], caller: str = "", *, force: bool = False, annotated: bool = False
+        self,
+        requirements: Sequence[str],
+        caller: str = "",
+        *,
+        force: bool = False,
+        annotated: bool = False,
+        cut_off: str = "",
     ) -> bytes:
         """Return the content of `requirements.lock`. With `force`, a stored lock is not reused. With `annotated`, the
-        comments of the lock say which package needs which, and the sizes of their files.
+        comments of the lock say which package needs which, and the sizes of their files. Packages that were uploaded
+        after the date `cut_off` are used only if there is no lock without them.
 
         Raise UnresolvableDependencies, Refused (by the settings), PackagesNotOffered or Unavailable.
         """
+        sources = self._sources.before(cut_off)
+        if sources != self._sources:
+            # No upload may be so old, or an index does not state its times.
+            with contextlib.suppress(UnresolvableDependencies):
+                return await self._make(sources, requirements, caller, force=force, annotated=annotated)
+        return await self._make(self._sources, requirements, caller, force=force, annotated=annotated)
+
+    async def _make(
+        self, sources: PackageSources, requirements: Sequence[str], caller: str, *, force: bool, annotated: bool
+    ) -> bytes:
         self._check_sources()
-        key, now = self._sources.key(requirements), datetime.now(UTC)
+        key, now = sources.key(requirements), datetime.now(UTC)
         key = hashlib.sha256(f"{_ANNOTATED} {key}".encode()).hexdigest() if annotated else key
         made_after = now if force else now - self._reuse_for
         lock = await self._database.read(partial(find_lock, key=key, made_after=made_after))
         if lock is None:
-            lock = _with_head(await self._resolve(requirements, caller, annotated=annotated))
+            lock = _with_head(await self._resolve(requirements, caller, sources, annotated=annotated))
             await self._database.write(partial(keep_lock, key=key, content=lock, now=now))
         self._check_allowed(read_lock(lock))
         return lock
@@ -249,7 +219,7 @@ class Locks:
         self._check_allowed(pins)
         wanted = [*requirements, *(f"{pin.name}=={pin.version}" for pin in pins)]
         try:
-            resolved = await self._resolve(wanted, caller)
+            resolved = await self._resolve(wanted, caller, self._sources)
         except UnresolvableDependencies as error:
             _refuse(
                 f"cannot be installed here: {error.message.rstrip('.')}",
@@ -265,9 +235,11 @@ class Locks:
             if unknown:
                 _refuse(f"pins {pin.name} {pin.version} to a file that is not in the package index of this server")
 
-    async def _resolve(self, requirements: Sequence[str], caller: str, *, annotated: bool = False) -> bytes:
+    async def _resolve(
+        self, requirements: Sequence[str], caller: str, sources: PackageSources, *, annotated: bool = False
+    ) -> bytes:
         comments = () if annotated else ("--no-annotate",)
-        arguments = [*_COMPILE, *comments, *self._sources.kinds(), "--python", base_python(), *self._sources.cut_off()]
+        arguments = [*_COMPILE, *comments, *sources.kinds(), "--python", base_python(), *sources.cut_off()]
         stdin = "".join(f"{requirement}\n" for requirement in await asyncio.to_thread(normalised, requirements))
         args = {"arguments": arguments, "stdin": stdin, "files": file_arguments(self._sources) if annotated else None}
         turn = await self._turns.enter(caller, len(stdin))

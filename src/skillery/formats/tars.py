@@ -44,6 +44,8 @@ class Member(NamedTuple):
     target: str
     place: int
     """Where the content begins in the file."""
+    time: int
+    """Seconds since 1970."""
 
 
 def read_members(file: BinaryIO) -> Iterator[Member]:
@@ -164,7 +166,15 @@ def _member(block: bytes, kind: bytes, words: dict[bytes, bytes], content_start:
         kind = FOLDER if kind == b"\0" and name.endswith(b"/") else FILE
     if b"sparse" in words:
         kind = SPARSE
-    return Member(_text(name), kind, size, _number(block[100:108]), _text(target), content_start)
+    return Member(_text(name), kind, size, _number(block[100:108]), _text(target), content_start, _time(block))
+
+
+def _time(block: bytes) -> int:
+    """Return the time in a header, or 0 if it is not valid: no entry is refused for its time."""
+    try:
+        return _number(block[136:148])
+    except DamagedTar:
+        return 0
 
 
 def _text(name: bytes) -> str:

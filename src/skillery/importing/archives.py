@@ -172,7 +172,7 @@ def _entry(member: Member, sizes: Sizes) -> Entry | None:
         return Entry(path, 0, False, safe_target(path, target), None)
     if member.kind != FILE:
         raise refuse(path, "is not a file, folder or link", "Nothing was imported. Leave devices and pipes out.")
-    return Entry(path, member.size, bool(member.mode & 0o111), "", member.place)
+    return Entry(path, member.size, bool(member.mode & 0o111), "", member.place, time=member.time)
 
 
 def _last_name(into: BinaryIO) -> str | None:

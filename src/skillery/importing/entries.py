@@ -43,6 +43,8 @@ class Entry(NamedTuple):
     """The encoding in which the path was read, if the archive does not state it."""
     has_mode: bool = True
     """False if the archive does not say whether files are executable."""
+    time: int = 0
+    """When the file was changed, in seconds since 1970, or 0 if that is unknown."""
 
 
 class Archive(Protocol):

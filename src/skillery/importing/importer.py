@@ -125,6 +125,7 @@ class Importer:
                 options.name,
                 located.roots,
                 options.keep_bytes,
+                options.commit_dates,
             )
             aliases = await self._aliases(identity, options, located.roots, finder, skill_reader)
             roots = aliases.known_first(located.roots)

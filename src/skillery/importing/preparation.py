@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 import msgspec
@@ -12,7 +13,7 @@ import msgspec
 from skillery.errors import BundleTooLarge, InvalidBundle
 from skillery.formats.agent_skill import agent_skill, index_name
 from skillery.formats.bundle import BundleFile, BundleLimits, digest_of
-from skillery.formats.foreign_requirements import Needs, read_needs
+from skillery.formats.foreign_requirements import LEFT_OUT, NO_PACKAGES, Needs, read_needs
 from skillery.formats.foreign_skill import ForeignSkill, alias_key, read_foreign_skill, registry_name
 from skillery.formats.lenient_skill_md import read_skill_md
 from skillery.formats.manifest import Manifest, parse_manifest, toml_manifest
@@ -28,6 +29,8 @@ from skillery.importing.entries import Archive
 from skillery.importing.finder import SKILL_MD, SKILL_TOML, LocatedSkill
 
 MEBIBYTE = 1024 * 1024
+DATED_DAYS = 90
+"""The days after the last commit of a skill in which uploaded packages are still used for it."""
 
 
 class PreparedSkill(NamedTuple):
@@ -51,6 +54,8 @@ class PreparedSkill(NamedTuple):
     repairs: tuple[Repair, ...]
     needs: Needs = Needs()
     """The packages that the files declare, for a skill without skill.toml."""
+    cut_off: str = ""
+    """The date after which new packages are ignored, or "" if none is ignored."""
 
     def files_as(self, name: str, version: str) -> tuple[dict[str, Any], tuple[BundleFile, ...]]:
         """Return the manifest and the files of a skill with a skill.toml, with another name and version."""
@@ -76,9 +81,11 @@ class SkillReader:
         archive_name: str,
         roots: Sequence[str],
         keep_bytes: bool = False,
+        commit_dates: bool = False,
     ) -> None:
         """`roots` are the paths of all skills. A skill at the root of the archive that states no name is named
-        after `archive_name`. With `keep_bytes`, scripts keep CR LF.
+        after `archive_name`. With `keep_bytes`, scripts keep CR LF. With `commit_dates`, the times of the files are
+        those of commits.
         """
         self._archive = archive
         self._limits = limits
@@ -87,6 +94,7 @@ class SkillReader:
         self._archive_name = archive_name
         self._folders = frozenset(map(_leaf, roots))
         self._keep_bytes = keep_bytes
+        self._commit_dates = commit_dates
         self._named_as_folders = {self._below(_leaf(root)): root for root in reversed(roots)}
         self._elements: dict[str, Counter[str]] = {}
         for root in roots:
@@ -105,6 +113,15 @@ class SkillReader:
         return self._elements.get(_leaf(root), {})
 
     def prepare(self, skill_row: LocatedSkill) -> PreparedSkill:
+        """Read a skill and return its name, files, repairs and date.
+
+        Raise the errors of `_prepare`.
+        """
+        prepared = self._prepare(skill_row)
+        time = max(entry.time for entry in skill_row.files.values()) if self._commit_dates else 0
+        return prepared._replace(cut_off=_cut_off(time, datetime.now(UTC))) if time else prepared
+
+    def _prepare(self, skill_row: LocatedSkill) -> PreparedSkill:
         """Read a skill and return its name, files and repairs.
 
         Raise InvalidBundle, InvalidManifest or InvalidPath if the files are not a valid skill, BundleTooLarge if they
@@ -253,6 +270,23 @@ class SkillReader:
                 size_bytes=size,
                 max_bytes=limits.max_bytes,
             )
+
+
+def with_warnings(prepared: PreparedSkill) -> PreparedSkill:
+    """Return the skill with warnings about omitted requirements, for users of its scripts."""
+    omitted = [repair for repair in prepared.repairs if repair.code in {NO_PACKAGES, LEFT_OUT}]
+    warnings = [
+        f"{repair.file}:{repair.line}: {repair.message}" if repair.file and repair.line else repair.message
+        for repair in omitted
+    ]
+    read = prepared.skill_md
+    return prepared._replace(skill_md=msgspec.structs.replace(read, warnings=(*read.warnings, *warnings)))
+
+
+def _cut_off(time: int, now: datetime) -> str:
+    """Return the date DATED_DAYS after a commit, or "" if that is not yet over."""
+    latest = int((now - timedelta(days=DATED_DAYS)).timestamp())
+    return "" if time > latest else str((datetime.fromtimestamp(time, UTC) + timedelta(days=DATED_DAYS)).date())
 
 
 def _leaf(root: str) -> str:

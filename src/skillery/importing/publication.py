@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, cast
 
-import msgspec
 from sqlalchemy import Connection
 
 from skillery.backends import Identity
@@ -14,7 +13,7 @@ from skillery.database import Database
 from skillery.errors import InvalidBundle, InvalidParams, NameTaken, Refused, VersionExists
 from skillery.formats.agent_skill import index_name
 from skillery.formats.bundle import BundleFile
-from skillery.formats.foreign_requirements import LEFT_OUT, NO_PACKAGES
+from skillery.formats.foreign_requirements import NO_PACKAGES
 from skillery.formats.names import is_within
 from skillery.formats.repairs import Repair
 from skillery.formats.requirements import LOCK
@@ -24,7 +23,7 @@ from skillery.identity import access
 from skillery.importing.aliases import Imported, record_import, taken_versions
 from skillery.importing.finder import Nested
 from skillery.importing.free_names import is_owned
-from skillery.importing.preparation import PreparedSkill, same_files, with_packages
+from skillery.importing.preparation import PreparedSkill, same_files, with_packages, with_warnings
 from skillery.importing.reports import SkillReport, report_of
 from skillery.importing.skill_names import NamedSkill, Naming, next_version
 from skillery.publishing.package_locks import ImportScan, Mode
@@ -65,6 +64,10 @@ class ImportOptions(NamedTuple):
     """True if the SKILL.md must state the name of the skill `into`, with or without its namespace."""
     packages: Mode | None = None
     """The handling of undeclared packages. None means the setting of the server."""
+    newest: bool = False
+    """True if packages are locked in their newest versions, also for old commits."""
+    commit_dates: bool = False
+    """True if the times of the files are times of commits."""
     nested: Nested = "keep"
     names: str = ""
     """The encoding of names in a zip that are not UTF-8, or "" to find it."""
@@ -200,8 +203,13 @@ class SkillPublication:
         table = (prepared.manifest or {}).get("runtime", runtime)
         declared = cast(Sequence[str], table.get("dependencies", ()))
         undeclared = self._publisher.checks.undeclared
-        scan = await undeclared.infer(self._identity.name, prepared.files, declared, self._options.packages)
-        return scan, prepared._replace(source_digest=with_packages(prepared.source_digest, scan.packages))
+        mode, cut_off = self._options.packages, self._cut_off(prepared)
+        scan = await undeclared.infer(self._identity.name, prepared.files, declared, mode, cut_off)
+        packages = scan.packages if cut_off == prepared.cut_off else (*scan.packages, "newest")
+        return scan, prepared._replace(source_digest=with_packages(prepared.source_digest, packages))
+
+    def _cut_off(self, prepared: PreparedSkill) -> str:
+        return "" if self._options.newest else prepared.cut_off
 
     async def _runtime(self, prepared: PreparedSkill) -> tuple[dict[str, object], PreparedSkill]:
         """Return `[runtime]` for the packages of the skill's scripts. Raise PackageIndexUnavailable if the index is
@@ -212,19 +220,18 @@ class SkillPublication:
         needs = prepared.needs
         runtime = needs.runtime()
         if not runtime:
-            return {}, _with_warnings(prepared)
+            return {}, with_warnings(prepared)
         content = next((file.content for file in prepared.files if file.path == LOCK), None)
         try:
-            await self._publisher.checks.check_needs(self._identity, needs.dependencies, needs.requires_python, content)
+            await self._publisher.checks.check_needs(self._identity, needs, content, self._cut_off(prepared))
         except (InvalidParams, Refused) as error:
-            packages = ", ".join(
-                [*needs.dependencies[:MOST_NAMED], *(["…"] if len(needs.dependencies) > MOST_NAMED else [])]
-            )
+            more = ["…"] if len(needs.dependencies) > MOST_NAMED else []
+            packages = ", ".join([*needs.dependencies[:MOST_NAMED], *more])
             request = packages or f"Python {needs.requires_python}"
             message = f"it needs {request}, and its scripts run without: {error.message.rstrip('.')}"
             note = Repair(NO_PACKAGES, message)
-            return {}, _with_warnings(prepared._replace(repairs=(*prepared.repairs, note)))
-        return runtime, _with_warnings(prepared)
+            return {}, with_warnings(prepared._replace(repairs=(*prepared.repairs, note)))
+        return runtime, with_warnings(prepared)
 
     async def _publish(
         self, prepared: PreparedSkill, named: NamedSkill, bundle: _Bundle, scan: ImportScan
@@ -277,7 +284,7 @@ class SkillPublication:
             return _Bundle(prepared.manifest, prepared.files, prepared.repairs)
         version = next_version(prepared.declared, taken)
         repairs = prepared.repairs
-        if prepared.declared is not None and version != prepared.declared:
+        if prepared.declared not in {None, version}:
             message = f"the version {prepared.declared} is taken; {version} is used"
             repairs = (*repairs, Repair("version_taken", message))
         repairs = (*repairs, *named.notes)
@@ -326,17 +333,6 @@ def _check_same_name(prepared: PreparedSkill, name: str) -> None:
             hint="Change the name in SKILL.md, or upload it as a new skill.",
             file="SKILL.md",
         )
-
-
-def _with_warnings(prepared: PreparedSkill) -> PreparedSkill:
-    """Return the skill with warnings about omitted requirements, for users of its scripts."""
-    omitted = [repair for repair in prepared.repairs if repair.code in {NO_PACKAGES, LEFT_OUT}]
-    warnings = [
-        f"{repair.file}:{repair.line}: {repair.message}" if repair.file and repair.line else repair.message
-        for repair in omitted
-    ]
-    read = prepared.skill_md
-    return prepared._replace(skill_md=msgspec.structs.replace(read, warnings=(*read.warnings, *warnings)))
 
 
 def _is_unchanged(prepared: PreparedSkill, imported: Imported, packages: Mode | None) -> bool:

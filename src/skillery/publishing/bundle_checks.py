@@ -22,6 +22,7 @@ from skillery.formats.agent_skill import agent_skill, index_name
 from skillery.formats.bundle import SKILL_MD, SKILL_TOML, Bundle, BundleFile
 from skillery.formats.check_results import CheckedExample, CheckFinding
 from skillery.formats.examples import read_examples
+from skillery.formats.foreign_requirements import Needs
 from skillery.formats.manifest import parse_manifest
 from skillery.formats.npm import NPM_LOCK
 from skillery.formats.permissions import PermissionsDiff
@@ -93,19 +94,17 @@ class BundleChecks:
         find = partial(lock_of_version, storage=self._storage, name=name, version=version, path=path)
         return await asyncio.to_thread(self._database.read_now, find)
 
-    async def check_needs(
-        self, identity: Identity, dependencies: Sequence[str], requires_python: str, lock: bytes | None
-    ) -> None:
+    async def check_needs(self, identity: Identity, needs: Needs, lock: bytes | None, cut_off: str) -> None:
         """Raise the error that publishing a version with these packages would raise.
 
-        `lock` is the lock of packages in the bundle, or None. The results are cached, so that publishing the version is
-        faster.
+        `lock` is the lock of packages in the bundle, or None. `cut_off` is that of `Locks.make`. The results are
+        cached, so that publishing the version is faster.
         """
-        check_python(requires_python)
-        if dependencies and lock is not None:
-            await self._gate.locks.verify(dependencies, lock, identity.name)
-        elif dependencies:
-            await self._gate.locks.make(dependencies, identity.name)
+        check_python(needs.requires_python)
+        if needs.dependencies and lock is not None:
+            await self._gate.locks.verify(needs.dependencies, lock, identity.name)
+        elif needs.dependencies:
+            await self._gate.locks.make(needs.dependencies, identity.name, cut_off=cut_off)
 
     async def findings(
         self, publication: Publication, bundle: Bundle, scan: ImportScan | None, identity: Identity, *, trials: bool

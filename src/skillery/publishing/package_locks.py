@@ -15,7 +15,7 @@ from packaging.utils import canonicalize_name
 
 from skillery.backends import Finding
 from skillery.environments.definitions import NpmSources, check_python
-from skillery.environments.dependency_locks import Choice
+from skillery.environments.package_choices import Choice
 from skillery.errors import InvalidManifest
 from skillery.formats.bundle import SKILL_TOML, Bundle, BundleFile, BundleLimits, with_file
 from skillery.formats.import_names import Providers, is_known_package
@@ -79,6 +79,8 @@ class ImportScan(msgspec.Struct, frozen=True):
     """The inferred packages of optional imports alone, sorted."""
     requirements: Mapping[str, str] = {}
     """The requirement of each inferred package with extras or bounds. The manifest has its name only."""
+    cut_off: str = ""
+    """The date after which new packages are ignored, or ""."""
     unread: str = ""
     """The reason if files were not checked, else ""."""
 
@@ -163,7 +165,9 @@ class StoredLockOf(Protocol):
 class PackageLocks(Protocol):
     """The part of `skillery.environments.dependency_locks.Locks` that publishing uses."""
 
-    async def make(self, requirements: Sequence[str], caller: str = "", *, annotated: bool = False) -> bytes: ...
+    async def make(
+        self, requirements: Sequence[str], caller: str = "", *, annotated: bool = False, cut_off: str = ""
+    ) -> bytes: ...
 
     async def verify(self, requirements: Sequence[str], lock: bytes, caller: str = "") -> None: ...
 
@@ -230,7 +234,7 @@ async def _with_new(
     if not dependencies_of(bundle):
         return bundle, scan
     requirements = [scan.requirements.get(dependency, dependency) for dependency in dependencies_of(bundle)]
-    lock = await locks.make(requirements, caller, annotated=bool(scan.packages))
+    lock = await locks.make(requirements, caller, annotated=bool(scan.packages), cut_off=scan.cut_off)
     if scan.packages:
         declared = {package_of(dependency) for dependency in dependencies_of(bundle)} - set(scan.packages)
         lock = mark_tiers(lock, Tiers(tuple(sorted(declared)), scan.optional))

@@ -108,17 +108,23 @@ class Undeclared:
         return ImportScan(mode, _missing(imports, own_modules(file.path for file in files)))
 
     async def infer(
-        self, caller: str, files: Sequence[BundleFile], declared: Sequence[str], mode: Mode | None = None
+        self,
+        caller: str,
+        files: Sequence[BundleFile],
+        declared: Sequence[str],
+        mode: Mode | None = None,
+        cut_off: str = "",
     ) -> ImportScan:
         """Return the result of `scan`. In mode `lock`, the result also has the inferred package of each module.
 
-        If no package can be locked for a module, the result has the reason. Raise the errors of `scan`, the errors of
-        `Locks.make` for the declared packages, and PackageIndexUnavailable if the index does not answer.
+        `cut_off` is that of `Locks.make`. If no package can be locked for a module, the result has the reason. Raise
+        the errors of `scan`, the errors of `Locks.make` for the declared packages, and PackageIndexUnavailable if the
+        index does not answer.
         """
-        scan = await self.scan(caller, files, mode)
+        scan = msgspec.structs.replace(await self.scan(caller, files, mode), cut_off=cut_off)
         if scan.mode != "lock" or not scan.missing:
             return scan
-        pins = read_lock(await self._locks.make(declared, caller)) if declared else ()
+        pins = read_lock(await self._locks.make(declared, caller, cut_off=cut_off)) if declared else ()
         unprovided = [entry for entry in scan.missing if not is_provided(entry, frozenset(pin.name for pin in pins))]
         choices = dict(
             zip(unprovided, await self._locks.choose([entry.providers for entry in unprovided]), strict=True)
@@ -126,7 +132,7 @@ class Undeclared:
         required = {choice.package for entry, choice in choices.items() if choice.package and not entry.optional}
         optional = {choice.package for choice in choices.values() if choice.package} - required
         stated = _stated(files, required | optional)
-        dropped = await self._dropped(caller, declared, sorted(required | optional), optional, stated)
+        dropped = await self._dropped(caller, declared, sorted(required | optional), optional, stated, cut_off)
         left_out = {
             entry.module: dropped[choice.package] for entry, choice in choices.items() if choice.package in dropped
         }
@@ -163,6 +169,7 @@ class Undeclared:
         packages: Sequence[str],
         optional: set[str],
         stated: dict[str, str],
+        cut_off: str,
     ) -> dict[str, LeftOut]:
         """Return the packages that cannot be locked together with the declared ones, each with the reason.
 
@@ -187,7 +194,7 @@ class Undeclared:
                 return dropped
             try:
                 requirements = [stated.get(package, package) for package in remaining]
-                lock = await self._locks.make([*declared, *requirements], caller, annotated=True)
+                lock = await self._locks.make([*declared, *requirements], caller, annotated=True, cut_off=cut_off)
                 too_large = await asyncio.to_thread(self._too_large, lock, declared, remaining, optional)
                 if not too_large:
                     return dropped

@@ -42,12 +42,13 @@ _PARAMS = {
     "prune": "true: yank the skills that the source does not contain anymore.",
     "dry_run": "true: report what the import would do, and change nothing.",
     "review": "true: each new version waits for a review.",
-    "packages": "infer: lock undeclared packages too. declared: lock only declared packages.",
+    "packages": "infer: lock undeclared packages too. declared: only declared packages. newest: infer, without dates.",
+    "commit_dates": "true: times in a tar are of commits. Packages are locked as of 90 days after them.",
     "names": "Encoding of the names in a zip that are not UTF-8, e.g. gb18030.",
     "keep_bytes": "true: scripts keep CR LF at the ends of their lines.",
     "nested": "A SKILL.md inside of another skill: a skill (split), a file (keep), or a skill if listed (auto).",
 }
-_PACKAGES: dict[str, Mode] = {"infer": "lock", "declared": "off"}
+_PACKAGES: dict[str, Mode] = {"infer": "lock", "declared": "off", "newest": "lock"}
 MOST_TAKEN_OVER = 1000
 _FLAGS = {"true": True, "1": True, "false": False, "0": False, "": True}
 PARAMETERS = tuple(in_query(name, description) for name, description in _PARAMS.items())
@@ -83,6 +84,8 @@ def options_of(scope: Any) -> ImportOptions:
         dry_run=_flag(fields, "dry_run"),
         review=_flag(fields, "review"),
         packages=_packages(fields["packages"]) if "packages" in fields else None,
+        newest=fields.get("packages") == "newest",
+        commit_dates=_flag(fields, "commit_dates"),
         names=_encoding(fields["names"]) if "names" in fields else "",
         keep_bytes=_flag(fields, "keep_bytes"),
         nested=_nested(fields.get("nested", "auto")),
@@ -115,7 +118,7 @@ def _names(text: str, *, prune: bool) -> frozenset[str]:
 def _packages(text: str) -> Mode:
     if text not in _PACKAGES:
         raise InvalidParams(
-            f"the parameter 'packages' is {quoted(text)}", hint="Write infer or declared.", param="packages"
+            f"the parameter 'packages' is {quoted(text)}", hint="Write infer, declared or newest.", param="packages"
         )
     return _PACKAGES[text]
 

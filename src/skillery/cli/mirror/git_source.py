@@ -1,16 +1,23 @@
-"""Copies of git repositories."""
+"""Git repositories: copies of them, and the dates of the skills in them."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import shutil
 import signal
 import subprocess
 import tempfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from skillery.errors import StartupError, Unavailable
+
+if TYPE_CHECKING:
+    from skillery.cli.archives import Folder
+    from skillery.importing.finder import LocatedSkill
 
 SECONDS = 600
 MOST_BYTES = 1024 * 1024 * 1024
@@ -47,7 +54,6 @@ def copy_repository(source: str, tree: Path, known: str) -> str:
         (clone / ".git" / "info").mkdir(exist_ok=True)
         (clone / ".git" / "info" / "attributes").write_text(NO_ATTRIBUTES)
         _git("-C", str(clone), "checkout", "--quiet", commit)
-        shutil.rmtree(clone / ".git")
         _remove_links_out(clone)
         shutil.rmtree(tree, ignore_errors=True)
         clone.rename(tree)
@@ -145,3 +151,95 @@ def _kill(running: subprocess.Popen[bytes]) -> None:
 
 def _text(data: bytes) -> str:
     return data.decode("utf-8", "replace").strip()
+
+
+# -- Dates of skills: the packages of a skill are locked as they were when a commit last changed it --------------------
+
+
+MOST_COMMITS = 20_000
+"""Commits that are read. An older skill gets the date of the last one, which is not earlier than its own."""
+_CHUNK_BYTES = 64 * 1024
+_TIME = b"\x01"
+# The configuration of a repository that somebody else has packed could start programs.
+_HISTORY = ("git", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "log.showSignature=false")
+_ALONE = {"GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1", "GIT_OPTIONAL_LOCKS": "0"}
+
+
+def commit_dates(folder: Folder) -> dict[str, int]:
+    """Return when a commit last changed each skill of a folder, in seconds since 1970, by the path of the skill.
+
+    A skill with files that differ from the last commit has no date: its author works on it now. Without git or a
+    repository, no skill has a date.
+    """
+    base = Path(os.path.realpath(folder.path))
+    if not any((ancestor / ".git").exists() for ancestor in (base, *base.parents)):
+        return {}
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        committed = _committed(base)
+        roots = {skill.root for skill in folder.skills() if _is_committed(skill, base, committed)}
+        return _last_changes(base, roots)
+    return {}
+
+
+def _committed(base: Path) -> dict[str, str]:
+    """Return the hashes of the files in the last commit."""
+    command = [*_HISTORY, "ls-tree", "-r", "-z", "HEAD", "--", "."]
+    about = os.environ | _ALONE
+    listing = subprocess.run(
+        command, cwd=base, env=about, stdin=subprocess.DEVNULL, capture_output=True, timeout=SECONDS, check=True
+    )
+    entries = (entry.partition(b"\t") for entry in listing.stdout.split(b"\0") if entry)
+    return {os.fsdecode(path): fields.split()[2].decode() for fields, _, path in entries}
+
+
+def _is_committed(skill: LocatedSkill, base: Path, committed: Mapping[str, str]) -> bool:
+    files = ((entry.place, committed.get(os.path.relpath(entry.place, base))) for entry in skill.files.values())
+    return all(digest is not None and _is_content(place, digest) for place, digest in files)
+
+
+def _is_content(path: Path, digest: str) -> bool:
+    """Return whether a file has the content that git stores under this hash."""
+    # `git status` would do, but it can start the filters that a repository configures.
+    content = path.read_bytes()
+    new = hashlib.sha1 if len(digest) == hashlib.sha1().digest_size * 2 else hashlib.sha256  # noqa: S324
+    return new(b"blob %d\0" % len(content) + content).hexdigest() == digest
+
+
+def _last_changes(base: Path, roots: set[str]) -> dict[str, int]:
+    dates: dict[str, int] = {}
+    time = 0
+    for word in _log_words(base) if roots else ():
+        if word.startswith(_TIME):
+            time = int(word[1:])
+            continue
+        root = _root_of(os.fsdecode(word.lstrip(b"\n")), roots)
+        if root is not None and root not in dates:
+            dates[root] = time
+            if len(dates) == len(roots):
+                break
+    return {root: dates.get(root, time) for root in roots}
+
+
+def _log_words(base: Path) -> Iterator[bytes]:
+    """Yield the time of each commit after _TIME, and then the changed files, beginning with the newest commit."""
+    history = ("log", "--root", "--no-renames", "--name-only", "--relative", "-z", f"--max-count={MOST_COMMITS}")
+    command = [*_HISTORY, *history, f"--format={_TIME.decode()}%ct", "--", "."]
+    about, null = os.environ | _ALONE, subprocess.DEVNULL
+    with subprocess.Popen(command, cwd=base, env=about, stdin=null, stdout=subprocess.PIPE, stderr=null) as log:
+        assert log.stdout is not None
+        try:
+            rest = b""
+            while chunk := os.read(log.stdout.fileno(), _CHUNK_BYTES):
+                *words, rest = (rest + chunk).split(b"\0")
+                yield from filter(None, words)
+        finally:
+            log.kill()
+
+
+def _root_of(path: str, roots: set[str]) -> str | None:
+    """Return the nearest skill folder above a file."""
+    while path:
+        path = path.rpartition("/")[0]
+        if path in roots:
+            return path
+    return None
