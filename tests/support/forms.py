@@ -54,6 +54,7 @@ ALSO = {
     r"src/skillery/((commands|failure_types|hookspecs|routes)\.py|backends/|plugins/)": f"plugins {PLUGINS}",
     r"src/skillery/((__init__|__main__)\.py|errors/|settings|context/)": "app api",
     r"src/skillery/identity/": "oidc openbao",
+    r"src/skillery/(proof|attestations)/": "proof",
     r"src/skillery/contents/": "s3 maintenance",
     r"src/skillery/publishing/": "scanner environments",
     r"src/skillery/runs/": "ray",

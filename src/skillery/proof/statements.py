@@ -1,0 +1,80 @@
+"""Statements of in-toto v1: what an attestation says about the digest of a bundle."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from skillery.proof.dsse import ProofError
+
+STATEMENT = "https://in-toto.io/Statement/v1"
+# The project owns no domain, so its own types are URNs.
+URN = "urn:skillery:attestation:"
+Word = Literal["author", "publication", "provenance", "tests", "scan", "review"]
+TYPES: Mapping[str, str] = {
+    "author": f"{URN}author:v1",
+    "publication": f"{URN}publication:v1",
+    "provenance": "https://slsa.dev/provenance/v1",
+    "tests": "https://in-toto.io/attestation/test-result/v0.1",
+    "scan": f"{URN}scan:v1",
+    "review": f"{URN}review:v1",
+}
+"""The predicate type of each word. The words are the names of attestations in methods, commands and policies."""
+
+
+class Subject(msgspec.Struct, frozen=True):
+    name: str
+    digest: dict[str, str]
+
+
+class Statement(msgspec.Struct, frozen=True):
+    """What is said (`predicate`) about which bundles (`subject`)."""
+
+    type: str = msgspec.field(name="_type")
+    subject: tuple[Subject, ...]
+    predicate_type: str = msgspec.field(name="predicateType")
+    predicate: dict[str, Any]
+
+    @property
+    def word(self) -> str | None:
+        """The word for the predicate type, or None for a type that Skillery does not know."""
+        return next((word for word, type_ in TYPES.items() if type_ == self.predicate_type), None)
+
+
+def make_statement(word: str, name: str, version: str, digest: str, predicate: Mapping[str, Any]) -> bytes:
+    """Return the payload of an attestation. `digest` is the digest that `describe_skill` shows, `sha256:…`."""
+    return encode_statement(TYPES[word], (subject_of(name, version, digest),), predicate)
+
+
+def encode_statement(predicate_type: str, subjects: tuple[Subject, ...], predicate: Mapping[str, Any]) -> bytes:
+    return msgspec.json.encode(Statement(STATEMENT, subjects, predicate_type, dict(predicate)))
+
+
+def subject_of(name: str, version: str, digest: str) -> Subject:
+    algorithm, _, value = digest.partition(":")
+    return Subject(f"skillery:{name}@{version}", {algorithm: value})
+
+
+def read_statement(payload: bytes) -> Statement:
+    """Return the statement of a payload. Raise ProofError if it is not a statement of in-toto v1."""
+    try:
+        statement = msgspec.json.decode(payload, type=Statement)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        raise ProofError("does not contain a statement of in-toto") from None
+    if statement.type != STATEMENT:
+        raise ProofError(f"contains a statement of the type {statement.type[:80]!r}, not {STATEMENT}")
+    return statement
+
+
+def check_subject(statement: Statement, name: str, version: str, digest: str) -> None:
+    """Raise ProofError if the statement is not about exactly this version with this digest."""
+    expected = subject_of(name, version, digest)
+    if statement.subject == (expected,):
+        return
+    stated = statement.subject[0] if len(statement.subject) == 1 else None
+    if stated is not None and stated.digest == expected.digest:
+        raise ProofError(f"is about {stated.name[:300]!r}, not {expected.name!r}")
+    stated_digest = f"sha256:{stated.digest.get('sha256', '')[:80]}" if stated else f"{len(statement.subject)} subjects"
+    raise ProofError(f"is about {stated_digest}, not {digest}")
