@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from skillery.formats.pip_indexes import configured_indexes
 from skillery.settings.load import load_settings
+from skillery.settings.sources import configured_indexes
 
 OURS, MORE, PYPI = (
     "https://ann:pass@pypi.example.org/simple",

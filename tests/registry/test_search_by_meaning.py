@@ -22,6 +22,7 @@ from skillery.errors import Unavailable
 from skillery.formats.semver import Version
 from skillery.identity.quotas import Quotas
 from skillery.identity.tokens import insert_token
+from skillery.maintenance.purges import purge
 from skillery.maintenance.search_vectors import INDEXER, SearchVectors
 from skillery.plugins.backends import Watch, Watched
 from skillery.plugins.calls import Failures
@@ -33,7 +34,6 @@ from skillery.skills.search_results import FoundSkillPage
 from skillery.testing import RankerContract
 from skillery.versions.lifecycle_steps import step_one
 from skillery.versions.new_versions import insert_version
-from skillery.versions.purges import purge
 from skillery.webhooks import queue
 from tests.conftest import Server
 from tests.support.bundles import make_bundle

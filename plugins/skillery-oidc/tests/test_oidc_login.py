@@ -17,7 +17,7 @@ import pytest
 from browser_here import Browser, waiting
 from oidc_here import SCOPES, OidcProvider
 from skillery.client import AsyncClient, Client, LoginError, kept_token
-from skillery.client.logins.device import DeviceCode, log_in_with_device
+from skillery.client.logins.browser import DeviceCode, log_in_with_device
 from skillery.client.logins.discovery import find_provider
 from test_oidc_provider import self_signed
 from test_oidc_server import RULES, SCOPE_MAP, pooled_sso, provider, write_settings

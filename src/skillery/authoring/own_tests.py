@@ -17,7 +17,7 @@ import msgspec
 
 from skillery.authoring.folder_runs import AUTHOR, FolderRuns
 from skillery.authoring.lint import lint, placed, search_line
-from skillery.authoring.results import Report, Result, Status, example_results, failed_checks
+from skillery.authoring.results import Report, Result, Status, example_results, failed_checks, update_expectations
 from skillery.backends import CodeCall, Finding, Job, Outcome, PackageMount, Progress, SkillMount
 from skillery.errors import InvalidParams, SkilleryError
 from skillery.formats.bundle import SKILL_MD, SKILL_TOML, Bundle, BundleFile
@@ -266,8 +266,6 @@ async def _results(
         return [_failed(error)]
     results = example_results(bundle.examples, tested, timeout_ms)
     if update and any(result.status == "failed" for result in results):
-        from skillery.authoring.updates import update_expectations
-
         results = update_expectations(folder / "skill.toml", bundle.examples.read, results, tested.outcomes)
     return [*results, *tests]
 

@@ -22,7 +22,7 @@ from skillery.cli.output import clean, print_json
 from skillery.errors import StartupError
 
 if TYPE_CHECKING:
-    from skillery.client.logins.device import DeviceCode
+    from skillery.client.logins.browser import DeviceCode
     from skillery.client.logins.discovery import Provider
     from skillery.client.logins.login import Login
 
@@ -182,8 +182,7 @@ def _check_method(server: str, method: Method | None) -> None:
 
 def _log_in_at_provider(provider: Provider, method: Method | None) -> Login:
     """Log in with `method`. If it is None, choose a browser or a device, whichever suits this computer."""
-    from skillery.client.logins.browser import log_in_with_browser
-    from skillery.client.logins.device import log_in_with_device
+    from skillery.client.logins.browser import log_in_with_browser, log_in_with_device
 
     metadata = provider.metadata
     if method is None:

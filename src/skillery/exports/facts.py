@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, dropwhile
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from sqlalchemy import Connection, bindparam, select
@@ -16,10 +18,14 @@ from skillery.backends import Storage
 from skillery.contents.store import CHUNK_BYTES, inline_data, is_inline, open_content
 from skillery.database import Database
 from skillery.database.tables import exports, skill_versions
+from skillery.errors import SkilleryError
 from skillery.formats.agent_skill import MAX_DESCRIPTION, AgentSkill, agent_skill, cut, index_name
 from skillery.formats.archives import FORMS, ArchiveEntry, Form, archive, fits_plain_tar
 from skillery.formats.bundle import SKILL_MD, SKILL_TOML
 from skillery.skills.files import FileRow
+
+if TYPE_CHECKING:
+    from skillery.exports.skill_exports import Exports
 
 # -- A reader for the contents of a version's files. The files are read one after another, with constant memory --------
 
@@ -210,3 +216,67 @@ def _digest(pieces: Iterable[bytes]) -> str:
     for piece in pieces:
         hasher.update(piece)
     return hasher.hexdigest()
+
+
+# -- Facts that are computed in the background, before a client requests an index --------------------------------------
+
+
+log = logging.getLogger(__name__)
+QUIET_SECONDS = 1.0
+"""The computation starts this long after the last publishing, so that it does not slow down an import."""
+REST_SECONDS = 0.05
+"""Seconds between two batches, in which the processor is free for requests."""
+MOST_NAMES = 5_000
+"""The maximum number of remembered skill names. After more publishings, all skills are checked."""
+
+
+class FactsPreparation:
+    """Computes the facts of latest versions in the background: of all skills at start, then of newly published ones."""
+
+    def __init__(self, exports: Exports) -> None:
+        self._exports = exports
+        self._names: set[str] | None = None
+        """The names of the skills to check, or None for all skills."""
+        self._changed = asyncio.Event()
+        self._changed.set()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._go_on())
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+
+    def note(self, name: str) -> None:
+        """Remember that a version of the skill `name` was published."""
+        if self._names is not None:
+            self._names.add(name)
+            if len(self._names) > MOST_NAMES:
+                self._names = None
+        self._changed.set()
+
+    async def _go_on(self) -> None:
+        """Compute facts whenever versions were published and then no further ones for QUIET_SECONDS."""
+        while True:
+            await self._changed.wait()
+            await self._wait_for_quiet()
+            names, self._names = self._names, set()
+            try:
+                await self._prepare(None if names is None else sorted(names))
+            except SkilleryError as error:
+                log.warning("the index of Agent Skills is not prepared, so its first reader waits: %s", error.message)
+            except Exception:
+                log.exception("the index of Agent Skills could not be prepared")
+
+    async def _wait_for_quiet(self) -> None:
+        while self._changed.is_set():
+            self._changed.clear()
+            await asyncio.sleep(QUIET_SECONDS)
+
+    async def _prepare(self, names: Sequence[str] | None) -> None:
+        after: str | None = ""
+        while after is not None:
+            after = await self._exports.prepare(after, names)
+            await asyncio.sleep(REST_SECONDS)

@@ -3,21 +3,137 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
-from sqlalchemy import Connection
+from sqlalchemy import Connection, and_, delete, not_, select, update
 
+from skillery.audit import SERVER
 from skillery.backends import Identity, Storage
 from skillery.contents.deletions import carry_out
+from skillery.contents.kept_contents import drop_packs
 from skillery.database import Database
+from skillery.database.tables import (
+    blobs,
+    dead_letters,
+    events,
+    exports,
+    idempotency_keys,
+    search_postings,
+    search_spellings,
+    search_vectors,
+    skill_files,
+    skill_versions,
+    tools,
+    version_steps,
+)
 from skillery.formats.names import parse_skill_name
+from skillery.formats.search_fields import search_fields
 from skillery.formats.semver import Version
 from skillery.formats.texts import parse_sentence
+from skillery.formats.version_spec import Exact
+from skillery.identity import access
 from skillery.maintenance.garbage.steps import DeletedContents, delete_unused
 from skillery.method import ExactVersion, Method, Params, Sentence, SkillName, about
+from skillery.registry.resolution import resolve
 from skillery.runs.cache import Cache
-from skillery.versions.purges import Purged, purge
+from skillery.skills.files import FileRow, files_of
+from skillery.skills.search_index import erase_removed_words
+from skillery.versions.lifecycle_steps import step_one
+
+# -- The rows of a purged version --------------------------------------------------------------------------------------
+
+
+_SPELLINGS_AT_ONCE = 500
+_EMPTIED = {
+    "size_bytes": 0,
+    "manifest_json": "{}",
+    "frontmatter_json": "{}",
+    "warnings_json": "[]",
+    "names_json": "{}",
+    "summary_json": "{}",
+    "skill_md_start": None,
+    "checks_json": None,
+}
+
+
+class Purged(NamedTuple):
+    """The name, version, digest and former files of a purged version. The caller deletes the contents of the files."""
+
+    name: str
+    version: str
+    digest: str
+    files: list[FileRow]
+    archives: list[str]
+    """The SHA-256 of the version's archives that the server has stored, and of all stored packs of Git."""
+
+
+def purge(connection: Connection, identity: Identity, name: str, version: Version, reason: str) -> Purged:
+    """Delete the rows with everything that a version contains. The caller then deletes unreferenced contents.
+
+    Call this function through `Database.erase_now`. The row of the version stays, with its number, digest, author, time
+    and `reason`. Raise NotAllowed if the identity is not an admin or the name is reserved, SkillNotFound or
+    VersionNotFound if there is no such version, and VersionPurged if the version was purged before.
+    """
+    access.require(identity, "admin")
+    access.require_unreserved(identity, name)
+    before = resolve(connection, identity, name, Exact(version), manages=True)
+    files = files_of(connection, before.version_id)
+    summary = connection.scalars(select(skill_versions.c.summary_json).where(skill_versions.c.id == before.version_id))
+    # The step locks the skill and the version. The search and the offered tools then use the latest other version.
+    purged = step_one(connection, identity, name, version, "purge", note=reason)
+    archives = _archives(connection, before.version_id)
+    of_version = skill_versions.c.id == before.version_id
+    connection.execute(update(skill_versions).where(of_version).values(_EMPTIED))
+    of_vector = search_vectors.c.version_id == before.version_id
+    connection.execute(update(search_vectors).where(of_vector).values(vector=None))
+    for table in (skill_files, exports, tools):
+        connection.execute(delete(table).where(table.c.version_id == before.version_id))
+    erase_removed_words(connection)
+    _forget_spellings(connection, name, msgspec.json.decode(summary.one()))
+    # The answer to a repeated create_skill would quote the findings of its checks.
+    quotes_version = idempotency_keys.c.result_json.contains(purged.digest, autoescape=True)
+    connection.execute(delete(idempotency_keys).where(quotes_version))
+    earlier_steps = version_steps.c.version_id == before.version_id, version_steps.c.step != "purge"
+    connection.execute(update(version_steps).where(*earlier_steps).values(note=""))
+    _forget_texts(connection, name, purged.version)
+    connection.execute(delete(blobs).where(blobs.c.owner == SERVER.name, blobs.c.sha256.in_(archives)))
+    return Purged(purged.name, purged.version, purged.digest, files, [*archives, *drop_packs(connection)])
+
+
+def _archives(connection: Connection, version_id: int) -> list[str]:
+    """Return the SHA-256 of the stored archives of a version."""
+    facts = connection.scalar(select(exports.c.facts_json).where(exports.c.version_id == version_id))
+    return sorted(msgspec.json.decode(facts)["archives"].values()) if facts else []
+
+
+def _forget_texts(connection: Connection, name: str, version: str) -> None:
+    """Empty the findings and notes about a version in stored events and dead letters, because they may quote files.
+
+    The events stay, with their numbers.
+    """
+    texts: dict[str, object] = {"findings": [], "note": ""}
+    for table, id_column in ((events, events.c.seq), (dead_letters, dead_letters.c.id)):
+        stored = select(id_column, table.c.data_json).where(table.c.skill == name)
+        for row_id, data_json in connection.execute(stored).all():
+            data = msgspec.json.decode(data_json)
+            if data.get("version") == version:
+                data |= {field: empty for field, empty in texts.items() if field in data}
+                emptied = msgspec.json.encode(data).decode()
+                connection.execute(update(table).where(id_column == row_id).values(data_json=emptied))
+
+
+def _forget_spellings(connection: Connection, name: str, summary: dict[str, Any]) -> None:
+    """Delete the spellings of the version's words that no skill has any longer."""
+    spellings = search_fields(name, summary["description"], summary["tags"]).spellings
+    words = sorted(spellings)
+    for start in range(0, len(words), _SPELLINGS_AT_ONCE):
+        is_in_batch = search_spellings.c.word.in_(words[start : start + _SPELLINGS_AT_ONCE])
+        is_used = select(search_postings.c.word).where(search_postings.c.word == search_spellings.c.stem).exists()
+        connection.execute(delete(search_spellings).where(and_(is_in_batch, not_(is_used))))
+
+
+# -- The purge with the files of the storage and of the cache ----------------------------------------------------------
 
 
 class PurgedVersion(msgspec.Struct, frozen=True):

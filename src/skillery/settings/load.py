@@ -18,7 +18,6 @@ import msgspec
 import platformdirs
 
 from skillery.errors import StartupError
-from skillery.formats.pip_indexes import configured_indexes
 from skillery.settings.groups import (
     ENTRIES,
     BlobLifetimes,
@@ -37,7 +36,7 @@ from skillery.settings.groups import (
     Trust,
     Webhooks,
 )
-from skillery.settings.sources import leaves, put, read_environment, read_file
+from skillery.settings.sources import configured_indexes, leaves, put, read_environment, read_file
 
 CONFIG_NAME = "skillery.toml"
 PIP = "pip"

@@ -19,8 +19,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import NoReturn
 
-from skillery.app.workers.links import Gatherings, Message, SupervisorLink
-from skillery.app.workers.shared_counts import SharedCounts
+from skillery.app.workers.links import Gatherings, Message, SharedCounts, SupervisorLink
 from skillery.errors import StartupError
 from skillery.settings.load import Settings
 

@@ -14,8 +14,7 @@ from typing import NamedTuple, NoReturn
 
 from skillery.app.home import Home
 from skillery.app.server import Process, announce_at, listening, serve_on
-from skillery.app.workers.links import WorkerLink
-from skillery.app.workers.shared_counts import SharedCounts
+from skillery.app.workers.links import SharedCounts, WorkerLink
 from skillery.app.workers.supervisor import Supervisor, check_workers, import_all
 from skillery.errors import StartupError
 from skillery.plugins import Plugins

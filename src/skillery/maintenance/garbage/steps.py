@@ -12,13 +12,20 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import NamedTuple
 
-from sqlalchemy import Connection, and_, delete, exists, func, not_, or_, select
+from sqlalchemy import Connection, and_, delete, exists, func, literal_column, not_, or_, select
 
 from skillery.backends import ListsContents, Storage
 from skillery.contents.deletions import TombstoneClaim, carry_out, claim, drop_files, finish_abandoned_deletions
 from skillery.contents.store import forget_uploads
 from skillery.database import Database
-from skillery.database.tables import blobs, objects, skill_files, workspace_contents, workspace_snapshots
+from skillery.database.tables import (
+    blobs,
+    objects,
+    skill_files,
+    skill_versions,
+    workspace_contents,
+    workspace_snapshots,
+)
 from skillery.environments.dependency_locks import count_old_locks, forget_locks
 from skillery.environments.store import Environments
 from skillery.identity.web_session_rows import count_ended, forget_ended
@@ -26,9 +33,8 @@ from skillery.maintenance.garbage.collector import Sweep, Swept
 from skillery.runs.cache import Cache
 from skillery.runs.records import count_old_runs, cutoff_of, forget_runs
 from skillery.trust.matching import forget_expired
-from skillery.versions.purges import purged_among
-from skillery.workspaces.sweeps import AT_ONCE as EXPIRED_AT_ONCE
-from skillery.workspaces.sweeps import count_expired, forget_contents, remove_expired
+from skillery.workspaces.snapshots import AT_ONCE as EXPIRED_AT_ONCE
+from skillery.workspaces.snapshots import count_expired, forget_contents, remove_expired
 
 AT_ONCE = 200
 """The maximum number of rows in one transaction. Other writers can work between the transactions."""
@@ -277,3 +283,11 @@ def unused_environments(environments: Environments, grace: timedelta, unused_for
         if sweep.stopped():
             break
     return swept
+
+
+def purged_among(connection: Connection, digests: Collection[str]) -> set[str]:
+    """Return the digests of purged versions among `digests`."""
+    if not digests:
+        return set()
+    purged = select(skill_versions.c.digest).where(skill_versions.c.status == literal_column("'purged'"))
+    return set(connection.scalars(purged)) & set(digests)

@@ -6,13 +6,12 @@ A backend that only carries jobs to another sandbox uses SandboxTransport.
 from skillery.testing.sandbox.attacks import EscapeCases, SystemCallCases
 from skillery.testing.sandbox.between_runs import BetweenRunsCases
 from skillery.testing.sandbox.blobs_and_logs import BlobCases, LogCases
-from skillery.testing.sandbox.endings import EndingCases
 from skillery.testing.sandbox.files import FileCases, FileLimitCases, LayoutCases, PackageCases
 from skillery.testing.sandbox.imports import ImportCases
 from skillery.testing.sandbox.kernel_objects import KernelObjectCases
 from skillery.testing.sandbox.language_walls import LanguageIsolation
 from skillery.testing.sandbox.languages import JavaScriptCases, ShellCases
-from skillery.testing.sandbox.limits import DiskCases, MemoryCases, ProcessCases, TimeCases
+from skillery.testing.sandbox.limits import DiskCases, EndingCases, MemoryCases, ProcessCases, TimeCases
 from skillery.testing.sandbox.network import NetworkCases
 from skillery.testing.sandbox.network_lists import AllowedNetworkCases
 from skillery.testing.sandbox.outputs import CollectedCases, OutputCases
