@@ -16,7 +16,7 @@ from skillery.app.composition import PAGE_FUNCTIONS, PAGE_LIMITS, PAGE_LOADERS
 from skillery.context.request import Silences, begin, note_task
 from skillery.context.worker_pool import TookTooLong, WorkerFailed, WorkerPool
 from skillery.context.worker_process import name_of
-from skillery.web import highlighting
+from skillery.web import rendering
 from tests.conftest import Server, manifest
 from tests.git.test_git_requests import fetch, head_of, post
 from tests.support.archives import tar_info
@@ -128,9 +128,9 @@ async def test_a_confined_worker_highlights_every_language() -> None:
     pool = WorkerPool(PAGE_FUNCTIONS, PAGE_LIMITS, PAGE_LOADERS)
     text = "x = 1 <a href='b'>c</a> ```python\ndef f(): pass\n```\n<?php strlen($x); NSString *y; ?>"
     try:
-        for ending in highlighting._LEXERS:
-            lines, _ = await pool.call("ann", highlighting.highlighted_lines, text, f"a.{ending}")
-            assert lines == highlighting.highlighted_lines(text, f"a.{ending}"), ending
+        for ending in rendering._LEXERS:
+            lines, _ = await pool.call("ann", rendering.highlighted_lines, text, f"a.{ending}")
+            assert lines == rendering.highlighted_lines(text, f"a.{ending}"), ending
     finally:
         await pool.close()
 

@@ -7,7 +7,7 @@ import pytest
 from openbao_here import READ_ONLY, Engine, Open
 from skillery.backends import Secrets
 from skillery.testing import SecretsContract
-from skillery.testing.secrets import Put
+from skillery.testing.contracts import Put
 
 pytest_plugins = ["openbao_fixtures"]
 

@@ -58,8 +58,8 @@ from skillery.publishing.compile_pool import CompilePool
 from skillery.publishing.example_runs import ExampleRuns
 from skillery.publishing.gate import Gate, PublishingRules, ScriptCheck, Trials
 from skillery.publishing.import_check import ImportCheck
+from skillery.publishing.methods import Rechecks
 from skillery.publishing.publisher import Publisher
-from skillery.publishing.rechecks import Rechecks
 from skillery.publishing.tool_maker import ToolMaker
 from skillery.publishing.undeclared import Undeclared
 from skillery.registry.cursors import cursor_key

@@ -37,7 +37,7 @@ from skillery.database.tables import (
 )
 from skillery.errors import StartupError
 from skillery.maintenance.backups.archive import decode_row, encode_row
-from skillery.maintenance.backups.restore import advance_sequences
+from skillery.maintenance.backups.copying import advance_sequences
 
 T = TypeVar("T")
 ROWS_AT_ONCE = 500

@@ -24,8 +24,8 @@ from skillery.importing import Importer
 from skillery.maintenance.garbage import Collector
 from skillery.maintenance.purges import Purger
 from skillery.publishing.bundle_checks import Developer
+from skillery.publishing.methods import Rechecks
 from skillery.publishing.publisher import Publisher
-from skillery.publishing.rechecks import Rechecks
 from skillery.publishing.tool_maker import ToolMaker
 from skillery.runs.cancellation import Cancellation
 from skillery.runs.followed_runs import Following

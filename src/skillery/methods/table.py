@@ -12,9 +12,9 @@ from skillery.maintenance import purges
 from skillery.maintenance.garbage import collector
 from skillery.method import rows
 from skillery.publishing import methods as publishing
-from skillery.publishing import rechecks, tool_maker
+from skillery.publishing import tool_maker
 from skillery.registry import audit_trail
-from skillery.runs import reading, starting
+from skillery.runs import methods as runs
 from skillery.skills import descriptions, files, listings, search, skill_usage
 from skillery.tools import tool_listings
 from skillery.trust import rules
@@ -37,7 +37,7 @@ METHODS = rows(
     *listings.METHODS,
     *descriptions.METHODS,
     *files.METHODS,
-    *starting.METHODS,
+    *runs.METHODS,
     *blobs.METHODS,
     *publishing.METHODS,
     *search.METHODS,
@@ -45,12 +45,12 @@ METHODS = rows(
     *lifecycle.METHODS,
     *versions.METHODS,
     *purges.METHODS,
-    *rechecks.METHODS,
+    *publishing.RECHECKS,
     *waivers.METHODS,
     *labels.METHODS,
     *label_listings.METHODS,
     *locks.METHODS,
-    *reading.METHODS,
+    *runs.READING,
     *tool_listings.METHODS,
     *tool_maker.METHODS,
     *workspaces.METHODS,

@@ -5,15 +5,16 @@ import pytest
 
 # Before the imports: pytest then shows the values of a failed assertion, as in the author's own tests.
 pytest.register_assert_rewrite(
-    *(
-        f"{__name__}.{module}"
-        for module in ("authenticator", "events", "ranker", "sandbox", "secrets", "storage", "upstreams")
-    )
+    *(f"{__name__}.{module}" for module in ("authenticator", "contracts", "sandbox", "storage", "upstreams"))
 )
 
 from skillery.testing.authenticator import AuthenticatorContract, BrowserLoginContract  # noqa: E402
-from skillery.testing.events import EventsContract, sample_events  # noqa: E402
-from skillery.testing.ranker import RankerContract  # noqa: E402
+from skillery.testing.contracts import (  # noqa: E402
+    EventsContract,
+    RankerContract,
+    SecretsContract,
+    sample_events,
+)
 from skillery.testing.sandbox import (  # noqa: E402
     LinuxLook,
     SandboxContract,
@@ -22,7 +23,6 @@ from skillery.testing.sandbox import (  # noqa: E402
     SandboxTransport,
     SharedSandbox,
 )
-from skillery.testing.secrets import SecretsContract  # noqa: E402
 from skillery.testing.storage import StorageContract  # noqa: E402
 
 __all__ = [

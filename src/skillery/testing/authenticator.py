@@ -17,7 +17,7 @@ from skillery.backends import (
 )
 from skillery.backends.values import has_default
 from skillery.errors import NotAuthenticated
-from skillery.testing.rules import Contract
+from skillery.testing.contracts import Contract
 
 
 class AuthenticatorContract(Contract):

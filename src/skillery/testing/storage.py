@@ -14,7 +14,7 @@ import pytest
 from skillery.backends import KINDS, ListsContents, SignsDownloads, Storage
 from skillery.backends.storage import NO_MARKS
 from skillery.errors import ContentMissing
-from skillery.testing.rules import Contract
+from skillery.testing.contracts import Contract
 
 MIB = 1024 * 1024
 

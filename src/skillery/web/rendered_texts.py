@@ -15,8 +15,7 @@ from skillery.context.request import current
 from skillery.context.worker_pool import TookTooLong, WorkerFailed, WorkerPool
 from skillery.errors import Unavailable
 from skillery.web.display import visible
-from skillery.web.highlighting import highlighted_lines
-from skillery.web.markdown import Place, is_bounded, rendered
+from skillery.web.rendering import Place, highlighted_lines, is_bounded, rendered
 
 # -- Rendered parts of pages, kept in memory: the least recently used parts are dropped when the limit is reached ------
 # The key of a part has everything that the part depends on: digests of contents, paths, and RENDERER. It has no caller,

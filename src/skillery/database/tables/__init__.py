@@ -2,8 +2,30 @@
 
 from skillery.database.tables.audit import audit, audit_head
 from skillery.database.tables.base import metadata
-from skillery.database.tables.catalogue import catalogue, catalogue_hosts, catalogue_tags, read_days, usage_days
-from skillery.database.tables.contents import blobs, deletions, objects, uploads
+from skillery.database.tables.catalogue import (
+    SEARCH_INDEX,
+    catalogue,
+    catalogue_hosts,
+    catalogue_tags,
+    read_days,
+    search_postings,
+    search_spellings,
+    search_vectors,
+    search_words,
+    session_tools,
+    tools,
+    usage_days,
+)
+from skillery.database.tables.contents import (
+    blobs,
+    deletions,
+    objects,
+    uploads,
+    workspace_contents,
+    workspace_families,
+    workspace_snapshots,
+    workspaces,
+)
 from skillery.database.tables.environments import environment_rebuilds, environments, locks, named_locks
 from skillery.database.tables.events import dead_letters, event_readers, events, webhooks
 from skillery.database.tables.identity import (
@@ -15,13 +37,6 @@ from skillery.database.tables.identity import (
     web_sessions,
 )
 from skillery.database.tables.runs import idempotency_keys, run_log_pieces, runs, servers, version_usage
-from skillery.database.tables.search import (
-    SEARCH_INDEX,
-    search_postings,
-    search_spellings,
-    search_vectors,
-    search_words,
-)
 from skillery.database.tables.skills import (
     FOREIGN_NAMESPACE,
     RESOLVABLE,
@@ -37,8 +52,6 @@ from skillery.database.tables.skills import (
     version_steps,
     waivers,
 )
-from skillery.database.tables.tools import session_tools, tools
-from skillery.database.tables.workspaces import workspace_contents, workspace_families, workspace_snapshots, workspaces
 
 __all__ = [
     "FOREIGN_NAMESPACE",

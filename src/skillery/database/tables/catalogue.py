@@ -1,10 +1,25 @@
-"""The tables of the catalogue: the values that listings filter, sort and count by, and the usage of skills by day."""
+"""The tables that listings read: the catalogue, the usage of skills by day, the index of the search, and tools."""
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Index, String, Table, Text, text
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    ForeignKey,
+    Index,
+    LargeBinary,
+    SmallInteger,
+    String,
+    Table,
+    Text,
+    text,
+)
 
-from skillery.database.tables.base import Key, Moment, Name, metadata
+from skillery.database.tables.base import Key, Moment, Name, Words, metadata
+
+# -- The catalogue: what listings filter, sort and count by ------------------------------------------------------------
+
 
 FLAG_COLUMNS = ("verified", "network", "secrets")
 """The boolean columns that listings filter and count by: the flags of skillery.skills.catalogue_filters."""
@@ -151,3 +166,126 @@ read_days = Table(
     sqlite_with_rowid=False,
 )
 Index("ix_read_days_day", read_days.c.day)
+
+
+# -- The search --------------------------------------------------------------------------------------------------------
+
+
+search_words = Table(
+    "search_words",
+    metadata,
+    Column("skill_id", Key, ForeignKey("skills.id"), primary_key=True, autoincrement=False),
+    # The latest version of the skill, which has these words.
+    Column("version_id", Key, ForeignKey("skill_versions.id"), nullable=False),
+    # A hash of description, text and files, without the name: two skills with the same hash are copies.
+    Column("copy_key", BigInteger, nullable=False),
+    # The skill to use instead, if the latest version is deprecated.
+    Column("successor", Name, nullable=True),
+    # Stems of the text that no posting of the skill has.
+    Column("words", Words, nullable=False),
+    comment="The texts that search_skills looks in: rows are added and removed, and only `successor` is changed.",
+)
+Index("ix_search_words_copy_key", search_words.c.copy_key)
+search_postings = Table(
+    "search_postings",
+    metadata,
+    Column("skill_id", Key, ForeignKey("skills.id"), primary_key=True, autoincrement=False),
+    # A stem of the name, description or tags, a group of synonyms, or a whole tag: skillery.skills.search_index.
+    Column("word", Name, primary_key=True),
+    # Rank of the word for the skill: 0 is the best.
+    Column("loss", SmallInteger, nullable=False),
+    # Name and visibility of the skill are repeated here, so that one index has both conditions and the order.
+    Column("name", Name, nullable=False),
+    Column("visibility", String(16), nullable=False),
+    comment="The words that say what a skill is about: skillery.formats.search_fields.",
+    sqlite_with_rowid=False,
+)
+Index(
+    "ix_search_postings_best",
+    search_postings.c.word,
+    search_postings.c.loss,
+    search_postings.c.name,
+    search_postings.c.visibility,
+    search_postings.c.skill_id,
+)
+search_spellings = Table(
+    "search_spellings",
+    metadata,
+    # Three characters of the word, or "": skillery.formats.search_fields.
+    Column("piece", Name, primary_key=True),
+    Column("word", Name, primary_key=True),
+    Column("stem", Name, nullable=False),
+    comment="Every word that a posting was made of, by its pieces. Words stay when their skills go.",
+    sqlite_with_rowid=False,
+)
+search_vectors = Table(
+    "search_vectors",
+    metadata,
+    Column("skill_id", Key, ForeignKey("skills.id"), primary_key=True, autoincrement=False),
+    # The version whose text the ranker has read. NULL: the search has the skill no more.
+    Column("version_id", Key, ForeignKey("skill_versions.id"), nullable=True),
+    # The revision of the ranker that made the vector.
+    Column("revision", Name, nullable=False),
+    # Grows in the order of commits: a server reads the rows with higher numbers than those that it has read.
+    Column("changed", BigInteger, nullable=False),
+    Column("vector", LargeBinary, nullable=True),
+    comment="What the ranker has computed of each skill: skillery.maintenance.search_vectors.",
+)
+Index("ix_search_vectors_changed", search_vectors.c.changed, unique=True)
+SEARCH_INDEX = "search_index"
+"""The name of the index over `search_words`. A migration creates the index.
+
+On SQLite, it is an FTS5 index: triggers fill tables with names that begin with this name. On Postgres, it is a GIN
+index.
+"""
+
+
+# -- Tools -------------------------------------------------------------------------------------------------------------
+
+
+tools = Table(
+    "tools",
+    metadata,
+    Column("version_id", Key, ForeignKey("skill_versions.id"), primary_key=True),
+    Column("name", Name, primary_key=True),
+    Column("skill_id", Key, ForeignKey("skills.id"), nullable=False),
+    # Name of the skill, which never changes. list_tools sorts by it.
+    Column("skill", Name, nullable=False),
+    # Path in the bundle. None: the tool cannot be executed.
+    Column("script", Text, nullable=True),
+    # Item of list_tools, as JSON.
+    Column("item_json", Text, nullable=False),
+    # If the version is the latest of its skill: the time when the version was published. Else None.
+    Column("offered_since", Moment, nullable=True),
+    comment="The tools that versions offer by their tools.json.",
+)
+_is_offered = tools.c.offered_since.is_not(None)
+Index("ix_tools_listing", tools.c.skill, tools.c.name, postgresql_where=_is_offered, sqlite_where=_is_offered)
+Index(
+    "ix_tools_name",
+    tools.c.name,
+    tools.c.offered_since,
+    tools.c.version_id,
+    postgresql_where=_is_offered,
+    sqlite_where=_is_offered,
+)
+Index("ix_tools_skill", tools.c.skill_id)
+
+session_tools = Table(
+    "session_tools",
+    metadata,
+    Column("identity", String(255), primary_key=True),
+    # Name that the caller chose. "" is the default session of the identity.
+    Column("session", Name, primary_key=True),
+    Column("name", Name, primary_key=True),
+    # Path of the handler. The ending determines the language.
+    Column("script", Text, nullable=False),
+    Column("content", Text, nullable=False),
+    # Item of list_tools, as JSON.
+    Column("item_json", Text, nullable=False),
+    Column("defined_at", Moment, nullable=False),
+    # After this time, the tool does not exist.
+    Column("expires_at", Moment, nullable=False),
+    comment="Tools that live for an identity and its session, made by define_tool.",
+)
+Index("ix_session_tools_expires_at", session_tools.c.expires_at)

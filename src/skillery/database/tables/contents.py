@@ -1,10 +1,13 @@
-"""The tables of contents, uploads, deletions and blobs."""
+"""The tables of stored files: contents, blobs, and workspaces with their snapshots."""
 
 from __future__ import annotations
 
 from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Index, Integer, LargeBinary, String, Table, Text
 
-from skillery.database.tables.base import Moment, metadata
+from skillery.database.tables.base import Key, Moment, Name, metadata
+
+# -- Contents, uploads, deletions and blobs ----------------------------------------------------------------------------
+
 
 objects = Table(
     "objects",
@@ -72,3 +75,68 @@ Index(
     postgresql_where=blobs.c.run_id.is_not(None),
     sqlite_where=blobs.c.run_id.is_not(None),
 )
+
+
+# -- Workspaces, their snapshots, and the contents that these refer to -------------------------------------------------
+
+
+workspace_families = Table(
+    "workspace_families",
+    metadata,
+    Column("id", Key, primary_key=True),
+    # Counts the changes of its snapshots, so that a sweep notices a change during its work.
+    Column("changes", BigInteger, nullable=False, server_default="0"),
+    comment="Workspaces that were forked from each other share their contents.",
+)
+
+workspaces = Table(
+    "workspaces",
+    metadata,
+    Column("id", String(64), primary_key=True),
+    Column("family_id", Key, ForeignKey("workspace_families.id"), nullable=False),
+    Column("identity", String(255), nullable=False),
+    Column("name", Name, nullable=False),
+    # The workspace, snapshot or run that this one was forked from. No foreign key: it may be deleted.
+    Column("parent", String(80), nullable=True),
+    # The row of workspace_snapshots. No foreign key, because each of the two tables would refer to the other.
+    Column("snapshot_id", Key, nullable=True),
+    # Digest and sums of that snapshot.
+    Column("snapshot", String(71), nullable=False),
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("files", Integer, nullable=False),
+    Column("created_at", Moment, nullable=False),
+    Column("ttl_seconds", Integer, nullable=False),
+    Column("expires_at", Moment, nullable=False),
+    # The run that writes it now, and the server of that run. One run at a time.
+    Column("run_id", String(64), nullable=True),
+    Column("server", String(64), nullable=True),
+)
+Index("ix_workspaces_identity", workspaces.c.identity, workspaces.c.id)
+Index("ix_workspaces_family", workspaces.c.family_id)
+Index("ix_workspaces_expires", workspaces.c.expires_at)
+
+workspace_snapshots = Table(
+    "workspace_snapshots",
+    metadata,
+    Column("id", Key, primary_key=True),
+    Column("workspace_id", String(64), ForeignKey("workspaces.id"), nullable=False),
+    Column("digest", String(71), nullable=False),
+    # The list of files, as a content.
+    Column("manifest_sha256", String(64), ForeignKey("objects.sha256"), nullable=False),
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("files", Integer, nullable=False),
+    Column("run_id", String(64), nullable=True),
+    Column("created_at", Moment, nullable=False),
+)
+Index("ix_workspace_snapshots_workspace", workspace_snapshots.c.workspace_id, workspace_snapshots.c.id)
+Index("ix_workspace_snapshots_digest", workspace_snapshots.c.digest)
+Index("ix_workspace_snapshots_manifest", workspace_snapshots.c.manifest_sha256)
+
+workspace_contents = Table(
+    "workspace_contents",
+    metadata,
+    Column("family_id", Key, ForeignKey("workspace_families.id"), primary_key=True, autoincrement=False),
+    Column("sha256", String(64), ForeignKey("objects.sha256"), primary_key=True),
+    comment="The contents of all snapshots of a family, and those that a run is about to save.",
+)
+Index("ix_workspace_contents_sha256", workspace_contents.c.sha256)

@@ -35,7 +35,7 @@ from skillery.backends import (
     Workspace,
 )
 from skillery.errors import BlobNotFound, NotAllowed
-from skillery.testing.rules import Contract
+from skillery.testing.contracts import Contract
 from skillery.testing.sandbox.leftovers import Traces, assert_none_since, traces
 
 QUICK = Limits(timeout_ms=300_000, memory_mb=256)  # a loaded machine is slow

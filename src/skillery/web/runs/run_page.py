@@ -18,8 +18,8 @@ from skillery.http.requests import send_bytes
 from skillery.http.run_streams import OpenStreams, StreamLimits, event, offset_of
 from skillery.method import or_none
 from skillery.runs.live_output import LogPart
+from skillery.runs.methods import CancelRun, GetRun, ListRuns, ReadRunLog, cancel_run, get_run, list_runs, read_run_log
 from skillery.runs.queries import args_of
-from skillery.runs.reading import CancelRun, GetRun, ListRuns, ReadRunLog, cancel_run, get_run, list_runs, read_run_log
 from skillery.runs.results import RunPage, RunRecord
 from skillery.web.frame import Direct, Done, Page, PageRequest, SeeOther, is_still_caller, path_of
 from skillery.web.runs.outputs import WEAKER, WIDTH, limits_of, names_of, output_of, previews_of, stages_of

@@ -12,9 +12,9 @@ from typing import Any
 from skillery.contents.blobs import CreateBlob, create_blob
 from skillery.errors import Conflict, InvalidParams, NotFound, Refused, SkilleryError
 from skillery.formats.inputs import inputs_in
+from skillery.runs.methods import call_tool, execute_skill
 from skillery.runs.queries import args_of
 from skillery.runs.requests import CallTool, ExecuteSkill
-from skillery.runs.starting import call_tool, execute_skill
 from skillery.skills.files import ReadSkillFile, read_skill_file
 from skillery.web.frame import Form, Page, PageRequest, SeeOther, message_of, path_of
 from skillery.web.runs.fields import Declared, Field, args_of_form, fields_of, filled, inputs_of_schema, refused

@@ -13,7 +13,7 @@ from skillery.method import or_none
 from skillery.skills.descriptions import Skill
 from skillery.web.display import Language, duration, number
 from skillery.web.frame import Page, PageRequest
-from skillery.web.markdown import Place, split_frontmatter
+from skillery.web.rendering import Place, split_frontmatter
 from skillery.web.skills.opened import (
     Opened,
     Tool,

@@ -17,8 +17,8 @@ from skillery.http.requests import send_stream
 from skillery.skills.files import FileRow, FoundFile, find_file, list_files
 from skillery.versions.version_tables import resolve_for_page
 from skillery.web.frame import Direct, Page, PageRequest, path_of
-from skillery.web.highlighting import has_lexer
 from skillery.web.rendered_texts import MOST_HIGHLIGHTED
+from skillery.web.rendering import has_lexer
 from skillery.web.sending import RAW_HEADERS
 from skillery.web.skills.opened import Opened, exactly, file_path_of, open_version, page_of, reader_of, reference_of
 
