@@ -234,6 +234,12 @@ MUTATIONS: dict[str, Mutation] = {
     "the net namespace of runs with network": Mutation(
         "cell.c", " | CLONE_NEWNET }", " }", "test_the_proxy_is_the_only_port_where_lo_is_up"
     ),
+    "small buffers": Mutation(
+        "cell.c",
+        "write_file(step, settings[index][0], settings[index][1], 16);",
+        ";",
+        "test_settings_of_loopback_cannot_be_changed",
+    ),
     "the cgroup namespace": Mutation("cell.c", 'MUST("unshare", SYS_unshare, CLONE_NEWCGROUP);', "", OWN),
     "the cgroups": Mutation(
         "cell.c",
@@ -375,7 +381,8 @@ async def attempt(case: str, sandbox: Sandbox, folder: Path, suites: Sequence[ty
     name, _, example = case.removesuffix("]").partition("[")
     suite = next(suite() for suite in suites if hasattr(suite, name))
     method = getattr(suite, name)
-    given: dict[str, Any] = {"trial": Trial(sandbox, folder), "sandbox": sandbox, "tmp_path": folder, "column": 0}
+    given: dict[str, Any] = {"sandbox": sandbox, "tmp_path": folder, "column": 0}
+    given |= dict.fromkeys(("trial", "serving"), Trial(sandbox, folder))
     for mark in getattr(method, "pytestmark", []) if example else []:
         given |= examples(mark)[example]
     async with asyncio.timeout(300):

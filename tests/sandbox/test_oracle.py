@@ -34,6 +34,7 @@ USUAL: dict[str, Any] = {
     "memory_mb": 256,
     "affinity": [],
     "port": None,
+    "sockets": "PAIRS",
     "preloaded": False,
     "landlock": True,
     "user": False,
@@ -46,7 +47,9 @@ pytestmark = [
 ]
 ORDERS: dict[str, dict[str, Any]] = {
     "default": {},
-    "network": {"port": 3128},
+    "network": {"port": 3128, "sockets": "CLIENTS"},
+    "program": {"sockets": "LOOPBACK"},
+    "program with network": {"port": 3128, "sockets": "LOOPBACK"},
     "little memory": {"memory_mb": 8},
     "bound processors": {"affinity": sorted(os.sched_getaffinity(0))[:1]},
     "ordinary user": {"user": True},
@@ -182,7 +185,7 @@ def test_pid_1_makes_the_recorded_calls(name: str, tmp_path: Path) -> None:
 # Each call is one that the zygote of an ordinary user does not make for a run with a network list. Left out are
 # the first call, which has no socket yet to report on, and the calls after the last step of the lockdown: then the
 # filter kills a process whose call the tracer replaces.
-NETWORK = {"user": True, "port": 3128, "affinity": sorted(os.sched_getaffinity(0))[:1]}
+NETWORK = {"user": True, "port": 3128, "sockets": "LOOPBACK", "affinity": sorted(os.sched_getaffinity(0))[:1]}
 FAULTS = dict(line.split(" ", 1) for line in recorded()["faults"].splitlines())
 
 

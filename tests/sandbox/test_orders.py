@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from cellblock import Limits
+from cellblock.filter.rules import Sockets
 from cellblock.host import plan
 from cellblock.host.zygotes import Zygote
 from skillery.builtin.linux_sandbox.sandbox import LinuxSandbox
@@ -24,7 +25,8 @@ NUMBER = struct.pack("=q", 1 << 40)
 
 
 def whole(slot: int = -1, port: int | None = None) -> bytes:
-    parameters = plan.parameters(plan.tree_limits(plan.shape(Limits()), cgroups=True), (), port)
+    limits = plan.tree_limits(plan.shape(Limits()), cgroups=True)
+    parameters = plan.parameters(limits, (), port, Sockets.PAIRS)
     order = plan.order(100_900, slot, parameters, ahead=False, shares_memory=True)
     return order[: plan.NUMBER_AT] + NUMBER + order[plan.NUMBER_AT :]
 
@@ -45,7 +47,7 @@ DAMAGED = {
     "a slot below -1": whole(slot=-2),
     "a slot too high": whole(slot=64),
     "a port too high": whole(port=0x10000),
-    "a reserved field": changed(68, b"\1"),
+    "unknown sockets": changed(68, struct.pack("=I", len(Sockets))),
     "random bytes": random.Random(1).randbytes(len(whole())),
     "zeros": bytes(len(whole())),
 }

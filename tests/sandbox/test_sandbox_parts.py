@@ -30,6 +30,7 @@ from skillery.runs.readable_log import ReadableLog
 
 EPERM, ENOSYS = (rules.REFUSE | errno.EPERM), (rules.REFUSE | errno.ENOSYS)
 EACCES, DOES_NOTHING = (rules.REFUSE | errno.EACCES), rules.REFUSE
+NOT_SUPPORTED = rules.REFUSE | errno.EOPNOTSUPP
 
 
 def judge(program: bytes, architecture: int, number: int, *arguments: int) -> int:
@@ -99,17 +100,17 @@ def edges(code: rules.Code) -> Iterator[tuple[int, ...]]:
 
 @pytest.mark.full
 @pytest.mark.parametrize("rights", [True, False])
-@pytest.mark.parametrize("network", [True, False])
+@pytest.mark.parametrize("sockets", rules.Sockets)
 @pytest.mark.parametrize("cgroups", [True, False])
 @pytest.mark.parametrize("machine", calls.MACHINES)
 def test_filters_of_zygote_and_run_are_together_as_strict_as_the_whole(
-    machine: str, cgroups: bool, network: bool, rights: bool
+    machine: str, cgroups: bool, sockets: rules.Sockets, rights: bool
 ) -> None:
     architecture = rules.ARCHITECTURE[machine]
-    whole = rules.program(machine, cgroups=cgroups, network=network, rights=rights)
+    whole = rules.program(machine, cgroups=cgroups, sockets=sockets, rights=rights)
     base = rules.program(machine, cgroups=cgroups, also=rules.SET_UP, rights=rights)
-    run = rules.program(machine, cgroups=cgroups, network=network, only=rules.SET_UP, rights=rights)
-    known = rules.verdicts(machine, cgroups=cgroups, network=network, rights=rights)
+    run = rules.program(machine, cgroups=cgroups, sockets=sockets, only=rules.SET_UP, rights=rights)
+    known = rules.verdicts(machine, cgroups=cgroups, sockets=sockets, rights=rights)
     for number in (*range(1024), rules.X32 - 1, rules.X32, rules.X32 + 1, 0xFFFFFFFF):
         for arguments in edges(known.get(number, ())):
             expected = judge(whole, architecture, number, *arguments)
@@ -184,7 +185,7 @@ def test_filter_checks_only_argument_bits_read_by_kernel(machine: str, high: int
 @given(high=st.integers(0, 2**32 - 1), low=st.integers(0, 2**32 - 1))
 def test_runs_with_a_network_have_tcp_as_a_client_and_nothing_else(machine: str, high: int, low: int) -> None:
     architecture = rules.ARCHITECTURE[machine]
-    program = rules.program(machine, cgroups=True, network=True)
+    program = rules.program(machine, cgroups=True, sockets=rules.Sockets.CLIENTS)
     numbers = calls.numbers(calls.BY_ARGUMENT, machine)
     wide = high << 32 | low
     expected = {
@@ -202,6 +203,29 @@ def test_runs_with_a_network_have_tcp_as_a_client_and_nothing_else(machine: str,
     for (name, arguments), answer in expected.items():
         if name in numbers:
             assert judge(program, architecture, numbers[name], *arguments) == answer, (name, arguments)
+
+
+@pytest.mark.parametrize("sockets", [rules.Sockets.LOOPBACK, rules.Sockets.LOOPBACK_AND_UNIX])
+@pytest.mark.parametrize("machine", calls.MACHINES)
+@given(high=st.integers(0, 2**32 - 1), low=st.integers(0, 2**32 - 1))
+def test_programs_have_tcp_servers_of_version_4(machine: str, sockets: rules.Sockets, high: int, low: int) -> None:
+    architecture = rules.ARCHITECTURE[machine]
+    program = rules.program(machine, cgroups=True, sockets=sockets, rights=False)
+    numbers = calls.numbers(calls.BY_ARGUMENT, machine)
+    wide, named = high << 32 | low, rules.ALLOW if sockets is rules.Sockets.LOOPBACK_AND_UNIX else EACCES
+    expected: dict[tuple[str, tuple[int, ...]], int] = {
+        ("socket", (2, wide, high << 32 | 6)): rules.ALLOW if low & 0xF == 1 else EACCES,
+        ("socket", (2, 1, wide)): rules.ALLOW if low in {0, 6} else EPERM,
+        ("socket", (high << 32 | 1, 1, 0)): named,
+        ("socket", (1, 5 | 0o2004000, 0)): named,
+        ("socket", (1, wide, 0)): named if low & 0xF in {1, 5} else EACCES,
+        ("socket", (wide, 3, 0)): EACCES if low in {1, 2} else rules.REFUSE | errno.EAFNOSUPPORT,
+        ("sendto", (3, 0, 0, wide)): NOT_SUPPORTED if low & 0x20000001 else rules.ALLOW,
+        ("sendmsg", (3, 0, wide)): NOT_SUPPORTED if low & 0x20000001 else rules.ALLOW,
+        **{(name, (wide,)): rules.ALLOW for name in ("connect", "bind", "listen", "accept", "accept4")},
+    }
+    for (name, arguments), answer in expected.items():
+        assert judge(program, architecture, numbers[name], *arguments) == answer, (name, arguments)
 
 
 @pytest.mark.parametrize("machine", calls.MACHINES)

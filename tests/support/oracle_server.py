@@ -22,7 +22,7 @@ from typing import Any
 
 from cellblock import Limits
 from cellblock.filter import rules
-from cellblock.filter.rules import Filters
+from cellblock.filter.rules import Filters, Sockets
 from cellblock.host import groups
 from cellblock.host.cells import Cell, Demand
 from cellblock.host.plan import Preload, base_python, make_plan
@@ -38,8 +38,8 @@ async def serve(order: dict[str, Any], folder: Path) -> None:
     machine = platform.machine()
     # A filter kills a process whose call the tracer replaces. So the filter of this zygote allows everything, and runs
     # load the whole filter.
-    usual, wider = (rules.program(machine, cgroups=held, network=network) for network in (False, True))
-    filters = Filters(usual, wider, struct.pack("=HBBI", rules.RETURN, 0, 0, rules.ALLOW))
+    runs = tuple(rules.program(machine, cgroups=held, sockets=sockets) for sockets in Sockets)
+    filters = Filters(runs, struct.pack("=HBBI", rules.RETURN, 0, 0, rules.ALLOW))
     plan = make_plan(root=root, filters=filters, cgroups=held, without_landlock=not order["landlock"])
     group = found.make() if found is not None else None
     if order["preloaded"]:
@@ -51,7 +51,9 @@ async def serve(order: dict[str, Any], folder: Path) -> None:
     say(zygote.pid if zygote.trusted else zygote._inner[0])
     await asyncio.to_thread(sys.stdin.readline)
     limits = Limits(memory_mb=order["memory_mb"], disk_mb=256, disk_files=16_384, tmp_mb=64)
-    cell = await zygote.cell(Demand(limits, order["port"]), UID, order["affinity"], group, ahead=False)
+    cell = await zygote.cell(
+        Demand(limits, order["port"], Sockets[order["sockets"]]), UID, order["affinity"], group, ahead=False
+    )
     say(json.dumps(await ending(cell)))
     await cell.end()
     await cell.close()

@@ -18,12 +18,13 @@ enum { NAMESPACES = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | 
 enum { TMPFS = MS_NOSUID | MS_NODEV, PROC = MS_NOSUID | MS_NODEV | MS_NOEXEC };
 
 enum { ROOT = 1, PRELOADED = 2, KEEPS_GROUPS = 4, WITHOUT_LANDLOCK = 8 };
-struct plan { /* equal for all runs of a zygote; the two system call filters follow it */
+enum { USUAL, NETWORK, LOOPBACK, LOOPBACK_AND_UNIX, FILTERS };
+struct plan { /* equal for all runs of a zygote; the system call filters follow it */
     unsigned version, flags;
     int link, null;                /* the socket to the server, and /dev/null */
     long server, thread_id;        /* the pid of the server, and the address of the C library's record of the thread */
     unsigned long ceilings[RLIMITS]; /* the hard limits of the zygote */
-    unsigned filter_bytes, network_filter_bytes;
+    unsigned filter_bytes[FILTERS];
 };
 
 enum { AHEAD = 1, SHARES_MEMORY = 2, IS_BOUND = 4 }; /* IS_BOUND: to the processors of `affinity` */
@@ -32,7 +33,7 @@ struct order { /* from the server, in one packet with the descriptors: control, 
     long number;
     char ids[IDS_BYTES];           /* the text of the id maps */
     long gid, uid, slot;           /* the slot is -1 for a new net namespace */
-    unsigned port, reserved;       /* the port of the proxy inside the run, or 0 */
+    unsigned port, filter;         /* the port of the proxy inside the run, or 0; the filter decides about sockets */
     unsigned long processes, descriptors, file_bytes, address_bytes, address_ceiling;
     unsigned long disk_bytes, disk_files, tmp_bytes, shm_bytes, affinity[16];
 };
@@ -83,7 +84,7 @@ static void arrange_descriptors(const struct run *run) {
     MUST("close_range", SYS_close_range, CONTROL + 1, 0xFFFFFFFFL, 0);
 }
 
-static void write_map(const char *step, const char *path, const char *text, long length) {
+static void write_file(const char *step, const char *path, const char *text, long length) {
     long file = MUST(step, SYS_openat, AT_FDCWD, path, O_WRONLY);
     EXACTLY(step, length, SYS_write, file, text, length);
     CLOSE(file);
@@ -94,9 +95,9 @@ static void map_ids(const struct run *run) {
     const char *ids = run->plan->flags & ROOT ? run->order->ids : "1000 1000 1             ";
     /* A change of ids makes a process undumpable, and its files below /proc then belong to root. */
     PRCTL("dumpable", PR_SET_DUMPABLE, 1, 0);
-    write_map("write setgroups", "/proc/self/setgroups", "deny", 4);
-    write_map("write uid_map", "/proc/self/uid_map", ids, IDS_BYTES);
-    write_map("write gid_map", "/proc/self/gid_map", ids, IDS_BYTES);
+    write_file("write setgroups", "/proc/self/setgroups", "deny", 4);
+    write_file("write uid_map", "/proc/self/uid_map", ids, IDS_BYTES);
+    write_file("write gid_map", "/proc/self/gid_map", ids, IDS_BYTES);
 }
 
 /* Send bytes, with a descriptor unless it is -1. */
@@ -154,14 +155,26 @@ static void mount_own(const struct order *order) {
     MUST("chdir", SYS_chdir, "/workspace");
 }
 
-/* Send the server a socket that listens on the port of the proxy. The run can connect to it, but cannot accept on it.
- * `lo` gets 127.0.0.1 automatically. The empty net namespace has no other device and no route. */
+/* Raise `lo`, which gets 127.0.0.1 automatically. The net namespace has no other device and no route. If the run may
+ * have servers, make buffers and queues small before, because cgroups of version 1 do not count the memory of TCP. */
+static void raise_loopback(int serves) {
+    static const char step[] = "loopback", *const settings[][2] = { /* with values of 16 bytes */
+        {"/proc/sys/net/ipv4/tcp_rmem", "4096 16384 32768"}, {"/proc/sys/net/ipv4/tcp_wmem", "4096 16384 32768"},
+        {"/proc/sys/net/core/somaxconn", "128             "},
+        {"/proc/sys/net/ipv4/ip_unprivileged_port_start", "0               "}};
+    struct interface lo = {"lo", IFF_UP, ""};
+    for (int index = 0; serves && index < 4; index++)
+        write_file(step, settings[index][0], settings[index][1], 16);
+    long any = MUST(step, SYS_socket, AF_INET, SOCK_STREAM, 0);
+    MUST(step, SYS_ioctl, any, SIOCSIFFLAGS, &lo);
+    CLOSE(any);
+}
+
+/* Send the server a socket that listens on the port of the proxy. The run can connect to it, but cannot accept on it. */
 static void hand_over_listener(unsigned port) {
     static const char step[] = "the way to the network";
-    struct interface lo = {"lo", IFF_UP, ""};
     struct address address = {AF_INET, {(unsigned char)(port >> 8), (unsigned char)port}, {127, 0, 0, 1}, ""};
     long listener = MUST(step, SYS_socket, AF_INET, SOCK_STREAM, 0);
-    MUST(step, SYS_ioctl, listener, SIOCSIFFLAGS, &lo);
     MUST(step, SYS_bind, listener, &address, sizeof address);
     MUST(step, SYS_listen, listener, BACKLOG);
     must(step, send(CHANNEL, "d", 1, listener));
@@ -189,14 +202,15 @@ static long landlock_rules(const struct run *run) {
     static const unsigned char rights_of[] = {13, 14, 15, 15, 16}; /* the number of rights by version */
     long version = run->landlock;
     unsigned long every = (1UL << rights_of[(version < 5 ? version : 5) - 1]) - 1;
-    unsigned long wanted[3] = {every, ALL_TCP, ALL_SCOPES};
+    int serves = run->order->filter >= LOOPBACK; /* then no rule is needed: nothing but the proxy is reachable */
+    unsigned long wanted[3] = {every, serves ? 0 : ALL_TCP, ALL_SCOPES};
     long ruleset = MUST("landlock", SYS_landlock_create_ruleset, wanted, version < 4 ? 8 : version < 6 ? 16 : 24, 0);
     allow(ruleset, "/", EXECUTE | READ_FILE | READ_FOLDER);
     allow(ruleset, "/dev", (EXECUTE | READ_FILE | READ_FOLDER | WRITE_FILE | TRUNCATE) & every);
     allow(ruleset, "/workspace", every & ~(unsigned long)MAKE_DEVICES);
     allow(ruleset, "/tmp", every & ~(unsigned long)MAKE_DEVICES);
     allow(ruleset, "/dev/shm", every & ~(unsigned long)MAKE_DEVICES);
-    if (run->order->port && version >= 4) {
+    if (run->order->port && !serves && version >= 4) {
         unsigned long rule[2] = {CONNECT_TCP, run->order->port};
         MUST("landlock rule for the port", SYS_landlock_add_rule, ruleset, LANDLOCK_PORT, rule, 0);
     }
@@ -225,9 +239,11 @@ static void set_limits(const struct run *run) {
 /* Restrict this process and its children to what a run may do. The filter is the last step, and permits later calls. */
 static void lock(const struct run *run, long ruleset) {
     const struct plan *plan = run->plan;
-    const char *usual = (const char *)(plan + 1), *wider = usual + plan->filter_bytes; /* the second one allows TCP */
-    unsigned bytes = run->order->port ? plan->network_filter_bytes : plan->filter_bytes;
-    struct filter filter = {(unsigned short)(bytes / 8), run->order->port ? wider : usual};
+    unsigned chosen = run->order->filter;
+    const char *code = (const char *)(plan + 1);
+    for (unsigned index = 0; index < chosen; index++)
+        code += plan->filter_bytes[index];
+    struct filter filter = {(unsigned short)(plan->filter_bytes[chosen] / 8), code};
     unsigned header[2] = {CAPABILITY_VERSION, 0}, none[6] = {0, 0, 0, 0, 0, 0};
     MUST("capset", SYS_capset, header, none);
     PRCTL("no_new_privs", PR_SET_NO_NEW_PRIVS, 1, 0);
@@ -270,6 +286,8 @@ static void be_pid_1(const struct run *run) {
     /* These are the only ids of the user namespace. It has no root, so pid 1 keeps the capabilities of its creator. */
     MUST("gid", SYS_setresgid, INSIDE, INSIDE, INSIDE);
     MUST("uid", SYS_setresuid, INSIDE, INSIDE, INSIDE);
+    if (run->order->filter != USUAL)
+        raise_loopback(run->order->filter >= LOOPBACK); /* before the /proc of the run, which has no settings */
     mount_own(run->order);
     if (run->order->flags & IS_BOUND)
         MUST("affinity", SYS_sched_setaffinity, 0, sizeof run->order->affinity, run->order->affinity);
@@ -284,40 +302,15 @@ static void be_pid_1(const struct run *run) {
 
 /* -- pid 2: its state must be as expected, before the first line of Python ----------------------------------------- */
 
-static int begins_with(const char *text, const char *start) {
-    while (*start && *text == *start)
-        text++, start++;
-    return *start == 0;
-}
-
-static const char RIGHTS[] = "capabilities are left", UNBOUND[] = "no_new_privs is not set",
-                  UNFILTERED[] = "the system call filter is missing";
-
-/* Check the lines of /proc/self/status, which the kernel writes. Without a /proc, check what system calls show. */
-static const char *status_fault(void) {
-#define EMPTY(set) {set ":\t0000000000000000\n", RIGHTS}
-    static const char *const lines[][2] = {
-        EMPTY("CapInh"), EMPTY("CapPrm"), EMPTY("CapEff"), EMPTY("CapBnd"), EMPTY("CapAmb"),
-        {"NoNewPrivs:\t1\n", UNBOUND}, {"Seccomp:\t2\n", UNFILTERED}};
-    enum { COUNT = sizeof lines / sizeof *lines };
-    static char status[65536];
-    unsigned header[2] = {CAPABILITY_VERSION, 0}, sets[6], seen = 0;
-    long file = SYS(SYS_openat, AT_FDCWD, "/proc/self/status", O_RDONLY | O_CLOEXEC);
-    if (file == -ENOENT) {
-        if (SYS(SYS_capget, header, sets) != 0 || sets[0] | sets[1] | sets[2] | sets[3] | sets[4] | sets[5])
-            return RIGHTS;
-        return SYS(SYS_prctl, PR_GET_SECCOMP, 0, 0, 0, 0) != 2 ? UNFILTERED
-             : SYS(SYS_prctl, PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) != 1 ? UNBOUND : 0;
-    }
-    long length = SYS(SYS_read, file, status, sizeof status - 1);
-    CLOSE(file);
-    for (long at = 0; at < length; at++)
-        for (int line = 0; line < COUNT && (at == 0 || status[at - 1] == '\n'); line++)
-            seen |= (unsigned)begins_with(status + at, lines[line][0]) << line;
-    for (int line = 0; line < COUNT; line++)
-        if (!(seen & 1U << line))
-            return lines[line][1];
-    return 0;
+/* Return what is wrong with the rights of this process, or 0. Ambient capabilities are a subset of permitted ones. */
+static const char *rights_fault(const struct run *run) {
+    unsigned header[2] = {CAPABILITY_VERSION, 0}, sets[6] = {0};
+    long left = SYS(SYS_capget, header, sets) | sets[0] | sets[1] | sets[2] | sets[3] | sets[4] | sets[5];
+    for (long capability = 0; capability < run->capabilities; capability++)
+        left |= SYS(SYS_prctl, PR_CAPBSET_READ, capability, 0, 0, 0);
+    return left ? "capabilities are left"
+         : SYS(SYS_prctl, PR_GET_SECCOMP, 0, 0, 0, 0) != 2 ? "the system call filter is missing"
+         : SYS(SYS_prctl, PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) != 1 ? "no_new_privs is not set" : 0;
 }
 
 /* An ordinary user cannot drop groups in a user namespace. They arrive unmapped and open nothing inside. */
@@ -365,7 +358,7 @@ static int ids_differ(void) {
 
 /* Return the first deviation from the expected state, or 0. */
 static const char *fault(const struct run *run) {
-    const char *wrong = status_fault();
+    const char *wrong = rights_fault(run);
     return wrong ? wrong
         : ids_differ() ? "uids or gids are not 1000"
         : groups_are_left(run->plan) ? "supplementary groups are left"
@@ -430,7 +423,7 @@ static long receive(int link, struct order *order, struct rights *rights) {
     for (long index = 0; index < count; index++)
         if (rights->descriptors[index] <= CHANNEL || rights->descriptors[index] >= CONTROL)
             return MISFIT; /* pid 1 would overwrite it */
-    int known = order->version == VERSION && order->flags < 2 * IS_BOUND && order->reserved == 0;
+    int known = order->version == VERSION && order->flags < 2 * IS_BOUND && order->filter < FILTERS;
     int fits = order->slot >= -1 && order->slot < SLOTS && order->port <= 0xFFFF && count >= 3;
     return known && fits ? count : MISFIT;
 }
@@ -498,8 +491,11 @@ long cell_serve(const void *bytes, long length) {
     static const char ready[] = "{\"ready\": true}";
     const struct plan *plan = bytes;
     long last = SLOTS_FROM - 1;
-    if (length < (long)sizeof *plan || plan->version != VERSION
-        || length != (long)sizeof *plan + plan->filter_bytes + plan->network_filter_bytes)
+    if (length < (long)sizeof *plan || plan->version != VERSION)
+        return MISFIT;
+    for (int index = 0; index < FILTERS; index++)
+        length -= plan->filter_bytes[index];
+    if (length != sizeof *plan)
         return MISFIT;
     struct order order;
     struct rights rights;

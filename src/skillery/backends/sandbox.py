@@ -54,6 +54,8 @@ class Capability(StrEnum):
     """
     NETWORK = "network"
     """Lets the code connect to the hosts in `Job.network`."""
+    LOOPBACK = "loopback"
+    """Lets programs (scripts, bash, JavaScript) have servers on 127.0.0.1, which only their own run reaches."""
     PACKAGES = "packages"
     """Lets the code import installed packages (`Job.packages`), but no packages of the host."""
     STUBS = "stubs"

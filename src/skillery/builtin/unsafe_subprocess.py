@@ -64,6 +64,7 @@ class UnsafeSubprocess(Sandbox):
             Capability.WORKSPACE,
             Capability.SECRETS,
             Capability.NETWORK,
+            Capability.LOOPBACK,
         }
     )
     """The network is listed, because code can connect to its hosts. It can also connect to others, which `degraded`

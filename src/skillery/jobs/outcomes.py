@@ -158,7 +158,7 @@ class RunSession:
         self,
         dialogue: Dialogue,
         ended: Callable[[], Awaitable[int | None]],
-        exceeds: Callable[[], Awaitable[None]] | None = None,
+        exceeds: Callable[[], Awaitable[str | None]] | None = None,
     ) -> None:
         """See `cellblock.host.sessions.RunSession.follow`."""
         await self._session.follow(dialogue, ended, exceeds)

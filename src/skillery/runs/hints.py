@@ -12,6 +12,7 @@ from skillery.backends import CodeCall, Failure, HandlerCall, Job, Outcome, Scri
 from skillery.environments.folders import METADATA_FILE, Built
 from skillery.formats.import_names import own_module, package_of, providers_of
 from skillery.formats.requirements import DEPENDENCIES, LOCK, LeftOut, left_out_in
+from skillery.jobs.header import is_program
 from skillery.runs.code_hints import PLACE, code_hint
 from skillery.runs.live_output import with_line
 from skillery.runs.scripts import SESSION_SKILL, script_answer
@@ -44,6 +45,12 @@ _WITHOUT_RUNTIME = (
 )
 NO_SOCKET = re.compile(r"\[Errno 13\] Permission denied(?!:)")
 """Matches the refusal of a socket. For a refused file, the message continues with a colon and the path."""
+STARTS_SERVER = re.compile(r"(?:\bbind|\blisten|\bManager|\bserve|_server|Server|\b(?:uvicorn|app)\.run)\(")
+"""Matches a line of code that starts a server."""
+NO_SERVER = (
+    "a Python function cannot open sockets. Put the server into a script and start it with --script, or call run_code "
+    "with language bash"
+)
 
 
 def with_hint(job: Job, outcome: Outcome, why_less: str = "") -> Outcome:
@@ -57,6 +64,8 @@ def with_hint(job: Job, outcome: Outcome, why_less: str = "") -> Outcome:
         return msgspec.structs.replace(outcome, failure=_with_text(failure, hint))
     if isinstance(job.call, ScriptCall) and outcome.result is not None:
         return _script_with_hint(job, outcome, outcome.result)
+    if failure is not None and not is_program(job.call) and _starts_server(failure):
+        return msgspec.structs.replace(outcome, failure=_with_text(failure, NO_SERVER))
     if failure is not None and not job.network and lacks_network(failure):
         return msgspec.structs.replace(outcome, failure=_with_text(failure, why_less or how_to_allow(job)))
     return outcome
@@ -92,6 +101,11 @@ def _node_hint(job: Job, text: str) -> str | None:
         f"the npm package '{match[1]}' is not among the packages of this skill; declare it in package.json or "
         "[runtime] npm, or import with --packages infer"
     )
+
+
+def _starts_server(failure: Failure) -> bool:
+    """Return whether the code was refused a socket in a line that starts a server."""
+    return bool(NO_SOCKET.search(failure.message) and STARTS_SERVER.search(failure.traceback))
 
 
 def lacks_network(failure: Failure) -> bool:

@@ -80,13 +80,19 @@ def mount_of(job: Job, path: str) -> Mount:
 # -- The run -----------------------------------------------------------------------------------------------------------
 
 
+def program_of(job: Job) -> dict[str, Any] | None:
+    """Return the description of the program of a job, or None if the job calls a Python function."""
+    entry = PurePosixPath(job.entry or "/")
+    if job.code is not None and job.language != "python":
+        return {"form": "code", "language": job.language, "code": job.code, "entrypoint": job.function}
+    if job.entry is not None and entry.suffix != PYTHON_ENDING:
+        return {"form": "file", "name": entry.name, "path": job.entry, "root": mount_of(job, job.entry).target}
+    return None
+
+
 def header_of(job: Job, template: Template, environment: Mapping[str, str]) -> dict[str, Any]:
     """Return the description of a job for the process inside the sandbox, without the arguments."""
-    program, entry = None, PurePosixPath(job.entry or "/")
-    if job.code is not None and job.language != "python":
-        program = {"form": "code", "language": job.language, "code": job.code, "entrypoint": job.function}
-    elif job.entry is not None and entry.suffix != PYTHON_ENDING:
-        program = {"form": "file", "name": entry.name, "path": job.entry, "root": mount_of(job, job.entry).target}
+    program = program_of(job)
     return header(
         timeout_ms=job.limits.timeout_ms,
         result_bytes=job.limits.result_kb * 1024,
@@ -111,7 +117,9 @@ class JobRun(CellRun):
 
     def __init__(self, capabilities: Capabilities, template: Template, job: Job, host: Host | None) -> None:
         sink = method(host, "log")
-        super().__init__(capabilities, Needs(job.limits, job.network, job.private_network, sink=sink))
+        is_program = program_of(job) is not None
+        needs = Needs(job.limits, job.network, job.private_network, sink=sink, is_program=is_program)
+        super().__init__(capabilities, needs)
         self._job = job
         self._template = template
         self._ask = method(host, "ask")

@@ -5,7 +5,7 @@ On the host:
 - `Channel` talks to the runtime inside the sandbox. `LogPipe` reads the log of a run. `RunSession` follows a run to its
   `Result`. `Egress` gives a run access to the network.
 - `control_groups` and `exceeds_memory` enforce limits. `HostLimits` says which limits are weaker.
-- `call_filter` is the system call filter.
+- `call_filter` is the system call filter, with the `Sockets` of a run.
 
 Inside a run:
 
@@ -23,6 +23,7 @@ from cellblock.egress.listeners import PORT as PROXY_PORT
 from cellblock.egress.listeners import receive_listener
 from cellblock.egress.policy import ListNames
 from cellblock.egress.service import Egress, EgressBroken, Session
+from cellblock.filter.rules import Sockets
 from cellblock.filter.rules import program as call_filter
 from cellblock.host.channel import BrokenSetup, Channel
 from cellblock.host.groups import ControlGroup, ControlGroups, HostLimits
@@ -76,6 +77,7 @@ __all__ = [
     "Processors",
     "RunSession",
     "Session",
+    "Sockets",
     "Uids",
     "call_filter",
     "certificates",

@@ -27,6 +27,7 @@ from cellblock.parts import (
     HostLimits,
     Processors,
     Session,
+    Sockets,
     Uids,
     call_filter,
     cpu_seconds,
@@ -215,8 +216,10 @@ class BubblewrapRun:
         }
 
     def _filter(self, *, also: tuple[str, ...] = (), rights: bool | None = None) -> bytes:
-        cgroups, network = self._means.memory_held, bool(self._job.network)
-        return call_filter(platform.machine(), cgroups=cgroups, network=network, also=also, rights=rights)
+        sockets = Sockets.CLIENTS if self._job.network else Sockets.PAIRS
+        return call_filter(
+            platform.machine(), cgroups=self._means.memory_held, sockets=sockets, also=also, rights=rights
+        )
 
     async def _greet(self, end: socket.socket) -> Dialogue:
         """Exchange messages with the prologue until the code starts. Raise BrokenSetup or EgressBroken on failure."""

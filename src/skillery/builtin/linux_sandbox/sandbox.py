@@ -19,7 +19,7 @@ from cellblock.host.cells import Cell
 from cellblock.host.channel import Channel
 from cellblock.host.engine import LOG_SECONDS, SETUP_SECONDS, Capabilities, Needs, find_plan
 from cellblock.host.engine import CellRun as AnyRun
-from cellblock.host.plan import MEBIBYTE, Preload, mount_entries
+from cellblock.host.plan import MEBIBYTE, Preload, can_set_network, mount_entries
 from cellblock.host.pool import Pool
 from cellblock.host.pools import Pools
 from cellblock.host.sessions import run_whole
@@ -31,7 +31,7 @@ from skillery.errors import SandboxUnavailable
 from skillery.jobs.collecting import Collection, collect, collecting_dialogue, collection_of, try_to_collect
 from skillery.jobs.dialogue import Dialogue
 from skillery.jobs.filling import filling_seconds
-from skillery.jobs.header import GUEST, PROGRAMS, Places, job_header, mounts_of
+from skillery.jobs.header import GUEST, PROGRAMS, Places, is_program, job_header, mounts_of
 from skillery.jobs.outcomes import limits_of, outcome_of, probe_of, sink_of
 
 CAPABILITIES: frozenset[str] = frozenset(
@@ -117,6 +117,7 @@ class CellRun(AnyRun):
             job.identity,
             sink_of(host),
             SETUP_SECONDS + filling_seconds(job),
+            is_program(job.call),
         )
         super().__init__(capabilities, needs)
         self._host_capabilities = capabilities
@@ -196,7 +197,8 @@ class LinuxSandbox(Sandbox):
     @property
     def capabilities(self) -> frozenset[str]:
         held = self._capabilities is not None and self._capabilities.memory_held
-        return CAPABILITIES | {Capability.MEMORY_TREE} if held else CAPABILITIES
+        optional = {Capability.MEMORY_TREE: held, Capability.LOOPBACK: can_set_network()}
+        return CAPABILITIES.union(capability for capability, is_there in optional.items() if is_there)
 
     async def start(self) -> None:
         if self._capabilities is not None:
@@ -225,6 +227,7 @@ class LinuxSandbox(Sandbox):
         trusted, most = Pool(shared), bounds.most if warmth.recycle_runs > 1 else 0
         return HostCapabilities(
             root=plan["root"],
+            loopback=can_set_network(),
             groups=control_groups,
             landlock=not plan["without_landlock"],
             pool=trusted,

@@ -12,6 +12,7 @@ from skillery.testing.sandbox.kernel_objects import KernelObjectCases
 from skillery.testing.sandbox.language_walls import LanguageIsolation
 from skillery.testing.sandbox.languages import JavaScriptCases, ShellCases
 from skillery.testing.sandbox.limits import DiskCases, EndingCases, MemoryCases, ProcessCases, TimeCases
+from skillery.testing.sandbox.loopback import LoopbackAttacks, LoopbackCases
 from skillery.testing.sandbox.network import NetworkCases
 from skillery.testing.sandbox.network_lists import AllowedNetworkCases
 from skillery.testing.sandbox.outputs import CollectedCases, OutputCases
@@ -42,6 +43,7 @@ class SandboxFunctions(
     OutputCases,
     CollectedCases,
     WorkspaceCases,
+    LoopbackCases,
 ):
     """Behaviour of the code in a run, and the outcome of the run."""
 
@@ -51,6 +53,7 @@ class SandboxIsolation(
     PostureCases,
     NetworkCases,
     AllowedNetworkCases,
+    LoopbackAttacks,
     SecretCases,
     SystemCallCases,
     EscapeCases,

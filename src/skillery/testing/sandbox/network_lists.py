@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from skillery.backends import Limits, Outcome
+from skillery.testing.sandbox.loopback import printed, with_servers
 from skillery.testing.sandbox.network import (
     ADDRESSES,
     CONTRADICTIONS,
@@ -207,6 +208,29 @@ def main(args):
         results = await asyncio.gather(*(by_hand.value(code, network=network) for network in lists))
         assert results == [[True, False], [False, True], "no proxy"]
         assert plain.connections == 2
+
+    async def test_own_server_and_listed_hosts_are_reached_together(self, by_hand: Trial, plain: Upstream) -> None:
+        code = f"""
+import os, urllib.error, urllib.parse
+def status(url):
+    try: return urllib.request.urlopen(url).status
+    except urllib.error.HTTPError as error: return error.code
+def bound():
+    with socket.socket() as one:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        one.bind(('127.0.0.1', urllib.parse.urlsplit(os.environ['http_proxy']).port))
+        one.listen()
+print(json.dumps([
+    status(f'http://localhost:{{serve(0)}}/'), status('http://a.api.test:{plain.port}/'),
+    status('http://b.other.test:{plain.port}/'), name_of(bound),
+    name_of(lambda: socket.create_connection(('127.0.0.1', {plain.port}))),
+    name_of(lambda: socket.create_connection(('10.0.0.1', 80))),
+]))
+"""
+        seen = await printed(with_servers(by_hand), code, network=(f"http://a.api.test:{plain.port}",))
+        assert seen == [200, 200, 403, "EADDRINUSE", "ECONNREFUSED", "ENETUNREACH"]
+        assert plain.connections == 1
 
     async def test_connections_that_never_end_end_with_the_run(self, by_hand: Trial) -> None:
         with upstream(until=b"never") as endless:

@@ -16,6 +16,8 @@ ENVIRONMENT = {
     for name in (upper, upper.lower())
 } | {"NODE_USE_ENV_PROXY": "1"}
 """Environment variables of a run with network access. NODE_USE_ENV_PROXY makes Node.js use the other variables."""
+OWN_SERVERS = dict.fromkeys(("NO_PROXY", "no_proxy"), "localhost,127.0.0.1")
+"""Variables of a run that may have its own servers: requests to them do not go to the proxy."""
 
 
 async def receive_listener(channel: socket.socket) -> socket.socket:

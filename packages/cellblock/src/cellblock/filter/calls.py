@@ -13,7 +13,7 @@ mprotect:10:226 munmap:11:215 brk:12:214 rt_sigaction:13:134 rt_sigprocmask:14:1
 pread64:17:67 pwrite64:18:68 readv:19:65 writev:20:66 access:21:- pipe:22:- select:23:- sched_yield:24:124
 mremap:25:216 mincore:27:232 shmat:30:196 shmctl:31:195 dup:32:23 dup2:33:-
 pause:34:- nanosleep:35:101 getitimer:36:102 alarm:37:- setitimer:38:103 getpid:39:172 sendfile:40:71
-sendto:44:206 recvfrom:45:207 recvmsg:47:212 shutdown:48:210
+shutdown:48:210
 getsockname:51:204 getpeername:52:205 getsockopt:55:209
 fork:57:- vfork:58:- execve:59:221 exit:60:93 wait4:61:260 kill:62:129 uname:63:160 semget:64:190
 semop:65:193 semctl:66:191 shmdt:67:197 msgsnd:69:189 msgrcv:70:188 msgctl:71:187 flock:73:32
@@ -45,7 +45,7 @@ pselect6:270:72 ppoll:271:73 set_robust_list:273:99 get_robust_list:274:100 spli
 utimensat:280:88 epoll_pwait:281:22 signalfd:282:-
 timerfd_create:283:85 eventfd:284:- fallocate:285:47 timerfd_settime:286:86 timerfd_gettime:287:87
 signalfd4:289:74 eventfd2:290:19 epoll_create1:291:20 dup3:292:24 pipe2:293:59
-preadv:295:69 pwritev:296:70 rt_tgsigqueueinfo:297:240 recvmmsg:299:243
+preadv:295:69 pwritev:296:70 rt_tgsigqueueinfo:297:240
  getcpu:309:168 sched_getattr:315:275
 renameat2:316:276 seccomp:317:277 getrandom:318:278 execveat:322:281 membarrier:324:283 mlock2:325:284
 copy_file_range:326:285 preadv2:327:286 pwritev2:328:287 pkey_mprotect:329:288 pkey_alloc:330:289
@@ -59,8 +59,9 @@ fchmodat2:452:452 futex_wake:454:454 futex_wait:455:455 futex_requeue:456:456 ms
 BY_ARGUMENT = """
 memfd_create:319:279 mmap:9:222 madvise:28:233 ioctl:16:29 socket:41:198 connect:42:203 accept:43:202 bind:49:200
 listen:50:201 accept4:288:242 socketpair:53:199 setsockopt:54:208 clone:56:220 fcntl:72:25 personality:135:92
-prctl:157:167 prlimit64:302:261 sendmsg:46:211 sendmmsg:307:269 setpriority:141:140 sched_setparam:142:118
-sched_setscheduler:144:119 sched_setattr:314:274 sched_setaffinity:203:122 ioprio_set:251:30
+prctl:157:167 prlimit64:302:261 sendmsg:46:211 sendmmsg:307:269 sendto:44:206 recvfrom:45:207 recvmsg:47:212
+recvmmsg:299:243 setpriority:141:140 sched_setparam:142:118 sched_setscheduler:144:119
+sched_setattr:314:274 sched_setaffinity:203:122 ioprio_set:251:30
 """
 
 # Calls that use memory that no rlimit and no watchdog counts (vmsplice: pages that only a pipe holds). They are refused

@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import struct
 from collections.abc import Mapping
+from enum import IntEnum
 from functools import cache
 from typing import NamedTuple
 
@@ -29,12 +30,15 @@ X32 = 0x40000000
 
 SET_UP = (
     *("setns", "unshare", "mount", "clone", "socket", "connect", "bind", "listen", "sendmsg", "sched_setaffinity"),
-    "ioctl",
+    *("ioctl", "accept", "accept4", "sendmmsg"),
 )
-"""The calls that the zygote and pid 1 make to set up a run. The code of a run may not make all of them."""
+"""The calls that the filter of a run decides on: pid 1 makes them to set up a run, or only some runs may make them."""
 NEW_NAMESPACES = 0x7E020000
 FAMILY_UNIX, FAMILY_INET, FAMILY_INET6 = 1, 2, 10
 STREAM, DATAGRAM, SEQUENCED = 1, 2, 5
+MSG_OOB, MSG_FASTOPEN = 1, 0x20000000
+WITH_FLAGS = {"sendto": 3, "recvfrom": 3, "recvmsg": 2, "recvmmsg": 3, "sendmsg": 2, "sendmmsg": 3}
+"""Calls for messages, with the index of the argument that has their flags."""
 F_SETLEASE, F_NOTIFY, F_SETPIPE_SZ = 1024, 1026, 1031
 PR_SCHED_CORE, PR_SET_MEMORY_MERGE, PR_FUTEX_HASH = 62, 67, 78
 # Each of these moves pages of files that the host and other runs use, or compares pages of several runs (KSM).
@@ -49,12 +53,24 @@ PRIO_USER, IOPRIO_WHO_USER = 2, 3
 HARMLESS_PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)
 
 
+class Sockets(IntEnum):
+    """The sockets of a run. The value is the number of its filter in an order (native/cell.c)."""
+
+    PAIRS = 0
+    """Only unnamed pairs of UNIX sockets."""
+    CLIENTS = 1
+    """TCP clients, which reach only the proxy."""
+    LOOPBACK = 2
+    """TCP clients and servers on 127.0.0.1 of a net namespace of this run alone."""
+    LOOPBACK_AND_UNIX = 3
+    """UNIX sockets with names, too."""
+
+
 class Filters(NamedTuple):
     """The system call filters of runs, in the kernel's format."""
 
-    usual: bytes
-    network: bytes
-    """The filter for runs with network access, which may open TCP sockets."""
+    runs: tuple[bytes, ...]
+    """The filter for each kind of `Sockets`."""
     base: bytes
     """The filter that the zygote loads. Runs inherit it, and load one of the others in addition."""
 
@@ -111,10 +127,25 @@ def by_argument(*, cgroups: bool, rights: bool) -> dict[str, Code]:
         "prlimit64": one_of(0, (0,), allow, eperm),
         **of_all_but_pid_1(cgroups=cgroups),
         # The server closes a descriptor sent to it, which takes as long as the code wants.
-        **dict.fromkeys(("sendmsg", "sendmmsg"), allow if rights else eperm),
+        **{name: without_urgent(index, allow) for name, index in WITH_FLAGS.items()},
+        **({} if rights else dict.fromkeys(("sendmsg", "sendmmsg"), eperm)),
         "mmap": without_flag(3, MAP_HUGETLB, allow if cgroups else mmap_that_a_watchdog_sees()),
         "memfd_create": without_flag(1, MFD_HUGETLB, allow) if cgroups else eperm,
     }
+
+
+def without_urgent(index: int, otherwise: Code) -> Code:
+    """Return code that refuses the flags MSG_OOB and MSG_FASTOPEN in argument `index`.
+
+    Urgent data is a part of the kernel that almost no program uses, and TCP Fast Open is a second way to connect.
+    """
+    return (
+        load_argument(index),
+        (AND, 0, 0, MSG_OOB | MSG_FASTOPEN),
+        (EQUAL, 1, 0, 0),
+        *refuse(errno.EOPNOTSUPP),
+        *otherwise,
+    )
 
 
 def socket_options() -> Code:
@@ -135,20 +166,30 @@ def without_flag(index: int, flag: int, otherwise: Code) -> Code:
     return (load_argument(index), (AND, 0, 0, flag), (EQUAL, 0, len(refused), flag), *refused, *otherwise)
 
 
-def sockets(*, network: bool) -> dict[str, Code]:
-    """Return the code for the calls that create and connect sockets. TCP clients are allowed only with `network`.
+def socket_calls(sockets: Sockets) -> dict[str, Code]:
+    """Return the code for the calls that create, name and connect sockets.
 
-    With Landlock version 4, these clients can connect only to the port of the proxy. `bind`, `listen` and `accept` are
-    refused: the channel's socket belongs to the host's net namespace, so `bind` would give it an address there.
-    Datagrams are refused, because queued datagrams on loopback use memory that no limit counts.
+    - A process with the channel may have clients, and no server: the socket of the channel belongs to the host's net
+      namespace, so `bind` would give it an address there. With Landlock version 4, clients connect only to the proxy.
+    - With `LOOPBACK`, the code is a program without the channel. Its net namespace has no route, so it reaches only
+      itself and the proxy. A UNIX socket could connect to a socket in a mounted folder.
+    - Datagrams are refused, because queued datagrams on loopback use memory that no limit counts.
     """
-    allow, eacces = answer(ALLOW), refuse(errno.EACCES)
-    client = (*socket_type(STREAM, refused=errno.EACCES), *one_of(2, (0, 6), allow, refuse(errno.EPERM)))
-    internet = client if network else eacces
+    allow, eacces, no_family = answer(ALLOW), refuse(errno.EACCES), refuse(errno.EAFNOSUPPORT)
+    tcp = (*socket_type(STREAM, refused=errno.EACCES), *one_of(2, (0, 6), allow, refuse(errno.EPERM)))
+    servers = ("bind", "listen", "accept", "accept4")
+    if sockets < Sockets.LOOPBACK:
+        is_client = sockets is Sockets.CLIENTS
+        return {
+            "socket": one_of(0, (FAMILY_INET, FAMILY_INET6), tcp if is_client else eacces, no_family),
+            "connect": allow if is_client else eacces,
+            **dict.fromkeys(servers, eacces),
+        }
+    named = (*socket_type(STREAM, SEQUENCED, refused=errno.EACCES), *allow)
+    unix = named if sockets is Sockets.LOOPBACK_AND_UNIX else eacces
     return {
-        "socket": one_of(0, (FAMILY_INET, FAMILY_INET6), internet, refuse(errno.EAFNOSUPPORT)),
-        "connect": allow if network else eacces,
-        **dict.fromkeys(("bind", "listen", "accept", "accept4"), eacces),
+        "socket": one_of(0, (FAMILY_INET,), tcp, one_of(0, (FAMILY_UNIX,), unix, no_family)),
+        **dict.fromkeys(("connect", *servers), allow),
     }
 
 
@@ -181,15 +222,19 @@ def mmap_that_a_watchdog_sees() -> Code:
 
 
 def verdicts(
-    machine: str, *, cgroups: bool, network: bool, also: tuple[str, ...] = (), rights: bool | None = None
+    machine: str,
+    *,
+    cgroups: bool,
+    sockets: Sockets = Sockets.PAIRS,
+    also: tuple[str, ...] = (),
+    rights: bool | None = None,
 ) -> dict[int, Code]:
     """Return the filter code of each known system call, by the number of the call. Calls in `also` are always allowed.
 
-    `cgroups` and `network`: whether the process has them. `rights`: whether sockets can refuse descriptors, by default
-    as this kernel can.
+    See `program` for the arguments.
     """
-    checks = by_argument(cgroups=cgroups, rights=can_refuse_descriptors() if rights is None else rights)
-    checks |= sockets(network=network)
+    can_send = (can_refuse_descriptors() if rights is None else rights) or sockets >= Sockets.LOOPBACK
+    checks = by_argument(cgroups=cgroups, rights=can_send) | socket_calls(sockets)
     allow, eperm, enosys = answer(ALLOW), refuse(errno.EPERM), refuse(errno.ENOSYS)
     tables: tuple[tuple[str, Code], ...] = (
         (calls.ALLOWED, allow),
@@ -232,7 +277,7 @@ def program(
     machine: str,
     *,
     cgroups: bool,
-    network: bool = False,
+    sockets: Sockets = Sockets.PAIRS,
     also: tuple[str, ...] = (),
     only: tuple[str, ...] = (),
     rights: bool | None = None,
@@ -241,11 +286,12 @@ def program(
     unsupported.
 
     - `cgroups`: whether a cgroup counts the memory of the run.
-    - `network`: whether the run may use the network, and so may open TCP sockets to its proxy.
+    - `sockets`: the sockets that the process may have.
     - `also`: calls that are allowed during set-up. Later, the run loads a filter for these calls in addition, or the
       complete one.
     - `only`: the calls that the filter decides on. It allows all others. Empty means that it decides on all calls.
-    - `rights`: whether code may try to send descriptors. None means: only if the channel refuses them.
+    - `rights`: whether code may try to send descriptors. None means: only if the channel refuses them. Programs have
+      no channel, so they always may.
     """
     kill = answer(KILL_PROCESS)
     head: Code = (
@@ -256,7 +302,7 @@ def program(
         (AT_LEAST, 0, 1, X32),
         *kill,
     )
-    known, unknown = verdicts(machine, cgroups=cgroups, network=network, also=also, rights=rights), refuse(errno.ENOSYS)
+    known, unknown = verdicts(machine, cgroups=cgroups, sockets=sockets, also=also, rights=rights), refuse(errno.ENOSYS)
     if only:
         chosen = calls.numbers(calls.FORBIDDEN + calls.BY_ARGUMENT, machine)
         known, unknown = {chosen[name]: known[chosen[name]] for name in only}, answer(ALLOW)
@@ -266,5 +312,5 @@ def program(
 
 def filters(machine: str, *, cgroups: bool) -> Filters:
     """Return the filters of the zygote and of all runs. Raise KeyError if the machine is unsupported."""
-    usual, wider = (program(machine, cgroups=cgroups, network=network, only=SET_UP) for network in (False, True))
-    return Filters(usual, wider, program(machine, cgroups=cgroups, also=SET_UP))
+    runs = tuple(program(machine, cgroups=cgroups, sockets=sockets, only=SET_UP) for sockets in Sockets)
+    return Filters(runs, program(machine, cgroups=cgroups, also=SET_UP))

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from cellblock.filter.rules import Sockets
 from cellblock.host.channel import Channel
 from cellblock.host.groups import ControlGroup
 from cellblock.host.logs import LogPipe
@@ -63,6 +64,8 @@ class Demand:
     limits: Limits
     port: int | None = None
     """Port of the proxy inside the run. None without network access."""
+    sockets: Sockets = Sockets.PAIRS
+    """The sockets of the run. Only runs with `PAIRS` share net namespaces, one after another."""
 
 
 class Ends:

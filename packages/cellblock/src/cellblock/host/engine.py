@@ -13,17 +13,19 @@ from pathlib import Path
 from typing import Any
 
 from cellblock.egress.listeners import ENVIRONMENT as PROXY_ENVIRONMENT
+from cellblock.egress.listeners import OWN_SERVERS
 from cellblock.egress.listeners import PORT as PROXY_PORT
 from cellblock.egress.listeners import receive_listener
 from cellblock.egress.service import Egress, EgressBroken, Session
 from cellblock.filter import rules
+from cellblock.filter.rules import Sockets
 from cellblock.host import groups, watchdog
 from cellblock.host.cells import Cell, Demand
 from cellblock.host.channel import BrokenSetup, Channel
 from cellblock.host.dialogue import Dialogue
 from cellblock.host.groups import ControlGroups, HostLimits
 from cellblock.host.logs import Sink
-from cellblock.host.plan import INSIDE, RUNTIME, cpu_seconds, make_plan, shape
+from cellblock.host.plan import INSIDE, RUNTIME, can_set_network, cpu_seconds, make_plan, shape
 from cellblock.host.pool import Pool
 from cellblock.host.sessions import RunSession
 from cellblock.host.shares import Uids
@@ -36,6 +38,8 @@ SETUP_SECONDS = 20.0
 ATTEMPTS = 4
 LOG_SECONDS = 2.0
 OOM_INTERVAL = 0.1
+SOCKET_BYTES = 64 << 10
+"""The most bytes that a TCP socket of a run can hold, with the small buffers of its net namespace."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,8 @@ class Capabilities(HostLimits):
     """The capabilities of this host, determined at start, and the pool of cells."""
 
     root: bool
+    loopback: bool
+    """Whether programs may have servers on loopback."""
     pool: Pool
     egress: Egress
 
@@ -67,6 +73,8 @@ class Needs:
     sink: Sink | None = None
     """Takes the log. If it is None, the result has the log."""
     setup_seconds: float = SETUP_SECONDS
+    is_program: bool = False
+    """Whether the code is a program in a separate process, which may have servers on loopback."""
 
 
 def look_around(template: Template, warmth: Warmth, uids: Uids, egress: Egress | None = None) -> Capabilities:
@@ -74,6 +82,7 @@ def look_around(template: Template, warmth: Warmth, uids: Uids, egress: Egress |
     control_groups, plan = find_plan(template)
     return Capabilities(
         root=plan["root"],
+        loopback=can_set_network(),
         groups=control_groups,
         landlock=not plan["without_landlock"],
         pool=Pool(Shared(plan, uids, control_groups, warmth)),
@@ -115,7 +124,7 @@ class CellRun(ABC):
     def __init__(self, capabilities: Capabilities, needs: Needs) -> None:
         self._capabilities = capabilities
         self._needs = needs
-        self._demand = Demand(shape(needs.limits), PROXY_PORT if needs.network else None)
+        self._demand = Demand(shape(needs.limits), PROXY_PORT if needs.network else None, self._sockets())
         self._network: Session | None = None
         self._cell: Cell | None = None
         self._next_cell: Cell | None = None
@@ -149,6 +158,12 @@ class CellRun(ABC):
         return
 
     # -- set-up ------------------------------------------------------------------------------------------------
+
+    def _sockets(self) -> Sockets:
+        """Return the sockets of the run. A Python function has the channel to the owner, so it may have no server."""
+        if self._needs.is_program and self._capabilities.loopback:
+            return Sockets.LOOPBACK
+        return Sockets.CLIENTS if self._needs.network else Sockets.PAIRS
 
     async def live(self) -> None:
         """Run the job until the code has ended, or until a limit has ended the code."""
@@ -223,7 +238,8 @@ class CellRun(ABC):
 
     async def _hand_over(self, cell: Cell, channel: Channel, mounting: asyncio.Future[None] | None) -> Dialogue:
         """Send the job while its mounts are made. Raise BrokenSetup, CannotMount or ZygoteLost if a step fails."""
-        header = self._header(PROXY_ENVIRONMENT if self._needs.network else {})
+        own = OWN_SERVERS if self._demand.sockets >= Sockets.LOOPBACK else {}
+        header = self._header({**PROXY_ENVIRONMENT, **own} if self._needs.network else {})
         await channel.send(header | {"cpu_seconds": cpu_seconds(self._needs.limits)}, self._args())
         if mounting is not None:
             await mounting
@@ -247,13 +263,20 @@ class CellRun(ABC):
         event = await self._cell.event() if self._cell is not None else None
         return event.status if event is not None and event.event == "ended" else None
 
-    async def _exceeds_memory(self) -> None:
-        """Return when the run has exceeded its memory limit."""
-        if not self._capabilities.memory_held and self._cell is not None:
-            await watchdog.exceeds(self._cell.pid, self._needs.limits.memory_mb << 20)
-            return
-        while self._oom_kills() == 0:  # noqa: ASYNC110 - the kernel counts, without an event
+    async def _exceeds_memory(self) -> str | None:
+        """Return when the run has exceeded its memory limit: the message, or None for the usual one."""
+        assert self._cell is not None
+        memory_mb, serves = self._needs.limits.memory_mb, self._demand.sockets >= Sockets.LOOPBACK
+        if not self._capabilities.memory_held:
+            await watchdog.exceeds(self._cell.pid, memory_mb << 20)
+            return None
+        while self._oom_kills() == 0:
+            # A cgroup of version 1 does not count the memory of TCP sockets, so their number is limited.
+            if serves and watchdog.tcp_sockets(self._cell.pid) * SOCKET_BYTES > memory_mb << 18:
+                most = f"{memory_mb / 4:g} MiB, a quarter of its memory"
+                return f"the open sockets of the run can hold more than {most}"
             await asyncio.sleep(OOM_INTERVAL)
+        return None
 
     def _oom_kills(self) -> int:
         return self._cell.group.oom_kills() if self._cell and self._cell.group else 0

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from cellblock.filter import rules
-from cellblock.filter.rules import Filters
+from cellblock.filter.rules import Filters, Sockets
 from cellblock.inside.link import ID_MAP_BYTES, id_map
 from cellblock.inside.root import NODE, PROGRAMS
 from cellblock.values import Guest, Limits, Mount
@@ -90,6 +90,17 @@ def certificates() -> str | None:
     """Return the real path of the host's file with trusted certificates; None if there is no such file."""
     paths = (os.environ.get("SSL_CERT_FILE", ""), *CERTIFICATES)
     return next((os.path.realpath(path) for path in paths if path and Path(path).is_file()), None)
+
+
+def can_set_network() -> bool:
+    """Return whether settings of a net namespace can be written, as pid 1 of a run with servers does.
+
+    Most containers mount /proc/sys read-only.
+    """
+    try:
+        return not os.statvfs("/proc/sys/net/ipv4/tcp_rmem").f_flag & os.ST_RDONLY
+    except OSError:
+        return False
 
 
 def is_open_to_all(path: str) -> bool:
@@ -183,8 +194,7 @@ def make_plan(
         "guest": (str(guest.folder.resolve()), guest.module) if guest is not None else None,
         "node": node_sources(node) if node is not None else None,
         "variables": {"PATH": f"{PROGRAMS}:{NODE}/bin:/usr/local/bin:/usr/bin:/bin"} if node is not None else {},
-        "filter": filters.usual.hex(),
-        "network_filter": filters.network.hex(),
+        "filters": [program.hex() for program in filters.runs],
         "base_filter": filters.base.hex(),
         "environment": None,
     }
@@ -224,8 +234,9 @@ def preload_plan(plan: dict[str, Any], preload: Preload, uid: int | None, *, cou
         "processes": 0 if counts_processes else MOST_PROCESSES,
         "filter": rules.program(machine, cgroups=cgroups, also=FORKING).hex(),
     }
-    usual, wider = (rules.program(machine, cgroups=cgroups, network=network).hex() for network in (False, True))
-    return plan | {"environment": own, "filter": usual, "network_filter": wider}
+    usual = rules.program(machine, cgroups=cgroups).hex()
+    # No other runs are forked from this zygote. The kernel refuses an empty filter.
+    return plan | {"environment": own, "filters": [usual, *[""] * (len(Sockets) - 1)]}
 
 
 def mount_entries(mounts: Sequence[Mount], *, root: bool) -> list[dict[str, Any]]:
@@ -264,7 +275,7 @@ HEAD = struct.Struct(f"=2I{ID_MAP_BYTES}s3q")
 """Version, flags, the text of the id maps, gid, uid, slot. The number of the order goes to NUMBER_AT."""
 NUMBER_AT = 8
 PARAMETERS = struct.Struct("=2I9Q")
-"""The port of the proxy inside the run or 0, a reserved field, and the limits in the order of LIMITS."""
+"""The port of the proxy inside the run or 0, the kind of sockets, and the limits in the order of LIMITS."""
 LIMITS = (
     "processes",
     "descriptors",
@@ -279,10 +290,10 @@ LIMITS = (
 AFFINITY_BYTES = 128
 
 
-def parameters(limits: dict[str, int], affinity: Sequence[int], port: int | None) -> bytes:
+def parameters(limits: dict[str, int], affinity: Sequence[int], port: int | None, sockets: Sockets) -> bytes:
     """Return the part of an order that is equal for all runs with the same parameters."""
     processors = sum(1 << number for number in affinity).to_bytes(AFFINITY_BYTES, "little")
-    return PARAMETERS.pack(port or 0, 0, *(limits[name] for name in LIMITS)) + processors
+    return PARAMETERS.pack(port or 0, sockets, *(limits[name] for name in LIMITS)) + processors
 
 
 def order(uid: int, slot: int, parameters: bytes, *, ahead: bool, shares_memory: bool) -> bytes:

@@ -59,7 +59,7 @@ def namespace_fix() -> str:
 
 def probe_plan() -> dict[str, Any]:
     machine = platform.machine()
-    filters = rules.filters(machine, cgroups=False) if machine in rules.ARCHITECTURE else Filters(b"", b"", b"")
+    filters = rules.filters(machine, cgroups=False) if machine in rules.ARCHITECTURE else Filters((), b"")
     plan = make_plan(root=os.geteuid() == 0, filters=filters, cgroups=False)
     return plan | {"uid": 100_000}
 

@@ -80,10 +80,10 @@ class RunSession:
         self,
         dialogue: Dialogue,
         ended: Callable[[], Awaitable[int | None]],
-        exceeds: Callable[[], Awaitable[None]] | None = None,
+        exceeds: Callable[[], Awaitable[str | None]] | None = None,
     ) -> None:
         """Wait until the code has sent its result or has ended, or until its time is over. Also return when `exceeds`
-        returns: its memory limit is then exceeded.
+        returns: its memory limit is then exceeded, and the value is the message, or None for the usual one.
 
         The measured time ends with the last byte of the result; the check of the result does not count, and the time
         limit does not end it. `ended` waits for the end of the code's process, and returns its wait status or None.
@@ -101,8 +101,7 @@ class RunSession:
             if not limit.expired():
                 raise
             if guard is not None and guard.has_ended:
-                guard.result()
-                self.stopped = self._too_much_memory()
+                self.stopped = self._too_much_memory(guard.result())
             else:
                 message = f"the run took longer than {self._limits.timeout_ms} ms"
                 self.stopped = Failure(FailureKind.TIMEOUT, message, TimeoutError.__name__)
@@ -129,9 +128,9 @@ class RunSession:
         is_alarm = status is not None and os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGALRM
         return is_alarm and left < 2 * STACK_SECONDS
 
-    def _too_much_memory(self) -> Failure:
-        limit = self._limits.memory_mb
-        return Failure(FailureKind.MEMORY, f"the run and its processes used more than {limit} MiB of memory")
+    def _too_much_memory(self, message: str | None = None) -> Failure:
+        usual = f"the run and its processes used more than {self._limits.memory_mb} MiB of memory"
+        return Failure(FailureKind.MEMORY, message or usual)
 
     @property
     def disk_bytes(self) -> int | None:
@@ -210,11 +209,11 @@ class _Guard:
     Most runs are shorter, and their guard starts no task. Limits of the kernel apply from the start.
     """
 
-    def __init__(self, exceeds: Callable[[], Awaitable[None]], limit: asyncio.Timeout) -> None:
+    def __init__(self, exceeds: Callable[[], Awaitable[str | None]], limit: asyncio.Timeout) -> None:
         self._exceeds = exceeds
         self._limit = limit
         self._loop = asyncio.get_running_loop()
-        self._task: asyncio.Future[None] | None = None
+        self._task: asyncio.Future[str | None] | None = None
         self._closed = False
         self._waiting = self._loop.call_later(GUARD_SECONDS, self._start)
 
@@ -222,7 +221,7 @@ class _Guard:
         self._task = asyncio.ensure_future(self._exceeds())
         self._task.add_done_callback(self._end_run)
 
-    def _end_run(self, task: asyncio.Future[None]) -> None:
+    def _end_run(self, task: asyncio.Future[str | None]) -> None:
         if not (self._closed or task.cancelled() or self._limit.expired()):
             self._limit.reschedule(self._loop.time())
 
@@ -230,10 +229,9 @@ class _Guard:
     def has_ended(self) -> bool:
         return self._task is not None and self._task.done()
 
-    def result(self) -> None:
-        """Raise the error of `exceeds`, if it has raised one."""
-        if self._task is not None:
-            self._task.result()
+    def result(self) -> str | None:
+        """Return what `exceeds` has returned, or raise its error."""
+        return self._task.result() if self._task is not None else None
 
     async def close(self) -> None:
         self._closed = True

@@ -67,6 +67,17 @@ def socket_bytes() -> int:
     return int(Path("/proc/sys/net/core/wmem_default").read_text()) + SOCKET_OPTIONS
 
 
+def tcp_sockets(pid: int) -> int:
+    """Return the number of TCP sockets in the process's net namespace that can hold data, also of sockets that no
+    process has any more. 0 if the process has ended.
+    """
+    try:
+        lines = Path(f"/proc/{pid}/net/sockstat").read_text().splitlines()
+        return next(int(line.split()[2]) for line in lines if line.startswith("TCP: inuse "))
+    except (OSError, ValueError, IndexError, StopIteration):
+        return 0
+
+
 def socket_memory(pid: int) -> int:
     """Return the most bytes that the sockets in the process's net namespace can hold.
 

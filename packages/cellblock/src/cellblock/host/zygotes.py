@@ -18,6 +18,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
+from cellblock.filter.rules import Sockets
 from cellblock.host import plan as interpreter
 from cellblock.host import watchdog
 from cellblock.host.cells import Cell, Demand, Ends
@@ -169,12 +170,12 @@ class Zygote:
     ) -> Cell:
         """Return a new cell, whose set-up may still go on. Its processes join the cgroup first.
 
-        With network access, the cell has a net namespace that no other run ever uses. Raise ZygoteLost or OSError on
-        failure.
+        If the run may open sockets, the cell has a net namespace that no other run ever uses. Raise ZygoteLost or
+        OSError on failure.
         """
         self.served += 1
         ends = Ends(wary=not self.trusted)
-        slot = self._free_slots.pop() if self._free_slots and demand.port is None else -1
+        slot = self._free_slots.pop() if self._free_slots and demand.sockets is Sockets.PAIRS else -1
         pid, mounts = 0, -1
         try:
             answer = await self._order(demand, uid, slot, affinity, group, ends, ahead=ahead)
@@ -220,7 +221,7 @@ class Zygote:
         known = self._encoded.get((demand, affinity))
         if known is None:
             limits = tree_limits(demand.limits, cgroups=self._plan["cgroups"], base=self.base_bytes)
-            known = interpreter.parameters(limits, affinity, demand.port)
+            known = interpreter.parameters(limits, affinity, demand.port, demand.sockets)
             if len(self._encoded) >= REMEMBERED:
                 self._encoded.clear()
             self._encoded[demand, affinity] = known

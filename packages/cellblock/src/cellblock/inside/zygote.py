@@ -36,7 +36,7 @@ DESCRIPTORS = 512
 CHANNEL = 3
 VERSION = 1
 """The version of the plan and of orders."""
-PLAN = struct.Struct("=2I2i2q16Q2I")
+PLAN = struct.Struct("=2I2i2q16Q4I")
 ROOT, PRELOADED, KEEPS_GROUPS, WITHOUT_LANDLOCK = 1, 2, 4, 8
 FAILURES = {
     -2: "order: EPROTO: the helper does not fit this version, or an order was damaged; reinstall cellblock",
@@ -106,8 +106,6 @@ def prepare(server: Link, room: int) -> dict[str, Any]:
     plan, group_files = server.hear()
     if plan["environment"]:
         from . import preloading
-    plan["program"] = bytes.fromhex(plan.pop("filter"))
-    plan["network_program"] = bytes.fromhex(plan.pop("network_filter"))
     plan["thread_id"] = kernel.thread_id_address()
     root.enter_own_mounts(plan)
     if kernel.clone(kernel.NEWNS) == 0:
@@ -135,7 +133,7 @@ def prepare(server: Link, room: int) -> dict[str, Any]:
 
 
 def packed(plan: dict[str, Any], link: int, null: int) -> bytes:
-    """Return `struct plan`, followed by both filters."""
+    """Return `struct plan`, followed by the filters of runs."""
     flags = {
         ROOT: plan["root"],
         PRELOADED: plan["environment"],
@@ -144,7 +142,7 @@ def packed(plan: dict[str, Any], link: int, null: int) -> bytes:
     }
     # A later fork inherits the hard limits, so pid 1 need not read them. RLIM_INFINITY is -1.
     ceilings = (resource.getrlimit(number)[1] & 0xFFFF_FFFF_FFFF_FFFF for number in range(16))
-    filters = plan["program"], plan["network_program"]
+    filters = [bytes.fromhex(text) for text in plan["filters"]]
     return PLAN.pack(
         VERSION,
         sum(flag for flag, is_set in flags.items() if is_set),
