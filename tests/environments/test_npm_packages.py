@@ -342,8 +342,17 @@ def test_an_import_infers_known_packages_and_leaves_out_absent_ones(npm_server: 
     assert lock_of(npm_server.rpc, skill["name"])["requirements"] == ["docx@8"]
     answer = npm_server.rpc("execute_skill", name=skill["name"], script="scripts/a.js")
     assert answer["output"]["stdout"] == "docx 8\n"
-    left_out = [warning for warning in skill["warnings"] if "is left out" in warning]
-    assert [warning.split()[3] for warning in left_out] == ["absent-one", "sharp"]
+    left_out = [finding["message"] for finding in skill["findings"] if finding["rule"] == "package_left_out"]
+    assert left_out == [
+        f"the npm package {name} is left out: the npm package {name} is unknown here: the registry does not have it"
+        for name in ("absent-one", "sharp")
+    ]
+    described = npm_server.rpc("describe_skill", name=skill["name"])["skill"]["lock"]["npm"]
+    assert described["packages"] == [{"name": "docx", "version": "8.0.0", "inferred": True}]
+    assert [(entry["name"], entry["tier"], entry["reason"]) for entry in described["left_out"]] == [
+        ("absent-one", "declared", "unknown_package"),
+        ("sharp", "inferred", "unknown_package"),
+    ]
 
 
 def imported(rpc: Rpc, name: str, script: str, dependencies: dict[str, str]) -> dict[str, Any]:
@@ -381,7 +390,7 @@ def test_an_import_leaves_out_packages_that_npm_cannot_lock(
         registry.add(f"{kind}-{new_name}", "1.0.0", dependencies={"elsewhere": address})
         script = f"try {{ require('{kind}-{new_name}') }} catch {{ console.log('without') }}"
         skill = imported(npm_server.rpc, f"{new_name}{kind}", script, {f"{kind}-{new_name}": "1"})
-        assert any("is left out" in warning for warning in skill["warnings"]), skill
+        assert "package_left_out" in {finding["rule"] for finding in skill["findings"]}, skill
         answer = npm_server.rpc("execute_skill", name=skill["name"], script="scripts/a.js")
         assert answer["output"]["stdout"] == "without\n"
 
@@ -419,5 +428,24 @@ def test_a_stored_bundle_is_accepted_again_without_a_registry(
 def test_packages_with_addresses_in_package_json_are_left_out_with_a_warning(npm_server: Server, new_name: str) -> None:
     package = json.dumps({"dependencies": {"inner": "1", "mine": "file:../mine", "other": "git+https://a.example/b"}})
     published = publish(npm_server.rpc, new_name, {"a.js": "require('inner')", "package.json": package})
-    left_out = [warning.split()[3] for warning in published["warnings"] if "is left out" in warning]
-    assert left_out == ["mine", "other"]
+    left_out = [f"the npm package {name} is left out: package.json has no range of npm" for name in ("mine", "other")]
+    assert published["warnings"] == left_out
+    described = npm_server.rpc("describe_skill", name=new_name)["skill"]
+    assert [finding["message"] for finding in described["findings"]] == left_out
+    assert [entry["name"] for entry in described["lock"]["npm"]["left_out"]] == ["mine", "other"]
+    answer = npm_server.rpc("execute_skill", name=new_name, script="a.js")
+    assert answer["output"]["stdout"] == ""
+
+
+def test_a_missing_package_that_was_left_out_gets_the_reason(npm_server: Server, new_name: str) -> None:
+    package = json.dumps({"dependencies": {"mine": "file:../mine"}})
+    publish(npm_server.rpc, new_name, {"a.js": "require('mine')", "package.json": package})
+    hint = npm_server.rpc("execute_skill", name=new_name, script="a.js")["output"]["hint"]
+    assert hint.endswith("mine is left out of the packages of this skill: package.json has no range of npm")
+
+
+def test_packages_of_package_json_above_the_limit_are_left_out_by_name(npm_server: Server, new_name: str) -> None:
+    package = json.dumps({"dependencies": {"inner": "1", **{f"z{number:03}": "file:x" for number in range(101)}}})
+    published = publish(npm_server.rpc, new_name, {"a.js": "require('inner')", "package.json": package})
+    assert len(published["warnings"]) == 100
+    assert published["warnings"][-1].endswith("z099 is left out: package.json has no range of npm (and 1 more)")

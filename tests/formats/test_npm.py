@@ -147,3 +147,11 @@ def test_any_files_give_valid_requirements_once(source: str, readme: str, conten
     assert all(requirement_problem(text) is None for text in found.all)
     names = [split(text)[0] for text in found.all]
     assert len(names) == len(set(names))
+
+
+def test_packages_above_the_limit_are_left_out_by_name() -> None:
+    dependencies = {f"p{number:03}": "1" for number in range(102)}
+    of_files = needs({"a.js": "require('p000')", "package.json": package(**dependencies)})
+    assert len(of_files.of_files) == 100
+    assert [(entry.name, entry.tier) for entry in of_files.left_out] == [("p100", "declared"), ("p101", "declared")]
+    assert of_files.left_out[0].detail == "at most 100 packages of package.json are locked"

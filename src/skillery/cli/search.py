@@ -96,10 +96,19 @@ def _one_line(text: object) -> str:
 
 
 def _lock(lock: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
-    states = ", ".join(environment["state"] for environment in lock["environments"])
-    yield "lock", f"{lock['sha256']}{f' ({states})' if states else ''}"
-    if lock["packages"]:
-        yield "packages", ", ".join(f"{pin['name']} {pin['version']}" for pin in lock["packages"])
+    for kind, part in (("", lock), ("npm ", lock.get("npm", {}))):
+        if "sha256" in part:
+            states = ", ".join(environment["state"] for environment in part["environments"])
+            yield f"{kind}lock", f"{part['sha256']}{f' ({states})' if states else ''}"
+            if part["packages"]:
+                yield f"{kind}packages", packages_in(part)
+        if part.get("left_out"):
+            yield f"{kind}left out", ", ".join(f"{entry['name']} ({entry['detail']})" for entry in part["left_out"])
+
+
+def packages_in(lock: Mapping[str, Any]) -> str:
+    """Return the packages of a lock in one line."""
+    return ", ".join(f"{pin['name']} {pin['version']}" for pin in lock.get("packages") or ())
 
 
 def _print_markdown(text: str) -> None:

@@ -16,6 +16,7 @@ from skillery.cli.files import GivenFile, read_files, upload_files
 from skillery.cli.options import Target, home_options, json_option, without_user
 from skillery.cli.output import as_json as as_json_text
 from skillery.cli.output import clean, print_fields, print_json
+from skillery.cli.search import packages_in
 
 if TYPE_CHECKING:
     from skillery.cli.archives import Folder
@@ -191,8 +192,10 @@ def _facts(skill: Mapping[str, Any], report: Mapping[str, Any], tools: Sequence[
     yield "contains", f"{files}, {code} of them code, {max(1, report['size_bytes'] // 1000)} kB"
     if tools:
         yield "tools", ", ".join(tools)
-    if pins := (skill.get("lock") or {}).get("packages"):
-        yield "packages", ", ".join(f"{pin['name']} {pin['version']}" for pin in pins)
+    lock = skill.get("lock") or {}
+    for label, part in (("packages", lock), ("npm packages", lock.get("npm", {}))):
+        if part.get("packages"):
+            yield label, packages_in(part)
     permissions = manifest.get("permissions") or {}
     for key in ("network", "secrets"):
         values = permissions.get(key)

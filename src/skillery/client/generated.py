@@ -66,6 +66,7 @@ __all__ = [
     "NetworkUse",
     "NewBlob",
     "NewVersion",
+    "NpmLockOfSkill",
     "Objection",
     "OnServer",
     "OutputFile",
@@ -311,8 +312,8 @@ class LeftOut(TypedDict):
     detail: str
 
 
-class SkillLock(TypedDict):
-    """The locked packages of a skill with dependencies."""
+class NpmLockOfSkill(TypedDict):
+    """The locked npm packages of a skill."""
 
     sha256: str
     packages: list[SkillPackage] | None
@@ -320,6 +321,18 @@ class SkillLock(TypedDict):
     environments: list[EnvironmentState]
     left_out: NotRequired[list[LeftOut]]
     """Packages that could not be locked."""
+
+
+class SkillLock(TypedDict):
+    """The locked packages of a skill. Without Python packages, it has only `npm`."""
+
+    sha256: NotRequired[str]
+    packages: NotRequired[list[SkillPackage] | None]
+    """null below detail 'full' if the lock is large."""
+    environments: NotRequired[list[EnvironmentState]]
+    left_out: NotRequired[list[LeftOut]]
+    """Packages that could not be locked."""
+    npm: NotRequired[NpmLockOfSkill]
 
 
 class Approval(TypedDict):

@@ -11,17 +11,18 @@ import binascii
 import platform
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from importlib.resources import files as resources
 from itertools import islice
-from typing import Annotated, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 
 from skillery.formats import package_json
 from skillery.formats.package_json import MODULES, folders_above
 from skillery.formats.paths import path_problem
-from skillery.formats.requirements import MOST_LOCK_BYTES, InvalidLock, Pin
+from skillery.formats.requirements import MOST_LOCK_BYTES, InvalidLock, LeftOut, Pin
 from skillery.formats.wording import printable, quoted
 
 NPM = "runtime.npm"
@@ -54,8 +55,8 @@ class NpmNeeds(NamedTuple):
     """Packages that a package.json declares for a file that imports packages."""
     inferred: tuple[str, ...] = ()
     """Packages of install lines in SKILL.md and of imports, if their names are known."""
-    elsewhere: tuple[str, ...] = ()
-    """Names in package.json with an address, a path or an alias in place of a range. They are not installed."""
+    left_out: tuple[LeftOut, ...] = ()
+    """Packages that are not installed: package.json has no range for them, or there are too many."""
 
     @property
     def all(self) -> tuple[str, ...]:
@@ -110,10 +111,23 @@ def read_npm_needs(
                 inferred.setdefault(name, text)
     contained = _contained(files)
     first, second, third = (
-        tuple(sorted(text for name, text in table.items() if name not in contained))[:MOST]
+        tuple(sorted(text for name, text in table.items() if name not in contained))
         for table in (ranges, of_files, inferred)
     )
-    return NpmNeeds(first, second, third, tuple(sorted(elsewhere.difference(contained, of_files)))[:MOST])
+    left_out = [
+        *_left_out(sorted(elsewhere.difference(contained, of_files)), "declared", "package.json has no range of npm"),
+        *_left_out(second[MOST:], "declared", f"at most {MOST} packages of package.json are locked"),
+        *_left_out(third[MOST:], "inferred", f"at most {MOST} inferred packages are locked"),
+    ]
+    return NpmNeeds(first, second[:MOST], third[:MOST], tuple(left_out))
+
+
+def _left_out(requirements: Sequence[str], tier: Literal["declared", "inferred"], detail: str) -> Iterator[LeftOut]:
+    """Yield an entry for each requirement, up to MOST. The last entry says how many others there are."""
+    more = len(requirements) - MOST
+    for number, text in enumerate(requirements[:MOST], 1):
+        others = f" (and {more} more)" if number == MOST and more > 0 else ""
+        yield LeftOut(printable(split(text)[0], 80), tier, "unavailable", f"{detail}{others}")
 
 
 def _nearest(files: Mapping[str, bytes], path: str) -> Iterator[str]:
@@ -229,6 +243,8 @@ class NpmLock(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     npm: int
     requirements: tuple[str, ...]
     packages: tuple[NpmPackage, ...]
+    left_out: tuple[LeftOut, ...] = ()
+    """Packages that the skill needs and that could not be locked."""
 
 
 @cache
@@ -262,11 +278,21 @@ def read_npm_lock(content: bytes) -> NpmLock:
     return lock
 
 
+def npm_lock_in(files: Mapping[str, bytes]) -> NpmLock | None:
+    """Return the lock among the files of a bundle, or None if there is no valid one."""
+    content = files.get(NPM_LOCK, b"")
+    with suppress(InvalidLock):
+        return read_npm_lock(content) if is_npm_lock(content) else None
+    return None
+
+
 def check_npm_lock(lock: NpmLock) -> None:
     """Raise InvalidLock if an entry is not valid, or if a requirement has no package."""
     commands = sum(len(package.bin) for package in lock.packages)
-    if max(len(lock.packages), commands) > MOST_PACKAGES or len(lock.requirements) > 3 * MOST:
-        raise InvalidLock(f"has more than {MOST_PACKAGES} packages or commands, or {3 * MOST} requirements")
+    if max(len(lock.packages), commands) > MOST_PACKAGES or len(lock.requirements) + len(lock.left_out) > 6 * MOST:
+        raise InvalidLock(f"has more than {MOST_PACKAGES} packages or commands, or {6 * MOST} requirements")
+    if any(len(entry.name) > LONGEST_NAME for entry in lock.left_out):
+        raise InvalidLock(f"leaves out a package whose name is longer than {LONGEST_NAME} characters")
     paths = {package.path for package in lock.packages}
     if len(paths) < len(lock.packages):
         raise InvalidLock("has a path twice")
@@ -295,12 +321,15 @@ def _problem(package: NpmPackage) -> str:
     return ""
 
 
-def write_npm_lock(requirements: Iterable[str], packages: Iterable[NpmPackage]) -> bytes:
+def write_npm_lock(
+    requirements: Iterable[str], packages: Iterable[NpmPackage], left_out: Sequence[LeftOut] = ()
+) -> bytes:
     """Return the content of `npm.lock`: one line for each package, sorted by path."""
     ordered = sorted(packages, key=lambda package: package.path)
     lines = b",\n".join(map(msgspec.json.encode, ordered))
-    return b'%s\n"requirements":%s,\n"packages":[\n%s\n]}\n' % (
+    return b'%s\n"requirements":%s,%s\n"packages":[\n%s\n]}\n' % (
         _HEAD,
         msgspec.json.encode(sorted(requirements)),
+        b'\n"left_out":%s,' % msgspec.json.encode(left_out) if left_out else b"",
         lines,
     )

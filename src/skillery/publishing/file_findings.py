@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import suppress
 from itertools import islice
 from typing import NamedTuple
 from urllib.parse import unquote
 
 from skillery.backends import Finding
 from skillery.formats.bundle import SKILL_MD, BundleFile
-from skillery.formats.npm import NPM_LOCK, is_npm_lock, read_npm_lock
+from skillery.formats.npm import NPM_LOCK, NpmLock, npm_lock_in
 from skillery.formats.paths import MAX_BYTES, plain_path, portability_problem
-from skillery.formats.requirements import InvalidLock
 from skillery.formats.wording import quoted
+from skillery.publishing.package_locks import LEFT_OUT
 
 NOT_PORTABLE = "not_portable"
 DEAD_REFERENCE = "dead_reference"
@@ -53,8 +52,8 @@ def file_findings(files: Sequence[BundleFile]) -> list[Finding]:
         )
         for path in islice(filter(portability_problem, paths), MOST_UNPORTABLE)
     ]
-    if NPM_LOCK in paths and is_npm_lock(paths[NPM_LOCK].content):
-        findings += _install_scripts(paths[NPM_LOCK].content)
+    if NPM_LOCK in paths:
+        findings += _of_npm_lock(npm_lock_in({NPM_LOCK: paths[NPM_LOCK].content}))
     text = paths[SKILL_MD].content.decode("utf-8", "replace") if SKILL_MD in paths else ""
     return findings + [
         Finding(DEAD_REFERENCE, dead.message, "warning" if dead.is_certain else "info", SKILL_MD, dead.line)
@@ -62,13 +61,14 @@ def file_findings(files: Sequence[BundleFile]) -> list[Finding]:
     ]
 
 
-def _install_scripts(lock: bytes) -> Iterator[Finding]:
-    """Yield a finding for each package of a lock that has a script for its installation."""
-    with suppress(InvalidLock):
-        for package in read_npm_lock(lock).packages:
-            if package.script and package.fits_here():
-                message = "runs a script when it is installed, which this server does not do; it may not work"
-                yield Finding(NPM_INSTALL_SCRIPT, f"{package.package} {message}", "info", NPM_LOCK)
+def _of_npm_lock(lock: NpmLock | None) -> Iterator[Finding]:
+    """Yield a finding for each package that has a script for its installation, and for each that is left out."""
+    for package in lock.packages if lock is not None else ():
+        if package.script and package.fits_here():
+            message = "runs a script when it is installed, which this server does not do; it may not work"
+            yield Finding(NPM_INSTALL_SCRIPT, f"{package.package} {message}", "info", NPM_LOCK)
+    for entry in lock.left_out if lock is not None else ():
+        yield Finding(LEFT_OUT, f"the npm package {entry.name} is left out: {entry.detail}", "info", NPM_LOCK)
 
 
 class DeadReference(NamedTuple):

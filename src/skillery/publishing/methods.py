@@ -28,7 +28,7 @@ from skillery.identity import access
 from skillery.method import HIDDEN, ExactVersion, Given, Method, Params, SkillName, about
 from skillery.publishing.bundle_checks import MOST_FINDINGS, BundleChecks, DevelopedSkill, Developer, KeptSkills
 from skillery.publishing.example_runs import RULE as EXAMPLES
-from skillery.publishing.file_findings import DEAD_REFERENCE, NOT_PORTABLE
+from skillery.publishing.file_findings import DEAD_REFERENCE, NOT_PORTABLE, NPM_INSTALL_SCRIPT
 from skillery.publishing.gate import RULE as SCRIPTS
 from skillery.publishing.import_check import RULE as IMPORT
 from skillery.publishing.package_locks import INFERRED, LEFT_OUT, UNDECLARED
@@ -180,7 +180,9 @@ METHODS = (
 
 
 log = logging.getLogger(__name__)
-OWN_RULES = frozenset({DEAD_REFERENCE, EXAMPLES, IMPORT, INFERRED, LEFT_OUT, NOT_PORTABLE, SCRIPTS, UNDECLARED})
+OWN_RULES = frozenset(
+    {DEAD_REFERENCE, EXAMPLES, IMPORT, INFERRED, LEFT_OUT, NOT_PORTABLE, NPM_INSTALL_SCRIPT, SCRIPTS, UNDECLARED}
+)
 """Rules of the server itself. Their findings stay: a recheck runs no code and reads no index of packages."""
 FAILED = "before_publish"
 

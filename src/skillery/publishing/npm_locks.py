@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
-from typing import NamedTuple, NoReturn
-
-import msgspec
+from typing import Literal, NamedTuple, NoReturn
 
 from skillery.errors import InvalidBundle, PackagesNotOffered, Refused, UnresolvableDependencies
 from skillery.formats.bundle import Bundle, BundleFile, BundleLimits, with_file
 from skillery.formats.npm import (
     NPM_LOCK,
     SOURCES,
+    NpmLock,
     NpmNeeds,
     is_npm_lock,
     known_names,
     read_npm_lock,
     read_npm_needs,
     split,
+    write_npm_lock,
 )
-from skillery.formats.requirements import InvalidLock
+from skillery.formats.requirements import InvalidLock, LeftOut
 from skillery.formats.wording import Problem, printable, raise_problems
-from skillery.publishing.package_locks import PackageLocks, StoredLockOf
+from skillery.publishing.package_locks import PackageLocks, StoredLockOf, reason_of
 
 MOST_TRIES = 8
 """Limit of the attempts to lock packages. Each attempt omits the packages that made the previous attempt fail."""
@@ -35,7 +35,7 @@ class NpmRules(NamedTuple):
     infers: bool = False
     """Whether inferred packages are locked, as far as possible."""
     lenient: bool = False
-    """Whether packages of package.json that cannot be locked are left out, with a warning."""
+    """Whether packages of package.json that cannot be locked are left out."""
 
 
 async def with_npm_lock(
@@ -80,11 +80,9 @@ async def with_npm_lock(
         return bundle
     needs = await asyncio.to_thread(read_npm_needs, files, declared, _is_known(locks), infers=rules.infers)
     lock, left_out = await _locked(locks, needs, caller, lenient=rules.lenient)
-    reasons = {printable(name, 80): "package.json has no range of npm for it" for name in needs.elsewhere} | dict(
-        left_out
-    )
-    warnings = tuple(f"the npm package {name} is left out: {reason}" for name, reason in reasons.items())
-    bundle = msgspec.structs.replace(bundle, warnings=(*bundle.warnings, *warnings))
+    if left_out := (*needs.left_out, *left_out):
+        locked = read_npm_lock(lock) if lock else NpmLock(1, (), ())
+        lock = write_npm_lock(locked.requirements, locked.packages, left_out)
     return with_file(bundle, BundleFile(NPM_LOCK, lock), limits) if lock else bundle
 
 
@@ -96,16 +94,17 @@ def _is_known(locks: PackageLocks) -> Callable[[str], bool]:
 
 async def _locked(
     locks: PackageLocks, needs: NpmNeeds, caller: str, *, lenient: bool
-) -> tuple[bytes, Mapping[str, str]]:
-    """Return the lock, or b"", and the reason for each package that is left out."""
-    lower = {split(text)[0] for text in (*needs.inferred, *(needs.of_files if lenient else ()))}
-    left_out = dict[str, str]()
+) -> tuple[bytes, Sequence[LeftOut]]:
+    """Return the lock, or b"", and the packages that are left out."""
+    of_files = {split(text)[0] for text in needs.of_files}
+    lower = {*map(_name, needs.inferred), *(of_files if lenient else ())}
+    left_out = dict[str, LeftOut]()
     for _ in range(MOST_TRIES):
         requirements = [text for text in needs.all if split(text)[0] not in left_out]
         if not requirements:
             break
         try:
-            return await locks.make_npm(requirements, caller, lower.difference(left_out)), left_out
+            return await locks.make_npm(requirements, caller, lower.difference(left_out)), [*left_out.values()]
         except (UnresolvableDependencies, Refused, PackagesNotOffered) as error:
             remaining = lower.difference(left_out)
             if not remaining:
@@ -114,8 +113,11 @@ async def _locked(
             if package and package not in lower and package in map(_name, requirements):
                 raise
             dropped = {package} if package in remaining else remaining
-            left_out |= dict.fromkeys(sorted(dropped), printable(error.message.rstrip("."), 200))
-    return b"", left_out
+            detail = printable(error.message.rstrip("."), 200)
+            for name in sorted(dropped):
+                tier: Literal["declared", "inferred"] = "declared" if name in of_files else "inferred"
+                left_out[name] = LeftOut(name, tier, reason_of(error), detail)
+    return b"", [*left_out.values()]
 
 
 def _name(requirement: str) -> str:

@@ -16,14 +16,15 @@ from packaging.utils import canonicalize_name
 from skillery.backends import Finding
 from skillery.environments.definitions import NpmSources, check_python
 from skillery.environments.package_choices import Choice
-from skillery.errors import InvalidManifest
+from skillery.errors import InvalidManifest, PackagesNotOffered, Refused, UnresolvableDependencies
 from skillery.formats.bundle import SKILL_TOML, Bundle, BundleFile, BundleLimits, with_file
 from skillery.formats.import_names import Providers, is_known_package
 from skillery.formats.manifest import with_inferred
-from skillery.formats.npm import NPM_LOCK, NpmLock, is_npm_lock
+from skillery.formats.npm import NPM_LOCK, NpmLock, npm_lock_in
 from skillery.formats.requirements import (
     LOCK,
     LeftOut,
+    LeftOutReason,
     Tiers,
     inferred_in,
     mark_inferred,
@@ -88,6 +89,25 @@ class ImportScan(msgspec.Struct, frozen=True):
     def packages(self) -> tuple[str, ...]:
         """The inferred packages, which are locked together with the declared packages."""
         return tuple(sorted(set(self.chosen.values())))
+
+
+_REASONS: Mapping[str, LeftOutReason] = {
+    "unknown_package": "unknown_package",
+    "no_wheel": "no_wheel",
+    "build_failed": "build_failed",
+    "damaged": "unavailable",
+    "yanked": "unavailable",
+}
+"""The reason for a left-out package by the reason why it could not be locked. Any other reason is a conflict."""
+
+
+def reason_of(error: UnresolvableDependencies | Refused | PackagesNotOffered) -> LeftOutReason:
+    """Return the reason for packages that are left out because locking them raised `error`."""
+    if isinstance(error, Refused):
+        return "denied"
+    if isinstance(error, PackagesNotOffered):
+        return "unavailable"
+    return _REASONS.get(str(error.data.get("reason")), "conflict")
 
 
 def is_provided(missing: Missing, packages: frozenset[str]) -> bool:
@@ -288,7 +308,10 @@ def locks_of(bundle: Bundle) -> Iterator[bytes]:
     """Yield the locks of a bundle, of packages of Python and of npm."""
     if (lock := lock_of(bundle)) is not None:
         yield lock
-    yield from (file.content for file in bundle.files if file.path == NPM_LOCK and is_npm_lock(file.content))
+    files = {file.path: file.content for file in bundle.files}
+    npm_lock = npm_lock_in(files)
+    if npm_lock is not None and npm_lock.packages:
+        yield files[NPM_LOCK]
 
 
 def lock_of(bundle: Bundle) -> bytes | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Sequence, Set
 from itertools import accumulate, takewhile
 from typing import NamedTuple, Protocol
 
@@ -36,6 +36,7 @@ from skillery.publishing.package_locks import (
     PackageLocks,
     findings_of,
     is_provided,
+    reason_of,
 )
 from skillery.settings.groups import Packages
 
@@ -49,14 +50,6 @@ MOST_FILES = 1_000
 MIB = 1024 * 1024
 UNREAD = "the imports of its Python files were not checked: the files take too long to parse"
 _ENDING = ".py"
-_REASONS: Mapping[str, LeftOutReason] = {
-    "unknown_package": "unknown_package",
-    "no_wheel": "no_wheel",
-    "build_failed": "build_failed",
-    "damaged": "unavailable",
-    "yanked": "unavailable",
-}
-"""The reason for a left-out package by the reason why it could not be locked. Any other reason is a conflict."""
 
 
 class SharedSize(NamedTuple):
@@ -205,7 +198,7 @@ class Undeclared:
             except (UnresolvableDependencies, Refused, PackagesNotOffered) as error:
                 detail = printable(error.message.rstrip("."), LONGEST)
                 at_fault = [package for package in remaining if package == error.data.get("package")]
-                reason = _reason_of(error)
+                reason = reason_of(error)
                 # Another package may be at fault only because of a bound: no bound may cost a package.
                 doubtful = list(stated) if reason == "conflict" or not at_fault else []
                 if without_stated(at_fault) or without_stated(doubtful):
@@ -249,14 +242,6 @@ class Undeclared:
         if lock is None:
             return frozenset(package_of(dependency) for dependency in default.dependencies), False
         return frozenset(pin.name for pin in read_lock(lock.content)), True
-
-
-def _reason_of(error: UnresolvableDependencies | Refused | PackagesNotOffered) -> LeftOutReason:
-    if isinstance(error, Refused):
-        return "denied"
-    if isinstance(error, PackagesNotOffered):
-        return "unavailable"
-    return _REASONS.get(str(error.data.get("reason")), "conflict")
 
 
 def _stated(files: Sequence[BundleFile], packages: Iterable[str]) -> dict[str, str]:

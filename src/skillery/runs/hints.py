@@ -11,6 +11,7 @@ import msgspec
 from skillery.backends import CodeCall, Failure, HandlerCall, Job, Outcome, ScriptCall
 from skillery.environments.folders import METADATA_FILE, Built
 from skillery.formats.import_names import own_module, package_of, providers_of
+from skillery.formats.npm import NPM_LOCK, npm_lock_in
 from skillery.formats.requirements import DEPENDENCIES, LOCK, LeftOut, left_out_in
 from skillery.jobs.header import is_program
 from skillery.runs.code_hints import PLACE, code_hint
@@ -152,8 +153,11 @@ def _left_out(packages: Sequence[str], job: Job) -> str:
 def _left_out_of(job: Job) -> list[LeftOut]:
     """Return the packages that the lock of the skill leaves out, and those that could not be installed here."""
     left_out = list[LeftOut]()
-    with contextlib.suppress(OSError):  # the skill has no lock
-        left_out += left_out_in((job.skills[0].folder / LOCK).read_bytes()) if job.skills else ()
+    if job.skills:
+        folder = job.skills[0].folder
+        files = {path: (folder / path).read_bytes() for path in (LOCK, NPM_LOCK) if (folder / path).is_file()}
+        npm_lock = npm_lock_in(files)
+        left_out += (*left_out_in(files.get(LOCK, b"")), *(npm_lock.left_out if npm_lock is not None else ()))
     for mount in job.packages:
         with contextlib.suppress(OSError, msgspec.MsgspecError):  # the environment is of an earlier release
             about = (mount.folder.parent / METADATA_FILE).read_bytes()

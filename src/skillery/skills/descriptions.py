@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import lru_cache, partial
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -11,17 +10,16 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from sqlalchemy import Connection, bindparam, select
 
 from skillery.backends import Identity, Provenance, Storage
-from skillery.contents.store import inline_data, open_content
 from skillery.context.budget import expect_result
 from skillery.database import Statement
-from skillery.database.tables import environments, skill_versions, version_usage
+from skillery.database.tables import skill_files, skill_versions, version_usage
 from skillery.formats.agent_skill import index_name
 from skillery.formats.check_results import CheckedExample, CheckFinding
 from skillery.formats.foreign_skill import Audience
 from skillery.formats.json_pieces import JsonPieces, slices_of, string_pieces
 from skillery.formats.manifest import Kind
+from skillery.formats.npm import NPM_LOCK
 from skillery.formats.permissions import PermissionsDiff
-from skillery.formats.requirements import LOCK, LeftOut, left_out_in, read_lock
 from skillery.formats.skill_md import FILE as SKILL_MD
 from skillery.formats.skill_md import text_of
 from skillery.formats.version_spec import VersionSpec, parse_named
@@ -33,77 +31,17 @@ from skillery.registry.version_rows import Approval, Object, Objection, Status, 
 from skillery.registry.visibility import Visibility, require_audience
 from skillery.skills.catalogue_listings import Deprecation
 from skillery.skills.files import file_size, files_in, read_file
+from skillery.skills.locked_packages import SkillLock, lock_json
 from skillery.skills.skill_usage import ContentParts
-
-# -- The locked packages of a version, as `describe_skill` returns them ------------------------------------------------
-
-
-_DECLARES = '"dependencies":'
-
-
-def lock_json(connection: Connection, storage: Storage, row: VersionRow, *, blocking: bool) -> str:
-    """Return `,"lock":{…}` for a version that declares dependencies and has their lock, else "".
-
-    With `blocking`, a lock in the storage is read. Without, `packages` of such a lock is null.
-    """
-    if _DECLARES not in row.manifest_json or not _runtime(row.manifest_json).get("dependencies"):
-        return ""
-    file = next((file for file in files_in(connection, row) if file.path == LOCK), None)
-    if file is None:
-        return ""
-    content = _unstored(row) or inline_data(connection, [file.sha256]).get(file.sha256)
-    if content is None and blocking:
-        with open_content(connection, storage, file.sha256) as stream:
-            content = stream.read()
-    packages = '"packages":null' if content is None else _packages(content, _inferred(row.manifest_json))
-    states = msgspec.json.encode(_states(connection, file.sha256)).decode()
-    return f',"lock":{{"sha256":"{file.sha256}",{packages},"environments":{states}}}'
-
-
-def _unstored(row: VersionRow) -> bytes | None:
-    """Return the lock of a development version, or None for a stored version."""
-    return None if row.unstored is None else row.unstored.files[LOCK].content
-
-
-def _states(connection: Connection, sha256: str) -> list[dict[str, str | int]]:
-    """Return the state of the lock's environment on each server with this database."""
-    shown = ("state", "message", "step", "done", "total")
-    states = select(*(environments.c[name] for name in shown)).where(environments.c.lock_sha256 == sha256)
-    rows = connection.execute(states.order_by(environments.c.server))
-    return [_shown(row._mapping) for row in rows]
-
-
-def _shown(row: Mapping[Any, Any]) -> dict[str, str | int]:
-    """Return the fields of a row that are not empty. The progress of a build also has its fields that are 0 or ""."""
-    always = ("state", "step", "done", "total") if row["state"] == "building" else ("state",)
-    return {str(name): value for name, value in row.items() if name in always or value}
-
-
-def _runtime(manifest_json: str) -> dict[str, Any]:
-    runtime = msgspec.json.decode(manifest_json).get("runtime")
-    return runtime if isinstance(runtime, dict) else {}
-
-
-def _inferred(manifest_json: str) -> frozenset[str]:
-    return frozenset(_runtime(manifest_json).get("inferred", ()))
-
-
-@lru_cache(maxsize=256)
-def _packages(content: bytes, inferred: frozenset[str]) -> str:
-    """Return the JSON fields `packages` and, if packages are left out, `left_out`."""
-    pins = [
-        {"name": pin.name, "version": pin.version, **({"inferred": True} if pin.name in inferred else {})}
-        for pin in read_lock(content)
-    ]
-    left_out = left_out_in(content)
-    return _json({"packages": pins, "left_out": left_out} if left_out else {"packages": pins})[1:-1]
-
 
 _USAGE_OF_ROW = [
     select(column).where(version_usage.c.version_id == skill_versions.c.id).scalar_subquery().label(f"usage_{place}")
     for place, column in enumerate(USAGE)
 ]
-_DETAILED = Lookup(*_USAGE_OF_ROW, HOLDER.label("holder"))
+_NPM_LOCK_OF_ROW = select(skill_files.c.sha256).where(
+    skill_files.c.version_id == skill_versions.c.id, skill_files.c.path == NPM_LOCK
+)
+_DETAILED = Lookup(*_USAGE_OF_ROW, HOLDER.label("holder"), _NPM_LOCK_OF_ROW.scalar_subquery().label("npm_lock"))
 # For development versions: their usage is empty, but another skill may hold their index name.
 _DETAILS = Statement(
     select(*USAGE, HOLDER.label("holder")).where(version_usage.c.version_id == bindparam("version_id"))
@@ -150,11 +88,13 @@ def describe_in_full(
 def _version_with_details(
     connection: Connection, identity: Identity, name: str, spec: VersionSpec
 ) -> tuple[VersionRow, tuple[Any, ...]]:
-    """Return the version, and the columns of _DETAILS."""
+    """Return the version, and the further columns of _DETAILED."""
     wanted = index_name(name)
     row, details = resolve_with(_DETAILED, connection, identity, name, spec, index_name=wanted)
     if details is None:
-        [details] = _DETAILS.rows(connection, version_id=row.version_id, index_name=wanted)
+        [of_name] = _DETAILS.rows(connection, version_id=row.version_id, index_name=wanted)
+        npm_lock = next((file.sha256 for file in files_in(connection, row) if file.path == NPM_LOCK), None)
+        details = (*of_name, npm_lock)
     else:
         require_audience(identity, row.name, row.audience)
     return row, tuple(details)
@@ -169,7 +109,7 @@ def _described(
     detail: Detail | Literal["full"],
 ) -> str:
     """Return the JSON fields of `skill` as text without the outer braces, without SKILL.md and the list of files."""
-    usage_cells, last_run_at, holder = details
+    usage_cells, last_run_at, holder, npm_lock = details
     shared_name = index_name_warning(connection, identity, row.name) if holder not in (None, row.name) else None
     if row.standing_json is None and shared_name is None:
         fields = (
@@ -179,7 +119,7 @@ def _described(
         )
     else:
         fields = _with_more_warnings(row, shared_name)
-    parts = [fields + lock_json(connection, storage, row, blocking=detail == "full")]
+    parts = [fields + lock_json(connection, storage, row, npm_lock, blocking=detail == "full")]
     if detail != "manifest":
         usage = usage_from(usage_cells, last_run_at)
         labels = sorted(row.labels_text.split(",")) if row.labels_text else []
@@ -251,33 +191,6 @@ METHODS = (Method(describe_skill, "read", audits="", develops=True),)
 
 _FULL = Meta(description="With detail 'full'")
 _FROM_SUMMARY = Meta(description="From detail 'summary' on")
-
-
-class SkillPackage(Struct, frozen=True):
-    """A package in the lock of a skill."""
-
-    name: str
-    version: str
-    inferred: bool | UnsetType = UNSET
-
-
-class EnvironmentState(Struct, frozen=True):
-    """The state of an environment on one server."""
-
-    state: str
-    message: str | UnsetType = UNSET
-    step: Annotated[str | UnsetType, Meta(description="While it is being built")] = UNSET
-    done: int | UnsetType = UNSET
-    total: int | UnsetType = UNSET
-
-
-class SkillLock(Struct, frozen=True):
-    """The locked packages of a skill with dependencies."""
-
-    sha256: str
-    packages: Annotated[list[SkillPackage] | None, Meta(description="null below detail 'full' if the lock is large")]
-    environments: list[EnvironmentState]
-    left_out: Annotated[list[LeftOut] | UnsetType, Meta(description="Packages that could not be locked")] = UNSET
 
 
 class SkillFileEntry(Struct, frozen=True):

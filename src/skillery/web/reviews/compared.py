@@ -295,9 +295,13 @@ def _amount(value: float, unit: str) -> str:
 
 
 def _locked(skill: Skill | None) -> dict[str, str]:
-    """Return the locked version of each package of a skill version."""
+    """Return the locked version of each package of a skill version. Packages of npm have `npm:` before their names."""
     lock = or_none(skill.lock) if skill else None
-    return {package.name: package.version for package in (lock.packages if lock else None) or ()}
+    npm = or_none(lock.npm) if lock else None
+    python_packages = (or_none(lock.packages) if lock else None) or ()
+    npm_packages = (npm.packages if npm else None) or ()
+    versions = {package.name: package.version for package in python_packages}
+    return versions | {f"npm:{package.name}": package.version for package in npm_packages}
 
 
 def _packages(new: Skill, old: Skill | None) -> list[Package]:
