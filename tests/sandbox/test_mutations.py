@@ -222,7 +222,7 @@ MUTATIONS: dict[str, Mutation] = {
     "the net namespace of usual runs": Mutation(
         "cell.c", "SYS_setns, SLOTS_FROM + slot,", "SYS_setns, SLOTS_FROM,", OWN
     ),
-    "the mounts of skills and blobs": Mutation(
+    "the mounts of files": Mutation(
         "workshop.py", "            kernel.set_mount_attributes(folder, root.FROZEN, recursive=True)\n", "", MOUNTS
     ),
     # -- the namespaces and mounts of a run

@@ -68,6 +68,9 @@ SKILL_FOLDER = ("SKILL_DIR", "SKILL_ROOT", "CLAUDE_SKILL_DIR", "CLAUDE_SKILL_ROO
 PROGRAMS = Path(__file__).parent / "programs"
 """A folder with programs of every run, such as `pip`. They explain what a run cannot do."""
 
+POINTS = ("/skills", "/blobs")
+"""The folders in which runs see skills and blobs."""
+
 
 def list_names(backend: str) -> ListNames:
     """Return the words for the lists of a sandbox backend in messages to the code."""

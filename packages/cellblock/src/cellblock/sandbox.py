@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 CLOSED = "the sandbox is closed"
 OF_SANDBOX = {
-    *("dev", "proc", "run", "tmp", "workspace", "skills", "packages", "blobs"),
+    *("dev", "proc", "run", "tmp", "workspace", "packages"),
     *("etc", "var", "usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32"),
 }
 """The names in the root folder of runs, in addition to those of the interpreter."""

@@ -31,7 +31,7 @@ from skillery.errors import SandboxUnavailable
 from skillery.jobs.collecting import Collection, collect, collecting_dialogue, collection_of, try_to_collect
 from skillery.jobs.dialogue import Dialogue
 from skillery.jobs.filling import filling_seconds
-from skillery.jobs.header import GUEST, PROGRAMS, Places, is_program, job_header, mounts_of
+from skillery.jobs.header import GUEST, POINTS, PROGRAMS, Places, is_program, job_header, mounts_of
 from skillery.jobs.outcomes import limits_of, outcome_of, probe_of, sink_of
 
 CAPABILITIES: frozenset[str] = frozenset(
@@ -190,7 +190,7 @@ class LinuxSandbox(Sandbox):
         self._warmth = warmth
         self._allow_degraded = place.allow_degraded
         private = (place.home, Path(skillery.__file__).parents[1])
-        self._template = Template(points=(), private=private, guest=GUEST, node=node, etc=etc, programs=PROGRAMS)
+        self._template = Template(POINTS, private=private, guest=GUEST, node=node, etc=etc, programs=PROGRAMS)
         self._capabilities: HostCapabilities | None = None
         self._starting = asyncio.Lock()
 

@@ -44,7 +44,7 @@ class HandlerCases(SandboxCases):
         if __name__ == '__main__': print('as a program')
         """
         outcome = await self.handled(trial, "scripts/t.py", code, {"a": 1})
-        assert (value_of(outcome), log_of(outcome)) == ([1, "sibling", "skill_handler"], "called\n")
+        assert (value_of(outcome), log_of(outcome)) == ([1, "sibling", "entry"], "called\n")
 
     async def test_a_handler_in_python_that_raises_is_a_failure_with_its_frames(self, trial: Trial) -> None:
         outcome = await self.handled(trial, "scripts/t.py", "def handler(args): return args['none']")

@@ -37,7 +37,7 @@ FIXES = {
     "seccomp": "use a kernel with CONFIG_SECCOMP_FILTER",
 }
 OPTIONAL = {"own /proc"}
-OWN_FOLDERS = ("/tmp", "/workspace", "/skills", "/packages", "/blobs", "/dev", "/proc", "/run")  # noqa: S108 - the sandbox's own
+OWN_FOLDERS = ("/tmp", "/workspace", "/packages", "/dev", "/proc", "/run")  # noqa: S108 - the sandbox's own
 CGROUP_FIX = (
     "make cgroups writable for this process (systemd: Delegate=yes; root in a container: mount /sys/fs/cgroup "
     "read-write); until then, runs list a weaker memory limit in `degraded`"

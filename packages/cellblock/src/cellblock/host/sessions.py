@@ -189,7 +189,7 @@ def with_stack(stopped: Failure, log: Log) -> tuple[Failure, Log]:
     if not matches:
         return stopped, log
     file, line, function = matches[-1].groups()
-    bare = file.split("/", 3)[-1] if file.startswith("/skills/") else file.rpartition("/")[2]
+    bare = file.split("/", 3)[-1]  # without the target of a mount, which is /POINT/NAME
     text = "".join(match[0] for match in _FRAME_LINES.finditer(frames))
     traceback = f"Traceback (most recent call last):\n{text}{stopped.type}: {stopped.message}"
     message = f"{stopped.message}; the code was at {printable(bare)}:{line}, in {printable(function)}"

@@ -31,7 +31,7 @@ LINKS = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd
 SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 QUIET = kernel.ATTR_NOSUID | kernel.ATTR_NODEV
 FROZEN = QUIET | kernel.ATTR_RDONLY
-MOUNT_POINTS = ("/proc", "/workspace", "/tmp", "/dev/shm", "/skills", "/packages", "/blobs", EMPTY)
+MOUNT_POINTS = ("/proc", "/workspace", "/tmp", "/dev/shm", "/packages", EMPTY)
 
 
 def enter_own_mounts(plan: dict[str, Any]) -> None:

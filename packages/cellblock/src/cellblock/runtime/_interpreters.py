@@ -119,5 +119,5 @@ def by_first_line(job: Job, name: str, path: str) -> list[str]:
         raise failed("OSError", f"'{name}' wants '{wanted}', and there is no such program in the sandbox")
     if os.path.basename(wanted) == "node" and options in ([], named):
         return [*node(job), path]
-    # Many public skills lost the executable bit. The kernel passes all options as one argument.
+    # Many copied files have lost the executable bit. The kernel passes all options as one argument.
     return [path] if os.access(path, os.X_OK) else [program, *filter(None, [" ".join(options)]), path]

@@ -13,7 +13,7 @@ import json
 import os
 import sys
 
-from . import _children, _failure, _run
+from . import _children, _failure, _importing, _run
 from ._children import Program, Sink
 from ._failure import failed
 from ._interpreters import (
@@ -172,7 +172,7 @@ def call_python(code: CodeType, path: str, args: bytes, root: str) -> Any:
 
     _run.settle_address_space(room=False)
     sys.path += [folder for folder in (os.path.dirname(path), root) if folder not in sys.path]
-    module = ModuleType("skill_handler")
+    module = ModuleType(_importing.ENTRY)
     module.__file__ = path
     sys.modules[module.__name__] = module
     exec(code, module.__dict__)  # noqa: S102 - runs the code of the file
