@@ -132,6 +132,16 @@ def test_large_result_is_checked_in_another_process(end: str, kind: str | None) 
     assert done.raw == (None if kind else b"[" + b"[]," * 1_000_000 + b"1]")
 
 
+@pytest.mark.full
+def test_check_of_a_large_result_uses_no_more_memory_than_the_run(box: Sandbox) -> None:
+    result = "[" + "[]," * 3_000_000 + "1]"  # as values of Python: 190 MB
+    limits = Limits(memory_mb=64, result_kb=16 * 1024, timeout_ms=60_000)
+    done = box.run(SENDS_RESULT, result, limits=limits)
+    assert done.failure is not None
+    assert done.failure.kind == "output"
+    assert "a result that needs more memory than the run may use" in done.failure.message
+
+
 def test_requests_to_the_host_are_refused(box: Sandbox) -> None:
     done = box.run("from runtime import _host, progress\ndef main(args): progress(1); return _host.ask('anything')")
     assert done.failure is not None

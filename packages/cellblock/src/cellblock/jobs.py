@@ -143,6 +143,7 @@ class JobRun(CellRun):
             channel,
             result_bytes=limits.result_kb * 1024,
             disk_bytes=limits.disk_mb << 20,
+            memory_mb=limits.memory_mb,
             waits=self._template.guest is not None,
             ask=self._ask,
         )

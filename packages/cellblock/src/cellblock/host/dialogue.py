@@ -13,7 +13,7 @@ from typing import Any
 
 from cellblock.host.channel import Channel, ChannelAbused, Message, check_ready, wait_ready
 from cellblock.host.plan import base_python
-from cellblock.values import Failure, FailureKind
+from cellblock.values import Failure, FailureKind, Limits
 
 log = logging.getLogger(__name__)
 Ask = Callable[[str, Mapping[str, Any], bytes], Awaitable[bytes]]
@@ -25,7 +25,15 @@ STACK_SECONDS = 0.1
 COMPACT: dict[str, Any] = {"ensure_ascii": False, "allow_nan": False, "separators": (",", ":")}
 LARGE_RESULT = 256 * 1024
 """Bytes above which another process converts a result. Each MiB takes about 50 ms."""
-CONVERT = f"import json, sys; sys.stdout.buffer.write(json.dumps(json.load(sys.stdin.buffer), **{COMPACT}).encode())"
+INTERPRETER_MB, OUT_OF_MEMORY = 64, 3
+CONVERT = f"""
+import json, resource, sys
+resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[1]) << 20,) * 2)
+try:
+    sys.stdout.buffer.write(json.dumps(json.load(sys.stdin.buffer), **{COMPACT}).encode())
+except MemoryError:
+    sys.exit({OUT_OF_MEMORY})
+"""
 
 
 class Pace:
@@ -58,15 +66,18 @@ def compact(body: bytes) -> bytes:
     return json.dumps(json.loads(body), **COMPACT).encode()
 
 
-def compact_apart(body: bytes) -> bytes:
-    """Return the same from another process. Raise ValueError if the text is not JSON. Blocking."""
-    command = [base_python(), "-I", "-S", "-c", CONVERT]
-    try:
-        return subprocess.run(command, input=body, capture_output=True, check=True).stdout
-    except subprocess.CalledProcessError:
-        raise ValueError from None
-    except OSError:  # no process or descriptor is free
-        return compact(body)
+def compact_apart(body: bytes, memory_mb: int) -> bytes:
+    """Return the same from another process, which may use `memory_mb` for the value. Blocking.
+
+    Raise ValueError if the text is not JSON, ChannelAbused if its value is too large, OSError if no process is free.
+    """
+    command = [base_python(), "-I", "-S", "-c", CONVERT, str(memory_mb + INTERPRETER_MB)]
+    done = subprocess.run(command, input=body, capture_output=True, check=False)
+    if done.returncode == OUT_OF_MEMORY:
+        raise ChannelAbused("a result that needs more memory than the run may use")
+    if done.returncode:
+        raise ValueError
+    return done.stdout
 
 
 def header(
@@ -123,18 +134,20 @@ class Dialogue:
         *,
         result_bytes: int,
         disk_bytes: int,
+        memory_mb: int = Limits().memory_mb,
         per_second: int = MESSAGES_PER_SECOND,
         waits: bool = False,
         ask: Ask | None = None,
     ) -> None:
-        """`result_bytes` and `disk_bytes` are limits of the run. `per_second` limits the rate of messages. `waits` says
-        whether the guest may ask before the code starts. Then the code starts when the guest is ready.
+        """`result_bytes`, `disk_bytes` and `memory_mb` are limits of the run. `per_second` limits the rate of messages.
+        `waits` says whether the guest may ask before the code starts. Then the code starts when the guest is ready.
         """
         self._channel = channel
         self._waits = waits
         self._ask = ask
         self._result_bytes = result_bytes
         self._most_disk_bytes = disk_bytes
+        self._memory_mb = memory_mb
         self._per_second = per_second
         self._ahead: asyncio.Future[Message | None] | None = None
         """The next message, if it was received while a request was answered."""
@@ -249,11 +262,17 @@ class Dialogue:
             self.result = await self._normal(body)
         except (ValueError, RecursionError):
             raise ChannelAbused("a result that is not JSON") from None
+        except OSError:
+            self.failure = Failure(FailureKind.SANDBOX, "no process is free to check the result")
 
     async def _normal(self, body: bytes) -> bytes:
         """Return the JSON text without blanks. Raise ValueError or RecursionError if it is not JSON."""
         # In a thread alone, `json` would keep the lock of the interpreter, and the event loop would stand still.
-        return compact(body) if len(body) <= LARGE_RESULT else await asyncio.to_thread(compact_apart, body)
+        return (
+            compact(body)
+            if len(body) <= LARGE_RESULT
+            else await asyncio.to_thread(compact_apart, body, self._memory_mb)
+        )
 
     async def _discard(self, size: int) -> None:
         async for _ in self._channel.pieces(size):
