@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from cellblock.egress.listeners import ENVIRONMENT as PROXY_ENVIRONMENT
-from cellblock.egress.listeners import OWN_SERVERS
+from cellblock.egress.listeners import OWN_SERVERS, receive_listener
 from cellblock.egress.listeners import PORT as PROXY_PORT
-from cellblock.egress.listeners import receive_listener
 from cellblock.egress.service import Egress, EgressBroken, Session
 from cellblock.filter import rules
 from cellblock.filter.rules import Sockets
