@@ -144,7 +144,10 @@ def _handler(receiver: Receiver) -> type[BaseHTTPRequestHandler]:
         protocol_version = "HTTP/1.1"
 
         def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["content-length"]))
+            length = int(self.headers["content-length"])
+            body = self.rfile.read(length)
+            if len(body) < length:  # the server was killed in the middle of the request
+                return
             headers = {name.lower(): value for name, value in self.headers.items()}
             status = receiver.take(headers, body, self.path)
             self.send_response(status)
