@@ -529,7 +529,7 @@ def test_the_sessions_of_an_identity_are_bounded(
 
 
 def test_a_backup_has_no_sessions() -> None:
-    from skillery.maintenance.backups.copying import LEFT_OUT
+    from skillery.maintenance.backups import LEFT_OUT
 
     assert "web_sessions" in LEFT_OUT
 

@@ -29,7 +29,7 @@ from skillery.formats.bundle import digest_of_entries
 from skillery.identity.idempotency import Claim, claim, keep, note_run
 from skillery.maintenance.backups import back_up, restore
 from skillery.maintenance.integrity import check
-from skillery.runs.orphans import note_seen
+from skillery.runs.ended_runs import note_seen
 from tests.conftest import Rpc, Server, clean_environment, manifest, skill_files
 from tests.support.prefork import prefork
 

@@ -27,7 +27,7 @@ from skillery.database.tables import blobs, objects
 from skillery.errors import Busy, ContentMissing, Unavailable
 from skillery.identity.quotas import UNLIMITED
 from skillery.maintenance.garbage import Collector, Sweep, SweepStep, Swept
-from skillery.maintenance.garbage.steps import expired_blobs
+from skillery.maintenance.garbage_steps import expired_blobs
 from skillery.settings.groups import BlobLifetimes
 from tests.cli.test_cli import skillery
 from tests.conftest import Rpc, Server, manifest, skill_files

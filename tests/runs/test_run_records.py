@@ -17,7 +17,7 @@ from sqlalchemy import Connection, insert, select, text
 from skillery.database import Database
 from skillery.database.tables import blobs, events, objects, runs, servers
 from skillery.registry.usage import bucket_of, duration_of, percentile
-from skillery.runs.orphans import close_of_dead, note_seen
+from skillery.runs.ended_runs import close_of_dead, note_seen
 from skillery.runs.queries import RunFilter, listing
 from skillery.runs.records import cutoff_of, forget_runs
 from tests.cli.test_cli import skillery

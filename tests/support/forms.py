@@ -63,7 +63,7 @@ ALSO = {
     r"src/skillery/(rpc|mcp|rest|client_source)/": "api",
     r"src/skillery/http/": "api web",
     r"src/skillery/(labels|versions|skills|tools)/": "registry",
-    r"src/skillery/events/": "webhooks audit",
+    r"src/skillery/events\.py": "webhooks audit",
     r"src/skillery/git_views/": "git",
     r"pyproject\.toml|requirements\.lock|packaging/|src/skillery/authoring/": "app cli docs plugins",
     r"docs/|examples/|skills/|[^/]+\.md|mkdocs\.yml|Makefile": "docs",

@@ -21,9 +21,8 @@ from skillery.database import Database
 from skillery.environments.store import Environments
 from skillery.errors import Busy, SkilleryError
 from skillery.identity.idempotency import forget_keys
-from skillery.maintenance.garbage import (
-    Collector,
-    SweepStep,
+from skillery.maintenance.garbage import Collector, SweepStep
+from skillery.maintenance.garbage_steps import (
     cached_files,
     ended_sessions,
     expired_blobs,
@@ -38,8 +37,8 @@ from skillery.maintenance.garbage import (
 from skillery.registry.tool_rows import forget_session_tools
 from skillery.registry.usage import roll_up_usage
 from skillery.runs.cache import Cache
+from skillery.runs.ended_runs import DEAD, close_lost, close_of_dead, note_seen
 from skillery.runs.log_sources import forget_pieces
-from skillery.runs.orphans import DEAD, close_lost, close_of_dead, note_seen
 from skillery.runs.runner import Runner
 from skillery.settings.load import Settings
 from skillery.skills.skill_usage import Key, ReadCounts, add_reads, forget_reads

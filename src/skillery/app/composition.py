@@ -45,7 +45,7 @@ from skillery.plugins.facts import ServerPlugin, plugins_of_server
 from skillery.plugins.hooks import PluginEvents, open_objects, routes_of
 from skillery.rest.plugin_routes import PluginParts, PluginRoutes
 from skillery.routes import Route
-from skillery.runs.orphans import note_seen
+from skillery.runs.ended_runs import note_seen
 from skillery.runs.records import span_of_count
 from skillery.settings.load import Settings, is_loopback
 from skillery.skills.figures import popular_skills

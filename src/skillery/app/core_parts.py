@@ -66,8 +66,8 @@ from skillery.registry.cursors import cursor_key
 from skillery.registry.development import Overlays
 from skillery.runs.admission import Admission
 from skillery.runs.cache import Cache
+from skillery.runs.ended_runs import close_left_over
 from skillery.runs.execution import Execution, UnrecordedRuns
-from skillery.runs.orphans import close_left_over
 from skillery.runs.packages import GrantedSecrets
 from skillery.runs.preparation import Preparer
 from skillery.runs.records import Recorder

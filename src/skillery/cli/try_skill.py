@@ -72,8 +72,8 @@ def try_(
     """
     import asyncio
 
-    from skillery.cli.mirror.command import checked_source
-    from skillery.cli.mirror.git_source import copy_repository
+    from skillery.cli.mirror import checked_source
+    from skillery.cli.mirror_git import copy_repository
 
     if (excess := argv or files) and script is None:
         raise click.UsageError(f"'{excess[0]}' requires --script PATH")

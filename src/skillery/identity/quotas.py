@@ -17,7 +17,7 @@ from sqlalchemy import Connection, and_, bindparam, func, or_, select
 from skillery.database import Statement, as_stored, in_utc, take_turns
 from skillery.database.tables import blobs, runs, session_tools, skill_versions, skills
 from skillery.errors import QuotaExceeded, RateLimited
-from skillery.events.outbox import note_if_near
+from skillery.events import note_if_near
 
 MINUTE = timedelta(minutes=1)
 LONGEST_RUN = timedelta(minutes=70)

@@ -14,7 +14,7 @@ from skillery.backends import Identity
 from skillery.database.registry import Registry
 from skillery.database.tables import blobs, skill_versions, skills, workspaces
 from skillery.errors import QuotaExceeded
-from skillery.events.outbox import note_if_near
+from skillery.events import note_if_near
 from skillery.formats.names import parse_namespace
 from skillery.formats.texts import parse_identity
 from skillery.identity import access

@@ -36,8 +36,8 @@ from skillery.database.tables import (
     search_words,
 )
 from skillery.errors import StartupError
-from skillery.maintenance.backups.archive import decode_row, encode_row
-from skillery.maintenance.backups.copying import advance_sequences
+from skillery.maintenance.backup_archives import decode_row, encode_row
+from skillery.maintenance.backups import advance_sequences
 
 T = TypeVar("T")
 ROWS_AT_ONCE = 500

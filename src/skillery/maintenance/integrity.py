@@ -33,7 +33,7 @@ from skillery.database.tables import (
 from skillery.errors import ContentMissing
 from skillery.formats.bundle import digest_of_entries
 from skillery.formats.paths import leads_outside
-from skillery.runs.orphans import of_no_server
+from skillery.runs.ended_runs import of_no_server
 
 ROWS_AT_ONCE = 500
 

@@ -33,7 +33,7 @@ from skillery.formats.semver import Version
 from skillery.formats.texts import parse_sentence
 from skillery.formats.version_spec import Exact
 from skillery.identity import access
-from skillery.maintenance.garbage.steps import DeletedContents, delete_unused
+from skillery.maintenance.garbage_steps import DeletedContents, delete_unused
 from skillery.method import ExactVersion, Method, Params, Sentence, SkillName, about
 from skillery.registry.resolution import resolve
 from skillery.runs.cache import Cache

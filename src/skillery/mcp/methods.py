@@ -20,7 +20,6 @@ from skillery.methods.core import Core
 from skillery.methods.errors import NOT_FOUND, encode
 from skillery.methods.execution import Parts, perform
 from skillery.runs.followed_runs import RunState
-from skillery.skills.completions import Completions, complete_path, complete_skill, complete_version
 from skillery.skills.resources import (
     Resource,
     SkillEntry,
@@ -30,6 +29,7 @@ from skillery.skills.resources import (
     find_skill_entry,
     read_content,
 )
+from skillery.skills.skill_folders import Completions, complete_path, complete_skill, complete_version
 
 TTL_MS = 60_000
 COMPLETE = {"resultType": "complete"}

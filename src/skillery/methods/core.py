@@ -27,7 +27,7 @@ from skillery.publishing.bundle_checks import Developer
 from skillery.publishing.methods import Rechecks
 from skillery.publishing.publisher import Publisher
 from skillery.publishing.tool_maker import ToolMaker
-from skillery.runs.cancellation import Cancellation
+from skillery.runs.ended_runs import Cancellation
 from skillery.runs.followed_runs import Following
 from skillery.runs.runner import Runner
 from skillery.skills.figures import FirstSkills

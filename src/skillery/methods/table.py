@@ -8,8 +8,7 @@ from skillery.contents import blobs
 from skillery.environments import methods as environments
 from skillery.identity import offboarding, tokens, usage
 from skillery.labels import label_listings, labels, locks
-from skillery.maintenance import purges
-from skillery.maintenance.garbage import collector
+from skillery.maintenance import garbage, purges
 from skillery.method import rows
 from skillery.publishing import methods as publishing
 from skillery.publishing import tool_maker
@@ -57,7 +56,7 @@ METHODS = rows(
     *environments.METHODS,
     *skill_usage.METHODS,
     *usage.METHODS,
-    *collector.METHODS,
+    *garbage.METHODS,
     *tokens.METHODS,
     *offboarding.METHODS,
     *targets.METHODS,

@@ -17,7 +17,7 @@ from skillery.formats.version_spec import parse_version_spec
 from skillery.formats.wording import quoted
 from skillery.method import Cursor, Method, PageLimit, Params, about
 from skillery.registry.tool_rows import parse_session
-from skillery.runs.cancellation import Cancellation
+from skillery.runs.ended_runs import Cancellation
 from skillery.runs.followed_runs import Following
 from skillery.runs.mounts import parse_outputs
 from skillery.runs.queries import RunFilter, read_runs

@@ -20,7 +20,7 @@ from skillery.formats.texts import new_run_id
 from skillery.formats.wording import quoted
 from skillery.registry.version_rows import VersionRow
 from skillery.runs.live_output import LiveOutput, displayable
-from skillery.workspaces.saver import Saver
+from skillery.workspaces.snapshots import Saver
 
 PIECE_BYTES = 256 * 1024
 PATH_CHARACTERS = 1000

@@ -22,7 +22,7 @@ from skillery.runs.active_run import (
     begun_runs,
 )
 from skillery.runs.admission import Admission
-from skillery.runs.cancellation import Cancellation, Polling
+from skillery.runs.ended_runs import Cancellation, Polling
 from skillery.runs.execution import Execution
 from skillery.runs.followed_runs import Following
 from skillery.runs.live_output import marked

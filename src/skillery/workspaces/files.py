@@ -25,8 +25,7 @@ from skillery.identity.usage import admit_to_workspaces, check_use, workspaces_u
 from skillery.workspaces import rows, usage
 from skillery.workspaces.manifests import Manifest, make_manifest
 from skillery.workspaces.rows import WorkspaceRow
-from skillery.workspaces.saver import Content, Saver
-from skillery.workspaces.snapshots import manifest_of, open_file
+from skillery.workspaces.snapshots import Content, Saver, manifest_of, open_file
 
 # -- Results of the methods for workspaces -----------------------------------------------------------------------------
 

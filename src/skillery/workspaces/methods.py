@@ -38,8 +38,7 @@ from skillery.workspaces.files import (
     shown,
 )
 from skillery.workspaces.manifests import Manifest, RunFile, make_manifest, parse_files
-from skillery.workspaces.saver import Content, Saver
-from skillery.workspaces.snapshots import manifest_of, origin_of
+from skillery.workspaces.snapshots import Content, Saver, manifest_of, origin_of
 
 MOST_READ = 1 << 20
 """The maximum size in bytes of a file that read_workspace_file returns."""

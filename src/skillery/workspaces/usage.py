@@ -18,14 +18,13 @@ from skillery.backends import Identity, OpenContents, Storage, Workspace
 from skillery.database import Database
 from skillery.database.tables import workspaces
 from skillery.errors import InvalidParams, QuotaExceeded, SkilleryError, WorkspaceHeld
-from skillery.events.outbox import note_if_near
+from skillery.events import note_if_near
 from skillery.identity.quotas import Quotas
 from skillery.identity.usage import check_workspaces
 from skillery.workspaces import rows
 from skillery.workspaces.manifests import EMPTY, Manifest, RecentContents
 from skillery.workspaces.rows import WorkspaceRow
-from skillery.workspaces.saver import Content, Saver
-from skillery.workspaces.snapshots import contents_of, manifest_of
+from skillery.workspaces.snapshots import Content, Saver, contents_of, manifest_of
 
 # -- The lock of a workspace: one run at a time writes it --------------------------------------------------------------
 

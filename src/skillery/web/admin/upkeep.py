@@ -13,7 +13,7 @@ from skillery.errors import SkilleryError
 from skillery.http.operations import Route
 from skillery.http.requests import HttpRefusal
 from skillery.identity.usage import list_namespace_uses, list_uses
-from skillery.maintenance.garbage.collector import CollectGarbage, Swept, collect_garbage
+from skillery.maintenance.garbage import CollectGarbage, Swept, collect_garbage
 from skillery.maintenance.integrity import measure
 from skillery.methods.errors import NOT_FOUND, plain_error
 from skillery.plugins.facts import ServerPlugin

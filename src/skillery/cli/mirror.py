@@ -156,8 +156,8 @@ def _copied(mirror: Mirror) -> tuple[Mirror, Path, list[str]]:
     """Update the copy of a mirror from its source. Return the changed mirror, the folder to import, and a line for each
     skill that could not be copied.
     """
-    from skillery.cli.mirror.git_source import copy_repository
-    from skillery.cli.mirror.index_source import copy_index
+    from skillery.cli.mirror_git import copy_repository
+    from skillery.cli.mirror_index import copy_index
     from skillery.client.logins.login import server_of
     from skillery.client.logins.tokens import kept_token
 

@@ -1,4 +1,7 @@
-"""The outbox: events are rows of the transaction that makes the change."""
+"""Events: what happened to versions, quotas and runs. Webhooks and the hook `events` of plugins get them.
+
+A change calls `record` in its own transaction, so there is an event if and only if there is a change.
+"""
 
 from __future__ import annotations
 

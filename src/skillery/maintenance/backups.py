@@ -42,7 +42,7 @@ from skillery.database.tables import (
 )
 from skillery.errors import ContentMissing, StartupError
 from skillery.formats.paths import leads_outside
-from skillery.maintenance.backups.archive import (
+from skillery.maintenance.backup_archives import (
     CHUNK_BYTES,
     FORMAT,
     SECRET_KEY,
@@ -57,7 +57,7 @@ from skillery.maintenance.backups.archive import (
     table_of,
     verify_archive,
 )
-from skillery.runs.orphans import close_all
+from skillery.runs.ended_runs import close_all
 from skillery.skills.search_index import index_latest
 
 # -- skillery backup: a consistent copy of the registry while servers are running --------------------------------------

@@ -29,7 +29,7 @@ from skillery.database.tables import (
 from skillery.environments.dependency_locks import count_old_locks, forget_locks
 from skillery.environments.store import Environments
 from skillery.identity.web_session_rows import count_ended, forget_ended
-from skillery.maintenance.garbage.collector import Sweep, Swept
+from skillery.maintenance.garbage import Sweep, Swept
 from skillery.runs.cache import Cache
 from skillery.runs.records import count_old_runs, cutoff_of, forget_runs
 from skillery.trust.matching import forget_expired
