@@ -30,8 +30,7 @@ from skillery.git import requests as git_requests
 from skillery.git.requests import MalformedRequest
 from skillery.methods.table import METHODS
 from skillery.runs import hints
-from skillery.web import differences, display
-from skillery.web.runs import outputs, run_page
+from skillery.web import differences, display, run_outputs, run_page
 from tests.conftest import Server, manifest
 from tests.support.archives import skill_md, tarred
 from tests.support.growth import check_growth, spent, spent_here
@@ -148,7 +147,7 @@ def frontmatter(text: str) -> bytes:
 
 PARSERS: dict[str, Callable[[str], object]] = {
     "ansi": run_page.parts_of,
-    "csv preview": lambda text: outputs.table_of(text[: outputs.TEXT_BYTES], is_cut=False),
+    "csv preview": lambda text: run_outputs.table_of(text[: run_outputs.TEXT_BYTES], is_cut=False),
     "diff": lambda text: texts.unified_diff(f"{text}\n" * 2, f"x{text}\n" * 2),
     "diff page": lambda text: page_of(f"a\n{text}", f"b\n{text} x"),
     "diff page of lines": lambda text: page_of("\n".join(halves(text)), text),
@@ -157,7 +156,7 @@ PARSERS: dict[str, Callable[[str], object]] = {
     "heading": lambda text: skill_md_parser.parse_skill_md(f"# {text}\n{text}"),
     "lenient skill_md": lambda text: lenient_skill_md.read_skill_md(frontmatter(text)),
     "missing program": hints.hint_on,
-    "output": lambda text: outputs.tree_of([text, {text: text}]),
+    "output": lambda text: run_outputs.tree_of([text, {text: text}]),
     "toml lines": lambda text: toml_lines.lines_of(text, {"runtime"}),
     "uv": uv_errors.cause_of,
     "uv yanked": lambda text: uv_errors.check_yanked(text, ()),

@@ -30,7 +30,7 @@ PERMITTED_PATTERNS = {
     ("environments/uv_errors.py", "_CAUSE"): "ends at the end of the text, so that it never fails",
     ("trust/rules.py", "_FILE"): "an admin's rule, matched as a whole",
     ("trust/rules.py", "_REPOSITORY"): "an admin's rule, matched as a whole",
-    ("web/runs/run_page.py", "_SEQUENCE"): "ends at the end of a line, so that it never fails",
+    ("web/run_page.py", "_SEQUENCE"): "ends at the end of a line, so that it never fails",
 }
 OUTSIDE_THE_SERVER = (
     "authoring/",

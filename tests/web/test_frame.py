@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from skillery.http.exchanges import ClientGone
-from skillery.web.catalogue.show import while_connected
+from skillery.web.catalogue import while_connected
 from tests.conftest import ASKS_FOR_TOKENS, Server
 from tests.support.browser import Browser, token_of
 from tests.support.chromium import OpenPage

@@ -29,9 +29,9 @@ from skillery.versions.waivers import (
 from skillery.web.display import ago
 from skillery.web.frame import Done, Form, Page, PageRequest, SeeOther, message_of, path_of
 from skillery.web.rendering import Place, split_frontmatter
-from skillery.web.reviews.compared import Compared, Dangers, compare, dangers_of, first_version
+from skillery.web.review_contents import Compared, Dangers, compare, dangers_of, first_version
 from skillery.web.sending import MOST_WAITING
-from skillery.web.skills.opened import Opened, describe, examples_of, open_version, page_of
+from skillery.web.skill_opened import Opened, describe, examples_of, open_version, page_of
 
 MOST_MARKDOWN = 262_144
 """The maximum number of characters of a SKILL.md that are rendered."""

@@ -17,8 +17,8 @@ from skillery.skills.catalogue_listings import Deprecation
 from skillery.versions import lifecycle
 from skillery.versions.version_tables import VersionGroup, VersionTable, table_of_versions
 from skillery.web.frame import Done, Form, Page, PageRequest, SeeOther, Undo, message_of, path_of
-from skillery.web.skills.about import VISIBILITIES, about_page
-from skillery.web.skills.opened import Opened, open_version, page_of, reader_of
+from skillery.web.skill_about import VISIBILITIES, about_page
+from skillery.web.skill_opened import Opened, open_version, page_of, reader_of
 
 _MOST_REASON = 2000
 Action = Callable[[PageRequest, Opened, Form], Awaitable[SeeOther]]

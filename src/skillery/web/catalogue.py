@@ -24,7 +24,7 @@ from skillery.skills.descriptions import DescribeSkill, describe_skill
 from skillery.skills.listings import ListSkills, list_skills
 from skillery.skills.search import SearchSkills, search_skills
 from skillery.skills.search_results import FoundSkill, FoundSkillPage
-from skillery.web.catalogue.filters import (
+from skillery.web.catalogue_filters import (
     LANGUAGES,
     SORTS,
     STATUSES,

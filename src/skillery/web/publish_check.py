@@ -31,8 +31,8 @@ from skillery.skills.descriptions import SkillFileEntry
 from skillery.skills.files import ReadSkillFile, read_skill_file
 from skillery.web.differences import FileDiff, WordLimit, file_diff
 from skillery.web.frame import PageRequest, message_of
-from skillery.web.reviews.compared import Right, rights_of
-from skillery.web.skills.opened import describe
+from skillery.web.review_contents import Right, rights_of
+from skillery.web.skill_opened import describe
 from skillery.web.uploads import UploadedFile, read_multipart
 
 # -- Uploads for publishing: the files of a folder or an archive, stored for an hour as a blob of the user -------------

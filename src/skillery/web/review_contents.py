@@ -22,7 +22,7 @@ from skillery.versions.checks import DiffVersions, diff_versions, digests_of
 from skillery.web.differences import FileDiff, WordLimit, file_diff, size_of
 from skillery.web.frame import PageRequest
 from skillery.web.rendered_texts import RENDERER, Key
-from skillery.web.skills.opened import reader_of
+from skillery.web.skill_opened import reader_of
 
 _MODEL_READS = ("description", "inputs", "tools", "tags")
 _IN_WORKSPACES = "Other code may have written these files."

@@ -14,7 +14,7 @@ from skillery.identity import secret_grants
 from skillery.identity.offboarding import RevokeToken, revoke_token
 from skillery.identity.tokens import CreateToken, ListTokens, create_token, list_tokens
 from skillery.registry.audit_trail import AuditPage, ListAudit, list_audit
-from skillery.web.admin.upkeep import admin_page, asks_again
+from skillery.web.admin import admin_page, asks_again
 from skillery.web.frame import Done, Form, Page, PageRequest, SeeOther, message_of
 
 SCOPES = ("read", "run", "publish", "review", "admin")

@@ -17,8 +17,8 @@ from skillery.runs.queries import args_of
 from skillery.runs.requests import CallTool, ExecuteSkill
 from skillery.skills.files import ReadSkillFile, read_skill_file
 from skillery.web.frame import Form, Page, PageRequest, SeeOther, message_of, path_of
-from skillery.web.runs.fields import Declared, Field, args_of_form, fields_of, filled, inputs_of_schema, refused
-from skillery.web.skills.opened import Opened, open_version, page_of, tools_of
+from skillery.web.run_fields import Declared, Field, args_of_form, fields_of, filled, inputs_of_schema, refused
+from skillery.web.skill_opened import Opened, open_version, page_of, tools_of
 from skillery.web.uploads import UploadedFile, is_multipart, read_multipart
 
 MOST_UPLOAD = 1_000_000_000

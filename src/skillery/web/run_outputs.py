@@ -16,7 +16,7 @@ from skillery.method import or_none
 from skillery.runs.results import RunRecord
 from skillery.web.display import duration
 from skillery.web.frame import PageRequest, path_of
-from skillery.web.skills.files import HEAD_BYTES, kind_of
+from skillery.web.skill_files import HEAD_BYTES, kind_of
 
 MOST_NODES = 200
 MOST_NODES_ASKED = 5000

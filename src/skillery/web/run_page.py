@@ -22,9 +22,9 @@ from skillery.runs.methods import CancelRun, GetRun, ListRuns, ReadRunLog, cance
 from skillery.runs.queries import args_of
 from skillery.runs.results import RunPage, RunRecord
 from skillery.web.frame import Direct, Done, Page, PageRequest, SeeOther, is_still_caller, path_of
-from skillery.web.runs.outputs import WEAKER, WIDTH, limits_of, names_of, output_of, previews_of, stages_of
+from skillery.web.run_outputs import WEAKER, WIDTH, limits_of, names_of, output_of, previews_of, stages_of
 from skillery.web.sending import RAW_HEADERS
-from skillery.web.skills.files import send_raw
+from skillery.web.skill_files import send_raw
 
 # -- Colours of logs: the escape sequences of terminals as (class, text) -----------------------------------------------
 

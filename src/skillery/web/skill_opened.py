@@ -20,7 +20,7 @@ from skillery.skills.descriptions import DescribeSkill, Skill, describe_skill
 from skillery.tools.tool_listings import ListTools, ToolRow, list_tools
 from skillery.versions.version_tables import VersionFacts, facts_for_page
 from skillery.web.frame import Page, PageRequest, path_of
-from skillery.web.runs.fields import inputs_of_schema
+from skillery.web.run_fields import inputs_of_schema
 
 
 class Opened(NamedTuple):

@@ -11,9 +11,9 @@ from skillery.errors import SkilleryError
 from skillery.formats.names import parse_namespace
 from skillery.importing import Begun, ImportOptions, SkillReport, Summary
 from skillery.publishing.methods import CreateSkill, create_skill
+from skillery.web import publish_check as bundles
 from skillery.web.frame import Done, Page, PageRequest, SeeOther, message_of, path_of
-from skillery.web.publish import checked as bundles
-from skillery.web.publish.checked import Bundle, check, params_of, with_version
+from skillery.web.publish_check import Bundle, check, params_of, with_version
 from skillery.web.uploads import is_multipart
 
 MEGABYTES = bundles.MOST_BYTES // 1_000_000

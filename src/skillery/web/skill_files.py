@@ -20,7 +20,7 @@ from skillery.web.frame import Direct, Page, PageRequest, path_of
 from skillery.web.rendered_texts import MOST_HIGHLIGHTED
 from skillery.web.rendering import has_lexer
 from skillery.web.sending import RAW_HEADERS
-from skillery.web.skills.opened import Opened, exactly, file_path_of, open_version, page_of, reader_of, reference_of
+from skillery.web.skill_opened import Opened, exactly, file_path_of, open_version, page_of, reader_of, reference_of
 
 # -- The kind of a file of a bundle. The kind decides how a browser gets the bytes -------------------------------------
 

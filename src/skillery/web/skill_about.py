@@ -14,7 +14,7 @@ from skillery.skills.descriptions import Skill
 from skillery.web.display import Language, duration, number
 from skillery.web.frame import Page, PageRequest
 from skillery.web.rendering import Place, split_frontmatter
-from skillery.web.skills.opened import (
+from skillery.web.skill_opened import (
     Opened,
     Tool,
     examples_of,
@@ -25,7 +25,7 @@ from skillery.web.skills.opened import (
     tool_of,
     tools_of,
 )
-from skillery.web.skills.snippets import CLIENTS, snippet_of
+from skillery.web.skill_snippets import CLIENTS, snippet_of
 
 FIRST_INPUTS = 8
 _MOST_SKILL_MD = 1024 * 1024

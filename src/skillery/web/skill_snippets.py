@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from skillery.skills.descriptions import Skill
 from skillery.web.frame import PageRequest
-from skillery.web.skills.opened import Input, Opened, Tool
+from skillery.web.skill_opened import Input, Opened, Tool
 
 CLIENTS = {
     "shell": "Shell",

@@ -1,1 +1,0 @@
-"""Pages: the pages of admins, and the account of the user."""

@@ -1,1 +1,0 @@
-"""Pages: upload a skill, check it, publish it; imports of archives."""

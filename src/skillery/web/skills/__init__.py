@@ -1,1 +1,0 @@
-"""Pages: the pages of one skill: about, files, versions."""
