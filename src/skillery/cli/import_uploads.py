@@ -208,7 +208,7 @@ async def _import(
     Without `as_json`, print the report too, and return it without the members `skills` and `sections`.
     """
     from skillery.cli.archives import add_overridden, file_chunks, overridden_skills, tar_chunks
-    from skillery.cli.mirror.git_source import commit_dates
+    from skillery.cli.mirror_git import commit_dates
     from skillery.client import AnsweredError, StrangeAnswer
 
     not_sent = overridden_skills(folder)
