@@ -19,7 +19,9 @@ import pytest
 import uvicorn
 from msgspec import structs
 
-from skillery.app.connections import Bounds, Connection, ConnectionAdmission, OwnConnections
+from skillery.app.connection_admission import ConnectionAdmission, OwnConnections
+from skillery.app.connection_protocol import Connection
+from skillery.app.connection_transport import Bounds
 from tests.conftest import Server
 from tests.support import raw_http
 from tests.support.processes import eventually

@@ -11,7 +11,7 @@ import msgspec
 from packaging.utils import canonicalize_name
 
 from skillery import __version__
-from skillery.app.connections import ConnectionCount, OwnConnections
+from skillery.app.connection_admission import ConnectionCount, OwnConnections
 from skillery.app.home import Home
 from skillery.backends import Authenticator, Event, Events, Finding, FinishedRun, Limits, Publication, Sandbox
 from skillery.context.queue import OwnSlots, Queue, Slots

@@ -89,7 +89,7 @@ def _is_not_cancellation(record: logging.LogRecord) -> bool:
     return "CancelledError" not in text
 
 
-# -- OpenTelemetry: Litestar traces the requests, and `skillery.context.tracing` traces the steps inside a request -----
+# -- OpenTelemetry: Litestar traces the requests, and `skillery.context.request` traces the steps inside a request -----
 
 
 FLUSH_MS = 3_000

@@ -18,8 +18,7 @@ from skillery.app.logs import Tracing
 from skillery.backends import Resource
 from skillery.client_source import model_tools
 from skillery.context.budget import Budget, open_rooms
-from skillery.context.request import Silences, begin, current
-from skillery.context.tracing import starting
+from skillery.context.request import Silences, begin, current, starting
 from skillery.context.worker_pool import WorkerPool
 from skillery.errors import SkilleryError
 from skillery.formats.file_schemas import FILES

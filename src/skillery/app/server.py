@@ -20,7 +20,9 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from skillery.app.background_jobs import sweep_periodically
 from skillery.app.builders import Counts, counts_of_one_process
 from skillery.app.composition import open_server
-from skillery.app.connections import Bounds, Connection, ConnectionAdmission, ConnectionCount
+from skillery.app.connection_admission import ConnectionAdmission, ConnectionCount
+from skillery.app.connection_protocol import Connection
+from skillery.app.connection_transport import Bounds
 from skillery.app.home import Home
 from skillery.app.routes import HttpParts, create_app
 from skillery.backends import Authenticator, KeepsTokens

@@ -194,7 +194,7 @@ def serve(target: Target, host: str | None, port: int | None, workers: int | Non
     start_log(settings)
     plugins = load_plugins(settings.plugins_folder)
     if settings.workers > 1:
-        from skillery.app.workers.worker import serve_with_workers
+        from skillery.app.worker import serve_with_workers
 
         serve_with_workers(
             settings, load, plugins, _loop_factory(), lambda url, token: _announce(url, token, settings, as_json)

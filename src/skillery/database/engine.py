@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, TypeVar
 from sqlalchemy import Connection, text
 from sqlalchemy.pool import QueuePool
 
+from skillery.context.request import span
 from skillery.context.threads import Workers
-from skillery.context.tracing import span
 from skillery.database.drivers import (
     BUSY_TIMEOUT_SECONDS,
     POSTGRES_CONNECTIONS,

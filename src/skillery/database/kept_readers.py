@@ -21,8 +21,8 @@ from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL
 from sqlalchemy.pool import NullPool
 
+from skillery.context.request import span
 from skillery.context.threads import Workers
-from skillery.context.tracing import span
 from skillery.database.drivers import CONNECT, ErrorsForCallers
 
 # -- Waits for Postgres on the event loop, in functions that are not coroutines ----------------------------------------

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from sqlalchemy import Connection, Engine, exc
 
+from skillery.context.request import span
 from skillery.context.threads import Workers, settle
-from skillery.context.tracing import span
 from skillery.database.drivers import ErrorsForCallers, error_for_caller
 
 T = TypeVar("T")

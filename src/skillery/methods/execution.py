@@ -15,9 +15,8 @@ import msgspec
 
 from skillery.backends import Identity
 from skillery.context.budget import answer_room
-from skillery.context.request import current
+from skillery.context.request import current, span, tool_call
 from skillery.context.threads import BIG_TEXT, JSON
-from skillery.context.tracing import span, tool_call
 from skillery.errors import SkilleryError, Unavailable
 from skillery.formats.json_pieces import JsonPieces
 from skillery.formats.wording import nearest

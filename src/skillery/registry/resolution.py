@@ -19,7 +19,7 @@ from sqlalchemy import (
 )
 
 from skillery.backends import Identity
-from skillery.context.tracing import note_skill
+from skillery.context.request import note_skill
 from skillery.database import Statement, select_row
 from skillery.database.tables import RESOLVABLE, labels, skill_versions, skills
 from skillery.errors import LabelNotFound, SkillNotFound, VersionNotFound

@@ -21,8 +21,8 @@ from skillery.backends import (
     SecretValues,
 )
 from skillery.context.queue import Queue
+from skillery.context.request import span
 from skillery.context.threads import REDACTION
-from skillery.context.tracing import span
 from skillery.errors import BlobNotFound, NotAllowed, SkilleryError
 from skillery.formats.texts import new_blob_id
 from skillery.jobs.outcomes import with_stack

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import chain
@@ -10,21 +10,16 @@ from typing import Any, NamedTuple
 
 from skillery.environments.methods import ListEnvironments, RebuildEnvironment, list_environments, rebuild_environment
 from skillery.errors import SkilleryError
-from skillery.http.operations import Route
-from skillery.http.requests import HttpRefusal
 from skillery.identity.usage import list_namespace_uses, list_uses
 from skillery.maintenance.garbage import CollectGarbage, Swept, collect_garbage
 from skillery.maintenance.integrity import measure
-from skillery.methods.errors import NOT_FOUND, plain_error
 from skillery.plugins.facts import ServerPlugin
 from skillery.registry.audit_trail import ListAudit, list_audit
 from skillery.versions.versions import ListVersions, list_versions
 from skillery.web.account import Use, use_of_namespace, uses_of_caller, uses_of_identity
 from skillery.web.display import size
 from skillery.web.failures import Unsent, too_old_page
-from skillery.web.frame import Answer, Done, Form, Handler, Page, PageRequest, SeeOther, message_of
-from skillery.web.page_routes import page_route
-from skillery.web.site import Site
+from skillery.web.frame import Done, Form, Page, PageRequest, SeeOther, message_of
 from skillery.webhooks.targets import ListWebhooks, TestWebhook, Webhook, list_webhooks, test_webhook
 
 # -- What all pages of administrators share: the layout, who may open them, and who may change something ---------------
@@ -56,23 +51,6 @@ def admin_page(tab: str, **values: Any) -> Page:
     status = 400 if values.get("problem") or values.get("problems") else 200
     title = TABS[tab] if tab else "Admin"
     return Page(f"admin_{tab or 'overview'}.html", title, {**shared, **values}, "admin", status)
-
-
-def admin_route(site: Site, path: str, handlers: Mapping[str, Handler]) -> Route:
-    """Return the route of a page for admins. All other callers get 404, as for an unknown address."""
-    return page_route(site, path, (path,), {name: _hidden(handler) for name, handler in handlers.items()})
-
-
-def _hidden(handler: Handler) -> Handler:
-    """Return the handler with a check of the caller: it raises HttpRefusal 404 for other callers than admins."""
-
-    async def answer(request: PageRequest) -> Answer:
-        if not request.may("admin"):
-            hint = "JSON-RPC is at POST /rpc."
-            raise HttpRefusal(404, plain_error(NOT_FOUND, "this path does not exist", "not_found", hint))
-        return await handler(request)
-
-    return answer
 
 
 def asks_again(request: PageRequest, form: Form) -> Page | None:

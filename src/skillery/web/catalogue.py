@@ -37,9 +37,7 @@ from skillery.web.catalogue_filters import (
 )
 from skillery.web.display import foreign, visible
 from skillery.web.frame import Page, PageRequest, SeeOther
-from skillery.web.page_routes import page_route
 from skillery.web.sending import VERSION
-from skillery.web.site import Site
 from skillery.web.visits import cookie_of
 
 # -- Requests whose browser does not wait for the answer any more, such as searches while the user types ---------------
@@ -238,9 +236,8 @@ async def hide_steps(request: PageRequest) -> SeeOther:
     return SeeOther("/", None, (request.visit.cookies.setting(STEPS_COOKIE, "off", _YEAR),))
 
 
-def route(site: Site) -> Route:
-    """Return the route of the catalogue. `GET /` answers programs with links to the APIs as JSON."""
-    page = page_route(site, "/", (), {"GET": show, "POST": hide_steps}, for_visitors=True)
+def with_links(page: Route) -> Route:
+    """Return the route of the catalogue whose `GET /` answers programs with links to the APIs as JSON."""
 
     async def answer(scope: Any, receive: Any, send: Any, headers: dict[str, str]) -> None:
         only(scope, "GET", "POST")

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+from skillery.backends import Scope
+from skillery.errors import NotAllowed, NotAuthenticated
 from skillery.http.operations import Route
+from skillery.http.requests import HttpRefusal
+from skillery.methods.errors import NOT_FOUND, plain_error
 from skillery.web import (
     account,
     admin,
@@ -17,10 +24,14 @@ from skillery.web import (
     skill_changes,
     skill_files,
 )
-from skillery.web.failures import failing
-from skillery.web.frame import Handler
-from skillery.web.page_routes import page_route
+from skillery.web.failures import Unsent, ask_for_login, ended_page, failing, outdated_page, read_unsent
+from skillery.web.frame import Answer, Handler, PageRequest, request_of
+from skillery.web.sending import has_login, send_answer, send_page
 from skillery.web.site import ICON, STATIC, Site
+from skillery.web.visits import OutdatedForm
+
+# -- The table of the pages --------------------------------------------------------------------------------------------
+
 
 Handlers = dict[str, Handler]
 """The handlers of a page by the HTTP method, GET and POST."""
@@ -51,6 +62,7 @@ ADMIN: dict[str, Handlers] = {
 
 def make_pages(site: Site) -> list[Route]:
     """Return the routes of all pages, of the sign-in and of the static files."""
+    start_page: Handlers = {"GET": catalogue.show, "POST": catalogue.hide_steps}
     start: Handlers = {"GET": publish.show_start, "POST": publish.receive_upload}
     upload: Handlers = {"GET": publish.show_upload, "POST": publish.change_upload}
     waivers: Handlers = {"GET": reviews.show_waivers, "POST": reviews.change_waivers}
@@ -62,7 +74,7 @@ def make_pages(site: Site) -> list[Route]:
         *login_routes(site),
         Route(STATIC, site.assets.answer, (), is_mount=True, is_guarded=False),
         Route(ICON, site.assets.answer_icon, (), is_guarded=False),
-        catalogue.route(site),
+        catalogue.with_links(page_route(site, "/", (), start_page, for_visitors=True)),
         *(page_route(site, name, (path,), row, for_visitors=True) for (name, path), row in FOR_VISITORS.items()),
         page_route(site, "/review", ("/review",), {"GET": reviews.show_queue}, needs="review"),
         page_route(site, "/review/waivers", ("/review/waivers",), waivers, needs="review"),
@@ -77,7 +89,7 @@ def make_pages(site: Site) -> list[Route]:
         page_route(site, "/publish", ("/publish",), start, needs="publish"),
         page_route(site, "/publish/upload", ("/publish/{upload:str}",), upload, needs="publish"),
         page_route(site, "/account", ("/account",), me),
-        *(admin.admin_route(site, path, row) for path, row in ADMIN.items()),
+        *(admin_route(site, path, row) for path, row in ADMIN.items()),
     ]
 
 
@@ -105,3 +117,89 @@ def login_routes(site: Site) -> list[Route]:
             fail=fail,
         ),
     ]
+
+
+def admin_route(site: Site, path: str, handlers: Mapping[str, Handler]) -> Route:
+    """Return the route of a page for admins. All other callers get 404, as for an unknown address."""
+    return page_route(site, path, (path,), {name: _hidden(handler) for name, handler in handlers.items()})
+
+
+def _hidden(handler: Handler) -> Handler:
+    """Return the handler with a check of the caller: it raises HttpRefusal 404 for other callers than admins."""
+
+    async def answer(request: PageRequest) -> Answer:
+        if not request.may("admin"):
+            hint = "JSON-RPC is at POST /rpc."
+            raise HttpRefusal(404, plain_error(NOT_FOUND, "this path does not exist", "not_found", hint))
+        return await handler(request)
+
+    return answer
+
+
+# -- The route of a page: who may open it, its handlers, and its answers to failures -----------------------------------
+
+
+def page_route(
+    site: Site,
+    name: str,
+    paths: tuple[str, ...],
+    handlers: Mapping[str, Handler],
+    *,
+    needs: Scope | None = None,
+    for_visitors: bool = False,
+) -> Route:
+    """Return the route of a page. `handlers` has the function for `GET`, for `POST`, or for both.
+
+    `needs` is the scope of the caller. With `for_visitors`, callers without a login see the page too, if the setting
+    `public_downloads` permits it.
+    """
+
+    async def endpoint(scope: Any, receive: Any, send: Any, headers: dict[str, str]) -> None:
+        request = await request_of(site, scope, receive, headers)
+        method = "GET" if scope["method"] == "HEAD" else scope["method"]
+        if request.known is None and not (for_visitors and site.public_pages):
+            await _refuse_visitor(request, send)
+            return
+        if needs is not None:
+            _require(request, needs, name)
+        handler = handlers[method]
+        answer = await (_answer_to_form(request, handler) if method == "POST" else handler(request))
+        await send_answer(request, send, answer)
+
+    methods = ("GET", "HEAD", "POST") if len(handlers) == 2 else ("GET", "HEAD") if "GET" in handlers else ("POST",)
+    return Route(name, endpoint, (), paths, methods, fail=failing(site))
+
+
+def _require(request: PageRequest, needs: Scope, name: str) -> None:
+    """Raise NotAllowed if the caller does not have the scope, and record the refusal in the audit trail."""
+    try:
+        request.require(needs)
+    except NotAllowed as error:
+        request.site.gate.note_refusal(request.known, f"{request.method} {name}", "", error)
+        raise
+
+
+async def _refuse_visitor(request: PageRequest, send: Any) -> None:
+    """Send a caller without a login to the login page, which carries the text of a sent form."""
+    if request.method == "POST" and has_login(request.site):
+        unsent = await read_unsent(request)
+        if "hx-request" not in request.headers:
+            await send_page(request, send, ended_page(request, unsent))
+            return
+    await ask_for_login(request, send)
+
+
+async def _answer_to_form(request: PageRequest, handler: Handler) -> Answer:
+    """Return the answer of a handler to a form.
+
+    If the form does not fit the session, return a page with the text of the form.
+    """
+    try:
+        return await handler(request)
+    except OutdatedForm as error:
+        return outdated_page(request, error)
+    except (HttpRefusal, NotAuthenticated, NotAllowed) as error:
+        is_ended = not isinstance(error, HttpRefusal) or error.status in {401, 403}
+        if request.known is not None or request.sent is None or not is_ended:
+            raise
+        return ended_page(request, Unsent(request.address, request.sent))

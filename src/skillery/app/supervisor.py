@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import NoReturn
 
-from skillery.app.workers.links import Gatherings, Message, SharedCounts, SupervisorLink
+from skillery.app.worker_links import Gatherings, Message, SharedCounts, SupervisorLink
 from skillery.errors import StartupError
 from skillery.settings.load import Settings
 
@@ -29,7 +29,7 @@ LONGEST_PAUSE_SECONDS = 30.0
 HEALTHY_SECONDS = 60.0
 """A worker that lived this long is replaced at once. If workers end earlier, each pause is twice the last one."""
 IMPORTED = (
-    "skillery.app.workers.worker",
+    "skillery.app.worker",
     "skillery.app.server",
     "skillery.rest.metrics",
     "skillery.builtin.linux_sandbox.sandbox",

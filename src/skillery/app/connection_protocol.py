@@ -1,4 +1,8 @@
-"""The HTTP protocol of uvicorn, with limits on each phase of a connection."""
+"""The HTTP protocol of uvicorn, with limits on the size and duration of each phase of a connection.
+
+uvicorn parses requests and writes responses. It does not limit the size of heads and trailers, and closes no slow
+client.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +13,8 @@ from typing import Any
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from skillery.app.connections.admission import ConnectionAdmission
-from skillery.app.connections.transport import Bounds, ClosingTransport, Timer
+from skillery.app.connection_admission import ConnectionAdmission
+from skillery.app.connection_transport import Bounds, ClosingTransport, Timer
 
 # Requests with `Upgrade`. A server may ignore this header (RFC 9110 §7.8), and this server has no other protocol.
 

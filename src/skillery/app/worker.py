@@ -14,8 +14,8 @@ from typing import NamedTuple, NoReturn
 
 from skillery.app.home import Home
 from skillery.app.server import Process, announce_at, listening, serve_on
-from skillery.app.workers.links import SharedCounts, WorkerLink
-from skillery.app.workers.supervisor import Supervisor, check_workers, import_all
+from skillery.app.supervisor import Supervisor, check_workers, import_all
+from skillery.app.worker_links import SharedCounts, WorkerLink
 from skillery.errors import StartupError
 from skillery.plugins import Plugins
 from skillery.settings.load import Settings
