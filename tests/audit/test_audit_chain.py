@@ -19,9 +19,8 @@ import pytest
 from click.testing import CliRunner, Result
 from sqlalchemy import Connection, exc, select, text
 
-from skillery.audit import SERVER, Head, Refusals, head, local_actor, record, verify
-from skillery.audit.entries import FIELDS
-from skillery.audit.refusals import APIECE, MOST_KINDS, MOST_SINGLE
+from skillery.audit import FIELDS, SERVER, Head, head, local_actor, record, verify
+from skillery.audit.refusals import APIECE, MOST_KINDS, MOST_SINGLE, Refusals
 from skillery.backends import Identity
 from skillery.cli import commands
 from skillery.context.request import begin, current

@@ -27,7 +27,7 @@ from skillery.app.builders import (
 )
 from skillery.app.bundled import packaged_guide, publish_bundled
 from skillery.app.home import Home
-from skillery.audit import Refusals
+from skillery.audit.refusals import Refusals
 from skillery.backends import Authenticator, Capability, Events, Ranker, Sandbox, Secrets, Storage, Verifier
 from skillery.contents.blobs import Blobs
 from skillery.contents.kept_contents import SignedDownloads

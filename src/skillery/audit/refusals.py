@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from skillery.audit.entries import Actor, AuditEntry, append, entry_of
+from skillery.audit import Actor, AuditEntry, append, entry_of
 from skillery.database import Database
 from skillery.errors import Unavailable
 from skillery.formats.network import network_of

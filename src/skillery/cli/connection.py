@@ -275,8 +275,8 @@ def json_answer(method: str, address: str, **request: Any) -> dict[str, Any]:
 
     Raise NotAuthenticated if the server refuses the caller, Unavailable for each other failure.
     """
-    from skillery.client.answer_sizes import bounded
     from skillery.client.errors import StrangeAnswer
+    from skillery.client.limits import bounded
 
     host = urlsplit(address).netloc
     try:

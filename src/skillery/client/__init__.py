@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from skillery.client.asynchronous import AsyncBatch, AsyncClient
     from skillery.client.batches import Pending
     from skillery.client.imports import ImportOptions
+    from skillery.client.limits import Retries
     from skillery.client.logins import LoginEnded, LoginError, UnusableLogin, kept_token
-    from skillery.client.retrying import Retries
     from skillery.client.synchronous import Batch, Client
     from skillery.client.transfers import OpenBlob
 else:

@@ -13,7 +13,6 @@ from urllib.parse import quote
 
 import httpx
 
-from skillery.client.answer_sizes import IN_PIECES, bounded_async
 from skillery.client.blobs import (
     DEFAULT_KIND,
     Position,
@@ -30,8 +29,8 @@ from skillery.client.blobs import (
 from skillery.client.errors import ClientError
 from skillery.client.generated import AsyncMethods, RunFile
 from skillery.client.imports import IMPORT_HEADERS, ImportEvent, ImportOptions, query_of
+from skillery.client.limits import IN_PIECES, Patience, Retries, bounded_async, read_async, sleep_async, write_async
 from skillery.client.results import NewBlob, Run, RunRecord, ToolResult, WorkspaceInfo
-from skillery.client.retrying import Patience, Retries, read_async, sleep_async, write_async
 from skillery.client.wire import blob_of, connection_errors, event_of, new_key, object_of, strange_answer
 
 MOST_LINE_BYTES = 8 * 1024 * 1024

@@ -10,11 +10,10 @@ from urllib.parse import quote
 import httpx
 
 from skillery.client import results
-from skillery.client.answer_sizes import bounded_async, most_bytes_of
 from skillery.client.async_transfers import AsyncTransfers
 from skillery.client.batches import Collected, Pending
 from skillery.client.errors import AnsweredError, ClientError, NotAuthenticated
-from skillery.client.retrying import Patience, Retries, exchange_async, sleep_async
+from skillery.client.limits import Patience, Retries, bounded_async, exchange_async, most_bytes_of, sleep_async
 from skillery.client.tool_calls import FOR_MODELS, SEARCH, TOOLS, ModelMistake, Pictures, offered_names, read_tool_call
 from skillery.client.wire import (
     JSON,

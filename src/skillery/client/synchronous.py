@@ -10,10 +10,9 @@ from urllib.parse import quote
 import httpx
 
 from skillery.client import results
-from skillery.client.answer_sizes import bounded, most_bytes_of
 from skillery.client.batches import Collected, Pending
 from skillery.client.errors import AnsweredError, ClientError, NotAuthenticated
-from skillery.client.retrying import Patience, Retries, exchange, sleep
+from skillery.client.limits import Patience, Retries, bounded, exchange, most_bytes_of, sleep
 from skillery.client.tool_calls import FOR_MODELS, SEARCH, TOOLS, ModelMistake, Pictures, offered_names, read_tool_call
 from skillery.client.transfers import Transfers
 from skillery.client.wire import (

@@ -9,10 +9,10 @@ import msgspec
 from msgspec import Meta
 
 from skillery.formats.bundle import SKILL_MD
+from skillery.formats.check_results import PermissionsDiff, beyond, permissions_diff
 from skillery.formats.json_values import join, same
 from skillery.formats.manifest import Permissions
 from skillery.formats.network import parse_network_pattern
-from skillery.formats.permissions import PermissionsDiff, beyond, permissions_diff
 from skillery.formats.semver import Version
 from skillery.formats.texts import MOST_TEXT_BYTES, NO_LINES, text_of, unified_diff
 

@@ -6,7 +6,7 @@ import ipaddress
 from collections.abc import Mapping
 from typing import Any
 
-from skillery.audit import Refusals
+from skillery.audit.refusals import Refusals
 from skillery.backends import Authenticator, Credentials, Identity, Resource, Scope
 from skillery.context.request import current
 from skillery.errors import NotAllowed, NotAuthenticated, SkilleryError, TooManyFailedLogins, Unavailable

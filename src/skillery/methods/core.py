@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from skillery.audit import Refusals
+from skillery.audit.refusals import Refusals
 from skillery.backends import Sandbox
 from skillery.contents.blobs import Blobs
 from skillery.contents.kept_contents import SignedDownloads

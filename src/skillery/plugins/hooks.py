@@ -21,9 +21,8 @@ from skillery.backends import Event, Finding, FinishedRun, Offer, Publication
 from skillery.context.queue import Queue
 from skillery.database import Database
 from skillery.errors import StartupError
-from skillery.plugins import Plugins, place_of, settings_of
+from skillery.plugins import Plugins, one_line, place_of, settings_of
 from skillery.plugins.calls import Failures, PluginFailed, PluginFunction
-from skillery.plugins.loading import one_line
 from skillery.routes import Route
 from skillery.settings.load import Settings
 

@@ -20,12 +20,11 @@ from skillery.environments.store import Environments
 from skillery.errors import InvalidVersion, Refused
 from skillery.formats.agent_skill import agent_skill, index_name
 from skillery.formats.bundle import SKILL_MD, SKILL_TOML, Bundle, BundleFile
-from skillery.formats.check_results import CheckedExample, CheckFinding
+from skillery.formats.check_results import CheckedExample, CheckFinding, PermissionsDiff
 from skillery.formats.examples import read_examples
 from skillery.formats.foreign_requirements import Needs
 from skillery.formats.manifest import parse_manifest
 from skillery.formats.npm import NPM_LOCK
-from skillery.formats.permissions import PermissionsDiff
 from skillery.formats.requirements import LOCK
 from skillery.formats.semver import Version
 from skillery.formats.skill_md import SkillMd

@@ -17,10 +17,9 @@ import msgspec
 from skillery.backends import Events, Finding, Identity, Language, Outcome, Publication, PublishedFile
 from skillery.failure_types import SERVER_FAILURES
 from skillery.formats.bundle import Bundle, BundleFile, BundleLimits
-from skillery.formats.check_results import CheckFinding
+from skillery.formats.check_results import CheckFinding, PermissionsDiff
 from skillery.formats.manifest import Permissions, Runtime
 from skillery.formats.package_json import JAVASCRIPT, MODULES, SCRIPTS
-from skillery.formats.permissions import PermissionsDiff
 from skillery.formats.skill_md import SkillMd
 from skillery.formats.unfinished_bundle import MAX_CHECKED_BYTES, UnfinishedBundle, begin_bundle
 from skillery.formats.wording import printable

@@ -19,8 +19,7 @@ from skillery.database import Database
 from skillery.environments.store import Environments
 from skillery.errors import NotFound, SkilleryError
 from skillery.formats.bundle import Bundle, BundleFile
-from skillery.formats.check_results import CheckedExample, CheckFinding
-from skillery.formats.permissions import PermissionsDiff
+from skillery.formats.check_results import CheckedExample, CheckFinding, PermissionsDiff
 from skillery.formats.semver import Version
 from skillery.formats.skill_md import SkillMd
 from skillery.formats.version_spec import Exact, Latest

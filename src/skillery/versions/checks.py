@@ -13,10 +13,9 @@ from skillery.backends import Identity, Storage
 from skillery.database import Statement
 from skillery.database.registry import Registry
 from skillery.database.tables import RESOLVABLE, catalogue, runs, skill_versions, skills
-from skillery.formats.check_results import CheckedExample, CheckFinding
+from skillery.formats.check_results import CheckedExample, CheckFinding, PermissionsDiff, permissions_diff
 from skillery.formats.manifest import Manifest, Permissions
 from skillery.formats.network import parse_network_pattern
-from skillery.formats.permissions import PermissionsDiff, permissions_diff
 from skillery.formats.version_diffs import Compared, DiffSide, FileFacts, VersionsDiff, compare_versions
 from skillery.formats.version_spec import VersionSpec, parse_named, parse_version_spec
 from skillery.method import Method, Params, about

@@ -16,7 +16,7 @@ from skillery.database import Change, Database, Statement, take_turns
 from skillery.database.tables import RESOLVABLE, registry, skill_files, skill_versions, skills
 from skillery.errors import NameTaken, SkilleryError, StartupError, VersionExists
 from skillery.formats.bundle import Bundle, BundleFile
-from skillery.formats.permissions import PermissionsDiff
+from skillery.formats.check_results import PermissionsDiff
 from skillery.formats.semver import Version
 from skillery.identity.quotas import Quotas, check_bundle
 from skillery.registry.index_names import claim_first, claim_index_name

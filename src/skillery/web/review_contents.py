@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from skillery.backends import Limits
 from skillery.context.threads import COMPARISONS
 from skillery.errors import NotFound
-from skillery.formats.permissions import PermissionNames, PermissionsDiff
+from skillery.formats.check_results import PermissionNames, PermissionsDiff
 from skillery.formats.version_diffs import FileChange, ManifestChange, VersionsDiff
 from skillery.formats.version_spec import parse_version_spec
 from skillery.method import or_none
