@@ -9,10 +9,11 @@ import http.server
 import io
 import json
 import tarfile
-import threading
 import urllib.parse
 from collections.abc import Mapping
 from typing import Any
+
+from tests.support.package_index import IndexServer
 
 LONG_AGO = "2025-01-01T00:00:00.000Z"
 
@@ -32,8 +33,8 @@ def tarball(files: Mapping[str, str | bytes | tarfile.TarInfo], folder: str = "p
     return gzip.compress(out.getvalue())
 
 
-class NpmRegistry:
-    """An HTTP registry that serves until `close`. `folder` is the path of its address, such as `/npm`."""
+class NpmRegistry(IndexServer):
+    """A registry of npm. `folder` is the path of its address, such as `/npm`."""
 
     def __init__(self, folder: str = "") -> None:
         self.folder = folder
@@ -49,26 +50,11 @@ class NpmRegistry:
         """Paths with another status."""
         self.logins: dict[str, str] = {}
         """The last header `Authorization` of each path."""
-        registry = self
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                registry.answer(self)
-
-            def log_message(self, *_: object) -> None:
-                return
-
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        super().__init__()
 
     @property
     def url(self) -> str:
-        return f"http://localhost:{self._server.server_address[1]}{self.folder}"
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        return f"http://localhost:{self.port}{self.folder}"
 
     def add(
         self,

@@ -19,8 +19,39 @@ PRESSED = "application/vnd.pypi.simple.v1+json"
 LONG_AGO = "2025-01-01T00:00:00Z"
 
 
-class PackageIndex:
-    """An HTTP package index that serves until `close`. Its dicts change the handling of single files and packages."""
+class IndexServer:
+    """An HTTP server of packages on this computer, which serves until `close`. Subclasses answer its requests."""
+
+    def __init__(self) -> None:
+        index = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                index.answer(self)
+
+            do_HEAD = do_GET
+
+            def log_message(self, *_: object) -> None:
+                return
+
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    @property
+    def port(self) -> int:
+        return self._server.server_address[1]
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def answer(self, handler: http.server.BaseHTTPRequestHandler) -> None:
+        raise NotImplementedError
+
+
+class PackageIndex(IndexServer):
+    """A package index of Python. Its dicts change the handling of single files and packages."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -45,24 +76,7 @@ class PackageIndex:
         self.files_at = ""
         """Another origin for the files."""
         self.asked: list[str] = []
-        index = self
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                index.answer(self)
-
-            do_HEAD = do_GET
-
-            def log_message(self, *_: object) -> None:
-                return
-
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-
-    @property
-    def port(self) -> int:
-        return self._server.server_address[1]
+        super().__init__()
 
     @property
     def url(self) -> str:
@@ -75,8 +89,7 @@ class PackageIndex:
     def close(self) -> None:
         for event in self.held.values():
             event.set()
-        self._server.shutdown()
-        self._server.server_close()
+        super().close()
 
     def answer(self, handler: http.server.BaseHTTPRequestHandler) -> None:
         self.asked.append(handler.path)

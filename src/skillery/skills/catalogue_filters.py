@@ -185,7 +185,7 @@ def conditions(filters: CatalogueFilter, view: View | None) -> list[ColumnElemen
     for number in range(len(filters.tags)):
         tagged = select(catalogue_tags.c.version_id).where(catalogue_tags.c.tag == bindparam(f"filter_tag_{number}"))
         where.append(catalogue.c.version_id.in_(tagged))
-    if filters.hidden and filters.of_listed:  # the publisher and reviewers need other versions, whoever they are for
+    if filters.hidden and filters.of_listed:  # publishers and reviewers need the versions for other audiences too
         where.append(catalogue.c.version_id.not_in(versions_for(filters.hidden)))
     if view is not None:
         where.append(sees_each(view, catalogue, catalogue.c.skill_id))
