@@ -49,7 +49,7 @@ else:
         "LoginError": "logins",
         "OpenBlob": "transfers",
         "Pending": "batches",
-        "Retries": "retrying",
+        "Retries": "limits",
         "UnusableLogin": "logins",
         "kept_token": "logins",
     }
