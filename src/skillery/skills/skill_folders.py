@@ -1,5 +1,5 @@
 """Skills as folders of Agent Skills: the latest version of each skill, with its URI and a SKILL.md that fits the
-format.
+format. Completions of their addresses.
 """
 
 from __future__ import annotations
