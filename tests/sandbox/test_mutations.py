@@ -63,7 +63,11 @@ class Mutation(msgspec.Struct, frozen=True):
     prepared: int = 0
 
 
-BLIND = Mutation("cell.c", "    if (wrong)\n        broken(wrong);\n", "")
+BLIND = (
+    Mutation("cell.c", "    if (wrong)\n        broken(wrong);\n", ""),
+    Mutation("forbidden.py", '    raise kernel.SetupError(f"posture: {deviation}")\n', "    return\n"),
+)
+"""Changes that switch off the self-check of a run, and that of the zygote."""
 LIMITS = "test_each_process_has_limits_of_its_own"
 MOUNTS = "test_each_mount_has_minimal_options"
 OWN = "test_every_namespace_is_the_runs_own"
@@ -144,7 +148,11 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     # -- root.py
     "hidden packages": Mutation(
-        "root.py", "        hide(folder)\n", "        pass\n", "test_no_installed_package_is_there"
+        "root.py",
+        "        hide(folder)\n",
+        "        pass\n",
+        "test_no_installed_package_is_there",
+        seen_inside="packages is not empty",
     ),
     "a read-only root": Mutation(
         "root.py", '    kernel.set_mount_attributes("/", FROZEN, recursive=False)\n', "", MOUNTS
@@ -175,12 +183,14 @@ MUTATIONS: dict[str, Mutation] = {
         'DEVICES = ("null",',
         'DEVICES = ("tty", "null",',
         "test_root_folder_contains_only_expected_entries",
+        seen_inside="/dev/tty is visible",
     ),
     "letting the host's root go": Mutation(
         "root.py",
         "    kernel.detach(OLD)\n    os.rmdir(OLD)\n",
         "",
         "test_root_folder_contains_only_expected_entries",
+        seen_inside="/.old is visible",
     ),
     # -- zygote.py and workshop.py
     "dying with the server (zygote)": Mutation(
@@ -292,7 +302,11 @@ MUTATIONS: dict[str, Mutation] = {
         "test_other_processes_are_not_seen",
     ),
     "what proc shows": Mutation(
-        "cell.c", '"hidepid=2,subset=pid"', '""', "test_nothing_else_of_the_host_is_there[/proc/sys]"
+        "cell.c",
+        '"hidepid=2,subset=pid"',
+        '""',
+        "test_nothing_else_of_the_host_is_there[/proc/sys]",
+        seen_inside="/proc/sys can be opened",
     ),
     "nosuid on its own folders": Mutation("cell.c", "TMPFS = MS_NOSUID | MS_NODEV", "TMPFS = MS_NODEV", MOUNTS),
     "nodev on its own folders": Mutation("cell.c", "TMPFS = MS_NOSUID | MS_NODEV", "TMPFS = MS_NOSUID", MOUNTS),
@@ -325,7 +339,7 @@ def change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Changer]
         folder = changed_copy(tmp_path, *mutations)
         monkeypatch.setattr(zygotes, "HERE", folder)
         monkeypatch.setenv("SKILLERY_TEST_CELL", str(folder))  # for servers that a case starts
-        if mutations != (BLIND,):
+        if mutations != BLIND:
             monkeypatch.setattr(processes, "PATIENCE_SECONDS", MUTATED_SECONDS)
 
     yield change
@@ -411,7 +425,7 @@ async def test_a_step_that_is_missing_is_noticed(name: str, change: Changer, tmp
     mutation = MUTATIONS[name]
     if reason := pointless(mutation):
         pytest.skip(reason)
-    change(BLIND, mutation, *([MUTATIONS[mutation.beside]] if mutation.beside else []))
+    change(*BLIND, mutation, *([MUTATIONS[mutation.beside]] if mutation.beside else []))
     if mutation.refused:
         with pytest.raises(SandboxUnavailable, match=re.escape(mutation.refused)):
             async with started(tmp_path):
@@ -434,6 +448,7 @@ async def test_a_step_that_is_missing_stops_the_run_before_any_code(name: str, c
             pass
 
 
+ADDED = "    add_system()\n"
 SELF_CHECKS = {
     "supplementary groups are left": [Mutation("zygote.py", "        os.setgroups([])", "        pass")],
     "the code would be pid 1": [
@@ -445,6 +460,11 @@ SELF_CHECKS = {
         Mutation("etc.py", '    *("alternatives",', '    *("shadow", "alternatives",'),
         Mutation("etc.py", "return name.lower().startswith(SECRET)", "return False"),
         Mutation("etc.py", "return seen.st_mode & needed == needed", "return bool(needed)"),
+    ],
+    "/root.* is visible": [Mutation("root.py", ADDED, f"{ADDED}    bind_folder('/root', '/root')\n")],
+    "/sys is visible": [Mutation("root.py", ADDED, f"{ADDED}    bind_folder('/sys', '/sys')\n")],
+    "a private folder of the owner is visible": [
+        Mutation("root.py", ADDED, f"{ADDED}    bind_folder(plan['private'][0], plan['private'][0])\n")
     ],
 }
 """Deviations by the words of the self-check that no case above causes."""
@@ -499,7 +519,7 @@ async def test_without_its_check_a_zygote_with_a_second_thread_forks(change: Cha
 @pytest.mark.parametrize("case", sorted({mutation.case for mutation in MUTATIONS.values() if mutation.case}))
 async def test_without_a_change_each_of_these_cases_passes(case: str, change: Changer, tmp_path: Path) -> None:
     """The cases pass with the copy and without the self-check, so they fail only because of the missing step."""
-    change(BLIND)
+    change(*BLIND)
     async with started(tmp_path) as sandbox:
         await attempt(case, sandbox, tmp_path)
 
@@ -540,7 +560,7 @@ FOR_OTHERS = {
 def test_the_server_of_an_ordinary_user_is_locked_in_too(name: str | None) -> None:
     """All cases pass with the unchanged copy. Without one step, the case of that step fails."""
     with tempfile.TemporaryDirectory() as folder:
-        changed = changed_copy(Path(folder), BLIND, *([FOR_OTHERS[name]] if name else []))
+        changed = changed_copy(Path(folder), *BLIND, *([FOR_OTHERS[name]] if name else []))
         Path(folder).chmod(0o755)
         user = (
             sys.executable,
@@ -570,7 +590,7 @@ def test_the_server_of_an_ordinary_user_is_locked_in_too(name: str | None) -> No
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_whole_contract_detects_each_mutation(name: str, tmp_path: Path) -> None:
     mutation = MUTATIONS[name]
-    folder = changed_copy(tmp_path, BLIND, mutation, *([MUTATIONS[mutation.beside]] if mutation.beside else []))
+    folder = changed_copy(tmp_path, *BLIND, mutation, *([MUTATIONS[mutation.beside]] if mutation.beside else []))
     suites = ("test_sandbox_linux.py::TestLinuxSandbox", "test_sandbox_lockdown.py::TestLockdown")
     command = (
         sys.executable,

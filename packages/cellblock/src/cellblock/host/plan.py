@@ -186,6 +186,7 @@ def make_plan(
         "points": points,
         "prefixes": prefixes(),
         "hidden": hidden(private),
+        "private": [os.path.realpath(folder) for folder in private],
         "cgroups": cgroups,
         "etc": names_in_etc,
         "certificates": certificates(),

@@ -126,7 +126,7 @@ def give_up(server: Link, plan: dict[str, Any]) -> None:
         resource.setrlimit(resource.RLIMIT_NPROC, (own["processes"], own["processes"]))
     os.setsid()  # some kernels share CPU time by session: keep the server's share
     lockdown.load_filter(bytes.fromhex(own["filter"]))
-    for forgotten in ("runtime", "guest", "hidden", "prefixes"):  # hide paths of the host
+    for forgotten in ("runtime", "guest", "hidden", "private", "prefixes"):  # hide paths of the host
         del plan[forgotten]
     plan |= {"root": False, "keeps_groups": True}  # like an ordinary user's zygote from now on
     plan["environment"] = {name: own[name] for name in ("lock", "preload", "address_bytes")}
