@@ -142,6 +142,26 @@ def test_check_of_a_large_result_uses_no_more_memory_than_the_run(box: Sandbox) 
     assert "a result that needs more memory than the run may use" in done.failure.message
 
 
+def test_runs_see_only_the_code_of_an_npm_next_to_its_node(tmp_path: Path) -> None:
+    npm = tmp_path / "lib/node_modules/npm"
+    for path in ("bin/npm-cli.js", "lib/npm.js", "npmrc", ".npmrc", "package.json"):
+        (npm / path).parent.mkdir(parents=True, exist_ok=True)
+        (npm / path).write_text("//registry.example.org/:_authToken=secret")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/node").write_text("#!/bin/sh\necho node")
+    (tmp_path / "bin/node").chmod(0o755)
+    with Sandbox(Template(node=tmp_path / "bin/node"), prepared=0, allow_degraded=True) as own:
+        listed = own.run("node; cd /run/cellblock/node; find . -type f | sort", language="bash")
+    assert str(listed.value).split() == [
+        "node",
+        "./bin/node",
+        "./bin/npm",
+        "./lib/node_modules/npm/bin/npm-cli.js",
+        "./lib/node_modules/npm/lib/npm.js",
+        "./lib/node_modules/npm/package.json",
+    ]
+
+
 def test_requests_to_the_host_are_refused(box: Sandbox) -> None:
     done = box.run("from runtime import _host, progress\ndef main(args): progress(1); return _host.ask('anything')")
     assert done.failure is not None

@@ -43,6 +43,7 @@ CERTIFICATES = (
     *("/etc/ssl/ca-bundle.pem", "/etc/ssl/cert.pem"),
 )
 """The usual paths of the file with trusted certificates."""
+NPM = ("bin", "lib", "node_modules", "package.json")
 ENVIRONMENT = {
     "PATH": f"{PROGRAMS}:/usr/local/bin:/usr/bin:/bin",
     "HOME": "/workspace",
@@ -113,13 +114,17 @@ def is_open_to_all(path: str) -> bool:
     return mode & needed == needed
 
 
-def node_sources(program: Path) -> dict[str, str]:
-    """Return the real paths of a program of Node.js, and of its npm or "". Raise ValueError if runs cannot use it."""
+def node_sources(program: Path) -> dict[str, Any]:
+    """Return the real paths of a program of Node.js, and of the code of its npm by name, without its configuration.
+
+    Raise ValueError if runs cannot use the program.
+    """
     real = program.resolve()
     if not real.is_file() or real.stat().st_mode & 0o005 != 0o005:
         raise ValueError(f"node {str(program)!r} is not a program that every user may execute")
     npm = real.parents[1] / "lib/node_modules/npm"
-    return {"program": str(real), "npm": str(npm) if (npm / "bin/npm-cli.js").is_file() else ""}
+    parts = [npm / name for name in NPM if (npm / "bin/npm-cli.js").is_file() and (npm / name).exists()]
+    return {"program": str(real), "npm": {part.name: os.path.realpath(part) for part in parts}}
 
 
 def shape(limits: Limits) -> Limits:

@@ -96,12 +96,15 @@ def add_devices(plan: dict[str, Any]) -> None:
         os.symlink(target, f"/dev/{name}")
 
 
-def add_node(program: str, npm: str) -> None:
-    """Mount a program of Node.js of the host, and its npm, if `npm` is not empty."""
+def add_node(program: str, npm: dict[str, str]) -> None:
+    """Mount a program of Node.js of the host, and the files and folders of its npm by their names."""
     os.makedirs(f"{NODE}/bin", 0o755)
+    os.makedirs(f"{NODE}/lib/node_modules/npm", 0o755)
     bind_file(program, f"{NODE}/bin/node")
+    for name, source in npm.items():
+        put = bind_folder if os.path.isdir(OLD + source) else bind_file
+        put(source, f"{NODE}/lib/node_modules/npm/{name}")
     if npm:
-        bind_folder(npm, f"{NODE}/lib/node_modules/npm")
         install(NPM.encode(), f"{NODE}/bin/npm", 0o555)
 
 
