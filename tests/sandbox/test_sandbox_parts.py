@@ -30,7 +30,7 @@ from skillery.runs.readable_log import ReadableLog
 
 EPERM, ENOSYS = (rules.REFUSE | errno.EPERM), (rules.REFUSE | errno.ENOSYS)
 EACCES, DOES_NOTHING = (rules.REFUSE | errno.EACCES), rules.REFUSE
-NOT_SUPPORTED = rules.REFUSE | errno.EOPNOTSUPP
+NOT_SUPPORTED, NO_OPTION = (rules.REFUSE | errno.EOPNOTSUPP), (rules.REFUSE | errno.ENOPROTOOPT)
 
 
 def judge(program: bytes, architecture: int, number: int, *arguments: int) -> int:
@@ -168,6 +168,16 @@ def test_filter_checks_only_argument_bits_read_by_kernel(machine: str, high: int
         ("setsockopt", (3, high << 32 | 1, 26)): EPERM,
         ("setsockopt", (3, 1, high << 32 | 50)): EPERM,
         ("setsockopt", (3, 41, 26)): rules.ALLOW,
+        ("setsockopt", (3, high << 32 | 6, wide)): rules.ALLOW if low in {*range(1, 10), 11, 12, 18, 25} else NO_OPTION,
+        ("setsockopt", (3, 0, wide)): rules.ALLOW if low in {1, 2, 10, 15, 24} else NO_OPTION,
+        ("setsockopt", (3, wide, 31)): NO_OPTION if low != 1 else rules.ALLOW,
+        ("getsockopt", (3, 1, wide)): rules.ALLOW,
+        ("getsockopt", (3, high << 32 | 6, 35)): NO_OPTION,
+        ("ioctl", (3, high << 32 | 0x8914)): EPERM,
+        ("ioctl", (3, high << 32 | 0x89A0)): EPERM,
+        ("ioctl", (3, 0x8B01)): EPERM,
+        ("ioctl", (3, 0x8912)): rules.ALLOW,
+        ("ioctl", (3, 0x5421)): rules.ALLOW,
         ("memfd_create", (0, wide)): EPERM if low & 4 else rules.ALLOW,
         ("socket", (high << 32 | 2, 1, 6)): EACCES,
         ("socket", (10, 2 | 0o2004000, 17)): EACCES,
@@ -220,8 +230,8 @@ def test_programs_have_tcp_servers_of_version_4(machine: str, sockets: rules.Soc
         ("socket", (1, 5 | 0o2004000, 0)): named,
         ("socket", (1, wide, 0)): named if low & 0xF in {1, 5} else EACCES,
         ("socket", (wide, 3, 0)): EACCES if low in {1, 2} else rules.REFUSE | errno.EAFNOSUPPORT,
-        ("sendto", (3, 0, 0, wide)): NOT_SUPPORTED if low & 0x20000001 else rules.ALLOW,
-        ("sendmsg", (3, 0, wide)): NOT_SUPPORTED if low & 0x20000001 else rules.ALLOW,
+        ("sendto", (3, 0, 0, wide)): NOT_SUPPORTED if low & 0x24000001 else rules.ALLOW,
+        ("sendmsg", (3, 0, wide)): NOT_SUPPORTED if low & 0x24000001 else rules.ALLOW,
         **{(name, (wide,)): rules.ALLOW for name in ("connect", "bind", "listen", "accept", "accept4")},
     }
     for (name, arguments), answer in expected.items():

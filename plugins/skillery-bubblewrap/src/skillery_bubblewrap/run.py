@@ -62,7 +62,7 @@ LOG_SECONDS = 2.0
 OOM_INTERVAL = 0.1
 WORKSPACE_INSIDE = "/proc/self/fd/4/."
 """The workspace of an ended run, as the process that collects its files sees it."""
-BEFORE_THE_LOCK = ("mount", "socket", "bind", "listen")
+BEFORE_THE_LOCK = ("mount", "socket", "bind", "listen", "ioctl")
 """Filtered system calls that bwrap and the prologue need until the complete filter is loaded."""
 
 

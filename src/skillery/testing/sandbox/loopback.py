@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import os
+import socket
 from typing import Any
 
 import pytest
 
-from skillery.backends import Capability, CodeCall, HandlerCall, Job, Limits, Outcome, ScriptCall
+from skillery.backends import Capability, CodeCall, HandlerCall, Job, Limits, Outcome, ScriptCall, SkillMount
 from skillery.testing.sandbox.languages import javascript, shell, with_node
 from skillery.testing.sandbox.network import PROBES, everything_at_one_port, visited
 from skillery.testing.sandbox.trial import QUICK, MemoryHost, SandboxCases, Trial, failure_type, value_of
@@ -33,7 +36,6 @@ FORKS = """
 import os, signal
 for _ in range(args['processes']):
     if os.fork() == 0: break
-signal.signal(signal.SIGALRM, signal.SIG_DFL)
 """
 # Each program fills sockets with data until it is stopped: open pairs, and queued connections whose clients have ended.
 FLOODS = {
@@ -73,13 +75,15 @@ def fill(end):
 """
 
 
-async def script(trial: Trial, code: str, args: Any = None, **options: Any) -> Outcome:
+async def script(
+    trial: Trial, code: str, args: Any = None, others: tuple[SkillMount, ...] = (), **options: Any
+) -> Outcome:
     """Run Python code as a script: a program that has `args`, and prints JSON."""
     heading = f"import json, sys\nargs = json.loads(sys.argv[1])\n{SERVER}"
     skill = trial.skill("acme.server", {"s.py": heading + code}, entrypoint=None)
     call = ScriptCall("acme.server", "s.py", (json.dumps(args),))
     options.setdefault("limits", QUICK)
-    return await trial.call(call, skills=(skill,), **options)
+    return await trial.call(call, skills=(skill, *others), **options)
 
 
 async def printed(trial: Trial, code: str, args: Any = None, **options: Any) -> Any:
@@ -193,6 +197,79 @@ print(json.dumps([
 """
         assert await printed(serving, code) == ["ENOTSUP"] * 9
 
+    async def test_rare_options_and_requests_of_sockets_are_refused(self, serving: Trial) -> None:
+        """Each of them is a part of the kernel with a history of faults, loads a module, or takes uncounted memory."""
+        code = """
+import fcntl, mmap, struct
+listener = socket.create_server(('127.0.0.1', 0))
+one = socket.create_connection(listener.getsockname())
+pair, _ = socket.socketpair()
+group = struct.pack('=4s4s', bytes([224, 0, 0, 1]), bytes(4))
+options = [(6, 31, b'tls'), (6, 13, b'reno'), (6, 14, bytes(216)), (6, 19, 1), (6, 23, 5), (6, 30, 1),
+           (6, 38, bytes(280)), (0, 4, bytes(4)), (0, 35, group), (0, 41, bytes(16)), (282, 1, bytes(40)), (284, 1, 1)]
+def mapped():
+    with mmap.mmap(one.fileno(), 4096, mmap.MAP_SHARED, mmap.PROT_READ): one.getsockopt(6, 35, 64)
+print(json.dumps([
+    [name_of(lambda: one.setsockopt(*option)) for option in options],
+    name_of(mapped),
+    [name_of(lambda: fcntl.ioctl(end, request, bytes(64)))
+     for end in (one, pair) for request in (0x8940, 0x8982, 0x89A0, 0x89A2, 0x8914, 0x8946, 0x89E0, 0x89F0, 0x8B01)],
+    name_of(lambda: one.send(b'x', 0x4000000)),
+    name_of(lambda: one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)),
+]))
+"""
+        options, mapped, requests, pinned, usual = await printed(serving, code)
+        assert options == ["ENOPROTOOPT"] * 12
+        assert mapped == "ENOPROTOOPT"
+        assert requests == ["EPERM"] * 18
+        assert (pinned, usual) == ("ENOTSUP", None)
+
+    async def test_pairs_connect_to_no_socket_of_the_host(self, serving: Trial) -> None:
+        """A program may name and connect what it has, so no socket that it has may connect to a name."""
+        code = """
+import os
+def names():
+    for parent, _, files in os.walk('/skills'):
+        yield from (os.path.join(parent, name) for name in files if 'socket' in name)
+    yield from args
+def pairs():
+    for kind in (socket.SOCK_STREAM, socket.SOCK_SEQPACKET):
+        a, b = socket.socketpair(socket.AF_UNIX, kind)
+        yield a
+        yield b
+        c, d = socket.socketpair(socket.AF_UNIX, kind)
+        d.close()
+        yield c
+        e, f = socket.socketpair(socket.AF_UNIX, kind)
+        e.shutdown(socket.SHUT_RDWR)
+        yield e
+        g, h = socket.socketpair(socket.AF_UNIX, kind)
+        g.bind('\\0g' + str(kind))
+        name_of(g.listen)
+        yield g
+reached, tries = [], 0
+for end in pairs():
+    for name in names():
+        tries += 1
+        if name_of(lambda: end.connect(name)) is None: reached.append(name)
+        name_of(lambda: end.sendto(b'x', socket.MSG_DONTWAIT, name))
+print(json.dumps([tries > 10, reached]))
+"""
+        with contextlib.ExitStack() as stack:
+            skill, servers = serving.skill("talks", {"code/main.py": ""}), []
+            for name in (f"\0skillery-{os.getpid()}", str(skill.folder / "socket")):
+                for kind in (socket.SOCK_STREAM, socket.SOCK_SEQPACKET):
+                    server = stack.enter_context(socket.socket(socket.AF_UNIX, kind))
+                    server.bind(f"{name}-{kind:d}")
+                    server.listen()
+                    servers.append(server)
+            for path in skill.folder.glob("socket-*"):
+                path.chmod(0o777)
+            outside = [f"\0skillery-{os.getpid()}-{kind:d}" for kind in (1, 5)]
+            result = value_of(await script(serving, code, outside, others=(skill,)))
+            assert (result["stderr"], json.loads(result["stdout"])) == ("", [True, []])
+            assert visited(servers) == []
+
     async def test_settings_of_loopback_cannot_be_changed(self, serving: Trial) -> None:
         code = """
 import fcntl, os, struct
@@ -229,11 +306,9 @@ print(json.dumps([before, urllib.request.urlopen('http://127.0.0.1:8080/').read(
         """Their process has the channel to the server, which is a socket of the host's net namespace."""
         code = "import socket\ndef main(args): socket.create_server(('127.0.0.1', 0))"
         handler = serving.skill("acme.tool", {"t.py": code.replace("main", "handler")}, entrypoint=None)
-        for outcome in (
-            await serving.code(code),
-            await serving.call(HandlerCall("acme.tool", "t.py"), skills=(handler,)),
-        ):
-            assert failure_type(outcome) == "PermissionError"
+        assert failure_type(await serving.code(code)) == "PermissionError"
+        handled = await serving.call(HandlerCall("acme.tool", "t.py"), skills=(handler,))
+        assert failure_type(handled) == "PermissionError"
 
     async def test_program_has_no_socket_that_the_server_created(self, serving: Trial) -> None:
         code = """

@@ -14,7 +14,7 @@ pread64:17:67 pwrite64:18:68 readv:19:65 writev:20:66 access:21:- pipe:22:- sele
 mremap:25:216 mincore:27:232 shmat:30:196 shmctl:31:195 dup:32:23 dup2:33:-
 pause:34:- nanosleep:35:101 getitimer:36:102 alarm:37:- setitimer:38:103 getpid:39:172 sendfile:40:71
 shutdown:48:210
-getsockname:51:204 getpeername:52:205 getsockopt:55:209
+getsockname:51:204 getpeername:52:205
 fork:57:- vfork:58:- execve:59:221 exit:60:93 wait4:61:260 kill:62:129 uname:63:160 semget:64:190
 semop:65:193 semctl:66:191 shmdt:67:197 msgsnd:69:189 msgrcv:70:188 msgctl:71:187 flock:73:32
 truncate:76:45 ftruncate:77:46 getdents:78:- getcwd:79:17 chdir:80:49
@@ -60,7 +60,7 @@ BY_ARGUMENT = """
 memfd_create:319:279 mmap:9:222 madvise:28:233 ioctl:16:29 socket:41:198 connect:42:203 accept:43:202 bind:49:200
 listen:50:201 accept4:288:242 socketpair:53:199 setsockopt:54:208 clone:56:220 fcntl:72:25 personality:135:92
 prctl:157:167 prlimit64:302:261 sendmsg:46:211 sendmmsg:307:269 sendto:44:206 recvfrom:45:207 recvmsg:47:212
-recvmmsg:299:243 setpriority:141:140 sched_setparam:142:118 sched_setscheduler:144:119
+recvmmsg:299:243 getsockopt:55:209 setpriority:141:140 sched_setparam:142:118 sched_setscheduler:144:119
 sched_setattr:314:274 sched_setaffinity:203:122 ioprio_set:251:30
 """
 

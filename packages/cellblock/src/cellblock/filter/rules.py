@@ -36,7 +36,7 @@ SET_UP = (
 NEW_NAMESPACES = 0x7E020000
 FAMILY_UNIX, FAMILY_INET, FAMILY_INET6 = 1, 2, 10
 STREAM, DATAGRAM, SEQUENCED = 1, 2, 5
-MSG_OOB, MSG_FASTOPEN = 1, 0x20000000
+MSG_OOB, MSG_ZEROCOPY, MSG_FASTOPEN = 1, 0x4000000, 0x20000000
 WITH_FLAGS = {"sendto": 3, "recvfrom": 3, "recvmsg": 2, "recvmmsg": 3, "sendmsg": 2, "sendmmsg": 3}
 """Calls for messages, with the index of the argument that has their flags."""
 F_SETLEASE, F_NOTIFY, F_SETPIPE_SZ = 1024, 1026, 1031
@@ -45,9 +45,23 @@ PR_SCHED_CORE, PR_SET_MEMORY_MERGE, PR_FUTEX_HASH = 62, 67, 78
 MADV_WILLNEED, MADV_MERGEABLE, MADV_COLD, MADV_PAGEOUT = 3, 12, 20, 21
 SHARED_ANONYMOUS = 0x21  # MAP_SHARED_VALIDATE has the bit of MAP_SHARED too
 MAP_HUGETLB, MFD_HUGETLB = 0x40000, 4
-SOL_SOCKET = 1
+SOL_IP, SOL_SOCKET, SOL_TCP, SOL_IPV6 = 0, 1, 6, 41
+OPTIONS = {
+    # Sizes, delays and keep-alive of TCP, and TCP_INFO. Not: TLS and other protocols in the kernel, signatures, fast
+    # open, congestion control, received pages in the memory of the process.
+    SOL_TCP: (*range(1, 10), 11, 12, 18, 25),
+    # Type of service, time to live, path MTU, binding. Not: groups and options of packets, whose memory nothing counts.
+    SOL_IP: (1, 2, 10, 15, 24),
+    SOL_IPV6: (16, 26, 66, 67),
+}
+"""The options of sockets that runs may read and set, by level. Those of SOL_SOCKET are refused by number."""
 ATTACH_PROGRAMS = (26, 50, 51, 52)  # SO_ATTACH_FILTER, _BPF, _REUSEPORT_CBPF, _REUSEPORT_EBPF
 BUFFER_SIZES = (7, 8, 32, 33)  # SO_SNDBUF, SO_RCVBUF and their privileged twins
+SOCKET_REQUESTS = 0x8900
+"""The first of 256 requests of ioctl to any socket. Two of them let the kernel load modules (bridge, 8021q)."""
+READS_OF_INTERFACES = (0x8910, 0x8912, 0x8913, 0x8915, 0x8919, 0x891B, 0x8921, 0x8927, 0x8933)
+"""SIOCGIFNAME, …CONF, …FLAGS, …ADDR, …BRDADDR, …NETMASK, …MTU, …HWADDR, …INDEX."""
+WIRELESS_REQUESTS = 0x8B00
 TERMINAL_INJECTION = (0x5412, 0x541C, 0x5423)  # TIOCSTI, TIOCLINUX, TIOCSETD
 PRIO_USER, IOPRIO_WHO_USER = 2, 3
 HARMLESS_PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)
@@ -117,8 +131,9 @@ def by_argument(*, cgroups: bool, rights: bool) -> dict[str, Code]:
         # A datagram socket, paired or not, sends to any address, such as a host socket in a mounted folder.
         "socketpair": (*socket_type(STREAM, SEQUENCED), *one_of(0, (FAMILY_UNIX,), allow, eperm)),
         # The memory of data in a socket is counted, or estimated, at the default buffer size.
-        "setsockopt": socket_options(),
-        "ioctl": one_of(1, TERMINAL_INJECTION, eperm, allow),
+        "setsockopt": socket_options(changes_of_sockets()),
+        "getsockopt": socket_options(allow),
+        "ioctl": requests(),
         "personality": one_of(0, HARMLESS_PERSONALITIES, allow, eperm),
         "fcntl": one_of(1, fcntl, eperm, allow),
         "madvise": one_of(2, (MADV_WILLNEED, MADV_MERGEABLE, MADV_COLD, MADV_PAGEOUT), ignored, allow),
@@ -135,27 +150,44 @@ def by_argument(*, cgroups: bool, rights: bool) -> dict[str, Code]:
 
 
 def without_urgent(index: int, otherwise: Code) -> Code:
-    """Return code that refuses the flags MSG_OOB and MSG_FASTOPEN in argument `index`.
+    """Return code that refuses the flags MSG_OOB, MSG_ZEROCOPY and MSG_FASTOPEN in argument `index`.
 
-    Urgent data is a part of the kernel that almost no program uses, and TCP Fast Open is a second way to connect.
+    Urgent data and pinned pages are parts of the kernel that almost no program uses, and TCP Fast Open is a second way
+    to connect.
     """
     return (
         load_argument(index),
-        (AND, 0, 0, MSG_OOB | MSG_FASTOPEN),
+        (AND, 0, 0, MSG_OOB | MSG_ZEROCOPY | MSG_FASTOPEN),
         (EQUAL, 1, 0, 0),
         *refuse(errno.EOPNOTSUPP),
         *otherwise,
     )
 
 
-def socket_options() -> Code:
-    """Return the code for setsockopt. It ignores changes of buffer sizes, and refuses to attach BPF programs.
+def socket_options(of_sockets: Code) -> Code:
+    """Return the code for setsockopt or getsockopt. `of_sockets` decides on options of the level SOL_SOCKET."""
+    absent = refuse(errno.ENOPROTOOPT)
+    code = absent
+    for level, options in OPTIONS.items():
+        code = one_of(1, (level,), one_of(2, options, answer(ALLOW), absent), code)
+    return one_of(1, (SOL_SOCKET,), of_sockets, code)
+
+
+def changes_of_sockets() -> Code:
+    """Return code that ignores changes of buffer sizes, and refuses to attach BPF programs.
 
     The kernel has one budget of memory for compiled BPF programs of the whole host, which no cgroup counts.
     """
-    sizes = one_of(2, BUFFER_SIZES, refuse(0), answer(ALLOW))
-    programs = one_of(2, ATTACH_PROGRAMS, refuse(errno.EPERM), sizes)
-    return (load_argument(1), (EQUAL, 0, len(programs), SOL_SOCKET), *programs, *sizes)
+    return one_of(2, ATTACH_PROGRAMS, refuse(errno.EPERM), one_of(2, BUFFER_SIZES, refuse(0), answer(ALLOW)))
+
+
+def requests() -> Code:
+    """Return the code for ioctl. Of the requests to sockets, it allows only those that read network interfaces."""
+    allow, eperm = answer(ALLOW), refuse(errno.EPERM)
+    reads = one_of(1, READS_OF_INTERFACES, allow, eperm)
+    wireless = (load_argument(1), (AND, 0, 0, 0xFFFFFF00), (EQUAL, 0, 1, WIRELESS_REQUESTS), *eperm)
+    others = (*wireless, *one_of(1, TERMINAL_INJECTION, eperm, allow))
+    return (load_argument(1), (AND, 0, 0, 0xFFFFFF00), (EQUAL, 0, len(reads), SOCKET_REQUESTS), *reads, *others)
 
 
 def without_flag(index: int, flag: int, otherwise: Code) -> Code:
