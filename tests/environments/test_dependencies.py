@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skillery.environments.definitions import PackageSources
+from skillery.environments.sources import PackageSources
 from skillery.formats.requirements import InvalidLock, read_lock
 from tests.cli.test_cli import skillery
 from tests.conftest import Rpc, Server, manifest, skill_files

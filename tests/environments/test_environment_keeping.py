@@ -19,9 +19,9 @@ from skillery.builtin.unsafe_subprocess import UnsafeSubprocess
 from skillery.context.queue import BuildProgress, BuildQueue, Queue
 from skillery.database import Database, migrate
 from skillery.environments.builder import Builder
-from skillery.environments.definitions import PackageSources
 from skillery.environments.dependency_locks import Locks
 from skillery.environments.jobs import BuildFailed, Jobs
+from skillery.environments.sources import PackageSources
 from skillery.environments.store import Environments
 from skillery.errors import PackageIndexUnavailable, Unavailable
 from tests.support.package_index import PackageIndex

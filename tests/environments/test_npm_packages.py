@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import tarfile
 import urllib.parse
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.cli.test_cli import skillery
 from tests.conftest import Rpc, Server, StartShared
 from tests.importing.test_importing import by_path, sent
 from tests.support.archives import skill_md, zipped
@@ -449,3 +452,102 @@ def test_packages_of_package_json_above_the_limit_are_left_out_by_name(npm_serve
     published = publish(npm_server.rpc, new_name, {"a.js": "require('inner')", "package.json": package})
     assert len(published["warnings"]) == 100
     assert published["warnings"][-1].endswith("z099 is left out: package.json has no range of npm (and 1 more)")
+
+
+def guided(versions: dict[str, str], **more: Any) -> str:
+    """Return a package-lock.json with packages at the top."""
+    packages = {f"node_modules/{name}": {"version": version} for name, version in versions.items()}
+    return json.dumps({"lockfileVersion": 3, "packages": {"": {}, **packages, **more}})
+
+
+def test_package_lock_json_decides_versions_that_fit_and_exist(
+    npm_server: Server, registry: NpmRegistry, new_name: str
+) -> None:
+    outer = f"outer-{new_name}"
+    for version in ("1.0.0", "1.1.0"):
+        registry.add(outer, version, dependencies={"inner": "*"})
+    package = json.dumps({"dependencies": {outer: "^1"}})
+    locks = {
+        "guided": guided({outer: "1.0.0", "inner": "1.0.0"}),
+        "unfit": guided({outer: "0.9.0", "inner": "1.0.0"}),
+        "absent": guided({outer: "1.0.7", "inner": "1.0.0"}),
+        "for development": guided({outer: "1.0.0"}, **{"node_modules/inner": {"version": "1.0.0", "dev": True}}),
+        "another form": "[]",
+    }
+    versions = {}
+    for number, (kind, lock) in enumerate(locks.items()):
+        files = {"a.js": f"require('{outer}')", "package.json": package, "package-lock.json": lock}
+        publish(npm_server.rpc, f"{new_name}{number}", files)
+        locked = lock_of(npm_server.rpc, f"{new_name}{number}")
+        assert locked["requirements"] == [f"{outer}@^1"]
+        versions[kind] = [package["version"] for package in locked["packages"]]
+    assert versions == {
+        "guided": ["1.0.0", "1.0.0"],
+        "unfit": ["1.0.0", "1.1.0"],
+        "absent": ["2.0.0", "1.1.0"],
+        "for development": ["2.0.0", "1.0.0"],
+        "another form": ["2.0.0", "1.1.0"],
+    }
+
+
+@pytest.mark.full
+def test_an_import_with_commit_dates_locks_versions_of_its_time(
+    npm_server: Server, registry: NpmRegistry, new_name: str
+) -> None:
+    name = f"dated-{new_name}"
+    registry.add(name, "1.0.0")
+    registry.add(name, "1.1.0")
+    registry.times[f"{name}@1.1.0"] = "2025-09-01T00:00:00.000Z"
+    files = {
+        f"{new_name}/SKILL.md": skill_md(new_name, "It."),
+        f"{new_name}/a.js": f"require('{name}')",
+        f"{new_name}/package.json": json.dumps({"dependencies": {name: "1"}}),
+    }
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as archive:
+        for path, text in files.items():
+            entry = tarfile.TarInfo(path)
+            entry.size, entry.mtime = len(text.encode()), int(datetime(2025, 3, 1, tzinfo=UTC).timestamp())
+            archive.addfile(entry, io.BytesIO(text.encode()))
+    skill = by_path(sent(npm_server.rpc, out.getvalue(), commit_dates="true"))[new_name]
+    assert [package["version"] for package in lock_of(npm_server.rpc, skill["name"])["packages"]] == ["1.0.0"]
+    skill = by_path(sent(npm_server.rpc, out.getvalue(), commit_dates="true", packages="newest"))[new_name]
+    assert [package["version"] for package in lock_of(npm_server.rpc, skill["name"])["packages"]] == ["1.1.0"]
+
+
+MADE = """
+import subprocess
+
+def main(args):
+    code = "console.log(require('/node_modules/docx').made())"
+    return subprocess.check_output(["node", "-e", code], text=True)
+"""
+OWN_TEST = """
+import unittest
+from skills.made import main
+
+class Made(unittest.TestCase):
+    def test_made(self):
+        self.assertEqual(main({}), "docx 8\\n")
+"""
+
+
+@pytest.mark.full
+def test_examples_and_tests_of_a_folder_have_npm_packages(registry: NpmRegistry, tmp_path: Path) -> None:
+    folder = tmp_path / "made"
+    files = {
+        "SKILL.md": skill_md("made", "It."),
+        "skill.toml": 'name = "made"\nversion = "1.0.0"\ndescription = "It."\nkind = "action"\n'
+        '[runtime]\nnpm = ["docx@8"]\nentrypoint = "main.py"\n'
+        '[[examples]]\nname = "It is made"\nargs = {}\nexpect = "docx 8\\n"\n',
+        "main.py": MADE,
+        "tests/test_made.py": OWN_TEST,
+    }
+    for path, text in files.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text)
+    ended = skillery("test", str(folder), "--json", SKILLERY_HOME=str(tmp_path / "home"), **settings(registry))
+    results = {result["name"]: result["status"] for result in ended.json[0]["results"]}
+    assert ended.code == 0, ended.out + ended.err
+    assert set(results.values()) == {"passed"}
+    assert len(results) >= 2

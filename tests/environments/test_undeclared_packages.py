@@ -16,8 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.utils import canonicalize_name
 
-from skillery.environments.definitions import PackageSources
-from skillery.environments.package_choices import choose
+from skillery.environments.sources import PackageSources, choose
 from skillery.formats.foreign_requirements import inferred_requirement, stated_requirements
 from skillery.formats.import_names import is_known_package, providers_of
 from skillery.formats.imports import MOST, NEVER_FOREIGN, find_imports, own_modules

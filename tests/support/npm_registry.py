@@ -42,6 +42,8 @@ class NpmRegistry(IndexServer):
         """Name -> version -> package.json with `dist`."""
         self.files: dict[str, bytes] = {}
         """Path -> tarball."""
+        self.times: dict[str, str] = {}
+        """When `NAME@VERSION` was published, if not LONG_AGO."""
         self.token = ""
         """Required token. "" requires none."""
         self.public: set[str] = set()
@@ -102,6 +104,7 @@ class NpmRegistry(IndexServer):
         if versions is None:
             return 404, b'{"error": "not found"}'
         newest = list(versions)[-1]
-        times = dict.fromkeys(versions, LONG_AGO)
-        document = {"name": path.strip("/"), "dist-tags": {"latest": newest}, "versions": versions, "time": times}
+        name = path.strip("/")
+        times = {version: self.times.get(f"{name}@{version}", LONG_AGO) for version in versions}
+        document = {"name": name, "dist-tags": {"latest": newest}, "versions": versions, "time": times}
         return 200, json.dumps(document).encode()

@@ -19,12 +19,13 @@ from skillery.context.tallies import OwnTally, Peers, Tally
 from skillery.database import Database
 from skillery.database.registry import Registry
 from skillery.environments.builder import Builder
-from skillery.environments.definitions import Defined, Named, NpmSources, PackageSources, address_problem, has_login
+from skillery.environments.definitions import Defined, Named
 from skillery.environments.dependency_locks import Locks
 from skillery.environments.jobs import Jobs
 from skillery.environments.methods import EnvironmentParts, Rebuilds
 from skillery.environments.named import NamedEnvironments
 from skillery.environments.queries import EnvironmentQueries
+from skillery.environments.sources import NpmSources, PackageSources, address_problem, has_login
 from skillery.environments.store import Environments
 from skillery.errors import InvalidName, InvalidParams, StartupError
 from skillery.exports import FactsPreparation

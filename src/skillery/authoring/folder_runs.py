@@ -55,7 +55,7 @@ from skillery.settings.load import Settings
 if TYPE_CHECKING:
     from skillery.authoring.packages import FolderPackages
     from skillery.environments.named import NamedLock
-    from skillery.environments.package_choices import Choice
+    from skillery.environments.sources import Choice
     from skillery.formats.import_names import Providers
 
 
@@ -308,8 +308,17 @@ class _Locks:
     async def choose(self, modules: Sequence[Providers]) -> list[Choice]:
         return await (await self._runs.packages()).locks.choose(modules)
 
-    async def make_npm(self, requirements: Sequence[str], caller: str = "", inferred: Collection[str] = ()) -> bytes:
-        return await (await self._runs.packages()).locks.make_npm(requirements, inferred=inferred)
+    async def make_npm(
+        self,
+        requirements: Sequence[str],
+        caller: str = "",
+        *,
+        inferred: Collection[str] = (),
+        guide: Mapping[str, str] = {},
+        cut_off: str = "",
+    ) -> bytes:
+        locks = (await self._runs.packages()).locks
+        return await locks.make_npm(requirements, inferred=inferred, guide=guide, cut_off=cut_off)
 
     def check_npm(self, lock: NpmLock) -> None:
         check_npm(self.npm, lock)

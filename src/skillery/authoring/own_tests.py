@@ -30,6 +30,7 @@ from skillery.formats.wording import problems_of
 from skillery.publishing.example_runs import Subject, Tested
 from skillery.publishing.folders import SkillFolder, read_plain_folder, read_skill_folder, refuse_misspelt
 from skillery.publishing.gate import Gate, as_found, publication_of, published_files
+from skillery.publishing.package_locks import locks_of
 
 CODE = Path(__file__).parent / "in_sandbox" / "run_tests.py"
 Framework = Literal["unittest", "pytest"]
@@ -78,7 +79,8 @@ async def run_tests(runs: FolderRuns, bundle: Bundle, timeout_ms: int) -> list[R
 async def _packages(runs: FolderRuns, bundle: Bundle, framework: Framework) -> tuple[PackageMount, ...]:
     if framework == "pytest":
         return await (await runs.packages()).with_pytest(bundle)
-    return await (await runs.packages()).of_bundle(bundle) if runs.needs_packages(bundle.manifest) else ()
+    has_packages = runs.needs_packages(bundle.manifest) or any(locks_of(bundle))
+    return await (await runs.packages()).of_bundle(bundle) if has_packages else ()
 
 
 async def _run(runs: FolderRuns, mounted: Mounted, framework: Framework, timeout_ms: int) -> list[Result]:

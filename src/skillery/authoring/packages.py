@@ -29,13 +29,14 @@ from skillery.environments.named import NamedEnvironments
 from skillery.environments.store import Environments
 from skillery.errors import PackagesNotOffered, StartupError, Unavailable
 from skillery.formats.bundle import Bundle
+from skillery.formats.npm import SOURCES, is_npm_lock
 from skillery.formats.requirements import Pin, read_lock
 from skillery.identity.quotas import UNLIMITED
 from skillery.methods.core import Core
 from skillery.plugins import load_plugins
 from skillery.publishing.folders import SkillFolder
 from skillery.publishing.gate import PublishingRules
-from skillery.publishing.package_locks import lock_of
+from skillery.publishing.package_locks import lock_of, locks_of
 from skillery.runs.packages import Needing, chosen_for, packages_for
 from skillery.runs.trials import Trial
 from skillery.settings.groups import Quotas
@@ -68,7 +69,7 @@ class FolderPackages:
 
     async def of_bundle(self, bundle: Bundle) -> tuple[PackageMount, ...]:
         """Return the packages of the bundle, or of the default environment."""
-        return await self._mounts(await self._lock_in(bundle) or b"")
+        return await self._mounts(await self._lock_in(bundle) or b"", bundle)
 
     async def with_pytest(self, bundle: Bundle) -> tuple[PackageMount, ...]:
         """Return the packages of the bundle in the versions of its lock, and pytest.
@@ -78,9 +79,9 @@ class FolderPackages:
         lock = await self._lock_in(bundle)
         pins = read_lock(lock) if lock is not None else ()
         if any(pin.name == "pytest" for pin in pins):
-            return await self._mounts(lock or b"")
+            return await self._mounts(lock or b"", bundle)
         try:
-            return await self._mounts(await self.locks.make([*_exact(pins), "pytest"]))
+            return await self._mounts(await self.locks.make([*_exact(pins), "pytest"]), bundle)
         except PackagesNotOffered as error:
             hint = "Set packages.index_urls or packages.wheelhouse, or write the tests with unittest."
             raise PackagesNotOffered(f"the tests need pytest, but {error.message}", hint=hint) from None
@@ -99,13 +100,16 @@ class FolderPackages:
             raise Unavailable(lock.message)
         return lock.content
 
-    async def _mounts(self, lock: bytes) -> tuple[PackageMount, ...]:
-        if not read_lock(lock):
-            return ()
-        mount = await self._environments.ready(lock, BUILD_SECONDS)
-        if isinstance(mount, Failure):
-            raise Unavailable(mount.message)
-        return (mount,)
+    async def _mounts(self, lock: bytes, bundle: Bundle) -> tuple[PackageMount, ...]:
+        """Return the packages of a lock of Python, and those of npm that the bundle has locked."""
+        npm_locks = [other for other in locks_of(bundle) if is_npm_lock(other)]
+        mounts = []
+        for content in ([lock] if read_lock(lock) else []) + npm_locks:
+            mount = await self._environments.ready(content, BUILD_SECONDS)
+            if isinstance(mount, Failure):
+                raise Unavailable(mount.message)
+            mounts.append(mount)
+        return tuple(mounts)
 
 
 def _exact(pins: Sequence[Pin]) -> list[str]:
@@ -190,8 +194,11 @@ def _settings(settings: Settings, home: Path) -> Settings:
 
 def _need_packages(settings: Settings, skills: Sequence[SkillFolder]) -> bool:
     runtimes: list[Any] = [skill.manifest.get("runtime") for skill in skills]
-    declared = any(isinstance(runtime, dict) and runtime.get("dependencies") for runtime in runtimes)
-    return declared or bool(settings.environments)
+    declared = any(isinstance(runtime, dict) and {"dependencies", "npm"} & runtime.keys() for runtime in runtimes)
+    may_import = bool(settings.packages.npm_url) and any(
+        file.path.endswith(SOURCES) for skill in skills for file in skill.files
+    )
+    return declared or may_import or bool(settings.environments)
 
 
 async def _share_environments(shared: Path, folder: Path, stack: AsyncExitStack) -> None:

@@ -17,11 +17,11 @@ from typing import NamedTuple
 import msgspec
 
 from skillery.context.queue import BuildProgress, BuildQueue
-from skillery.environments.definitions import PackageSources
 from skillery.environments.downloads import Fetched, IncomingFiles, build_wheel
 from skillery.environments.folders import METADATA_FILE, Built
 from skillery.environments.jobs import BuildFailed, JobFailed, Jobs, not_written, too_large, workers
 from skillery.environments.kinds import Packages, read_packages
+from skillery.environments.sources import PackageSources
 from skillery.environments.trees import TreeRecord, Trees, TreeWriter, key_of, rename_into_place
 from skillery.environments.uv_errors import cleaned, job_failure
 from skillery.environments.wheels import MOST_FILES

@@ -7,17 +7,13 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from fnmatch import fnmatchcase
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
-from urllib.parse import urlsplit
 
 import msgspec
 
-from skillery.backends import Finding, Language
+from skillery.backends import Language
 from skillery.errors import InvalidManifest, InvalidParams, StartupError
-from skillery.formats.network import parse_network_pattern
 from skillery.formats.requirements import (
     LONGEST,
     MOST,
@@ -28,158 +24,6 @@ from skillery.formats.requirements import (
     requirement_problem,
 )
 from skillery.formats.wording import Problem, nearest, quoted, raise_problems
-
-# -- Sources of packages, and the rules that allow or deny packages ----------------------------------------------------
-
-
-RULE = "environments"
-FILE_HOSTS = {
-    "https://pypi.org": "https://files.pythonhosted.org",
-    "https://test.pypi.org": "https://test-files.pythonhosted.org",
-}
-"""File hosts of well-known indexes."""
-EVERY = "*"
-
-
-class NpmSources(msgspec.Struct, frozen=True):
-    """The sources of npm packages in the settings. `allowed` and `denied` have names or patterns."""
-
-    registry: str = ""
-    """Address of the registry. If it is "", there are no npm packages, except those of `store`."""
-    token: str = ""
-    """Token for the registry. It is never shown."""
-    store: Path | None = None
-    """Folder of `.tgz` files. If set, no file is fetched from the registry."""
-    file_hosts: tuple[str, ...] = ()
-    allowed: tuple[str, ...] = ()
-    denied: tuple[str, ...] = ()
-    exclude_newer: str = ""
-
-    @property
-    def are_there(self) -> bool:
-        return bool(self.registry or self.store)
-
-    @property
-    def network(self) -> tuple[str, ...]:
-        return (origin_of(self.registry), *self.file_hosts) if self.registry else ()
-
-    def environment(self) -> dict[str, str]:
-        """Return the environment variables of jobs. Arguments would be visible to all users."""
-        return {"NPM_REGISTRY": self.registry, **({"NPM_TOKEN": self.token} if self.token else {})}
-
-    def refused(self, packages: Iterable[str]) -> Iterator[Finding]:
-        """Yield a finding for each package that the settings refuse."""
-        for name in packages:
-            if any(fnmatchcase(name, pattern) for pattern in self.denied):
-                yield Finding(RULE, f"the npm package {name} is denied here (the setting packages.npm_denied)")
-            elif self.allowed and not any(fnmatchcase(name, pattern) for pattern in self.allowed):
-                yield Finding(RULE, f"the npm package {name} is not in the setting packages.npm_allowed")
-
-    def key(self, requirements: Sequence[str], inferred: Collection[str]) -> str:
-        """Return the key of a lock: a hash of the requirements, the names of inferred ones, and the sources."""
-        request = ["npm", sorted(requirements), sorted(inferred), self.registry, self.exclude_newer]
-        return hashlib.sha256(msgspec.json.encode(request)).hexdigest()
-
-
-class PackageSources(msgspec.Struct, frozen=True):
-    """The sources in the settings. `allowed` and `denied` have normalised names or patterns."""
-
-    indexes: tuple[str, ...] = ()
-    """Addresses of indexes. They may contain credentials, so they are never shown. A package comes from the first index
-    that has it.
-    """
-    wheelhouse: Path | None = None
-    """Folder of wheels. If set, no index is used."""
-    exclude_newer: str = ""
-    allowed: tuple[str, ...] = ()
-    denied: tuple[str, ...] = ()
-    file_hosts: tuple[str, ...] = ()
-    """Hosts of the files of an index if they differ from the index, as patterns of `Job.network`."""
-    from_source: tuple[str, ...] = ()
-    """Packages that are built from source. EVERY means all packages without a wheel."""
-    npm: NpmSources = NpmSources()
-
-    @property
-    def network(self) -> tuple[str, ...]:
-        """Return the hosts that locking and downloading may connect to."""
-        if self.wheelhouse:
-            return ()
-        origins = [origin_of(address) for address in self.indexes]
-        known = [FILE_HOSTS[origin] for origin in origins if origin in FILE_HOSTS]
-        return tuple(dict.fromkeys([*origins, *known, *self.file_hosts]))
-
-    def kinds(self) -> list[str]:
-        """Return the arguments of uv that choose between wheels and source archives."""
-        if EVERY in self.from_source:
-            return []
-        return ["--only-binary", ":all:", *(part for name in self.from_source for part in ("--no-binary", name))]
-
-    def is_built(self, package: str) -> bool:
-        return EVERY in self.from_source or package in self.from_source
-
-    @property
-    def are_there(self) -> bool:
-        return bool(self.indexes or self.wheelhouse)
-
-    def cut_off(self) -> list[str]:
-        """Return the arguments of uv for the setting exclude_newer. They have an effect only when uv locks."""
-        return ["--exclude-newer", self.exclude_newer] if self.exclude_newer else []
-
-    def before(self, cut_off: str) -> PackageSources:
-        """Return the sources without uploads after a date, if the indexes state when files were uploaded."""
-        if not cut_off or self.wheelhouse or (self.exclude_newer and self.exclude_newer[: len(cut_off)] <= cut_off):
-            return self
-        return msgspec.structs.replace(self, exclude_newer=cut_off)
-
-    def environment(self) -> dict[str, str]:
-        """Return the environment variables of uv with the addresses of the indexes.
-
-        Arguments would be visible to all users, and addresses may contain credentials.
-        """
-        if self.wheelhouse or not self.indexes:
-            return {}
-        *first, last = self.indexes
-        return {"UV_DEFAULT_INDEX": last, **({"UV_INDEX": " ".join(first)} if first else {})}
-
-    def refused(self, packages: Iterable[str]) -> Iterator[Finding]:
-        """Yield a finding for each package that the settings refuse."""
-        for name in packages:
-            if any(fnmatchcase(name, pattern) for pattern in self.denied):
-                yield Finding(RULE, f"the package {name} is denied here (the setting packages.denied)")
-            elif self.allowed and not any(fnmatchcase(name, pattern) for pattern in self.allowed):
-                yield Finding(RULE, f"the package {name} is not in the setting packages.allowed")
-
-    def key(self, requirements: Iterable[str]) -> str:
-        """Return the key of a lock: a hash of the requirements, the sources and the platform."""
-        request = [
-            normalised(requirements),
-            this_python(),
-            self.indexes,
-            str(self.wheelhouse),
-            self.exclude_newer,
-            self.from_source,
-        ]
-        return hashlib.sha256(msgspec.json.encode(request)).hexdigest()
-
-
-def origin_of(address: str) -> str:
-    """Return scheme, host and port of an index, in the form of `Job.network`."""
-    split = urlsplit(address)
-    return f"{split.scheme}://{split.netloc.rpartition('@')[2]}".lower()
-
-
-def has_login(address: str) -> bool:
-    return "@" in urlsplit(address).netloc
-
-
-def address_problem(address: str) -> str | None:
-    """Return why the sandbox cannot use an address, as a clause after the address, or None if it can."""
-    network = parse_network_pattern(origin_of(address))
-    if not isinstance(network, str):
-        return None
-    if "IP address" in network:
-        return "names an IP address; give the host a name, for instance in /etc/hosts, and use that name"
-    return network
 
 
 def base_python() -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import NoReturn, Protocol
@@ -18,11 +18,11 @@ from skillery.backends import FailureType, Finding, Storage
 from skillery.contents.store import open_content
 from skillery.database import Database, Statement
 from skillery.database.tables import locks, skill_files, skill_versions, skills
-from skillery.environments.definitions import NpmSources, PackageSources, base_python, this_python
+from skillery.environments.definitions import base_python, this_python
 from skillery.environments.downloads import file_arguments
 from skillery.environments.jobs import JobFailed, Jobs
 from skillery.environments.npm import check_npm_sources, resolve_npm
-from skillery.environments.package_choices import Choice, choose, offered_by
+from skillery.environments.sources import Choice, NpmSources, PackageSources, choose, offered_by
 from skillery.environments.uv_errors import check_yanked, foreign_hosts_error, locking_error, unresolvable, uv_error
 from skillery.errors import (
     InvalidBundle,
@@ -171,18 +171,44 @@ class Locks:
         self._check_allowed(read_lock(lock))
         return lock
 
-    async def make_npm(self, requirements: Sequence[str], caller: str = "", inferred: Collection[str] = ()) -> bytes:
+    async def make_npm(
+        self,
+        requirements: Sequence[str],
+        caller: str = "",
+        *,
+        inferred: Collection[str] = (),
+        guide: Mapping[str, str] = {},
+        cut_off: str = "",
+    ) -> bytes:
         """Return the content of `npm.lock`. `inferred` are names that runs do not require.
 
-        Raise the errors of `make`.
+        If there is a lock with them, the versions in `guide` are used, and no versions after the date `cut_off`. Raise
+        the errors of `make`.
         """
-        check_npm_sources(self._sources.npm, locks=True)
-        key, now = self._sources.npm.key(requirements, inferred), datetime.now(UTC)
+        check_npm_sources(self.npm, locks=True)
+        sources = self.npm.before(cut_off)
+        if guide or sources != self.npm:
+            try:
+                return await self._make_npm(sources, requirements, caller, inferred, guide)
+            except UnresolvableDependencies as error:
+                if error.data["reason"] == "unknown_package":
+                    raise
+        return await self._make_npm(self.npm, requirements, caller, inferred, {})
+
+    async def _make_npm(
+        self,
+        sources: NpmSources,
+        requirements: Sequence[str],
+        caller: str,
+        inferred: Collection[str],
+        guide: Mapping[str, str],
+    ) -> bytes:
+        key, now = sources.key(requirements, inferred, guide), datetime.now(UTC)
         lock = await self._database.read(partial(find_lock, key=key, made_after=now - self._reuse_for))
         if lock is None:
             turn = await self._turns.enter(caller, sum(map(len, requirements)))
             try:
-                lock = await resolve_npm(self._jobs, self._sources.npm, requirements, inferred, self._seconds)
+                lock = await resolve_npm(self._jobs, sources, requirements, inferred, guide, self._seconds)
             finally:
                 turn.leave()
             await self._database.write(partial(keep_lock, key=key, content=lock, now=now))

@@ -15,8 +15,9 @@ import msgspec
 from packaging.tags import sys_tags
 
 from skillery.context.queue import BuildProgress
-from skillery.environments.definitions import PackageSources, base_python
+from skillery.environments.definitions import base_python
 from skillery.environments.jobs import BuildFailed, JobFailed, Jobs, Receiver, too_large
+from skillery.environments.sources import PackageSources
 from skillery.environments.uv_errors import build_failure, job_failure, uv_failure
 from skillery.formats.requirements import Pin
 from skillery.formats.wording import printable

@@ -27,7 +27,7 @@ from skillery.backends import (
     Sandbox,
 )
 from skillery.context.queue import BuildProgress, BuildQueue
-from skillery.environments.definitions import PackageSources
+from skillery.environments.sources import PackageSources
 from skillery.errors import (
     BlobNotFound,
     NotAllowed,

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
-from skillery.environments.definitions import PackageSources
 from skillery.environments.downloads import Fetched, IncomingFiles, fetch
 from skillery.environments.folders import PACKAGES, link, link_npm
 from skillery.environments.jobs import BuildFailed, Jobs, Task
 from skillery.environments.npm import fetch_npm
+from skillery.environments.sources import PackageSources
 from skillery.environments.wheels import ListedFiles, NpmFiles, read_wheel
 from skillery.formats.npm import NpmPackage, is_npm_lock, read_npm_lock
 from skillery.formats.package_json import MODULES

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from skillery.backends import FailureType
-from skillery.environments.definitions import NpmSources
 from skillery.environments.downloads import IncomingFiles, bare, other_file
 from skillery.environments.jobs import BuildFailed, JobFailed, Jobs
+from skillery.environments.sources import NpmSources
 from skillery.environments.uv_errors import cleaned, job_failure, locking_error
 from skillery.errors import (
+    InvalidVersion,
+    InvalidVersionSpec,
     PackageIndexUnavailable,
     PackagesNotOffered,
     SkilleryError,
@@ -22,7 +25,9 @@ from skillery.errors import (
     UnresolvableDependencies,
 )
 from skillery.formats.npm import NPM, NpmLock, NpmPackage, check_npm_lock, split, write_npm_lock
+from skillery.formats.ranges import parse_range
 from skillery.formats.requirements import InvalidLock, Pin
+from skillery.formats.semver import Version
 from skillery.formats.wording import Problem, printable, raise_problems
 
 log = logging.getLogger(__name__)
@@ -46,16 +51,35 @@ def check_npm_sources(sources: NpmSources, *, locks: bool) -> None:
         )
 
 
+def exact_versions(requirements: Sequence[str], guide: Mapping[str, str]) -> dict[str, str]:
+    """Return the versions of a guide that are in the ranges of these requirements, by name."""
+    exact = {}
+    for name, text in map(split, requirements):
+        with contextlib.suppress(InvalidVersion, InvalidVersionSpec):
+            version = Version.parse(guide[name]) if name in guide else None
+            if version is not None and any(segment.contains(version) for segment in parse_range(text)):
+                exact[name] = guide[name]
+    return exact
+
+
 async def resolve_npm(
-    jobs: Jobs, sources: NpmSources, requirements: Sequence[str], inferred: Collection[str], seconds: float
+    jobs: Jobs,
+    sources: NpmSources,
+    requirements: Sequence[str],
+    inferred: Collection[str],
+    guide: Mapping[str, str],
+    seconds: float,
 ) -> bytes:
-    """Return a new `npm.lock`. `inferred` are the names of requirements that runs do not require.
+    """Return a new `npm.lock`. `inferred` are the names of requirements that runs do not require. Packages get their
+    versions in `guide`, except requirements with other ranges.
 
     Raise UnresolvableDependencies, with the package at fault if it is known, or PackageIndexUnavailable,
     PackagesNotOffered or Unavailable.
     """
+    ranges = dict(map(split, requirements))
     args = {
-        "dependencies": dict(map(split, requirements)),
+        "dependencies": ranges | exact_versions(requirements, guide),
+        "overrides": {name: version for name, version in guide.items() if name not in ranges},
         "inferred": list(inferred),
         "before": sources.exclude_newer,
     }

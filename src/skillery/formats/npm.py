@@ -57,6 +57,8 @@ class NpmNeeds(NamedTuple):
     """Packages of install lines in SKILL.md and of imports, if their names are known."""
     left_out: tuple[LeftOut, ...] = ()
     """Packages that are not installed: package.json has no range for them, or there are too many."""
+    guide: Mapping[str, str] = {}
+    """Versions in package-lock.json, of direct and indirect packages."""
 
     @property
     def all(self) -> tuple[str, ...]:
@@ -93,8 +95,10 @@ def read_npm_needs(
     """
     imported = {path: names for path, names in _imports(files) if names}
     ranges = {split(text)[0]: text for text in declared}
-    of_files, elsewhere = dict[str, str](), set[str]()
+    of_files, elsewhere, guide = dict[str, str](), set[str](), dict[str, str]()
     for declaring in dict.fromkeys(nearest for path in imported for nearest in _nearest(files, path)):
+        lock_path = f"{declaring.removesuffix(package_json.FILE)}{package_json.LOCK_FILE}"
+        guide = _versions(files.get(lock_path, b"")) | guide
         for name, versions in package_json.dependency_ranges(files[declaring]).items():
             if name not in ranges and requirement_problem(f"{name}@{versions}") is None:
                 of_files.setdefault(name, f"{name}@{versions}")
@@ -119,7 +123,14 @@ def read_npm_needs(
         *_left_out(second[MOST:], "declared", f"at most {MOST} packages of package.json are locked"),
         *_left_out(third[MOST:], "inferred", f"at most {MOST} inferred packages are locked"),
     ]
-    return NpmNeeds(first, second[:MOST], third[:MOST], tuple(left_out))
+    return NpmNeeds(first, second[:MOST], third[:MOST], tuple(left_out), guide)
+
+
+def _versions(lock: bytes) -> dict[str, str]:
+    """Return the versions in a package-lock.json."""
+    versions = package_json.locked_versions(lock) if lock else {}
+    valid = ((name, text) for name, text in versions.items() if is_name(name) and _VERSION.fullmatch(text))
+    return dict(islice(valid, MOST_PACKAGES))
 
 
 def _left_out(requirements: Sequence[str], tier: Literal["declared", "inferred"], detail: str) -> Iterator[LeftOut]:

@@ -11,10 +11,12 @@ from typing import Any, NamedTuple
 from skillery.formats.wording import Problem, printable, quoted
 
 FILE = "package.json"
+LOCK_FILE = "package-lock.json"
 MODULES = "node_modules"
 JAVASCRIPT = (".js", ".mjs")
 SCRIPTS = "scripts/"
 MOST_BYTES = 256 * 1024
+MOST_LOCK_BYTES = 4 * 1024 * 1024
 MOST_NAMED = 5
 MOST_KEYS = 10
 """The maximum number of keys named `dependencies` that are visited in the search for a line number."""
@@ -100,9 +102,24 @@ def own_name(content: bytes) -> tuple[str, ...]:
     return (name,) if isinstance(name, str) else ()
 
 
-def _document(path: str, content: bytes) -> dict[str, Any] | str:
+def locked_versions(content: bytes) -> dict[str, str]:
+    """Return the versions in a package-lock.json: of packages of a registry that are locked in one version and are not
+    for development. The names and versions are not checked. Return {} for an invalid file.
+    """
+    document = _document(LOCK_FILE, content, MOST_LOCK_BYTES)
+    packages = document.get("packages") if isinstance(document, dict) else None
+    versions = dict[str, set[str]]()
+    for path, entry in packages.items() if isinstance(packages, dict) else ():
+        name = path.rpartition(f"{MODULES}/")[2]
+        if isinstance(entry, dict) and name != path and not entry.get("dev") and entry.get("name", name) == name:
+            from_registry = str(entry.get("resolved", "https:")).startswith(("https:", "http:"))
+            versions.setdefault(name, set()).add(str(entry.get("version", "")) if from_registry else "")
+    return {name: next(iter(different)) for name, different in versions.items() if len(different) == 1}
+
+
+def _document(path: str, content: bytes, most: int = MOST_BYTES) -> dict[str, Any] | str:
     """Return the object in a package.json, or a warning if the file is not valid."""
-    if len(content) > MOST_BYTES:
+    if len(content) > most:
         return f"{path} has {len(content)} bytes and was not checked"
     try:
         document = json.loads(content.decode())

@@ -231,7 +231,7 @@ class Gate:
         with with_toml_lines(files):
             locked, inferred = await with_lock(stored_lock_of, self.locks, self.limits, bundle, caller, infer)
         scan = inferred or scan
-        rules = NpmRules(infers=(scan or self.undeclared).mode == "lock", lenient=lenient)
+        rules = NpmRules((scan or self.undeclared).mode == "lock", lenient, scan.cut_off if scan is not None else "")
         return await with_npm_lock(stored_lock_of, self.locks, self.limits, locked, caller, rules), scan
 
     async def findings(

@@ -36,6 +36,8 @@ class NpmRules(NamedTuple):
     """Whether inferred packages are locked, as far as possible."""
     lenient: bool = False
     """Whether packages of package.json that cannot be locked are left out."""
+    cut_off: str = ""
+    """The date after which new versions are ignored, or ""."""
 
 
 async def with_npm_lock(
@@ -79,7 +81,7 @@ async def with_npm_lock(
     if not locks.npm.are_there and not declared:
         return bundle
     needs = await asyncio.to_thread(read_npm_needs, files, declared, _is_known(locks), infers=rules.infers)
-    lock, left_out = await _locked(locks, needs, caller, lenient=rules.lenient)
+    lock, left_out = await _locked(locks, needs, caller, rules)
     if left_out := (*needs.left_out, *left_out):
         locked = read_npm_lock(lock) if lock else NpmLock(1, (), ())
         lock = write_npm_lock(locked.requirements, locked.packages, left_out)
@@ -93,18 +95,22 @@ def _is_known(locks: PackageLocks) -> Callable[[str], bool]:
 
 
 async def _locked(
-    locks: PackageLocks, needs: NpmNeeds, caller: str, *, lenient: bool
+    locks: PackageLocks, needs: NpmNeeds, caller: str, rules: NpmRules
 ) -> tuple[bytes, Sequence[LeftOut]]:
     """Return the lock, or b"", and the packages that are left out."""
     of_files = {split(text)[0] for text in needs.of_files}
-    lower = {*map(_name, needs.inferred), *(of_files if lenient else ())}
+    lower = {*map(_name, needs.inferred), *(of_files if rules.lenient else ())}
     left_out = dict[str, LeftOut]()
     for _ in range(MOST_TRIES):
         requirements = [text for text in needs.all if split(text)[0] not in left_out]
         if not requirements:
             break
         try:
-            return await locks.make_npm(requirements, caller, lower.difference(left_out)), [*left_out.values()]
+            inferred = lower.difference(left_out)
+            lock = await locks.make_npm(
+                requirements, caller, inferred=inferred, guide=needs.guide, cut_off=rules.cut_off
+            )
+            return lock, [*left_out.values()]
         except (UnresolvableDependencies, Refused, PackagesNotOffered) as error:
             remaining = lower.difference(left_out)
             if not remaining:

@@ -14,8 +14,8 @@ import msgspec
 from packaging.utils import canonicalize_name
 
 from skillery.backends import Finding
-from skillery.environments.definitions import NpmSources, check_python
-from skillery.environments.package_choices import Choice
+from skillery.environments.definitions import check_python
+from skillery.environments.sources import Choice, NpmSources
 from skillery.errors import InvalidManifest, PackagesNotOffered, Refused, UnresolvableDependencies
 from skillery.formats.bundle import SKILL_TOML, Bundle, BundleFile, BundleLimits, with_file
 from skillery.formats.import_names import Providers, is_known_package
@@ -194,7 +194,13 @@ class PackageLocks(Protocol):
     async def choose(self, modules: Sequence[Providers]) -> list[Choice]: ...
 
     async def make_npm(
-        self, requirements: Sequence[str], caller: str = "", inferred: Collection[str] = ()
+        self,
+        requirements: Sequence[str],
+        caller: str = "",
+        *,
+        inferred: Collection[str] = (),
+        guide: Mapping[str, str] = {},
+        cut_off: str = "",
     ) -> bytes: ...
 
     def check_npm(self, lock: NpmLock) -> None: ...

@@ -54,7 +54,8 @@ def npm_lock(args: dict[str, Any]) -> dict[str, Any]:
     here = os.getcwd()  # noqa: PTH109
     registry = os.environ["NPM_REGISTRY"].rstrip("/") + "/"
     with open("package.json", "w") as file:
-        json.dump({"name": "skill", "version": "1.0.0", "private": True, "dependencies": args["dependencies"]}, file)
+        wanted = {"dependencies": args["dependencies"], "overrides": args["overrides"]}
+        json.dump({"name": "skill", "version": "1.0.0", "private": True, **wanted}, file)
     with open(".npmrc", "w") as file:
         file.write(f"registry={registry}\n")
         if os.environ.get("NPM_TOKEN"):
