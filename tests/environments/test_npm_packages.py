@@ -254,9 +254,16 @@ def test_denied_packages_the_token_and_the_store(
     assert "the npm package denied-one is denied here" in error["message"]
 
     lock = server.rpc("read_skill_file", name=new_name, version="latest", path="npm.lock")["content"]
+    store, lock_file = tmp_path / "store", tmp_path / "npm.lock"
+    lock_file.write_text(lock)
+    variables: dict[str, Any] = {"SKILLERY_HOME": str(tmp_path / "home"), **settings(registry)}
+    variables["SKILLERY_NPM_TOKEN"] = "secret"
+    fetched = skillery("packages", "fetch", "--npm", str(lock_file), "-o", str(store), **variables)
+    assert (fetched.code, fetched.out) == (0, "inner-1.0.0.tgz\n"), fetched.err
+    assert (store / "inner-1.0.0.tgz").read_bytes() == content
+    assert skillery("packages", "fetch", "--npm", str(lock_file), "-o", str(store), **variables).out == ""
     registry.close()
-    (tmp_path / "inner-1.0.0.tgz").write_bytes(content)
-    gapped = {**settings(registry, NPM_STORE=str(tmp_path)), "SKILLERY_PACKAGES_NPM_URL": ""}
+    gapped = {**settings(registry, NPM_STORE=str(store)), "SKILLERY_PACKAGES_NPM_URL": ""}
     offline = shared_server("npm-store", "sqlite", **gapped)
     assert "no npm packages are available" in refused(offline.rpc, new_name, files)["message"]
     publish(offline.rpc, new_name, files | {"npm.lock": lock})
@@ -546,7 +553,8 @@ def test_examples_and_tests_of_a_folder_have_npm_packages(registry: NpmRegistry,
     for path, text in files.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text)
-    ended = skillery("test", str(folder), "--json", SKILLERY_HOME=str(tmp_path / "home"), **settings(registry))
+    variables: dict[str, Any] = {"SKILLERY_HOME": str(tmp_path / "home"), **settings(registry)}
+    ended = skillery("test", str(folder), "--json", **variables)
     results = {result["name"]: result["status"] for result in ended.json[0]["results"]}
     assert ended.code == 0, ended.out + ended.err
     assert set(results.values()) == {"passed"}

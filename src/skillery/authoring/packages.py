@@ -7,6 +7,7 @@ made once. Only folders that need packages open this home.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import shutil
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -17,19 +18,23 @@ from typing import Any
 
 import msgspec
 
-from skillery.app.builders import defined_in, packages_of
+from skillery.app.builders import defined_in, packages_of, sources_of
 from skillery.app.composition import open_server
 from skillery.app.home import Home
 from skillery.app.routes import HttpParts
 from skillery.authoring.folder_runs import AUTHOR
 from skillery.backends import Failure, Job, PackageMount, Sandbox
+from skillery.context.queue import BuildProgress
 from skillery.database import Database, migrate
 from skillery.environments.dependency_locks import Locks
+from skillery.environments.downloads import IncomingFiles
+from skillery.environments.jobs import BuildFailed, Jobs
 from skillery.environments.named import NamedEnvironments
+from skillery.environments.npm import fetch_npm, store_name
 from skillery.environments.store import Environments
 from skillery.errors import PackagesNotOffered, StartupError, Unavailable
 from skillery.formats.bundle import Bundle
-from skillery.formats.npm import SOURCES, is_npm_lock
+from skillery.formats.npm import SOURCES, is_npm_lock, read_npm_lock
 from skillery.formats.requirements import Pin, read_lock
 from skillery.identity.quotas import UNLIMITED
 from skillery.methods.core import Core
@@ -146,6 +151,38 @@ async def wait_for_home(path: Path) -> Home:
             if time.monotonic() > deadline:
                 raise
         await asyncio.sleep(RETRY_SECONDS)
+
+
+async def fetch_npm_files(settings: Settings, locks: Sequence[bytes], folder: Path) -> list[str]:
+    """Download the packages of npm locks that fit this system into a folder for `packages.npm_store`. Return the names
+    of the new files.
+
+    Raise InvalidLock, or Unavailable if a package cannot be downloaded.
+    """
+    packages = (package for lock in locks for package in read_npm_lock(lock).packages if package.fits_here())
+    pins = [pin for pin in {package.pin: None for package in packages} if not _is_stored(pin, folder)]
+    if not pins:
+        return []
+    sources, names = sources_of(settings), list[str]()
+    sources = msgspec.structs.replace(sources, npm=msgspec.structs.replace(sources.npm, store=None))
+    sandbox: Sandbox = load_plugins(settings.plugins_folder).open("sandbox", settings)
+    with TemporaryDirectory(dir=folder) as incoming:
+        files = IncomingFiles(pins, Path(incoming), settings.packages.total_mb, BuildProgress())
+        try:
+            await fetch_npm(Jobs(sandbox, sources, 1), sources.npm, pins, files, settings.packages.build_seconds)
+        except BuildFailed as error:
+            raise Unavailable(error.message) from None
+        finally:
+            await sandbox.close()
+        while (fetched := await files.whole.get()) is not None:
+            names.append(store_name(fetched.pin))
+            fetched.path.rename(folder / names[-1])
+    return names
+
+
+def _is_stored(pin: Pin, folder: Path) -> bool:
+    path = folder / store_name(pin)
+    return path.is_file() and f"sha512:{hashlib.sha512(path.read_bytes()).hexdigest()}" in pin.hashes
 
 
 # A registry that exists for one command and has the skills of some folders: a run there is a run of a published skill.

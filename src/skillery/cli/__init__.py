@@ -117,6 +117,7 @@ commands.sections = {
                 server_use.usage,
                 server_use.quota,
                 server_use.env,
+                locks.packages,
                 installation.config,
                 plugins.plugins,
                 database.db,

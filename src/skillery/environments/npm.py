@@ -166,12 +166,12 @@ async def fetch_npm(
         incoming.close()
         raise BuildFailed(error.message) from None
     try:
-        args = {
-            "pins": [
-                {"name": pin.name, "version": pin.version, "hashes": bare(pin), "algorithm": "sha512"} for pin in pins
-            ],
-            "store": sources.store is not None,
-        }
+        files = [
+            {"name": pin.name, "version": pin.version, "hashes": bare(pin), "algorithm": "sha512"}
+            | {"stored": store_name(pin)}
+            for pin in pins
+        ]
+        args = {"pins": files, "store": sources.store is not None}
         answer = await jobs.run("npm_fetch", args, seconds=seconds, receiver=incoming, build=incoming.progress)
     except JobFailed as stopped:
         raise job_failure("the npm packages could not be fetched", stopped) from None
@@ -179,6 +179,11 @@ async def fetch_npm(
         incoming.close()
     if answer.result:
         raise _fetching_problem(answer.result, answer.refused)
+
+
+def store_name(pin: Pin) -> str:
+    """Return the name of the file of a package in `packages.npm_store`: that of `npm pack`."""
+    return f"{pin.name.removeprefix('@').replace('/', '-')}-{pin.version}.tgz"
 
 
 def _fetching_problem(report: dict[str, Any], refused: tuple[str, ...]) -> BuildFailed:

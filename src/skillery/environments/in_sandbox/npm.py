@@ -157,8 +157,8 @@ def npm_fetch(args: dict[str, Any]) -> dict[str, Any]:
 
 
 def stored(pin: dict[str, Any]) -> str:
-    """Return the path of a package in the folder of the server, as `npm pack` names it."""
-    path = os.path.join(folder("npm_store"), f"{pin['name'].lstrip('@').replace('/', '-')}-{pin['version']}.tgz")
+    """Return the path of a package in the folder of the server."""
+    path = os.path.join(folder("npm_store"), pin["stored"])
     if not os.path.isfile(path):  # noqa: PTH113
         raise PackageProblem("unknown_package", f"{pin['name']} {pin['version']}")
     return path
