@@ -17,6 +17,7 @@ from tests.support.wheels import make_wheel
 INDEX = "https://pypi.org/simple"
 PANDAS = "pandas>=2,<3"
 SKILLS, LOCKS, SHARED = 100, 20, 10
+QUEUED, FILES = 35, 3000
 CODE = "def main(args):\n    return 1\n"
 MIB = 1024 * 1024
 _numbers = itertools.count()
@@ -37,6 +38,11 @@ def measure(report: Report, folder: Path, small: bool) -> None:
     )
     report.table(["what", "p50 ms", "p99 ms"], rows)
     report.table(["on the disk", "MiB", "what it would be without sharing"], _disk(folder, house))
+    report.text(
+        f"{QUEUED} skills, each with another package of {FILES:,} files, are published. Then another skill with such a "
+        "package is run for the first time."
+    )
+    report.table(["what", "seconds"], _first_run(folder, house))
     built = _pandas(folder) if _is_there() else [["the package index cannot be reached", "", ""]]
     report.text("The lock of pandas, from the real index: published and run once, without the start of the server.")
     report.table(["what", "seconds", ""], built)
@@ -81,6 +87,37 @@ def _disk(folder: Path, house: Path) -> list[list[object]]:
             f"{same * (LOCKS + 1):.1f}",
         ],
     ]
+
+
+def _first_run(folder: Path, house: Path) -> list[list[object]]:
+    """Measure a first run while the packages of QUEUED other skills wait for their installation."""
+    for number in range(QUEUED + 1):
+        make_wheel(
+            house, f"queued{number}", "1.0", {f"queued{number}/m{one}.py": f"X = {one}\n" for one in range(FILES)}
+        )
+    server = Server(folder / "queued", env={"SKILLERY_PACKAGES_WHEELHOUSE": str(house)})
+    try:
+        names = [_create(server, [f"queued{number}"]) for number in range(QUEUED + 1)]
+        started = time.perf_counter()
+        _run(server, names[-1])
+        first = time.perf_counter() - started
+        rest = sum(_state(server, name) != "ready" for name in names)
+        while any(_state(server, name) != "ready" for name in names):
+            time.sleep(0.1)
+        return [
+            ["the first run, with its installation", f"{first:.2f}"],
+            [
+                f"all installations ({rest} were not ready after the first run)",
+                f"{time.perf_counter() - started:.1f}",
+            ],
+        ]
+    finally:
+        server.stop()
+
+
+def _state(server: Server, name: str) -> str:
+    [state] = server.rpc("describe_skill", name=name)["skill"]["lock"]["environments"] or [{"state": ""}]
+    return str(state["state"])
 
 
 def _pandas(folder: Path) -> list[list[object]]:

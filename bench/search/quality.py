@@ -1,31 +1,40 @@
 """Search quality: for how many realistic queries a useful skill is the first result, or among the first five, on both
-databases."""
+databases. On SQLite also with the ranker `semantic`, if its model is installed."""
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import os
 import re
+import time
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import psycopg
 from sqlalchemy import Connection, insert, update
 
 from bench.pages import KEY, NOW
-from bench.report import Report
+from bench.report import Report, format_ms, median, percentile
 from bench.search.corpus import Query, Skill, anchors, bundled, corpus, task_queries
+from skillery.backends import KINDS, Storage
 from skillery.builtin.open_authenticator import LOCAL
 from skillery.database import Database, migrate
+from skillery.database.registry import Registry
 from skillery.database.tables import objects, skill_files, skill_versions, skills
 from skillery.formats.semver import Version
-from skillery.skills.search import find_skills
+from skillery.maintenance.search_vectors import SearchVectors
+from skillery.skills.search import Search, SearchSkills, find_skills, search_skills
+from skillery.skills.search_fusion import Meanings
 from skillery.skills.search_index import index_latest
+from skillery_semantic import Semantic
 from tests.support.postgres import running_postgres
 
 FIRST = 5
+MODEL = Path(__file__).parents[2] / ".tools" / "semantic"
 QUERIES = (*anchors().queries, *task_queries())
 _NUMBER = re.compile(r"-\d+$")
 
@@ -37,15 +46,26 @@ def measure(report: Report, folder: Path) -> None:
         f"{len(QUERIES)} queries over {len(corpus()):,} generated skills and {len(bundled())} bundled ones: how many "
         f"have a useful skill as their first result / among the first {FIRST} results."
     )
-    ranks = {"SQLite": _ranks(Database(f"sqlite:///{folder / 'quality.db'}"))}
+    sqlite = Database(f"sqlite:///{folder / 'quality.db'}")
+    ranks = {"SQLite": _ranks(sqlite)}
+    taken: list[float] = []
+    if (MODEL / ".installed").exists():
+        ranks["SQLite, ranker semantic"] = asyncio.run(_ranks_by_meaning(sqlite, folder, taken))
+    sqlite.close()
     with running_postgres() as url:
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute(b"CREATE DATABASE quality")
-        ranks["Postgres"] = _ranks(Database(url.replace("/postgres?", "/quality?")))
+        postgres = Database(url.replace("/postgres?", "/quality?"))
+        ranks["Postgres"] = _ranks(postgres)
+        postgres.close()
     kinds = dict.fromkeys(query.kind for query in QUERIES)
     report.table(["database", *kinds], [[name, *_shares(kinds, places)] for name, places in ranks.items()])
-    missed = [query for query, *places in zip(QUERIES, *ranks.values(), strict=True) if max(places) > FIRST]
-    report.text("Missed: " + ", ".join(f"`{query.text}`" for query in missed))
+    for name, places in ranks.items():
+        missed = [f"`{query.text}`" for query, place in zip(QUERIES, places, strict=True) if place > FIRST]
+        report.text(f"Missed ({name}): {', '.join(missed)}")
+    if taken:
+        times = f"{format_ms(median(taken))} (95th percentile {format_ms(percentile(taken, 95))})"
+        report.text(f"A search with the ranker takes {times} ms.")
 
 
 def _shares(kinds: Iterable[str], ranks: Sequence[int]) -> list[str]:
@@ -61,8 +81,28 @@ def _ranks(database: Database) -> list[int]:
     """Return the rank of the first useful result of each query. A rank above FIRST means that there is none."""
     migrate.upgrade(database)
     database.write_now(partial(fill, wanted=[*corpus(), *bundled()]))
-    ranks = [rank_of(query, first_names(database, query.text)) for query in QUERIES]
-    database.close()
+    return [rank_of(query, first_names(database, query.text)) for query in QUERIES]
+
+
+async def _ranks_by_meaning(database: Database, folder: Path, taken: list[float]) -> list[int]:
+    """Return the ranks with the ranker `semantic`. Add the milliseconds of each search to `taken`."""
+    # The helper of the ranker gets its model from the folder of the tests.
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(MODEL), os.environ.get("PYTHONPATH", "")])
+    ranker = KINDS["ranker"].completed(Semantic(folder))
+    await ranker.start()
+    vectors = SearchVectors(database, "bench", ranker)
+    await vectors.start()
+    await vectors.close()
+    await vectors.index()
+    await vectors.pass_on()
+    search = Search(Registry(database, cast(Storage, None), KEY), Meanings(ranker))
+    ranks = []
+    for query in QUERIES:
+        began_at = time.perf_counter()
+        page = await search_skills(search, LOCAL, SearchSkills(query=query.text, limit=FIRST))
+        taken.append((time.perf_counter() - began_at) * 1000)
+        ranks.append(rank_of(query, [skill.name for skill in page.skills]))
+    await ranker.close()
     return ranks
 
 

@@ -121,6 +121,16 @@ def test_search_matches_word_forms_typos_and_vague_questions(rpc: Rpc, new_name:
         assert names(rpc, query, namespace=new_name) == [f"{new_name}.zoo"], query
 
 
+def test_words_without_a_subject_find_nothing(rpc: Rpc, new_name: str, new_word: str) -> None:
+    publish(rpc, f"{new_name}.subject", description=f"Prices of {new_word}.")
+    publish(
+        rpc, f"{new_name}.other", description="Texts.", body="So much for everyone: over every hill, without anybody."
+    )
+
+    query = f"how much over the price can everyone, without every reason, ask for {new_word}"
+    assert names(rpc, query, namespace=new_name) == [f"{new_name}.subject"]
+
+
 def test_typo_correction_skips_known_words_short_words_and_numbers(rpc: Rpc, new_name: str) -> None:
     publish(rpc, f"{new_name}.one", description="Quokkas of 20244 in zix.")
     publish(rpc, f"{new_name}.two", description="Quokkat of 20245 in zax.")

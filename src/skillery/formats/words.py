@@ -77,10 +77,14 @@ _RUN = re.compile(rf"[{_ALONE}]")
 _ACCENT = re.compile("[\u0300-\u036f]")
 # These words are removed from queries ("how do I profile a csv"), unless a query has no other words.
 FILLERS = frozenset(
-    """a about also an and any are as at be been but by can could do does doing don for from get give had has have help
-    her his how i if in into is it its just ll like ll me my need of on or our please s should so some t than that the
-    their them then there these they this those to us use used using ve want was we were what when where which who why
-    will with would you your""".split()  # noqa: SIM905
+    """a about above after again against all also am an and another any anything are as at be because been before being
+    below between both but by can could did do does doing don down during each every everyone everything few for from
+    further get give had has have having he help her here hers herself him himself his how i if in into is it its
+    itself just know like ll many me more most much my myself need no nor not now of off on once only or other our ours
+    ourselves out over own per please s same she should since so some somebody someone something such t than that the
+    their theirs them themselves then there these they this those through to too under until up us use used using ve
+    very via want was we were what when where whether which while who whom why will with within without would you your
+    yours yourself yourselves""".split()  # noqa: SIM905
 )
 
 
