@@ -27,7 +27,7 @@ from tests.support.package_index import PackageIndex
 from tests.support.parallel import postgres_url
 from tests.support.prefork import Forked, prefork
 from tests.support.results import check_result
-from tests.support.templates import postgres_template, prepare_home, sqlite_template
+from tests.support.templates import postgres_template, prepare_home, prepare_key, sqlite_template
 
 DATABASES = ("sqlite", "postgres")
 START_SECONDS = 300
@@ -129,6 +129,8 @@ class Server:
         environment = clean_environment(NO_IMPORT_CHECK | LOCAL_WEBHOOKS | dict(env or {}))
         if not (new_home or wrapper or environment.get("SKILLERY_DATABASE")):
             prepare_home(home)
+        if not (new_home or wrapper):
+            prepare_key(home)
         self.process: subprocess.Popen[bytes] | Forked
         with self.log.open("ab") as log:
             if wrapper or any(name.startswith("PYTHON") for name in env or ()):

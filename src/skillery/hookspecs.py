@@ -1,6 +1,6 @@
 """All hooks that plugins can implement. docs/reference/hooks.md has an example of each.
 
-Five hooks offer backends, of which the settings choose one of each kind by name. One hook offers a verifier of CI jobs.
+Six hooks offer backends, of which the settings choose one of each kind by name. One hook offers a verifier of CI jobs.
 Four hooks get events. One hook offers an object with settings, whose methods get events. One hook adds commands to the
 command line. One hook adds pages and endpoints.
 """
@@ -44,6 +44,11 @@ def skillery_secrets() -> Offer:  # type: ignore[empty-body]
 @hookspec
 def skillery_ranker() -> Offer:  # type: ignore[empty-body]
     """Return an Offer of a Ranker. The setting `ranker` chooses the Offer by name; without it, there is no ranker."""
+
+
+@hookspec
+def skillery_signer() -> Offer:  # type: ignore[empty-body]
+    """Return an Offer of a Signer. The setting `signing.key` chooses the Offer by name."""
 
 
 @hookspec

@@ -11,6 +11,8 @@ import shutil
 from pathlib import Path
 
 import psycopg
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from skillery.database import Database, migrate
 from tests.support.parallel import once
@@ -46,6 +48,17 @@ def migrated(url: str) -> None:
     database = Database(url)
     migrate.upgrade(database)
     database.close()
+
+
+def prepare_key(home: Path) -> None:
+    """Put the signing key of all tests into the home if it has none: all servers of a database have one key."""
+    path = home / "signing" / "ed25519.pem"
+    if not path.parent.exists():
+        home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path.parent.mkdir(mode=0o700)
+        key = Ed25519PrivateKey.from_private_bytes(b"servers of one database in tests")
+        path.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+        path.chmod(0o600)
 
 
 def prepare_home(home: Path) -> None:

@@ -16,6 +16,7 @@ from skillery.app.core_parts import MIB, Backends, Base, build_core
 from skillery.app.home import Home
 from skillery.app.logs import Tracing, open_tracing
 from skillery.app.routes import HttpParts
+from skillery.attestations.signing import open_signing
 from skillery.backends import (
     Authenticator,
     Identity,
@@ -128,12 +129,17 @@ async def _open_backends(settings: Settings, plugins: Plugins, database: Databas
     secrets: Secrets = plugins.open("secrets", settings, database)
     stack.push_async_callback(secrets.close)
     await secrets.start()
+    signer = plugins.open_signer(settings, database, secrets)
+    if signer is not None:
+        stack.push_async_callback(signer.close)
+        await signer.start()
+    signing = await asyncio.to_thread(open_signing, database, signer)
     verifier = plugins.open_offered("verifier", settings, database, fetch=documents_of(settings).fetch)
     ranker = plugins.open_ranker(settings, database)
     if ranker is not None:
         stack.push_async_callback(ranker.close)
         await ranker.start()
-    return Backends(authenticator, storage, sandbox, secrets, verifier, ranker)
+    return Backends(authenticator, storage, sandbox, secrets, verifier, ranker, signing)
 
 
 def _edge(

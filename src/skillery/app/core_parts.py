@@ -27,6 +27,7 @@ from skillery.app.builders import (
 )
 from skillery.app.bundled import packaged_guide, publish_bundled
 from skillery.app.home import Home
+from skillery.attestations.signing import Signing
 from skillery.audit.refusals import Refusals
 from skillery.backends import Authenticator, Capability, Events, Ranker, Sandbox, Secrets, Storage, Verifier
 from skillery.contents.blobs import Blobs
@@ -102,6 +103,7 @@ class Backends(NamedTuple):
     secrets: Secrets
     verifier: Verifier | None
     ranker: Ranker | None
+    signing: Signing
 
 
 class Base(NamedTuple):
@@ -294,12 +296,14 @@ def _publisher(base: Base, runtime: _Runtime, quotas: Quotas, compilers: Compile
     )
     checks = BundleChecks(database, backends.storage, gate)
     rules = _publishing_rules(settings)
-    return Publisher(database, backends.storage, events, checks, rules, quotas, runtime.packages.environments)
+    parts = (database, backends.storage, events, checks, rules, quotas, runtime.packages.environments, backends.signing)
+    return Publisher(*parts)
 
 
 def _importer(base: Base, publisher: Publisher) -> Importer:
-    limits, at_once = _import_limits(base.settings), base.settings.imports.at_once
-    return Importer(base.database, publisher, base.bundle_limits, limits, at_once, base.home.path)
+    imports = base.settings.imports
+    limits = ImportLimits(imports.max_mb * MIB, imports.max_unpacked_mb * MIB, imports.max_entries)
+    return Importer(base.database, publisher, base.bundle_limits, limits, imports.at_once, base.home.path)
 
 
 def _tool_maker(base: Base, runner: Runner, publisher: Publisher, quotas: Quotas, compilers: CompilePool) -> ToolMaker:
@@ -325,11 +329,6 @@ def _run_queue(settings: Settings, counts: Counts) -> Queue:
     )
     queue.watch()
     return queue
-
-
-def _import_limits(settings: Settings) -> ImportLimits:
-    imports = settings.imports
-    return ImportLimits(imports.max_mb * MIB, imports.max_unpacked_mb * MIB, imports.max_entries)
 
 
 def _publishing_rules(settings: Settings) -> PublishingRules:

@@ -33,7 +33,7 @@ from skillery.mcp import endpoint as mcp
 from skillery.mcp.endpoint import McpEndpoint
 from skillery.methods.core import Core
 from skillery.methods.errors import INVALID_REQUEST, NOT_FOUND, plain_error, unexpected
-from skillery.rest import blobs, documents, imports, trusted_publishing, workspaces
+from skillery.rest import blobs, documents, imports, proofs, trusted_publishing, workspaces
 from skillery.rest.downloads import DOWNLOADS, routed
 from skillery.rest.exports import DownloadParts
 from skillery.rest.plugin_routes import PREFIX, PluginRoutes
@@ -171,6 +171,7 @@ def _skill_routes(core: Core, edge: HttpParts) -> list[Route]:
         core.marketplaces,
         edge.git,
         edge.public_url,
+        core.registry,
     )
     skill_parts = SkillParts(edge.gate, core.registry, core.importer, parts)
     downloads = [Route(row.group, partial(row.endpoint, parts), row.operations, row.paths) for row in DOWNLOADS]
@@ -178,7 +179,8 @@ def _skill_routes(core: Core, edge: HttpParts) -> list[Route]:
         Route("/v1/skills", partial(row.endpoint, skill_parts), row.operations, row.paths, row.methods)
         for row in V1_ENDPOINTS
     ]
-    return [*downloads, *v1]
+    keys = Route(proofs.KEYS_ADDRESS, partial(proofs.send_keys, parts), proofs.KEYS_OPERATIONS)
+    return [*downloads, keys, *v1]
 
 
 def _for_litestar(edge: HttpParts, route: Route) -> Any:

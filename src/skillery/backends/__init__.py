@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from types import new_class
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from skillery.backends import authenticator, ranker, sandbox, secrets, storage, verifier
+from skillery.backends import authenticator, ranker, sandbox, secrets, signer, storage, verifier
 from skillery.backends.authenticator import *
 from skillery.backends.events import *
 from skillery.backends.jobs import *
@@ -19,6 +19,7 @@ from skillery.backends.outcomes import *
 from skillery.backends.ranker import *
 from skillery.backends.sandbox import *
 from skillery.backends.secrets import *
+from skillery.backends.signer import *
 from skillery.backends.storage import *
 from skillery.backends.values import *
 from skillery.backends.verifier import *
@@ -39,7 +40,7 @@ FORMER: Mapping[str, tuple[type, str]] = {
 """Former optional Protocols, with the Protocol that has their methods now."""
 
 KINDS: Mapping[str, Kind] = {
-    module.KIND.name: module.KIND for module in (sandbox, storage, authenticator, ranker, secrets, verifier)
+    module.KIND.name: module.KIND for module in (sandbox, storage, authenticator, ranker, secrets, verifier, signer)
 }
 """All kinds of backends, by name."""
 
@@ -102,6 +103,7 @@ __all__ = [
     "ScriptCall",
     "SecretValues",
     "Secrets",
+    "Signer",
     "SignsDownloads",
     "SkillCall",
     "SkillMount",

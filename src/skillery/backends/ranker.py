@@ -52,4 +52,4 @@ class Ranker(Protocol, metaclass=WithDefaults):
         return
 
 
-KIND = Kind("ranker", Ranker, setting="ranker", reads=("nearest",), read_seconds=0.15)
+KIND = Kind("ranker", Ranker, setting="ranker", absent="", reads=("nearest",), read_seconds=0.15)

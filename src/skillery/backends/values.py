@@ -162,6 +162,10 @@ class Place(msgspec.Struct, frozen=True):
     Private addresses are refused, except for those in the setting `trust.allow_private`. `http` is permitted on
     loopback only. Raise Unavailable with the reason if the document cannot be read.
     """
+    key_secret: Callable[[], str | None] | None = None
+    """Return the value of the secret NAME of the setting `signing.key = "secret:NAME"`, or None if it has no value. For
+    signers; None for other backends.
+    """
 
 
 class Offer(msgspec.Struct, frozen=True):
@@ -287,9 +291,9 @@ class Kind(NamedTuple):
     optional: tuple[type, ...] = ()
     """Protocols that a backend may implement too. A backend that has all methods of such a Protocol is checked."""
     setting: str = ""
-    """The setting that chooses the backend. "": every server uses the backend that a plugin offers, if there is one. A
-    setting may be "": no backend of this kind.
-    """
+    """The setting that chooses the backend. "": every server uses the backend that a plugin offers, if there is one."""
+    absent: str | None = None
+    """The value of the setting with which a server has no backend of this kind. None: every server has one."""
     reads: tuple[str, ...] = ()
     """The methods that only read. Their calls have a time limit."""
     read_seconds: float = 60.0

@@ -6,8 +6,6 @@ who can write the database without the key can neither read a value nor move a v
 
 from __future__ import annotations
 
-import os
-import secrets as random
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +14,7 @@ import msgspec
 
 from skillery import hookimpl
 from skillery.backends import Offer, Place, Secrets, Transaction, Values
+from skillery.builtin.pem_signers import make_key_file
 from skillery.errors import Conflict, StartupError, Unavailable
 
 if TYPE_CHECKING:
@@ -79,18 +78,10 @@ class Keys:
             raise Unavailable("the key file of secrets in the settings does not exist")
         from cryptography.fernet import Fernet
 
-        partial = self._file.with_name(f".{self._file.name}.{random.token_hex(8)}")
         try:
-            self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-                file.write(Fernet.generate_key() + b"\n")
-                file.flush()
-                os.fsync(file.fileno())
-            _link(partial, self._file)
+            make_key_file(self._file, Fernet.generate_key() + b"\n")
         except OSError as error:
             raise Unavailable(f"the key file of secrets cannot be written: {error.strerror}") from None
-        finally:
-            partial.unlink(missing_ok=True)
 
     def _read_file(self) -> str:
         """Return the text of the key file; `_NoKey` if it does not exist, `Unavailable` if all users can open it."""
@@ -186,22 +177,6 @@ def _opened(keys: MultiFernet, name: str, token: bytes) -> str:
     if content.name != name:
         raise Unavailable(f"the stored value of the secret '{name}' belongs to another name")
     return content.value
-
-
-def _link(partial: Path, file: Path) -> None:
-    """Rename the finished key file to its final name, unless that file exists.
-
-    The folder is flushed to the disk, so that a crash cannot lose the key of stored secrets.
-    """
-    try:
-        file.hardlink_to(partial)
-    except FileExistsError:
-        return
-    folder = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def _open(settings: DatabaseSecretsSettings, place: Place) -> DatabaseSecrets:

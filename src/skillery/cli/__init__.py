@@ -29,6 +29,7 @@ from skillery.cli import (
     login,
     mirror,
     plugins,
+    proof,
     publish,
     review,
     run,
@@ -132,9 +133,10 @@ commands.sections = {
         click.Group(
             "more",
             help="Further commands: `skillery more lock` is `skillery lock`.",
-            short_help="lock, export, sync, workspace, blob, mcp, logout, …",
+            short_help="lock, verify, export, sync, workspace, blob, mcp, logout, …",
             commands=[
                 locks.lock,
+                proof.verify,
                 backups.export,
                 imports.sync,
                 authoring.schema,

@@ -98,6 +98,7 @@ def restore(target: Target, file: Path, as_json: bool) -> None:
     is written. If the command is interrupted, the database is either empty or complete.
     """
     from skillery.app.home import Home
+    from skillery.attestations.signing import find_registry_key
     from skillery.audit import local_actor
     from skillery.maintenance.backups import restore as restore_backup
 
@@ -107,14 +108,27 @@ def restore(target: Target, file: Path, as_json: bool) -> None:
         with _opened(settings) as opened:
             actor = local_actor(user_of_this_machine())
             result = restore_backup(opened.database, opened.storage, file, settings.home / KEY_FILE, actor)
+            signing_key = opened.database.read_now(find_registry_key)
     finally:
         home.close()
     if as_json:
         print_json(
-            {"revision": result.revision, "rows": result.rows, "contents": result.contents, "key": result.secret_key}
+            {
+                "revision": result.revision,
+                "rows": result.rows,
+                "contents": result.contents,
+                "key": result.secret_key,
+                "signing_key": signing_key and signing_key.keyid,
+            }
         )
         return
     click.echo(f"{sum(result.rows.values())} rows and {result.contents} contents restored to {settings.home}")
+    if signing_key:
+        click.echo(
+            f"This registry signs with {signing_key.keyid}. The key is in no backup: copy signing/ed25519.pem of its "
+            "home before the first start.",
+            err=True,
+        )
 
 
 @click.command()

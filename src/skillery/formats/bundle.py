@@ -81,11 +81,16 @@ def digest_of(files: Iterable[BundleFile]) -> str:
 
 def digest_of_entries(files: Iterable[tuple[str, str, bool]]) -> str:
     """Return the digest of files that are given as (path, SHA-256, is executable). See `digest_of`."""
-    lines = hashlib.sha256()
-    for path, sha256, executable in sorted(files, key=lambda file: file[0].encode()):
-        mode = "100755" if executable else "100644"
-        lines.update(f"{mode} {sha256} {path}\n".encode())
-    return f"sha256:{lines.hexdigest()}"
+    return f"sha256:{hashlib.sha256(files_text(files)).hexdigest()}"
+
+
+def files_text(files: Iterable[tuple[str, str, bool]]) -> bytes:
+    """Return the text whose SHA-256 is the digest of files that are given as (path, SHA-256, is executable)."""
+    lines = [
+        f"{'100755' if executable else '100644'} {sha256} {path}\n".encode()
+        for path, sha256, executable in sorted(files, key=lambda file: file[0].encode())
+    ]
+    return b"".join(lines)
 
 
 def with_file(bundle: Bundle, file: BundleFile, limits: BundleLimits) -> Bundle:

@@ -95,6 +95,10 @@ def new_run_id() -> str:
     return f"run_{_random()}"
 
 
+def new_attestation_id() -> str:
+    return f"att_{_random()}"
+
+
 def new_blob_id() -> str:
     return f"blob:{_random()}"
 

@@ -14,6 +14,7 @@ from skillery.contents.deletions import carry_out
 from skillery.contents.kept_contents import drop_packs
 from skillery.database import Database
 from skillery.database.tables import (
+    attestations,
     blobs,
     dead_letters,
     events,
@@ -94,6 +95,8 @@ def purge(connection: Connection, identity: Identity, name: str, version: Versio
     # The answer to a repeated create_skill would quote the findings of its checks.
     quotes_version = idempotency_keys.c.result_json.contains(purged.digest, autoescape=True)
     connection.execute(delete(idempotency_keys).where(quotes_version))
+    of_attestation = attestations.c.version_id == before.version_id
+    connection.execute(update(attestations).where(of_attestation).values(envelope=""))
     earlier_steps = version_steps.c.version_id == before.version_id, version_steps.c.step != "purge"
     connection.execute(update(version_steps).where(*earlier_steps).values(note=""))
     _forget_texts(connection, name, purged.version)

@@ -9,7 +9,9 @@ import importlib.util
 import logging
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from importlib.metadata import EntryPoint, entry_points
+from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,7 +20,18 @@ import msgspec
 import pluggy
 
 from skillery import hookspecs
-from skillery.backends import API_VERSION, KINDS, Authenticator, Kind, Offer, Place, Ranker, Storage
+from skillery.backends import (
+    API_VERSION,
+    KINDS,
+    Authenticator,
+    Kind,
+    Offer,
+    Place,
+    Ranker,
+    Secrets,
+    Signer,
+    Storage,
+)
 from skillery.errors import StartupError
 from skillery.formats.wording import did_you_mean
 from skillery.identity.authenticator_chain import AuthenticatorChain
@@ -178,6 +191,12 @@ class Plugins:
         """Return the open ranker, or None if the setting `ranker` is "". Raise the errors of `open`."""
         return self.open("ranker", settings, database) if settings.ranker else None
 
+    def open_signer(self, settings: Settings, database: Database, secrets: Secrets) -> Signer | None:
+        """Return the open signer, or None if the setting `signing.key` is "off". Raise the errors of `open`."""
+        names = self.chosen(KINDS["signer"], settings)
+        value = partial(secrets.get, settings.signing.key.partition(":")[2])
+        return self._open("signer", names[0], settings, database, key_secret=value) if names else None
+
     def open_storage(self, name: str, settings: Settings, database: Database | None = None) -> Storage:
         """Return the open storage `name`, which may differ from the setting `storage`.
 
@@ -221,8 +240,9 @@ class Plugins:
             return tuple(sorted(self.offers[kind.name]))
         if kind.setting == "auth":
             return settings.authenticators
-        name = getattr(settings, kind.setting)
-        return (name,) if name or kind.setting != "ranker" else ()
+        # `secret:NAME` of signing.key names the backend `secret`.
+        name = attrgetter(kind.setting)(settings).partition(":")[0]
+        return () if name == kind.absent else (name,)
 
     def _open(self, kind: str, name: str, settings: Settings, database: Database | None, **more: Any) -> Any:
         """Return the backend `name` as a Watched. `more` are further fields of its Place. Raise the

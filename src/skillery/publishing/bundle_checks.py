@@ -39,6 +39,7 @@ from skillery.publishing.package_locks import ImportScan, locks_of
 from skillery.registry.development import KEPT_SECONDS, Overlays, is_development
 from skillery.registry.resolution import resolve
 from skillery.registry.version_rows import VersionRow
+from skillery.registry.visibility import Visibility
 from skillery.skills.files import files_of, read_file
 from skillery.versions.checks import Checks, checks_of, with_examples
 from skillery.versions.new_versions import NewVersion, state_of
@@ -55,6 +56,8 @@ class RegistryState(NamedTuple):
     diff: PermissionsDiff
     scan: ImportScan | None
     """The undeclared packages of the bundle, or None if no scan was necessary for the lock of packages."""
+    visibility: Visibility | None
+    """The visibility of the skill, or None for a new skill."""
 
 
 class BundleChecks:
@@ -84,7 +87,8 @@ class BundleChecks:
         bundle, scan = await self._gate.locked(identity.name, bundle, files, scan, self._stored_lock, lenient=lenient)
 
         def look(connection: Connection) -> RegistryState:
-            return RegistryState(*state_of(connection, bundle, identity), scan)
+            taken, diff, visibility = state_of(connection, bundle, identity)
+            return RegistryState(taken, diff, scan, visibility)
 
         return bundle, await self._database.read(look)
 

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 import msgspec
 from sqlalchemy import Connection
 
+from skillery.attestations.predicates import publication_predicate
+from skillery.attestations.signing import NO_SIGNING, Signing
 from skillery.backends import Events, Identity, Storage
 from skillery.contents.store import Uploading, is_inline, put_large
 from skillery.database import Database
@@ -93,6 +95,7 @@ class Publisher:
         rules: PublishingRules,
         quotas: Quotas,
         environments: Environments,
+        signing: Signing = NO_SIGNING,
     ) -> None:
         self.checks = checks
         self._database = database
@@ -101,6 +104,7 @@ class Publisher:
         self._rules = rules
         self._quotas = quotas
         self._environments = environments
+        self._signing = signing
 
     async def create_skill(
         self,
@@ -174,17 +178,30 @@ class Publisher:
             checks = await self.checks.run_examples(identity, bundle, checks, permitted)
         elif bundle.digest in rules.passed:
             checks = with_examples(checks, [CheckedExample(example.name, "passed") for example in bundle.examples.read])
-        quotas = quotas or self._quotas
-        insert = partial(
-            self._insert,
-            bundle=bundle,
-            identity=identity,
-            rules=rules,
-            quotas=quotas,
-            checks=checks,
-            made_by=made_by,
-            also=also,
+        visibility = state.visibility or rules.visibility
+        predicates = {"publication": publication_predicate(bundle, identity, made_by, visibility)}
+        statements = await self._signing.attest(
+            identity, publication.name, publication.version, bundle.digest, predicates
         )
+        inline = {file.sha256: file.content for file in bundle.files if is_inline(file.size)}
+
+        def insert(connection: Connection) -> NewVersion:
+            created = insert_version(
+                connection,
+                bundle,
+                identity,
+                inline,
+                quotas=quotas or self._quotas,
+                landing=partial(rules.status_for, identity, is_unproven=bool(checks.waiting)),
+                visibility=rules.visibility,
+                checks=checks,
+                made_by=made_by,
+                statements=statements,
+            )
+            if also is not None:
+                also(connection, created)
+            return created
+
         created = await self._store(bundle, insert)
         for lock in locks_of(bundle):
             self._environments.begin(lock)  # install the packages early, so that the first run waits less
@@ -306,38 +323,6 @@ class Publisher:
         except BaseException:
             await asyncio.shield(asyncio.to_thread(upload.give_up))
             raise
-
-    def _insert(
-        self,
-        connection: Connection,
-        bundle: Bundle,
-        identity: Identity,
-        rules: PublishingRules,
-        quotas: Quotas,
-        checks: Checks,
-        made_by: str | None,
-        also: Also | None,
-    ) -> NewVersion:
-        """Add the rows of the version in a transaction, and call `also`. Return the version."""
-
-        def landing(diff: PermissionsDiff) -> str:
-            return rules.status_for(identity, diff, is_unproven=bool(checks.waiting))
-
-        inline = {file.sha256: file.content for file in bundle.files if is_inline(file.size)}
-        created = insert_version(
-            connection,
-            bundle,
-            identity,
-            inline,
-            quotas=quotas,
-            landing=landing,
-            visibility=rules.visibility,
-            checks=checks,
-            made_by=made_by,
-        )
-        if also is not None:
-            also(connection, created)
-        return created
 
 
 def _record_also(also: Also, created: NewVersion, connection: Connection) -> None:

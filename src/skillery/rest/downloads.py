@@ -20,7 +20,7 @@ from skillery.formats.names import parse_namespace
 from skillery.formats.version_spec import LATEST, parse_label
 from skillery.formats.wording import quoted
 from skillery.http.operations import ELSEWHERE, Operation, Response, in_query
-from skillery.http.requests import only, query_of
+from skillery.http.requests import only, query_of, segments_of
 from skillery.methods.errors import encode
 from skillery.rest.exports import (
     ASK_AGAIN,
@@ -34,6 +34,7 @@ from skillery.rest.exports import (
     send_index,
     send_indexed_file,
 )
+from skillery.rest.proofs import FILES, PREDICATE, STATEMENTS, send_files_text, send_statements
 
 # -- `/marketplace.json`: the skills of the registry as plugins of a marketplace, for clients that do not read git -----
 
@@ -86,6 +87,23 @@ def _sources(text: str, address: str, *, has_git: bool) -> SourceKind:
             "this server has no git repositories", hint="Pass sources=archive, or ask an admin to set git = true."
         )
     return text
+
+
+# -- A version in one response: as an archive, the text of its digest, and the signed statements about it --------------
+
+
+async def send_version(parts: DownloadParts, scope: Any, receive: Any, send: Any, headers: dict[str, str]) -> None:
+    """Send what the ending of the address names: `/skills/{name}/{version}.tar.gz`, `.zip`, `.files` or
+    `.intoto.jsonl`.
+    """
+    only(scope, "GET", "HEAD")
+    file = segments_of(scope, 3)[2]
+    if file.endswith(STATEMENTS):
+        await send_statements(parts, scope, send, headers)
+    elif file.endswith(FILES):
+        await send_files_text(parts, scope, send, headers)
+    else:
+        await send_archive(parts, scope, receive, send, headers)
 
 
 Object = dict[str, Any]
@@ -141,11 +159,17 @@ DOWNLOADS = (
     Download(
         "/skills",
         ("/skills/{name:str}/{archive:str}",),
-        send_archive,
-        "A version of a skill as an archive",
-        "`archive` is a version spec (`1.2.0`, `latest`, a label, a range, a digest) and `.tar.gz` or `.zip`.",
-        Response("The archive. Its bytes depend only on its files.", kinds=tuple(MEDIA_TYPES.values())),
+        send_version,
+        "A version of a skill as an archive, or what proves it",
+        "`archive` is a version spec (`1.2.0`, `latest`, a label, a range, a digest) and an ending. `.tar.gz` and "
+        "`.zip` are archives. `.files` is the text whose SHA-256 is the digest. `.intoto.jsonl` has the signed "
+        "statements about the version.",
+        Response(
+            "The archive or text. The bytes of an archive depend only on its files.",
+            kinds=(*MEDIA_TYPES.values(), "text/plain", "application/jsonl"),
+        ),
         may_be_elsewhere=True,
+        parameters=(PREDICATE,),
     ),
     Download(
         "/skills",

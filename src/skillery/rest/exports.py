@@ -19,6 +19,7 @@ import msgspec
 from skillery.backends import Identity
 from skillery.contents.kept_contents import MadeContent, SignedDownloads
 from skillery.context.threads import ARCHIVES
+from skillery.database.registry import Registry
 from skillery.errors import InvalidName
 from skillery.exports import KINDS, Export, Exports, Kind
 from skillery.exports.marketplaces import Marketplaces
@@ -78,6 +79,7 @@ class DownloadParts(NamedTuple):
     """Whether the server has Git repositories."""
     public_url: str
     """The value of the setting `public_url`."""
+    registry: Registry
 
 
 async def send_archive(parts: DownloadParts, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:

@@ -70,6 +70,13 @@ class Publishing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     import_seconds: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 15.0
 
 
+class Signing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The key that signs the statements of this registry about versions."""
+
+    key: Annotated[str, msgspec.Meta(pattern=r"^(secret:[A-Z][A-Z0-9_]*|[a-z0-9][a-z0-9-]*)$")] = "home"
+    """`home`: a file in the home. `secret:NAME`: a secret. `off`: nothing is signed. Else the signer of a plugin."""
+
+
 Streams = Annotated[int, msgspec.Meta(ge=1, le=100_000)]
 
 

@@ -33,6 +33,7 @@ from skillery.settings.groups import (
     Quotas,
     RunLimits,
     RunRecords,
+    Signing,
     Trust,
     Webhooks,
 )
@@ -101,6 +102,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     traces: str = "off"
     metrics: typing.Literal["admin", "open", "off"] = "admin"
     publishing: Publishing = Publishing()
+    signing: Signing = Signing()
     runs: RunRecords = RunRecords()
     limits: RunLimits = RunLimits()
     max_limits: MaxLimits = MaxLimits()

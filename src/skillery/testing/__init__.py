@@ -5,7 +5,7 @@ import pytest
 
 # Before the imports: pytest then shows the values of a failed assertion, as in the author's own tests.
 pytest.register_assert_rewrite(
-    *(f"{__name__}.{module}" for module in ("authenticator", "contracts", "sandbox", "storage", "upstreams"))
+    *(f"{__name__}.{module}" for module in ("authenticator", "contracts", "sandbox", "signer", "storage", "upstreams"))
 )
 
 from skillery.testing.authenticator import AuthenticatorContract, BrowserLoginContract  # noqa: E402
@@ -23,6 +23,7 @@ from skillery.testing.sandbox import (  # noqa: E402
     SandboxTransport,
     SharedSandbox,
 )
+from skillery.testing.signer import SignerContract  # noqa: E402
 from skillery.testing.storage import StorageContract  # noqa: E402
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "SandboxTransport",
     "SecretsContract",
     "SharedSandbox",
+    "SignerContract",
     "StorageContract",
     "sample_events",
 ]

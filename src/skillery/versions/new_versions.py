@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 
 import msgspec
@@ -10,6 +10,7 @@ from sqlalchemy import Connection, bindparam, delete, exists, insert, select, up
 from sqlalchemy.dialects import postgresql, sqlite
 
 from skillery import audit
+from skillery.attestations.signing import SignedStatement, insert_attestations
 from skillery.backends import Identity
 from skillery.contents.store import record
 from skillery.database import Change, Database, Statement, take_turns
@@ -101,7 +102,7 @@ def version_if_taken(connection: Connection, bundle: Bundle, identity: Identity)
     the version is taken.
     """
     manifest = bundle.manifest
-    if not _has_versions(connection, identity, manifest.name):
+    if _visibility(connection, identity, manifest.name) is None:
         return None
     rows = _TAKEN.rows(connection, name=manifest.name, precedence=manifest.version.precedence)
     if not rows:
@@ -122,22 +123,28 @@ def version_if_taken(connection: Connection, bundle: Bundle, identity: Identity)
     )
 
 
-def state_of(connection: Connection, bundle: Bundle, identity: Identity) -> tuple[NewVersion | None, PermissionsDiff]:
-    """Return the result of `version_if_taken`, and the permissions diff with other versions of the skill.
+def state_of(
+    connection: Connection, bundle: Bundle, identity: Identity
+) -> tuple[NewVersion | None, PermissionsDiff, Visibility | None]:
+    """Return the result of `version_if_taken`, the permissions diff with other versions of the skill, and the
+    visibility of the skill, or None for a new skill.
 
     Raise the errors of `version_if_taken`.
     """
-    if not _has_versions(connection, identity, bundle.manifest.name):
-        return None, compare_with_none(bundle.manifest)
-    return version_if_taken(connection, bundle, identity), compare_permissions(connection, bundle.manifest)
+    visibility = _visibility(connection, identity, bundle.manifest.name)
+    if visibility is None:
+        return None, compare_with_none(bundle.manifest), None
+    return version_if_taken(connection, bundle, identity), compare_permissions(connection, bundle.manifest), visibility
 
 
-def _has_versions(connection: Connection, identity: Identity, name: str) -> bool:
-    """Return whether the skill has versions. Raise NameTaken if the identity may not see the skill."""
+def _visibility(connection: Connection, identity: Identity, name: str) -> Visibility | None:
+    """Return the visibility of a skill with versions, else None. Raise NameTaken if the identity may not see the
+    skill.
+    """
     rows = _SKILL_WITH_VERSIONS.rows(connection, name=name)
     if rows and not sees_skill(connection, identity, rows[0][0], name, rows[0][1]):
         raise NameTaken(f"the name '{name}' is taken", hint="Publish under another name.", name=name)
-    return bool(rows)
+    return rows[0][1] if rows else None
 
 
 def insert_version(
@@ -151,13 +158,14 @@ def insert_version(
     visibility: Visibility = "public",
     checks: Checks = NOTHING,
     made_by: str | None = None,
+    statements: Sequence[SignedStatement] = (),
 ) -> NewVersion:
     """Insert a version, or return the stored version if it has the same bundle.
 
     The large files must be in the storage already; `inline` has the contents of the small files by digest. `landing`
     returns the first status; while it runs, no other transaction publishes a version of the skill. `visibility` applies
-    if the skill is new. `made_by` is the method that generated the bundle, or None. Raise the errors of
-    `version_if_taken`, and QuotaExceeded if the bundle exceeds a quota.
+    if the skill is new. `made_by` is the method that generated the bundle, or None. `statements` are signed statements
+    about the version. Raise the errors of `version_if_taken`, and QuotaExceeded if the bundle exceeds a quota.
     """
     name = bundle.manifest.name
     skill_id, is_new = _lock_skill(connection, name, visibility)
@@ -175,6 +183,7 @@ def insert_version(
     record(connection, [(file.sha256, file.size, inline.get(file.sha256)) for file in bundle.files])
     _ADD_FILES.run_many(connection, [_file_values(version_id, file) for file in bundle.files])
     add_tools(connection, version_id, skill_id, bundle)
+    insert_attestations(connection, version_id, bundle.digest, statements)
     record_runs(connection, version_id, checks)
     if is_new:
         _add_derived_rows(connection, bundle, values, version_id, visibility)

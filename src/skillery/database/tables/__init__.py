@@ -36,6 +36,7 @@ from skillery.database.tables.identity import (
     trust_rules,
     web_sessions,
 )
+from skillery.database.tables.proof import attestations, key_statements, signing_keys
 from skillery.database.tables.runs import idempotency_keys, run_log_pieces, runs, servers, version_usage
 from skillery.database.tables.skills import (
     FOREIGN_NAMESPACE,
@@ -57,6 +58,7 @@ __all__ = [
     "FOREIGN_NAMESPACE",
     "RESOLVABLE",
     "SEARCH_INDEX",
+    "attestations",
     "audit",
     "audit_head",
     "backend_values",
@@ -75,6 +77,7 @@ __all__ = [
     "idempotency_keys",
     "import_aliases",
     "index_names",
+    "key_statements",
     "label_moves",
     "labels",
     "locks",
@@ -92,6 +95,7 @@ __all__ = [
     "secret_grants",
     "servers",
     "session_tools",
+    "signing_keys",
     "skill_files",
     "skill_versions",
     "skills",

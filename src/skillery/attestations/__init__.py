@@ -1,0 +1,1 @@
+"""Attestations: signed statements about versions, and the keys that sign them."""

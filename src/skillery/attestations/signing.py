@@ -1,0 +1,223 @@
+"""The key of the registry: its chain of statements, and the statements about versions that it signs."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, insert, select
+
+from skillery import audit
+from skillery.audit import SERVER, Actor
+from skillery.backends import Signer
+from skillery.database import Change, Database, take_turns
+from skillery.database.tables import attestations, key_statements, signing_keys
+from skillery.errors import SkilleryError, StartupError, Unavailable
+from skillery.formats.texts import new_attestation_id
+from skillery.proof.statements import TYPES, make_statement
+
+log = logging.getLogger(__name__)
+FIELDS = (
+    "attestation",
+    "version_id",
+    "digest",
+    "predicate",
+    "predicate_type",
+    "key_id",
+    "made_by",
+    "made_by_kind",
+    "envelope",
+    "sha256",
+    "created_at",
+)
+_ADD = Change(insert(attestations), FIELDS)
+
+
+class SignedStatement(NamedTuple):
+    """A signed statement about a version, before it has a row."""
+
+    word: str
+    envelope: str
+    key_id: int
+    by: Actor
+
+
+class RegistryKey(NamedTuple):
+    """The key with which the registry signs."""
+
+    key_id: int
+    keyid: str
+
+
+class Signing:
+    """Signs statements with the key of the registry. Without a key, nothing is signed."""
+
+    def __init__(self, signer: Signer | None = None, key: RegistryKey | None = None) -> None:
+        self._signer = signer
+        self._key = key
+
+    async def attest(
+        self, by: Actor, name: str, version: str, digest: str, predicates: Mapping[str, Mapping[str, Any]]
+    ) -> tuple[SignedStatement, ...]:
+        """Return a signed statement for each predicate, by word. `by` is the identity that caused the statements.
+
+        Call this function before the transaction that stores them: a signer may be a service. Raise Unavailable if
+        the signer cannot be reached.
+        """
+        if self._signer is None or self._key is None:
+            return ()
+        payloads = [make_statement(word, name, version, digest, predicate) for word, predicate in predicates.items()]
+        work = partial(_sealed, self._signer, self._key.keyid, payloads)
+        is_local = getattr(self._signer, "is_local", False)
+        envelopes = work() if is_local else await asyncio.to_thread(work)
+        return tuple(
+            SignedStatement(word, envelope, self._key.key_id, by)
+            for word, envelope in zip(predicates, envelopes, strict=True)
+        )
+
+
+NO_SIGNING = Signing()
+
+
+def _sealed(signer: Signer, keyid: str, payloads: Sequence[bytes]) -> list[str]:
+    """Return the envelopes of payloads. Raise Unavailable if the signer fails, or signs with another key."""
+    from skillery.proof.dsse import seal
+
+    def sign(data: bytes) -> tuple[str, bytes]:
+        used, signature = signer.sign(data)
+        if used != keyid:
+            raise Unavailable(f"the signer signs with {used}, and this registry with {keyid}", hint=_ASK)
+        return used, signature
+
+    try:
+        return [seal(payload, sign).decode() for payload in payloads]
+    except SkilleryError as error:
+        log.warning("the signer failed: %s", error.message)
+        raise Unavailable(f"the signer cannot be reached: {error.message}", hint=_ASK) from error
+    except Exception as error:
+        log.exception("the signer failed")
+        raise Unavailable("the signer cannot be reached", hint=_ASK) from error
+
+
+_ASK = "Nothing is stored. Try again later, or ask an admin to check the setting signing.key."
+
+
+def insert_attestations(
+    connection: Connection, version_id: int, digest: str, statements: Sequence[SignedStatement]
+) -> list[str]:
+    """Store signed statements about a version, and return their ids."""
+    now, rows = datetime.now(UTC), []
+    for statement in statements:
+        rows.append({
+            "attestation": new_attestation_id(),
+            "version_id": version_id,
+            "digest": digest,
+            "predicate": statement.word,
+            "predicate_type": TYPES[statement.word],
+            "key_id": statement.key_id,
+            "made_by": statement.by.name,
+            "made_by_kind": statement.by.kind,
+            "envelope": statement.envelope,
+            "sha256": sha256_of(statement.envelope),
+            "created_at": now,
+        })  # fmt: skip
+    _ADD.run_many(connection, rows)
+    return [str(row["attestation"]) for row in rows]
+
+
+def sha256_of(envelope: str) -> str:
+    return hashlib.sha256(envelope.encode()).hexdigest()
+
+
+# -- The key of the registry, and the chain of statements about it -----------------------------------------------------
+
+
+def open_signing(database: Database, signer: Signer | None) -> Signing:
+    """Return the Signing of a server. The first server of a registry begins the chain of keys.
+
+    Raise StartupError if the registry signs with another key than this server, or if the signer does not work.
+    """
+    if signer is None:
+        return NO_SIGNING
+    from skillery.proof.dsse import keyid_of
+
+    try:
+        key = database.read_now(find_registry_key) or _begin(database, signer)
+        keyids = [keyid_of(public_der) for public_der in signer.public_keys()]
+    except SkilleryError as error:
+        raise StartupError(f"the signer cannot be used: {error.message}") from None
+    if key.keyid not in keyids:
+        raise StartupError(
+            f"this registry signs with {key.keyid}, this home has {keyids[0] if keyids else 'no key'}: copy "
+            "signing/ed25519.pem, or set signing.key"
+        )
+    return Signing(signer, key)
+
+
+def find_registry_key(connection: Connection) -> RegistryKey | None:
+    """Return the key with which the registry signs now, or None if it has never signed."""
+    present = signing_keys.c.retired_at.is_(None), signing_keys.c.revoked_at.is_(None)
+    newest = (
+        select(signing_keys.c.id, signing_keys.c.keyid)
+        .where(signing_keys.c.holder == "server", *present)
+        .order_by(signing_keys.c.id.desc())
+        .limit(1)
+    )
+    row = connection.execute(newest).one_or_none()
+    return None if row is None else RegistryKey(row.id, row.keyid)
+
+
+def _begin(database: Database, signer: Signer) -> RegistryKey:
+    """Begin the chain with the key of this server, unless another server was faster. Return the registry's key."""
+    from skillery.proof.dsse import keyid_of, seal
+    from skillery.proof.keychains import make_keys_statement
+
+    keyid, _ = signer.sign(b"")  # a new home makes its key now
+    public_der = next(der for der in signer.public_keys() if keyid_of(der) == keyid)
+    envelope = seal(make_keys_statement({keyid: public_der}, None), signer.sign).decode()
+
+    def work(connection: Connection) -> RegistryKey:
+        take_turns(connection, "signing", "")
+        present = find_registry_key(connection)
+        if present is not None:
+            return present
+        key_id = insert_key(connection, SERVER, public_der, "server")
+        insert_keys_statement(connection, envelope, None)
+        audit.record(connection, SERVER, "add_key", keyid, after={"holder": "server"})
+        return RegistryKey(key_id, keyid)
+
+    return database.write_now(work)
+
+
+def insert_key(connection: Connection, by: Actor, public_der: bytes, holder: str) -> int:
+    from skillery.proof.dsse import algorithm_of, keyid_of
+
+    values = {
+        "keyid": keyid_of(public_der),
+        "public_der": public_der,
+        "algorithm": algorithm_of(public_der),
+        "holder": holder,
+        "added_by": by.name,
+        "added_by_kind": by.kind,
+        "added_at": datetime.now(UTC),
+    }
+    return int(connection.execute(insert(signing_keys).values(values).returning(signing_keys.c.id)).scalar_one())
+
+
+def insert_keys_statement(connection: Connection, envelope: str, previous: str | None) -> None:
+    """Add a statement to the chain. `previous` is the SHA-256 of the statement before; None begins a new chain."""
+    last = connection.scalar(select(key_statements.c.seq).order_by(key_statements.c.seq.desc()).limit(1)) or 0
+    values = {"seq": last + 1, "envelope": envelope, "sha256": sha256_of(envelope), "previous": previous}
+    connection.execute(insert(key_statements).values(values))
+
+
+def read_chain(connection: Connection) -> list[str]:
+    """Return the statements about the keys of the registry since the last loss of a key, oldest first."""
+    rows = connection.execute(select(key_statements).order_by(key_statements.c.seq)).all()
+    begin = max((at for at, row in enumerate(rows) if row.previous is None), default=0)
+    return [row.envelope for row in rows[begin:]]

@@ -1,0 +1,71 @@
+"""The tables of attestations and of the keys that sign them."""
+
+from __future__ import annotations
+
+from sqlalchemy import CheckConstraint, Column, ForeignKey, Index, LargeBinary, String, Table, Text, UniqueConstraint
+
+from skillery.database.tables.base import Key, Moment, Name, metadata
+
+signing_keys = Table(
+    "signing_keys",
+    metadata,
+    Column("id", Key, primary_key=True, autoincrement=True),
+    # sha256 of the public key: skillery.proof.dsse.
+    Column("keyid", String(71), nullable=False),
+    Column("public_der", LargeBinary, nullable=False),
+    Column("algorithm", String(16), nullable=False),
+    # `server` for keys of this registry, `identity` for the key of the caller that added it.
+    Column("holder", String(16), nullable=False),
+    Column("added_by", String(255), nullable=False),
+    Column("added_by_kind", String(16), nullable=False),
+    Column("added_at", Moment, nullable=False),
+    Column("retired_at", Moment, nullable=True),
+    Column("revoked_at", Moment, nullable=True),
+    # From this time on, another person may have used the key.
+    Column("revoked_since", Moment, nullable=True),
+    Column("reason", Text, nullable=True),
+    UniqueConstraint("keyid"),
+    CheckConstraint("holder IN ('server', 'identity')", name="holder"),
+    comment="The public keys that sign attestations. Triggers keep keys as they were added.",
+)
+Index("ix_signing_keys_added_by", signing_keys.c.added_by, signing_keys.c.id)
+
+key_statements = Table(
+    "key_statements",
+    metadata,
+    Column("seq", Key, primary_key=True, autoincrement=False),
+    Column("envelope", Text, nullable=False),
+    Column("sha256", String(64), nullable=False),
+    # The SHA-256 of the statement before. None: a new chain begins.
+    Column("previous", String(64), nullable=True),
+    comment="The keys of the registry: each change is signed by the keys before. Triggers keep it append-only.",
+)
+
+attestations = Table(
+    "attestations",
+    metadata,
+    Column("id", Key, primary_key=True, autoincrement=True),
+    # Public id.
+    Column("attestation", String(32), nullable=False),
+    Column("version_id", Key, ForeignKey("skill_versions.id"), nullable=False),
+    # Digest of the version.
+    Column("digest", String(71), nullable=False),
+    # The word and the type of the predicate: skillery.proof.statements.
+    Column("predicate", String(16), nullable=False),
+    Column("predicate_type", String(255), nullable=False),
+    Column("key_id", Key, ForeignKey("signing_keys.id"), nullable=False),
+    Column("made_by", String(255), nullable=False),
+    Column("made_by_kind", String(16), nullable=False),
+    # The signed bytes. Empty for a purged version.
+    Column("envelope", Text, nullable=False),
+    Column("sha256", String(64), nullable=False),
+    Column("created_at", Moment, nullable=False),
+    Column("ended_at", Moment, nullable=True),
+    Column("ended_by", Name, nullable=True),
+    Column("ended_reason", Text, nullable=True),
+    UniqueConstraint("attestation"),
+    comment="Signed statements about versions. Triggers refuse other envelopes and deletions.",
+)
+Index("ix_attestations_version", attestations.c.version_id, attestations.c.predicate)
+Index("ix_attestations_digest", attestations.c.digest)
+Index("ix_attestations_sha256", attestations.c.sha256)

@@ -1,0 +1,111 @@
+"""The chain of statements about the keys of a registry, which a client follows from a key that it knows."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+from collections.abc import Collection, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+import msgspec
+
+from skillery.proof.dsse import ProofError, keyid_of, unverified, verify
+from skillery.proof.statements import URN, Subject, encode_statement, read_statement
+
+KEYS_TYPE = f"{URN}keys:v1"
+
+
+class KeysPredicate(msgspec.Struct, frozen=True):
+    """A change of the keys of a registry."""
+
+    added: dict[str, str]
+    """New public keys in DER as base64, by keyid."""
+    retired: tuple[str, ...]
+    """Keys that sign nothing from now on. What they have signed stays valid."""
+    revoked: tuple[str, ...]
+    """Stolen keys. Nothing that they have signed is valid."""
+    previous: str | None
+    """The SHA-256 of the envelope before, or None for the first one of a chain."""
+    at: str
+
+
+class Keychain(NamedTuple):
+    """The keys of a registry, after all statements of its chain."""
+
+    trusted: Mapping[str, bytes]
+    """Present and retired public keys by keyid."""
+    present: tuple[str, ...]
+    """The keys that sign now."""
+    revoked: frozenset[str]
+
+
+def make_keys_statement(
+    added: Mapping[str, bytes], previous: str | None, retired: Sequence[str] = (), revoked: Sequence[str] = ()
+) -> bytes:
+    """Return the payload of a statement about keys. The keys before and the added keys sign it."""
+    texts = {keyid: base64.b64encode(public_der).decode() for keyid, public_der in added.items()}
+    at = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    predicate = KeysPredicate(texts, tuple(retired), tuple(revoked), previous, at)
+    subjects = [
+        Subject("skillery:key", {"sha256": keyid.removeprefix("sha256:")}) for keyid in (*added, *retired, *revoked)
+    ]
+    return encode_statement(KEYS_TYPE, tuple(subjects), msgspec.to_builtins(predicate))
+
+
+def follow(statements: Sequence[bytes], pinned: Collection[str] = ()) -> Keychain:
+    """Return the keys of a registry after the statements of its chain, oldest first.
+
+    Each statement must be signed by all present keys before it, and by the keys that it adds. With `pinned`, one of
+    these keyids must be a key of the chain that was not revoked. Raise ProofError if the chain is not valid, or if none
+    is.
+    """
+    trusted: dict[str, bytes] = {}
+    present: tuple[str, ...] = ()
+    revoked: frozenset[str] = frozenset()
+    previous = None
+    for number, envelope in enumerate(statements, 1):
+        try:
+            change = _predicate(envelope)
+            added = {keyid: _der(keyid, text) for keyid, text in change.added.items()}
+            signers = verify(envelope, {**trusted, **added}).keyids
+        except ProofError as error:
+            raise ProofError(f"has a statement {number} that {error}") from None
+        if change.previous != previous:
+            raise ProofError(f"has a statement {number} that does not follow the one before")
+        if not {*present, *added} <= set(signers) or revoked & set(signers):
+            raise ProofError(f"has a statement {number} that the keys before and the new keys have not all signed")
+        revoked |= set(change.revoked)
+        trusted = {keyid: der for keyid, der in {**trusted, **added}.items() if keyid not in revoked}
+        present = tuple(keyid for keyid in (*present, *added) if keyid in trusted and keyid not in change.retired)
+        previous = hashlib.sha256(envelope).hexdigest()
+    if not present:
+        raise ProofError("has no key that signs")
+    if pinned and not trusted.keys() & set(pinned):
+        if stolen := ", ".join(revoked & set(pinned)):
+            raise ProofError(f"has revoked {stolen}: pin {', '.join(present)} if its admin confirms this key")
+        raise ProofError(
+            f"signs with {', '.join(present)}, and has never signed with {', '.join(pinned)}: its signer has changed"
+        )
+    return Keychain(trusted, present, revoked)
+
+
+def _predicate(envelope: bytes) -> KeysPredicate:
+    statement = read_statement(unverified(envelope).payload)
+    if statement.predicate_type != KEYS_TYPE:
+        raise ProofError("is not about keys")
+    try:
+        return msgspec.convert(statement.predicate, KeysPredicate)
+    except msgspec.ValidationError:
+        raise ProofError("is not a statement about keys") from None
+
+
+def _der(keyid: str, text: str) -> bytes:
+    try:
+        public_der = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise ProofError(f"adds a key {keyid} that is not base64") from None
+    if keyid_of(public_der) != keyid:
+        raise ProofError(f"adds another key as {keyid}")
+    return public_der
