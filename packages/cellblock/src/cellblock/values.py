@@ -109,7 +109,7 @@ class Template:
     """
     guest: Guest | None = None
     node: Path | None = None
-    """A program of Node.js for runs, in place of one below /usr. Runs also see the npm that was installed with it."""
+    """A program of Node.js for runs, in place of one below /usr. Runs also see the code of the npm next to it."""
     etc: tuple[str, ...] = ()
     """More names in `/etc` of the host that runs see a copy of, such as `odbc.ini`. Only files that every user of the
     host may read are copied.
