@@ -65,7 +65,7 @@ class Mutation(msgspec.Struct, frozen=True):
 
 BLIND = (
     Mutation("cell.c", "    if (wrong)\n        broken(wrong);\n", ""),
-    Mutation("forbidden.py", '    raise kernel.SetupError(f"posture: {deviation}")\n', "    return\n"),
+    Mutation("root.py", '    raise kernel.SetupError(f"posture: {deviation}")\n', "    return\n"),
 )
 """Changes that switch off the self-check of a run, and that of the zygote."""
 LIMITS = "test_each_process_has_limits_of_its_own"

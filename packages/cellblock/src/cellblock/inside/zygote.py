@@ -17,7 +17,7 @@ import signal
 import struct
 import sys
 
-from . import forbidden, kernel, lockdown, root, workshop
+from . import kernel, lockdown, root, workshop
 from .link import Link
 
 TYPE_CHECKING = False  # importing `typing` for this costs every start milliseconds
@@ -114,7 +114,7 @@ def prepare(server: Link, room: int) -> dict[str, Any]:
         os._exit(0)
     os.close(room)
     root.build(plan)
-    forbidden.check_root(plan)
+    root.check_root(plan)
     kernel.unshare(kernel.NEWUTS)
     kernel.set_hostname("sandbox")
     plan |= warm_up(plan["guest"])
@@ -188,7 +188,7 @@ def begin(plan: dict[str, Any], *, ahead: bool) -> NoReturn:
     run, wire = plan["run"], plan["wire"]
     try:
         gc.enable()
-        forbidden.check_run()
+        root.check_run()
         if plan["environment"]:
             plan["reseed"]()
         if ahead:  # no caller waits for a prepared run yet
