@@ -728,7 +728,7 @@ def test_doctor_passes_here_and_fails_on_a_home_that_cannot_be_made(home: str) -
 
     assert healthy.code == 0, healthy.out + healthy.err
     assert {"python", "network", "secrets"} < set(healthy.json["capabilities"])
-    assert {"python", "home", "database", "capabilities"} < {probe["name"] for probe in healthy.json["probes"]}
+    assert {"python", "home", "database", "fonts", "capabilities"} < {probe["name"] for probe in healthy.json["probes"]}
     assert sick.code == 1
     assert "--home" in sick.out
 

@@ -74,6 +74,22 @@ async def test_typescript_runs_with_enums_and_imports_without_ending(trial: Tria
     assert answer["stdout"] == "red 2 4 folder true\n[ 'lo' ]\n"
 
 
+async def test_tsx_and_ts_node_start_typescript(trial: Trial) -> None:
+    files = {
+        "scripts/main.sh": """
+            for tool in tsx ts-node "npx tsx" "npx ts-node@10"; do $tool "$SKILL_DIR/scripts/show.ts" "$tool"; done
+            bash -c 'cp "$SKILL_DIR/scripts/show.ts" show; sed -i "1i #!/usr/bin/env -S npx tsx" show; mv show show.ts'
+            chmod +x show.ts; ./show.ts shebang
+        """,
+        "scripts/show.ts": "enum Level { low }\nconsole.log(Level[0] as string, process.argv[2]);",
+    }
+    answer = await ran(trial, files, path="scripts/main.sh")
+    assert answer["stderr"] == ""
+    assert answer["stdout"].splitlines() == [
+        *(f"low {tool}" for tool in ("tsx", "ts-node", "npx tsx", "npx ts-node@10", "shebang"))
+    ]
+
+
 async def test_a_missing_file_of_typescript_is_named_as_written(trial: Trial) -> None:
     answer = await ran(trial, {"scripts/main.mts": "import './nowhere';"}, path="scripts/main.mts")
     assert answer["exit_code"] == 1

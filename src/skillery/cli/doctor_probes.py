@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -90,6 +91,7 @@ def installation_probes(plugins: Plugins, settings: Settings, sources: Mapping[s
         _packages(settings, sources),
         _runs(settings),
         webhooks_probe(settings),
+        _fonts(),
         *_sandbox(plugins, settings),
     ]
 
@@ -98,6 +100,19 @@ def _python() -> Probe:
     return Probe(
         "python", sys.version_info >= (3, 11), platform.python_version(), "Run Skillery on Python 3.11 or newer."
     )
+
+
+def _fonts() -> Probe:
+    """Check that pictures and PDF files of runs can have Chinese characters. Runs see the fonts of the host."""
+    fix = "Install fonts: apt-get install fontconfig fonts-noto-cjk"
+    try:
+        command = ["fc-list", ":lang=zh-cn", "family"]
+        listed = subprocess.run(command, capture_output=True, timeout=30, check=False).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return Probe("fonts", False, "fc-list cannot be run, so the fonts are unknown", fix, required=False)
+    families = sorted(listed.decode("utf-8", "replace").splitlines())
+    detail = f"Chinese: {families[0]}" if families else "no font has Chinese characters; runs show boxes instead"
+    return Probe("fonts", bool(families), detail, fix, required=False)
 
 
 def _home(settings: Settings) -> Probe:

@@ -109,6 +109,14 @@ class ImportCases(SandboxCases):
         """
         assert await trial.value(code) == ["0.3", "xn--4ca.de"]
 
+    async def test_functions_fork_their_worker_processes(self, trial: Trial) -> None:
+        code = """
+        import multiprocessing
+        def main(args):
+            with multiprocessing.Pool(2) as pool: return [multiprocessing.get_start_method(), pool.map(abs, [-1, 2])]
+        """
+        assert await trial.value(code) == ["fork", [1, 2]]
+
     async def test_files_of_the_workspace_are_not_imported_by_the_runner(self, trial: Trial) -> None:
         code = """
         import os, sys

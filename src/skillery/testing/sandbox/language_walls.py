@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cellblock.host.plan import ENVIRONMENT
-from skillery.backends import HandlerCall, Language, Limits
+from skillery.backends import HandlerCall, Language, Limits, ScriptCall
 from skillery.testing.sandbox.languages import INPUT, javascript, shell, with_node
 from skillery.testing.sandbox.trial import SandboxCases, Trial, failure_type, value_of
 
@@ -177,6 +177,17 @@ class LanguageIsolation(SandboxCases):
         }
         outcome = await trial.code(endless[language], language=language, limits=Limits(timeout_ms=600))
         assert failure_type(outcome) == "TimeoutError"
+
+    async def test_all_processes_of_a_script_are_told_that_its_time_ends(self, trial: Trial) -> None:
+        """A shell waits for its children. A script that does not end with status 0 then is stopped at its limit."""
+        child = "bash -c \"trap 'mkdir out; echo saved > out/f; exit' TERM; while :; do sleep 0.1; done\""
+        for trap, failure in (("trap 'exit 0' TERM;", None), ("", "TimeoutError")):
+            trial.host.paths.clear()
+            skill = trial.skill("acme.script", {"s.sh": f"{trap} {child}; true"}, entrypoint=None)
+            limits = Limits(timeout_ms=5_000)
+            outcome = await trial.call(ScriptCall("acme.script", "s.sh"), skills=(skill,), limits=limits)
+            assert failure_type(outcome) == failure
+            assert trial.host.blobs[trial.host.paths["f"]] == b"saved\n"
 
     async def test_whatever_a_shell_kills_the_next_run_is_clean(self, trial: Trial) -> None:
         await shell(trial, "echo x > /workspace/left; echo x > /tmp/left; (setsid sleep 1000 &); kill -9 -1")

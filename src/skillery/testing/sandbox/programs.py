@@ -131,6 +131,11 @@ class ScriptCases(SandboxCases):
         assert value_of(outcome) == {"exit_code": 3, "stdout": "\x01 in a b -c red", "stderr": "oh\n", "files": []}
         assert "oh\n" in log_of(outcome)
 
+    async def test_script_writes_results_when_its_time_ends(self, trial: Trial) -> None:
+        content = "trap 'echo saved; exit 0' TERM; while :; do sleep 0.1; done"
+        outcome = await self.ran(trial, "s.sh", content, limits=Limits(timeout_ms=5_000))
+        assert value_of(outcome)["stdout"] == "saved\n"
+
     @with_node
     async def test_scripts_in_every_language_run(self, trial: Trial) -> None:
         scripts = {

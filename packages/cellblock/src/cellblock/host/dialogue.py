@@ -20,6 +20,8 @@ Ask = Callable[[str, Mapping[str, Any], bytes], Awaitable[bytes]]
 MESSAGES_PER_SECOND = 200
 BURST = 16
 LEAST_PAUSE = 0.002
+TERM_SECONDS = 2.0
+"""Programs get SIGTERM this long before their time is over, or a fifth of the time before, if that is less."""
 STACK_SECONDS = 0.1
 """A run writes the stack of its code to the log this long before its time is over. Shorter runs write no stack."""
 COMPACT: dict[str, Any] = {"ensure_ascii": False, "allow_nan": False, "separators": (",", ":")}
@@ -115,6 +117,7 @@ def header(
         "environment": dict(environment or {}),
         "packages": list(packages),
         "stack_seconds": max(0.0, timeout_ms / 1000 - STACK_SECONDS),
+        "term_seconds": timeout_ms / 1000 - min(TERM_SECONDS, timeout_ms / 1000 / 5),
         "result_bytes": result_bytes,
         "guest": guest,
         "waits": waits,

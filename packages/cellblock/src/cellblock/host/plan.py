@@ -53,6 +53,7 @@ ENVIRONMENT = {
     "SHELL": "/bin/bash",
     "TERM": "dumb",
     "XDG_CACHE_HOME": "/tmp/.cache",  # noqa: S108 - a path of the sandbox
+    "npm_config_offline": "true",  # without a registry, npm tries for a minute
     **{
         f"GIT_{role}_{name}": value
         for role in ("AUTHOR", "COMMITTER")

@@ -6,6 +6,7 @@ import os
 import select
 import signal
 import subprocess
+import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -83,8 +84,10 @@ class Program:
         environment: dict[str, str] | None = None,
         folder: str | None = None,
         alone: bool,
+        seconds: float,
     ) -> int:
-        """Run the program to its end, and return its wait status.
+        """Run the program to its end, and return its wait status. After `seconds`, it gets SIGTERM, and all processes
+        that it has started too, if the run has its own pid namespace.
 
         The program has its standard streams and the descriptors from `feed` and `drain`, and no others. `alone` means
         that the run has its own pid namespace: then all processes that the program left are killed.
@@ -100,7 +103,9 @@ class Program:
                 command, stdin=stdin, stdout=stdout, stderr=stderr, env=environment, cwd=folder, pass_fds=beyond
             )
             self._let_go()
-            self._converse(process, woken)
+            is_late = self._converse(process, woken, time.monotonic() + seconds, alone=alone)
+            while is_late and process.returncode:
+                time.sleep(60)  # until the limit: other processes may still write results, and the run is too late
         finally:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, before)
@@ -116,7 +121,9 @@ class Program:
         for descriptor in self._theirs:
             os.close(descriptor)
 
-    def _converse(self, process: subprocess.Popen[bytes], woken: int) -> None:
+    def _converse(self, process: subprocess.Popen[bytes], woken: int, deadline: float, *, alone: bool) -> bool:
+        """Pass data until the program ends. Return whether it got SIGTERM at the deadline."""
+        is_late = False
         poller = select.poll()
         poller.register(woken, select.POLLIN)
         for descriptor in self._feeds:
@@ -124,7 +131,11 @@ class Program:
         for descriptor in self._sinks:
             poller.register(descriptor, select.POLLIN)
         while process.poll() is None:
-            for descriptor, _ in poller.poll():
+            left = deadline - time.monotonic()
+            if left <= 0 and not is_late:
+                is_late = True
+                os.kill(-1 if alone else process.pid, signal.SIGTERM)
+            for descriptor, _ in poller.poll(None if is_late else left * 1000 + 1):
                 if descriptor == woken:
                     os.read(woken, 4096)
                 elif descriptor in self._feeds:
@@ -133,6 +144,7 @@ class Program:
                     poller.unregister(descriptor)
         for descriptor in self._feeds:
             os.close(descriptor)
+        return is_late
 
     def _give(self, descriptor: int, poller: select.poll) -> None:
         try:

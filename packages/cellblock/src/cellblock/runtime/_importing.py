@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
-from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from types import ModuleType
 
 from . import _guest
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 CODE, ENTRY = "run_code", "entry"
 """The names of the module of the code, and of a file that a run executes."""
+FORKING = "multiprocessing.context"
 
 
 class CodeLoader(SourceFileLoader):
@@ -61,8 +62,27 @@ class Finder:
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         if name == CODE and self.code is not None:
             return with_file(ModuleSpec(name, self.code, origin=self.code.path))
+        if name == FORKING and sys.platform == "linux":
+            return forking(path)
         spec: ModuleSpec | None = _guest.USED["modules"](name)
         return spec
+
+
+def forking(path: Any) -> ModuleSpec | None:
+    """Return the spec of `multiprocessing.context` with `fork` as its default, which Python 3.14 has changed.
+
+    The other ways need sockets with names, which only programs may have.
+    """
+    spec = PathFinder.find_spec(FORKING, path)
+    loader: Any = spec and spec.loader
+    execute = loader.exec_module
+
+    def exec_module(module: Any) -> None:
+        execute(module)
+        module._default_context = module.DefaultContext(module._concrete_contexts["fork"])
+
+    loader.exec_module = exec_module
+    return spec
 
 
 def load(job: dict[str, Any]) -> ModuleType:

@@ -70,7 +70,7 @@ def start(program: Program, job: Job, command: list[str], **streams: Any) -> int
     _run.settle_address_space(room=os.path.basename(command[0]) == "node")
     _children.be_unreadable()
     try:
-        status = program.run(command, alone=job["own_processes"], **streams)
+        status = program.run(command, alone=job["own_processes"], seconds=job["term_seconds"], **streams)
     except (OSError, ValueError) as error:  # too many arguments, or a NUL in one
         reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
         raise failed("OSError", f"the program could not be started: {reason}") from None
