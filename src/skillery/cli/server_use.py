@@ -229,6 +229,11 @@ def _fields(environment: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
     if environment["lock"]:
         yield "lock", environment["lock"]["sha256"]
         yield "packages", "\n".join(f"{pin['name']} {pin['version']}" for pin in environment["lock"]["packages"] or [])
+    if npm := environment.get("npm"):
+        yield "npm", ", ".join(npm["dependencies"])
+        yield "npm state", f"{npm['state']}: {npm['message']}" if npm["message"] else npm["state"]
+        locked = npm["lock"]["packages"] if npm["lock"] else ()
+        yield "npm packages", "\n".join(f"{pin['name']} {pin['version']}" for pin in locked or ())
     for server in environment["servers"]:
         label = "this server" if server["here"] else "another server"
         size = f", {_mib(server['size_bytes'])} MiB" if server["size_bytes"] is not None else ""

@@ -67,6 +67,7 @@ __all__ = [
     "NewBlob",
     "NewVersion",
     "NpmLockOfSkill",
+    "NpmPart",
     "Objection",
     "OnServer",
     "OutputFile",
@@ -1156,12 +1157,6 @@ class DeletedWorkspace(TypedDict):
     id: str
 
 
-class ShownProgress(TypedDict):
-    step: str
-    done: int
-    total: int
-
-
 class LockedPackage(TypedDict):
     name: str
     version: str
@@ -1170,6 +1165,21 @@ class LockedPackage(TypedDict):
 class ShownLock(TypedDict):
     sha256: str
     packages: list[LockedPackage] | None
+
+
+class NpmPart(TypedDict):
+    """The npm packages of a named environment, for JavaScript."""
+
+    dependencies: list[str]
+    state: Literal["pending", "building", "ready", "failed"]
+    message: str
+    lock: ShownLock | None
+
+
+class ShownProgress(TypedDict):
+    step: str
+    done: int
+    total: int
 
 
 class OnServer(TypedDict):
@@ -1209,6 +1219,7 @@ class Environment(TypedDict):
     default: bool
     dependencies: list[str]
     preload: list[str]
+    npm: NpmPart | None
     state: Literal["pending", "building", "ready", "failed"]
     message: str
     progress: ShownProgress | None
@@ -1238,6 +1249,7 @@ class DescribedEnvironment(TypedDict):
     default: bool
     dependencies: list[str]
     preload: list[str]
+    npm: NpmPart | None
     state: Literal["pending", "building", "ready", "failed"]
     message: str
     progress: ShownProgress | None

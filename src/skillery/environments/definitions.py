@@ -14,6 +14,8 @@ import msgspec
 
 from skillery.backends import Language
 from skillery.errors import InvalidManifest, InvalidParams, StartupError
+from skillery.formats.npm import requirement_problem as npm_problem
+from skillery.formats.npm import split
 from skillery.formats.requirements import (
     LONGEST,
     MOST,
@@ -68,11 +70,25 @@ class Named(msgspec.Struct, frozen=True):
     preload: tuple[str, ...] = ()
     description: str = ""
     default: bool = False
+    npm: tuple[str, ...] = ()
+    is_npm: bool = False
+    """Whether `dependencies` are packages of npm."""
+
+    @property
+    def parts(self) -> tuple[Named, ...]:
+        """The environments with one lock each: that of Python, and that of npm, if they have packages."""
+        npm = msgspec.structs.replace(self, dependencies=self.npm, npm=(), preload=(), is_npm=True)
+        return tuple(part for part in (msgspec.structs.replace(self, npm=()), npm) if part.dependencies)
+
+    @property
+    def id(self) -> str:
+        """The name of the lock. It is not the name of another environment."""
+        return f"{self.name} (npm)" if self.is_npm else self.name
 
     @property
     def key(self) -> str:
         """The key of the lock: a hash of the dependencies, in any order, and of the platform."""
-        state = [normalised(self.dependencies), this_python()]
+        state = ["npm", sorted(self.dependencies)] if self.is_npm else [normalised(self.dependencies), this_python()]
         return hashlib.sha256(msgspec.json.encode(state)).hexdigest()
 
 
@@ -94,7 +110,12 @@ class Defined:
 
     @property
     def default(self) -> Named | None:
-        return next((environment for environment in self if environment.default), None)
+        """The default environment of Python code."""
+        return self._default("python")
+
+    def _default(self, language: Language) -> Named | None:
+        defaults = (_part_for(environment, language) for environment in self if environment.default)
+        return next((environment for environment in defaults if environment), None)
 
     def __iter__(self) -> Iterator[Named]:
         return iter(self._named.values())
@@ -115,25 +136,37 @@ class Defined:
         return f"Available: {there}.{suggestion}"
 
     def chosen(self, name: str | None, language: Language) -> Named | None:
-        """Return the environment for code. "" selects none. None selects the default environment, for Python only.
+        """Return the environment for code. "" selects none. None selects the default environment.
 
-        Raise InvalidParams if the name is unknown, or if the code is not Python.
+        Raise InvalidParams if the name is unknown, or if the environment has no packages for the language.
         """
         if name is None:
-            return self.default if language == "python" else None
+            return self._default(language)
         if not name:
             return None
         environment = self._named.get(name)
         if environment is None:
             message = f"the environment {quoted(name)} does not exist"
             raise InvalidParams(message, hint=self.near(name), param="environment", environments=list(self._named))
-        if language != "python":
+        part = _part_for(environment, language)
+        if part is None:
+            names = [_LANGUAGES[part.is_npm] for part in environment.parts]
             raise InvalidParams(
-                f"the environment '{name}' has packages for Python, but the language of the code is {language}",
-                hint="Omit 'environment', or use Python.",
+                f"the environment '{name}' has packages for {' and '.join(names)}, but the language of the code is "
+                f"{language}",
+                hint=f"Omit 'environment', or use {' or '.join(names)}.",
                 param="environment",
             )
-        return environment
+        return part
+
+
+_LANGUAGES = ("Python", "JavaScript")
+
+
+def _part_for(environment: Named, language: Language) -> Named | None:
+    """Return the part of an environment whose packages code in a language can import."""
+    languages = {"python": False, "javascript": True}
+    return next((part for part in environment.parts if languages.get(language) == part.is_npm), None)
 
 
 def _check(environment: Named) -> None:
@@ -143,16 +176,19 @@ def _check(environment: Named) -> None:
             f"setting 'environments' has {environment.name!r}: a name consists of lower-case letters, digits and inner "
             f"'-', starts with a letter, and has at most {LONGEST_NAME} characters"
         )
-    if not environment.dependencies:
+    if not environment.parts:
         raise StartupError(f"setting '{setting}.dependencies' is empty: write packages, such as ['numpy>=2,<3']")
-    for text in environment.dependencies:
-        problem = f"is longer than {LONGEST} characters" if len(text) > LONGEST else requirement_problem(text)
-        if problem is not None:
-            _refuse(f"{setting}.dependencies", text, problem)
+    for part in environment.parts:
+        problem_of = npm_problem if part.is_npm else requirement_problem
+        for text in part.dependencies:
+            problem = f"is longer than {LONGEST} characters" if len(text) > LONGEST else problem_of(text)
+            if problem is not None:
+                _refuse(f"{setting}.{'npm' if part.is_npm else 'dependencies'}", text, problem)
     for module in environment.preload:
         if not _MODULE.fullmatch(module) or len(module) > LONGEST:
             _refuse(f"{setting}.preload", module, "is not a module name; use a name such as 'numpy' or 'os.path'")
-    for key, entries in (("dependencies", environment.dependencies), ("preload", environment.preload)):
+    for key in ("dependencies", "npm", "preload"):
+        entries = getattr(environment, key)
         if len(entries) > MOST:
             raise StartupError(f"setting '{setting}.{key}' has {len(entries)} entries, but at most {MOST} are allowed")
     if len(environment.description) > MOST_DESCRIPTION or not environment.description.isprintable():
@@ -176,19 +212,25 @@ def shown_properties(defined: Defined) -> dict[str, dict[str, Any]]:
     """
     if not len(defined):
         return {}
-    default = defined.default
-    names = [*(environment.name for environment in defined), *([""] if default else [])]
-    described = "Environment whose Python packages the code may import. " + " ".join(map(_described, defined))
+    default, environments = defined.default, {environment.name: environment for environment in defined}
+    names = [*environments, *([""] if default else [])]
+    described = "Environment whose packages the code may import. " + " ".join(map(_described, defined))
     if default is not None:
         described += f" Without it Python has '{default.name}'; '' is none."
     more = {"default": default.name} if default else {}
     of_code = {"type": "string", "enum": names, **more, "description": described}
-    of_skill = {**of_code, "description": f"For a skill that declares no packages. {described}"}
-    return {"run_code": {"environment": of_code}, "execute_skill": {"environment": of_skill}}
+    # The code of a skill gets Python packages only.
+    of_python = [name for name in names if not name or _part_for(environments[name], "python")]
+    of_skill = {**of_code, "enum": of_python, "description": f"For a skill that declares no packages. {described}"}
+    of_tools = {"run_code": {"environment": of_code}}
+    return of_tools | ({"execute_skill": {"environment": of_skill}} if of_python else {})
 
 
 def _described(environment: Named) -> str:
-    packages = [package_of(dependency) for dependency in environment.dependencies]
-    more = " and more" if len(packages) > MOST_SHOWN else ""
+    lists = []
+    for part in environment.parts:
+        names = [split(text)[0] if part.is_npm else package_of(text) for text in part.dependencies]
+        more = " and more" if len(names) > MOST_SHOWN else ""
+        lists.append(f"{'for JavaScript ' if part.is_npm else ''}{', '.join(names[:MOST_SHOWN])}{more}")
     purpose = f": {environment.description.rstrip('.')}" if environment.description else ""
-    return f"'{environment.name}' has {', '.join(packages[:MOST_SHOWN])}{more}{purpose}."
+    return f"'{environment.name}' has {', and '.join(lists)}{purpose}."

@@ -179,8 +179,10 @@ class Locks:
         inferred: Collection[str] = (),
         guide: Mapping[str, str] = {},
         cut_off: str = "",
+        force: bool = False,
     ) -> bytes:
-        """Return the content of `npm.lock`. `inferred` are names that runs do not require.
+        """Return the content of `npm.lock`. `inferred` are names that runs do not require. With `force`, a stored lock
+        is not reused.
 
         If there is a lock with them, the versions in `guide` are used, and no versions after the date `cut_off`. Raise
         the errors of `make`.
@@ -189,11 +191,11 @@ class Locks:
         sources = self.npm.before(cut_off)
         if guide or sources != self.npm:
             try:
-                return await self._make_npm(sources, requirements, caller, inferred, guide)
+                return await self._make_npm(sources, requirements, caller, inferred, guide, force=force)
             except UnresolvableDependencies as error:
                 if error.data["reason"] == "unknown_package":
                     raise
-        return await self._make_npm(self.npm, requirements, caller, inferred, {})
+        return await self._make_npm(self.npm, requirements, caller, inferred, {}, force=force)
 
     async def _make_npm(
         self,
@@ -202,9 +204,12 @@ class Locks:
         caller: str,
         inferred: Collection[str],
         guide: Mapping[str, str],
+        *,
+        force: bool,
     ) -> bytes:
         key, now = sources.key(requirements, inferred, guide), datetime.now(UTC)
-        lock = await self._database.read(partial(find_lock, key=key, made_after=now - self._reuse_for))
+        made_after = now if force else now - self._reuse_for
+        lock = await self._database.read(partial(find_lock, key=key, made_after=made_after))
         if lock is None:
             turn = await self._turns.enter(caller, sum(map(len, requirements)))
             try:

@@ -24,6 +24,7 @@ from skillery.environments.named import (
     begin_rebuild,
     end_left_over,
     end_rebuild,
+    lock_of,
     not_locked,
     replace_named_lock,
 )
@@ -119,27 +120,31 @@ class Rebuilds:
                 await asyncio.shield(self._database.write(ended))
 
     async def _rebuild_named(self, identity: Identity, environment: Named) -> str:
-        """Rebuild a named environment. Return the reason of its failure; "" if it succeeded."""
-        before = await self._named.read(environment)
-        try:
-            content = await self._locks.make(environment.dependencies, force=True)
-        except SkilleryError as error:
-            return not_locked(environment, error).message
-        outcome = await self._environments.rebuild(content)
-        if isinstance(outcome, Failure):
-            return outcome.message
+        """Rebuild the parts of a named environment. Return the reason of a failure; "" if all succeeded."""
+        contents = {}
+        for part in environment.parts:
+            try:
+                contents[part.id] = await lock_of(self._locks, part, force=True)
+            except SkilleryError as error:
+                return not_locked(part, error).message
+            outcome = await self._environments.rebuild(contents[part.id])
+            if isinstance(outcome, Failure):
+                return outcome.message
+        before = {part.id: await self._named.read(part) for part in environment.parts}
 
         def replace(connection: Connection) -> None:
-            now, sha256 = datetime.now(UTC), hashlib.sha256(content).hexdigest()
-            replace_named_lock(connection, environment.name, environment.key, content, sha256, now)
+            now = datetime.now(UTC)
+            for part in environment.parts:
+                content, old = contents[part.id], before[part.id]
+                sha256 = hashlib.sha256(content).hexdigest()
+                replace_named_lock(connection, part.id, part.key, content, sha256, now)
+                was = {"lock": old.sha256} if old else None
+                audit.record(connection, identity, "rebuild_environment", part.id, before=was, after={"lock": sha256})
             end_rebuild(connection, environment.name, "", now)
-            was = {"lock": before.sha256} if before else None
-            audit.record(
-                connection, identity, "rebuild_environment", environment.name, before=was, after={"lock": sha256}
-            )
 
         await self._database.write(replace)
-        self._named.forget(environment.name)
+        for part in environment.parts:
+            self._named.forget(part.id)
         return ""
 
     async def _rebuild_lock(self, identity: Identity, sha256: str, content: bytes) -> str:

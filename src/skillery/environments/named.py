@@ -19,6 +19,7 @@ from skillery.database import Database, in_utc
 from skillery.database.tables import environment_rebuilds, named_locks
 from skillery.environments.definitions import Defined, Named
 from skillery.environments.dependency_locks import NOT_LOCKED, Locks
+from skillery.environments.npm import NOT_LOCKED as NPM_NOT_LOCKED
 from skillery.environments.store import RETRY_SECONDS, Environments
 from skillery.errors import PackagesNotOffered, SkilleryError, Unavailable
 from skillery.formats.npm import is_npm_lock, read_npm_lock
@@ -144,6 +145,7 @@ class NamedEnvironments:
 
     def __init__(self, database: Database, locks: Locks, environments: Environments, defined: Defined) -> None:
         self.defined = defined
+        self._parts = [part for environment in defined for part in environment.parts]
         self._database = database
         self._locks = locks
         self._environments = environments
@@ -151,7 +153,7 @@ class NamedEnvironments:
         self._locking: dict[str, asyncio.Task[None]] = {}
         self._failed: dict[str, tuple[Failure, float]] = {}
         """Last failure to lock, by name, and the time of the next attempt."""
-        self.states: dict[str, SeenState] = {environment.name: "pending" for environment in defined}
+        self.states: dict[str, SeenState] = {part.id: "pending" for part in self._parts}
         """State of each environment at the last check of the background task."""
         self._maintenance: asyncio.Task[None] | None = None
         self._closed = False
@@ -186,7 +188,7 @@ class NamedEnvironments:
                     FailureType.ENVIRONMENT_NOT_READY,
                     f"the environment '{environment.name}' was still being locked after {seconds:g} s",
                 )
-        failed = self._failed.get(environment.name)
+        failed = self._failed.get(environment.id)
         if failed is not None:
             return failed[0]
         return await self.find(environment) or Failure(
@@ -195,16 +197,16 @@ class NamedEnvironments:
 
     async def find(self, environment: Named) -> NamedLock | None:
         """Return the lock from the cache or the database."""
-        known = self._known.get(environment.name)
+        known = self._known.get(environment.id)
         if known is not None and time.monotonic() - known[1] < FRESH_SECONDS:
             return known[0]
         return await self.read(environment)
 
     async def read(self, environment: Named) -> NamedLock | None:
         """Return the lock from the database."""
-        lock = await self._database.read(partial(find_named_lock, name=environment.name, key=environment.key))
+        lock = await self._database.read(partial(find_named_lock, name=environment.id, key=environment.key))
         if lock is not None:
-            self._known[environment.name] = (lock, time.monotonic())
+            self._known[environment.id] = (lock, time.monotonic())
         return lock
 
     def forget(self, name: str) -> None:
@@ -224,49 +226,49 @@ class NamedEnvironments:
 
     def _begin(self, environment: Named) -> asyncio.Task[None] | None:
         """Start to lock an environment. Return None if locking failed recently, or if the server is stopping."""
-        failed = self._failed.get(environment.name)
+        failed = self._failed.get(environment.id)
         if self._closed or (failed is not None and time.monotonic() < failed[1]):
             return None
-        task = self._locking.get(environment.name)
+        task = self._locking.get(environment.id)
         if task is None:
-            task = self._locking[environment.name] = asyncio.create_task(self._make(environment))
-            task.add_done_callback(lambda _: self._locking.pop(environment.name, None))
+            task = self._locking[environment.id] = asyncio.create_task(self._make(environment))
+            task.add_done_callback(lambda _: self._locking.pop(environment.id, None))
         return task
 
     async def _make(self, environment: Named) -> None:
         try:
-            content = await self._locks.make(environment.dependencies)
+            content = await lock_of(self._locks, environment)
             sha256 = hashlib.sha256(content).hexdigest()
-            add = partial(add_named_lock, name=environment.name, key=environment.key, content=content, sha256=sha256)
+            add = partial(add_named_lock, name=environment.id, key=environment.key, content=content, sha256=sha256)
             await self._database.write(partial(add, now=datetime.now(UTC)))
-            self._failed.pop(environment.name, None)
+            self._failed.pop(environment.id, None)
         except SkilleryError as error:
             log.warning("%s", not_locked(environment, error).message)
             delay = 0.0 if isinstance(error, Unavailable) else RETRY_SECONDS
-            self._failed[environment.name] = (not_locked(environment, error), time.monotonic() + delay)
+            self._failed[environment.id] = (not_locked(environment, error), time.monotonic() + delay)
         except Exception:
             log.exception("the environment '%s' could not be locked", environment.name)
             failure = Failure(
                 FailureType.ENVIRONMENT_FAILED,
                 f"the environment '{environment.name}' could not be locked: see the log of the server",
             )
-            self._failed[environment.name] = (failure, time.monotonic() + RETRY_SECONDS)
+            self._failed[environment.id] = (failure, time.monotonic() + RETRY_SECONDS)
 
     # -- in the background -------------------------------------------------------------------------------------------
 
     async def _maintain(self) -> None:
         not_before: dict[str, float] = {}
         while True:
-            for environment in self.defined:
-                if time.monotonic() < not_before.get(environment.name, 0.0):
+            for environment in self._parts:
+                if time.monotonic() < not_before.get(environment.id, 0.0):
                     continue
-                if self.states[environment.name] != "ready":
-                    self.states[environment.name] = "building"
+                if self.states[environment.id] != "ready":
+                    self.states[environment.id] = "building"
                 if await self._ensure_installed(environment):
-                    self.states[environment.name] = "ready"
+                    self.states[environment.id] = "ready"
                 else:
-                    self.states[environment.name] = "failed"
-                    not_before[environment.name] = time.monotonic() + FAILURE_SECONDS
+                    self.states[environment.id] = "failed"
+                    not_before[environment.id] = time.monotonic() + FAILURE_SECONDS
             await asyncio.sleep(CHECK_SECONDS)
 
     async def _ensure_installed(self, environment: Named) -> bool:
@@ -288,21 +290,28 @@ class NamedEnvironments:
         return False
 
 
+async def lock_of(locks: Locks, environment: Named, *, force: bool = False) -> bytes:
+    """Return the lock of a part of a named environment. Raise the errors of `Locks.make`."""
+    if environment.is_npm:
+        return await locks.make_npm(environment.dependencies, force=force)
+    return await locks.make(environment.dependencies, force=force)
+
+
 def not_locked(environment: Named, error: SkilleryError) -> Failure:
     """Return the failure for an environment that cannot be locked.
 
     If the dependencies are at fault, the message names their setting. If the server offers no packages, the message
     has the hint of the error.
     """
-    reason = error.message.removeprefix(f"{NOT_LOCKED}: ").rstrip(".")
+    prefix = NPM_NOT_LOCKED if environment.is_npm else NOT_LOCKED
+    reason = error.message.removeprefix(f"{prefix}: ").rstrip(".")
+    key = "npm" if environment.is_npm else "dependencies"
     message = f"the environment '{environment.name}' could not be locked: {reason}"
     if isinstance(error, PackagesNotOffered):
         return Failure(FailureType.ENVIRONMENT_FAILED, f"{message}. {error.hint or ''}".rstrip())
     if isinstance(error, Unavailable):
         return Failure(FailureType.ENVIRONMENT_FAILED, message)
-    return Failure(
-        FailureType.ENVIRONMENT_FAILED, f"{message} (the setting environments.{environment.name}.dependencies)"
-    )
+    return Failure(FailureType.ENVIRONMENT_FAILED, f"{message} (the setting environments.{environment.name}.{key})")
 
 
 @lru_cache(maxsize=128)

@@ -89,6 +89,15 @@ class WarmProcess(msgspec.Struct, frozen=True):
     message: str
 
 
+class NpmPart(msgspec.Struct, frozen=True):
+    """The npm packages of a named environment, for JavaScript."""
+
+    dependencies: list[str]
+    state: State
+    message: str
+    lock: ShownLock | None
+
+
 class Environment(msgspec.Struct, frozen=True, kw_only=True):
     """An environment of packages for runs. Environments without a name belong to skills."""
 
@@ -97,6 +106,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     default: bool = False
     dependencies: list[str] = []
     preload: list[str] = []
+    npm: NpmPart | None = None
     state: State
     message: str = ""
     progress: ShownProgress | None = None
@@ -143,16 +153,22 @@ class EnvironmentQueries:
         # Rebuilds are read first, so that a finished rebuild is shown with the lock that it created.
         subjects = [environment.name for environment in self._named.defined]
         rebuilds = await self._database.read(partial(find_rebuilds, subjects=subjects))
-        locked = [(environment, await self._named.read(environment)) for environment in self._named.defined]
-        digests = [lock.sha256 for _, lock in locked if lock]
-        states = await self._database.read(partial(_states_of, digests=digests, server=self._server))
         shown = [
-            self._of_named(
-                environment, lock, states.get(lock.sha256, []) if lock else [], rebuilds.get(environment.name)
-            )
-            for environment, lock in locked
+            await self._named_one(environment, rebuilds.get(environment.name)) for environment in self._named.defined
         ]
         return EnvironmentPage(shown, None)
+
+    async def _named_one(self, environment: Named, rebuild: Rebuild | None) -> Environment:
+        """Return a named environment, with the state of its Python packages if it has some, else of those of npm."""
+        locks = [(part, await self._named.read(part)) for part in environment.parts]
+        digests = [lock.sha256 for _, lock in locks if lock]
+        states = await self._database.read(partial(_states_of, digests=digests, server=self._server))
+        parts = [
+            self._of_named(part, lock, states.get(lock.sha256, []) if lock else [], rebuild) for part, lock in locks
+        ]
+        first, last = parts[0], parts[-1]
+        npm = NpmPart(list(environment.npm), last.state, last.message, last.lock) if environment.npm else None
+        return msgspec.structs.replace(first, dependencies=list(environment.dependencies), npm=npm)
 
     async def installed(self, identity: Identity, limit: int, cursor: str) -> EnvironmentPage:
         """Return a page of all locks that servers have installed or tried to install.
@@ -175,7 +191,7 @@ class EnvironmentQueries:
         if environment is None and not _LOCK.fullmatch(subject):
             raise environment_not_found(subject, self._named.defined)
         rebuilds = await self._database.read(partial(find_rebuilds, subjects=[subject]))
-        lock = await self._named.read(environment) if environment else None
+        lock = await self._named.read(environment.parts[0]) if environment else None
         sha256 = lock.sha256 if lock else subject
         content = lock.content if lock else None
         with_lock = partial(versions_with_lock, identity=identity, sha256=sha256, limit=MOST_VERSIONS)
@@ -187,7 +203,7 @@ class EnvironmentQueries:
         states = await self._database.read(partial(_states_of, digests=[sha256], server=self._server))
         of_lock = states.get(sha256, []) if content else []
         if environment is not None:
-            shown = self._of_named(environment, lock, of_lock, rebuilds.get(subject))
+            shown = await self._named_one(environment, rebuilds.get(subject))
         else:
             shown = self._of_lock(sha256, None, of_lock, rebuilds.get(subject), _packages(content or b""))
         return DescribedEnvironment(
@@ -232,11 +248,11 @@ class EnvironmentQueries:
         )
 
     def _unlocked(self, environment: Named) -> Environment:
-        if self._named.is_locking(environment.name):
+        if self._named.is_locking(environment.id):
             return Environment(
                 name=environment.name, state="building", progress=ShownProgress("locking", 0, 1), lock=None
             )
-        failure = self._named.failure(environment.name)
+        failure = self._named.failure(environment.id)
         if failure is not None:
             return Environment(name=environment.name, state="failed", message=failure.message, lock=None)
         return Environment(name=environment.name, state="pending", lock=None)

@@ -143,9 +143,11 @@ class _Lock(NamedTuple):
 def _locks(skills: Sequence[Needing], locked: _Locked | None) -> dict[str, _Lock] | Failure:
     """Return the locks of a run by their owners, or the failure if a skill needs another Python."""
     locks: dict[str, _Lock] = {}
+    of_npm: dict[str, _Lock] = {}
     if locked is not None:
         content = locked.lock.content
-        locks[f"{_ENVIRONMENT} '{locked.environment.name}'"] = _Lock(content, pins_of(content))
+        of_kind = of_npm if locked.environment.is_npm else locks
+        of_kind[f"{_ENVIRONMENT} '{locked.environment.name}'"] = _Lock(content, pins_of(content))
     locks |= {
         f"'{skill.name}'": lock
         for skill in skills
@@ -155,7 +157,7 @@ def _locks(skills: Sequence[Needing], locked: _Locked | None) -> dict[str, _Lock
     if failure is not None:
         return failure
     _check_clash({owner: lock.pins for owner, lock in locks.items()})
-    of_npm = {f"'{skill.name}'": lock for skill in skills if (lock := lock_in(skill.folder, NPM_LOCK))}
+    of_npm |= {f"'{skill.name}'": lock for skill in skills if (lock := lock_in(skill.folder, NPM_LOCK))}
     _check_npm_clash(of_npm)
     return locks | {f"{owner} (npm)": lock for owner, lock in of_npm.items()}
 
@@ -221,13 +223,17 @@ def lock_in(folder: Path, path: str = LOCK) -> _Lock | None:
 
 
 def _check_npm_clash(locks: Mapping[str, _Lock]) -> None:
-    """Raise InvalidParams if two skills have different locks of npm packages: a run has one folder for them."""
+    """Raise InvalidParams if two owners have different locks of npm packages: a run has one folder for them."""
     (first, lock), *others = locks.items() or [("", None)]
     other = next((owner for owner, another in others if another != lock), None)
     if other is not None:
+        with_environment = first.startswith(_ENVIRONMENT)
         raise InvalidParams(
-            f"skills {first} and {other} have different npm packages; mount one of them",
-            hint="Mount them in two runs, or run each with execute_skill.",
+            f"{'' if with_environment else 'skills '}{first} and {other} have different npm packages; "
+            f"{'take' if with_environment else 'mount'} one of them",
+            hint="Take no environment (environment: '')."
+            if with_environment
+            else "Mount them in two runs, or run each with execute_skill.",
         )
 
 

@@ -216,7 +216,8 @@ class Trust(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class NamedEnvironment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An environment of packages that runs can request by its name."""
 
-    dependencies: tuple[str, ...]
+    dependencies: tuple[str, ...] = ()
+    npm: tuple[str, ...] = ()
     preload: tuple[str, ...] = ()
     description: str = ""
     default: bool = False
