@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -205,7 +206,7 @@ def test_import_maps_stated_names_to_distinct_stable_names(rpc: Rpc, new_name: s
     assert names["a b"] == f"{new_name}.a-b"
     assert names["a-b"] == f"{new_name}.a-b-f1"
     assert names["a_b"] == f"{new_name}.a_b"
-    assert names["日本語"].startswith(f"{new_name}.skill-")
+    assert names["日本語"] == f"{new_name}.ri-ben-yu"
     # The same skills are changed and imported in another order.
     changed = {f"g{number}/SKILL.md": skill_md(json.dumps(name), "New.") for number, name in enumerate(stated[::-1])}
     again = sent(rpc, zipped(changed), namespace=new_name)
@@ -272,10 +273,43 @@ def test_the_name_yes_is_a_name(rpc: Rpc, new_name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("stated", "name"), [("PDF Tools", "pdf-tools"), ("Über Größe", "uber-grosse"), ("Café!", "cafe")]
+    ("stated", "name"),
+    [
+        ("PDF Tools", "pdf-tools"),
+        ("Über Größe", "uber-grosse"),
+        ("Café!", "cafe"),
+        ("代码审查", "dai-ma-shen-cha"),
+        ("Привет мир", "privet-mir"),
+    ],
 )
 def test_a_name_becomes_the_nearest(stated: str, name: str) -> None:
     assert registry_name(stated) == name
+
+
+def test_titles_are_shown_where_names_are(sqlite_server: Server, sqlite_rpc: Rpc, new_name: str) -> None:
+    titles = {"code": "代码审查", "own": "Own Title", "meta": "Meta & more", "heading": "A heading", "plain": None}
+    files = {
+        f"{new_name}-code/SKILL.md": f"---\nname: 代码审查\ndescription: Reviews {new_name}.\n---\n# Other\n",
+        f"{new_name}-own/SKILL.md": skill_md(f"{new_name}-own", title="Own Title", metadata='{title: "x"}'),
+        f"{new_name}-meta/SKILL.md": skill_md(f"{new_name}-meta", metadata='{title: "Meta & more"}'),
+        f"{new_name}-heading/SKILL.md": "---\ndescription: Text.\n---\nText\n\n# A heading #\n",
+        f"{new_name}-plain/SKILL.md": skill_md(f"{new_name}-plain"),
+    }
+    report = by_path(sent(sqlite_rpc, zipped(files), namespace=new_name))
+    names = {key: report[f"{new_name}-{key}"]["name"] for key in titles}
+
+    listed = {skill["name"]: skill.get("title") for skill in sqlite_rpc("list_skills", namespace=new_name)["skills"]}
+    found = sqlite_rpc("search_skills", query=f"reviews {new_name}", namespace=new_name)["skills"]
+    described = {key: sqlite_rpc("describe_skill", name=name)["skill"].get("title") for key, name in names.items()}
+    page = httpx.get(f"{sqlite_server.url}/s/{names['meta']}").text
+    catalogue = httpx.get(f"{sqlite_server.url}/", params={"ns": new_name}, headers={"accept": "text/html"}).text
+
+    assert names["code"] == f"{new_name}.dai-ma-shen-cha"
+    assert {key: listed[name] for key, name in names.items()} == titles
+    assert (found[0]["name"], found[0]["title"]) == (names["code"], "代码审查")
+    assert described == titles | {"heading": None}
+    assert "Meta &amp; more</bdi></span>" in page
+    assert "代码审查</bdi></span>" in catalogue
 
 
 @given(st.text(max_size=80))

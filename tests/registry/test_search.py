@@ -270,7 +270,7 @@ def test_synonyms_count_half(rpc: Rpc, new_name: str, new_word: str) -> None:
     publish(rpc, f"{new_name}.a", description=f"Edits spreadsheets, {new_word}")
     publish(rpc, f"{new_name}.b", description=f"Edits xlsx, {new_word}")
     publish(rpc, f"{new_name}.c", description=f"Data protection, {new_word}")
-    publish(rpc, f"{new_name}.d", description=f"Data without protection, {new_word}", tags=["演示文稿"])
+    publish(rpc, f"{new_name}.d", description=f"Data lacks protection, {new_word}", tags=["演示文稿"])
 
     for query, expected in (("xlsx", "ba"), ("Excel", "ab"), ("DSGVO", "c"), ("data protection", "cd"), ("slide", "d")):
         found = names(rpc, query, namespace=new_name)

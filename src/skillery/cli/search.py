@@ -15,7 +15,19 @@ from skillery.cli.verbs import Table, Verb, option
 # -- The page of a skill that `skillery describe` prints: what a user needs first, then the details --------------------
 
 
-FIRST = ("name", "version", "description", "status", "kind", "namespace", "tags", "labels", "visibility", "verified")
+FIRST = (
+    "name",
+    "title",
+    "version",
+    "description",
+    "status",
+    "kind",
+    "namespace",
+    "tags",
+    "labels",
+    "visibility",
+    "verified",
+)
 """Fields at the top of the page, in this order."""
 BELOW = {"inputs", "examples", "usage", "digest", "lock", "runtime", "permissions", "provenance"}
 ELSEWHERE = {"manifest", "skill_md_frontmatter", "skill_md", "files", "warnings"}

@@ -234,6 +234,8 @@ class SkillRow(TypedDict):
     description: str
     namespace: str
     kind: Literal["action", "instruction"]
+    title: NotRequired[str]
+    """For people, if the author states one that says more than the name."""
     tags: NotRequired[list[str]]
     """With detail 'summary'."""
     inputs: NotRequired[dict[str, Any]]
@@ -468,6 +470,8 @@ class Skill(TypedDict):
     permissions_diff: NotRequired[PermissionsDiff]
     provenance: NotRequired[Provenance]
     """From detail 'summary' on, if a CI job published it."""
+    title: NotRequired[str]
+    """For people, if the author states one that says more than the name."""
     audience: NotRequired[Literal["people", "models", "internal"]]
     """From detail 'summary' on, if the author made it for one audience."""
     skill_md: NotRequired[str]
@@ -705,6 +709,8 @@ class FoundSkill(TypedDict):
     version: str
     description: str
     kind: Literal["", "action", "instruction"]
+    title: NotRequired[str]
+    """For people, if the author states one that says more than the name."""
     namespace: NotRequired[str]
     """With detail 'summary'."""
     tags: NotRequired[list[str]]

@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple
 
+from anyascii import anyascii
+
 from skillery.errors import InvalidName, InvalidVersion
 from skillery.formats.manifest import MAX_DESCRIPTION
 from skillery.formats.names import MAX_LENGTH, parse_skill_name
@@ -36,6 +38,10 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _HEADING = re.compile(r"\s{0,3}#{1,6}\s++(?P<text>.*)")
 _SEPARATORS = re.compile(r"[_-]++")
 _BEHIND_HEADING = "# \t"
+_CHINESE = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
+MAX_TITLE = 200
+MAX_HEAD = 16 * 1024
+"""The number of characters of a page in which its first words are looked for."""
 
 
 Audience = Literal["people", "models", "internal"]
@@ -88,8 +94,25 @@ def read_foreign_skill(skill_md: SkillMd, folder: str, others: frozenset[str], r
     return skill
 
 
+def title_of(frontmatter: Mapping[str, object], body: str, name: str) -> str:
+    """Return the title of a skill for people, or "" if it says no more than `name`, its name in the registry.
+
+    The first that is stated counts: `title`, `metadata.title`, `name` and the first heading of the page.
+    """
+    metadata = frontmatter.get("metadata")
+    of_metadata = metadata.get("title") if isinstance(metadata, Mapping) else None
+    headings = (_HEADING.fullmatch(line) for line in body[:MAX_HEAD].splitlines())
+    heading = next((match["text"].rstrip(_BEHIND_HEADING) for match in headings if match), "")
+    stated = (frontmatter.get("title"), of_metadata, frontmatter.get("name"), heading)
+    texts = (" ".join(_CONTROL.sub(" ", text).split()) for text in stated if isinstance(text, str))
+    title = next(filter(None, texts), "")
+    leaf = name.rpartition(".")[2]
+    return "" if title.casefold() in {name, leaf} else title[:MAX_TITLE]
+
+
 def registry_name(stated: str) -> str:
-    """Return the stated name if it is a valid registry name, else a similar valid name.
+    """Return the stated name if it is a valid registry name, else a similar valid name. Letters of other scripts are
+    written in Latin.
 
     If the stated name has no usable character, the name is `skill-` and a hash.
     """
@@ -97,12 +120,21 @@ def registry_name(stated: str) -> str:
         return parse_skill_name(stated)
     except InvalidName:
         # Casefold first: ß becomes ss, and has no other decomposition.
-        ascii_text = normalized("NFKD", stated.casefold()).encode("ascii", "ignore").decode().lower()
+        latin = "".join(map(_latin, normalized("NFKD", stated.casefold())))
+        ascii_text = latin.encode("ascii", "ignore").decode().lower()
     segments = (re.sub(r"[^a-z0-9_-]+", "-", segment) for segment in ascii_text.split("."))
     corrected = ".".join(filter(None, (_SEPARATORS.sub(_one_separator, segment).strip("-_") for segment in segments)))
     if not corrected:
         return f"skill-{hashlib.sha256(stated.encode('utf-8', 'replace')).hexdigest()[:8]}"
     return corrected[:MAX_LENGTH].rstrip("-_.")
+
+
+def _latin(character: str) -> str:
+    """Return a letter in Latin, Chinese ones as a word each. Return other characters unchanged."""
+    if character.isascii() or not character.isalpha():
+        return character
+    latin = anyascii(character)
+    return f"-{latin}-" if _CHINESE.fullmatch(character) else latin
 
 
 def _one_separator(match: re.Match[str]) -> str:
@@ -189,7 +221,7 @@ def _first_words(body: str) -> str:
     """Return the first paragraph of a Markdown text, or its first heading if it has no paragraph."""
     heading = ""
     paragraph: list[str] = []
-    for line in body[: 16 * 1024].splitlines():
+    for line in body[:MAX_HEAD].splitlines():
         match = _HEADING.fullmatch(line)
         if match:
             heading = heading or match["text"].rstrip(_BEHIND_HEADING)

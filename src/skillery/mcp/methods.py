@@ -58,6 +58,7 @@ class ListedResource(msgspec.Struct, frozen=True, omit_defaults=True, rename="ca
 
     uri: str
     name: str
+    title: str | None = None
     description: str | None = None
     mime_type: str | None = None
     size: int | None = None
@@ -280,7 +281,9 @@ async def _read(core: Core, work: Any) -> Any:
 
 
 def _resource(resource: Resource) -> ListedResource:
-    return ListedResource(resource.uri, resource.name, resource.description, resource.media_type, resource.size)
+    return ListedResource(
+        resource.uri, resource.name, resource.title, resource.description, resource.media_type, resource.size
+    )
 
 
 def _entry(entry: SkillEntry) -> Entry:

@@ -16,7 +16,7 @@ from skillery.contents.store import is_inline
 from skillery.errors import VersionPurged
 from skillery.formats.bundle import Bundle, BundleFile
 from skillery.formats.check_results import CheckFinding
-from skillery.formats.foreign_skill import Audience, audience_of
+from skillery.formats.foreign_skill import Audience, audience_of, title_of
 from skillery.formats.names import namespace_of
 from skillery.formats.search_fields import MAX_BODY
 from skillery.formats.skill_md import FILE as SKILL_MD
@@ -141,6 +141,8 @@ def item_texts(bundle: Bundle) -> tuple[str, str]:
         "namespace": manifest.namespace,
         "kind": manifest.kind,
     }
+    if title := title_of(bundle.skill_md.typed, bundle.skill_md.body, manifest.name):
+        names["title"] = title
     summary = names | {
         "tags": list(manifest.tags),
         "inputs": manifest.raw.get("inputs", {}),

@@ -301,6 +301,7 @@ def _answer(items: Sequence[str], next_cursor: str | None, counted: Counts | Non
 # structs.
 
 
+TITLE = Meta(description="For people, if the author states one that says more than the name")
 SUMMARY = Meta(description="With detail 'summary'")
 DEPRECATED = Meta(description="If the version is deprecated or yanked, with the successor")
 CATALOGUE = Meta(description="With catalogue: true")
@@ -317,6 +318,7 @@ class SkillRow(Struct, frozen=True):
     description: str
     namespace: str
     kind: Kind
+    title: Annotated[str | UnsetType, TITLE] = UNSET
     tags: Annotated[list[str] | UnsetType, SUMMARY] = UNSET
     inputs: Annotated[Object | UnsetType, SUMMARY] = UNSET
     tools: Annotated[list[str] | UnsetType, SUMMARY] = UNSET

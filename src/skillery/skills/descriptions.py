@@ -15,7 +15,7 @@ from skillery.database import Statement
 from skillery.database.tables import skill_files, skill_versions, version_usage
 from skillery.formats.agent_skill import index_name
 from skillery.formats.check_results import CheckedExample, CheckFinding, PermissionsDiff
-from skillery.formats.foreign_skill import Audience
+from skillery.formats.foreign_skill import Audience, title_of
 from skillery.formats.json_pieces import JsonPieces, slices_of, string_pieces
 from skillery.formats.manifest import Kind
 from skillery.formats.npm import NPM_LOCK
@@ -28,7 +28,7 @@ from skillery.registry.resolution import Lookup, resolve_with
 from skillery.registry.usage import USAGE, Usage, usage_from
 from skillery.registry.version_rows import Approval, Object, Objection, Status, VersionRow, standing_warnings
 from skillery.registry.visibility import Visibility, require_audience
-from skillery.skills.catalogue_listings import Deprecation
+from skillery.skills.catalogue_listings import TITLE, Deprecation
 from skillery.skills.files import file_size, files_in, read_file
 from skillery.skills.locked_packages import SkillLock, lock_json
 from skillery.skills.skill_usage import ContentParts
@@ -125,6 +125,8 @@ def _described(
         parts.append(f'"labels":{_json(labels)},"skill_md_frontmatter":{row.frontmatter_json},"usage":{_json(usage)}')
         # Sent as stored, `verified` first. Most versions have no check results.
         parts.append(row.checks_json[1:-1] if row.checks_json else '"verified":false')
+        if title := title_of(msgspec.json.decode(row.frontmatter_json), "", row.name):
+            parts.append(f'"title":{_json(title)}')
         if row.audience is not None:
             parts.append(f'"audience":"{row.audience}"')
         if row.provenance_json:
@@ -227,6 +229,7 @@ class Skill(Struct, frozen=True):
     provenance: Annotated[
         Provenance | UnsetType, Meta(description="From detail 'summary' on, if a CI job published it")
     ] = UNSET
+    title: Annotated[str | UnsetType, TITLE] = UNSET
     audience: Annotated[
         Audience | UnsetType, Meta(description="From detail 'summary' on, if the author made it for one audience")
     ] = UNSET

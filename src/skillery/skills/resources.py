@@ -12,6 +12,7 @@ from sqlalchemy import Connection
 
 from skillery.backends import Identity, Storage
 from skillery.errors import PeopleOnly, ResourceNotFound, SkilleryError
+from skillery.formats.foreign_skill import title_of
 from skillery.formats.json_pieces import JsonPieces, content_pieces
 from skillery.formats.media_types import MARKDOWN, media_type_of
 from skillery.formats.skill_md import FILE as SKILL_MD
@@ -51,6 +52,7 @@ class Resource(NamedTuple):
     """The media type that follows from the name, or None if the name has no known ending."""
     size: int | None = None
     description: str | None = None
+    title: str | None = None
 
 
 class EntryFile(NamedTuple):
@@ -233,7 +235,9 @@ def _shown(uri: str) -> str:
 def _resource(folder: SkillFolder, path: str, size: int) -> Resource:
     uri = folder.uri(path)
     if path == SKILL_MD:
-        return Resource(uri, folder.skill_md.name, MARKDOWN, size, folder.skill_md.description)
+        skill_md = folder.skill_md
+        title = title_of(skill_md.frontmatter, "", folder.name) or None
+        return Resource(uri, skill_md.name, MARKDOWN, size, skill_md.description, title)
     return Resource(uri, path.rpartition("/")[2], media_type_of(path), size)
 
 

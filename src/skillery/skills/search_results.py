@@ -22,6 +22,7 @@ from skillery.skills.catalogue_listings import (
     FACETS,
     IS_MORE,
     SUMMARY,
+    TITLE,
     TOTAL,
     CatalogueEntry,
     SkillRow,
@@ -34,7 +35,7 @@ Kind = Literal["", "action", "instruction"]
 WITH_INPUTS = 2
 """Number of items of a page that have the inputs in compact form."""
 BRIEF_DESCRIPTION = 200
-NOT_BRIEF = ("namespace", "tags", "inputs", "tools", "score", "snippet", "copies")
+NOT_BRIEF = ("title", "namespace", "tags", "inputs", "tools", "score", "snippet", "copies")
 _LEAST_SCORE = 0.001
 
 
@@ -76,6 +77,7 @@ class FoundSkill(Struct, frozen=True):
     version: str
     description: str
     kind: Kind
+    title: Annotated[str | UnsetType, TITLE] = UNSET
     namespace: Annotated[str | UnsetType, SUMMARY] = UNSET
     tags: Annotated[list[str] | UnsetType, SUMMARY] = UNSET
     inputs: Annotated[Object | UnsetType, SUMMARY] = UNSET

@@ -77,6 +77,7 @@ class Row(NamedTuple):
     """A skill in the list of the catalogue."""
 
     name: str
+    title: str
     version: str
     status: str
     is_prerelease: bool
@@ -153,6 +154,7 @@ def _row(filters: Filters, skill: SkillRow | FoundSkill) -> Row:
     tags = [Choice(tag, None, filters.address(tags=(tag,)), is_set=False) for tag in entry.tags[:5]]
     return Row(
         name=skill.name,
+        title=or_none(skill.title) or "",
         version=skill.version,
         status=entry.status,
         is_prerelease="-" in skill.version.partition("+")[0],
