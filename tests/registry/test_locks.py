@@ -281,6 +281,29 @@ def test_an_installation_stops_at_edits_and_keeps_or_discards_them(
     assert command(*install).code == 0
 
 
+@pytest.mark.parametrize(
+    ("stated", "written"),
+    [
+        ("\ntitle: x\nname: 代码审查", "\ntitle: x\nname: {}"),
+        ("\r\nname:  'other' # why", "\r\nname:  {}"),
+        ("\nname: |\n  other", "\nname: |\n  other"),
+        ("\ntitle: x", "\ntitle: x"),
+    ],
+)
+def test_an_installed_skill_has_the_name_of_its_folder(
+    command: Callable[..., Ended], sqlite_rpc: Rpc, new_name: str, tmp_path: Path, stated: str, written: str
+) -> None:
+    text = f"---{stated}\ndescription: Texts.\n---\nname: other\n"
+    about = manifest(new_name, kind="instruction")
+    sqlite_rpc("create_skill", manifest=about, skill_md=text)
+
+    assert command("install", str(tmp_path / "skills"), new_name).code == 0
+    assert command("install", str(tmp_path / "skills"), new_name).code == 0
+
+    installed = (tmp_path / "skills" / new_name / "SKILL.md").read_bytes().decode()
+    assert installed == f"---{written.format(new_name)}\ndescription: Texts.\n---\nname: other\n"
+
+
 @pytest.mark.parametrize("name", ["../victim", "..", ".", "{root}/victim", "a/../../victim", "a\x1b[2J"])
 def test_a_record_of_others_names_no_folder_outside(
     command: Callable[..., Ended], two_skills: list[str], tmp_path: Path, name: str

@@ -210,7 +210,11 @@ def _packaged(grown: _Growing, number: int) -> None:
 
 
 def _foreign(grown: _Growing, number: int) -> None:
-    """Write a skill with a script in CR LF and names that Windows or macOS write otherwise or not at all."""
+    """Write a skill with a Chinese name in deep folders, and one with a script in CR LF and names that Windows or macOS
+    write otherwise or not at all.
+    """
+    grown.skill(f"skills/检查-{number:05d}", f"检查-{number:05d}")
+    grown.write(f"skills/检查-{number:05d}/{'deep/' * 20}page.md", "A page.\n")
     path = f"skills/foreign-{number:05d}"
     grown.skill(path, f"foreign-{number:05d}")
     grown.write(f"{path}/scripts/run.sh", "#!/bin/sh\r\necho ran\r\n")

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -108,6 +109,8 @@ def install(
         installed.check(names, prune=prune, may_change=backup or force)
         for entry in entries:
             await write_skill(client, entry, built)
+            skill_md = built / entry["name"] / "SKILL.md"
+            skill_md.write_bytes(_with_name(skill_md.read_bytes(), entry["name"]))
         installed.check(names, prune=prune, may_change=backup or force)
         return entries
 
@@ -273,6 +276,12 @@ def _is_executable(path: Path) -> bool:
     return bool(path.stat().st_mode & 0o100)
 
 
+_NAME = re.compile(
+    rb"\A(?:\xef\xbb\xbf)?---[ \t]*\r?\n(?:(?!---|name:)[^\n]*\n)*+name:[ \t]+(?P<value>[^\s|>&!][^\r\n]*)"
+)
+"""The line of the frontmatter that states a name."""
+
+
 async def write_skill(client: AsyncClient, entry: Locked, built: Path) -> None:
     """Write the files of a version to `built/NAME`. Raise CheckFailed if they do not match the digest of the lock."""
     from skillery.formats.names import parse_skill_name
@@ -294,6 +303,14 @@ async def write_skill(client: AsyncClient, entry: Locked, built: Path) -> None:
             f"'{name}' {entry['version']} does not match the lock: its files have the digest {digest}, the lock says "
             f"{entry['digest']}; nothing was written"
         )
+
+
+def _with_name(skill_md: bytes, name: str) -> bytes:
+    """Return SKILL.md with the name of its folder: agents skip a skill that states another one."""
+    match = _NAME.match(skill_md)
+    if match is None or match["value"].strip().strip(b"\"'") == name.encode():
+        return skill_md
+    return skill_md[: match.start("value")] + name.encode() + skill_md[match.end("value") :]
 
 
 def _content(read: Mapping[str, Any]) -> bytes:
