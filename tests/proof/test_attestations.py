@@ -18,24 +18,26 @@ from skillery.proof.dsse import SigningKey, verify
 from skillery.proof.keychains import follow
 from skillery.proof.statements import check_subject, read_statement
 from tests.cli.test_cli import Ended, skillery
-from tests.conftest import Server, manifest, skill_files
+from tests.conftest import Rpc, Server, manifest, skill_files
+from tests.support.archives import tgz
+from tests.support.people import Caller, Who
 
 Publish = Callable[..., dict[str, Any]]
 ADDRESS = "/.well-known/skillery/keys"
 
 
-def keys_of(server: Server) -> dict[str, bytes]:
-    statements = server.rpc.http.get(ADDRESS).json()["statements"]
+def keys_of(rpc: Rpc) -> dict[str, bytes]:
+    statements = rpc.http.get(ADDRESS).json()["statements"]
     return dict(follow([json.dumps(statement, separators=(",", ":")).encode() for statement in statements]).trusted)
 
 
-def said(server: Server, name: str, version: str = "1.0.0", **query: str) -> dict[str, dict[str, Any]]:
+def statements_of(rpc: Rpc, name: str, version: str = "1.0.0", **query: str) -> dict[str, dict[str, Any]]:
     """Return the verified predicates of a version by word."""
-    digest = server.rpc("describe_skill", name=name, version=version)["skill"]["digest"]
-    lines = server.rpc.http.get(f"/skills/{name}/{version}.intoto.jsonl", params=query).content.splitlines()
+    digest = rpc("describe_skill", name=name, version=version)["skill"]["digest"]
+    lines = rpc.http.get(f"/skills/{name}/{version}.intoto.jsonl", params=query).content.splitlines()
     predicates = {}
     for line in lines:
-        statement = read_statement(verify(line, keys_of(server)).payload)
+        statement = read_statement(verify(line, keys_of(rpc)).payload)
         check_subject(statement, name, version, digest)
         predicates[str(statement.word)] = statement.predicate
     return predicates
@@ -50,7 +52,7 @@ def test_each_publication_is_signed(server: Server, publish: Publish, new_name: 
     server.rpc("set_visibility", name=f"{new_name}.a", visibility="namespace")
     publish(f"{new_name}.a", "1.1.0")
 
-    first, second = (said(server, f"{new_name}.a", version) for version in ("1.0.0", "1.1.0"))
+    first, second = (statements_of(server.rpc, f"{new_name}.a", version) for version in ("1.0.0", "1.1.0"))
     assert first["publication"].items() >= {"publisher": "local", "kind": "person", "visibility": "public"}.items()
     assert (second["publication"]["visibility"], second["publication"]["method"]) == ("namespace", "create_skill")
 
@@ -72,8 +74,8 @@ def test_statements_are_filtered_by_their_predicate(server: Server, publish: Pub
     publish(new_name)
     address = f"/skills/{new_name}/1.0.0.intoto.jsonl"
 
-    assert list(said(server, new_name, predicate="publication")) == ["publication"]
-    assert said(server, new_name, predicate="review") == {}
+    assert list(statements_of(server.rpc, new_name, predicate="publication")) == ["publication"]
+    assert statements_of(server.rpc, new_name, predicate="review") == {}
     assert server.rpc.http.get(address, params={"predicate": "approval"}).status_code == 400
 
 
@@ -125,7 +127,7 @@ def test_the_tables_refuse_changed_statements(server: Server, publish: Publish, 
     for statement in statements:
         with pytest.raises((sqlite3.IntegrityError, psycopg.errors.RaiseException), match="append-only"):
             _execute(server, statement)
-    assert said(server, new_name)
+    assert statements_of(server.rpc, new_name)
 
 
 def _execute(server: Server, statement: str) -> list[tuple[Any, ...]]:
@@ -169,7 +171,60 @@ def test_a_purge_empties_the_envelopes(server: Server, publish: Publish, new_nam
     )
     assert [bool(is_empty) for (is_empty,) in envelopes] == [True, False]
     assert server.rpc.http.get(f"/skills/{new_name}/1.0.0.intoto.jsonl").status_code == 404
-    assert said(server, new_name, "1.1.0")
+    assert statements_of(server.rpc, new_name, "1.1.0")
+
+
+# -- statements of reviews, checks and sources -------------------------------------------------------------------------
+
+
+def test_a_review_is_signed_with_its_decision(org: Server, new_name: str) -> None:
+    made = manifest(f"team.{new_name}", permissions={"network": ["https://api.example.com"]})
+    agent = Caller(org.url, Who("bot", "read publish", "team.*", "agent"))
+    reviewer = Caller(org.url, Who("rita", "read review", "team.*"))
+    for version in ("1.0.0", "1.1.0"):
+        agent("create_skill", manifest=made | {"version": version}, skill_md="# x\n", files=skill_files())
+        agent("submit_version", name=made["name"], version=version)
+    reviewer("approve_version", name=made["name"], version="1.0.0", note="read it all")
+    reviewer("reject_version", name=made["name"], version="1.1.0", reason="no tests")
+
+    approved, rejected = (statements_of(reviewer, made["name"], version)["review"] for version in ("1.0.0", "1.1.0"))
+    assert (approved["decision"], approved["note"], approved["kind"]) == ("approved", "read it all", "person")
+    assert approved["permissions"]["added"]["network"] == ["https://api.example.com"]
+    assert (rejected["decision"], rejected["note"]) == ("rejected", "no tests")
+
+
+def test_findings_and_examples_are_signed(server: Server, new_name: str) -> None:
+    examples = [{"name": "doubles", "args": {"n": 2}, "expect": {"got": {"n": 2}}}]
+    server.rpc(
+        "create_skill",
+        manifest=manifest(new_name, examples=examples),
+        skill_md="# x\n\nSee [the notes](notes.md).\n",
+        files=skill_files(),
+    )
+
+    statements = statements_of(server.rpc, new_name)
+    assert statements["tests"] == {
+        "result": "PASSED",
+        "configuration": [],
+        "passedTests": ["doubles"],
+        "warnedTests": [],
+        "failedTests": [],
+    }
+    assert statements["scan"]["scanner"]["name"] == "skillery"
+    assert [finding["rule"] for finding in statements["scan"]["findings"]] == ["dead_reference"]
+
+
+def test_an_import_is_signed_with_its_source(server: Server, new_name: str) -> None:
+    skill_md = f"---\nname: {new_name}\ndescription: Counts the words of a text file.\n---\n# Count\n"
+    archive = tgz({f"skills/{new_name}/SKILL.md": skill_md})
+    response = server.rpc.http.post("/import", content=archive, params={"namespace": new_name, "source": "acme/skills"})
+    assert response.status_code == 200, response.text
+    [name] = [row["name"] for row in server.rpc("list_skills", namespace=new_name)["skills"]]
+
+    provenance = statements_of(server.rpc, name)["provenance"]["buildDefinition"]
+    assert provenance["buildType"] == "urn:skillery:build:import:v1"
+    assert provenance["externalParameters"]["source"] == "acme/skills"
+    assert provenance["externalParameters"]["path"].startswith("skills/")
 
 
 # -- the key of the server ---------------------------------------------------------------------------------------------
@@ -186,11 +241,11 @@ def test_the_first_start_makes_a_key(start_server: Callable[..., Server]) -> Non
     key = SigningKey.read(file.read_bytes())
 
     assert (file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777) == (0o600, 0o700)
-    assert keys_of(server) == {key.keyid: key.public_der}
+    assert keys_of(server.rpc) == {key.keyid: key.public_der}
     entries = server.rpc("list_audit", action="add_key")["entries"]
     assert [(entry["subject"], entry["identity"]["name"]) for entry in entries] == [(key.keyid, "skillery")]
     server.stop()
-    assert keys_of(start_server()) == {key.keyid: key.public_der}
+    assert keys_of(start_server().rpc) == {key.keyid: key.public_der}
 
 
 @pytest.mark.full
@@ -210,7 +265,7 @@ def test_a_server_with_another_key_does_not_start(start_server: Callable[..., Se
     assert not file.exists()
     file.write_bytes(own.pem)
     file.chmod(0o600)
-    assert keys_of(start_server()) == {own.keyid: own.public_der}
+    assert keys_of(start_server().rpc) == {own.keyid: own.public_der}
 
 
 @pytest.mark.full
@@ -258,8 +313,8 @@ def test_the_key_can_be_a_secret(start_server: Callable[..., Server], new_name: 
     server = start_server(env=secrets | {"SKILLERY_SECRET_SIGN": pem.decode()})
     server.rpc("create_skill", manifest=manifest(new_name), skill_md="# x\n", files=skill_files())
 
-    assert list(keys_of(server)) == [SigningKey.read(pem).keyid]
-    assert said(server, new_name)
+    assert list(keys_of(server.rpc)) == [SigningKey.read(pem).keyid]
+    assert statements_of(server.rpc, new_name)
     assert verified(server, new_name).code == 0
     server.stop()
     assert "the secret of signing.key has no value" in serve(server.home, **secrets).err
@@ -271,7 +326,7 @@ def test_the_key_can_be_a_secret(start_server: Callable[..., Server], new_name: 
 @pytest.mark.full
 def test_restore_names_the_key_that_is_missing(start_server: Callable[..., Server], tmp_path: Path) -> None:
     server = start_server()
-    [keyid] = keys_of(server)
+    [keyid] = keys_of(server.rpc)
     backup, home = str(tmp_path / "b.tar"), tmp_path / "restored"
     assert skillery("backup", backup, "--home", str(server.home)).code == 0
     ended = skillery("restore", backup, "--home", str(home))
@@ -280,4 +335,4 @@ def test_restore_names_the_key_that_is_missing(start_server: Callable[..., Serve
     assert f"this registry signs with {keyid}, this home has no key" in serve(home).err
     (home / "signing").mkdir(mode=0o700)
     (server.home / "signing" / "ed25519.pem").rename(home / "signing" / "ed25519.pem")
-    assert list(keys_of(start_server(home="restored"))) == [keyid]
+    assert list(keys_of(start_server(home="restored").rpc)) == [keyid]

@@ -10,7 +10,7 @@ from pathlib import Path
 from shutil import disk_usage
 from typing import TYPE_CHECKING, NamedTuple
 
-from skillery import audit
+from skillery import __version__, audit
 from skillery.app.builders import Counts, counts_of_one_process, defined_in, documents_of
 from skillery.app.core_parts import MIB, Backends, Base, build_core
 from skillery.app.home import Home
@@ -133,7 +133,7 @@ async def _open_backends(settings: Settings, plugins: Plugins, database: Databas
     if signer is not None:
         stack.push_async_callback(signer.close)
         await signer.start()
-    signing = await asyncio.to_thread(open_signing, database, signer)
+    signing = await asyncio.to_thread(open_signing, database, signer, settings.public_url, __version__)
     verifier = plugins.open_offered("verifier", settings, database, fetch=documents_of(settings).fetch)
     ranker = plugins.open_ranker(settings, database)
     if ranker is not None:

@@ -61,6 +61,7 @@ from skillery.publishing.gate import Gate, PublishingRules, ScriptCheck, Trials
 from skillery.publishing.import_check import ImportCheck
 from skillery.publishing.methods import Rechecks
 from skillery.publishing.publisher import Publisher
+from skillery.publishing.reviews import Reviews
 from skillery.publishing.tool_maker import ToolMaker
 from skillery.publishing.undeclared import Undeclared
 from skillery.registry.cursors import cursor_key
@@ -180,7 +181,8 @@ async def build_core(base: Base, stack: AsyncExitStack) -> Core:
         cancellation=runtime.runner.cancellation,
         workspaces=Workspaces(registry, database, quotas, WorkspaceFiles(database, backends.storage, quotas)),
         publisher=publisher,
-        rechecks=Rechecks(database, publisher.checks, base.events),
+        rechecks=Rechecks(database, publisher.checks, base.events, backends.signing),
+        reviews=Reviews(database, base.events, publisher.checks, publisher.approval, backends.signing),
         developer=Developer(publisher.checks, Overlays(), runtime.packages.environments),
         importer=_importer(base, publisher),
         tools=_tool_maker(base, runtime.runner, publisher, quotas, compilers),
@@ -295,9 +297,8 @@ def _publisher(base: Base, runtime: _Runtime, quotas: Quotas, compilers: Compile
         events,
     )
     checks = BundleChecks(database, backends.storage, gate)
-    rules = _publishing_rules(settings)
-    parts = (database, backends.storage, events, checks, rules, quotas, runtime.packages.environments, backends.signing)
-    return Publisher(*parts)
+    parts = (database, backends.storage, events, checks, _publishing_rules(settings), quotas)
+    return Publisher(*parts, runtime.packages.environments, backends.signing)
 
 
 def _importer(base: Base, publisher: Publisher) -> Importer:

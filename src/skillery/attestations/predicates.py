@@ -1,16 +1,24 @@
-"""The predicates of the statements that the server signs. They contain no text of the files of a version, so that the
-purge of a version leaves none in copies.
+"""The predicates of the statements that the server signs. Names of examples are their only text of files: the purge of
+a version empties its envelopes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
+from urllib.parse import urlsplit
 
-from skillery.backends import Identity
+import msgspec
+
+from skillery.audit import Actor
+from skillery.backends import Identity, Provenance
 from skillery.formats.bundle import Bundle
+from skillery.formats.check_results import CheckedExample, CheckFinding
 from skillery.formats.npm import NPM_LOCK
+from skillery.formats.permissions import PermissionsDiff
 from skillery.formats.requirements import LOCK
+from skillery.proof.statements import URN
 
 Predicate = dict[str, Any]
 
@@ -26,6 +34,97 @@ def publication_predicate(bundle: Bundle, publisher: Identity, made_by: str | No
         "visibility": visibility,
         "at": now(),
     }
+
+
+def scan_predicate(findings: Sequence[CheckFinding], release: str) -> Predicate:
+    """Say which findings the checks of a version had, by their rules. Messages may quote files, and are left out.
+    `release` is the release of the server.
+    """
+    rows = [
+        {"rule": each.rule, "severity": each.severity, "waiver": each.waiver.id if each.waiver else None}
+        for each in findings
+    ]
+    return {"scanner": {"name": "skillery", "version": release}, "findings": rows, "at": now()}
+
+
+def tests_predicate(examples: Sequence[CheckedExample]) -> Predicate:
+    """Say which examples have passed, as a test result of in-toto. Examples that wait for an approval are warnings."""
+    by_status = {
+        status: [example.name for example in examples if example.status == status]
+        for status in ("passed", "waiting", "not_run", "failed")
+    }
+    warned = by_status["waiting"] + by_status["not_run"]
+    return {
+        "result": "FAILED" if by_status["failed"] else "WARNED" if warned else "PASSED",
+        "configuration": [],
+        "passedTests": by_status["passed"],
+        "warnedTests": warned,
+        "failedTests": by_status["failed"],
+    }
+
+
+def ci_provenance(job: Provenance, builder: str) -> Predicate:
+    """Say which CI job has published a version, as provenance of SLSA. `builder` is the URL of the registry, which has
+    verified the claims of the job.
+    """
+    parameters = {"issuer": job.issuer, "repository": job.repository, "workflow": job.workflow, "ref": job.ref}
+    host = "github.com" if job.issuer.endswith("githubusercontent.com") else urlsplit(job.issuer).netloc
+    source = {"uri": f"git+https://{host}/{job.repository}@{job.ref}", "digest": {"gitCommit": job.commit}}
+    return _slsa("publish", parameters, [source] if job.repository and job.commit else [], builder, job.run)
+
+
+def import_provenance(source: str, path: str, builder: str) -> Predicate:
+    """Say from which source and path a version was imported, as provenance of SLSA."""
+    return _slsa("import", {"source": source, "path": path}, [], builder, "")
+
+
+def _slsa(
+    build: str, parameters: dict[str, str], dependencies: list[dict[str, Any]], builder: str, run: str
+) -> Predicate:
+    return {
+        "buildDefinition": {
+            "buildType": f"{URN.replace('attestation', 'build')}{build}:v1",
+            "externalParameters": parameters,
+            "resolvedDependencies": dependencies,
+        },
+        "runDetails": {"builder": {"id": builder}, "metadata": {"invocationId": run}},
+    }
+
+
+def review_predicate(
+    reviewer: Actor, decision: Literal["approved", "rejected"], note: str, diff: PermissionsDiff | None
+) -> Predicate:
+    """Say what a reviewer has decided. `diff` are the permissions that the reviewer has seen as added or removed."""
+    return {
+        "reviewer": reviewer.name,
+        "kind": reviewer.kind,
+        "decision": decision,
+        "note": note,
+        "compared": diff.against if diff else None,
+        "permissions": msgspec.to_builtins({"added": diff.added, "removed": diff.removed}) if diff else None,
+        "at": now(),
+    }
+
+
+def summary_of(word: str, predicate: Mapping[str, Any]) -> str:
+    """Return a predicate in a few words, for lists."""
+    match word:
+        case "publication":
+            return f"published by {predicate.get('publisher')} with {predicate.get('method')}"
+        case "provenance":
+            parameters = dict(predicate.get("buildDefinition", {}).get("externalParameters", {}))
+            return " ".join(str(parameters[key]) for key in ("repository", "workflow", "ref", "source", "path")
+                            if parameters.get(key))  # fmt: skip
+        case "tests":
+            return f"{predicate.get('result')}: {len(predicate.get('passedTests', ()))} passed"
+        case "scan":
+            findings = predicate.get("findings", ())
+            waived = sum(1 for finding in findings if finding.get("waiver"))
+            return f"{len(findings)} findings, {waived} waived" if findings else "no findings"
+        case "review":
+            return ": ".join(str(predicate[key]) for key in ("decision", "note") if predicate.get(key))
+        case _:
+            return ""
 
 
 def now() -> str:

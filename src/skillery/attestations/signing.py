@@ -57,7 +57,12 @@ class RegistryKey(NamedTuple):
 class Signing:
     """Signs statements with the key of the registry. Without a key, nothing is signed."""
 
-    def __init__(self, signer: Signer | None = None, key: RegistryKey | None = None) -> None:
+    def __init__(
+        self, signer: Signer | None = None, key: RegistryKey | None = None, builder: str = "", release: str = ""
+    ) -> None:
+        """`builder` is the URL of the registry, `release` the release of the server."""
+        self.builder = builder
+        self.release = release
         self._signer = signer
         self._key = key
 
@@ -137,7 +142,7 @@ def sha256_of(envelope: str) -> str:
 # -- The key of the registry, and the chain of statements about it -----------------------------------------------------
 
 
-def open_signing(database: Database, signer: Signer | None) -> Signing:
+def open_signing(database: Database, signer: Signer | None, builder: str = "", release: str = "") -> Signing:
     """Return the Signing of a server. The first server of a registry begins the chain of keys.
 
     Raise StartupError if the registry signs with another key than this server, or if the signer does not work.
@@ -156,7 +161,7 @@ def open_signing(database: Database, signer: Signer | None) -> Signing:
             f"this registry signs with {key.keyid}, this home has {keyids[0] if keyids else 'no key'}: copy "
             "signing/ed25519.pem, or set signing.key"
         )
-    return Signing(signer, key)
+    return Signing(signer, key, builder, release)
 
 
 def find_registry_key(connection: Connection) -> RegistryKey | None:

@@ -672,15 +672,6 @@ class CheckedSkill(TypedDict):
     permissions_diff: PermissionsDiff
 
 
-class NewVersion(TypedDict):
-    """The answer of `create_skill` and of each step of a version."""
-
-    name: str
-    version: str
-    digest: str
-    status: str
-
-
 class DevelopedSkill(TypedDict):
     """A development version, which only its caller sees."""
 
@@ -700,6 +691,15 @@ class KeptSkills(TypedDict):
     """Without the skills that have no development version."""
     kept_ms: int
     """Time until the versions end, unless they are kept; 0 if ended."""
+
+
+class NewVersion(TypedDict):
+    """The answer of `create_skill` and of each step of a version."""
+
+    name: str
+    version: str
+    digest: str
+    status: str
 
 
 class FoundSkill(TypedDict):
@@ -1823,19 +1823,6 @@ def check_skill(
     return params_of(locals())
 
 
-def approve_version(
-    self: Any, name: str, version: str, *, digest: str | None = None, note: str | None = None
-) -> NewVersion:
-    """Publish a version that is in review.
-
-    name: Skill name
-    version: Exact version
-    digest: Digest of the reviewed bundle: an approval of another digest is refused
-    note: Recorded with the approval
-    """
-    return params_of(locals())
-
-
 def develop_skill(
     self: Any, manifest: Mapping[str, Any], skill_md: str, *, files: Sequence[SkillFile] | None = None
 ) -> DevelopedSkill:
@@ -1860,6 +1847,29 @@ def end_development(self: Any, names: list[str]) -> KeptSkills:
     """Stop serving development versions.
 
     names: Names of the skills
+    """
+    return params_of(locals())
+
+
+def approve_version(
+    self: Any, name: str, version: str, *, digest: str | None = None, note: str | None = None
+) -> NewVersion:
+    """Publish a version that is in review.
+
+    name: Skill name
+    version: Exact version
+    digest: Digest of the reviewed bundle: an approval of another digest is refused
+    note: Recorded with the approval
+    """
+    return params_of(locals())
+
+
+def reject_version(self: Any, name: str, version: str, reason: str) -> NewVersion:
+    """Reject a version that is in review.
+
+    name: Skill name
+    version: Exact version
+    reason: Reason for the author
     """
     return params_of(locals())
 
@@ -1921,16 +1931,6 @@ def submit_version(self: Any, name: str, version: str) -> NewVersion:
 
     name: Skill name
     version: Exact version
-    """
-    return params_of(locals())
-
-
-def reject_version(self: Any, name: str, version: str, reason: str) -> NewVersion:
-    """Reject a version that is in review.
-
-    name: Skill name
-    version: Exact version
-    reason: Reason for the author
     """
     return params_of(locals())
 
@@ -2531,14 +2531,14 @@ class Methods:
     delete_blob = blocking(delete_blob)
     create_skill = blocking(create_skill)
     check_skill = blocking(check_skill)
-    approve_version = blocking(approve_version)
     develop_skill = blocking(develop_skill)
     keep_development = blocking(keep_development)
     end_development = blocking(end_development)
+    approve_version = blocking(approve_version)
+    reject_version = blocking(reject_version)
     search_skills = blocking(search_skills)
     diff_versions = blocking(diff_versions)
     submit_version = blocking(submit_version)
-    reject_version = blocking(reject_version)
     yank_version = blocking(yank_version)
     unyank_version = blocking(unyank_version)
     deprecate_skill = blocking(deprecate_skill)
@@ -2610,14 +2610,14 @@ class AsyncMethods:
     delete_blob = awaited(delete_blob)
     create_skill = awaited(create_skill)
     check_skill = awaited(check_skill)
-    approve_version = awaited(approve_version)
     develop_skill = awaited(develop_skill)
     keep_development = awaited(keep_development)
     end_development = awaited(end_development)
+    approve_version = awaited(approve_version)
+    reject_version = awaited(reject_version)
     search_skills = awaited(search_skills)
     diff_versions = awaited(diff_versions)
     submit_version = awaited(submit_version)
-    reject_version = awaited(reject_version)
     yank_version = awaited(yank_version)
     unyank_version = awaited(unyank_version)
     deprecate_skill = awaited(deprecate_skill)
@@ -2687,14 +2687,14 @@ class BatchMethods:
     delete_blob = batched(delete_blob)
     create_skill = batched(create_skill)
     check_skill = batched(check_skill)
-    approve_version = batched(approve_version)
     develop_skill = batched(develop_skill)
     keep_development = batched(keep_development)
     end_development = batched(end_development)
+    approve_version = batched(approve_version)
+    reject_version = batched(reject_version)
     search_skills = batched(search_skills)
     diff_versions = batched(diff_versions)
     submit_version = batched(submit_version)
-    reject_version = batched(reject_version)
     yank_version = batched(yank_version)
     unyank_version = batched(unyank_version)
     deprecate_skill = batched(deprecate_skill)

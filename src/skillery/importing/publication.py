@@ -253,8 +253,9 @@ class SkillPublication:
             )
         note = partial(record_import, identity=self._identity, recorded=named.recorded(prepared))
         rules = self._publisher.rules_with_review() if self._options.review else None
+        source = (named.alias.source, named.alias.path) if named.alias.source and not self._options.is_upload else None
         published = await self._publisher.publish(
-            self._identity, manifest, prepared.skill_md, files, rules, also=note, scan=scan
+            self._identity, manifest, prepared.skill_md, files, rules, also=note, scan=scan, source=source
         )
         created = published.created
         return report_of(

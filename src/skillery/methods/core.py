@@ -26,6 +26,7 @@ from skillery.maintenance.purges import Purger
 from skillery.publishing.bundle_checks import Developer
 from skillery.publishing.methods import Rechecks
 from skillery.publishing.publisher import Publisher
+from skillery.publishing.reviews import Reviews
 from skillery.publishing.tool_maker import ToolMaker
 from skillery.runs.ended_runs import Cancellation
 from skillery.runs.followed_runs import Following
@@ -60,6 +61,7 @@ class Core:
     workspaces: Workspaces
     publisher: Publisher
     rechecks: Rechecks
+    reviews: Reviews
     developer: Developer
     importer: Importer
     tools: ToolMaker

@@ -11,7 +11,7 @@ from skillery.labels import label_listings, labels, locks
 from skillery.maintenance import garbage, purges
 from skillery.method import rows
 from skillery.publishing import methods as publishing
-from skillery.publishing import tool_maker
+from skillery.publishing import reviews, tool_maker
 from skillery.registry import audit_trail
 from skillery.runs import methods as runs
 from skillery.skills import descriptions, files, listings, search, skill_usage
@@ -39,6 +39,7 @@ METHODS = rows(
     *runs.METHODS,
     *blobs.METHODS,
     *publishing.METHODS,
+    *reviews.METHODS,
     *search.METHODS,
     *checks.METHODS,
     *lifecycle.METHODS,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -13,19 +13,21 @@ from msgspec import Meta
 from sqlalchemy import Connection, select
 
 from skillery import audit
+from skillery.attestations.predicates import scan_predicate
+from skillery.attestations.signing import NO_SIGNING, SignedStatement, Signing, insert_attestations
 from skillery.backends import Events, Finding, Identity
 from skillery.database import Database
 from skillery.database.tables import skills
-from skillery.errors import IllegalStep, Unavailable
+from skillery.errors import Conflict, IllegalStep, Unavailable
 from skillery.formats.bundle import BundleFile
 from skillery.formats.check_results import CheckFinding
 from skillery.formats.names import parse_skill_name
 from skillery.formats.paths import plain_path
 from skillery.formats.semver import Version
-from skillery.formats.texts import decode_content, parse_sentence
+from skillery.formats.texts import decode_content
 from skillery.formats.version_spec import Exact
 from skillery.identity import access
-from skillery.method import HIDDEN, ExactVersion, Given, Method, Params, SkillName, about
+from skillery.method import HIDDEN, ExactVersion, Method, Params, SkillName, about
 from skillery.publishing.bundle_checks import MOST_FINDINGS, BundleChecks, DevelopedSkill, Developer, KeptSkills
 from skillery.publishing.example_runs import RULE as EXAMPLES
 from skillery.publishing.file_findings import DEAD_REFERENCE, NOT_PORTABLE, NPM_INSTALL_SCRIPT
@@ -34,10 +36,9 @@ from skillery.publishing.import_check import RULE as IMPORT
 from skillery.publishing.package_locks import INFERRED, LEFT_OUT, UNDECLARED
 from skillery.publishing.publisher import CheckedSkill, CreatedSkill, Publisher
 from skillery.registry.resolution import resolve
-from skillery.registry.version_rows import record_findings
+from skillery.registry.version_rows import VersionRow, record_findings
 from skillery.registry.visibility import WAS_PUBLISHED
 from skillery.versions.checks import checks_of, set_checks
-from skillery.versions.new_versions import NewVersion
 from skillery.versions.waivers import apply_waivers
 
 SMALL_FILES = 64 * 1024
@@ -110,24 +111,6 @@ async def check_skill(publisher: Publisher, identity: Identity, params: CheckSki
     return await publisher.check_skill(identity, params.manifest, params.skill_md, files, submit=submit)
 
 
-# -- approve_version ---------------------------------------------------------------------------------------------------
-
-
-class ApproveVersion(Params, frozen=True, kw_only=True):
-    """Publish a version that is in review."""
-
-    name: SkillName
-    version: ExactVersion
-    digest: Annotated[Given, about("Digest of the reviewed bundle: an approval of another digest is refused")] = ""
-    note: Annotated[Annotated[str, Meta(max_length=2000)], about("Recorded with the approval")] = ""
-
-
-async def approve_version(publisher: Publisher, identity: Identity, params: ApproveVersion) -> NewVersion:
-    name, version = parse_skill_name(params.name), Version.parse(params.version)
-    note = parse_sentence(params.note, "note") if params.note else ""
-    return await publisher.approve_version(identity, name, version, params.digest or None, note)
-
-
 # -- develop_skill -----------------------------------------------------------------------------------------------------
 
 
@@ -169,7 +152,6 @@ async def end_development(developer: Developer, identity: Identity, params: EndD
 METHODS = (
     Method(create_skill, "publish", audits="manifest", once=True),
     Method(check_skill, "publish", audits=""),
-    Method(approve_version, "review", audits="name"),
     Method(develop_skill, "publish", audits=""),
     Method(keep_development, "publish", audits=""),
     Method(end_development, "publish", audits=""),
@@ -200,10 +182,11 @@ class RecheckedVersion(msgspec.Struct, frozen=True):
 class Rechecks:
     """Checks published versions again."""
 
-    def __init__(self, database: Database, checks: BundleChecks, events: Events) -> None:
+    def __init__(self, database: Database, checks: BundleChecks, events: Events, signing: Signing = NO_SIGNING) -> None:
         self._database = database
         self._checks = checks
         self._events = events
+        self._signing = signing
 
     async def recheck_version(self, identity: Identity, name: str, version: Version) -> RecheckedVersion:
         """Call the `before_publish` hooks for a published version, and store their findings in place of earlier ones.
@@ -222,7 +205,11 @@ class Rechecks:
                 f"a check of '{name}' {version} failed; its findings are unchanged",
                 hint="An admin finds the error in the log of the server.",
             )
-        work = partial(_store, identity=identity, name=name, version=version, reported=findings)
+        judge = partial(_judge, identity=identity, name=name, version=version, reported=findings)
+        row, judged = await self._database.read(judge)
+        predicates = {"scan": scan_predicate(judged, self._signing.release)}
+        statements = await self._signing.attest(identity, name, row.version, row.digest, predicates)
+        work = partial(_store, judge=judge, identity=identity, name=name, expected=judged, statements=statements)
         rechecked = await self._database.write(work)
         if rechecked.new:
             rules = ", ".join(sorted({finding.rule for finding in rechecked.new}))
@@ -239,19 +226,36 @@ def _find_published(connection: Connection, identity: Identity, name: str, versi
         )
 
 
-def _store(
+def _judge(
     connection: Connection, identity: Identity, name: str, version: Version, reported: Sequence[Finding]
+) -> tuple[VersionRow, tuple[CheckFinding, ...]]:
+    """Return the version, and its findings if those of plugins are `reported`."""
+    row = resolve(connection, identity, name, Exact(version), manages=True)
+    reported_findings = apply_waivers(connection, name, version, reported)
+    own_findings = tuple(finding for finding in checks_of(row.checks_json).findings if finding.rule in OWN_RULES)
+    in_order = sorted((*reported_findings, *own_findings), key=lambda finding: not finding.refuses)
+    return row, tuple(in_order[:MOST_FINDINGS])
+
+
+def _store(
+    connection: Connection,
+    judge: Callable[[Connection], tuple[VersionRow, tuple[CheckFinding, ...]]],
+    identity: Identity,
+    name: str,
+    expected: tuple[CheckFinding, ...],
+    statements: Sequence[SignedStatement],
 ) -> RecheckedVersion:
-    """Store the findings of plugins in place of their earlier ones. Return the version's findings, and the new ones."""
+    """Store the findings of plugins in place of their earlier ones. Return the version's findings, and the new ones.
+
+    Raise Conflict if the findings are not the `expected` ones, about which the `statements` are.
+    """
     # The lock makes a purge of the version wait, or this function see it.
     connection.execute(select(skills.c.id).where(skills.c.name == name).with_for_update())
-    row = resolve(connection, identity, name, Exact(version), manages=True)
+    row, findings = judge(connection)
+    if findings != expected:
+        raise Conflict(f"the waivers of '{name}' have changed during the check", hint="Check the version again.")
     checks = checks_of(row.checks_json)
-    reported_findings = apply_waivers(connection, name, version, reported)
-    own_findings = tuple(finding for finding in checks.findings if finding.rule in OWN_RULES)
-    findings = tuple(sorted((*reported_findings, *own_findings), key=lambda finding: not finding.refuses))[
-        :MOST_FINDINGS
-    ]
+    insert_attestations(connection, row.version_id, row.digest, statements)
     earlier_places = {_place(finding) for finding in checks.findings}
     new = tuple(finding for finding in findings if _place(finding) not in earlier_places)
     if new:

@@ -1,6 +1,4 @@
-"""Publishing of bundles: the methods create_skill, check_skill (without publishing) and approve_version (of a
-draft).
-"""
+"""Publishing of bundles: the methods create_skill and check_skill (without publishing)."""
 
 from __future__ import annotations
 
@@ -13,13 +11,19 @@ from typing import Any, NamedTuple
 import msgspec
 from sqlalchemy import Connection
 
-from skillery.attestations.predicates import publication_predicate
+from skillery.attestations.predicates import (
+    ci_provenance,
+    import_provenance,
+    publication_predicate,
+    scan_predicate,
+    tests_predicate,
+)
 from skillery.attestations.signing import NO_SIGNING, Signing
 from skillery.backends import Events, Identity, Storage
 from skillery.contents.store import Uploading, is_inline, put_large
 from skillery.database import Database
 from skillery.environments.store import Environments
-from skillery.errors import NotFound, SkilleryError
+from skillery.errors import NotFound
 from skillery.formats.bundle import Bundle, BundleFile
 from skillery.formats.check_results import CheckedExample, CheckFinding, PermissionsDiff
 from skillery.formats.semver import Version
@@ -34,7 +38,6 @@ from skillery.registry.index_names import index_name_warning
 from skillery.registry.resolution import resolve, version_if_there
 from skillery.registry.version_rows import VersionRow
 from skillery.versions.checks import Checks, checks_of, with_examples
-from skillery.versions.lifecycle import approve, find_approvable
 from skillery.versions.new_versions import NewVersion, insert_version
 
 log = logging.getLogger(__name__)
@@ -154,12 +157,13 @@ class Publisher:
         made_by: str | None = None,
         also: Also | None = None,
         scan: ImportScan | None = None,
+        source: tuple[str, str] | None = None,
     ) -> Published:
         """Publish a bundle like `create_skill`, and return warnings and findings too.
 
-        `scan` is an earlier result about undeclared packages. `also` is called in the transaction that adds the
-        version; if the version exists, in a separate transaction. A parsed `skill_md` means that the bundle is
-        imported: tools that are not valid are then skipped.
+        `source` is the source and the path of an import. `scan` is an earlier result about undeclared packages. `also`
+        is called in the transaction that adds the version; if the version exists, in a separate transaction. A parsed
+        `skill_md` means that the bundle is imported: tools that are not valid are then skipped.
         """
         rules = rules or self._rules
         bundle, state = await self.checks.check(identity, manifest, skill_md, files, scan)
@@ -179,7 +183,12 @@ class Publisher:
         elif bundle.digest in rules.passed:
             checks = with_examples(checks, [CheckedExample(example.name, "passed") for example in bundle.examples.read])
         visibility = state.visibility or rules.visibility
-        predicates = {"publication": publication_predicate(bundle, identity, made_by, visibility)}
+        predicates = {
+            "publication": publication_predicate(bundle, identity, made_by, visibility),
+            **self._provenance(identity, source),
+            "scan": scan_predicate(checks.findings, self._signing.release),
+            **({"tests": tests_predicate(checks.examples)} if checks.examples else {}),
+        }
         statements = await self._signing.attest(
             identity, publication.name, publication.version, bundle.digest, predicates
         )
@@ -270,38 +279,11 @@ class Publisher:
         """The rules that decide who approves versions."""
         return self._rules.approval
 
-    async def approve_version(
-        self, identity: Identity, name: str, version: Version, digest: str | None, note: str
-    ) -> NewVersion:
-        """Approve a version, and call the `after_publish` hooks. Run the examples that wait for the approval first.
-
-        `digest` is the digest that the reviewer approves, or None. Raise the errors of `lifecycle.approve`, and
-        Refused if an example fails.
-        """
-        rules = self._rules.approval
-        find = partial(find_approvable, identity=identity, name=name, version=version, digest=digest, rules=rules)
-        row = await self._database.read(find)
-        checks = await self.checks.run_waiting_examples(identity, row) if checks_of(row.checks_json).waiting else None
-        work = partial(
-            approve,
-            identity=identity,
-            name=name,
-            version=version,
-            digest=digest,
-            note=note,
-            rules=rules,
-            checks=checks,
-        )
-        approved = await self._database.write(work)
-        stored = partial(self.checks.stored_publication, identity=identity, name=name, version=version)
-        try:
-            publication = await asyncio.to_thread(self._database.read_now, stored)
-        except SkilleryError:
-            # The version stays published even if the storage fails now.
-            log.exception("the after_publish hooks were not called for %s %s", name, approved.version)
-        else:
-            await self._events.after_publish(publication)
-        return approved
+    def _provenance(self, identity: Identity, source: tuple[str, str] | None) -> dict[str, Any]:
+        """Return the predicate of a CI job or of an import, by its word."""
+        if identity.provenance is not None:
+            return {"provenance": ci_provenance(identity.provenance, self._signing.builder)}
+        return {"provenance": import_provenance(*source, self._signing.builder)} if source else {}
 
     async def _store(self, bundle: Bundle, insert: Callable[[Connection], NewVersion]) -> NewVersion:
         """Store the large files of a bundle, then call `insert` in a transaction. After a crash, a file may be unused,

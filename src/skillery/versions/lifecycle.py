@@ -92,6 +92,14 @@ def approve(
     return approved
 
 
+def find_rejectable(connection: Connection, identity: Identity, name: str, version: Version) -> VersionRow:
+    """Return the version that `reject` would reject now. Raise the errors of `reject`."""
+    access.require_namespace(identity, "review", name)
+    row = resolve(connection, identity, name, Exact(version), manages=True)
+    check_step(identity, name, found_version(row), "reject", None)
+    return row
+
+
 def reject(connection: Connection, identity: Identity, name: str, version: Version, reason: str) -> NewVersion:
     """Reject a version that is in review. A rejected version can never be published. Raise the errors of `submit`."""
     access.require_namespace(identity, "review", name)
@@ -183,24 +191,6 @@ async def submit_version(registry: Registry, identity: Identity, params: SubmitV
     return await registry.write(partial(submit, identity=identity, name=name, version=version))
 
 
-# -- reject_version ----------------------------------------------------------------------------------------------------
-
-
-class RejectVersion(Params, frozen=True, kw_only=True):
-    """Reject a version that is in review."""
-
-    name: SkillName
-    version: ExactVersion
-    reason: Annotated[Sentence, about("Reason for the author")]
-
-
-async def reject_version(registry: Registry, identity: Identity, params: RejectVersion) -> NewVersion:
-    name, version = parse_skill_name(params.name), Version.parse(params.version)
-    reason = parse_sentence(params.reason, "reason")
-    work = partial(reject, identity=identity, name=name, version=version, reason=reason)
-    return await registry.write(work)
-
-
 # -- yank_version ------------------------------------------------------------------------------------------------------
 
 
@@ -287,7 +277,6 @@ async def set_visibility(registry: Registry, identity: Identity, params: SetVisi
 
 METHODS = (
     Method(submit_version, "publish", audits="name"),
-    Method(reject_version, "review", audits="name"),
     Method(yank_version, "publish", audits="name"),
     Method(unyank_version, "publish", audits="name"),
     Method(deprecate_skill, "publish", audits="name"),

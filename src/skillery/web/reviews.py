@@ -13,10 +13,9 @@ from skillery.formats.check_results import CheckFinding
 from skillery.formats.wording import quoted
 from skillery.identity import access
 from skillery.method import or_none
-from skillery.publishing.methods import ApproveVersion, approve_version
+from skillery.publishing.reviews import ApproveVersion, RejectVersion, approve_version, reject_version
 from skillery.skills.descriptions import Skill
 from skillery.skills.files import ReadSkillFile, read_skill_file
-from skillery.versions.lifecycle import RejectVersion, reject_version
 from skillery.versions.versions import ListedVersion, ListVersions, list_versions
 from skillery.versions.waivers import (
     ListWaivers,
