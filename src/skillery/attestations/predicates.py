@@ -14,9 +14,8 @@ import msgspec
 from skillery.audit import Actor
 from skillery.backends import Identity, Provenance
 from skillery.formats.bundle import Bundle
-from skillery.formats.check_results import CheckedExample, CheckFinding
+from skillery.formats.check_results import CheckedExample, CheckFinding, PermissionsDiff
 from skillery.formats.npm import NPM_LOCK
-from skillery.formats.permissions import PermissionsDiff
 from skillery.formats.requirements import LOCK
 from skillery.proof.statements import URN
 
