@@ -1,14 +1,31 @@
-"""Attestations of versions: how they are read."""
+"""Attestations of versions: lists, statements that callers have signed, and withdrawals."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from functools import partial
+from typing import Annotated, Any, Literal, NamedTuple
 
-from sqlalchemy import Connection, select
+import msgspec
+from msgspec import Meta
+from sqlalchemy import Connection, select, update
 
+from skillery import audit
+from skillery.attestations.predicates import summary_of
+from skillery.attestations.signing import SignedStatement, insert_attestations, sha256_of
 from skillery.backends import Identity
-from skillery.database.tables import attestations
-from skillery.formats.version_spec import VersionSpec
+from skillery.database import in_utc
+from skillery.database.registry import Registry
+from skillery.database.tables import attestations, signing_keys, skill_versions, skills
+from skillery.errors import AttestationKey, AttestationSubject, InvalidParams, NotAllowed, NotFound
+from skillery.formats.names import parse_skill_name
+from skillery.formats.semver import Version
+from skillery.formats.texts import parse_id, parse_sentence
+from skillery.formats.version_spec import Exact, VersionSpec, parse_named
+from skillery.identity import access
+from skillery.method import Cursor, ExactVersion, Method, PageLimit, Params, Sentence, SkillName, about
+from skillery.registry.cursors import NextCursor, fitting_items, make_cursor, read_cursor
 from skillery.registry.resolution import resolve
 from skillery.registry.version_rows import VersionRow
 
@@ -32,3 +49,245 @@ def read_envelopes(
     chosen = [attestations.c.predicate == predicate] if predicate else []
     oldest_first = select(attestations.c.envelope).where(*of_version, *chosen).order_by(attestations.c.id)
     return Envelopes(row, list(connection.scalars(oldest_first)))
+
+
+# -- list_attestations -------------------------------------------------------------------------------------------------
+
+
+class EndedAttestation(msgspec.Struct, frozen=True):
+    """A withdrawal."""
+
+    at: datetime
+    by: str
+    reason: str
+
+
+class ListedAttestation(msgspec.Struct, frozen=True):
+    """A signed statement about a version. `summary` is the predicate in a few words, "" for a purged version."""
+
+    id: str
+    predicate: str
+    by: str
+    kind: Literal["person", "agent"]
+    keyid: str
+    at: datetime
+    ended: EndedAttestation | None
+    summary: str
+
+
+class AttestationPage(msgspec.Struct, frozen=True):
+    """A page of the attestations of a version, oldest first."""
+
+    name: str
+    version: str
+    digest: str
+    attestations: Sequence[ListedAttestation]
+    next_cursor: NextCursor
+
+
+class ListAttestations(Params, frozen=True, kw_only=True):
+    """List the signed statements about a version: who published, built, checked and reviewed it."""
+
+    name: SkillName
+    version: Annotated[str, about("Version spec (omit for latest)")] = ""
+    predicate: Annotated[
+        Literal["author", "publication", "provenance", "tests", "scan", "review", ""],
+        about("Only statements of this kind"),
+    ] = ""
+    limit: PageLimit = 50
+    cursor: Cursor = ""
+
+
+async def list_attestations(registry: Registry, identity: Identity, params: ListAttestations) -> AttestationPage:
+    work = partial(read_attestations, identity=identity, key=registry.cursor_key, params=params)
+    return await registry.read(work)
+
+
+def read_attestations(
+    connection: Connection, identity: Identity, key: bytes, params: ListAttestations
+) -> AttestationPage:
+    """Return a page of the attestations of a version. Raise the errors of `resolve`, and InvalidCursor."""
+    name, spec = parse_named(params.name, params.version)
+    row = resolve(connection, identity, name, spec, manages=True)
+    bound_to = ("list_attestations", row.digest, params.predicate)
+    where = [attestations.c.version_id == row.version_id]
+    if params.predicate:
+        where.append(attestations.c.predicate == params.predicate)
+    if params.cursor:
+        where.append(attestations.c.id > int(read_cursor(key, bound_to, params.cursor, 1)[0]))
+    oldest_first = (
+        select(attestations, signing_keys.c.keyid)
+        .join(signing_keys, signing_keys.c.id == attestations.c.key_id)
+        .where(*where)
+        .order_by(attestations.c.id)
+        .limit(params.limit + 1)
+    )
+    rows = connection.execute(oldest_first).all()
+    page = fitting_items([_listed(stored) for stored in rows[: params.limit]])
+    next_cursor = make_cursor(key, bound_to, (str(rows[len(page) - 1].id),)) if len(rows) > len(page) else None
+    return AttestationPage(row.name, row.version, row.digest, page, next_cursor)
+
+
+def _listed(row: Any) -> ListedAttestation:
+    from skillery.proof.dsse import unverified
+    from skillery.proof.statements import read_statement
+
+    predicate = read_statement(unverified(row.envelope.encode()).payload).predicate if row.envelope else {}
+    ended = EndedAttestation(in_utc(row.ended_at), row.ended_by, row.ended_reason) if row.ended_at else None
+    return ListedAttestation(
+        row.attestation,
+        row.predicate,
+        row.made_by,
+        row.made_by_kind,
+        row.keyid,
+        in_utc(row.created_at),
+        ended,
+        summary_of(row.predicate, predicate) if predicate else "",
+    )
+
+
+# -- add_attestation ---------------------------------------------------------------------------------------------------
+
+
+class AddedAttestation(msgspec.Struct, frozen=True):
+    """A stored statement. `verified_as` is the identity whose key has signed it."""
+
+    id: str
+    predicate: str
+    verified_as: str
+
+
+class AddAttestation(Params, frozen=True, kw_only=True):
+    """Store a statement about a version that the caller has signed: `author` or `review`."""
+
+    name: SkillName
+    version: ExactVersion
+    envelope: Annotated[Annotated[str, Meta(max_length=262_144)], about("Envelope of DSSE as JSON text")]
+
+
+SIGNED_BY_CALLERS = {"author": "publish", "review": "review"}
+"""The words of statements that callers sign, and the scope for each."""
+
+
+async def add_attestation(registry: Registry, identity: Identity, params: AddAttestation) -> AddedAttestation:
+    name, version = parse_skill_name(params.name), Version.parse(params.version)
+    work = partial(store_signed, identity=identity, name=name, version=version, envelope=params.envelope)
+    return await registry.write(work)
+
+
+def store_signed(
+    connection: Connection, identity: Identity, name: str, version: Version, envelope: str
+) -> AddedAttestation:
+    """Store a statement that the identity has signed. If it is stored already, return it.
+
+    Raise InvalidParams, AttestationSubject or AttestationKey if the statement is not valid, NotAllowed without the
+    scope and grant for its word, and the errors of `resolve`.
+    """
+    from skillery.proof.dsse import ProofError, unverified, verify
+    from skillery.proof.statements import check_subject, read_statement
+
+    try:
+        stated = unverified(envelope.encode())
+        statement = read_statement(stated.payload)
+    except ProofError as error:
+        raise InvalidParams(f"'envelope' {error}", param="envelope") from None
+    word = statement.word or ""
+    if word not in SIGNED_BY_CALLERS:
+        raise InvalidParams(
+            f"'envelope' is not a statement that callers sign: {', '.join(SIGNED_BY_CALLERS)}", param="envelope"
+        )
+    access.require_namespace(identity, "review" if word == "review" else "publish", name)
+    row = resolve(connection, identity, name, Exact(version), manages=True)
+    key = _key_of(connection, identity, stated.keyids)
+    try:
+        verify(envelope.encode(), {key.keyid: key.public_der})
+    except ProofError as error:
+        raise AttestationKey(f"'envelope' {error}", param="envelope") from None
+    try:
+        check_subject(statement, row.name, row.version, row.digest)
+    except ProofError as error:
+        raise AttestationSubject(f"'envelope' {error}", param="envelope") from None
+    named = statement.predicate.get("reviewer" if word == "review" else "author")
+    if named != identity.name:
+        raise AttestationKey(f"'envelope' names another signer than '{identity.name}'", param="envelope")
+    same = attestations.c.version_id == row.version_id, attestations.c.sha256 == sha256_of(envelope)
+    present = connection.scalar(select(attestations.c.attestation).where(*same))
+    if present is None:
+        signed = SignedStatement(word, envelope, key.id, identity)
+        [present] = insert_attestations(connection, row.version_id, row.digest, [signed])
+        after = {"id": present, "predicate": word, "keyid": key.keyid}
+        audit.record(connection, identity, "add_attestation", f"{row.name}@{row.version}", after=after)
+    return AddedAttestation(present, word, identity.name)
+
+
+def _key_of(connection: Connection, identity: Identity, keyids: Sequence[str]) -> Any:
+    """Return the row of the identity's own valid key that has signed. Raise AttestationKey if there is none."""
+    row = connection.execute(select(signing_keys).where(signing_keys.c.keyid.in_(keyids))).first()
+    if row is None or row.holder != "identity" or row.added_by != identity.name or row.revoked_at or len(keyids) > 1:
+        problem = "revoked" if row is not None and row.revoked_at else "not a registered key of the caller"
+        raise AttestationKey(
+            f"{', '.join(keyids)[:300]} is {problem}",
+            hint="Register your key with skillery key add, and sign with it alone.",
+            param="envelope",
+        )
+    return row
+
+
+# -- end_attestation ---------------------------------------------------------------------------------------------------
+
+
+class EndedId(msgspec.Struct, frozen=True):
+    id: str
+    ended_at: datetime
+
+
+class EndAttestation(Params, frozen=True, kw_only=True):
+    """Withdraw a signed statement: clients get it no longer. Its row stays."""
+
+    id: Annotated[str, about("The attestation's id")]
+    reason: Annotated[Sentence, about("Reason, for all readers of the version")]
+
+
+async def end_attestation(registry: Registry, identity: Identity, params: EndAttestation) -> EndedId:
+    reason = parse_sentence(params.reason, "reason")
+    return await registry.write(partial(end, identity=identity, attestation=parse_id(params.id), reason=reason))
+
+
+def end(connection: Connection, identity: Identity, attestation: str, reason: str) -> EndedId:
+    """Withdraw an attestation. Raise NotFound if the identity does not see it, and NotAllowed if another identity made
+    it. A repeated withdrawal changes nothing.
+    """
+    of_id = attestations.c.attestation == attestation
+    stored = connection.execute(
+        select(attestations, skills.c.name, skill_versions.c.version)
+        .join(skill_versions, skill_versions.c.id == attestations.c.version_id)
+        .join(skills, skills.c.id == skill_versions.c.skill_id)
+        .where(of_id)
+        .with_for_update(of=attestations)
+    ).one_or_none()
+    try:
+        if stored is not None:
+            resolve(connection, identity, stored.name, Exact(Version.parse(stored.version)), manages=True)
+    except NotFound:
+        stored = None
+    if stored is None:
+        raise NotFound(
+            f"there is no attestation '{attestation}'", hint="Compare it with the list of the version's attestations."
+        )
+    if stored.made_by != identity.name and not access.is_admin(identity):
+        raise NotAllowed(f"'{attestation}' was made by '{stored.made_by}'", hint="Ask this identity, or an admin.")
+    if stored.ended_at is not None:
+        return EndedId(attestation, in_utc(stored.ended_at))
+    now = datetime.now(UTC)
+    values = {"ended_at": now, "ended_by": identity.name, "ended_reason": reason}
+    connection.execute(update(attestations).where(of_id).values(values))
+    after = {"name": stored.name, "version": stored.version, "reason": reason}
+    audit.record(connection, identity, "end_attestation", attestation, after=after)
+    return EndedId(attestation, now)
+
+
+METHODS = (
+    Method(list_attestations, "read", audits=""),
+    Method(add_attestation, "read", audits="name"),
+    Method(end_attestation, "read", audits="id"),
+)

@@ -8,9 +8,9 @@ import logging
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection, insert, select, update
 
 from skillery import audit
 from skillery.audit import SERVER, Actor
@@ -20,6 +20,9 @@ from skillery.database.tables import attestations, key_statements, signing_keys
 from skillery.errors import SkilleryError, StartupError, Unavailable
 from skillery.formats.texts import new_attestation_id
 from skillery.proof.statements import TYPES, make_statement
+
+if TYPE_CHECKING:
+    from skillery.proof.dsse import SigningKey
 
 log = logging.getLogger(__name__)
 FIELDS = (
@@ -226,3 +229,51 @@ def read_chain(connection: Connection) -> list[str]:
     rows = connection.execute(select(key_statements).order_by(key_statements.c.seq)).all()
     begin = max((at for at, row in enumerate(rows) if row.previous is None), default=0)
     return [row.envelope for row in rows[begin:]]
+
+
+# -- rotation, loss and theft of the registry's key: commands on a home without a server -------------------------------
+
+
+class KeyChange(NamedTuple):
+    """A change of the registry's keys. `signers` sign the statement about it: all present keys and the added one."""
+
+    action: str
+    signers: tuple[SigningKey, ...]
+    added: SigningKey | None = None
+    retired: tuple[str, ...] = ()
+    revoked: tuple[str, ...] = ()
+    since: datetime | None = None
+    reason: str = ""
+    begins_chain: bool = False
+    """Whether the key before was lost, so that it cannot sign. Clients then notice another signer."""
+
+
+def change_keys(connection: Connection, actor: Actor, change: KeyChange) -> None:
+    """Store a change of the registry's keys, with a signed statement in its chain."""
+    from skillery.proof.dsse import seal
+    from skillery.proof.keychains import make_keys_statement
+
+    take_turns(connection, "signing", "")
+    chain = [] if change.begins_chain else read_chain(connection)
+    previous = sha256_of(chain[-1]) if chain else None
+    added = {change.added.keyid: change.added.public_der} if change.added else {}
+    payload = make_keys_statement(added, previous, change.retired, change.revoked)
+    envelope = seal(payload, *(key.sign for key in change.signers)).decode()
+    now = datetime.now(UTC)
+    for keyids, values in (
+        (change.retired, {"retired_at": now}),
+        (change.revoked, {"revoked_at": now, "revoked_since": change.since, "reason": change.reason}),
+    ):
+        connection.execute(update(signing_keys).where(signing_keys.c.keyid.in_(keyids)).values(values))
+    if change.added is not None:
+        insert_key(connection, actor, change.added.public_der, "server")
+    insert_keys_statement(connection, envelope, previous)
+    keys = {"added": list(added), "retired": change.retired, "revoked": change.revoked}
+    subject = next(iter((*added, *change.revoked)))
+    audit.record(connection, actor, change.action, subject, after={**keys, "reason": change.reason})
+
+
+def find_registry_keys(connection: Connection) -> dict[str, bool]:
+    """Return the keys of the registry by keyid, and whether each one may be revoked: it signs no longer."""
+    rows = connection.execute(select(signing_keys).where(signing_keys.c.holder == "server"))
+    return {row.keyid: row.retired_at is not None and row.revoked_at is None for row in rows}

@@ -25,6 +25,7 @@ from skillery.cli import (
     imports,
     install,
     installation,
+    keys,
     locks,
     login,
     mirror,
@@ -109,6 +110,7 @@ commands.sections = {
             short_help="token, secret, trust, audit, backup, config, db, …",
             commands=[
                 tokens.token,
+                keys.key,
                 auth.auth,
                 auth.offboard,
                 grants.trust,

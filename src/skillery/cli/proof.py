@@ -1,8 +1,9 @@
-"""`skillery verify`: check a version with the keys of its registry."""
+"""`skillery verify`: check a version with the keys of its registry. `--sign`: sign a version with an own key."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import base64
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
@@ -12,12 +13,17 @@ import click
 from skillery.cli.failures import CHECK_FAILED, CheckFailed
 from skillery.cli.options import Target, json_option, name_and_version, target_options
 from skillery.cli.output import clean, print_json, print_rows
+from skillery.cli.verbs import read_pages
+from skillery.errors import StartupError
 
 if TYPE_CHECKING:
     from skillery.client import AsyncClient
     from skillery.proof.checks import CheckedStatement
+    from skillery.proof.dsse import SigningKey
     from skillery.proof.keychains import Keychain
 
+SIGNED = ("author", "review")
+"""The statements that identities sign themselves."""
 KEYS_ADDRESS = "/.well-known/skillery/keys"
 
 
@@ -30,6 +36,8 @@ class _Evidence(NamedTuple):
     files: bytes
     envelopes: Sequence[bytes]
     chain: bytes
+    people: Sequence[dict[str, Any]]
+    """The keys of the identities, as `list_keys` returns them."""
 
 
 @click.command()
@@ -63,8 +71,13 @@ def verify(name: str, keys_file: Path | None, target: Target, as_json: bool) -> 
         check_files(evidence.files, evidence.digest)
     except ProofError as error:
         raise CheckFailed(f"{subject} {error}") from None
+    people = {key["keyid"]: key for key in evidence.people if key["holder"] == "identity" and not key["revoked_at"]}
+    trusted = {keyid: base64.b64decode(key["public"]) for keyid, key in people.items()} | dict(keychain.trusted)
     about = evidence.name, evidence.version, evidence.digest
-    statements = check_statements(evidence.envelopes, keychain.trusted, *about)
+    statements = [
+        _of_signer(statement, people, keychain.revoked)
+        for statement in check_statements(evidence.envelopes, trusted, *about)
+    ]
     problem = _problem(subject, statements)
     if as_json:
         print_json({"name": evidence.name, "version": evidence.version, "digest": evidence.digest, "ok": not problem,
@@ -76,6 +89,18 @@ def verify(name: str, keys_file: Path | None, target: Target, as_json: bool) -> 
             click.echo(clean(f"The registry says that its key is {', '.join(keychain.present)}"), err=True)
     if problem:
         raise click.exceptions.Exit(CHECK_FAILED)
+
+
+def _of_signer(statement: CheckedStatement, people: Mapping[str, Any], revoked: Collection[str]) -> CheckedStatement:
+    """Return the statement with the problem that its key is revoked, or is the key of another identity."""
+    import msgspec
+
+    for keyid in statement.keyids:
+        if keyid in revoked:
+            return msgspec.structs.replace(statement, problem=f"is signed with the revoked key {keyid}")
+        if keyid in people and (people[keyid]["by"] != _signer(statement.stated) or statement.predicate not in SIGNED):
+            return msgspec.structs.replace(statement, problem=f"is signed with a key of '{people[keyid]['by']}'")
+    return statement
 
 
 def _print(statements: Sequence[CheckedStatement]) -> None:
@@ -137,6 +162,7 @@ async def _evidence(client: AsyncClient, name: str, spec: str | None) -> _Eviden
         await _read(client, f"{address}.files"),
         (await _read(client, f"{address}.intoto.jsonl")).splitlines(),
         await _read(client, KEYS_ADDRESS),
+        (await read_pages(client.list_keys, {"limit": None, "cursor": None}, "keys"))[1],
     )
 
 
@@ -147,3 +173,69 @@ async def _read(client: AsyncClient, address: str) -> bytes:
         content = await response.aread()
         without_error(response)
         return content
+
+
+# -- statements of callers ---------------------------------------------------------------------------------------------
+
+
+sign_option = click.option(
+    "--sign",
+    "sign_file",
+    metavar="KEYFILE",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="Also sign the version with your own key (skillery key new, skillery key add).",
+)
+
+
+def read_key(path: Path) -> SigningKey:
+    """Return the private key in a file. Raise StartupError if it is not usable."""
+    from skillery.builtin.pem_signers import read_key_file
+
+    key = read_key_file(path)
+    if key is None:
+        raise StartupError(f"there is no key file {path}")
+    return key
+
+
+async def add_signed(
+    client: AsyncClient, key: SigningKey, word: str, version: Mapping[str, Any], predicate: Mapping[str, Any]
+) -> str:
+    """Sign a statement about a version (`name`, `version`, `digest`), store it, and return its id. The server names the
+    identity of the key, which the statement names as `author` or `reviewer`.
+    """
+    from skillery.proof.dsse import seal
+    from skillery.proof.statements import make_statement
+
+    rows = (await read_pages(client.list_keys, {"limit": None, "cursor": None}, "keys"))[1]
+    own_rows = [row for row in rows if row["keyid"] == key.keyid and row["holder"] == "identity"]
+    if not own_rows:
+        raise CheckFailed(f"{key.keyid} is not registered: run skillery key add")
+    named = {"reviewer" if word == "review" else "author": own_rows[0]["by"]}
+    payload = make_statement(word, version["name"], version["version"], version["digest"], {**named, **predicate})
+    added = await client.add_attestation(version["name"], version["version"], seal(payload, key.sign).decode())
+    return added["id"]
+
+
+async def add_author(client: AsyncClient, key: SigningKey, version: Mapping[str, Any], files: Mapping[str, str]) -> str:
+    """Sign a published version as its author. `files` are the SHA-256 of the author's files by path.
+
+    Raise CheckFailed if the server has stored other files, or more than its own additions.
+    """
+    from skillery.proof.checks import check_files
+    from skillery.proof.dsse import ProofError
+
+    address = f"/skills/{quote(version['name'], safe='')}/{quote(version['version'], safe='')}.files"
+    text = await _read(client, address)
+    try:
+        check_files(text, version["digest"])
+    except ProofError as error:
+        raise CheckFailed(f"{version['name']}@{version['version']} {error}") from None
+    lines = [line.split(" ", 2) for line in text.decode().splitlines()]
+    stored = {path: sha256 for _, sha256, path in lines if path not in ADDED or path in files}
+    if stored != files:
+        raise CheckFailed(f"{version['name']}@{version['version']} has other files than the folder: not signed")
+    return await add_signed(client, key, "author", version, {"name": version["name"], "version": version["version"]})
+
+
+ADDED = ("skill.toml", "requirements.lock", "npm.lock")
+"""Files that the server makes of the manifest, or adds."""

@@ -19,11 +19,13 @@ from skillery.cli.options import (
     target_options,
 )
 from skillery.cli.output import clean, print_json
+from skillery.cli.proof import add_author, read_key, sign_option
 from skillery.errors import SkilleryError
 
 if TYPE_CHECKING:
     from skillery.client import AsyncClient
     from skillery.formats.version_diffs import Part, Step
+    from skillery.proof.dsse import SigningKey
     from skillery.publishing.folders import SkillFolder
 
 SEARCHED = 20
@@ -44,6 +46,7 @@ PRINTED_FIELDS = ("warnings", "verified", "examples", "findings", "permissions_d
     "the step from the changes.",
 )
 @allow_unknown_option
+@sign_option
 @click.option("--trusted", is_flag=True, help="In a CI job: publish with a trust rule of the server at --url.")
 @target_options
 @json_option
@@ -53,6 +56,7 @@ def publish(
     bump: Part | Literal["auto"] | None,
     allow_unknown: bool,
     trusted: bool,
+    sign_file: Path | None,
     target: Target,
     as_json: bool,
 ) -> None:
@@ -69,13 +73,18 @@ def publish(
 
         only_skill = _read(folders[0], allow_unknown).manifest["name"] if len(folders) == 1 else ""
         target = trusted_target(target, only_skill)
+    if sign_file is not None and (trusted or dry_run):
+        raise click.UsageError(
+            "--sign excludes --trusted and --dry-run: a CI job needs no key, and a dry run signs nothing"
+        )
+    key = read_key(sign_file) if sign_file is not None else None
     read_folder = partial(_read, allow_unknown=allow_unknown)
     # The token of a CI job may only publish: it cannot read an earlier version.
     reads = not trusted
     send_folder = (
         partial(_check, read=read_folder, bump=bump)
         if dry_run
-        else partial(_publish, read=read_folder, bump=bump, reads=reads)
+        else partial(_publish, read=read_folder, bump=bump, reads=reads, key=key)
     )
     answers: list[dict[str, Any]] = with_client(target, lambda client: _all(client, folders, send_folder))
     if as_json:
@@ -108,7 +117,12 @@ async def _all(client: AsyncClient, folders: Sequence[Path], send: Send) -> list
 
 
 async def _publish(
-    client: AsyncClient, folder: Path, read: Read, bump: Part | Literal["auto"] | None, reads: bool
+    client: AsyncClient,
+    folder: Path,
+    read: Read,
+    bump: Part | Literal["auto"] | None,
+    reads: bool,
+    key: SigningKey | None,
 ) -> dict[str, Any]:
     """Publish a folder. If `reads` is false, the token may only publish, and the answer has no details."""
     from skillery.authoring.lint import lint, placed
@@ -123,6 +137,8 @@ async def _publish(
     skill, step, warnings = next_skill
     digest = await stored_digest(client, skill) if reads else ""
     created = await client.create_skill(**params_of(skill))
+    if key is not None:
+        await add_author(client, key, created, {file.path: file.sha256 for file in skill.files})
     if bump:
         write_bump(folder, skill)
     facts = {**_counts(skill), **_step(step, bump)}

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from skillery.cli.options import Target, filled, json_option, name_and_version, print_change, target_options
 from skillery.cli.output import clean, print_json
+from skillery.cli.proof import add_signed, read_key, sign_option
 from skillery.cli.verbs import Table, Verb, argument, changed, option
+
+if TYPE_CHECKING:
+    from skillery.client import AsyncClient
 
 # Commands for the status of a version or skill (`submit`, `approve`, `yank` and others), and `skillery versions`.
 
@@ -35,15 +40,46 @@ def _print_visible(answer: Mapping[str, Any]) -> None:
 
 
 submit = Verb("submit", "submit_version", _print_step, help="Submit a draft for review.")
-approve = Verb(
-    "approve",
-    "approve_version",
-    _print_step,
-    option("--digest", callback=filled, metavar="sha256:…"),
-    option("--note", "--reason", help="Note to record with the approval."),
-    help="Publish a version that is in review. By default, only people can approve versions, but not their own "
-    "versions.",
-)
+
+
+@click.command(short_help="Publish a version that is in review.")
+@click.argument("name", metavar="NAME@VERSION")
+@click.option("--version", help="The exact version, if NAME does not include it.")
+@click.option("--digest", callback=filled, metavar="sha256:…", help="Digest of the reviewed bundle.")
+@click.option("--note", "--reason", help="Note to record with the approval.")
+@sign_option
+@target_options
+@json_option
+def approve(
+    name: str,
+    version: str | None,
+    digest: str | None,
+    note: str | None,
+    sign_file: Path | None,
+    target: Target,
+    as_json: bool,
+) -> None:
+    """Publish a version that is in review. By default, only people can approve versions, but not their own versions."""
+    from skillery.cli.connection import with_client
+
+    skill, number = name_and_version(name, version)
+    if not number:
+        raise click.UsageError(f"'{skill}' has no version: write NAME@VERSION")
+    key = read_key(sign_file) if sign_file is not None else None
+
+    async def work(client: AsyncClient) -> Any:
+        approved = await client.approve_version(skill, number, digest=digest, note=note)
+        if key is not None:
+            await add_signed(client, key, "review", approved, {"decision": "approved", "note": note or ""})
+        return approved
+
+    answer = with_client(target, work)
+    if as_json:
+        print_json(answer)
+    else:
+        _print_step(answer)
+
+
 reject = Verb(
     "reject",
     "reject_version",

@@ -10,8 +10,11 @@ if TYPE_CHECKING:
     from skillery.client.blobs import Source
 
 __all__ = [
+    "AddedAttestation",
+    "AddedKey",
     "AddedWebhook",
     "Approval",
+    "AttestationPage",
     "AuditEntry",
     "AuditPage",
     "BlobContent",
@@ -33,6 +36,8 @@ __all__ = [
     "DescribedWorkspace",
     "DevelopedSkill",
     "DiffSide",
+    "EndedAttestation",
+    "EndedId",
     "Environment",
     "EnvironmentPage",
     "EnvironmentState",
@@ -49,12 +54,15 @@ __all__ = [
     "IdentityKind",
     "IdentityUse",
     "KeptSkills",
+    "KeyPage",
     "Kind",
     "Label",
     "LabelMove",
     "Labels",
     "LeftBehind",
     "LeftOut",
+    "ListedAttestation",
+    "ListedKey",
     "ListedVersion",
     "Lock",
     "LockProblem",
@@ -81,6 +89,7 @@ __all__ = [
     "RemovedTrustRule",
     "RemovedWebhook",
     "RevokedIdentity",
+    "RevokedKey",
     "Run",
     "RunError",
     "RunLog",
@@ -154,6 +163,12 @@ REPEATABLE = frozenset(
         "list_labels",
         "resolve_skills",
         "verify_lock",
+        "list_attestations",
+        "add_attestation",
+        "end_attestation",
+        "list_keys",
+        "add_key",
+        "revoke_key",
         "get_run",
         "read_run_log",
         "list_runs",
@@ -958,6 +973,89 @@ class Verified(TypedDict):
     ok: bool
     problems: list[LockProblem]
     warnings: list[LockProblem]
+
+
+class EndedAttestation(TypedDict):
+    """A withdrawal."""
+
+    at: str
+    by: str
+    reason: str
+
+
+class ListedAttestation(TypedDict):
+    """A signed statement about a version. `summary` is the predicate in a few words, "" for a purged version."""
+
+    id: str
+    predicate: str
+    by: str
+    kind: Literal["person", "agent"]
+    keyid: str
+    at: str
+    ended: EndedAttestation | None
+    summary: str
+
+
+class AttestationPage(TypedDict):
+    """A page of the attestations of a version, oldest first."""
+
+    name: str
+    version: str
+    digest: str
+    attestations: list[ListedAttestation]
+    next_cursor: str | None
+    """For the next page; null on the last page."""
+
+
+class AddedAttestation(TypedDict):
+    """A stored statement. `verified_as` is the identity whose key has signed it."""
+
+    id: str
+    predicate: str
+    verified_as: str
+
+
+class EndedId(TypedDict):
+    id: str
+    ended_at: str
+
+
+class ListedKey(TypedDict):
+    """A public key. `holder` is `server` for keys of the registry, and `identity` for the key of the identity `by`."""
+
+    keyid: str
+    algorithm: str
+    holder: Literal["server", "identity"]
+    by: str
+    kind: Literal["person", "agent"]
+    public: str
+    """The public key in DER, in base64."""
+    added_at: str
+    retired_at: str | None
+    revoked_at: str | None
+    revoked_since: str | None
+    reason: str | None
+
+
+class KeyPage(TypedDict):
+    """A page of keys, oldest first."""
+
+    keys: list[ListedKey]
+    next_cursor: str | None
+    """For the next page; null on the last page."""
+
+
+class AddedKey(TypedDict):
+    """A registered key, or the challenge that the caller signs with the private key to register it."""
+
+    keyid: str
+    added: bool
+    challenge: str | None
+
+
+class RevokedKey(TypedDict):
+    keyid: str
+    revoked_at: str
 
 
 class Progress(TypedDict):
@@ -2119,6 +2217,75 @@ def verify_lock(self: Any, lock: Sequence[Locked]) -> Verified:
     return params_of(locals())
 
 
+def list_attestations(
+    self: Any,
+    name: str,
+    *,
+    version: str | None = None,
+    predicate: Literal["author", "publication", "provenance", "tests", "scan", "review", ""] | None = None,
+    limit: int | None = None,
+    cursor: str | None = None,
+) -> AttestationPage:
+    """List the signed statements about a version: who published, built, checked and reviewed it.
+
+    name: Skill name
+    version: Version spec (omit for latest)
+    predicate: Only statements of this kind
+    limit: Maximum number of results
+    cursor: Pagination cursor from previous response
+    """
+    return params_of(locals())
+
+
+def add_attestation(self: Any, name: str, version: str, envelope: str) -> AddedAttestation:
+    """Store a statement about a version that the caller has signed: `author` or `review`.
+
+    name: Skill name
+    version: Exact version
+    envelope: Envelope of DSSE as JSON text
+    """
+    return params_of(locals())
+
+
+def end_attestation(self: Any, id: str, reason: str) -> EndedId:
+    """Withdraw a signed statement: clients get it no longer. Its row stays.
+
+    id: The attestation's id
+    reason: Reason, for all readers of the version
+    """
+    return params_of(locals())
+
+
+def list_keys(self: Any, *, by: str | None = None, limit: int | None = None, cursor: str | None = None) -> KeyPage:
+    """List the public keys of the registry and of identities.
+
+    by: Only the keys of this identity
+    limit: Maximum number of results
+    cursor: Pagination cursor from previous response
+    """
+    return params_of(locals())
+
+
+def add_key(self: Any, public: str, *, challenge: str | None = None, signature: str | None = None) -> AddedKey:
+    """Register a public key of the caller. The first call returns a challenge, the second one has its signature.
+
+    public: Public key in DER (Ed25519 or P-256), in base64
+    challenge: Challenge of the first call
+    signature: Signature of `challenge`, in base64
+    """
+    return params_of(locals())
+
+
+def revoke_key(self: Any, keyid: str, reason: str, *, since: str | None = None) -> RevokedKey:
+    """Revoke a stolen or lost key of an identity: no statement that it has signed is valid any more.
+
+    keyid: Keyid, sha256:…
+    reason: Reason, for all readers
+    since: Time of the theft (e.g., '2026-11-22T09:30:00Z'); omit for always
+    """
+    return params_of(locals())
+
+
 def get_run(self: Any, run_id: str, *, wait_ms: int | None = None) -> RunRecord:
     """Return the record of a run: its result, its caller, its times and its limits.
 
@@ -2556,6 +2723,12 @@ class Methods:
     list_labels = blocking(list_labels)
     resolve_skills = blocking(resolve_skills)
     verify_lock = blocking(verify_lock)
+    list_attestations = blocking(list_attestations)
+    add_attestation = blocking(add_attestation)
+    end_attestation = blocking(end_attestation)
+    list_keys = blocking(list_keys)
+    add_key = blocking(add_key)
+    revoke_key = blocking(revoke_key)
     get_run = blocking(get_run)
     read_run_log = blocking(read_run_log)
     list_runs = blocking(list_runs)
@@ -2635,6 +2808,12 @@ class AsyncMethods:
     list_labels = awaited(list_labels)
     resolve_skills = awaited(resolve_skills)
     verify_lock = awaited(verify_lock)
+    list_attestations = awaited(list_attestations)
+    add_attestation = awaited(add_attestation)
+    end_attestation = awaited(end_attestation)
+    list_keys = awaited(list_keys)
+    add_key = awaited(add_key)
+    revoke_key = awaited(revoke_key)
     get_run = awaited(get_run)
     read_run_log = awaited(read_run_log)
     list_runs = awaited(list_runs)
@@ -2712,6 +2891,12 @@ class BatchMethods:
     list_labels = batched(list_labels)
     resolve_skills = batched(resolve_skills)
     verify_lock = batched(verify_lock)
+    list_attestations = batched(list_attestations)
+    add_attestation = batched(add_attestation)
+    end_attestation = batched(end_attestation)
+    list_keys = batched(list_keys)
+    add_key = batched(add_key)
+    revoke_key = batched(revoke_key)
     get_run = batched(get_run)
     read_run_log = batched(read_run_log)
     list_runs = batched(list_runs)

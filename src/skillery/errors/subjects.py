@@ -334,3 +334,15 @@ class TrustedPublishingOff(Conflict):
     """Raised if the server cannot exchange tokens of CI jobs. The hint says what an admin must change."""
 
     type = "trusted_publishing_off"
+
+
+class AttestationSubject(InvalidParams):
+    """Raised if a signed statement is not about the version."""
+
+    type = "attestation_subject"
+
+
+class AttestationKey(InvalidParams):
+    """Raised if a statement is not signed with a registered key of the caller."""
+
+    type = "attestation_key"

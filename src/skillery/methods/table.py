@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from skillery.attestations import attestations, keys
 from skillery.contents import blobs
 from skillery.environments import methods as environments
 from skillery.identity import offboarding, tokens, usage
@@ -50,6 +51,8 @@ METHODS = rows(
     *labels.METHODS,
     *label_listings.METHODS,
     *locks.METHODS,
+    *attestations.METHODS,
+    *keys.METHODS,
     *runs.READING,
     *tool_listings.METHODS,
     *tool_maker.METHODS,

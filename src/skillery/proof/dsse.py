@@ -183,14 +183,19 @@ def _check(public_der: bytes, signature: _Signature, data: bytes) -> None:
     """Raise ProofError if the signature is not valid, or the key does not have the keyid of the signature."""
     if keyid_of(public_der) != signature.keyid:
         raise ProofError(f"names the key {signature.keyid}, which is another key")
-    public, value = _public_key(public_der), _from_base64(signature.sig)
+    check_signature(public_der, _from_base64(signature.sig), data)
+
+
+def check_signature(public_der: bytes, value: bytes, data: bytes) -> None:
+    """Raise ProofError if `value` is not the signature of the key for `data`."""
+    public = _public_key(public_der)
     try:
         if isinstance(public, ed25519.Ed25519PublicKey):
             public.verify(value, data)
         else:
             public.verify(value, data, _ECDSA)
     except InvalidSignature:
-        raise ProofError(f"has a signature of the key {signature.keyid} that is not valid") from None
+        raise ProofError(f"has a signature of the key {keyid_of(public_der)} that is not valid") from None
 
 
 def _to_base64(data: bytes) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -12,7 +12,6 @@ from skillery.proof.dsse import ProofError
 STATEMENT = "https://in-toto.io/Statement/v1"
 # The project owns no domain, so its own types are URNs.
 URN = "urn:skillery:attestation:"
-Word = Literal["author", "publication", "provenance", "tests", "scan", "review"]
 TYPES: Mapping[str, str] = {
     "author": f"{URN}author:v1",
     "publication": f"{URN}publication:v1",

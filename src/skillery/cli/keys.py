@@ -1,0 +1,206 @@
+"""`skillery key`: make and register an own key, and change the key of a registry."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from skillery.cli.failures import CheckFailed
+from skillery.cli.options import Target, home_options, json_option, print_change, target_options
+from skillery.cli.output import print_json
+from skillery.cli.proof import read_key
+from skillery.cli.verbs import Table, Verb, read_pages
+from skillery.errors import StartupError
+
+if TYPE_CHECKING:
+    from skillery.attestations.signing import KeyChange
+    from skillery.client import AsyncClient
+    from skillery.proof.dsse import SigningKey
+
+
+@click.group("key")
+def key() -> None:
+    """Make and register your own key, and change the key of a registry."""
+
+
+@key.command("new")
+@click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
+def new_key(file: Path) -> None:
+    """Write a new private key to FILE, which only you can read. Then register it with skillery key add FILE."""
+    from skillery.builtin.pem_signers import make_key_file
+    from skillery.proof.dsse import SigningKey
+
+    if file.exists():
+        raise CheckFailed(f"{file} exists already")
+    made = SigningKey.new()
+    try:
+        make_key_file(file, made.pem)
+    except OSError as error:
+        raise CheckFailed(f"cannot write {file}: {error.strerror}") from None
+    click.echo(made.keyid)
+
+
+@key.command("add")
+@click.argument("file", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False, exists=True))
+@target_options
+@json_option
+def add_key(file: Path, target: Target, as_json: bool) -> None:
+    """Register the public key of FILE for you. The private key stays here."""
+    from skillery.cli.connection import with_client
+
+    own = read_key(file)
+    public = base64.b64encode(own.public_der).decode()
+
+    async def add(client: AsyncClient) -> Any:
+        challenge = (await client.add_key(public))["challenge"] or ""
+        signature = base64.b64encode(own.sign(challenge.encode())[1]).decode()
+        return await client.add_key(public, challenge=challenge, signature=signature)
+
+    added = with_client(target, add)
+    if as_json:
+        print_json(added)
+    else:
+        print_change(f"{added['keyid']} is registered")
+
+
+key.add_command(
+    Verb(
+        "list",
+        "list_keys",
+        Table("keys", "keyid algorithm holder by added=added_at retired=retired_at revoked=revoked_at"),
+        pages="all",
+        help="List the keys of the registry and of identities.",
+    )
+)
+
+
+def _change(target: Target, make: Callable[[str | None, Mapping[str, bool], Path], KeyChange]) -> KeyChange:
+    """Change the keys of the registry in a home without a server. `make` gets the present keyid, the registry's keys
+    and the file of the home's key.
+    """
+    from skillery.app.home import Home
+    from skillery.attestations.signing import change_keys, find_registry_key, find_registry_keys
+    from skillery.audit import local_actor
+    from skillery.builtin.pem_signers import KEY_FILE
+    from skillery.cli.database import migrated
+    from skillery.cli.options import user_of_this_machine
+    from skillery.database import Database
+
+    settings = target.load().settings
+    if settings.signing.key != "home":
+        raise StartupError("skillery key changes the key in the home, and signing.key is another one")
+    home = Home(settings.home)
+    try:
+        database = migrated(Database(settings.database_url), settings)
+        try:
+            present = database.read_now(find_registry_key)
+            change = make(
+                present.keyid if present else None, database.read_now(find_registry_keys), settings.home / KEY_FILE
+            )
+            actor = local_actor(user_of_this_machine())
+            database.write_now(lambda connection: change_keys(connection, actor, change))
+        finally:
+            database.close()
+        if change.added is not None:
+            _next_file(settings.home / KEY_FILE).replace(settings.home / KEY_FILE)
+    finally:
+        home.close()
+    return change
+
+
+def _next_file(path: Path) -> Path:
+    return path.with_name(f"{path.name}.new")
+
+
+def _new_registry_key(path: Path) -> SigningKey:
+    """Return the next key of the registry. Its file exists before the database knows it, so that no crash loses it."""
+    from skillery.builtin.pem_signers import make_key_file
+    from skillery.proof.dsse import SigningKey
+
+    make_key_file(_next_file(path), SigningKey.new().pem)
+    return read_key(_next_file(path))
+
+
+@key.command("rotate")
+@home_options
+def rotate(target: Target) -> None:
+    """Replace the key of the registry by a new one. Stop the server first.
+
+    The old and the new key sign the change, so clients that know the old key trust the new one. What the old key has
+    signed stays valid. Copy signing/ed25519.pem to the homes of other servers of this registry.
+    """
+    from skillery.attestations.signing import KeyChange
+
+    def make(present: str | None, _: Mapping[str, bool], path: Path) -> KeyChange:
+        old = read_key(path)
+        if _next_file(path).exists() and (new := read_key(_next_file(path))).keyid == present:
+            # The last rotation was interrupted after its transaction.
+            _next_file(path).replace(path)
+            raise CheckFailed(f"the interrupted rotation is complete: the registry signs with {new.keyid}")
+        if old.keyid != present:
+            raise StartupError(f"this registry signs with {present}, this home has {old.keyid}")
+        new = _new_registry_key(path)
+        return KeyChange("rotate_key", (old, new), new, retired=(old.keyid,))
+
+    change = _change(target, make)
+    click.echo(change.added.keyid if change.added else "")
+
+
+@key.command("replace")
+@click.option("--lost", is_flag=True, required=True, help="The present key is lost.")
+@home_options
+def replace(lost: bool, target: Target) -> None:
+    """Begin a new chain of keys, because the present key is lost. Stop the server first.
+
+    Every client that knows the lost key reports another signer. Old signatures are no longer valid for new clients.
+    """
+    from skillery.attestations.signing import KeyChange
+
+    del lost
+
+    def make(present: str | None, _: Mapping[str, bool], path: Path) -> KeyChange:
+        new = _new_registry_key(path)
+        return KeyChange("replace_key", (new,), new, retired=(present,) if present else (), begins_chain=True)
+
+    change = _change(target, make)
+    click.echo(change.added.keyid if change.added else "")
+
+
+@key.command("revoke")
+@click.argument("keyid", metavar="KEYID")
+@click.option("--reason", required=True, help="Reason, for all readers.")
+@click.option("--since", metavar="TIME", default="", help="Time of the theft.  [default: always]")
+@target_options
+def revoke(keyid: str, reason: str, since: str, target: Target) -> None:
+    """Revoke a stolen key: no statement that it has signed is valid any more.
+
+    KEYID is your own key, or, in the home of a stopped server, a former key of the registry: rotate it first.
+    """
+    from datetime import UTC, datetime
+
+    from skillery.attestations.signing import KeyChange
+    from skillery.cli.connection import with_client
+    from skillery.formats.timestamps import parse_timestamp
+
+    async def is_of_registry(client: AsyncClient) -> bool:
+        rows = (await read_pages(client.list_keys, {"limit": None, "cursor": None}, "keys"))[1]
+        if any(row["keyid"] == keyid and row["holder"] == "server" for row in rows):
+            return True
+        await client.revoke_key(keyid, reason, since=since)
+        return False
+
+    def make(_: str | None, keys: Mapping[str, bool], path: Path) -> KeyChange:
+        if not keys.get(keyid):
+            raise CheckFailed(f"{keyid} still signs, or is revoked: run skillery key rotate first")
+        from_time = parse_timestamp(since, "since", datetime.now(UTC)) if since else None
+        return KeyChange("revoke_key", (read_key(path),), revoked=(keyid,), since=from_time, reason=reason)
+
+    if with_client(target, is_of_registry):
+        if target.url:
+            raise CheckFailed(f"{keyid} is a key of the registry: run the command in its home")
+        _change(target, make)
+    print_change(f"{keyid} is revoked")

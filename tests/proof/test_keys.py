@@ -1,0 +1,235 @@
+"""Keys of identities, which sign their own statements, and changes of the registry's key."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skillery.proof.dsse import ProofError, SigningKey, seal
+from skillery.proof.keychains import follow, make_keys_statement
+from skillery.proof.statements import make_statement
+from tests.cli.test_cli import skillery
+from tests.conftest import Rpc, Server, manifest, skill_files
+from tests.proof.test_attestations import ADDRESS, keys_of, statements_of
+from tests.support.people import Caller, Who
+
+
+def register(rpc: Rpc, key: SigningKey) -> Any:
+    public = base64.b64encode(key.public_der).decode()
+    challenge = rpc("add_key", public=public)["challenge"]
+    signature = base64.b64encode(key.sign(challenge.encode())[1]).decode()
+    return rpc("add_key", public=public, challenge=challenge, signature=signature)
+
+
+def people(org: Server, name: str) -> tuple[Caller, Caller]:
+    ann = Caller(org.url, Who("ann", "read publish", f"{name}.*"))
+    return ann, Caller(org.url, Who("rita", "read publish review", f"{name}.*"))
+
+
+def signed(key: SigningKey, word: str, created: dict[str, Any], **predicate: Any) -> str:
+    payload = make_statement(word, created["name"], created["version"], created["digest"], predicate)
+    return seal(payload, key.sign).decode()
+
+
+def test_an_author_signs_with_a_registered_key(org: Server, new_name: str) -> None:
+    ann, rita = people(org, new_name)
+    created, key = ann.create(f"{new_name}.a"), SigningKey.new()
+    about = {"name": created["name"], "version": "1.0.0"}
+    envelope = signed(key, "author", created, author="ann")
+
+    unknown = ann.error("add_attestation", **about, envelope=envelope)
+    assert unknown["data"]["type"] == "attestation_key"
+    assert register(ann, key)["added"]
+    added = ann("add_attestation", **about, envelope=envelope)
+    assert (added["predicate"], added["verified_as"]) == ("author", "ann")
+    assert ann("add_attestation", **about, envelope=envelope) == added
+    rows = rita("list_attestations", name=created["name"])["attestations"]
+    assert [(row["predicate"], row["by"], row["keyid"] == key.keyid) for row in rows] == [
+        ("publication", "ann", False),
+        ("scan", "ann", False),
+        ("author", "ann", True),
+    ]
+    # Another caller cannot use the key of ann, and ann cannot sign as another identity, version or kind.
+    assert rita.error("add_attestation", **about, envelope=envelope)["data"]["type"] == "attestation_key"
+    wrong = signed(key, "author", created, author="rita")
+    assert ann.error("add_attestation", **about, envelope=wrong)["data"]["type"] == "attestation_key"
+    other = signed(key, "author", ann.create(f"{new_name}.b"), author="ann")
+    assert ann.error("add_attestation", **about, envelope=other)["data"]["type"] == "attestation_subject"
+    assert ann.error("add_attestation", **about, envelope=signed(key, "scan", created))["code"] == -32602
+    assert ann.error("add_attestation", **about, envelope="{}")["code"] == -32602
+    review = signed(key, "review", created, reviewer="ann", decision="approved")
+    assert ann.error("add_attestation", **about, envelope=review)["code"] == -32002
+
+
+def test_a_revoked_key_signs_nothing(org: Server, new_name: str) -> None:
+    ann, rita = people(org, new_name)
+    created, key = ann.create(f"{new_name}.a"), SigningKey.new()
+    register(ann, key)
+
+    assert rita.error("revoke_key", keyid=key.keyid, reason="mine")["code"] == -32002
+    ann("revoke_key", keyid=key.keyid, reason="stolen", since="2026-01-02")
+    [row] = [row for row in ann("list_keys", by="ann", limit=1000)["keys"] if row["keyid"] == key.keyid]
+    assert (row["reason"], row["holder"], row["revoked_since"][:10]) == ("stolen", "identity", "2026-01-02")
+    envelope = signed(key, "author", created, author="ann")
+    error = ann.error("add_attestation", name=created["name"], version="1.0.0", envelope=envelope)
+    assert "revoked" in error["message"]
+    public = base64.b64encode(key.public_der).decode()
+    challenge = ann("add_key", public=public)["challenge"]
+    signature = base64.b64encode(key.sign(challenge.encode())[1]).decode()
+    again = ann.error("add_key", public=public, challenge=challenge, signature=signature)
+    assert "taken or revoked" in again["message"]
+    by_another = rita.error("add_key", public=public, challenge=challenge, signature=signature)
+    assert by_another["data"]["type"] == "attestation_key"
+
+
+def test_a_withdrawn_statement_is_not_sent(org: Server, new_name: str) -> None:
+    ann, rita = people(org, new_name)
+    created = ann.create(f"{new_name}.a")
+    scan = ann("list_attestations", name=created["name"], predicate="scan")["attestations"][0]["id"]
+
+    assert rita.error("end_attestation", id=scan, reason="no")["code"] == -32002
+    ended = ann("end_attestation", id=scan, reason="wrong rules")
+    assert ann("end_attestation", id=scan, reason="again") == ended
+    assert list(statements_of(ann, created["name"])) == ["publication"]
+    [row] = ann("list_attestations", name=created["name"], predicate="scan")["attestations"]
+    assert (row["ended"]["by"], row["ended"]["reason"]) == ("ann", "wrong rules")
+    assert ann.error("end_attestation", id="att_unknown", reason="x")["code"] == -32003
+
+
+def test_publish_and_approve_sign_with_a_key(
+    start_server: Callable[..., Server], tmp_path: Path, new_name: str
+) -> None:
+    server = start_server()
+    where, file = ("--url", server.url), tmp_path / "me.pem"
+    skill = tmp_path / "skill"
+    skill.mkdir()
+    (skill / "SKILL.md").write_text("# Greet\n")
+    (skill / "skill.toml").write_text(f'name = "{new_name}"\nversion = "1.0.0"\ndescription = "Greets people."\n')
+
+    keyid = skillery("key", "new", str(file)).out.strip()
+    assert file.stat().st_mode & 0o777 == 0o600
+    refused = skillery("publish", str(skill), "--sign", str(file), *where)
+    assert f"{keyid} is not registered" in refused.err
+    assert skillery("key", "add", str(file), *where).code == 0
+    published = skillery("publish", str(skill), "--sign", str(file), *where)
+    assert published.code == 0, published.err
+    ended = skillery("verify", new_name, *where)
+    assert (ended.code, f"author\tlocal\t{keyid}" in ended.out) == (0, True), ended.out + ended.err
+    assert keyid in skillery("key", "list", *where).out
+    assert skillery("key", "revoke", keyid, "--reason", "lost", *where).code == 0
+    ended = skillery("verify", new_name, *where)
+    assert (ended.code, f"unknown key {keyid}" in ended.out) == (1, True)
+
+
+# -- the key of the registry -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.full
+def test_a_rotation_keeps_old_signatures_and_pins(
+    start_server: Callable[..., Server], tmp_path: Path, new_name: str
+) -> None:
+    server = start_server()
+    server.rpc("create_skill", manifest=manifest(new_name), skill_md="# x\n", files=skill_files())
+    [old] = keys_of(server.rpc)
+    (tmp_path / "keys.json").write_bytes(server.rpc.http.get(ADDRESS).content)
+    home = ("--home", str(server.home))
+    assert "in use" in skillery("key", "rotate", *home).err
+    server.stop()
+
+    new = skillery("key", "rotate", *home).out.strip()
+    server = start_server()
+    server.rpc("create_skill", manifest=manifest(new_name, "2.0.0"), skill_md="# x\n", files=skill_files())
+    assert list(keys_of(server.rpc)) == [old, new]
+    for version in ("1.0.0", "2.0.0"):
+        ended = skillery("verify", f"{new_name}@{version}", "--keys", str(tmp_path / "keys.json"), *home)
+        assert ended.code == 0, ended.err
+    server.stop()
+    # A stolen former key: nothing that it has signed is valid.
+    assert "still signs" in skillery("key", "revoke", new, "--reason", "x", *home).err
+    assert skillery("key", "revoke", old, "--reason", "stolen", *home).code == 0
+    ended = skillery("verify", f"{new_name}@1.0.0", *home)
+    assert (ended.code, f"is signed with the revoked key {old}" in ended.out) == (1, True)
+    assert skillery("verify", f"{new_name}@2.0.0", *home).code == 0
+    assert "has revoked" in skillery("verify", new_name, "--keys", str(tmp_path / "keys.json"), *home).err
+
+
+@pytest.mark.full
+def test_a_lost_key_is_replaced_and_clients_notice(
+    start_server: Callable[..., Server], tmp_path: Path, new_name: str
+) -> None:
+    server = start_server()
+    server.rpc("create_skill", manifest=manifest(new_name), skill_md="# x\n", files=skill_files())
+    (tmp_path / "keys.json").write_bytes(server.rpc.http.get(ADDRESS).content)
+    server.stop()
+    (server.home / "signing" / "ed25519.pem").unlink()
+
+    new = skillery("key", "replace", "--lost", "--home", str(server.home)).out.strip()
+    server = start_server()
+    assert list(keys_of(server.rpc)) == [new]
+    ended = skillery("verify", new_name, "--keys", str(tmp_path / "keys.json"), "--url", server.url)
+    assert (ended.code, "its signer has changed" in ended.err) == (1, True)
+
+
+# -- chains ------------------------------------------------------------------------------------------------------------
+
+FIRST, SECOND, THIRD = SigningKey.new(), SigningKey.new(), SigningKey.new()
+
+
+def link(
+    previous: bytes | None, *signers: SigningKey, added: SigningKey | None = None, **change: tuple[str, ...]
+) -> bytes:
+    import hashlib
+
+    sha256 = hashlib.sha256(previous).hexdigest() if previous else None
+    keys = {added.keyid: added.public_der} if added else {}
+    return seal(make_keys_statement(keys, sha256, **change), *(key.sign for key in signers))
+
+
+BEGIN = link(None, FIRST, added=FIRST)
+ROTATED = link(BEGIN, FIRST, SECOND, added=SECOND, retired=(FIRST.keyid,))
+
+
+def test_a_chain_is_followed_from_each_of_its_keys() -> None:
+    for pinned in ((), (FIRST.keyid,), (SECOND.keyid,)):
+        keychain = follow([BEGIN, ROTATED], pinned)
+        assert (keychain.present, set(keychain.trusted)) == ((SECOND.keyid,), {FIRST.keyid, SECOND.keyid})
+    revoked = follow([BEGIN, ROTATED, link(ROTATED, SECOND, revoked=(FIRST.keyid,))])
+    assert (set(revoked.trusted), revoked.revoked) == ({SECOND.keyid}, frozenset({FIRST.keyid}))
+
+
+@pytest.mark.parametrize(
+    "chain",
+    [
+        [],
+        [link(BEGIN, FIRST, added=FIRST)],
+        [ROTATED],
+        [BEGIN, link(BEGIN, SECOND, added=SECOND, retired=(FIRST.keyid,))],
+        [BEGIN, link(BEGIN, FIRST, added=SECOND)],
+        [BEGIN, link(BEGIN, SECOND, added=SECOND, revoked=(FIRST.keyid,))],
+        [BEGIN, ROTATED, link(ROTATED, FIRST, THIRD, added=THIRD)],
+        [BEGIN, ROTATED, link(BEGIN, SECOND, THIRD, added=THIRD)],
+        [BEGIN, link(BEGIN, FIRST, retired=(FIRST.keyid,))],
+        [seal(make_statement("review", "a.b", "1.0.0", "sha256:00", {}), FIRST.sign)],
+    ],
+)
+def test_a_chain_with_a_false_link_is_refused(chain: list[bytes]) -> None:
+    with pytest.raises(ProofError):
+        follow(chain)
+
+
+def test_each_bit_of_a_chain_counts() -> None:
+    for at in range(len(ROTATED)):
+        changed = ROTATED[:at] + bytes([ROTATED[at] ^ 1]) + ROTATED[at + 1 :]
+        with pytest.raises(ProofError):
+            follow([BEGIN, changed])
+
+
+def test_an_answer_of_keys_is_json(sqlite_server: Server) -> None:
+    answer = json.loads(sqlite_server.rpc.http.get(ADDRESS).content)
+
+    assert {"payload", "payloadType", "signatures"} == answer["statements"][0].keys()
