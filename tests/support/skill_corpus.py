@@ -214,7 +214,7 @@ def _foreign(grown: _Growing, number: int) -> None:
     write otherwise or not at all.
     """
     grown.skill(f"skills/检查-{number:05d}", f"检查-{number:05d}")
-    grown.write(f"skills/检查-{number:05d}/{'deep/' * 20}page.md", "A page.\n")
+    grown.write(f"skills/检查-{number:05d}/{'deep/' * 7}page.md", "A page.\n")
     path = f"skills/foreign-{number:05d}"
     grown.skill(path, f"foreign-{number:05d}")
     grown.write(f"{path}/scripts/run.sh", "#!/bin/sh\r\necho ran\r\n")
