@@ -175,6 +175,54 @@ def test_a_lost_key_is_replaced_and_clients_notice(
     assert (ended.code, "its signer has changed" in ended.err) == (1, True)
 
 
+SIGNER = """
+import hashlib
+from pathlib import Path
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from skillery import hookimpl
+from skillery.backends import Offer
+from skillery.errors import Unavailable
+
+class Remote:
+    def __init__(self, place):
+        self._sealed = place.home / "sealed"
+        self._key = Ed25519PrivateKey.from_private_bytes(b"k" * 32)
+
+    def public_keys(self):
+        return [self._key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)]
+
+    def sign(self, data):
+        if self._sealed.exists():
+            raise Unavailable("the service is sealed")
+        [public] = self.public_keys()
+        return f"sha256:{hashlib.sha256(public).hexdigest()}", self._key.sign(data)
+
+@hookimpl
+def skillery_signer():
+    return Offer("remote", lambda settings, place: Remote(place))
+"""
+
+
+@pytest.mark.full
+def test_nothing_is_stored_without_the_signer(
+    start_server: Callable[..., Server], tmp_path: Path, new_name: str
+) -> None:
+    folder = tmp_path / "plugins"
+    folder.mkdir()
+    (folder / "remote.py").write_text(SIGNER)
+    server = start_server(env={"SKILLERY_PLUGINS_FOLDER": str(folder), "SKILLERY_SIGNING_KEY": "remote"}, new_home=True)
+    bundle: dict[str, Any] = {"manifest": manifest(new_name), "skill_md": "# x\n", "files": skill_files()}
+    (server.home / "sealed").touch()
+    error = server.rpc.error("create_skill", **bundle)
+
+    assert (error["code"], "the signer cannot be reached" in error["message"]) == (-32006, True), error
+    assert server.rpc.error("describe_skill", name=new_name)["code"] == -32003
+    (server.home / "sealed").unlink()
+    server.rpc("create_skill", **bundle)
+    assert "publication" in statements_of(server.rpc, new_name)
+
+
 # -- chains ------------------------------------------------------------------------------------------------------------
 
 FIRST, SECOND, THIRD = SigningKey.new(), SigningKey.new(), SigningKey.new()

@@ -17,7 +17,7 @@ from skillery.audit import SERVER, Actor
 from skillery.backends import Signer
 from skillery.database import Change, Database, take_turns
 from skillery.database.tables import attestations, key_statements, signing_keys
-from skillery.errors import SkilleryError, StartupError, Unavailable
+from skillery.errors import Busy, SkilleryError, StartupError, Unavailable
 from skillery.formats.texts import new_attestation_id
 from skillery.proof.statements import TYPES, make_statement
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from skillery.proof.dsse import SigningKey
 
 log = logging.getLogger(__name__)
+RETRY_MS = 5_000
 FIELDS = (
     "attestation",
     "version_id",
@@ -74,8 +75,8 @@ class Signing:
     ) -> tuple[SignedStatement, ...]:
         """Return a signed statement for each predicate, by word. `by` is the identity that caused the statements.
 
-        Call this function before the transaction that stores them: a signer may be a service. Raise Unavailable if
-        the signer cannot be reached.
+        Call this function before the transaction that stores them: a signer may be a service. Raise Busy if the
+        signer cannot be reached.
         """
         if self._signer is None or self._key is None:
             return ()
@@ -93,7 +94,7 @@ NO_SIGNING = Signing()
 
 
 def _sealed(signer: Signer, keyid: str, payloads: Sequence[bytes]) -> list[str]:
-    """Return the envelopes of payloads. Raise Unavailable if the signer fails, or signs with another key."""
+    """Return the envelopes of payloads. Raise Busy if the signer fails, or signs with another key."""
     from skillery.proof.dsse import seal
 
     def sign(data: bytes) -> tuple[str, bytes]:
@@ -106,10 +107,10 @@ def _sealed(signer: Signer, keyid: str, payloads: Sequence[bytes]) -> list[str]:
         return [seal(payload, sign).decode() for payload in payloads]
     except SkilleryError as error:
         log.warning("the signer failed: %s", error.message)
-        raise Unavailable(f"the signer cannot be reached: {error.message}", hint=_ASK) from error
+        raise Busy(f"the signer cannot be reached: {error.message}", retry_after_ms=RETRY_MS, hint=_ASK) from error
     except Exception as error:
         log.exception("the signer failed")
-        raise Unavailable("the signer cannot be reached", hint=_ASK) from error
+        raise Busy("the signer cannot be reached", retry_after_ms=RETRY_MS, hint=_ASK) from error
 
 
 _ASK = "Nothing is stored. Try again later, or ask an admin to check the setting signing.key."

@@ -52,7 +52,7 @@ class Reviews:
         """Approve a version, and call the `after_publish` hooks. Run the examples that wait for the approval first.
 
         `digest` is the digest that the reviewer approves, or None. Raise the errors of `lifecycle.approve`, Refused if
-        an example fails, and Unavailable if the signer cannot be reached.
+        an example fails, and Busy if the signer cannot be reached.
         """
         rules = self._approval
         find = partial(find_approvable, identity=identity, name=name, version=version, digest=digest, rules=rules)
@@ -84,7 +84,7 @@ class Reviews:
         return approved
 
     async def reject_version(self, identity: Identity, name: str, version: Version, reason: str) -> NewVersion:
-        """Reject a version. Raise the errors of `lifecycle.reject`, and Unavailable if the signer cannot be reached."""
+        """Reject a version. Raise the errors of `lifecycle.reject`, and Busy if the signer cannot be reached."""
         row = await self._database.read(partial(find_rejectable, identity=identity, name=name, version=version))
         diff = checks_of(row.checks_json).permissions_diff
         statements = await self._signed(identity, row, {"review": review_predicate(identity, "rejected", reason, diff)})
