@@ -149,7 +149,9 @@ def sha256_of(envelope: str) -> str:
 def open_signing(database: Database, signer: Signer | None, builder: str = "", release: str = "") -> Signing:
     """Return the Signing of a server. The first server of a registry begins the chain of keys.
 
-    Raise StartupError if the registry signs with another key than this server, or if the signer does not work.
+    A server whose home has no key, although the registry has one, signs nothing: servers of one database worked without
+    a common key before. Raise StartupError if the registry signs with another key than this server, or if the signer
+    does not work.
     """
     if signer is None:
         return NO_SIGNING
@@ -160,10 +162,17 @@ def open_signing(database: Database, signer: Signer | None, builder: str = "", r
         keyids = [keyid_of(public_der) for public_der in signer.public_keys()]
     except SkilleryError as error:
         raise StartupError(f"the signer cannot be used: {error.message}") from None
+    if not keyids:
+        log.warning(
+            "this registry signs with %s, and this home has no key: this server signs nothing until you copy "
+            "signing/ed25519.pem into the home, or set signing.key",
+            key.keyid,
+        )
+        return NO_SIGNING
     if key.keyid not in keyids:
         raise StartupError(
-            f"this registry signs with {key.keyid}, this home has {keyids[0] if keyids else 'no key'}: copy "
-            "signing/ed25519.pem, or set signing.key"
+            f"this registry signs with {key.keyid}, this home has {keyids[0]}: copy signing/ed25519.pem, or set "
+            "signing.key"
         )
     return Signing(signer, key, builder, release)
 
@@ -186,15 +195,15 @@ def _begin(database: Database, signer: Signer) -> RegistryKey:
     from skillery.proof.dsse import keyid_of, seal
     from skillery.proof.keychains import make_keys_statement
 
-    keyid, _ = signer.sign(b"")  # a new home makes its key now
-    public_der = next(der for der in signer.public_keys() if keyid_of(der) == keyid)
-    envelope = seal(make_keys_statement({keyid: public_der}, None), signer.sign).decode()
-
     def work(connection: Connection) -> RegistryKey:
         take_turns(connection, "signing", "")
         present = find_registry_key(connection)
         if present is not None:
             return present
+        # A new home makes its key now. A server that was slower than another one makes none.
+        keyid, _ = signer.sign(b"")
+        public_der = next(der for der in signer.public_keys() if keyid_of(der) == keyid)
+        envelope = seal(make_keys_statement({keyid: public_der}, None), signer.sign).decode()
         key_id = insert_key(connection, SERVER, public_der, "server")
         insert_keys_statement(connection, envelope, None)
         audit.record(connection, SERVER, "add_key", keyid, after={"holder": "server"})
