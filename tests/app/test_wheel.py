@@ -21,8 +21,7 @@ UV = ROOT / ".tools" / "bin" / "uv"
 
 PLUGINS = [path.parent for path in sorted(ROOT.glob("plugins/*/pyproject.toml"))]
 RUN_ELSEWHERE = {
-    "skillery_bubblewrap.inside.launcher",
-    "skillery_bubblewrap.inside.prologue",
+    *(f"skillery_bubblewrap.inside.{name}" for name in ("landlock", "launcher", "locking", "posture", "prologue")),
     "skillery_scanner.cisco_worker",
 }
 """Modules for the sandbox, and for an environment with another package."""

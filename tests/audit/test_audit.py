@@ -15,8 +15,10 @@ import httpx
 import pytest
 
 from skillery.methods.table import METHODS
+from skillery.proof.dsse import SigningKey
 from tests.cli.test_cli import skillery
 from tests.conftest import Rpc, Server, manifest, skill_files
+from tests.proof.test_keys import register, signed
 from tests.support.needing import create, needing
 from tests.support.people import Caller, Who
 from tests.support.processes import eventually
@@ -283,7 +285,31 @@ def _remove_trust_rule(trail: Trail) -> str:
     return rule_id
 
 
+def _add_attestation(trail: Trail) -> str:
+    created, key = trail.ann.create(f"{trail.name}.x"), SigningKey.new()
+    register(trail.ann, key)
+    envelope = signed(key, "author", created, author=f"{trail.name}-ann")
+    trail.ann("add_attestation", name=created["name"], version="1.0.0", envelope=envelope)
+    return f"{created['name']}@1.0.0"
+
+
+def _end_attestation(trail: Trail) -> str:
+    listed = trail.admin("list_attestations", name=published(trail)["name"])["attestations"]
+    trail.admin("end_attestation", id=listed[0]["id"], reason="wrong")
+    return str(listed[0]["id"])
+
+
+def _revoke_key(trail: Trail) -> str:
+    key = SigningKey.new()
+    register(trail.ann, key)
+    trail.ann("revoke_key", keyid=key.keyid, reason="stolen")
+    return key.keyid
+
+
 CHANGES: dict[str, Callable[[Trail], str]] = {
+    "add_attestation": _add_attestation,
+    "end_attestation": _end_attestation,
+    "revoke_key": _revoke_key,
     "define_tool": _define_tool,
     "remove_tool": _remove_tool,
     "delete_blob": _delete_blob,
@@ -377,6 +403,8 @@ PARAMS: dict[str, Any] = {
     "provider": "github",
     "version": "1.0.0",
     "reason": "x",
+    "envelope": "x",
+    "keyid": "none",
     "message": "x",
     "visibility": "private",
     "id": "none",

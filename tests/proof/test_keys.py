@@ -89,15 +89,22 @@ def test_a_revoked_key_signs_nothing(org: Server, new_name: str) -> None:
 
 def test_a_withdrawn_statement_is_not_sent(org: Server, new_name: str) -> None:
     ann, rita = people(org, new_name)
-    created = ann.create(f"{new_name}.a")
-    scan = ann("list_attestations", name=created["name"], predicate="scan")["attestations"][0]["id"]
+    created, key = ann.create(f"{new_name}.a"), SigningKey.new()
+    register(ann, key)
+    envelope = signed(key, "author", created, author="ann")
+    own = ann("add_attestation", name=created["name"], version="1.0.0", envelope=envelope)["id"]
 
-    assert rita.error("end_attestation", id=scan, reason="no")["code"] == -32002
-    ended = ann("end_attestation", id=scan, reason="wrong rules")
-    assert ann("end_attestation", id=scan, reason="again") == ended
-    assert list(statements_of(ann, created["name"])) == ["publication"]
-    [row] = ann("list_attestations", name=created["name"], predicate="scan")["attestations"]
-    assert (row["ended"]["by"], row["ended"]["reason"]) == ("ann", "wrong rules")
+    assert rita.error("end_attestation", id=own, reason="no")["code"] == -32002
+    ended = ann("end_attestation", id=own, reason="another author")
+    assert ann("end_attestation", id=own, reason="again") == ended
+    [row] = ann("list_attestations", name=created["name"], predicate="author")["attestations"]
+    assert (row["ended"]["by"], row["ended"]["reason"]) == ("ann", "another author")
+    # The publisher caused the statement about the findings, but the registry has signed it.
+    scan = ann("list_attestations", name=created["name"], predicate="scan")["attestations"][0]["id"]
+    assert ann.error("end_attestation", id=scan, reason="hide")["code"] == -32002
+    admin = Caller(org.url, Who("adam", "admin", "*"))
+    admin("end_attestation", id=scan, reason="wrong rules")
+    assert sorted(statements_of(admin, created["name"])) == ["publication"]
     assert ann.error("end_attestation", id="att_unknown", reason="x")["code"] == -32003
 
 

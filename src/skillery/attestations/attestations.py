@@ -254,12 +254,13 @@ async def end_attestation(registry: Registry, identity: Identity, params: EndAtt
 
 
 def end(connection: Connection, identity: Identity, attestation: str, reason: str) -> EndedId:
-    """Withdraw an attestation. Raise NotFound if the identity does not see it, and NotAllowed if another identity made
-    it. A repeated withdrawal changes nothing.
+    """Withdraw an attestation. Raise NotFound if the identity does not see it, and NotAllowed unless the identity
+    has signed it or is an admin. A repeated withdrawal changes nothing.
     """
     of_id = attestations.c.attestation == attestation
     stored = connection.execute(
-        select(attestations, skills.c.name, skill_versions.c.version)
+        select(attestations, signing_keys.c.holder, skills.c.name, skill_versions.c.version)
+        .join(signing_keys, signing_keys.c.id == attestations.c.key_id)
         .join(skill_versions, skill_versions.c.id == attestations.c.version_id)
         .join(skills, skills.c.id == skill_versions.c.skill_id)
         .where(of_id)
@@ -274,8 +275,10 @@ def end(connection: Connection, identity: Identity, attestation: str, reason: st
         raise NotFound(
             f"there is no attestation '{attestation}'", hint="Compare it with the list of the version's attestations."
         )
-    if stored.made_by != identity.name and not access.is_admin(identity):
-        raise NotAllowed(f"'{attestation}' was made by '{stored.made_by}'", hint="Ask this identity, or an admin.")
+    is_personal = stored.holder == "identity"
+    if not (is_personal and stored.made_by == identity.name) and not access.is_admin(identity):
+        signer = f"'{stored.made_by}'" if is_personal else "the registry"
+        raise NotAllowed(f"'{attestation}' was signed by {signer}", hint="Ask its signer, or an admin.")
     if stored.ended_at is not None:
         return EndedId(attestation, in_utc(stored.ended_at))
     now = datetime.now(UTC)
