@@ -9,6 +9,7 @@ import click
 import pytest
 
 from skillery.cli import commands
+from skillery.proof.dsse import SigningKey
 from tests.cli.test_cli import skillery
 from tests.conftest import Server
 from tests.support.logins import Configuration
@@ -23,6 +24,7 @@ ARGUMENTS = {
     "export": ["NEW", "--all"],
     "import": ["DIR"],
     "install": ["NEW", "x"],
+    "key add": ["KEY"],
     "lock": ["x"],
     "publish": ["DIR"],
     "purge": ["x@1.0.0", "--reason", "x", "--yes"],
@@ -157,7 +159,10 @@ def test_every_command_with_a_url_honours_skillery_url(
     tmp_path: Path, folder: Path, configuration: Configuration
 ) -> None:
     (tmp_path / "code.py").write_text("def main(args): ...\n")
-    places = {"FILE": str(tmp_path / "code.py"), "DIR": str(folder), "NEW": str(tmp_path / "new")}
+    (tmp_path / "key.pem").write_bytes(SigningKey.new().pem)
+    (tmp_path / "key.pem").chmod(0o600)
+    files = {"FILE": "code.py", "KEY": "key.pem", "NEW": "new"}
+    places = {"DIR": str(folder)} | {word: str(tmp_path / name) for word, name in files.items()}
     wrong = {}
     for path, command in commands_with_url():
         if path in WITHOUT_REQUEST:

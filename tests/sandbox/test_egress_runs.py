@@ -311,7 +311,7 @@ async def test_the_proxy_is_all_there_is(runs: Runs, plain: Upstream) -> None:
     assert found["bind"] == found["bind_other"] == "EACCES"
     assert found["proxy"] == "connected"
     assert len([number for number in found["descriptors"] if number <= 3]) == 4
-    assert found["variables"] == sorted(ENVIRONMENT)
+    assert found["variables"] == sorted(name for name in ENVIRONMENT if "proxy" in name.lower())
     assert found["http"] == "http://127.0.0.1:3128"
     assert plain.connections == 0
 

@@ -131,7 +131,10 @@ async def add_key(registry: Registry, identity: Identity, params: AddKey) -> Add
     except InvalidCursor:
         made_at = "0"
     if time.time() - int(made_at) > CHALLENGE_SECONDS:
-        raise AttestationKey("'challenge' is not a recent one for this key", hint="Call add_key without a signature.")
+        raise AttestationKey(
+            "'challenge' is not a recent one for this key",
+            hint="Repeat the call without 'signature': it returns a new challenge.",
+        )
     try:
         check_signature(public_der, _decoded(params.signature, "signature"), params.challenge.encode())
     except ProofError as error:
