@@ -211,6 +211,13 @@ class ScriptCall(msgspec.Struct, frozen=True, tag="script"):
 Call = SkillCall | CodeCall | HandlerCall | ScriptCall
 
 
+def is_program(call: Call) -> bool:
+    """Return whether a separate process runs all code of the call. A handler in Python may be a function."""
+    if isinstance(call, HandlerCall):
+        return not call.path.endswith(".py")
+    return isinstance(call, ScriptCall) or (isinstance(call, CodeCall) and call.language != "python")
+
+
 class Job(msgspec.Struct, frozen=True):
     """One run, as a sandbox gets it from the core."""
 

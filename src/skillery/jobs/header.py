@@ -12,7 +12,7 @@ import msgspec
 from cellblock.egress.policy import ListNames
 from cellblock.host.dialogue import header
 from cellblock.values import Guest, Mount
-from skillery.backends import Call, CodeCall, HandlerCall, Job, ScriptCall, SkillCall
+from skillery.backends import CodeCall, HandlerCall, Job, ScriptCall, SkillCall
 
 # -- The description of a program that is not a Python function, for the process inside the sandbox --------------------
 
@@ -44,13 +44,6 @@ def program_of(job: Job, skills: str) -> dict[str, Any] | None:
         case _:
             return None
     return {**program, "memory_mb": job.limits.memory_mb}
-
-
-def is_program(call: Call) -> bool:
-    """Return whether a separate process runs all code of the call. A handler in Python may be a function."""
-    if isinstance(call, HandlerCall):
-        return not call.path.endswith(".py")
-    return isinstance(call, ScriptCall) or (isinstance(call, CodeCall) and call.language != "python")
 
 
 def file_of(call: HandlerCall | ScriptCall, skills: str) -> dict[str, str]:

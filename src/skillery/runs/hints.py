@@ -9,11 +9,11 @@ from collections.abc import Sequence
 import msgspec
 
 from skillery.backends import CodeCall, Failure, HandlerCall, Job, Outcome, ScriptCall
+from skillery.backends.jobs import is_program
 from skillery.environments.folders import METADATA_FILE, Built
 from skillery.formats.import_names import own_module, package_of, providers_of
 from skillery.formats.npm import NPM_LOCK, npm_lock_in
 from skillery.formats.requirements import DEPENDENCIES, LOCK, LeftOut, left_out_in
-from skillery.jobs.header import is_program
 from skillery.runs.code_hints import PLACE, code_hint
 from skillery.runs.live_output import with_line
 from skillery.runs.scripts import SESSION_SKILL, script_answer

@@ -27,11 +27,12 @@ from cellblock.host.shares import Uids
 from cellblock.host.succession import Shared, Warmth
 from cellblock.jobs import run_job as run_cell_job
 from skillery.backends import Capability, CodeCall, Job, Outcome, Place, Probe, RunHost, Sandbox, SkillCall, Warm
+from skillery.backends.jobs import is_program
 from skillery.errors import SandboxUnavailable
 from skillery.jobs.collecting import Collection, collect, collecting_dialogue, collection_of, try_to_collect
 from skillery.jobs.dialogue import Dialogue
 from skillery.jobs.filling import filling_seconds
-from skillery.jobs.header import GUEST, POINTS, PROGRAMS, Places, is_program, job_header, mounts_of
+from skillery.jobs.header import GUEST, POINTS, PROGRAMS, Places, job_header, mounts_of
 from skillery.jobs.outcomes import limits_of, outcome_of, probe_of, sink_of
 
 CAPABILITIES: frozenset[str] = frozenset(
