@@ -5,7 +5,6 @@ a version empties its envelopes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
@@ -17,7 +16,7 @@ from skillery.formats.bundle import Bundle
 from skillery.formats.check_results import CheckedExample, CheckFinding, PermissionsDiff
 from skillery.formats.npm import NPM_LOCK
 from skillery.formats.requirements import LOCK
-from skillery.proof.statements import URN
+from skillery.proof.statements import URN, now
 
 Predicate = dict[str, Any]
 
@@ -124,7 +123,3 @@ def summary_of(word: str, predicate: Mapping[str, Any]) -> str:
             return ": ".join(str(predicate[key]) for key in ("decision", "note") if predicate.get(key))
         case _:
             return ""
-
-
-def now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

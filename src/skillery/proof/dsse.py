@@ -30,14 +30,6 @@ class ProofError(Exception):
     """Raised for an envelope, a statement or a key that is not valid. The message is the end of a sentence."""
 
 
-class UnknownKey(ProofError):
-    """Raised for a signature of a key that the verifier does not know."""
-
-    def __init__(self, keyid: str) -> None:
-        super().__init__(f"is signed with the unknown key {keyid}")
-        self.keyid = keyid
-
-
 class _Signature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     keyid: str
     sig: str
@@ -49,8 +41,8 @@ class _Envelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename=
     signatures: tuple[_Signature, ...]
 
 
-class Verified(NamedTuple):
-    """The payload of an envelope, and the keys that have signed it."""
+class Opened(NamedTuple):
+    """The payload of an envelope, and the keyids of its signatures."""
 
     payload: bytes
     keyids: tuple[str, ...]
@@ -136,54 +128,46 @@ def pae(payload: bytes) -> bytes:
 def seal(payload: bytes, *signers: Sign) -> bytes:
     """Return the envelope of a payload as JSON, with a signature of each signer."""
     data = pae(payload)
-    signatures = tuple(
-        _Signature(keyid, _to_base64(signature)) for keyid, signature in (sign(data) for sign in signers)
-    )
-    return msgspec.json.encode(_Envelope(_to_base64(payload), PAYLOAD_TYPE, signatures))
+    signatures = tuple(_Signature(keyid, to_base64(signature)) for keyid, signature in (sign(data) for sign in signers))
+    return msgspec.json.encode(_Envelope(to_base64(payload), PAYLOAD_TYPE, signatures))
 
 
-def verify(envelope: bytes, keys: Mapping[str, bytes]) -> Verified:
+def verify(envelope: bytes, keys: Mapping[str, bytes]) -> Opened:
     """Return the payload of an envelope whose signatures are all valid. `keys` are public keys in DER by keyid.
 
-    Raise UnknownKey if a signature is of another key, and ProofError if the envelope or a signature is not valid. An
-    envelope is refused even if only one of its signatures is not valid: no byte of it may be changed.
+    Raise ProofError if the envelope or a signature is not valid, or if a signature is of a key that is not in `keys`.
+    An envelope is refused even if only one of its signatures is not valid: no byte of it may be changed.
     """
-    opened = _read(envelope)
-    payload = _from_base64(opened.payload)
-    data = pae(payload)
-    for signature in opened.signatures:
-        if signature.keyid not in keys:
-            raise UnknownKey(signature.keyid)
-        _check(keys[signature.keyid], signature, data)
-    return Verified(payload, tuple(signature.keyid for signature in opened.signatures))
-
-
-def unverified(envelope: bytes) -> Verified:
-    """Return the payload and the stated keyids of an envelope, without a check of its signatures. Raise ProofError if
-    it is not an envelope.
-    """
-    opened = _read(envelope)
-    return Verified(_from_base64(opened.payload), tuple(signature.keyid for signature in opened.signatures))
-
-
-def _read(envelope: bytes) -> _Envelope:
-    try:
-        opened = msgspec.json.decode(envelope, type=_Envelope)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        raise ProofError("is not an envelope of DSSE") from None
-    if opened.payload_type != PAYLOAD_TYPE:
-        raise ProofError("is not an envelope of an in-toto statement")
-    keyids = {signature.keyid for signature in opened.signatures}
-    if not keyids or len(keyids) < len(opened.signatures):
-        raise ProofError("has no signature, or two of one key")
+    opened, signatures = _read(envelope)
+    data = pae(opened.payload)
+    for signature in signatures:
+        public_der = keys.get(signature.keyid)
+        if public_der is None:
+            raise ProofError(f"is signed with the unknown key {signature.keyid}")
+        if keyid_of(public_der) != signature.keyid:
+            raise ProofError(f"names the key {signature.keyid}, which is another key")
+        check_signature(public_der, from_base64(signature.sig), data)
     return opened
 
 
-def _check(public_der: bytes, signature: _Signature, data: bytes) -> None:
-    """Raise ProofError if the signature is not valid, or the key does not have the keyid of the signature."""
-    if keyid_of(public_der) != signature.keyid:
-        raise ProofError(f"names the key {signature.keyid}, which is another key")
-    check_signature(public_der, _from_base64(signature.sig), data)
+def unverified(envelope: bytes) -> Opened:
+    """Return the payload and the stated keyids of an envelope, without a check of its signatures. Raise ProofError if
+    it is not an envelope.
+    """
+    return _read(envelope)[0]
+
+
+def _read(envelope: bytes) -> tuple[Opened, tuple[_Signature, ...]]:
+    try:
+        read = msgspec.json.decode(envelope, type=_Envelope)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        raise ProofError("is not an envelope of DSSE") from None
+    if read.payload_type != PAYLOAD_TYPE:
+        raise ProofError("is not an envelope of an in-toto statement")
+    keyids = tuple(signature.keyid for signature in read.signatures)
+    if not keyids or len(set(keyids)) < len(keyids):
+        raise ProofError("has no signature, or two of one key")
+    return Opened(from_base64(read.payload), keyids), read.signatures
 
 
 def check_signature(public_der: bytes, value: bytes, data: bytes) -> None:
@@ -198,16 +182,16 @@ def check_signature(public_der: bytes, value: bytes, data: bytes) -> None:
         raise ProofError(f"has a signature of the key {keyid_of(public_der)} that is not valid") from None
 
 
-def _to_base64(data: bytes) -> str:
+def to_base64(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-def _from_base64(text: str) -> bytes:
-    """Return the bytes of a text in base64. Only one text encodes each bytes: unused bits must be zero."""
+def from_base64(text: str) -> bytes:
+    """Return the bytes of a text in base64. Raise ProofError for other texts, also if unused bits are not zero."""
     try:
         data = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        raise ProofError("contains a text that is not base64") from None
-    if _to_base64(data) != text:
+        data = b""
+    if to_base64(data) != text:
         raise ProofError("contains a text that is not base64")
     return data

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import NamedTuple
 
 import msgspec
 
-from skillery.proof.dsse import ProofError, keyid_of, unverified, verify
-from skillery.proof.statements import URN, Subject, encode_statement, read_statement
+from skillery.proof.dsse import ProofError, unverified, verify
+from skillery.proof.statements import URN, Subject, encode_statement, now, read_statement
 
 KEYS_TYPE = f"{URN}keys:v1"
 
@@ -20,8 +17,8 @@ KEYS_TYPE = f"{URN}keys:v1"
 class KeysPredicate(msgspec.Struct, frozen=True):
     """A change of the keys of a registry."""
 
-    added: dict[str, str]
-    """New public keys in DER as base64, by keyid."""
+    added: dict[str, bytes]
+    """New public keys in DER by keyid. The JSON has them in base64."""
     retired: tuple[str, ...]
     """Keys that sign nothing from now on. What they have signed stays valid."""
     revoked: tuple[str, ...]
@@ -45,9 +42,7 @@ def make_keys_statement(
     added: Mapping[str, bytes], previous: str | None, retired: Sequence[str] = (), revoked: Sequence[str] = ()
 ) -> bytes:
     """Return the payload of a statement about keys. The keys before and the added keys sign it."""
-    texts = {keyid: base64.b64encode(public_der).decode() for keyid, public_der in added.items()}
-    at = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-    predicate = KeysPredicate(texts, tuple(retired), tuple(revoked), previous, at)
+    predicate = KeysPredicate(dict(added), tuple(retired), tuple(revoked), previous, now())
     subjects = [
         Subject("skillery:key", {"sha256": keyid.removeprefix("sha256:")}) for keyid in (*added, *retired, *revoked)
     ]
@@ -57,9 +52,8 @@ def make_keys_statement(
 def follow(statements: Sequence[bytes], pinned: Collection[str] = ()) -> Keychain:
     """Return the keys of a registry after the statements of its chain, oldest first.
 
-    Each statement must be signed by all present keys before it, and by the keys that it adds. With `pinned`, one of
-    these keyids must be a key of the chain that was not revoked. Raise ProofError if the chain is not valid, or if none
-    is.
+    Each statement must be signed by all present keys before it, and by the keys that it adds. If there are `pinned`
+    keyids, the chain must have one of them that was not revoked. Otherwise, raise ProofError.
     """
     trusted: dict[str, bytes] = {}
     present: tuple[str, ...] = ()
@@ -68,7 +62,8 @@ def follow(statements: Sequence[bytes], pinned: Collection[str] = ()) -> Keychai
     for number, envelope in enumerate(statements, 1):
         try:
             change = _predicate(envelope)
-            added = {keyid: _der(keyid, text) for keyid, text in change.added.items()}
+            # Each added key must sign, so `verify` also compares it with its keyid.
+            added = change.added
             signers = verify(envelope, {**trusted, **added}).keyids
         except ProofError as error:
             raise ProofError(f"has a statement {number} that {error}") from None
@@ -99,13 +94,3 @@ def _predicate(envelope: bytes) -> KeysPredicate:
         return msgspec.convert(statement.predicate, KeysPredicate)
     except msgspec.ValidationError:
         raise ProofError("is not a statement about keys") from None
-
-
-def _der(keyid: str, text: str) -> bytes:
-    try:
-        public_der = base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
-        raise ProofError(f"adds a key {keyid} that is not base64") from None
-    if keyid_of(public_der) != keyid:
-        raise ProofError(f"adds another key as {keyid}")
-    return public_der

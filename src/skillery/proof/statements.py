@@ -1,8 +1,9 @@
-"""Statements of in-toto v1: what an attestation says about the digest of a bundle."""
+"""Statements of in-toto v1: the claims of an attestation about the digest of a bundle."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -24,12 +25,14 @@ TYPES: Mapping[str, str] = {
 
 
 class Subject(msgspec.Struct, frozen=True):
+    """The bundle or key that a statement is about: a name, and digests in hex by algorithm."""
+
     name: str
     digest: dict[str, str]
 
 
 class Statement(msgspec.Struct, frozen=True):
-    """What is said (`predicate`) about which bundles (`subject`)."""
+    """A statement: the claims (`predicate`) about bundles (`subject`)."""
 
     type: str = msgspec.field(name="_type")
     subject: tuple[Subject, ...]
@@ -49,6 +52,11 @@ def make_statement(word: str, name: str, version: str, digest: str, predicate: M
 
 def encode_statement(predicate_type: str, subjects: tuple[Subject, ...], predicate: Mapping[str, Any]) -> bytes:
     return msgspec.json.encode(Statement(STATEMENT, subjects, predicate_type, dict(predicate)))
+
+
+def now() -> str:
+    """Return the present time for a predicate, in seconds: 2026-11-22T09:30:00Z."""
+    return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def subject_of(name: str, version: str, digest: str) -> Subject:
