@@ -33,6 +33,7 @@ from skillery.mcp import endpoint as mcp
 from skillery.mcp.endpoint import McpEndpoint
 from skillery.methods.core import Core
 from skillery.methods.errors import INVALID_REQUEST, NOT_FOUND, plain_error, unexpected
+from skillery.proof import KEYS_ADDRESS
 from skillery.rest import blobs, documents, imports, proofs, trusted_publishing, workspaces
 from skillery.rest.downloads import DOWNLOADS, routed
 from skillery.rest.exports import DownloadParts
@@ -179,7 +180,7 @@ def _skill_routes(core: Core, edge: HttpParts) -> list[Route]:
         Route("/v1/skills", partial(row.endpoint, skill_parts), row.operations, row.paths, row.methods)
         for row in V1_ENDPOINTS
     ]
-    keys = Route(proofs.KEYS_ADDRESS, partial(proofs.send_keys, parts), proofs.KEYS_OPERATIONS)
+    keys = Route(KEYS_ADDRESS, partial(proofs.send_keys, parts), proofs.KEYS_OPERATIONS)
     return [*downloads, keys, *v1]
 
 

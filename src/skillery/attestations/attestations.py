@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -25,37 +25,32 @@ from skillery.formats.texts import parse_id, parse_sentence
 from skillery.formats.version_spec import Exact, VersionSpec, parse_named
 from skillery.identity import access
 from skillery.method import Cursor, ExactVersion, Method, PageLimit, Params, Sentence, SkillName, about
+from skillery.proof import SIGNERS
+from skillery.proof.dsse import ProofError, unverified, verify
+from skillery.proof.statements import check_subject, read_statement
 from skillery.registry.cursors import NextCursor, fitting_items, make_cursor, read_cursor
 from skillery.registry.resolution import resolve
 from skillery.registry.version_rows import VersionRow
 
 
-class Envelopes(NamedTuple):
-    """A version, and the envelopes of its attestations."""
-
-    row: VersionRow
-    envelopes: list[str]
-
-
 def read_envelopes(
     connection: Connection, identity: Identity, *, name: str, spec: VersionSpec, predicate: str
-) -> Envelopes:
-    """Return the envelopes of a version that were not withdrawn, oldest first. `predicate` is a word, or "" for all.
-
-    Raise the errors of `resolve`.
+) -> tuple[VersionRow, list[str]]:
+    """Return a version, and the envelopes of its attestations that were not withdrawn, oldest first. `predicate` is a
+    word of `TYPES`, or "" for all. Raise the errors of `resolve`.
     """
     row = resolve(connection, identity, name, spec, manages=True)
     of_version = attestations.c.version_id == row.version_id, attestations.c.ended_at.is_(None)
     chosen = [attestations.c.predicate == predicate] if predicate else []
     oldest_first = select(attestations.c.envelope).where(*of_version, *chosen).order_by(attestations.c.id)
-    return Envelopes(row, list(connection.scalars(oldest_first)))
+    return row, list(connection.scalars(oldest_first))
 
 
 # -- list_attestations -------------------------------------------------------------------------------------------------
 
 
 class EndedAttestation(msgspec.Struct, frozen=True):
-    """A withdrawal."""
+    """The withdrawal of an attestation."""
 
     at: datetime
     by: str
@@ -129,9 +124,6 @@ def read_attestations(
 
 
 def _listed(row: Any) -> ListedAttestation:
-    from skillery.proof.dsse import unverified
-    from skillery.proof.statements import read_statement
-
     predicate = read_statement(unverified(row.envelope.encode()).payload).predicate if row.envelope else {}
     ended = EndedAttestation(in_utc(row.ended_at), row.ended_by, row.ended_reason) if row.ended_at else None
     return ListedAttestation(
@@ -165,10 +157,6 @@ class AddAttestation(Params, frozen=True, kw_only=True):
     envelope: Annotated[Annotated[str, Meta(max_length=262_144)], about("Envelope of DSSE as JSON text")]
 
 
-SIGNED_BY_CALLERS = {"author": "publish", "review": "review"}
-"""The words of statements that callers sign, and the scope for each."""
-
-
 async def add_attestation(registry: Registry, identity: Identity, params: AddAttestation) -> AddedAttestation:
     name, version = parse_skill_name(params.name), Version.parse(params.version)
     work = partial(store_signed, identity=identity, name=name, version=version, envelope=params.envelope)
@@ -183,18 +171,17 @@ def store_signed(
     Raise InvalidParams, AttestationSubject or AttestationKey if the statement is not valid, NotAllowed without the
     scope and grant for its word, and the errors of `resolve`.
     """
-    from skillery.proof.dsse import ProofError, unverified, verify
-    from skillery.proof.statements import check_subject, read_statement
-
     try:
         stated = unverified(envelope.encode())
         statement = read_statement(stated.payload)
     except ProofError as error:
         raise InvalidParams(f"'envelope' {error}", param="envelope") from None
     word = statement.word or ""
-    if word not in SIGNED_BY_CALLERS:
+    if word not in SIGNERS:
         raise InvalidParams(
-            f"'envelope' is not a statement that callers sign: {', '.join(SIGNED_BY_CALLERS)}", param="envelope"
+            f"'envelope' has a statement of the type {statement.predicate_type[:80]!r}, which callers do not sign",
+            hint=f"Callers sign {' and '.join(SIGNERS)}.",
+            param="envelope",
         )
     access.require_namespace(identity, "review" if word == "review" else "publish", name)
     row = resolve(connection, identity, name, Exact(version), manages=True)
@@ -207,8 +194,7 @@ def store_signed(
         check_subject(statement, row.name, row.version, row.digest)
     except ProofError as error:
         raise AttestationSubject(f"'envelope' {error}", param="envelope") from None
-    named = statement.predicate.get("reviewer" if word == "review" else "author")
-    if named != identity.name:
+    if statement.predicate.get(SIGNERS[word]) != identity.name:
         raise AttestationKey(f"'envelope' names another signer than '{identity.name}'", param="envelope")
     same = attestations.c.version_id == row.version_id, attestations.c.sha256 == sha256_of(envelope)
     present = connection.scalar(select(attestations.c.attestation).where(*same))
@@ -221,7 +207,9 @@ def store_signed(
 
 
 def _key_of(connection: Connection, identity: Identity, keyids: Sequence[str]) -> Any:
-    """Return the row of the identity's own valid key that has signed. Raise AttestationKey if there is none."""
+    """Return the row of the key that has signed. Raise AttestationKey if it is not a valid key of the identity, or if
+    several keys have signed.
+    """
     row = connection.execute(select(signing_keys).where(signing_keys.c.keyid.in_(keyids))).first()
     if row is None or row.holder != "identity" or row.added_by != identity.name or row.revoked_at or len(keyids) > 1:
         problem = "revoked" if row is not None and row.revoked_at else "not a registered key of the caller"

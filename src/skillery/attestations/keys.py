@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -25,14 +23,20 @@ from skillery.formats.texts import parse_sentence
 from skillery.formats.timestamps import parse_timestamp
 from skillery.identity import access
 from skillery.method import Cursor, Method, PageLimit, Params, Sentence, about
+from skillery.proof.dsse import ProofError, algorithm_of, check_signature, from_base64, keyid_of, to_base64
 from skillery.registry.cursors import NextCursor, fitting_items, make_cursor, read_cursor
 
 CHALLENGE_SECONDS = 600
+
 # -- list_keys ---------------------------------------------------------------------------------------------------------
 
 
 class ListedKey(msgspec.Struct, frozen=True):
-    """A public key. `holder` is `server` for keys of the registry, and `identity` for the key of the identity `by`."""
+    """A public key. `holder` is `server` for keys of the registry, and `identity` for the key of the identity `by`.
+
+    A retired key signs no longer, and its statements stay valid. No statement of a revoked key is valid.
+    `revoked_since` is the time of the theft, for readers.
+    """
 
     keyid: str
     algorithm: str
@@ -67,6 +71,7 @@ async def list_keys(registry: Registry, _: Identity, params: ListKeys) -> KeyPag
 
 
 def read_keys(connection: Connection, key: bytes, params: ListKeys) -> KeyPage:
+    """Return a page of keys. `key` signs the cursors. Raise InvalidCursor if the cursor belongs to another listing."""
     bound_to = ("list_keys", params.by)
     where = [signing_keys.c.added_by == params.by] if params.by else []
     if params.cursor:
@@ -85,7 +90,7 @@ def _listed(row: Any) -> ListedKey:
         row.holder,
         row.added_by,
         row.added_by_kind,
-        base64.b64encode(row.public_der).decode(),
+        to_base64(row.public_der),
         in_utc(row.added_at),
         in_utc(row.retired_at),
         in_utc(row.revoked_at),
@@ -114,10 +119,8 @@ class AddKey(Params, frozen=True, kw_only=True):
 
 
 async def add_key(registry: Registry, identity: Identity, params: AddKey) -> AddedKey:
-    from skillery.proof.dsse import ProofError, algorithm_of, check_signature, keyid_of
-
-    public_der = _decoded(params.public, "public")
     try:
+        public_der = from_base64(params.public)
         algorithm_of(public_der)
     except ProofError as error:
         raise InvalidParams(f"'public' {error}", param="public") from None
@@ -132,22 +135,16 @@ async def add_key(registry: Registry, identity: Identity, params: AddKey) -> Add
         made_at = "0"
     if time.time() - int(made_at) > CHALLENGE_SECONDS:
         raise AttestationKey(
-            "'challenge' is not a recent one for this key",
+            f"'challenge' is not for this key, or older than {CHALLENGE_SECONDS // 60} minutes",
             hint="Repeat the call without 'signature': it returns a new challenge.",
+            param="challenge",
         )
     try:
-        check_signature(public_der, _decoded(params.signature, "signature"), params.challenge.encode())
+        check_signature(public_der, from_base64(params.signature), params.challenge.encode())
     except ProofError as error:
         raise AttestationKey(f"'signature' {error}", param="signature") from None
     await registry.write(partial(register, identity=identity, public_der=public_der, keyid=keyid))
     return AddedKey(keyid, added=True, challenge=None)
-
-
-def _decoded(text: str, param: str) -> bytes:
-    try:
-        return base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
-        raise InvalidParams(f"'{param}' is not base64", param=param) from None
 
 
 def register(connection: Connection, identity: Identity, public_der: bytes, keyid: str) -> None:
@@ -173,7 +170,7 @@ class RevokeKey(Params, frozen=True, kw_only=True):
 
     keyid: Annotated[str, about("Keyid, sha256:…")]
     reason: Annotated[Sentence, about("Reason, for all readers")]
-    since: Annotated[str, about("Time of the theft (e.g., '2026-11-22T09:30:00Z'); omit for always")] = ""
+    since: Annotated[str, about("Time of the theft, for readers (e.g., '2026-11-22T09:30:00Z')")] = ""
 
 
 async def revoke_key(registry: Registry, identity: Identity, params: RevokeKey) -> RevokedKey:

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from sqlalchemy import Connection, insert, select, update
 
@@ -17,29 +17,17 @@ from skillery.audit import SERVER, Actor
 from skillery.backends import Signer
 from skillery.database import Change, Database, take_turns
 from skillery.database.tables import attestations, key_statements, signing_keys
-from skillery.errors import Busy, SkilleryError, StartupError, Unavailable
+from skillery.errors import Busy, Conflict, SkilleryError, StartupError, Unavailable
 from skillery.formats.texts import new_attestation_id
+from skillery.proof.dsse import SigningKey, algorithm_of, keyid_of, seal
+from skillery.proof.keychains import make_keys_statement
 from skillery.proof.statements import TYPES, make_statement
-
-if TYPE_CHECKING:
-    from skillery.proof.dsse import SigningKey
 
 log = logging.getLogger(__name__)
 RETRY_MS = 5_000
-FIELDS = (
-    "attestation",
-    "version_id",
-    "digest",
-    "predicate",
-    "predicate_type",
-    "key_id",
-    "made_by",
-    "made_by_kind",
-    "envelope",
-    "sha256",
-    "created_at",
+_ADD = Change(
+    insert(attestations), [column.name for column in attestations.c if not (column.nullable or column.primary_key)]
 )
-_ADD = Change(insert(attestations), FIELDS)
 
 
 class SignedStatement(NamedTuple):
@@ -90,12 +78,8 @@ class Signing:
         )
 
 
-NO_SIGNING = Signing()
-
-
 def _sealed(signer: Signer, keyid: str, payloads: Sequence[bytes]) -> list[str]:
     """Return the envelopes of payloads. Raise Busy if the signer fails, or signs with another key."""
-    from skillery.proof.dsse import seal
 
     def sign(data: bytes) -> tuple[str, bytes]:
         used, signature = signer.sign(data)
@@ -154,9 +138,7 @@ def open_signing(database: Database, signer: Signer | None, builder: str = "", r
     does not work.
     """
     if signer is None:
-        return NO_SIGNING
-    from skillery.proof.dsse import keyid_of
-
+        return Signing()
     try:
         key = database.read_now(find_registry_key) or _begin(database, signer)
         keyids = [keyid_of(public_der) for public_der in signer.public_keys()]
@@ -168,7 +150,7 @@ def open_signing(database: Database, signer: Signer | None, builder: str = "", r
             "signing/ed25519.pem into the home, or set signing.key",
             key.keyid,
         )
-        return NO_SIGNING
+        return Signing()
     if key.keyid not in keyids:
         raise StartupError(
             f"this registry signs with {key.keyid}, this home has {keyids[0]}: copy signing/ed25519.pem, or set "
@@ -192,8 +174,6 @@ def find_registry_key(connection: Connection) -> RegistryKey | None:
 
 def _begin(database: Database, signer: Signer) -> RegistryKey:
     """Begin the chain with the key of this server, unless another server was faster. Return the registry's key."""
-    from skillery.proof.dsse import keyid_of, seal
-    from skillery.proof.keychains import make_keys_statement
 
     def work(connection: Connection) -> RegistryKey:
         take_turns(connection, "signing", "")
@@ -212,9 +192,8 @@ def _begin(database: Database, signer: Signer) -> RegistryKey:
     return database.write_now(work)
 
 
-def insert_key(connection: Connection, by: Actor, public_der: bytes, holder: str) -> int:
-    from skillery.proof.dsse import algorithm_of, keyid_of
-
+def insert_key(connection: Connection, by: Actor, public_der: bytes, holder: Literal["server", "identity"]) -> int:
+    """Store a public key in DER, and return the id of its row. Raise ProofError if it is not a key that can sign."""
     values = {
         "keyid": keyid_of(public_der),
         "public_der": public_der,
@@ -259,10 +238,10 @@ class KeyChange(NamedTuple):
 
 
 def change_keys(connection: Connection, actor: Actor, change: KeyChange) -> None:
-    """Store a change of the registry's keys, with a signed statement in its chain."""
-    from skillery.proof.dsse import seal
-    from skillery.proof.keychains import make_keys_statement
+    """Store a change of the registry's keys, with a signed statement in its chain.
 
+    Raise Conflict if a key to revoke still signs, or was revoked before.
+    """
     take_turns(connection, "signing", "")
     chain = [] if change.begins_chain else read_chain(connection)
     previous = sha256_of(chain[-1]) if chain else None
@@ -270,20 +249,16 @@ def change_keys(connection: Connection, actor: Actor, change: KeyChange) -> None
     payload = make_keys_statement(added, previous, change.retired, change.revoked)
     envelope = seal(payload, *(key.sign for key in change.signers)).decode()
     now = datetime.now(UTC)
-    for keyids, values in (
-        (change.retired, {"retired_at": now}),
-        (change.revoked, {"revoked_at": now, "revoked_since": change.since, "reason": change.reason}),
-    ):
-        connection.execute(update(signing_keys).where(signing_keys.c.keyid.in_(keyids)).values(values))
+    keyid = signing_keys.c.keyid
+    connection.execute(update(signing_keys).where(keyid.in_(change.retired)).values(retired_at=now))
+    former = signing_keys.c.retired_at.is_not(None), signing_keys.c.revoked_at.is_(None)
+    values = {"revoked_at": now, "revoked_since": change.since, "reason": change.reason}
+    revoke = update(signing_keys).where(keyid.in_(change.revoked), signing_keys.c.holder == "server", *former)
+    if connection.execute(revoke.values(values)).rowcount < len(change.revoked):
+        raise Conflict(f"{', '.join(change.revoked)} still signs, or is revoked", hint="Run skillery key rotate first.")
     if change.added is not None:
         insert_key(connection, actor, change.added.public_der, "server")
     insert_keys_statement(connection, envelope, previous)
     keys = {"added": list(added), "retired": change.retired, "revoked": change.revoked}
     subject = next(iter((*added, *change.revoked)))
     audit.record(connection, actor, change.action, subject, after={**keys, "reason": change.reason})
-
-
-def find_registry_keys(connection: Connection) -> dict[str, bool]:
-    """Return the keys of the registry by keyid, and whether each one may be revoked: it signs no longer."""
-    rows = connection.execute(select(signing_keys).where(signing_keys.c.holder == "server"))
-    return {row.keyid: row.retired_at is not None and row.revoked_at is None for row in rows}

@@ -1,9 +1,9 @@
-"""`skillery key`: make and register an own key, and change the key of a registry."""
+"""`skillery key`: make and register the caller's key, and change the key of a registry."""
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +12,8 @@ import click
 from skillery.cli.failures import CheckFailed
 from skillery.cli.options import Target, home_options, json_option, print_change, target_options
 from skillery.cli.output import print_json
-from skillery.cli.proof import read_key
-from skillery.cli.verbs import Table, Verb, read_pages
+from skillery.cli.proof import all_keys, read_key
+from skillery.cli.verbs import Table, Verb
 from skillery.errors import StartupError
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def new_key(file: Path) -> None:
     from skillery.proof.dsse import SigningKey
 
     if file.exists():
-        raise CheckFailed(f"{file} exists already")
+        raise CheckFailed(f"{file} exists already: write the key to another file")
     made = SigningKey.new()
     try:
         make_key_file(file, made.pem)
@@ -49,15 +49,15 @@ def new_key(file: Path) -> None:
 @target_options
 @json_option
 def add_key(file: Path, target: Target, as_json: bool) -> None:
-    """Register the public key of FILE for you. The private key stays here."""
+    """Register the public key of FILE for you. The private key stays on this machine."""
     from skillery.cli.connection import with_client
 
-    own = read_key(file)
-    public = base64.b64encode(own.public_der).decode()
+    own_key = read_key(file)
+    public = base64.b64encode(own_key.public_der).decode()
 
     async def add(client: AsyncClient) -> Any:
         challenge = (await client.add_key(public))["challenge"] or ""
-        signature = base64.b64encode(own.sign(challenge.encode())[1]).decode()
+        signature = base64.b64encode(own_key.sign(challenge.encode())[1]).decode()
         return await client.add_key(public, challenge=challenge, signature=signature)
 
     added = with_client(target, add)
@@ -78,12 +78,16 @@ key.add_command(
 )
 
 
-def _change(target: Target, make: Callable[[str | None, Mapping[str, bool], Path], KeyChange]) -> KeyChange:
-    """Change the keys of the registry in a home without a server. `make` gets the present keyid, the registry's keys
-    and the file of the home's key.
+# -- the key of a registry: commands in a home without a server --------------------------------------------------------
+
+
+def _change(target: Target, make: Callable[[str | None, Path], KeyChange]) -> None:
+    """Change the keys of the registry, and print the new keyid. `make` gets the present keyid and the file of the key.
+
+    Raise StartupError if the key is not in the home, or if a server uses the home.
     """
     from skillery.app.home import Home
-    from skillery.attestations.signing import change_keys, find_registry_key, find_registry_keys
+    from skillery.attestations.signing import change_keys, find_registry_key
     from skillery.audit import local_actor
     from skillery.builtin.pem_signers import KEY_FILE
     from skillery.cli.database import migrated
@@ -92,24 +96,22 @@ def _change(target: Target, make: Callable[[str | None, Mapping[str, bool], Path
 
     settings = target.load().settings
     if settings.signing.key != "home":
-        raise StartupError("skillery key changes the key in the home, and signing.key is another one")
-    home = Home(settings.home)
+        raise StartupError(f"skillery key changes the key of a home, and signing.key is {settings.signing.key!r}")
+    home, file = Home(settings.home), settings.home / KEY_FILE
     try:
         database = migrated(Database(settings.database_url), settings)
         try:
             present = database.read_now(find_registry_key)
-            change = make(
-                present.keyid if present else None, database.read_now(find_registry_keys), settings.home / KEY_FILE
-            )
+            change = make(present.keyid if present else None, file)
             actor = local_actor(user_of_this_machine())
             database.write_now(lambda connection: change_keys(connection, actor, change))
         finally:
             database.close()
         if change.added is not None:
-            _next_file(settings.home / KEY_FILE).replace(settings.home / KEY_FILE)
+            _next_file(file).replace(file)
+            click.echo(change.added.keyid)
     finally:
         home.close()
-    return change
 
 
 def _next_file(path: Path) -> Path:
@@ -135,7 +137,7 @@ def rotate(target: Target) -> None:
     """
     from skillery.attestations.signing import KeyChange
 
-    def make(present: str | None, _: Mapping[str, bool], path: Path) -> KeyChange:
+    def make(present: str | None, path: Path) -> KeyChange:
         old = read_key(path)
         if _next_file(path).exists() and (new := read_key(_next_file(path))).keyid == present:
             # The last rotation was interrupted after its transaction.
@@ -146,34 +148,30 @@ def rotate(target: Target) -> None:
         new = _new_registry_key(path)
         return KeyChange("rotate_key", (old, new), new, retired=(old.keyid,))
 
-    change = _change(target, make)
-    click.echo(change.added.keyid if change.added else "")
+    _change(target, make)
 
 
 @key.command("replace")
-@click.option("--lost", is_flag=True, required=True, help="The present key is lost.")
+@click.option("--lost", is_flag=True, required=True, expose_value=False, help="The present key is lost.")
 @home_options
-def replace(lost: bool, target: Target) -> None:
+def replace(target: Target) -> None:
     """Begin a new chain of keys, because the present key is lost. Stop the server first.
 
     Every client that knows the lost key reports another signer. Old signatures are no longer valid for new clients.
     """
     from skillery.attestations.signing import KeyChange
 
-    del lost
-
-    def make(present: str | None, _: Mapping[str, bool], path: Path) -> KeyChange:
+    def make(present: str | None, path: Path) -> KeyChange:
         new = _new_registry_key(path)
         return KeyChange("replace_key", (new,), new, retired=(present,) if present else (), begins_chain=True)
 
-    change = _change(target, make)
-    click.echo(change.added.keyid if change.added else "")
+    _change(target, make)
 
 
 @key.command("revoke")
 @click.argument("keyid", metavar="KEYID")
 @click.option("--reason", required=True, help="Reason, for all readers.")
-@click.option("--since", metavar="TIME", default="", help="Time of the theft.  [default: always]")
+@click.option("--since", metavar="TIME", default="", help="Time of the theft, for all readers.")
 @target_options
 def revoke(keyid: str, reason: str, since: str, target: Target) -> None:
     """Revoke a stolen key: no statement that it has signed is valid any more.
@@ -187,15 +185,12 @@ def revoke(keyid: str, reason: str, since: str, target: Target) -> None:
     from skillery.formats.timestamps import parse_timestamp
 
     async def is_of_registry(client: AsyncClient) -> bool:
-        rows = (await read_pages(client.list_keys, {"limit": None, "cursor": None}, "keys"))[1]
-        if any(row["keyid"] == keyid and row["holder"] == "server" for row in rows):
+        if any(row["keyid"] == keyid and row["holder"] == "server" for row in await all_keys(client)):
             return True
         await client.revoke_key(keyid, reason, since=since)
         return False
 
-    def make(_: str | None, keys: Mapping[str, bool], path: Path) -> KeyChange:
-        if not keys.get(keyid):
-            raise CheckFailed(f"{keyid} still signs, or is revoked: run skillery key rotate first")
+    def make(_: str | None, path: Path) -> KeyChange:
         from_time = parse_timestamp(since, "since", datetime.now(UTC)) if since else None
         return KeyChange("revoke_key", (read_key(path),), revoked=(keyid,), since=from_time, reason=reason)
 

@@ -1,4 +1,4 @@
-"""`skillery verify`: check a version with the keys of its registry. `--sign`: sign a version with an own key."""
+"""`skillery verify`: check a version with the keys of its registry. `--sign`: sign a version with the caller's key."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from skillery.cli.options import Target, json_option, name_and_version, target_o
 from skillery.cli.output import clean, print_json, print_rows
 from skillery.cli.verbs import read_pages
 from skillery.errors import StartupError
+from skillery.proof import KEYS_ADDRESS, SIGNERS
 
 if TYPE_CHECKING:
     from skillery.client import AsyncClient
@@ -22,13 +23,9 @@ if TYPE_CHECKING:
     from skillery.proof.dsse import SigningKey
     from skillery.proof.keychains import Keychain
 
-SIGNED = ("author", "review")
-"""The statements that identities sign themselves."""
-KEYS_ADDRESS = "/.well-known/skillery/keys"
-
 
 class _Evidence(NamedTuple):
-    """What a server has sent about a version, before any check."""
+    """The answers of a server about a version, before any check."""
 
     name: str
     version: str
@@ -36,8 +33,8 @@ class _Evidence(NamedTuple):
     files: bytes
     envelopes: Sequence[bytes]
     chain: bytes
-    people: Sequence[dict[str, Any]]
-    """The keys of the identities, as `list_keys` returns them."""
+    keys: Sequence[dict[str, Any]]
+    """The answer of `all_keys`."""
 
 
 @click.command()
@@ -59,7 +56,7 @@ def verify(name: str, keys_file: Path | None, target: Target, as_json: bool) -> 
     come from the server itself: keep them in a file to notice another signer.
     """
     from skillery.cli.connection import with_client
-    from skillery.proof.checks import check_files, check_statements
+    from skillery.proof.checks import check_files, check_statement
     from skillery.proof.dsse import ProofError
 
     skill, spec = name_and_version(name, None)
@@ -71,12 +68,12 @@ def verify(name: str, keys_file: Path | None, target: Target, as_json: bool) -> 
         check_files(evidence.files, evidence.digest)
     except ProofError as error:
         raise CheckFailed(f"{subject} {error}") from None
-    people = {key["keyid"]: key for key in evidence.people if key["holder"] == "identity" and not key["revoked_at"]}
+    people = {key["keyid"]: key for key in evidence.keys if key["holder"] == "identity" and not key["revoked_at"]}
     trusted = {keyid: base64.b64decode(key["public"]) for keyid, key in people.items()} | dict(keychain.trusted)
     about = evidence.name, evidence.version, evidence.digest
     statements = [
-        _of_signer(statement, people, keychain.revoked)
-        for statement in check_statements(evidence.envelopes, trusted, *about)
+        _of_signer(check_statement(envelope, trusted, *about), people, keychain.revoked)
+        for envelope in evidence.envelopes
     ]
     problem = _problem(subject, statements)
     if as_json:
@@ -98,7 +95,7 @@ def _of_signer(statement: CheckedStatement, people: Mapping[str, Any], revoked: 
     for keyid in statement.keyids:
         if keyid in revoked:
             return msgspec.structs.replace(statement, problem=f"is signed with the revoked key {keyid}")
-        if keyid in people and (people[keyid]["by"] != _signer(statement.stated) or statement.predicate not in SIGNED):
+        if keyid in people and (people[keyid]["by"] != _signer(statement.stated) or statement.predicate not in SIGNERS):
             return msgspec.structs.replace(statement, problem=f"is signed with a key of '{people[keyid]['by']}'")
     return statement
 
@@ -154,7 +151,7 @@ def _keychain(content: bytes, source: str, pinned: Sequence[str] = ()) -> Keycha
 async def _evidence(client: AsyncClient, name: str, spec: str | None) -> _Evidence:
     described = (await client.describe_skill(name, version=spec))["skill"]
     version, digest = described["version"], described["digest"]
-    address = f"/skills/{quote(name, safe='')}/{quote(version, safe='')}"
+    address = _address(name, version)
     return _Evidence(
         name,
         version,
@@ -162,8 +159,17 @@ async def _evidence(client: AsyncClient, name: str, spec: str | None) -> _Eviden
         await _read(client, f"{address}.files"),
         (await _read(client, f"{address}.intoto.jsonl")).splitlines(),
         await _read(client, KEYS_ADDRESS),
-        (await read_pages(client.list_keys, {"limit": None, "cursor": None}, "keys"))[1],
+        await all_keys(client),
     )
+
+
+async def all_keys(client: AsyncClient) -> list[dict[str, Any]]:
+    """Return the keys of the registry and of identities, as `list_keys` returns them."""
+    return (await read_pages(client.list_keys, {"limit": None, "cursor": None}, "keys"))[1]
+
+
+def _address(name: str, version: str) -> str:
+    return f"/skills/{quote(name, safe='')}/{quote(version, safe='')}"
 
 
 async def _read(client: AsyncClient, address: str) -> bytes:
@@ -200,18 +206,18 @@ def read_key(path: Path) -> SigningKey:
 async def add_signed(
     client: AsyncClient, key: SigningKey, word: str, version: Mapping[str, Any], predicate: Mapping[str, Any]
 ) -> str:
-    """Sign a statement about a version (`name`, `version`, `digest`), store it, and return its id. The server names the
-    identity of the key, which the statement names as `author` or `reviewer`.
+    """Sign a statement about a version (`name`, `version`, `digest`), store it, and return its id. The statement names
+    the identity for which the server has registered the key. Raise CheckFailed if the key is not registered.
     """
     from skillery.proof.dsse import seal
     from skillery.proof.statements import make_statement
 
-    rows = (await read_pages(client.list_keys, {"limit": None, "cursor": None}, "keys"))[1]
-    own_rows = [row for row in rows if row["keyid"] == key.keyid and row["holder"] == "identity"]
-    if not own_rows:
+    rows = await all_keys(client)
+    owner = next((row["by"] for row in rows if row["keyid"] == key.keyid and row["holder"] == "identity"), None)
+    if owner is None:
         raise CheckFailed(f"{key.keyid} is not registered: run skillery key add")
-    named = {"reviewer" if word == "review" else "author": own_rows[0]["by"]}
-    payload = make_statement(word, version["name"], version["version"], version["digest"], {**named, **predicate})
+    signed = {SIGNERS[word]: owner, **predicate}
+    payload = make_statement(word, version["name"], version["version"], version["digest"], signed)
     added = await client.add_attestation(version["name"], version["version"], seal(payload, key.sign).decode())
     return added["id"]
 
@@ -224,18 +230,19 @@ async def add_author(client: AsyncClient, key: SigningKey, version: Mapping[str,
     from skillery.proof.checks import check_files
     from skillery.proof.dsse import ProofError
 
-    address = f"/skills/{quote(version['name'], safe='')}/{quote(version['version'], safe='')}.files"
-    text = await _read(client, address)
+    about = {"name": version["name"], "version": version["version"]}
+    subject = "{name}@{version}".format_map(about)
+    text = await _read(client, f"{_address(**about)}.files")
     try:
         check_files(text, version["digest"])
     except ProofError as error:
-        raise CheckFailed(f"{version['name']}@{version['version']} {error}") from None
+        raise CheckFailed(f"{subject} {error}") from None
     lines = [line.split(" ", 2) for line in text.decode().splitlines()]
     stored = {path: sha256 for _, sha256, path in lines if path not in ADDED or path in files}
     if stored != files:
-        raise CheckFailed(f"{version['name']}@{version['version']} has other files than the folder: not signed")
-    return await add_signed(client, key, "author", version, {"name": version["name"], "version": version["version"]})
+        raise CheckFailed(f"{subject} is published with other files than the folder, so it is not signed")
+    return await add_signed(client, key, "author", version, about)
 
 
 ADDED = ("skill.toml", "requirements.lock", "npm.lock")
-"""Files that the server makes of the manifest, or adds."""
+"""Files that the server writes from the manifest, or adds."""

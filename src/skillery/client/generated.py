@@ -976,7 +976,7 @@ class Verified(TypedDict):
 
 
 class EndedAttestation(TypedDict):
-    """A withdrawal."""
+    """The withdrawal of an attestation."""
 
     at: str
     by: str
@@ -1021,7 +1021,7 @@ class EndedId(TypedDict):
 
 
 class ListedKey(TypedDict):
-    """A public key. `holder` is `server` for keys of the registry, and `identity` for the key of the identity `by`."""
+    """A public key. `holder` is `server` for keys of the registry, and `identity` for the key of the identity `by`. A retired key signs no longer, and its statements stay valid. No statement of a revoked key is valid. `revoked_since` is the time of the theft, for readers."""
 
     keyid: str
     algorithm: str
@@ -2281,7 +2281,7 @@ def revoke_key(self: Any, keyid: str, reason: str, *, since: str | None = None) 
 
     keyid: Keyid, sha256:…
     reason: Reason, for all readers
-    since: Time of the theft (e.g., '2026-11-22T09:30:00Z'); omit for always
+    since: Time of the theft, for readers (e.g., '2026-11-22T09:30:00Z')
     """
     return params_of(locals())
 

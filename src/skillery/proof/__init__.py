@@ -2,3 +2,12 @@
 
 The package needs msgspec and `cryptography`, and no other module of Skillery: the client has the same files.
 """
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+KEYS_ADDRESS = "/.well-known/skillery/keys"
+"""The address of the statements about the keys of a registry."""
+SIGNERS: Mapping[str, str] = {"author": "author", "review": "reviewer"}
+"""The words of statements that identities sign with their own keys, and the field that names the identity."""

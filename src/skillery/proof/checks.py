@@ -1,9 +1,9 @@
-"""The check of a version: its digest, and all signed statements about it."""
+"""The check of a version: its digest, and a signed statement about it."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -30,16 +30,12 @@ def check_files(text: bytes, digest: str) -> None:
         raise ProofError(f"has the digest {actual}, not {digest}")
 
 
-def check_statements(
-    envelopes: Sequence[bytes], keys: Mapping[str, bytes], name: str, version: str, digest: str
-) -> list[CheckedStatement]:
-    """Check each envelope: its signatures, and that it is about exactly this version. `keys` are public keys in DER by
+def check_statement(
+    envelope: bytes, keys: Mapping[str, bytes], name: str, version: str, digest: str
+) -> CheckedStatement:
+    """Check the signatures of an envelope, and that it is about exactly this version. `keys` are public keys in DER by
     keyid.
     """
-    return [_checked(envelope, keys, name, version, digest) for envelope in envelopes]
-
-
-def _checked(envelope: bytes, keys: Mapping[str, bytes], name: str, version: str, digest: str) -> CheckedStatement:
     word, keyids, predicate = "?", tuple[str, ...](), dict[str, Any]()
     try:
         stated = unverified(envelope)

@@ -1,4 +1,6 @@
-"""Methods that publish bundles, check them, and serve them to their author as development versions."""
+"""Methods that publish bundles, check them, serve them to their author as development versions, and check published
+versions again.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from sqlalchemy import Connection, select
 
 from skillery import audit
 from skillery.attestations.predicates import scan_predicate
-from skillery.attestations.signing import NO_SIGNING, SignedStatement, Signing, insert_attestations
+from skillery.attestations.signing import SignedStatement, Signing, insert_attestations
 from skillery.backends import Events, Finding, Identity
 from skillery.database import Database
 from skillery.database.tables import skills
@@ -158,7 +160,7 @@ METHODS = (
 )
 
 
-# -- recheck_version: check a published version again with the present plugins -----------------------------------------
+# -- recheck_version ---------------------------------------------------------------------------------------------------
 
 
 log = logging.getLogger(__name__)
@@ -182,7 +184,7 @@ class RecheckedVersion(msgspec.Struct, frozen=True):
 class Rechecks:
     """Checks published versions again."""
 
-    def __init__(self, database: Database, checks: BundleChecks, events: Events, signing: Signing = NO_SIGNING) -> None:
+    def __init__(self, database: Database, checks: BundleChecks, events: Events, signing: Signing) -> None:
         self._database = database
         self._checks = checks
         self._events = events
@@ -274,9 +276,6 @@ def _place(finding: CheckFinding) -> tuple[str, str | None, int | None]:
 
 def _rules(findings: Sequence[CheckFinding]) -> list[str]:
     return sorted({finding.rule for finding in findings})
-
-
-# -- recheck_version ---------------------------------------------------------------------------------------------------
 
 
 class RecheckVersion(Params, frozen=True, kw_only=True):

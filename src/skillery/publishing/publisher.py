@@ -18,7 +18,7 @@ from skillery.attestations.predicates import (
     scan_predicate,
     tests_predicate,
 )
-from skillery.attestations.signing import NO_SIGNING, Signing
+from skillery.attestations.signing import Signing
 from skillery.backends import Events, Identity, Storage
 from skillery.contents.store import Uploading, is_inline, put_large
 from skillery.database import Database
@@ -98,7 +98,7 @@ class Publisher:
         rules: PublishingRules,
         quotas: Quotas,
         environments: Environments,
-        signing: Signing = NO_SIGNING,
+        signing: Signing,
     ) -> None:
         self.checks = checks
         self._database = database

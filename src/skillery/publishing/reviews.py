@@ -11,7 +11,7 @@ from msgspec import Meta
 from sqlalchemy import Connection
 
 from skillery.attestations.predicates import review_predicate, tests_predicate
-from skillery.attestations.signing import NO_SIGNING, SignedStatement, Signing, insert_attestations
+from skillery.attestations.signing import SignedStatement, Signing, insert_attestations
 from skillery.backends import Events, Identity
 from skillery.database import Database
 from skillery.errors import SkilleryError
@@ -38,7 +38,7 @@ class Reviews:
         events: Events,
         checks: BundleChecks,
         approval: ApprovalRules,
-        signing: Signing = NO_SIGNING,
+        signing: Signing,
     ) -> None:
         self._database = database
         self._events = events

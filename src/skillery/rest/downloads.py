@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
@@ -66,10 +65,7 @@ async def send_marketplace(parts: DownloadParts, scope: Any, _receive: Any, send
         address,
     )
     content = encode(await parts.marketplaces.find(identity, request))
-    size = len(content)
-    sha256 = hashlib.sha256(content).hexdigest()
-    cache = cache_control(identity, ASK_AGAIN)
-    answer = DownloadResponse("application/json", size, sha256, cache, headers=[], pieces=[content], memory=size)
+    answer = DownloadResponse.of_bytes("application/json", content, cache_control(identity, ASK_AGAIN))
     await send_download(parts, scope, send, headers, answer)
 
 

@@ -7,6 +7,7 @@ for indexes and the skills in them.
 from __future__ import annotations
 
 import base64
+import hashlib
 import math
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -63,6 +64,14 @@ class DownloadResponse(NamedTuple):
     """Makes the pieces again, in order to copy the content to the storage. None if callers never download this content
     from the storage.
     """
+
+    @classmethod
+    def of_bytes(
+        cls, kind: str, content: bytes, cache: str, headers: Iterable[tuple[str, str]] = ()
+    ) -> DownloadResponse:
+        """Return the response with a content that stays in memory until it is sent."""
+        size, sha256 = len(content), hashlib.sha256(content).hexdigest()
+        return cls(kind, size, sha256, cache, [*headers], [content], memory=size)
 
 
 class DownloadParts(NamedTuple):

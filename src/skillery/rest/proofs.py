@@ -1,10 +1,9 @@
-"""What a client needs to verify a version without trust in this server: the text of its digest, the signed statements
-about it, and the keys of the registry.
+"""Endpoints with which clients verify a version without trust in this server: the text of its digest, the signed
+statements about it, and the keys of the registry.
 """
 
 from __future__ import annotations
 
-import hashlib
 from functools import partial
 from typing import Any
 
@@ -20,6 +19,7 @@ from skillery.formats.wording import quoted
 from skillery.http.gate import ANONYMOUS
 from skillery.http.operations import Operation, Response, in_query
 from skillery.http.requests import only, query_of, segments_of
+from skillery.proof import KEYS_ADDRESS
 from skillery.proof.statements import TYPES
 from skillery.registry.resolution import resolve
 from skillery.rest.exports import (
@@ -34,7 +34,6 @@ from skillery.rest.exports import (
 from skillery.skills.files import files_of
 
 FILES, STATEMENTS = ".files", ".intoto.jsonl"
-KEYS_ADDRESS = "/.well-known/skillery/keys"
 PREDICATE = in_query("predicate", "Only statements of this kind, for `.intoto.jsonl`.", enum=[*TYPES])
 KEYS_OPERATIONS = (
     Operation(
@@ -61,8 +60,8 @@ async def send_files_text(parts: DownloadParts, scope: Any, send: Any, headers: 
 
     version, digest, text = await parts.registry.read(look)
     cache = cache_control(identity, FOR_EVER if file == f"{version}{FILES}" else ASK_AGAIN)
-    about = [("x-skillery-version", version), ("x-skillery-digest", digest)]
-    await _send(parts, scope, send, headers, "text/plain; charset=utf-8", text, cache, about)
+    answer = DownloadResponse.of_bytes("text/plain; charset=utf-8", text, cache, _about(version, digest))
+    await send_download(parts, scope, send, headers, answer)
 
 
 async def send_statements(parts: DownloadParts, scope: Any, send: Any, headers: dict[str, str]) -> None:
@@ -77,9 +76,9 @@ async def send_statements(parts: DownloadParts, scope: Any, send: Any, headers: 
     work = partial(read_envelopes, identity=identity, name=parse_skill_name(name), spec=spec, predicate=predicate)
     row, envelopes = await parts.registry.read(work)
     content = "".join(f"{envelope}\n" for envelope in envelopes).encode()
-    about = [("x-skillery-version", row.version), ("x-skillery-digest", row.digest)]
-    cache = cache_control(identity, ASK_AGAIN)
-    await _send(parts, scope, send, headers, "application/jsonl; charset=utf-8", content, cache, about)
+    kind, cache = "application/jsonl; charset=utf-8", cache_control(identity, ASK_AGAIN)
+    answer = DownloadResponse.of_bytes(kind, content, cache, _about(row.version, row.digest))
+    await send_download(parts, scope, send, headers, answer)
 
 
 async def send_keys(parts: DownloadParts, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:
@@ -87,19 +86,9 @@ async def send_keys(parts: DownloadParts, scope: Any, _receive: Any, send: Any, 
     only(scope, "GET", "HEAD")
     statements = await parts.registry.read(read_chain)
     content = msgspec.json.encode({"statements": [msgspec.Raw(envelope.encode()) for envelope in statements]})
-    await _send(parts, scope, send, headers, "application/json", content, cache_control(ANONYMOUS, ASK_AGAIN), [])
-
-
-async def _send(
-    parts: DownloadParts,
-    scope: Any,
-    send: Any,
-    headers: dict[str, str],
-    kind: str,
-    content: bytes,
-    cache: str,
-    about: list[tuple[str, str]],
-) -> None:
-    sha256, size = hashlib.sha256(content).hexdigest(), len(content)
-    answer = DownloadResponse(kind, size, sha256, cache, about, [content], memory=size)
+    answer = DownloadResponse.of_bytes("application/json", content, cache_control(ANONYMOUS, ASK_AGAIN))
     await send_download(parts, scope, send, headers, answer)
+
+
+def _about(version: str, digest: str) -> list[tuple[str, str]]:
+    return [("x-skillery-version", version), ("x-skillery-digest", digest)]
