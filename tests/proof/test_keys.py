@@ -108,22 +108,27 @@ def test_a_withdrawn_statement_is_not_sent(org: Server, new_name: str) -> None:
     assert ann.error("end_attestation", id="att_unknown", reason="x")["code"] == -32003
 
 
-def test_publish_and_approve_sign_with_a_key(
+def skill_folder(folder: Path, name: str) -> str:
+    folder.mkdir()
+    (folder / "SKILL.md").write_text("# Greet\n")
+    (folder / "skill.toml").write_text(f'name = "{name}"\nversion = "1.0.0"\ndescription = "Greets people."\n')
+    return str(folder)
+
+
+@pytest.mark.full
+def test_publish_signs_with_a_registered_key(
     start_server: Callable[..., Server], tmp_path: Path, new_name: str
 ) -> None:
     server = start_server()
     where, file = ("--url", server.url), tmp_path / "me.pem"
-    skill = tmp_path / "skill"
-    skill.mkdir()
-    (skill / "SKILL.md").write_text("# Greet\n")
-    (skill / "skill.toml").write_text(f'name = "{new_name}"\nversion = "1.0.0"\ndescription = "Greets people."\n')
+    skill = skill_folder(tmp_path / "skill", new_name)
 
     keyid = skillery("key", "new", str(file)).out.strip()
     assert file.stat().st_mode & 0o777 == 0o600
-    refused = skillery("publish", str(skill), "--sign", str(file), *where)
+    refused = skillery("publish", skill, "--sign", str(file), *where)
     assert f"{keyid} is not registered" in refused.err
     assert skillery("key", "add", str(file), *where).code == 0
-    published = skillery("publish", str(skill), "--sign", str(file), *where)
+    published = skillery("publish", skill, "--sign", str(file), *where)
     assert published.code == 0, published.err
     ended = skillery("verify", new_name, *where)
     assert (ended.code, f"author\tlocal\t{keyid}" in ended.out) == (0, True), ended.out + ended.err
@@ -131,6 +136,25 @@ def test_publish_and_approve_sign_with_a_key(
     assert skillery("key", "revoke", keyid, "--reason", "lost", *where).code == 0
     ended = skillery("verify", new_name, *where)
     assert (ended.code, f"unknown key {keyid}" in ended.out) == (1, True)
+
+
+@pytest.mark.full
+def test_approve_signs_with_a_registered_key(
+    start_server: Callable[..., Server], tmp_path: Path, new_name: str
+) -> None:
+    server = start_server(env={"SKILLERY_AUTH": "tokens", "SKILLERY_PUBLISHING_PEOPLE": "review"})
+    grants = ("--scope", "read,publish,review", "--namespace", "*", "--json", "--home", str(server.home))
+    tokens = [json.loads(skillery("token", "create", "--name", name, *grants).out)["token"] for name in ("ann", "rita")]
+    ann, rita = (("--url", server.url, "--token", token) for token in tokens)
+    file = str(tmp_path / "rita.pem")
+    keyid = skillery("key", "new", file).out.strip()
+    assert skillery("key", "add", file, *rita).code == 0
+    assert skillery("publish", skill_folder(tmp_path / "skill", new_name), *ann).code == 0
+
+    approved = skillery("approve", f"{new_name}@1.0.0", "--note", "read it all", "--sign", file, *rita)
+    assert approved.code == 0, approved.err
+    ended = skillery("verify", new_name, *ann)
+    assert (ended.code, f"review\trita\t{keyid}" in ended.out) == (0, True), ended.out + ended.err
 
 
 # -- the key of the registry -------------------------------------------------------------------------------------------

@@ -32,11 +32,7 @@ CHALLENGE_SECONDS = 600
 
 
 class ListedKey(msgspec.Struct, frozen=True):
-    """A public key. `holder` is `server` for keys of the registry, and `identity` for the key of the identity `by`.
-
-    A retired key signs no longer, and its statements stay valid. No statement of a revoked key is valid.
-    `revoked_since` is the time of the theft, for readers.
-    """
+    """A public key. `holder` is `server` for keys of the registry, and `identity` for the key of the identity `by`."""
 
     keyid: str
     algorithm: str
@@ -47,7 +43,7 @@ class ListedKey(msgspec.Struct, frozen=True):
     added_at: datetime
     retired_at: datetime | None
     revoked_at: datetime | None
-    revoked_since: datetime | None
+    revoked_since: Annotated[datetime | None, Meta(description="The time of the theft, for readers")]
     reason: str | None
 
 

@@ -1021,7 +1021,7 @@ class EndedId(TypedDict):
 
 
 class ListedKey(TypedDict):
-    """A public key. `holder` is `server` for keys of the registry, and `identity` for the key of the identity `by`. A retired key signs no longer, and its statements stay valid. No statement of a revoked key is valid. `revoked_since` is the time of the theft, for readers."""
+    """A public key. `holder` is `server` for keys of the registry, and `identity` for the key of the identity `by`."""
 
     keyid: str
     algorithm: str
@@ -1034,6 +1034,7 @@ class ListedKey(TypedDict):
     retired_at: str | None
     revoked_at: str | None
     revoked_since: str | None
+    """The time of the theft, for readers."""
     reason: str | None
 
 
