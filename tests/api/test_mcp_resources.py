@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skillery.formats.agent_skill import agent_skill_problems
+from skillery.formats.agent_skill import agent_skill
 from skillery.formats.media_types import media_type_of
 from skillery.formats.skill_md import parse_skill_md
 from skillery.formats.skill_uris import agent_name, folder_of, segments_of, skill_paths_of, uri_of
@@ -64,7 +64,7 @@ def prove(mcp: Mcp, entry: dict[str, Any]) -> None:
         assert (f"sha256:{hashlib.sha256(content).hexdigest()}", len(content)) == (file["digest"], file["size"])
     skill_md = raw(mcp("resources/read", uri=entry["uri"])["contents"][0])
     assert parse_skill_md(skill_md.decode()).frontmatter == entry["frontmatter"]
-    assert agent_skill_problems(skill_md, name=entry["frontmatter"]["name"]) == []
+    assert not agent_skill(skill_md, name=entry["frontmatter"]["name"], description="").is_generated
 
 
 # -- skills ----------------------------------------------------------------------------------------------------------

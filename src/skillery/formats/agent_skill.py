@@ -81,24 +81,12 @@ def agent_skill(stored: bytes, *, name: str, description: str) -> AgentSkill:
     if not is_agent_skill_name(name):
         raise ValueError(f"{name!r} is not a name for an Agent Skill")
     parsed = _read(stored)
-    if parsed is not None and next(_problems(parsed, name), None) is None:
+    if parsed is not None and _fits(parsed, name):
         return AgentSkill(stored, parsed.frontmatter, False)
     frontmatter, body = (parsed.frontmatter, parsed.body) if parsed else _salvaged(stored)
     conforming = _conforming(frontmatter, name, description)
     head = _written(conforming)
     return AgentSkill(head + body, conforming, True, head)
-
-
-def agent_skill_problems(stored: bytes, *, name: str) -> list[str]:
-    """Return the reasons why a SKILL.md does not conform to Agent Skills in a folder called `name`, or [] if it
-    conforms.
-    """
-    parsed = _read(stored)
-    return (
-        ["it has no frontmatter that every reader of YAML understands"]
-        if parsed is None
-        else [*_problems(parsed, name)]
-    )
 
 
 def is_agent_skill_name(name: str) -> bool:
@@ -181,23 +169,18 @@ def _is_text(plain: str) -> bool:
     return bool(tag == _STRING) and not _NUMBER.fullmatch(plain)
 
 
-def _problems(skill: _Read, name: str) -> Iterator[str]:
-    """Yield the reasons why a parsed file does not conform under `name`, as clauses."""
+def _fits(skill: _Read, name: str) -> bool:
+    """Return whether a parsed file conforms under `name`."""
     frontmatter = skill.frontmatter
-    if frontmatter.get("name") != name:
-        yield f"its name is not '{name}'"
     description = frontmatter.get("description")
-    if not isinstance(description, str) or not description.strip():
-        yield "it has no description"
-    elif len(description) > MAX_DESCRIPTION:
-        yield f"its description has more than {MAX_DESCRIPTION} characters"
-    for key, value in frontmatter.items():
-        if key not in FIELDS:
-            yield f"the key '{key}' is unknown; allowed are {', '.join(FIELDS)}"
-        elif key not in ("name", "description") and not _conforms(key, value):
-            yield f"the value of '{key}' does not have the form that Agent Skills require"
-    for text in skill.other_types:
-        yield f"the value {text!r} is not text: it needs quotes"
+    return (
+        frontmatter.get("name") == name
+        and isinstance(description, str)
+        and bool(description.strip())
+        and len(description) <= MAX_DESCRIPTION
+        and not skill.other_types
+        and all(key in ("name", "description") or _conforms(key, value) for key, value in frontmatter.items())
+    )
 
 
 def _conforms(key: str, value: object) -> bool:
