@@ -1,4 +1,4 @@
-"""What the supervisor and its workers share: messages and counts."""
+"""Messages and counts that the supervisor and its workers share."""
 
 from __future__ import annotations
 

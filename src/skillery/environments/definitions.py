@@ -76,7 +76,7 @@ class Named(msgspec.Struct, frozen=True):
 
     @property
     def parts(self) -> tuple[Named, ...]:
-        """The environments with one lock each: that of Python, and that of npm, if they have packages."""
+        """This environment with its Python packages alone, and with its npm packages alone. Each part has a lock."""
         npm = msgspec.structs.replace(self, dependencies=self.npm, npm=(), preload=(), is_npm=True)
         return tuple(part for part in (msgspec.structs.replace(self, npm=()), npm) if part.dependencies)
 
@@ -154,7 +154,7 @@ class Defined:
             raise InvalidParams(
                 f"the environment '{name}' has packages for {' and '.join(names)}, but the language of the code is "
                 f"{language}",
-                hint=f"Omit 'environment', or use {' or '.join(names)}.",
+                hint=f"Omit 'environment', or write the code in {' or '.join(names)}.",
                 param="environment",
             )
         return part

@@ -39,7 +39,9 @@ class Packages(Protocol):
         ...
 
     @property
-    def unpacking(self) -> Unpacking: ...
+    def unpacking(self) -> Unpacking:
+        """The job that unpacks each downloaded file."""
+        ...
 
     def after(self, failure: BuildFailed) -> tuple[Packages, list[LeftOut]] | None:
         """Return the rest after a failure, and the packages that it leaves out. Return None if the failure ends the
@@ -76,6 +78,8 @@ def read_packages(lock: bytes) -> Packages:
 
 
 class PythonPackages(NamedTuple):
+    """See `Packages`. `lock` is a `requirements.lock`, and `pins` are its packages without the left-out ones."""
+
     pins: tuple[Pin, ...]
     lock: bytes
 
@@ -113,6 +117,10 @@ class PythonPackages(NamedTuple):
 
 
 class NpmPackages(NamedTuple):
+    """See `Packages`. `packages` are those of an `npm.lock`, without the left-out ones. A package may have several
+    folders.
+    """
+
     packages: tuple[NpmPackage, ...]
 
     @property

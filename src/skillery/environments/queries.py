@@ -154,12 +154,13 @@ class EnvironmentQueries:
         subjects = [environment.name for environment in self._named.defined]
         rebuilds = await self._database.read(partial(find_rebuilds, subjects=subjects))
         shown = [
-            await self._named_one(environment, rebuilds.get(environment.name)) for environment in self._named.defined
+            await self._named_environment(environment, rebuilds.get(environment.name))
+            for environment in self._named.defined
         ]
         return EnvironmentPage(shown, None)
 
-    async def _named_one(self, environment: Named, rebuild: Rebuild | None) -> Environment:
-        """Return a named environment, with the state of its Python packages if it has some, else of those of npm."""
+    async def _named_environment(self, environment: Named, rebuild: Rebuild | None) -> Environment:
+        """Return a named environment, with the state of its Python packages, or without them, of its npm packages."""
         locks = [(part, await self._named.read(part)) for part in environment.parts]
         digests = [lock.sha256 for _, lock in locks if lock]
         states = await self._database.read(partial(_states_of, digests=digests, server=self._server))
@@ -203,7 +204,7 @@ class EnvironmentQueries:
         states = await self._database.read(partial(_states_of, digests=[sha256], server=self._server))
         of_lock = states.get(sha256, []) if content else []
         if environment is not None:
-            shown = await self._named_one(environment, rebuilds.get(subject))
+            shown = await self._named_environment(environment, rebuilds.get(subject))
         else:
             shown = self._of_lock(sha256, None, of_lock, rebuilds.get(subject), _packages(content or b""))
         return DescribedEnvironment(

@@ -97,7 +97,7 @@ def read_foreign_skill(skill_md: SkillMd, folder: str, others: frozenset[str], r
 def title_of(frontmatter: Mapping[str, object], body: str, name: str) -> str:
     """Return the title of a skill for people, or "" if it says no more than `name`, its name in the registry.
 
-    The first that is stated counts: `title`, `metadata.title`, `name` and the first heading of the page.
+    The title is the first of these that SKILL.md states: `title`, `metadata.title`, `name`, the first heading.
     """
     metadata = frontmatter.get("metadata")
     of_metadata = metadata.get("title") if isinstance(metadata, Mapping) else None
@@ -130,7 +130,7 @@ def registry_name(stated: str) -> str:
 
 
 def _latin(character: str) -> str:
-    """Return a letter in Latin, Chinese ones as a word each. Return other characters unchanged."""
+    """Return a letter in Latin. A Chinese letter becomes a word. Return other characters unchanged."""
     if character.isascii() or not character.isalpha():
         return character
     latin = anyascii(character)

@@ -1,4 +1,4 @@
-"""Publishing of bundles: the methods create_skill and check_skill (without publishing)."""
+"""The publisher: it publishes bundles, or runs all checks without publishing."""
 
 from __future__ import annotations
 

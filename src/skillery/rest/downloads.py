@@ -1,4 +1,4 @@
-"""The table of the endpoints that download skills, with their paths and their descriptions for OpenAPI."""
+"""The table of the endpoints that download skills, with their descriptions for OpenAPI. `/marketplace.json`."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _sources(text: str, address: str, *, has_git: bool) -> SourceKind:
 
 
 async def send_version(parts: DownloadParts, scope: Any, receive: Any, send: Any, headers: dict[str, str]) -> None:
-    """Send what the ending of the address names: `/skills/{name}/{version}.tar.gz`, `.zip`, `.files` or
+    """Send a version in the form of the ending: `/skills/{name}/{version}.tar.gz`, `.zip`, `.files` or
     `.intoto.jsonl`.
     """
     only(scope, "GET", "HEAD")

@@ -1,4 +1,4 @@
-"""The end of runs by others: runs that a caller cancels, and runs of servers that have died."""
+"""The end of runs that a caller cancels, and of runs whose server has died."""
 
 from __future__ import annotations
 

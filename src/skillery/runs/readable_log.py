@@ -8,7 +8,7 @@ from cellblock.host.logs import KeptLog
 
 
 class ReadableLog(KeptLog):
-    """Offsets count all added bytes, also dropped ones."""
+    """A log with offsets, which count all added bytes, also dropped ones."""
 
     @classmethod
     def of(cls, head: bytes, tail: bytes, dropped: int) -> ReadableLog:

@@ -1,4 +1,4 @@
-"""Where settings come from: environment variables, `skillery.toml`, and the configuration of pip for indexes."""
+"""The sources of settings: environment variables, `skillery.toml`, and the configuration of pip for indexes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stored check results of a version, and the comparison of its permissions with other versions of its skill."""
+"""The stored check results of a version, and its comparison with other versions of its skill."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def _permissions(manifest_json: str) -> Permissions:
     return Permissions(network, tuple(listed.secrets), accepts_workspace and bool(network or listed.secrets))
 
 
-# -- diff_versions: two versions of a skill compared -------------------------------------------------------------------
+# -- diff_versions -----------------------------------------------------------------------------------------------------
 
 
 def read_diff(
@@ -198,9 +198,6 @@ def _compared(connection: Connection, storage: Storage, version: VersionRow) -> 
         {file.path: FileFacts(file.sha256, file.size_bytes, file.executable) for file in files},
         partial(read_file, connection, storage, version),
     )
-
-
-# -- diff_versions -----------------------------------------------------------------------------------------------------
 
 
 class DiffVersions(Params, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""Pages of environments, webhooks, garbage, plugins, storage and quotas."""
+"""Pages of environments, webhooks, garbage, plugins, storage, quotas and the current problems of a server."""
 
 from __future__ import annotations
 

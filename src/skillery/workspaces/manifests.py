@@ -1,4 +1,4 @@
-"""The manifest of a snapshot: the list of its files, and its digest."""
+"""The manifest of a snapshot: the list of its files, and its digest. The contents of recent workspaces in memory."""
 
 from __future__ import annotations
 
@@ -105,6 +105,7 @@ MOST_BYTES = 64 << 20
 MOST_OF_ONE = 32 << 20
 """The maximum number of bytes of the contents of one family in memory."""
 FILES_AT_ONCE = 400
+"""The number of files whose small contents one query reads."""
 
 
 class _Family:

@@ -25,7 +25,7 @@ from skillery.database.tables import (
     workspaces,
 )
 from skillery.errors import ContentMissing, SnapshotNotFound
-from skillery.workspaces.manifests import EMPTY, Manifest, make_manifest, read_manifest
+from skillery.workspaces.manifests import EMPTY, FILES_AT_ONCE, Manifest, make_manifest, read_manifest
 from skillery.workspaces.rows import (
     SnapshotRow,
     find_snapshot,
@@ -39,7 +39,6 @@ from skillery.workspaces.rows import (
 # -- Read snapshots ----------------------------------------------------------------------------------------------------
 
 
-FILES_AT_ONCE = 400
 PIECE = 1 << 20
 
 

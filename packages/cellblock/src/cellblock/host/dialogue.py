@@ -69,7 +69,7 @@ def compact(body: bytes) -> bytes:
 
 
 def compact_apart(body: bytes, memory_mb: int) -> bytes:
-    """Return the same from another process, which may use `memory_mb` for the value. Blocking.
+    """Return `compact(body)` from another process, which may use `memory_mb` MiB for the value. Blocking.
 
     Raise ValueError if the text is not JSON, ChannelAbused if its value is too large, OSError if no process is free.
     """
