@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from skillery.authoring.scaffold import PLUGIN_KINDS
+from skillery.authoring.scaffold import PLUGIN_DESCRIPTIONS
 from tests.cli.test_cli import skillery
 from tests.conftest import Server, clean_environment
 
@@ -66,7 +66,7 @@ def installed(folder: Path) -> str:
 
 @pytest.mark.full
 @pytest.mark.long
-@pytest.mark.parametrize("kind", PLUGIN_KINDS)
+@pytest.mark.parametrize("kind", PLUGIN_DESCRIPTIONS)
 def test_a_new_plugin_passes_its_own_tests_with_the_contract(tmp_path: Path, kind: str) -> None:
     folder = made(tmp_path, kind)
     # The run of the sandbox is the source of unsafe-subprocess, which passes the other cases in tests/sandbox.
@@ -81,7 +81,7 @@ def test_a_new_plugin_passes_its_own_tests_with_the_contract(tmp_path: Path, kin
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("kind", PLUGIN_KINDS)
+@pytest.mark.parametrize("kind", PLUGIN_DESCRIPTIONS)
 def test_a_new_plugin_is_written_in_a_clean_style(tmp_path: Path, kind: str) -> None:
     folder = made(tmp_path, kind)
 
@@ -100,7 +100,7 @@ SETTINGS = {
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("kind", PLUGIN_KINDS)
+@pytest.mark.parametrize("kind", PLUGIN_DESCRIPTIONS)
 def test_a_server_uses_the_installed_plugin(tmp_path: Path, kind: str, start_server: Callable[..., Server]) -> None:
     folder = tmp_path / "package"
     assert skillery("plugin", "new", "notes", "--kind", kind, "--folder", str(folder)).code == 0

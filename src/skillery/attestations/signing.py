@@ -43,7 +43,9 @@ class RegistryKey(NamedTuple):
     """The key with which the registry signs."""
 
     key_id: int
+    """The id of its row. Attestations refer to it."""
     keyid: str
+    """`sha256:` and the SHA-256 of the public key."""
 
 
 class Signing:

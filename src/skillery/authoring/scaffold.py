@@ -115,7 +115,6 @@ def _filled(text: str, kind: Kind, name: str) -> str:
 
 
 PluginKind = Literal["storage", "sandbox", "authenticator", "secrets", "events"]
-PLUGIN_KINDS: tuple[PluginKind, ...] = ("storage", "sandbox", "authenticator", "secrets", "events")
 PREFIX = "skillery-"
 PLUGIN_DESCRIPTIONS: dict[PluginKind, str] = {
     "storage": "Stores contents in files of a folder.",

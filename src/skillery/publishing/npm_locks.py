@@ -98,27 +98,26 @@ async def _locked(
     locks: PackageLocks, needs: NpmNeeds, caller: str, rules: NpmRules
 ) -> tuple[bytes, Sequence[LeftOut]]:
     """Return the lock, or b"", and the packages that are left out."""
-    of_files = {split(text)[0] for text in needs.of_files}
+    of_files = set(map(_name, needs.of_files))
     lower = {*map(_name, needs.inferred), *(of_files if rules.lenient else ())}
     left_out = dict[str, LeftOut]()
     for _ in range(MOST_TRIES):
-        requirements = [text for text in needs.all if split(text)[0] not in left_out]
+        requirements = [text for text in needs.all if _name(text) not in left_out]
         if not requirements:
             break
+        inferred = lower.difference(left_out)
         try:
-            inferred = lower.difference(left_out)
             lock = await locks.make_npm(
                 requirements, caller, inferred=inferred, guide=needs.guide, cut_off=rules.cut_off
             )
             return lock, [*left_out.values()]
         except (UnresolvableDependencies, Refused, PackagesNotOffered) as error:
-            remaining = lower.difference(left_out)
-            if not remaining:
+            if not inferred:
                 raise
             package = str(error.data.get("package", ""))
             if package and package not in lower and package in map(_name, requirements):
                 raise
-            dropped = {package} if package in remaining else remaining
+            dropped = {package} if package in inferred else inferred
             detail = printable(error.message.rstrip("."), 200)
             for name in sorted(dropped):
                 tier: Literal["declared", "inferred"] = "declared" if name in of_files else "inferred"
