@@ -135,7 +135,7 @@ def test_publish_signs_with_a_registered_key(
     assert keyid in skillery("key", "list", *where).out
     assert skillery("key", "revoke", keyid, "--reason", "lost", *where).code == 0
     ended = skillery("verify", new_name, *where)
-    assert (ended.code, f"unknown key {keyid}" in ended.out) == (1, True)
+    assert (ended.code, f"is signed with the revoked key {keyid}" in ended.out) == (1, True)
 
 
 @pytest.mark.full

@@ -123,6 +123,7 @@ async def add_key(registry: Registry, identity: Identity, params: AddKey) -> Add
     keyid = keyid_of(public_der)
     bound_to = ("add_key", identity.name, keyid)
     if not params.signature:
+        # A cursor is a value with a signature of the server: challenges need no table.
         challenge = make_cursor(registry.cursor_key, bound_to, (str(int(time.time())),))
         return AddedKey(keyid, added=False, challenge=challenge)
     try:

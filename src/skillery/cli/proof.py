@@ -70,10 +70,10 @@ def verify(name: str, keys_file: Path | None, target: Target, as_json: bool) -> 
         raise CheckFailed(f"{subject} {error}") from None
     people = {key["keyid"]: key for key in evidence.keys if key["holder"] == "identity" and not key["revoked_at"]}
     trusted = {keyid: base64.b64decode(key["public"]) for keyid, key in people.items()} | dict(keychain.trusted)
+    revoked = keychain.revoked.union(key["keyid"] for key in evidence.keys if key["revoked_at"])
     about = evidence.name, evidence.version, evidence.digest
     statements = [
-        _of_signer(check_statement(envelope, trusted, *about), people, keychain.revoked)
-        for envelope in evidence.envelopes
+        _of_signer(check_statement(envelope, trusted, *about), people, revoked) for envelope in evidence.envelopes
     ]
     problem = _problem(subject, statements)
     if as_json:
