@@ -93,7 +93,10 @@ def _first_run(folder: Path, house: Path) -> list[list[object]]:
     """Measure a first run while the packages of QUEUED other skills wait for their installation."""
     for number in range(QUEUED + 1):
         make_wheel(
-            house, f"queued{number}", "1.0", {f"queued{number}/m{one}.py": f"X = {one}\n" for one in range(FILES)}
+            house,
+            f"queued{number}",
+            "1.0",
+            {f"queued{number}/m{module}.py": f"X = {module}\n" for module in range(FILES)},
         )
     server = Server(folder / "queued", env={"SKILLERY_PACKAGES_WHEELHOUSE": str(house)})
     try:

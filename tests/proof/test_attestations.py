@@ -254,12 +254,12 @@ def test_a_server_with_another_key_does_not_start(start_server: Callable[..., Se
     server.stop()
     file = server.home / "signing" / "ed25519.pem"
     own, other = SigningKey.read(file.read_bytes()), SigningKey.new()
-    remedy = "copy signing/ed25519.pem, or set signing.key"
+    remedy = "copy signing/ed25519.pem of a server that signs into the home, or change signing.key"
     file.write_bytes(other.pem)
 
     ended = serve(server.home)
     assert ended.code == 4
-    assert f"this registry signs with {own.keyid}, this home has {other.keyid}: {remedy}" in ended.err
+    assert f"this registry signs with {own.keyid}, and this server has {other.keyid}: {remedy}" in ended.err
     file.write_bytes(own.pem)
     file.chmod(0o600)
     assert keys_of(start_server().rpc) == {own.keyid: own.public_der}

@@ -155,8 +155,8 @@ def open_signing(database: Database, signer: Signer | None, builder: str = "", r
         return Signing()
     if key.keyid not in keyids:
         raise StartupError(
-            f"this registry signs with {key.keyid}, this home has {keyids[0]}: copy signing/ed25519.pem, or set "
-            "signing.key"
+            f"this registry signs with {key.keyid}, and this server has {keyids[0]}: "
+            "copy signing/ed25519.pem of a server that signs into the home, or change signing.key"
         )
     return Signing(signer, key, builder, release)
 

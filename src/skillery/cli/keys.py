@@ -136,6 +136,7 @@ def rotate(target: Target) -> None:
     signed stays valid. Copy signing/ed25519.pem to the homes of other servers of this registry.
     """
     from skillery.attestations.signing import KeyChange
+    from skillery.builtin.pem_signers import KEY_FILE
 
     def make(present: str | None, path: Path) -> KeyChange:
         old = read_key(path)
@@ -144,7 +145,10 @@ def rotate(target: Target) -> None:
             _next_file(path).replace(path)
             raise CheckFailed(f"the interrupted rotation is complete: the registry signs with {new.keyid}")
         if old.keyid != present:
-            raise StartupError(f"this registry signs with {present}, this home has {old.keyid}")
+            raise StartupError(
+                f"this registry signs with {present or 'no key'}, and this home has {old.keyid}: "
+                f"copy {KEY_FILE} of a server that signs into the home"
+            )
         new = _new_registry_key(path)
         return KeyChange("rotate_key", (old, new), new, retired=(old.keyid,))
 

@@ -199,7 +199,7 @@ def read_key(path: Path) -> SigningKey:
 
     key = read_key_file(path)
     if key is None:
-        raise StartupError(f"there is no key file {path}")
+        raise StartupError(f"there is no key file {path}: put back a copy of it, or make another key")
     return key
 
 
