@@ -235,6 +235,7 @@ def serve(home: Path, **settings: str) -> Ended:
     return skillery("serve", "--home", str(home), "--port", "0", stdin=b"", **settings)
 
 
+@pytest.mark.full
 def test_the_first_start_makes_a_key(start_server: Callable[..., Server]) -> None:
     server = start_server(new_home=True)
     file = server.home / "signing" / "ed25519.pem"

@@ -8,9 +8,9 @@ import logging
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, func, insert, select, update
 
 from skillery import audit
 from skillery.audit import SERVER, Actor
@@ -19,7 +19,7 @@ from skillery.database import Change, Database, take_turns
 from skillery.database.tables import attestations, key_statements, signing_keys
 from skillery.errors import Busy, Conflict, SkilleryError, StartupError, Unavailable
 from skillery.formats.texts import new_attestation_id
-from skillery.proof.dsse import SigningKey, algorithm_of, keyid_of, seal
+from skillery.proof.dsse import Sign, algorithm_of, keyid_of, seal
 from skillery.proof.keychains import make_keys_statement
 from skillery.proof.statements import TYPES, make_statement
 
@@ -185,11 +185,8 @@ def _begin(database: Database, signer: Signer) -> RegistryKey:
         # A new home makes its key now. A server that was slower than another one makes none.
         keyid, _ = signer.sign(b"")
         public_der = next(der for der in signer.public_keys() if keyid_of(der) == keyid)
-        envelope = seal(make_keys_statement({keyid: public_der}, None), signer.sign).decode()
-        key_id = insert_key(connection, SERVER, public_der, "server")
-        insert_keys_statement(connection, envelope, None)
-        audit.record(connection, SERVER, "add_key", keyid, after={"holder": "server"})
-        return RegistryKey(key_id, keyid)
+        change_keys(connection, SERVER, KeyChange("add_key", (signer.sign,), public_der, begins_chain=True))
+        return cast(RegistryKey, find_registry_key(connection))
 
     return database.write_now(work)
 
@@ -208,13 +205,6 @@ def insert_key(connection: Connection, by: Actor, public_der: bytes, holder: Lit
     return int(connection.execute(insert(signing_keys).values(values).returning(signing_keys.c.id)).scalar_one())
 
 
-def insert_keys_statement(connection: Connection, envelope: str, previous: str | None) -> None:
-    """Add a statement to the chain. `previous` is the SHA-256 of the statement before; None begins a new chain."""
-    last = connection.scalar(select(key_statements.c.seq).order_by(key_statements.c.seq.desc()).limit(1)) or 0
-    values = {"seq": last + 1, "envelope": envelope, "sha256": sha256_of(envelope), "previous": previous}
-    connection.execute(insert(key_statements).values(values))
-
-
 def read_chain(connection: Connection) -> list[str]:
     """Return the statements about the keys of the registry since the last loss of a key, oldest first."""
     rows = connection.execute(select(key_statements).order_by(key_statements.c.seq)).all()
@@ -222,21 +212,20 @@ def read_chain(connection: Connection) -> list[str]:
     return [row.envelope for row in rows[begin:]]
 
 
-# -- rotation, loss and theft of the registry's key: commands on a home without a server -------------------------------
-
-
 class KeyChange(NamedTuple):
-    """A change of the registry's keys. `signers` sign the statement about it: all present keys and the added one."""
+    """A change of the registry's keys: the first key, a rotation, a loss or a theft. All present keys and the `added`
+    one (in DER) sign the statement about it.
+    """
 
     action: str
-    signers: tuple[SigningKey, ...]
-    added: SigningKey | None = None
+    signers: tuple[Sign, ...]
+    added: bytes | None = None
     retired: tuple[str, ...] = ()
     revoked: tuple[str, ...] = ()
     since: datetime | None = None
     reason: str = ""
     begins_chain: bool = False
-    """Whether the key before was lost, so that it cannot sign. Clients then notice another signer."""
+    """Whether no key before can sign. After the loss of a key, clients then notice another signer."""
 
 
 def change_keys(connection: Connection, actor: Actor, change: KeyChange) -> None:
@@ -247,9 +236,9 @@ def change_keys(connection: Connection, actor: Actor, change: KeyChange) -> None
     take_turns(connection, "signing", "")
     chain = [] if change.begins_chain else read_chain(connection)
     previous = sha256_of(chain[-1]) if chain else None
-    added = {change.added.keyid: change.added.public_der} if change.added else {}
+    added = {keyid_of(change.added): change.added} if change.added else {}
     payload = make_keys_statement(added, previous, change.retired, change.revoked)
-    envelope = seal(payload, *(key.sign for key in change.signers)).decode()
+    envelope = seal(payload, *change.signers).decode()
     now = datetime.now(UTC)
     keyid = signing_keys.c.keyid
     connection.execute(update(signing_keys).where(keyid.in_(change.retired)).values(retired_at=now))
@@ -259,8 +248,10 @@ def change_keys(connection: Connection, actor: Actor, change: KeyChange) -> None
     if connection.execute(revoke.values(values)).rowcount < len(change.revoked):
         raise Conflict(f"{', '.join(change.revoked)} still signs, or is revoked", hint="Run skillery key rotate first.")
     if change.added is not None:
-        insert_key(connection, actor, change.added.public_der, "server")
-    insert_keys_statement(connection, envelope, previous)
+        insert_key(connection, actor, change.added, "server")
+    last = connection.scalar(select(func.max(key_statements.c.seq))) or 0
+    link = {"seq": last + 1, "envelope": envelope, "sha256": sha256_of(envelope), "previous": previous}
+    connection.execute(insert(key_statements).values(link))
     keys = {"added": list(added), "retired": change.retired, "revoked": change.revoked}
     subject = next(iter((*added, *change.revoked)))
     audit.record(connection, actor, change.action, subject, after={**keys, "reason": change.reason})

@@ -93,6 +93,7 @@ def _change(target: Target, make: Callable[[str | None, Path], KeyChange]) -> No
     from skillery.cli.database import migrated
     from skillery.cli.options import user_of_this_machine
     from skillery.database import Database
+    from skillery.proof.dsse import keyid_of
 
     settings = target.load().settings
     if settings.signing.key != "home":
@@ -109,7 +110,7 @@ def _change(target: Target, make: Callable[[str | None, Path], KeyChange]) -> No
             database.close()
         if change.added is not None:
             _next_file(file).replace(file)
-            click.echo(change.added.keyid)
+            click.echo(keyid_of(change.added))
     finally:
         home.close()
 
@@ -150,7 +151,7 @@ def rotate(target: Target) -> None:
                 f"copy {KEY_FILE} of a server that signs into the home"
             )
         new = _new_registry_key(path)
-        return KeyChange("rotate_key", (old, new), new, retired=(old.keyid,))
+        return KeyChange("rotate_key", (old.sign, new.sign), new.public_der, retired=(old.keyid,))
 
     _change(target, make)
 
@@ -167,7 +168,8 @@ def replace(target: Target) -> None:
 
     def make(present: str | None, path: Path) -> KeyChange:
         new = _new_registry_key(path)
-        return KeyChange("replace_key", (new,), new, retired=(present,) if present else (), begins_chain=True)
+        retired = (present,) if present else ()
+        return KeyChange("replace_key", (new.sign,), new.public_der, retired, begins_chain=True)
 
     _change(target, make)
 
@@ -196,7 +198,7 @@ def revoke(keyid: str, reason: str, since: str, target: Target) -> None:
 
     def make(_: str | None, path: Path) -> KeyChange:
         from_time = parse_timestamp(since, "since", datetime.now(UTC)) if since else None
-        return KeyChange("revoke_key", (read_key(path),), revoked=(keyid,), since=from_time, reason=reason)
+        return KeyChange("revoke_key", (read_key(path).sign,), revoked=(keyid,), since=from_time, reason=reason)
 
     if with_client(target, is_of_registry):
         if target.url:
