@@ -13,6 +13,7 @@ import sys
 import pytest
 
 from cellblock.host.channel import parse_message
+from cellblock.host.packets import Packets
 from cellblock.host.plan import HERE
 from cellblock.inside import kernel
 from cellblock.values import Failure, FailureKind, Log, NetworkUse, Result, Used
@@ -225,3 +226,16 @@ def test_headers_may_have_unknown_fields_and_any_valid_text() -> None:
             1 << 40,
             7,
         )
+
+
+async def test_the_last_message_of_a_process_that_left_messages_unread_is_received() -> None:
+    """The kernel reports the unread messages first, as a reset connection."""
+    link = Packets()
+    link.send(b"unread")
+    link.theirs.send(b"why it ended")
+    link.theirs.close()
+    last, end = await link.receive(), await link.receive()
+    link.close()
+
+    assert last is not None
+    assert (last.raw, end) == (b"why it ended", None)

@@ -138,6 +138,9 @@ class Packets:
             received = self._heard_warily() if self._wary else self._heard()
         except BlockingIOError:
             return
+        except ConnectionResetError:  # it ended with unread messages of this end; what it sent can still be read
+            self._read()
+            return
         except OSError:
             received = None
         if received is None:
