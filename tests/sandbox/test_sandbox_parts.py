@@ -167,6 +167,7 @@ def test_filter_checks_only_argument_bits_read_by_kernel(machine: str, high: int
         ("setsockopt", (3, 1, 9)): rules.ALLOW,
         ("setsockopt", (3, high << 32 | 1, 26)): EPERM,
         ("setsockopt", (3, 1, high << 32 | 50)): EPERM,
+        **{("setsockopt", (3, 1, high << 32 | option)): NO_OPTION for option in (29, 35, 37, 63, 64, 65)},
         ("setsockopt", (3, 41, 26)): rules.ALLOW,
         ("setsockopt", (3, high << 32 | 6, wide)): rules.ALLOW if low in {*range(1, 10), 11, 12, 18, 25} else NO_OPTION,
         ("setsockopt", (3, 0, wide)): rules.ALLOW if low in {1, 2, 10, 15, 24} else NO_OPTION,

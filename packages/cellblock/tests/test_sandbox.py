@@ -189,6 +189,15 @@ def test_entry_is_a_file_below_a_mount(box: Sandbox, folder: Path, entry: str, f
     assert done.value == value
 
 
+def test_code_in_the_process_with_the_channel_has_no_server_whatever_its_name(box: Sandbox, folder: Path) -> None:
+    """The name `.py` has no suffix, and its code is called like that of every other Python file."""
+    code = "import socket\ndef handler(args): socket.create_server(('127.0.0.1', 0))"
+    (folder / ".py").write_text(code)
+    done = box.run_job(Job(entry="/data/tool/.py", function="handler", mounts=(Mount(folder, "/data/tool"),)))
+    assert done.failure is not None
+    assert done.failure.type == "PermissionError"
+
+
 def test_template_has_packages_and_points(folder: Path) -> None:
     (folder / "small").mkdir()
     (folder / "small" / "__init__.py").write_text("NAME = 'small'")

@@ -85,7 +85,7 @@ def program_of(job: Job) -> dict[str, Any] | None:
     entry = PurePosixPath(job.entry or "/")
     if job.code is not None and job.language != "python":
         return {"form": "code", "language": job.language, "code": job.code, "entrypoint": job.function}
-    if job.entry is not None and entry.suffix != PYTHON_ENDING:
+    if job.entry is not None and not job.entry.endswith(PYTHON_ENDING):  # also Python: `.py` as the whole name
         return {"form": "file", "name": entry.name, "path": job.entry, "root": mount_of(job, job.entry).target}
     return None
 

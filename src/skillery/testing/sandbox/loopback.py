@@ -206,7 +206,8 @@ one = socket.create_connection(listener.getsockname())
 pair, _ = socket.socketpair()
 group = struct.pack('=4s4s', bytes([224, 0, 0, 1]), bytes(4))
 options = [(6, 31, b'tls'), (6, 13, b'reno'), (6, 14, bytes(216)), (6, 19, 1), (6, 23, 5), (6, 30, 1),
-           (6, 38, bytes(280)), (0, 4, bytes(4)), (0, 35, group), (0, 41, bytes(16)), (282, 1, bytes(40)), (284, 1, 1)]
+           (6, 38, bytes(280)), (0, 4, bytes(4)), (0, 35, group), (0, 41, bytes(16)), (282, 1, bytes(40)), (284, 1, 1),
+           (1, 29, 1), (1, 37, 4)]
 def mapped():
     with mmap.mmap(one.fileno(), 4096, mmap.MAP_SHARED, mmap.PROT_READ): one.getsockopt(6, 35, 64)
 print(json.dumps([
@@ -219,7 +220,7 @@ print(json.dumps([
 ]))
 """
         options, mapped, requests, pinned, usual = await printed(serving, code)
-        assert options == ["ENOPROTOOPT"] * 12
+        assert options == ["ENOPROTOOPT"] * 14
         assert mapped == "ENOPROTOOPT"
         assert requests == ["EPERM"] * 18
         assert (pinned, usual) == ("ENOTSUP", None)

@@ -57,6 +57,7 @@ OPTIONS = {
 """The options of sockets that runs may read and set, by level. Those of SOL_SOCKET are refused by number."""
 ATTACH_PROGRAMS = (26, 50, 51, 52)  # SO_ATTACH_FILTER, _BPF, _REUSEPORT_CBPF, _REUSEPORT_EBPF
 BUFFER_SIZES = (7, 8, 32, 33)  # SO_SNDBUF, SO_RCVBUF and their privileged twins
+TIMES_OF_PACKETS = (29, 35, 37, 63, 64, 65)  # SO_TIMESTAMP, …NS, …ING, and their twins with 64 bits
 SOCKET_REQUESTS = 0x8900
 """The first of 256 requests of ioctl to any socket. Two of them let the kernel load modules (bridge, 8021q)."""
 READS_OF_INTERFACES = (0x8910, 0x8912, 0x8913, 0x8915, 0x8919, 0x891B, 0x8921, 0x8927, 0x8933)
@@ -174,11 +175,15 @@ def socket_options(of_sockets: Code) -> Code:
 
 
 def changes_of_sockets() -> Code:
-    """Return code that ignores changes of buffer sizes, and refuses to attach BPF programs.
+    """Return code that ignores changes of buffer sizes, and refuses to attach BPF programs and to take the times of
+    packets.
 
-    The kernel has one budget of memory for compiled BPF programs of the whole host, which no cgroup counts.
+    The kernel has one budget of memory for compiled BPF programs of the whole host, which no cgroup counts. The first
+    socket that takes times makes the kernel change its code on all processors, and the last one changes it back.
     """
-    return one_of(2, ATTACH_PROGRAMS, refuse(errno.EPERM), one_of(2, BUFFER_SIZES, refuse(0), answer(ALLOW)))
+    sizes = one_of(2, BUFFER_SIZES, refuse(0), answer(ALLOW))
+    times = one_of(2, TIMES_OF_PACKETS, refuse(errno.ENOPROTOOPT), sizes)
+    return one_of(2, ATTACH_PROGRAMS, refuse(errno.EPERM), times)
 
 
 def requests() -> Code:
