@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Connection, exists, func, select, update
 
 from skillery import audit
-from skillery.attestations.predicates import summary_of
+from skillery.attestations.predicates import OwnAuthor, OwnReview, summary_of
 from skillery.attestations.signing import SignedStatement, insert_attestations, sha256_of
-from skillery.backends import Identity
+from skillery.backends import Identity, Scope
 from skillery.database import in_utc
 from skillery.database.registry import Registry
-from skillery.database.tables import attestations, signing_keys, skill_versions, skills
-from skillery.errors import AttestationKey, AttestationSubject, InvalidParams, NotAllowed, NotFound
+from skillery.database.tables import attestations, signing_keys, skill_versions, skills, version_steps
+from skillery.errors import AttestationKey, AttestationSubject, Conflict, InvalidParams, NotAllowed, NotFound
 from skillery.formats.names import parse_skill_name
 from skillery.formats.semver import Version
 from skillery.formats.texts import parse_id, parse_sentence
@@ -26,7 +26,7 @@ from skillery.formats.version_spec import Exact, VersionSpec, parse_named
 from skillery.identity import access
 from skillery.method import Cursor, ExactVersion, Method, PageLimit, Params, Sentence, SkillName, about
 from skillery.proof import SIGNERS
-from skillery.proof.dsse import ProofError, unverified, verify
+from skillery.proof.dsse import ProofError, compact, unverified, verify
 from skillery.proof.statements import check_subject, read_statement
 from skillery.registry.cursors import NextCursor, fitting_items, make_cursor, read_cursor
 from skillery.registry.resolution import resolve
@@ -95,7 +95,7 @@ class ListAttestations(Params, frozen=True, kw_only=True):
 
 async def list_attestations(registry: Registry, identity: Identity, params: ListAttestations) -> AttestationPage:
     work = partial(read_attestations, identity=identity, key=registry.cursor_key, params=params)
-    return await registry.read(work)
+    return await registry.read_page(work)
 
 
 def read_attestations(
@@ -157,6 +157,14 @@ class AddAttestation(Params, frozen=True, kw_only=True):
     envelope: Annotated[Annotated[str, Meta(max_length=262_144)], about("Envelope of DSSE as JSON text")]
 
 
+SCOPES: Mapping[str, Scope] = {"author": "publish", "review": "review"}
+"""The scope for each kind of statement that callers sign."""
+MOST_BYTES = 16 * 1024
+"""The size of a statement that callers sign."""
+MOST_OF_SIGNER = 20
+"""The number of statements that an identity signs about a version, with those that it has withdrawn."""
+
+
 async def add_attestation(registry: Registry, identity: Identity, params: AddAttestation) -> AddedAttestation:
     name, version = parse_skill_name(params.name), Version.parse(params.version)
     work = partial(store_signed, identity=identity, name=name, version=version, envelope=params.envelope)
@@ -169,9 +177,10 @@ def store_signed(
     """Store a statement that the identity has signed. If it is stored already, return it.
 
     Raise InvalidParams, AttestationSubject or AttestationKey if the statement is not valid, NotAllowed without the
-    scope and grant for its word, and the errors of `resolve`.
+    scope and grant for its word, Conflict above MOST_OF_SIGNER, and the errors of `resolve`.
     """
     try:
+        envelope = compact(envelope.encode()).decode()  # `.intoto.jsonl` has one line for each
         stated = unverified(envelope.encode())
         statement = read_statement(stated.payload)
     except ProofError as error:
@@ -183,8 +192,18 @@ def store_signed(
             hint=f"Callers sign {' and '.join(SIGNERS)}.",
             param="envelope",
         )
-    access.require_namespace(identity, "review" if word == "review" else "publish", name)
+    if len(stated.payload) > MOST_BYTES:
+        raise InvalidParams(f"'envelope' has a statement of more than {MOST_BYTES} bytes", param="envelope")
+    try:
+        predicate = msgspec.convert(statement.predicate, OwnReview if word == "review" else OwnAuthor)
+    except msgspec.ValidationError as error:
+        raise InvalidParams(f"'envelope' has another predicate than '{word}': {error}", param="envelope") from None
+    access.require_namespace(identity, SCOPES[word], name)
+    # The lock makes a purge of the version wait, or this function see it.
+    connection.execute(select(skills.c.id).where(skills.c.name == name).with_for_update())
     row = resolve(connection, identity, name, Exact(version), manages=True)
+    if word == "review":
+        _check_reviewer(connection, identity, row)
     key = _key_of(connection, identity, stated.keyids)
     try:
         verify(envelope.encode(), {key.keyid: key.public_der})
@@ -194,11 +213,13 @@ def store_signed(
         check_subject(statement, row.name, row.version, row.digest)
     except ProofError as error:
         raise AttestationSubject(f"'envelope' {error}", param="envelope") from None
-    if statement.predicate.get(SIGNERS[word]) != identity.name:
+    if predicate.signer != identity.name:
         raise AttestationKey(f"'envelope' names another signer than '{identity.name}'", param="envelope")
-    same = attestations.c.version_id == row.version_id, attestations.c.sha256 == sha256_of(envelope)
+    of_version = attestations.c.version_id == row.version_id
+    same = of_version, attestations.c.sha256 == sha256_of(envelope), attestations.c.ended_at.is_(None)
     present = connection.scalar(select(attestations.c.attestation).where(*same))
     if present is None:
+        _check_number(connection, identity, row.version_id)
         signed = SignedStatement(word, envelope, key.id, identity)
         [present] = insert_attestations(connection, row.version_id, row.digest, [signed])
         after = {"id": present, "predicate": word, "keyid": key.keyid}
@@ -206,11 +227,35 @@ def store_signed(
     return AddedAttestation(present, word, identity.name)
 
 
+def _check_reviewer(connection: Connection, identity: Identity, row: VersionRow) -> None:
+    """Raise NotAllowed if the identity has published the version or is an agent, and has not decided about it. Whether
+    they may decide, the settings say (`access.ApprovalRules`).
+    """
+    own = version_steps.c.version_id == row.version_id, version_steps.c.identity == identity.name
+    decided = select(exists().where(*own, version_steps.c.step.in_(("approve", "reject"))))
+    if (identity.name == row.publisher or identity.kind != "person") and not connection.scalar(decided):
+        raise NotAllowed(
+            f"'{identity.name}' has not approved or rejected '{row.name}' {row.version}",
+            hint="Publishers and agents sign reviews only of their decisions. Another person may sign a review.",
+        )
+
+
+def _check_number(connection: Connection, identity: Identity, version_id: int) -> None:
+    """Raise Conflict if the identity has already signed MOST_OF_SIGNER statements about the version."""
+    own = signing_keys.c.holder == "identity", signing_keys.c.added_by == identity.name
+    signed = select(func.count()).select_from(attestations).join(signing_keys).where(*own)
+    if (connection.scalar(signed.where(attestations.c.version_id == version_id)) or 0) >= MOST_OF_SIGNER:
+        raise Conflict(
+            f"'{identity.name}' has signed {MOST_OF_SIGNER} statements about this version, which is the limit",
+            hint="Sign a new version.",
+        )
+
+
 def _key_of(connection: Connection, identity: Identity, keyids: Sequence[str]) -> Any:
     """Return the row of the key that has signed. Raise AttestationKey if it is not a valid key of the identity, or if
     several keys have signed.
     """
-    row = connection.execute(select(signing_keys).where(signing_keys.c.keyid.in_(keyids))).first()
+    row = connection.execute(select(signing_keys).where(signing_keys.c.keyid == keyids[0])).one_or_none()
     if row is None or row.holder != "identity" or row.added_by != identity.name or row.revoked_at or len(keyids) > 1:
         problem = "revoked" if row is not None and row.revoked_at else "not a registered key of the caller"
         raise AttestationKey(
@@ -243,7 +288,7 @@ async def end_attestation(registry: Registry, identity: Identity, params: EndAtt
 
 def end(connection: Connection, identity: Identity, attestation: str, reason: str) -> EndedId:
     """Withdraw an attestation. Raise NotFound if the identity does not see it, and NotAllowed unless the identity
-    has signed it or is an admin. A repeated withdrawal changes nothing.
+    has signed it, and still has the scope for it, or is an admin. A repeated withdrawal changes nothing.
     """
     of_id = attestations.c.attestation == attestation
     stored = connection.execute(
@@ -267,6 +312,8 @@ def end(connection: Connection, identity: Identity, attestation: str, reason: st
     if not (is_personal and stored.made_by == identity.name) and not access.is_admin(identity):
         signer = f"'{stored.made_by}'" if is_personal else "the registry"
         raise NotAllowed(f"'{attestation}' was signed by {signer}", hint="Ask its signer, or an admin.")
+    if is_personal:
+        access.require(identity, SCOPES[stored.predicate])
     if stored.ended_at is not None:
         return EndedId(attestation, in_utc(stored.ended_at))
     now = datetime.now(UTC)

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Connection, func, select, update
 
 from skillery import audit
 from skillery.attestations.signing import insert_key
@@ -23,10 +23,12 @@ from skillery.formats.texts import parse_sentence
 from skillery.formats.timestamps import parse_timestamp
 from skillery.identity import access
 from skillery.method import Cursor, Method, PageLimit, Params, Sentence, about
-from skillery.proof.dsse import ProofError, algorithm_of, check_signature, from_base64, keyid_of, to_base64
+from skillery.proof.dsse import CHALLENGE, ProofError, algorithm_of, check_signature, from_base64, keyid_of, to_base64
 from skillery.registry.cursors import NextCursor, fitting_items, make_cursor, read_cursor
 
 CHALLENGE_SECONDS = 600
+MOST_KEYS = 100
+"""The number of keys of an identity, with revoked ones. Each client that verifies a version reads all keys."""
 
 # -- list_keys ---------------------------------------------------------------------------------------------------------
 
@@ -63,7 +65,7 @@ class ListKeys(Params, frozen=True, kw_only=True):
 
 
 async def list_keys(registry: Registry, _: Identity, params: ListKeys) -> KeyPage:
-    return await registry.read(partial(read_keys, key=registry.cursor_key, params=params))
+    return await registry.read_page(partial(read_keys, key=registry.cursor_key, params=params))
 
 
 def read_keys(connection: Connection, key: bytes, params: ListKeys) -> KeyPage:
@@ -125,9 +127,9 @@ async def add_key(registry: Registry, identity: Identity, params: AddKey) -> Add
     if not params.signature:
         # A cursor is a value with a signature of the server: challenges need no table.
         challenge = make_cursor(registry.cursor_key, bound_to, (str(int(time.time())),))
-        return AddedKey(keyid, added=False, challenge=challenge)
+        return AddedKey(keyid, added=False, challenge=CHALLENGE + challenge)
     try:
-        [made_at] = read_cursor(registry.cursor_key, bound_to, params.challenge, 1)
+        [made_at] = read_cursor(registry.cursor_key, bound_to, params.challenge.removeprefix(CHALLENGE), 1)
     except InvalidCursor:
         made_at = "0"
     if time.time() - int(made_at) > CHALLENGE_SECONDS:
@@ -145,9 +147,14 @@ async def add_key(registry: Registry, identity: Identity, params: AddKey) -> Add
 
 
 def register(connection: Connection, identity: Identity, public_der: bytes, keyid: str) -> None:
-    """Register a key of the identity. Raise Conflict if another identity has the key, or if it was revoked."""
+    """Register a key of the identity. Raise Conflict if another identity has the key, if it was revoked, or if the
+    identity has MOST_KEYS keys.
+    """
     row = connection.execute(select(signing_keys).where(signing_keys.c.keyid == keyid)).one_or_none()
     if row is None:
+        of_identity = signing_keys.c.added_by == identity.name, signing_keys.c.holder == "identity"
+        if (connection.scalar(select(func.count()).where(*of_identity)) or 0) >= MOST_KEYS:
+            raise Conflict(f"'{identity.name}' has {MOST_KEYS} keys, which is the limit", hint="Use one of them.")
         insert_key(connection, identity, public_der, "identity")
         audit.record(connection, identity, "add_key", keyid, after={"holder": "identity"})
     elif row.added_by != identity.name or row.holder != "identity" or row.revoked_at is not None:
@@ -198,5 +205,5 @@ def revoke(connection: Connection, identity: Identity, keyid: str, since: dateti
 METHODS = (
     Method(list_keys, "read", audits=""),
     Method(add_key, "publish", audits=""),
-    Method(revoke_key, "read", audits="keyid"),
+    Method(revoke_key, "publish", audits="keyid"),
 )

@@ -1,14 +1,15 @@
-"""The predicates of the statements that the server signs. Names of examples are their only text of files: the purge of
-a version empties its envelopes.
+"""The predicates of statements, which the server or identities sign. Those of the server have no text of files except
+for names of examples. The purge of a version empties its envelopes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 import msgspec
+from msgspec import Meta
 
 from skillery.audit import Actor
 from skillery.backends import Identity, Provenance
@@ -102,6 +103,27 @@ def review_predicate(
         "permissions": msgspec.to_builtins({"added": diff.added, "removed": diff.removed}) if diff else None,
         "at": now(),
     }
+
+
+Text = Annotated[str, Meta(max_length=2000)]
+
+
+class OwnAuthor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The predicate with which an identity signs that it is an author."""
+
+    signer: Text = msgspec.field(name="author")
+    name: Text = ""
+    version: Text = ""
+    at: Text = ""
+
+
+class OwnReview(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The predicate with which an identity signs its review."""
+
+    signer: Text = msgspec.field(name="reviewer")
+    decision: Literal["approved", "rejected"]
+    note: Text = ""
+    at: Text = ""
 
 
 def summary_of(word: str, predicate: Mapping[str, Any]) -> str:

@@ -51,12 +51,15 @@ def new_key(file: Path) -> None:
 def add_key(file: Path, target: Target, as_json: bool) -> None:
     """Register the public key of FILE for you. The private key stays on this machine."""
     from skillery.cli.connection import with_client
+    from skillery.proof.dsse import CHALLENGE
 
     own_key = read_key(file)
     public = base64.b64encode(own_key.public_der).decode()
 
     async def add(client: AsyncClient) -> Any:
         challenge = (await client.add_key(public))["challenge"] or ""
+        if not challenge.startswith(CHALLENGE):
+            raise CheckFailed("the server wants a signature of another text than a challenge: nothing is signed")
         signature = base64.b64encode(own_key.sign(challenge.encode())[1]).decode()
         return await client.add_key(public, challenge=challenge, signature=signature)
 

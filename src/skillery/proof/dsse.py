@@ -18,8 +18,13 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
+CHALLENGE = "skillery add_key "
+"""The begin of each text that a client signs to register a key. No signed statement begins like this (`pae`)."""
 ED25519, ECDSA_P256 = "ed25519", "ecdsa-p256"
 _ECDSA = ec.ECDSA(hashes.SHA256())
+# The curve of Ed25519 has eight points of small order. Their y is 0, 1, -1, _ORDER_8 or -_ORDER_8.
+_PRIME = (1 << 255) - 19
+_ORDER_8 = 0x05FC536D880238B13933C6D305ACDFD5F098EFF289F4C345B027B2C28F95E826
 
 Sign = Callable[[bytes], tuple[str, bytes]]
 """Function that returns the keyid and the signature for bytes."""
@@ -130,6 +135,12 @@ def seal(payload: bytes, *signers: Sign) -> bytes:
     data = pae(payload)
     signatures = tuple(_Signature(keyid, to_base64(signature)) for keyid, signature in (sign(data) for sign in signers))
     return msgspec.json.encode(_Envelope(to_base64(payload), PAYLOAD_TYPE, signatures))
+
+
+def compact(envelope: bytes) -> bytes:
+    """Return an envelope as `seal` writes it: without blanks and lines. Raise ProofError if it is not an envelope."""
+    opened, signatures = _read(envelope)
+    return msgspec.json.encode(_Envelope(to_base64(opened.payload), PAYLOAD_TYPE, signatures))
 
 
 def verify(envelope: bytes, keys: Mapping[str, bytes]) -> Opened:

@@ -58,7 +58,7 @@ async def send_files_text(parts: DownloadParts, scope: Any, send: Any, headers: 
         files = files_of(connection, row.version_id)
         return row.version, row.digest, files_text((each.path, each.sha256, each.executable) for each in files)
 
-    version, digest, text = await parts.registry.read(look)
+    version, digest, text = await parts.registry.read_page(look)
     cache = cache_control(identity, FOR_EVER if file == f"{version}{FILES}" else ASK_AGAIN)
     answer = DownloadResponse.of_bytes("text/plain; charset=utf-8", text, cache, _about(version, digest))
     await send_download(parts, scope, send, headers, answer)
@@ -74,7 +74,7 @@ async def send_statements(parts: DownloadParts, scope: Any, send: Any, headers: 
     identity = await parts.gate.admit_reader(scope, headers, or_anonymous=False)
     spec = parse_version_spec(file.removesuffix(STATEMENTS))
     work = partial(read_envelopes, identity=identity, name=parse_skill_name(name), spec=spec, predicate=predicate)
-    row, envelopes = await parts.registry.read(work)
+    row, envelopes = await parts.registry.read_page(work)
     content = "".join(f"{envelope}\n" for envelope in envelopes).encode()
     kind, cache = "application/jsonl; charset=utf-8", cache_control(identity, ASK_AGAIN)
     answer = DownloadResponse.of_bytes(kind, content, cache, _about(row.version, row.digest))

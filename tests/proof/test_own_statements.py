@@ -1,0 +1,188 @@
+"""Statements and keys of callers who attack the registry, its readers, or the key of somebody else."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skillery.proof.dsse import SigningKey, pae, seal
+from skillery.proof.statements import make_statement
+from tests.cli.test_cli import skillery
+from tests.conftest import RpcError, Server
+from tests.proof.test_attestations import statements_of
+from tests.proof.test_keys import people, register, signed
+from tests.support.people import Caller, Who
+
+
+class Author:
+    """Ann with a registered key, and a version that she has published."""
+
+    def __init__(self, org: Server, name: str) -> None:
+        self.caller, self.other = people(org, name)
+        self.name = f"{name}.a"
+        self.created, self.key = self.caller.create(self.name), SigningKey.new()
+        register(self.caller, self.key)
+
+    def signed(self, word: str = "author", **predicate: Any) -> str:
+        return signed(self.key, word, self.created, **predicate)
+
+    def add(self, envelope: str) -> Any:
+        return self.caller("add_attestation", name=self.name, version="1.0.0", envelope=envelope)
+
+    def refused(self, envelope: str) -> Any:
+        return self.caller.error("add_attestation", name=self.name, version="1.0.0", envelope=envelope)
+
+
+@pytest.fixture
+def author(org: Server, new_name: str) -> Author:
+    return Author(org, new_name)
+
+
+def test_an_envelope_with_lines_is_one_line(author: Author) -> None:
+    """Lines of one envelope would be statements that `verify` refuses, for every reader of the version."""
+    envelope = author.signed(author="ann")
+    added = author.add(json.dumps(json.loads(envelope), indent=1))
+
+    assert author.add(envelope) == added
+    address = f"/skills/{author.name}/1.0.0.intoto.jsonl"
+    lines = author.caller.http.get(address, params={"predicate": "author"}).content.splitlines()
+    assert lines == [envelope.encode()]
+
+
+@pytest.mark.parametrize(
+    ("word", "predicate", "problem"),
+    [
+        ("author", {"author": "ann", "publisher": "rita"}, "unknown field `publisher`"),
+        ("author", {}, "missing required field `author`"),
+        ("author", {"author": "ann", "name": [[]]}, "Expected `str`, got `array`"),
+        ("author", {"author": "ann", "name": "x" * 2001}, "length <= 2000"),
+        ("review", {"reviewer": "ann", "decision": "passed"}, "Invalid enum value 'passed'"),
+    ],
+)
+def test_a_predicate_has_no_other_fields_and_values(
+    author: Author, word: str, predicate: dict[str, Any], problem: str
+) -> None:
+    error = author.refused(author.signed(word, **predicate))
+
+    assert (error["code"], problem in error["message"]) == (-32602, True), error
+
+
+def test_publishers_and_agents_sign_no_review_that_they_have_not_decided(org: Server, new_name: str) -> None:
+    rita = people(org, new_name)[1]
+    robot = Caller(org.url, Who("robot", "read publish review", f"{new_name}.*", "agent"))
+    created = rita.create(f"{new_name}.a")
+    about = {"name": created["name"], "version": "1.0.0"}
+
+    for caller, name in ((rita, "rita"), (robot, "robot")):
+        key = SigningKey.new()
+        register(caller, key)
+        envelope = signed(key, "review", created, reviewer=name, decision="approved")
+        error = caller.error("add_attestation", **about, envelope=envelope)
+        assert (error["code"], "has not approved or rejected" in error["message"]) == (-32002, True)
+    ruth, key = Caller(org.url, Who("ruth", "read publish review", f"{new_name}.*")), SigningKey.new()
+    register(ruth, key)
+    envelope = signed(key, "review", created, reviewer="ruth", decision="approved", note="read it all")
+    assert ruth("add_attestation", **about, envelope=envelope)["verified_as"] == "ruth"
+    [row] = ruth("list_attestations", name=created["name"], predicate="review")["attestations"]
+    assert row["summary"] == "approved: read it all"
+
+
+def test_a_large_statement_is_refused(author: Author) -> None:
+    facts = author.created["name"], author.created["version"], author.created["digest"]
+    payload = make_statement("author", *facts, {"author": "ann"}) + b" " * 16_384
+
+    assert "more than 16384 bytes" in author.refused(seal(payload, author.key.sign).decode())["message"]
+
+
+def test_the_statements_of_an_identity_are_limited(author: Author) -> None:
+    for number in range(20):
+        author.add(author.signed(author="ann", at=str(number)))
+
+    assert "20 statements about this version" in author.refused(author.signed(author="ann"))["message"]
+    assert author.add(author.signed(author="ann", at="0"))["id"]
+    first = author.caller("list_attestations", name=author.name, predicate="author")["attestations"][0]["id"]
+    author.caller("end_attestation", id=first, reason="room")
+    assert author.refused(author.signed(author="ann"))["data"]["type"] == "conflict"
+
+
+def test_a_withdrawn_statement_can_be_signed_again(author: Author) -> None:
+    first = author.add(author.signed(author="ann"))["id"]
+    author.caller("end_attestation", id=first, reason="too early")
+
+    assert author.add(author.signed(author="ann"))["id"] != first
+    assert statements_of(author.caller, author.name)["publication"]
+
+
+def test_a_token_that_only_reads_withdraws_and_revokes_nothing(org: Server, author: Author) -> None:
+    own = author.add(author.signed(author="ann"))["id"]
+    reader = Caller(org.url, Who("ann", "read", "*"))
+
+    assert reader.error("end_attestation", id=own, reason="x")["data"]["scope"] == "publish"
+    assert reader.error("revoke_key", keyid=author.key.keyid, reason="x")["code"] == -32002
+
+
+@pytest.mark.full
+def test_the_keys_of_an_identity_are_limited(org: Server, new_name: str) -> None:
+    many = Caller(org.url, Who(f"many-{new_name}", "read publish", f"{new_name}.*"))
+    key = SigningKey.new()
+    register(many, key)
+    many("revoke_key", keyid=key.keyid, reason="lost")
+    for _ in range(99):
+        register(many, SigningKey.new())
+
+    with pytest.raises(RpcError, match="100 keys, which is the limit"):
+        register(many, SigningKey.new())
+
+
+# -- a server that wants a signature of a statement --------------------------------------------------------------------
+
+
+class Asking(http.server.BaseHTTPRequestHandler):
+    """Answers add_key with a statement in place of a challenge."""
+
+    signatures: list[str]
+
+    def do_POST(self) -> None:
+        request = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        self.signatures += filter(None, [request["params"].get("signature")])
+        statement = make_statement("author", "team.evil", "1.0.0", f"sha256:{'0' * 64}", {"author": "ann"})
+        result = {"keyid": "sha256:0", "added": False, "challenge": pae(statement).decode()}
+        answer = json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": result}).encode()
+        self.send_response(200)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def asking() -> Iterator[tuple[str, list[str]]]:
+    """The address of such a server, and the signatures that it gets."""
+    Asking.signatures = []
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Asking) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}", Asking.signatures
+        server.shutdown()
+        thread.join()
+
+
+def test_no_server_gets_a_signature_of_a_statement_as_a_challenge(
+    asking: tuple[str, list[str]], tmp_path: Path
+) -> None:
+    url, signatures = asking
+    file = tmp_path / "me.pem"
+    skillery("key", "new", str(file))
+    ended = skillery("key", "add", str(file), "--url", url)
+
+    assert (ended.code, "another text than a challenge" in ended.err) == (1, True), ended.err
+    assert signatures == []
