@@ -22,7 +22,7 @@ from securesystemslib.dsse import Envelope
 from securesystemslib.signer._crypto_signer import CryptoSigner
 from securesystemslib.signer._key import SSlibKey
 
-from skillery.proof.dsse import ProofError, SigningKey, keyid_of, pae, seal, verify
+from skillery.proof.dsse import ProofError, SigningKey, algorithm_of, keyid_of, pae, seal, verify
 from skillery.proof.statements import check_subject, make_statement, read_statement
 
 DIGEST = f"sha256:{'5f' * 32}"
@@ -135,6 +135,20 @@ def test_keys_are_read_as_they_were_written() -> None:
         again = SigningKey.read(key.pem)
         assert (again.keyid, again.public_der) == (key.keyid, key.public_der)
         assert key.keyid == keyid_of(key.public_der)
+
+
+@pytest.mark.parametrize("first", [0, 1, 0x26, 0xC7, 0xEC, 0xED, 0xEE])
+def test_keys_of_which_everybody_makes_signatures_are_refused(first: int) -> None:
+    """The points of small order of Ed25519, also in their second spellings."""
+    order_8 = int.from_bytes(
+        bytes.fromhex("26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05"), "little"
+    )
+    prime = 2**255 - 19
+    points = {y & 0xFF: y for y in (0, 1, order_8, prime - order_8, prime - 1, prime, prime + 1)}
+    begin = KEYS["ed25519"].public_der[:-32]
+    for sign in (0, 1 << 255):
+        with pytest.raises(ProofError, match="small order"):
+            algorithm_of(begin + (points[first] | sign).to_bytes(32, "little"))
 
 
 def test_other_keys_cannot_sign() -> None:

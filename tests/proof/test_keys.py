@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -187,6 +188,15 @@ def test_a_rotation_keeps_old_signatures_and_pins(
     assert (ended.code, f"is signed with the revoked key {old}" in ended.out) == (1, True)
     assert skillery("verify", f"{new_name}@2.0.0", *home).code == 0
     assert "has revoked" in skillery("verify", new_name, "--keys", str(tmp_path / "keys.json"), *home).err
+    # Whoever has the database and the former key sends the chain of the time before.
+    with sqlite3.connect(server.home / "skillery.db") as sqlite:
+        chain = [json.loads(text) for (text,) in sqlite.execute("SELECT envelope FROM key_statements ORDER BY seq")]
+        sqlite.execute("DROP TRIGGER key_statements_no_delete")
+        sqlite.execute("DELETE FROM key_statements WHERE seq = 3")
+        sqlite.execute("UPDATE signing_keys SET revoked_at = NULL")
+    (tmp_path / "keys.json").write_text(json.dumps({"statements": chain}, separators=(",", ":")))
+    ended = skillery("verify", f"{new_name}@1.0.0", "--keys", str(tmp_path / "keys.json"), *home)
+    assert (ended.code, f"is signed with the revoked key {old}" in ended.out) == (1, True)
 
 
 @pytest.mark.full
@@ -270,6 +280,7 @@ def link(
 
 
 BEGIN = link(None, FIRST, added=FIRST)
+ENDED = link(BEGIN, FIRST, retired=(FIRST.keyid,))
 ROTATED = link(BEGIN, FIRST, SECOND, added=SECOND, retired=(FIRST.keyid,))
 
 
@@ -292,7 +303,8 @@ def test_a_chain_is_followed_from_each_of_its_keys() -> None:
         [BEGIN, link(BEGIN, SECOND, added=SECOND, revoked=(FIRST.keyid,))],
         [BEGIN, ROTATED, link(ROTATED, FIRST, THIRD, added=THIRD)],
         [BEGIN, ROTATED, link(BEGIN, SECOND, THIRD, added=THIRD)],
-        [BEGIN, link(BEGIN, FIRST, retired=(FIRST.keyid,))],
+        [BEGIN, ENDED],
+        [BEGIN, ENDED, link(ENDED, SECOND, added=SECOND)],
         [seal(make_statement("review", "a.b", "1.0.0", "sha256:00", {}), FIRST.sign)],
     ],
 )

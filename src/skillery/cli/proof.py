@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from skillery.proof.dsse import SigningKey
     from skillery.proof.keychains import Keychain
 
+NAMES_SIGNER = {"publication": "publisher", **SIGNERS}
+"""The field with the identity that has signed a statement or caused it."""
+
 
 class _Evidence(NamedTuple):
     """The answers of a server about a version, before any check."""
@@ -62,15 +65,17 @@ def verify(name: str, keys_file: Path | None, target: Target, as_json: bool) -> 
     skill, spec = name_and_version(name, None)
     evidence = with_client(target, lambda client: _evidence(client, skill, spec))
     subject = f"{evidence.name}@{evidence.version}"
-    pinned = _keychain(keys_file.read_bytes(), str(keys_file)).present if keys_file is not None else ()
-    keychain = _keychain(evidence.chain, "the registry", pinned)
+    pinned = _keychain(keys_file.read_bytes(), str(keys_file)) if keys_file is not None else None
+    keychain = _keychain(evidence.chain, "the registry", pinned.present if pinned else ())
     try:
         check_files(evidence.files, evidence.digest)
     except ProofError as error:
         raise CheckFailed(f"{subject} {error}") from None
     people = {key["keyid"]: key for key in evidence.keys if key["holder"] == "identity" and not key["revoked_at"]}
     trusted = {keyid: base64.b64decode(key["public"]) for keyid, key in people.items()} | dict(keychain.trusted)
-    revoked = keychain.revoked.union(key["keyid"] for key in evidence.keys if key["revoked_at"])
+    # The server may send an earlier part of the chain, in which a stolen key is still valid.
+    revoked = keychain.revoked | (pinned.revoked if pinned else frozenset())
+    revoked = revoked.union(key["keyid"] for key in evidence.keys if key["revoked_at"])
     about = evidence.name, evidence.version, evidence.digest
     statements = [
         _of_signer(check_statement(envelope, trusted, *about), people, revoked) for envelope in evidence.envelopes
@@ -95,7 +100,7 @@ def _of_signer(statement: CheckedStatement, people: Mapping[str, Any], revoked: 
     for keyid in statement.keyids:
         if keyid in revoked:
             return msgspec.structs.replace(statement, problem=f"is signed with the revoked key {keyid}")
-        if keyid in people and (people[keyid]["by"] != _signer(statement.stated) or statement.predicate not in SIGNERS):
+        if keyid in people and (people[keyid]["by"] != _signer(statement) or statement.predicate not in SIGNERS):
             return msgspec.structs.replace(statement, problem=f"is signed with a key of '{people[keyid]['by']}'")
     return statement
 
@@ -105,7 +110,7 @@ def _print(statements: Sequence[CheckedStatement]) -> None:
         (
             "FAILED" if statement.problem else "ok",
             statement.predicate,
-            _signer(statement.stated),
+            _signer(statement),
             ", ".join(statement.keyids),
             statement.problem or "",
         )
@@ -114,9 +119,9 @@ def _print(statements: Sequence[CheckedStatement]) -> None:
     print_rows(["", "statement", "by", "key", "problem"], rows, none="No statements.")
 
 
-def _signer(predicate: dict[str, Any]) -> str:
+def _signer(statement: CheckedStatement) -> str:
     """Return the identity that a statement names."""
-    return str(predicate.get("publisher") or predicate.get("reviewer") or predicate.get("author") or "-")
+    return str(statement.stated.get(NAMES_SIGNER.get(statement.predicate, "")) or "-")
 
 
 def _problem(subject: str, statements: Sequence[CheckedStatement]) -> str | None:

@@ -118,8 +118,17 @@ def _public_key(public_der: bytes) -> PublicKey:
     if isinstance(public, ec.EllipticCurvePublicKey) and isinstance(public.curve, ec.SECP256R1):
         return public
     if isinstance(public, ed25519.Ed25519PublicKey):
+        _refuse_small_order(public)
         return public
     raise ProofError("is neither an Ed25519 key nor an ECDSA key on P-256")
+
+
+def _refuse_small_order(public: ed25519.Ed25519PublicKey) -> None:
+    """Raise ProofError for a key of which everybody can make signatures."""
+    raw = public.public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw)
+    y = (int.from_bytes(raw, "little") & ((1 << 255) - 1)) % _PRIME
+    if y in (0, 1, _ORDER_8) or _PRIME - y in (1, _ORDER_8):
+        raise ProofError("is a key of small order, which has no owner")
 
 
 # -- envelopes ---------------------------------------------------------------------------------------------------------
