@@ -138,8 +138,8 @@ def test_keys_are_read_as_they_were_written() -> None:
 
 
 @pytest.mark.parametrize("first", [0, 1, 0x26, 0xC7, 0xEC, 0xED, 0xEE])
-def test_keys_of_which_everybody_makes_signatures_are_refused(first: int) -> None:
-    """The points of small order of Ed25519, also in their second spellings."""
+def test_keys_of_small_order_are_refused(first: int) -> None:
+    """Everybody can make signatures of such keys of Ed25519. Some points have two spellings."""
     order_8 = int.from_bytes(
         bytes.fromhex("26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05"), "little"
     )

@@ -142,7 +142,7 @@ def test_filter_checks_only_argument_bits_read_by_kernel(machine: str, high: int
     program, architecture = rules.program(machine, cgroups=True), rules.ARCHITECTURE[machine]
     numbers = calls.numbers(calls.BY_ARGUMENT, machine)
     wide = high << 32 | low
-    expected = {
+    expected: dict[tuple[str, tuple[int, ...]], int] = {
         ("clone", (wide,)): EPERM if low & rules.NEW_NAMESPACES else rules.ALLOW,
         ("ioctl", (0, high << 32 | 0x5412)): EPERM,
         ("ioctl", (0, high << 32 | 0x5401)): rules.ALLOW,

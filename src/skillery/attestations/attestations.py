@@ -194,8 +194,9 @@ def store_signed(
         )
     if len(stated.payload) > MOST_BYTES:
         raise InvalidParams(f"'envelope' has a statement of more than {MOST_BYTES} bytes", param="envelope")
+    kind: type[OwnAuthor | OwnReview] = OwnReview if word == "review" else OwnAuthor
     try:
-        predicate = msgspec.convert(statement.predicate, OwnReview if word == "review" else OwnAuthor)
+        predicate = msgspec.convert(statement.predicate, kind)
     except msgspec.ValidationError as error:
         raise InvalidParams(f"'envelope' has another predicate than '{word}': {error}", param="envelope") from None
     access.require_namespace(identity, SCOPES[word], name)
