@@ -14,7 +14,7 @@ import pytest
 from skillery.backends import Capability, CodeCall, HandlerCall, Job, Limits, Outcome, ScriptCall, SkillMount
 from skillery.testing.sandbox.languages import javascript, shell, with_node
 from skillery.testing.sandbox.network import PROBES, everything_at_one_port, visited
-from skillery.testing.sandbox.trial import QUICK, MemoryHost, SandboxCases, Trial, failure_type, value_of
+from skillery.testing.sandbox.trial import QUICK, Listening, SandboxCases, Trial, failure_type, value_of
 
 SERVER = """
 import errno, http.server, json, socket, threading, urllib.request
@@ -291,8 +291,12 @@ print(json.dumps([
         endless = "import time\nserve(8080)\nprint('up', flush=True)\nwhile True: time.sleep(60)\n"
         call = CodeCall(f"cat > s.py <<'END'\n{SERVER}{endless}\nEND\npython3 -u s.py >&2", "main", "bash")
         running = asyncio.create_task(serving.sandbox.run(Job("run_1", call, b"{}", limits=QUICK), first))
+        printing = asyncio.create_task(first.has_printed.wait())
         try:
-            await first.has_printed.wait()
+            await asyncio.wait({running, printing}, timeout=30, return_when=asyncio.FIRST_COMPLETED)
+            assert not running.done(), running.result()
+            if not printing.done():
+                pytest.skip("the backend passes no log while the code runs")
             code = """
 before = name_of(lambda: socket.create_connection(('127.0.0.1', 8080)))
 serve(8080)
@@ -301,7 +305,8 @@ print(json.dumps([before, urllib.request.urlopen('http://127.0.0.1:8080/').read(
             assert await printed(serving, code) == ["ECONNREFUSED", "own"]
         finally:
             running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
+            printing.cancel()
+            await asyncio.gather(running, printing, return_exceptions=True)
 
     async def test_functions_and_handlers_in_python_open_no_server(self, serving: Trial) -> None:
         """Their process has the channel to the server, which is a socket of the host's net namespace."""
@@ -336,14 +341,3 @@ for _ in range(args):
 print(json.dumps('done'))
 """
         assert await printed(serving, code, 5_000) == "done"
-
-
-class Listening(MemoryHost):
-    """A host that is told when a run prints its first text."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.has_printed = asyncio.Event()
-
-    def printed(self, piece: bytes) -> None:
-        self.has_printed.set()

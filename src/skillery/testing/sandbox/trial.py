@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import json
 import os
@@ -123,6 +124,17 @@ class MemoryHost(RunHost):
         if inspect.isawaitable(result):
             result = await result
         return json.dumps(result).encode()
+
+
+class Listening(MemoryHost):
+    """A host that is told when a run prints its first text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.has_printed = asyncio.Event()
+
+    def printed(self, piece: bytes) -> None:
+        self.has_printed.set()
 
 
 class Trial:
