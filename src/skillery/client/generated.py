@@ -168,7 +168,6 @@ REPEATABLE = frozenset(
         "end_attestation",
         "list_keys",
         "add_key",
-        "revoke_key",
         "get_run",
         "read_run_log",
         "list_runs",
