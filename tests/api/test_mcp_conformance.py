@@ -29,6 +29,7 @@ RUN = {
     "http-header-validation": [NEW],
     "input-required-result-unsupported-methods": [NEW],
     "ping": [OLD],
+    "prompts-list": [OLD, NEW],
     "resources-list": [OLD, NEW],
     "sep-2164-resource-not-found": [NEW],
     "sep-2640-skills-directory": [EXTENSION],
@@ -51,13 +52,13 @@ RUN_WITH_TOOLS = {
 }
 """Scenarios that call tools of tests/support/conformance_tools.py."""
 FIXTURE_TOOL = "calls a tool of the suite's own fixture"
-FIXTURE_PROMPT = "wants a prompt of the suite's own fixture: there are no prompts here"
+FIXTURE_PROMPT = "wants a prompt of the suite's own fixture"
 FIXTURE_RESOURCE = "reads test:// resources of the suite's own fixture"
 ASKS_BACK = "wants a tool that asks its client for input: none of ours does"
 NO_SUBSCRIPTIONS = "subscribes to a resource: there are no subscriptions here"
 REQUIRES_TASKS = "wants a tool that refuses clients without tasks: ours answer these clients when the run has ended"
 NOT_RUN = {
-    "completion-complete": "completes arguments of prompts: there are no prompts here",
+    "completion-complete": "completes arguments of prompts: the words of users have no completions",
     "elicitation-sep1034-defaults": ASKS_BACK,
     "elicitation-sep1330-enums": ASKS_BACK,
     "http-custom-header-server-validation": "wants a tool that sends an argument as a header: none of ours does",
@@ -80,7 +81,6 @@ NOT_RUN = {
     "prompts-get-simple": FIXTURE_PROMPT,
     "prompts-get-with-args": FIXTURE_PROMPT,
     "prompts-get-with-image": FIXTURE_PROMPT,
-    "prompts-list": FIXTURE_PROMPT,
     "resources-read-binary": FIXTURE_RESOURCE,
     "resources-read-text": FIXTURE_RESOURCE,
     "resources-subscribe": NO_SUBSCRIPTIONS,
@@ -112,8 +112,6 @@ NOT_APPLICABLE = {
     "sep-2575-server-rejects-undeclared-capability": FIXTURE_TOOL,
     # tasks-lifecycle
     "sep-2663-tasks-get-status-failed": "wants a task that fails with a JSON-RPC error: no call with a run does",
-    # caching
-    "sep-2549-prompts-list-caching-hints": FIXTURE_PROMPT,
 }
 """Single checks to ignore in scenarios that run."""
 

@@ -74,7 +74,7 @@ def test_the_extension_is_declared(sqlite_rpc: Rpc) -> None:
     found = Mcp(sqlite_rpc)("server/discover")["capabilities"]
 
     assert found["extensions"] == {SKILLS: {"directoryRead": True}, "io.modelcontextprotocol/tasks": {}}
-    assert set(found) == {"completions", "extensions", "resources", "tools"}
+    assert set(found) == {"completions", "extensions", "prompts", "resources", "tools"}
 
 
 @pytest.mark.full(after=1)

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from skillery.formats.foreign_skill import audience_of
+from skillery.skills.prompts import PROMPTS_A_PAGE
 from tests.conftest import Rpc, Server, manifest
 from tests.importing.test_importing import sent
 from tests.support.archives import skill_md, zipped
-from tests.support.mcp_client import Mcp
+from tests.support.mcp_client import LEGACY, MODERN, Mcp
 from tests.support.people import Caller, Who
 
 FOR: dict[str, dict[str, str]] = {
@@ -182,6 +183,71 @@ def test_resources_of_mcp_show_models_no_skills_for_people(sqlite_rpc: Rpc, new_
     ):
         error = mcp.error(method, uri=uri)
         assert (error["code"], error["message"]) == (-32007, REFUSAL.format(f"{new_name}.people"))
+
+
+def publish_deploy(rpc: Rpc | Caller, namespace: str) -> str:
+    """Publish a skill that only people start, with words of the user and another file. Return its name."""
+    name = f"{namespace}.deploy"
+    keys = FOR["people"] | {"title": "Go live", "argument-hint": '"[host]"'}
+    text = skill_md("deploy", "Puts a site on a host.", "# Deploy\n\nDeploy to $ARGUMENTS.\n", **keys)
+    rpc(
+        "create_skill",
+        manifest=manifest(name, kind="instruction", description="Puts a site on a host."),
+        skill_md=text,
+        files=[{"path": "resources/hosts.txt", "content": "a\n"}],
+    )
+    return name
+
+
+@pytest.mark.parametrize("era", [MODERN, LEGACY])
+def test_mcp_offers_skills_for_people_as_prompts(sqlite_rpc: Rpc, new_name: str, era: str) -> None:
+    publish(sqlite_rpc, new_name)
+    name = publish_deploy(sqlite_rpc, new_name)
+    mcp = Mcp(sqlite_rpc, era)
+
+    prompts = [prompt for prompt in mcp.all("prompts/list", "prompts") if prompt["name"].startswith(f"{new_name}.")]
+    assert [prompt["name"] for prompt in prompts] == [name, f"{new_name}.people"]
+    words = {"name": "arguments", "description": "[host]", "required": False}
+    about = {"title": "Go live", "description": "Puts a site on a host.", "arguments": [words]}
+    assert prompts[0] == {"name": name, **about}
+
+    prompt = mcp("prompts/get", name=name, arguments={"arguments": "blue"})
+    [message] = prompt["messages"]
+    assert (prompt["description"], message["role"]) == (about["description"], "user")
+    assert message["content"]["text"] == (
+        "# Deploy\n\nDeploy to blue.\n\nThe other files of this skill are resources/hosts.txt. Models cannot read them "
+        f"on the server. The user gets them with `skillery install DIR {name}`."
+    )
+    [message] = mcp("prompts/get", name=f"{new_name}.people", arguments={"arguments": "all of it"})["messages"]
+    assert message["content"]["text"].endswith("\n\nARGUMENTS: all of it")
+
+
+def test_prompts_of_mcp_have_pages(sqlite_rpc: Rpc, new_name: str) -> None:
+    numbered = [f"s{number:02}" for number in range(PROMPTS_A_PAGE + 1)]
+    archive = zipped({f"{name}/SKILL.md": skill_md(name, **FOR["people"]) for name in numbered})
+    assert sent(sqlite_rpc, archive, namespace=new_name, source="a")["counts"] == {"published": len(numbered)}
+    prompts = [prompt["name"] for prompt in Mcp(sqlite_rpc).all("prompts/list", "prompts")]
+    assert [name for name in prompts if name.startswith(f"{new_name}.")] == [f"{new_name}.{name}" for name in numbered]
+
+
+def test_prompts_follow_the_visibility_of_skills(org: Server, new_name: str) -> None:
+    person = Caller(org.url, Who("ann", "read publish", f"{new_name}.*"))
+    name = publish_deploy(person, new_name)
+    agent, other = (
+        Mcp(Caller(org.url, who))
+        for who in (Who("bot", "read", f"{new_name}.*", "agent"), Who("bob", "read", "other.*"))
+    )
+
+    assert name not in {prompt["name"] for prompt in agent.all("prompts/list", "prompts")}
+    error = agent.error("prompts/get", name=name)
+    assert (error["code"], error["message"]) == (-32007, REFUSAL.format(name))
+    assert other("prompts/get", name=name)["messages"]
+    person("set_visibility", name=name, visibility="private")
+    assert name not in {prompt["name"] for prompt in other.all("prompts/list", "prompts")}
+    for missing in (name, f"{new_name}.missing"):
+        error = other.error("prompts/get", name=missing)
+        assert (error["code"], error["message"]) == (-32602, f"there is no prompt '{missing}'")
+    assert other.error("prompts/get", name="a b")["code"] == -32602
 
 
 def test_agents_manage_versions_for_people(org: Server, new_name: str) -> None:

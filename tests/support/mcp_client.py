@@ -14,6 +14,7 @@ from tests.conftest import Rpc
 MODERN, LEGACY = "2026-07-28", "2025-11-25"
 NAMED_BY = {
     "tools/call": "name",
+    "prompts/get": "name",
     "resources/read": "uri",
     "tasks/get": "taskId",
     "tasks/update": "taskId",

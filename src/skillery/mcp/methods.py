@@ -14,7 +14,8 @@ from mcp_types import INVALID_PARAMS
 from skillery.backends import Identity
 from skillery.errors import RunEnded
 from skillery.formats.json_pieces import JsonPieces
-from skillery.mcp.requests import Visit
+from skillery.mcp.prompts import get_prompt, list_prompts
+from skillery.mcp.requests import FRESHNESS, Complete, Fresh, Visit
 from skillery.method import Json, Method, Params
 from skillery.methods.core import Core
 from skillery.methods.errors import NOT_FOUND, encode
@@ -30,27 +31,6 @@ from skillery.skills.resources import (
     read_content,
 )
 from skillery.skills.skill_folders import Completions, complete_path, complete_skill, complete_version
-
-TTL_MS = 60_000
-COMPLETE = {"resultType": "complete"}
-FRESHNESS = {**COMPLETE, "ttlMs": TTL_MS, "cacheScope": "private"}
-"""Members of results that a client may cache.
-
-The cache is private, because each identity sees other skills, and lasts only a minute, because skills change.
-"""
-
-
-class Complete(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The base of results for resources and skills. A client must not cache a result, unless it is a `Fresh`."""
-
-    result_type: str = COMPLETE["resultType"]
-
-
-class Fresh(Complete, frozen=True, kw_only=True, rename="camel"):
-    """The base of results that a client may cache."""
-
-    ttl_ms: int = TTL_MS
-    cache_scope: str = "private"
 
 
 class ListedResource(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
@@ -270,6 +250,8 @@ MCP_METHODS: dict[str, Method] = {
     "completion/complete": Method(complete, "read", audits=""),
     "skills/list": Method(list_skill_entries, "read", audits=""),
     "skills/get": Method(get_skill_entry, "read", audits=""),
+    "prompts/list": Method(list_prompts, "read", audits=""),
+    "prompts/get": Method(get_prompt, "read", audits=""),
     "tasks/get": Method(get_task, "run", audits=""),
     "tasks/cancel": Method(cancel_task, "run", audits="task_id"),
 }

@@ -23,6 +23,31 @@ from skillery.methods.core import Core
 from skillery.methods.errors import INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR, encode, plain_error
 from skillery.workspaces.methods import WORKSPACE_METHODS
 
+# -- The members of results --------------------------------------------------------------------------------------------
+
+
+TTL_MS = 60_000
+COMPLETE = {"resultType": "complete"}
+FRESHNESS = {**COMPLETE, "ttlMs": TTL_MS, "cacheScope": "private"}
+"""Members of results that a client may cache.
+
+The cache is private, because each identity sees other skills, and lasts only a minute, because skills change.
+"""
+
+
+class Complete(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The base of results for resources and skills. A client must not cache a result, unless it is a `Fresh`."""
+
+    result_type: str = COMPLETE["resultType"]
+
+
+class Fresh(Complete, frozen=True, kw_only=True, rename="camel"):
+    """The base of results that a client may cache."""
+
+    ttl_ms: int = TTL_MS
+    cache_scope: str = "private"
+
+
 # -- Large messages of MCP: the arguments of a tool are removed before the SDK reads the message -----------------------
 # The SDK decodes a message to Python objects and validates each value on the event loop, which takes a second for
 # 10 MiB. The removed arguments are decoded once, by the method that gets them.

@@ -20,8 +20,7 @@ from mcp_types import (
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
 
 from skillery.http.requests import JSON
-from skillery.mcp.methods import COMPLETE, FRESHNESS
-from skillery.mcp.requests import EVENTS, SERVER, Visit
+from skillery.mcp.requests import COMPLETE, EVENTS, FRESHNESS, SERVER, Visit
 from skillery.mcp.tool_results import error_result, is_failed_run, is_large, large_result
 from skillery.mcp.tools import listed_tools
 from skillery.methods.errors import encode

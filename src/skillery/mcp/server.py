@@ -13,6 +13,7 @@ from mcp_types import (
     INVALID_PARAMS,
     CallToolRequestParams,
     CompleteRequestParams,
+    GetPromptRequestParams,
     PaginatedRequestParams,
     ReadResourceRequestParams,
     RequestParams,
@@ -21,8 +22,8 @@ from mcp_types import (
 )
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from skillery.mcp.methods import FRESHNESS, answer_of, encoded
-from skillery.mcp.requests import SERVER, visit_of
+from skillery.mcp.methods import answer_of, encoded
+from skillery.mcp.requests import FRESHNESS, SERVER, visit_of
 from skillery.mcp.tasks import TASKS_EXTENSION, TaskParams, UpdateParams, cancel_task, get_task, update_task
 from skillery.mcp.tool_results import is_large
 from skillery.mcp.tools import call_tool, list_tools
@@ -95,6 +96,8 @@ def make_server() -> Server[Any]:
         ("skills/list", PaginatedRequestParams, _list_skills),
         ("skills/get", UriParams, _get_skill),
         ("resources/directory/read", DirectoryParams, _read_directory),
+        ("prompts/list", PaginatedRequestParams, _list_prompts),
+        ("prompts/get", GetPromptRequestParams, _get_prompt),
         ("tasks/get", TaskParams, get_task),
         ("tasks/update", UpdateParams, update_task),
         ("tasks/cancel", TaskParams, cancel_task),
@@ -147,6 +150,15 @@ async def _get_skill(context: Context, params: UriParams) -> dict[str, Any]:
 
 async def _read_directory(context: Context, params: DirectoryParams) -> dict[str, Any]:
     return await _answer(context, "resources/directory/read", uri=params.uri, cursor=params.cursor)
+
+
+async def _list_prompts(context: Context, params: PaginatedRequestParams) -> dict[str, Any]:
+    return await _answer(context, "prompts/list", cursor=params.cursor)
+
+
+async def _get_prompt(context: Context, params: GetPromptRequestParams) -> dict[str, Any]:
+    arguments = (params.arguments or {}).get("arguments")
+    return await _answer(context, "prompts/get", name=params.name, arguments=arguments)
 
 
 async def _answer(context: Context, method: str, **params: str | None) -> dict[str, Any]:

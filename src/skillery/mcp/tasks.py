@@ -18,8 +18,8 @@ from mcp_types import RequestParams
 from mcp_types.jsonrpc import HEADER_MISMATCH, METHOD_NOT_FOUND, MISSING_REQUIRED_CLIENT_CAPABILITY
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from skillery.mcp.methods import COMPLETE, answer_of
-from skillery.mcp.requests import Visit, visit_of
+from skillery.mcp.methods import answer_of
+from skillery.mcp.requests import COMPLETE, Visit, visit_of
 from skillery.mcp.tool_results import result_of, tool_result, with_pictures
 from skillery.methods.execution import Parts
 from skillery.runs.followed_runs import RunState

@@ -23,8 +23,8 @@ from skillery.client_source.openrpc import tool
 from skillery.context.budget import body_room
 from skillery.environments.definitions import Defined, shown_properties
 from skillery.errors import SkilleryError
-from skillery.mcp.methods import COMPLETE, FRESHNESS, encoded
-from skillery.mcp.requests import ON_REQUEST, CallKey, Visit, visit_of
+from skillery.mcp.methods import encoded
+from skillery.mcp.requests import COMPLETE, FRESHNESS, ON_REQUEST, CallKey, Visit, visit_of
 from skillery.mcp.tasks import STARTS_RUNS, answered_within, created_task
 from skillery.mcp.tool_results import (
     arguments_of,

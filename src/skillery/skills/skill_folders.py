@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
-from sqlalchemy import Connection, Row, and_, bindparam, func, literal_column, or_, select
+from sqlalchemy import ColumnElement, Connection, Row, and_, bindparam, func, literal_column, or_, select
 
 from skillery.backends import Identity, Storage
 from skillery.database import Statement
@@ -150,20 +150,24 @@ def stored_skill_md(connection: Connection, storage: Storage, version_id: int) -
 def names_below(
     connection: Connection, identity: Identity, name: str, *, after: str = "", most: int
 ) -> list[tuple[str, int]]:
-    """Return (name, id of the latest version) of the first skills below `name` and after `after` that lists show to
-    the identity.
+    """Return the first skills below `name` as `listed_after` returns them."""
+    # "/" follows "." in the order of bytes.
+    return listed_after(connection, identity, max(after, f"{name}."), most, skills.c.name < f"{name}/")
 
-    The skills are sorted by the bytes of their names. At most `most` skills are returned.
+
+def listed_after(
+    connection: Connection, identity: Identity, after: str, most: int, condition: ColumnElement[bool]
+) -> list[tuple[str, int]]:
+    """Return (name, id of the latest version) of at most `most` skills after the name `after` that meet a condition and
+    that lists show to the identity, sorted by the bytes of their names.
     """
-    below: list[tuple[str, int]] = []
+    listed: list[tuple[str, int]] = []
     hidden = hidden_audiences(identity)
-    after = max(after, f"{name}.")
-    while len(below) < most:
+    while len(listed) < most:
         batch = connection.execute(
-            # "/" follows "." in the order of bytes.
-            _LATEST.where(skills.c.name > after, skills.c.name < f"{name}/").order_by(skills.c.name).limit(_BATCH)
+            _LATEST.where(skills.c.name > after, condition).order_by(skills.c.name).limit(_BATCH)
         ).all()
-        below += [
+        listed += [
             (row.name, row.latest_version_id)
             for row in batch
             if row.audience not in hidden and sees_skill(connection, identity, row.id, row.name, row.visibility)
@@ -171,7 +175,7 @@ def names_below(
         if len(batch) < _BATCH:
             break
         after = batch[-1].name
-    return below[:most]
+    return listed[:most]
 
 
 def count_files(connection: Connection, version_ids: Sequence[int]) -> int:
