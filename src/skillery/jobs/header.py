@@ -89,7 +89,7 @@ def mounts_of(job: Job, *, packages: bool = True) -> list[Mount]:
     """Return the mounts of a job. If `packages` is False, its packages are mounted already."""
     mounts = [Mount(skill.folder, f"/skills/{skill.name}", digest=skill.folder.name) for skill in job.skills]
     if packages:
-        mounts += [Mount(package.folder, f"/packages/{package.name}") for package in job.packages]
+        mounts += [Mount(package.folder, f"/packages/{package.name}", digest=package.lock) for package in job.packages]
     return mounts + [Mount(blob.path, f"/blobs/{blob.blob_id}") for blob in job.blobs]
 
 

@@ -17,6 +17,7 @@ from cellblock.host.engine import Capabilities, look_around
 from cellblock.host.plan import HERE, INSIDE
 from cellblock.host.sessions import finish_whole
 from cellblock.host.shares import UIDS, Uids
+from cellblock.host.sockets import SharedFolders, finding
 from cellblock.host.succession import Warmth, in_words
 from cellblock.host.zygote_answers import CannotStart, ZygoteLost
 from cellblock.jobs import run_job
@@ -125,7 +126,15 @@ def probes(run_jobs: RunJobs | None = None) -> list[Probe]:
     results, reason = run_apart(run_jobs or run_in_new_sandbox, [*language_jobs(), NO_OP])
     outcomes = [(result.raw, result.failure.message if result.failure else "") for result in results]
     whole_run = whole_run_probe(*(outcomes or [(None, reason)])[-1], results[-1].duration_ms if results else 0.0)
-    return [*listed, helper_probe(), *language_probes(outcomes[:-1], reason), whole_run]
+    return [*listed, sockets_probe(), helper_probe(), *language_probes(outcomes[:-1], reason), whole_run]
+
+
+def sockets_probe() -> Probe:
+    """Scan the folders of all runs for sockets of the host."""
+    socket = SharedFolders(host.probe_plan()).find()
+    if socket is None:
+        return Probe("sockets", True, "programs can have UNIX sockets of their own", required=False)
+    return Probe("sockets", False, finding(socket), "move it below /run", required=False)
 
 
 def language_jobs() -> list[Job]:

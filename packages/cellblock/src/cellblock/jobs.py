@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -125,6 +125,9 @@ class JobRun(CellRun):
         self._ask = method(host, "ask")
         self.busy: Busy | None = None
         """Set if the host had no room for the run."""
+
+    def _mounts(self) -> Sequence[Mount]:
+        return self._job.mounts
 
     def _entries(self) -> list[dict[str, Any]]:
         packages = self._template.packages

@@ -13,7 +13,7 @@ from typing import Any
 
 import skillery
 from cellblock import Job as CellJob
-from cellblock import Result, Template, Unavailable, doctor
+from cellblock import Mount, Result, Template, Unavailable, doctor
 from cellblock.egress.service import Egress
 from cellblock.host.cells import Cell
 from cellblock.host.channel import Channel
@@ -24,6 +24,7 @@ from cellblock.host.pool import Pool
 from cellblock.host.pools import Pools
 from cellblock.host.sessions import run_whole
 from cellblock.host.shares import Uids
+from cellblock.host.sockets import SharedFolders
 from cellblock.host.succession import Shared, Warmth
 from cellblock.jobs import run_job as run_cell_job
 from skillery.backends import Capability, CodeCall, Job, Outcome, Place, Probe, RunHost, Sandbox, SkillCall, Warm
@@ -129,6 +130,9 @@ class CellRun(AnyRun):
         """Only the first attempt (0) may use preloaded packages."""
         return super()._pool_for(attempt) if attempt else self._host_capabilities.pool_for(self._job)
 
+    def _mounts(self) -> Sequence[Mount]:
+        return mounts_of(self._job)
+
     def _entries(self) -> list[dict[str, Any]]:
         """Return the entries that the workshop mounts for the run.
 
@@ -229,6 +233,7 @@ class LinuxSandbox(Sandbox):
         return HostCapabilities(
             root=plan["root"],
             loopback=can_set_network(),
+            folders=SharedFolders(plan),
             groups=control_groups,
             landlock=not plan["without_landlock"],
             pool=trusted,

@@ -34,6 +34,7 @@ from skillery.testing.sandbox.results import FailureCases, ResultCases
 from skillery.testing.sandbox.secrets import SecretCases
 from skillery.testing.sandbox.stubs import StubCases
 from skillery.testing.sandbox.trial import MemoryHost, OpenWith, SandboxCases, Trial, state_of_server
+from skillery.testing.sandbox.unix_sockets import UnixSocketAttacks, UnixSocketCases
 from skillery.testing.sandbox.workspaces import WorkspaceCases
 
 
@@ -55,6 +56,7 @@ class SandboxFunctions(
     CollectedCases,
     WorkspaceCases,
     LoopbackCases,
+    UnixSocketCases,
 ):
     """Behaviour of the code in a run, and the outcome of the run."""
 
@@ -65,6 +67,7 @@ class SandboxIsolation(
     NetworkCases,
     AllowedNetworkCases,
     LoopbackAttacks,
+    UnixSocketAttacks,
     SecretCases,
     SystemCallCases,
     EscapeCases,

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
-import socket
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -91,6 +90,28 @@ async def printed(trial: Trial, code: str, args: Any = None, **options: Any) -> 
     result = value_of(await script(trial, code, args, **options))
     assert result["exit_code"] == 0, result["stderr"]
     return json.loads(result["stdout"])
+
+
+@contextlib.asynccontextmanager
+async def program_that_printed(trial: Trial, code: str) -> AsyncIterator[None]:
+    """Run Python code as a program that stays until the end of the context. Skip the case if the backend passes no log
+    while the code runs.
+    """
+    host = Listening()
+    stays = f"{SERVER}{code}\nprint('up', flush=True)\nthreading.Event().wait()"
+    call = CodeCall(f"cat > s.py <<'END'\n{stays}\nEND\npython3 -u s.py >&2", "main", "bash")
+    running = asyncio.create_task(trial.sandbox.run(Job("run_1", call, b"{}", limits=QUICK), host))
+    printing = asyncio.create_task(host.has_printed.wait())
+    try:
+        await asyncio.wait({running, printing}, timeout=30, return_when=asyncio.FIRST_COMPLETED)
+        assert not running.done(), running.result()
+        if not printing.done():
+            pytest.skip("the backend passes no log while the code runs")
+        yield
+    finally:
+        running.cancel()
+        printing.cancel()
+        await asyncio.gather(running, printing, return_exceptions=True)
 
 
 def with_servers(trial: Trial) -> Trial:
@@ -225,52 +246,6 @@ print(json.dumps([
         assert requests == ["EPERM"] * 18
         assert (pinned, usual) == ("ENOTSUP", None)
 
-    async def test_pairs_connect_to_no_socket_of_the_host(self, serving: Trial) -> None:
-        """A program may name and connect what it has, so no socket that it has may connect to a name."""
-        code = """
-import os
-def names():
-    for parent, _, files in os.walk('/skills'):
-        yield from (os.path.join(parent, name) for name in files if 'socket' in name)
-    yield from args
-def pairs():
-    for kind in (socket.SOCK_STREAM, socket.SOCK_SEQPACKET):
-        a, b = socket.socketpair(socket.AF_UNIX, kind)
-        yield a
-        yield b
-        c, d = socket.socketpair(socket.AF_UNIX, kind)
-        d.close()
-        yield c
-        e, f = socket.socketpair(socket.AF_UNIX, kind)
-        e.shutdown(socket.SHUT_RDWR)
-        yield e
-        g, h = socket.socketpair(socket.AF_UNIX, kind)
-        g.bind('\\0g' + str(kind))
-        name_of(g.listen)
-        yield g
-reached, tries = [], 0
-for end in pairs():
-    for name in names():
-        tries += 1
-        if name_of(lambda: end.connect(name)) is None: reached.append(name)
-        name_of(lambda: end.sendto(b'x', socket.MSG_DONTWAIT, name))
-print(json.dumps([tries > 10, reached]))
-"""
-        with contextlib.ExitStack() as stack:
-            skill, servers = serving.skill("talks", {"code/main.py": ""}), []
-            for name in (f"\0skillery-{os.getpid()}", str(skill.folder / "socket")):
-                for kind in (socket.SOCK_STREAM, socket.SOCK_SEQPACKET):
-                    server = stack.enter_context(socket.socket(socket.AF_UNIX, kind))
-                    server.bind(f"{name}-{kind:d}")
-                    server.listen()
-                    servers.append(server)
-            for path in skill.folder.glob("socket-*"):
-                path.chmod(0o777)
-            outside = [f"\0skillery-{os.getpid()}-{kind:d}" for kind in (1, 5)]
-            result = value_of(await script(serving, code, outside, others=(skill,)))
-            assert (result["stderr"], json.loads(result["stdout"])) == ("", [True, []])
-            assert visited(servers) == []
-
     async def test_settings_of_loopback_cannot_be_changed(self, serving: Trial) -> None:
         code = """
 import fcntl, os, struct
@@ -287,26 +262,13 @@ print(json.dumps([
 
     async def test_two_runs_have_servers_on_the_same_port(self, serving: Trial) -> None:
         """The second run neither meets the server of the first one nor finds its port in use."""
-        first = Listening()
-        endless = "import time\nserve(8080)\nprint('up', flush=True)\nwhile True: time.sleep(60)\n"
-        call = CodeCall(f"cat > s.py <<'END'\n{SERVER}{endless}\nEND\npython3 -u s.py >&2", "main", "bash")
-        running = asyncio.create_task(serving.sandbox.run(Job("run_1", call, b"{}", limits=QUICK), first))
-        printing = asyncio.create_task(first.has_printed.wait())
-        try:
-            await asyncio.wait({running, printing}, timeout=30, return_when=asyncio.FIRST_COMPLETED)
-            assert not running.done(), running.result()
-            if not printing.done():
-                pytest.skip("the backend passes no log while the code runs")
+        async with program_that_printed(serving, "serve(8080)"):
             code = """
 before = name_of(lambda: socket.create_connection(('127.0.0.1', 8080)))
 serve(8080)
 print(json.dumps([before, urllib.request.urlopen('http://127.0.0.1:8080/').read().decode()]))
 """
             assert await printed(serving, code) == ["ECONNREFUSED", "own"]
-        finally:
-            running.cancel()
-            printing.cancel()
-            await asyncio.gather(running, printing, return_exceptions=True)
 
     async def test_functions_and_handlers_in_python_open_no_server(self, serving: Trial) -> None:
         """Their process has the channel to the server, which is a socket of the host's net namespace."""

@@ -7,7 +7,7 @@ import compileall
 import os
 import platform
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,10 +28,11 @@ from cellblock.host.plan import INSIDE, RUNTIME, can_set_network, cpu_seconds, m
 from cellblock.host.pool import Pool
 from cellblock.host.sessions import RunSession
 from cellblock.host.shares import Uids
+from cellblock.host.sockets import SharedFolders, mounts_hold_socket
 from cellblock.host.succession import Shared, Warmth
 from cellblock.host.zygote_answers import CannotMount, CannotStart, ZygoteLost
 from cellblock.inside import kernel
-from cellblock.values import Busy, Failure, FailureKind, Limits, Log, Result, Template, Used
+from cellblock.values import Busy, Failure, FailureKind, Limits, Log, Mount, Result, Template, Used
 
 SETUP_SECONDS = 20.0
 ATTEMPTS = 4
@@ -48,12 +49,14 @@ class Capabilities(HostLimits):
     root: bool
     loopback: bool
     """Whether programs may have servers on loopback."""
+    folders: SharedFolders
     pool: Pool
     egress: Egress
 
     async def close(self) -> None:
         """Close the pool. Afterwards no process of it is left. The proxy may serve other pools."""
         try:
+            await self.folders.close()
             await self.pool.close()
         finally:
             if self.groups is not None:
@@ -82,6 +85,7 @@ def look_around(template: Template, warmth: Warmth, uids: Uids, egress: Egress |
     return Capabilities(
         root=plan["root"],
         loopback=can_set_network(),
+        folders=SharedFolders(plan, template.packages),
         groups=control_groups,
         landlock=not plan["without_landlock"],
         pool=Pool(Shared(plan, uids, control_groups, warmth)),
@@ -123,7 +127,7 @@ class CellRun(ABC):
     def __init__(self, capabilities: Capabilities, needs: Needs) -> None:
         self._capabilities = capabilities
         self._needs = needs
-        self._demand = Demand(shape(needs.limits), PROXY_PORT if needs.network else None, self._sockets())
+        self._demand = Demand(shape(needs.limits), PROXY_PORT if needs.network else None)
         self._network: Session | None = None
         self._cell: Cell | None = None
         self._next_cell: Cell | None = None
@@ -136,6 +140,10 @@ class CellRun(ABC):
     def _pool_for(self, attempt: int) -> Pool:
         """Return the pool for an attempt to start the run, counted from 0."""
         return self._capabilities.pool
+
+    @abstractmethod
+    def _mounts(self) -> Sequence[Mount]:
+        """Return the mounts of the job."""
 
     @abstractmethod
     def _entries(self) -> list[dict[str, Any]]:
@@ -158,11 +166,13 @@ class CellRun(ABC):
 
     # -- set-up ------------------------------------------------------------------------------------------------
 
-    def _sockets(self) -> Sockets:
+    async def _sockets(self) -> Sockets:
         """Return the sockets of the run. A Python function has the channel to the owner, so it may have no server."""
-        if self._needs.is_program and self._capabilities.loopback:
+        if not (self._needs.is_program and self._capabilities.loopback):
+            return Sockets.CLIENTS if self._needs.network else Sockets.PAIRS
+        if await self._capabilities.folders.hold_socket() or await mounts_hold_socket(self._mounts()):
             return Sockets.LOOPBACK
-        return Sockets.CLIENTS if self._needs.network else Sockets.PAIRS
+        return Sockets.LOOPBACK_AND_UNIX
 
     async def live(self) -> None:
         """Run the job until the code has ended, or until a limit has ended the code."""
@@ -191,6 +201,7 @@ class CellRun(ABC):
         If a cell is lost before that, take another cell, at most ATTEMPTS cells in all. No code of the run has started
         then.
         """
+        self._demand = replace(self._demand, sockets=await self._sockets())
         for attempt in range(ATTEMPTS):
             self._pool = self._pool_for(attempt)
             try:

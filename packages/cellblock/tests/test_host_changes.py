@@ -1,0 +1,75 @@
+"""Hosts with other mounts: what runs may do there, and what `cellblock doctor` says."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+COMMAND = "import sys; from cellblock.cli import main; sys.exit(main(sys.argv[1:]))"
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root changes mounts")
+NAMES = """
+import json, socket
+def tried(kind):
+    try: socket.socket(socket.AF_UNIX, kind).bind(f'\\0{kind:d}')
+    except OSError as error: return error.strerror
+print(json.dumps([tried(kind) for kind in (socket.SOCK_STREAM, socket.SOCK_SEQPACKET)]))
+"""
+
+
+def cellblock(changes: str, *arguments: str) -> str:
+    """Return the output of the command `cellblock` on a host that a shell script has changed."""
+    script = f'set -e\n{changes}\nexec "$@"'
+    command = ["unshare", "--mount", "sh", "-c", script, "sh", sys.executable, "-c", COMMAND, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def probe(changes: str, name: str) -> dict[str, Any]:
+    [named] = [probe for probe in json.loads(cellblock(changes, "doctor", "--json")) if probe["name"] == name]
+    return dict(named)
+
+
+def in_shell(folder: Path, program: str) -> list[str]:
+    """Return the arguments that run a program in Python."""
+    file = folder / "code.sh"
+    file.write_text(f"cat > program.py <<'END'\n{program}\nEND\npython3 program.py")
+    return ["run", str(file)]
+
+
+BINDS = "import socket, sys; socket.socket(socket.AF_UNIX).bind(sys.argv[1])"
+SOCKET_BELOW_USR = f"""
+mount -t tmpfs none /usr/local/share
+mkdir /usr/local/share/deep
+{sys.executable} -c '{BINDS}' /usr/local/share/deep/socket
+"""
+
+
+@pytest.mark.full
+def test_socket_in_folder_of_all_runs_takes_their_unix_sockets(tmp_path: Path) -> None:
+    names = in_shell(tmp_path, NAMES)
+    assert json.loads(cellblock(SOCKET_BELOW_USR, *names)) == ["Permission denied"] * 2
+    refused = probe(SOCKET_BELOW_USR, "sockets")
+    assert (refused["ok"], refused["required"]) == (False, False)
+    assert refused["detail"] == "runs could reach /usr/local/share/deep/socket, so they get no UNIX sockets"
+    assert refused["fix"] == "move it below /run"
+    here = probe("", "sockets")
+    assert json.loads(cellblock("", *names)) == ([None] * 2 if here["ok"] else ["Permission denied"] * 2)
+
+
+@pytest.mark.full
+def test_folder_with_many_files_takes_unix_sockets(tmp_path: Path) -> None:
+    names, folder = in_shell(tmp_path, NAMES), tmp_path / "many"
+    folder.mkdir()
+    mounted = (*names, "--mount", f"{folder}:/files/many")
+    if json.loads(cellblock("", *mounted)) != [None] * 2:
+        pytest.skip("this host has a socket in a folder that runs see")
+    for number in range(2049):
+        (folder / f"{number}").touch()
+    assert json.loads(cellblock("", *mounted)) == ["Permission denied"] * 2
