@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import textwrap
 from typing import Any
 
 import pytest
@@ -54,6 +55,17 @@ def test_open_figures_become_pictures_and_log_nothing(drawing: Rpc) -> None:
     content = read(drawing, file["blob_id"])
     assert (content[:8], len(content)) == (PNG, file["size_bytes"])
     assert drawing("get_run", run_id=answer["run_id"])["files"] == answer["files"]
+
+
+def test_list_of_fonts_is_there_before_matplotlib_is_imported(drawing: Rpc) -> None:
+    code = """
+    import os, pathlib
+    from matplotlib import font_manager
+    def main(args):
+        [file] = pathlib.Path(os.environ['XDG_CACHE_HOME'], 'matplotlib').iterdir()
+        return [file.is_symlink(), len(font_manager.fontManager.ttflist) > 10]
+    """
+    assert run(drawing, textwrap.dedent(code))["output"] == [True, True]
 
 
 def test_showing_a_figure_neither_fails_nor_warns(drawing: Rpc) -> None:

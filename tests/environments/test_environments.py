@@ -287,3 +287,54 @@ def test_the_error_of_a_missing_package_names_the_source_of_packages(sqlite_rpc:
     assert ours["message"].startswith("No module named 'no_such_package' (no known package provides it")
     assert "runtime.dependencies of skill.toml" in theirs["message"]
     assert "list_environments" not in missing["message"]
+
+
+# The package as far as it concerns its list of fonts.
+FONT_MANAGER = """
+import json, os, pathlib
+folder = pathlib.Path(os.environ.get('MPLCONFIGDIR') or os.environ['XDG_CACHE_HOME'] + '/matplotlib')
+file = folder / 'fontlist-v3.11.0.json'
+IS_NEW = not file.exists()
+if IS_NEW:
+    folder.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps({'pid': os.getpid()}))
+"""
+LISTED = """
+import json
+from matplotlib import font_manager
+def main(args): return [font_manager.IS_NEW, sorted(json.loads(font_manager.file.read_text()))]
+"""
+
+
+def with_matplotlib(wheelhouse: Path, version: str, font_manager: str) -> str:
+    """Add a version of a package with the name of matplotlib, and return its requirement."""
+    files = {"matplotlib/__init__.py": "", "matplotlib/font_manager.py": font_manager}
+    make_wheel(wheelhouse, "matplotlib", version, files)
+    return f"matplotlib=={version}"
+
+
+@pytest.mark.full
+def test_matplotlib_lists_fonts_once_for_all_runs(packages_sqlite: Server, new_name: str, wheelhouse: Path) -> None:
+    requirement = with_matplotlib(wheelhouse, "0.7", FONT_MANAGER)
+    create(packages_sqlite.rpc, needing(new_name, requirement), LISTED)
+
+    assert packages_sqlite.rpc("execute_skill", name=new_name)["output"] == [False, ["pid"]]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "raise RuntimeError('no fonts')",
+        "file.rename(folder / 'fontlist-v3.11.0.json.json')",
+        "file.write_text('x' * (5 << 20))",
+    ],
+)
+def test_environment_is_ready_if_fonts_cannot_be_listed(
+    packages_sqlite: Server, new_name: str, wheelhouse: Path, fault: str
+) -> None:
+    version = f"0.8.{len(fault)}"
+    is_warm = f"{FONT_MANAGER}\nif 'MPLCONFIGDIR' in os.environ:\n    {fault}\n"
+    create(packages_sqlite.rpc, needing(new_name, with_matplotlib(wheelhouse, version, is_warm)), LISTED)
+
+    assert packages_sqlite.rpc("execute_skill", name=new_name)["output"] == [True, ["pid"]]

@@ -12,17 +12,26 @@ import secrets
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 
 from skillery.context.queue import BuildProgress, BuildQueue
 from skillery.environments.downloads import Fetched, IncomingFiles, build_wheel
-from skillery.environments.folders import METADATA_FILE, Built
+from skillery.environments.folders import METADATA_FILE, PACKAGES, Built
 from skillery.environments.jobs import BuildFailed, JobFailed, Jobs, not_written, too_large, workers
 from skillery.environments.kinds import Packages, read_packages
 from skillery.environments.sources import PackageSources
-from skillery.environments.trees import TreeRecord, Trees, TreeWriter, key_of, rename_into_place
+from skillery.environments.trees import (
+    BLOCK,
+    TreeRecord,
+    Trees,
+    TreeWriter,
+    key_of,
+    make_folder,
+    on_disk,
+    rename_into_place,
+)
 from skillery.environments.uv_errors import cleaned, job_failure
 from skillery.environments.wheels import MOST_FILES
 from skillery.errors import SkilleryError
@@ -31,6 +40,28 @@ from skillery.formats.wording import printable
 
 log = logging.getLogger(__name__)
 MIB = 1024 * 1024
+MATPLOTLIB = "matplotlib/font_manager.py"
+WARM_SECONDS = 120.0
+
+
+class ListOfFonts(msgspec.Struct, frozen=True):
+    """The file in which matplotlib lists the fonts of the system. Code of packages has written it in the sandbox."""
+
+    fonts: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{16}$")]
+    """The state of the fonts (`_pictures.state_of_fonts`). With other fonts, runs do not use the list."""
+    name: Annotated[str, msgspec.Meta(pattern=r"^fontlist-v[0-9A-Za-z.]{1,40}\.json$")]
+    content: Annotated[str, msgspec.Meta(max_length=4 * MIB)]
+
+    def write(self, packages: Path) -> int:
+        """Write the file into the folder of the packages. Return the disk use. Raise OSError, also if a package has
+        the same file: it may be a link to a file that environments share. Blocking.
+        """
+        path = packages / ".caches" / f"matplotlib-{self.fonts}" / self.name
+        folders = make_folder(path.parent)
+        with path.open("x", encoding="utf-8") as file:
+            file.write(self.content)
+        path.chmod(0o444)
+        return folders * BLOCK + on_disk(path.stat().st_size)
 
 
 class _Build(NamedTuple):
@@ -132,21 +163,41 @@ class Builder:
         if missing:
             await self._fetch_missing(build, packages, missing)
         build.progress.step = "linking the packages"
-        return await asyncio.to_thread(self._put_together, build, packages, target, left_out)
+        made = build.quarantine / "environment"
+        built = await asyncio.to_thread(self._put_together, build, packages, made, left_out)
+        own = built.own_bytes + await self._list_fonts(build, made / PACKAGES)
+        built = msgspec.structs.replace(built, own_bytes=own)
+        await asyncio.to_thread(self._complete, made, built, target)
+        return built
 
-    def _put_together(self, build: _Build, packages: Packages, target: Path, left_out: tuple[LeftOut, ...]) -> Built:
+    def _put_together(self, build: _Build, packages: Packages, made: Path, left_out: tuple[LeftOut, ...]) -> Built:
         keys = {pin: build.tree_keys[pin] for pin in packages.pins}
         size = sum(self.trees.about(keys[pin]).size_bytes for pin in packages.places)
         if size > self._max_mb * MIB:
             raise too_large(self._max_mb)
         build.make_room(0, frozenset(keys.values()))
-        made = build.quarantine / "environment"
         own = packages.link({pin: self.trees.files(key) for pin, key in keys.items()}, made)
         build.make_room(own, frozenset(keys.values()))
-        built = Built(tuple(keys.values()), size, left_out, own)
+        return Built(tuple(keys.values()), size, left_out, own)
+
+    def _complete(self, made: Path, built: Built, target: Path) -> None:
         (made / METADATA_FILE).write_bytes(msgspec.json.encode(built))
         rename_into_place(made, target, self._incoming)
-        return built
+
+    async def _list_fonts(self, build: _Build, packages: Path) -> int:
+        """Let matplotlib list the fonts in the sandbox, once for all runs. Return the disk use of the list, or 0 if the
+        packages have no matplotlib, or if it fails.
+        """
+        if not await asyncio.to_thread((packages / MATPLOTLIB).is_file):
+            return 0
+        build.progress.step = "listing the fonts for matplotlib"
+        try:
+            answer = await self._jobs.run("warm", {}, seconds=WARM_SECONDS, installed=packages, build=build.progress)
+            fonts = msgspec.convert(answer.result, type=ListOfFonts)
+            return await asyncio.to_thread(fonts.write, packages)
+        except (JobFailed, BuildFailed, SkilleryError, msgspec.ValidationError, OSError) as error:
+            log.warning("matplotlib lists the fonts in each run: %s", printable(str(error), 200))
+            return 0
 
     # -- what is not there yet ---------------------------------------------------------------------------------------
 

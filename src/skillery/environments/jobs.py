@@ -45,6 +45,7 @@ TASKS = {
     "fetch": ("downloads",),
     "build": ("downloads",),
     "unpack": ("wheels",),
+    "warm": ("wheels",),
     "npm_lock": ("downloads", "npm"),
     "npm_fetch": ("downloads", "npm"),
     "npm_unpack": ("wheels", "npm"),
@@ -60,7 +61,7 @@ UNBOUNDED = 1 << 30
 UNNAMED = "is not in permissions.network"
 """Text with which the egress proxy refuses hosts that are not in `Job.network`."""
 
-Task = Literal["lock", "fetch", "build", "unpack", "npm_lock", "npm_fetch", "npm_unpack"]
+Task = Literal["lock", "fetch", "build", "unpack", "warm", "npm_lock", "npm_fetch", "npm_unpack"]
 
 
 class JobFailed(Exception):
@@ -110,15 +111,17 @@ class Jobs:
         seconds: float,
         receiver: Receiver | None = None,
         paths: Mapping[str, Path] | None = None,
+        installed: Path | None = None,
         disk_mb: int = 1024,
         build: BuildProgress | None = None,
     ) -> JobResult:
         """Run a job, of `build` if there is one, and return its answer. If this coroutine is cancelled, the job ends.
+        Its code can import the packages in the folder `installed`.
 
         Raise JobFailed if the job fails, BuildFailed if `receiver` refuses the output, and PackagesNotOffered or
         Unavailable if the sandbox cannot run jobs.
         """
-        job = self._job(task, args, paths or {}, seconds, disk_mb)
+        job = self._job(task, args, paths or {}, installed, seconds, disk_mb)
         host = _Host(receiver or NoOutput())
         async with self.queue.slot(build or BuildProgress()):
             await self._start(job)
@@ -131,11 +134,20 @@ class Jobs:
             raise JobFailed(*((failure.type, failure.message) if failure else (FailureType.SANDBOX_ERROR, "")), refused)
         return JobResult(msgspec.json.decode(outcome.result, type=dict[str, Any]), refused)
 
-    def _job(self, task: Task, args: Mapping[str, Any], paths: Mapping[str, Path], seconds: float, disk: int) -> Job:
-        alone, npm = task.endswith("unpack"), self._sources.npm
+    def _job(
+        self,
+        task: Task,
+        args: Mapping[str, Any],
+        paths: Mapping[str, Path],
+        installed: Path | None,
+        seconds: float,
+        disk: int,
+    ) -> Job:
+        alone, npm = task in {"unpack", "npm_unpack", "warm"}, self._sources.npm
         is_npm = task.startswith("npm")
         wheelhouse = None if alone or is_npm else self._sources.wheelhouse
-        stores = {"wheelhouse": wheelhouse, "npm_store": npm.store if task == "npm_fetch" else None}
+        npm_store = npm.store if task == "npm_fetch" else None
+        stores = {"wheelhouse": wheelhouse, "npm_store": npm_store, "installed": installed}
         ca = {"ca": bundle} if not alone and (bundle := ca_bundle()) else {}
         tools = ca if alone or is_npm else {"uv": find_uv(), **ca}
         return Job(

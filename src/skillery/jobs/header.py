@@ -12,7 +12,7 @@ import msgspec
 from cellblock.egress.policy import ListNames
 from cellblock.host.dialogue import header
 from cellblock.values import Guest, Mount
-from skillery.backends import CodeCall, HandlerCall, Job, ScriptCall, SkillCall
+from skillery.backends import CodeCall, HandlerCall, Job, PackageMount, ScriptCall, SkillCall
 
 # -- The description of a program that is not a Python function, for the process inside the sandbox --------------------
 
@@ -89,8 +89,13 @@ def mounts_of(job: Job, *, packages: bool = True) -> list[Mount]:
     """Return the mounts of a job. If `packages` is False, its packages are mounted already."""
     mounts = [Mount(skill.folder, f"/skills/{skill.name}", digest=skill.folder.name) for skill in job.skills]
     if packages:
-        mounts += [Mount(package.folder, f"/packages/{package.name}", digest=package.lock) for package in job.packages]
+        mounts += [Mount(each.folder, f"/packages/{each.name}", digest=digest_of(each)) for each in job.packages]
     return mounts + [Mount(blob.path, f"/blobs/{blob.blob_id}") for blob in job.blobs]
+
+
+def digest_of(packages: PackageMount) -> str:
+    """Return the lock of packages, which never change; "" for another folder, which has no lock as its name."""
+    return packages.lock if len(packages.lock) == 64 else ""
 
 
 def job_header(job: Job, environment: Mapping[str, str], places: Places) -> dict[str, Any]:
@@ -117,10 +122,14 @@ def job_header(job: Job, environment: Mapping[str, str], places: Places) -> dict
         workspace=places.lock,
         own_processes=places.own_processes,
         environment={**folder_variables(program), **environment},
-        packages=[f"{places.packages}/{packages.lock}" for packages in job.packages if packages.kind == "python"],
+        packages=folders_of_packages(job, places),
         guest=guest_job(job, places),
         waits=waits(job),
     )
+
+
+def folders_of_packages(job: Job, places: Places) -> list[str]:
+    return [f"{places.packages}/{packages.lock}" for packages in job.packages if packages.kind == "python"]
 
 
 def folder_variables(program: dict[str, Any] | None) -> dict[str, str]:
@@ -143,6 +152,7 @@ def guest_job(job: Job, places: Places) -> dict[str, Any]:
     call = job.call
     return {
         "workspace": places.lock,
+        "packages": folders_of_packages(job, places),
         "files": [{"path": file.path, "executable": file.executable} for file in job.files],
         "home": places.home if job.workspace is not None else "",
         "outputs": list(job.outputs),

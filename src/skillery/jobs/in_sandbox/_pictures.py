@@ -6,8 +6,11 @@ they can do only what the run can do anyway.
 
 from __future__ import annotations
 
+import hashlib
 import io
+import os
 import sys
+from pathlib import Path
 
 TYPE_CHECKING = False  # importing `typing` for this costs every run milliseconds
 if TYPE_CHECKING:
@@ -29,6 +32,34 @@ PNG, JPEG = "image/png", "image/jpeg"
 _kept: dict[int, tuple[object, dict[str, Any]]] = {}
 """Stored pictures by `id()`: the object, so that no other object gets this id, and the reference in the output."""
 _counted = {"figure": 0, "image": 0}
+
+
+FONTS = ("/usr/share/fonts", "/usr/local/share/fonts")
+
+
+def state_of_fonts() -> str:
+    """Return a text that changes if a font is added to the system or removed."""
+    state = hashlib.sha256()
+    for root in FONTS:
+        for folder, folders, _ in os.walk(root):
+            folders.sort()
+            state.update(os.fsencode(f"{folder} {Path(folder).stat().st_mtime_ns}\n"))
+    return state.hexdigest()[:16]
+
+
+def link_list_of_fonts(packages: str) -> None:
+    """Link the list of fonts in the folder of the packages to the path where matplotlib looks for it.
+
+    Without a list of the present fonts, matplotlib makes one, which takes seconds.
+    """
+    try:
+        files = list(Path(packages, ".caches", f"matplotlib-{state_of_fonts()}").iterdir())
+        target = Path(os.environ["XDG_CACHE_HOME"], "matplotlib")
+        target.mkdir(parents=True)
+        for file in files:
+            (target / file.name).symlink_to(file)
+    except (OSError, KeyError):
+        pass
 
 
 def keep_open_figures() -> str:

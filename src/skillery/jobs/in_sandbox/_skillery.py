@@ -58,6 +58,11 @@ def before(job: Any, ask: Any) -> None:
     _owner.append(os.getpid())
     _asking.mount_blobs(job["blobs"])
     _skills.FINDER.mount(job["skills"])
+    for folder in job["packages"]:
+        if os.access(folder + "/.caches", os.F_OK):
+            from . import _pictures
+
+            _pictures.link_list_of_fonts(folder)
     if job["spread"]:
         from . import _functions
 
