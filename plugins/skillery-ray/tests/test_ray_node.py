@@ -14,6 +14,7 @@ import pytest
 
 from skillery.backends import CodeCall, Job, Limits, Outcome, SkillMount
 from skillery.testing.sandbox import MemoryHost
+from skillery.testing.sandbox.trial import Listening
 from skillery_ray.actor import start_engine
 from skillery_ray.cache import Cache, Pieces
 from skillery_ray.channels import Door, connect
@@ -113,6 +114,20 @@ async def test_a_host_without_optional_methods_gets_their_defaults(member: Membe
     outcome = await member.run(reporting, await pack(reporting, Trees()), Reader())  # type: ignore[arg-type]
 
     assert outcome.result == b"1"
+
+
+async def test_log_arrives_while_the_code_runs(member: Member, tmp_path: Path) -> None:
+    host = Listening()
+    code = "import time\ndef main(args):\n print('up', flush=True)\n time.sleep(600)"
+    endless = job(skill(tmp_path / "skill", 10), code)
+    running = asyncio.ensure_future(member.run(endless, await pack(endless, Trees()), host))
+    printing = asyncio.ensure_future(host.has_printed.wait())
+    await asyncio.wait({running, printing}, return_when=asyncio.FIRST_COMPLETED)
+    is_running = not running.done()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+    assert (is_running, printing.done()) == (True, True)
 
 
 async def test_the_cache_keeps_recent_files_within_its_limit(start: StartEngine, tmp_path: Path) -> None:

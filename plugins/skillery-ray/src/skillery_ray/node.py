@@ -25,7 +25,7 @@ from skillery_ray.cache import Cache, WrongContent, own_folder
 from skillery_ray.channels import Door, keep_alive, own_certificate
 from skillery_ray.engines import open_engine
 from skillery_ray.jobs import SentJob, failed, local_job, unpack
-from skillery_ray.node_host import NodeHost, Requests
+from skillery_ray.node_host import LogHost, NodeHost, Requests
 from skillery_ray.settings import NodeSettings
 from skillery_ray.trees import Entry
 from skillery_ray.wire import Broken, Frame, Wire
@@ -157,7 +157,8 @@ class Line:
     async def _serve_run(self, frame: Frame) -> None:
         """Run the job of a frame, and send its outcome."""
         most_log = int(frame.header["job"]["limits"]["log_kb"]) * 1024
-        host = NodeHost(self._wire, self._requests, frame.header["host"], most_log)
+        kind = LogHost if "log" in frame.header["host"] else NodeHost
+        host = kind(self._wire, self._requests, most_log)
         try:
             outcome, trouble = await self._engine.outcome(frame, host)
         except asyncio.CancelledError:  # the server waits for the end of the run that it has cancelled

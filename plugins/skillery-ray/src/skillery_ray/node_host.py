@@ -97,18 +97,15 @@ class NodeBlob:
 class NodeHost(RunHost):
     """The RunHost of one run on a node: it sends the requests of the code to the server.
 
-    The log and the workspace are sent only if the host on the server takes them.
+    The log is sent only by a `LogHost`.
     """
 
-    def __init__(self, wire: Wire, requests: Requests, skills: Sequence[str], most_log: int) -> None:
+    def __init__(self, wire: Wire, requests: Requests, most_log: int) -> None:
         self._wire = wire
         self._requests = requests
         self._most_log = most_log
         self._held = bytearray()
         self._lost = 0
-        # A host that follows the log has this method.
-        if "log" in skills:
-            self.printed = self._printed
 
     async def begin_blob(self, kind: str, path: str | None = None) -> NodeBlob:
         answer = await self._requests.ask("begin_blob", kind=kind, path=path)
@@ -159,16 +156,6 @@ class NodeHost(RunHost):
         if self._wire.is_open and self._wire.unsent < MOST_UNSENT:
             self._wire.put({"op": "progress", "progress": msgspec.to_builtins(progress)})
 
-    def _printed(self, piece: bytes) -> None:
-        if not self._wire.is_open:
-            return
-        self._held += piece
-        if self._wire.unsent < MOST_UNSENT:
-            self.flush()
-        elif len(self._held) > self._most_log:
-            self._lost += len(self._held) // 2
-            del self._held[: len(self._held) // 2]
-
     def flush(self) -> None:
         """Send the part of the log that waits in memory."""
         if self._lost:
@@ -177,3 +164,17 @@ class NodeHost(RunHost):
         if self._held:
             self._wire.put({"op": "log"}, bytes(self._held))
             self._held.clear()
+
+
+class LogHost(NodeHost):
+    """A NodeHost that also sends the log. A sandbox looks for `printed` in the class of a host."""
+
+    def printed(self, piece: bytes) -> None:
+        if not self._wire.is_open:
+            return
+        self._held += piece
+        if self._wire.unsent < MOST_UNSENT:
+            self.flush()
+        elif len(self._held) > self._most_log:
+            self._lost += len(self._held) // 2
+            del self._held[: len(self._held) // 2]
