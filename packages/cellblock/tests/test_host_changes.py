@@ -73,3 +73,24 @@ def test_folder_with_many_files_takes_unix_sockets(tmp_path: Path) -> None:
     for number in range(2049):
         (folder / f"{number}").touch()
     assert json.loads(cellblock("", *mounted)) == ["Permission denied"] * 2
+
+
+READ_ONLY_SETTINGS = "mount --bind /proc/sys /proc/sys\nmount -o remount,bind,ro /proc/sys"
+SERVES = """
+import json, socket
+def tried(family):
+    try: socket.socket(family).close()
+    except OSError as error: return error.strerror
+print(json.dumps([tried(socket.AF_INET), tried(socket.AF_UNIX)]))
+"""
+
+
+@pytest.mark.full
+def test_programs_have_no_servers_if_settings_of_the_network_are_read_only(tmp_path: Path) -> None:
+    serves = in_shell(tmp_path, SERVES)
+    refused = ["Permission denied", "Address family not supported by protocol"]
+    assert json.loads(cellblock(READ_ONLY_SETTINGS, *serves)) == refused
+    shown = probe(READ_ONLY_SETTINGS, "own servers")
+    assert (shown["ok"], shown["required"]) == (False, False)
+    assert shown["detail"] == "write /proc/sys/net/ipv4/tcp_rmem: EROFS"
+    assert "make /proc/sys writable" in shown["fix"]

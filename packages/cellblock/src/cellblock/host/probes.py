@@ -33,10 +33,12 @@ CONTAINER = (
 FIXES = {
     "uid mapping": "give the sandbox a range of uids that this user namespace has (`uids`)",
     "own /proc": "nothing has to be done: runs go without /proc; " + CONTAINER,
+    "own servers": "make /proc/sys writable for this process (Docker: --security-opt systempaths=unconfined; Podman: "
+    "--security-opt unmask=ALL); until then, programs have neither servers nor UNIX sockets with names",
     "landlock": LANDLOCK_FIX,
     "seccomp": "use a kernel with CONFIG_SECCOMP_FILTER",
 }
-OPTIONAL = {"own /proc"}
+OPTIONAL = {"own /proc", "own servers"}
 OWN_FOLDERS = ("/tmp", "/workspace", "/packages", "/dev", "/proc", "/run")  # noqa: S108 - the sandbox's own
 CGROUP_FIX = (
     "make cgroups writable for this process (systemd: Delegate=yes; root in a container: mount /sys/fs/cgroup "

@@ -177,6 +177,18 @@ def open_network(plan: Plan) -> str:
     return "a run with a network list can use the proxy"
 
 
+def own_servers(plan: Plan) -> str:
+    if not plan["root"]:
+        root.enter_own_mounts(plan)
+
+    def set_up() -> None:
+        for path, text in outlet.SETTINGS.items():
+            root.write_once(path, text, f"write {path}")
+
+    in_child(kernel.NEWUSER | kernel.NEWNET, set_up)
+    return "programs of a run can have servers on 127.0.0.1"
+
+
 TRIES: dict[str, Try] = {
     "user namespaces": user_namespaces,
     "uid mapping": uid_mapping,
@@ -191,6 +203,7 @@ TRIES: dict[str, Try] = {
     "landlock": files,
     "rlimits": process_limits,
     "way to the network": open_network,
+    "own servers": own_servers,
 }
 
 

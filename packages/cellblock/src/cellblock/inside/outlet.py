@@ -13,6 +13,13 @@ import struct
 
 SET_FLAGS, UP = 0x8914, 1
 REQUEST = struct.Struct("=16sH22x")
+SETTINGS = {
+    "/proc/sys/net/ipv4/tcp_rmem": "4096 16384 32768",
+    "/proc/sys/net/ipv4/tcp_wmem": "4096 16384 32768",
+    "/proc/sys/net/core/somaxconn": "128",
+    "/proc/sys/net/ipv4/ip_unprivileged_port_start": "0",
+}
+"""The settings of a net namespace in which programs have servers, for the test of the host."""
 
 
 def hand_over_listener(channel: int, port: int) -> None:
