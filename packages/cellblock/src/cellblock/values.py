@@ -64,7 +64,9 @@ class Mount:
     source: Path
     target: str
     digest: str = ""
-    """A digest of the content, if the source never changes. The real path of such a source is cached."""
+    """A digest of the content, if the source never changes. The real path of such a source is cached, and the source is
+    scanned for sockets only once.
+    """
 
     @property
     def point(self) -> str:
