@@ -69,8 +69,7 @@ from skillery.registry.development import Overlays
 from skillery.runs.admission import Admission
 from skillery.runs.cache import Cache
 from skillery.runs.ended_runs import close_left_over
-from skillery.runs.execution import Execution, UnrecordedRuns
-from skillery.runs.packages import GrantedSecrets
+from skillery.runs.execution import Execution, GrantedSecrets, UnrecordedRuns
 from skillery.runs.preparation import Preparer
 from skillery.runs.records import Recorder
 from skillery.runs.runner import Runner
@@ -260,9 +259,10 @@ def _runtime(base: Base, quotas: Quotas, registry: Registry) -> _Runtime:
     workspaces = RunWorkspaces(
         database, backends.storage, quotas, home.server_id, wait_seconds=settings.runs.workspace_seconds
     )
-    approval = _publishing_rules(settings).approval
-    limits = limit_rules(settings)
-    preparer = Preparer(database, cache, limits, packages.environments, environments.named, workspaces, approval)
+    approval, limits, pythons = _publishing_rules(settings).approval, limit_rules(settings), backends.sandbox.pythons
+    preparer = Preparer(
+        database, cache, limits, packages.environments, environments.named, workspaces, approval, pythons
+    )
     execution = Execution(backends.sandbox, settings.sandbox, GrantedSecrets(database, backends.secrets))
     runner = Runner(
         database=database,
@@ -296,7 +296,7 @@ def _publisher(base: Base, runtime: _Runtime, quotas: Quotas, compilers: Compile
         trials,
         events,
     )
-    checks = BundleChecks(database, backends.storage, gate)
+    checks = BundleChecks(database, backends.storage, gate, backends.sandbox.pythons)
     parts = (database, backends.storage, events, checks, _publishing_rules(settings), quotas)
     return Publisher(*parts, runtime.packages.environments, backends.signing)
 

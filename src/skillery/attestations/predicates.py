@@ -17,6 +17,7 @@ from skillery.formats.bundle import Bundle
 from skillery.formats.check_results import CheckedExample, CheckFinding, PermissionsDiff
 from skillery.formats.npm import NPM_LOCK
 from skillery.formats.requirements import LOCK
+from skillery.formats.script_blocks import script_locks
 from skillery.proof.statements import URN, now
 
 Predicate = dict[str, Any]
@@ -24,7 +25,8 @@ Predicate = dict[str, Any]
 
 def publication_predicate(bundle: Bundle, publisher: Identity, made_by: str | None, visibility: str) -> Predicate:
     """Say who has published a bundle, with which method. `made_by` is the method that made the bundle, or None."""
-    locks = {file.path: f"sha256:{file.sha256}" for file in bundle.files if file.path in (LOCK, NPM_LOCK)}
+    paths = {LOCK, NPM_LOCK, *script_locks({file.path for file in bundle.files})}
+    locks = {file.path: f"sha256:{file.sha256}" for file in bundle.files if file.path in paths}
     return {
         "publisher": publisher.name,
         "kind": publisher.kind,

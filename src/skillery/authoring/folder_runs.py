@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequen
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import msgspec
 
@@ -29,13 +29,14 @@ from skillery.backends import (
     Sandbox,
 )
 from skillery.environments.definitions import Defined, Named
-from skillery.environments.dependency_locks import check_npm
+from skillery.environments.dependency_locks import check_npm, refuse_packages
 from skillery.errors import BlobNotFound, NotAllowed, SkilleryError, TooLarge
 from skillery.formats.bundle import BundleFile, SourceFile
 from skillery.formats.imports import Import, RelativeImport, imports_of_all, relative_imports_of_all
 from skillery.formats.manifest import Manifest, Permissions
 from skillery.formats.npm import NPM_LOCK, NpmLock
 from skillery.formats.python_source import Signature, find_signature, source_problem
+from skillery.formats.requirements import Pin
 from skillery.formats.texts import new_blob_id
 from skillery.formats.wording import Problem
 from skillery.plugins import Plugins, load_plugins
@@ -297,10 +298,11 @@ class _Locks:
         )
         self.npm = sources_of(runs.settings).npm
 
-    async def make(
-        self, requirements: Sequence[str], caller: str = "", *, annotated: bool = False, cut_off: str = ""
-    ) -> bytes:
-        return await (await self._runs.packages()).locks.make(requirements, annotated=annotated, cut_off=cut_off)
+    async def make(self, requirements: Sequence[str], caller: str = "", **options: Any) -> bytes:
+        return await (await self._runs.packages()).locks.make(requirements, **options)
+
+    def check(self, pins: Sequence[Pin]) -> None:
+        refuse_packages(list(sources_of(self._runs.settings).refused(pin.name for pin in pins)))
 
     async def verify(self, requirements: Sequence[str], lock: bytes, caller: str = "") -> None:
         await (await self._runs.packages()).locks.verify(requirements, lock)

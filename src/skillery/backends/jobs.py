@@ -204,6 +204,8 @@ class ScriptCall(msgspec.Struct, frozen=True, tag="script"):
     """Environment variables, in addition to those of the job."""
     module: str = ""
     """If not "", run this module of the skill as `python -m` does. `path` is then the file of the module."""
+    python: str = ""
+    """The interpreter of a Python file, from `Sandbox.pythons`. "" means that of the sandbox."""
     in_skill: bool = False
     """True: the working directory is the read-only folder of the skill instead of `/workspace`."""
 

@@ -128,6 +128,13 @@ class Sandbox(Protocol, metaclass=WithDefaults):
         return
 
     @default()
+    def pythons(self) -> Mapping[str, str]:
+        """Return the other interpreters of Python that scripts can have: paths for `ScriptCall.python` by version, such
+        as "3.13". Default: {}.
+        """
+        return {}
+
+    @default()
     def figures(self) -> Mapping[str, float]:
         """Return a few values for `/metrics`, by name in snake_case. The names must always be the same. Default: {}."""
         return {}

@@ -157,7 +157,7 @@ class Builder:
         build.quarantine.mkdir(parents=True)
         build.progress.total = len(pins)
         if not force:
-            build.tree_keys.update({pin: key for pin in pins if (key := self.trees.find(pin))})
+            build.tree_keys.update({pin: key for pin in pins if (key := self.trees.find(pin, packages.python))})
         build.progress.done = len(build.tree_keys)
         missing = [pin for pin in pins if pin not in build.tree_keys]
         if missing:
@@ -262,12 +262,12 @@ class Builder:
             raise job_failure(subject, stopped) from None
         if answer.result:
             raise self._unpack_error(listed.package, subject, answer.result)
-        await asyncio.to_thread(self._keep, build, fetched, writer, quarantined)
+        await asyncio.to_thread(self._keep, build, fetched, writer, quarantined, packages.python)
 
-    def _keep(self, build: _Build, fetched: Fetched, writer: TreeWriter, path: Path) -> None:
+    def _keep(self, build: _Build, fetched: Fetched, writer: TreeWriter, path: Path, python: str) -> None:
         fetched.path.unlink()
         tree: TreeRecord = writer.finish()
-        key = key_of(fetched.digest)
+        key = key_of(fetched.digest, python)
         build.make_room(tree.size_bytes, frozenset(build.tree_keys.values()))
         self.trees.keep(path, key)
         build.tree_keys[fetched.pin] = key

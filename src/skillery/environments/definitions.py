@@ -7,7 +7,7 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 import msgspec
@@ -39,6 +39,23 @@ def python_version() -> str:
 
 def fits_this_python(requires: str) -> bool:
     return fits_python(requires, python_version())
+
+
+def fitting_python(requires: str, pythons: Iterable[str]) -> str | None:
+    """Return the version of the Python for a script: "" for that of this server if it fits, else the highest fitting
+    one of `pythons`, such as "3.13". None means that no Python fits.
+    """
+    if not requires or fits_this_python(requires):
+        return ""
+    by_minor = sorted(pythons, key=lambda version: int(version.partition(".")[2]), reverse=True)
+    # The patch version is not known: usually it is the newest one.
+    return next((version for version in by_minor if fits_python(requires, f"{version}.99")), None)
+
+
+def missing_python(requires: str) -> str:
+    """Return why a script cannot have its Python, with the remedy."""
+    own = ".".join(python_version().split(".")[:2])
+    return f"needs Python {requires}, and this server has {own}; an admin installs it and lists it in pythons"
 
 
 def this_python() -> str:

@@ -18,7 +18,7 @@ from skillery.backends import FailureType, Finding, Storage
 from skillery.contents.store import open_content
 from skillery.database import Database, Statement
 from skillery.database.tables import locks, skill_files, skill_versions, skills
-from skillery.environments.definitions import base_python, this_python
+from skillery.environments.definitions import this_python
 from skillery.environments.downloads import file_arguments
 from skillery.environments.jobs import JobFailed, Jobs
 from skillery.environments.npm import check_npm_sources, resolve_npm
@@ -34,11 +34,11 @@ from skillery.errors import (
 from skillery.formats.import_names import Providers
 from skillery.formats.npm import NpmLock, read_npm_lock
 from skillery.formats.requirements import LOCK, InvalidLock, Pin, mark_sizes, normalised, read_lock, why_unfit
+from skillery.formats.script_blocks import with_python
 from skillery.formats.semver import Version
 from skillery.formats.wording import Problem, raise_problems
 
 # -- Database rows of locks: of recent locks, which equal dependencies use again, and of the locks of versions ---------
-
 
 _LOCK_OF_VERSION = Statement(
     select(skill_versions.c.digest, skill_files.c.sha256)
@@ -51,8 +51,7 @@ _LOCK_OF_VERSION = Statement(
 
 
 def find_lock(connection: Connection, key: str, made_after: datetime) -> bytes | None:
-    statement = select(locks.c.content).where(locks.c.key == key, locks.c.made_at > made_after)
-    content: str | None = connection.scalar(statement)
+    content = connection.scalar(select(locks.c.content).where(locks.c.key == key, locks.c.made_at > made_after))
     return None if content is None else content.encode()
 
 
@@ -94,8 +93,6 @@ _ANNOTATED = "annotated, sized"
 
 
 class UvResult(msgspec.Struct, frozen=True):
-    """The result of a call of uv."""
-
     code: int
     out: str
     err: str
@@ -143,19 +140,22 @@ class Locks:
         force: bool = False,
         annotated: bool = False,
         cut_off: str = "",
+        python: str = "",
     ) -> bytes:
         """Return the content of `requirements.lock`. With `force`, a stored lock is not reused. With `annotated`, the
         comments of the lock say which package needs which, and the sizes of their files. Packages that were uploaded
-        after the date `cut_off` are used only if there is no lock without them.
+        after the date `cut_off` are used only if there is no lock without them. `python` is the version of another
+        Python, or "".
 
         Raise UnresolvableDependencies, Refused (by the settings), PackagesNotOffered or Unavailable.
         """
-        sources = self._sources.before(cut_off)
-        if sources != self._sources:
+        newest = msgspec.structs.replace(self._sources, python=python)
+        make = partial(self._make, requirements=requirements, caller=caller, force=force, annotated=annotated)
+        if (sources := newest.before(cut_off)) != newest:
             # No upload may be so old, or an index does not state its times.
             with contextlib.suppress(UnresolvableDependencies):
-                return await self._make(sources, requirements, caller, force=force, annotated=annotated)
-        return await self._make(self._sources, requirements, caller, force=force, annotated=annotated)
+                return await make(sources)
+        return await make(newest)
 
     async def _make(
         self, sources: PackageSources, requirements: Sequence[str], caller: str, *, force: bool, annotated: bool
@@ -166,10 +166,14 @@ class Locks:
         made_after = now if force else now - self._reuse_for
         lock = await self._database.read(partial(find_lock, key=key, made_after=made_after))
         if lock is None:
-            lock = _with_head(await self._resolve(requirements, caller, sources, annotated=annotated))
+            lock = _with_head(await self._resolve(requirements, caller, sources, annotated=annotated), sources.python)
             await self._database.write(partial(keep_lock, key=key, content=lock, now=now))
-        self._check_allowed(read_lock(lock))
+        self.check(read_lock(lock))
         return lock
+
+    def check(self, pins: Sequence[Pin]) -> None:
+        """Raise Refused if the settings do not permit one of the packages."""
+        refuse_packages(list(self._sources.refused(pin.name for pin in pins)))
 
     async def make_npm(
         self,
@@ -221,7 +225,6 @@ class Locks:
         return lock
 
     def check_npm(self, lock: NpmLock) -> None:
-        """Raise the errors of `check_npm`."""
         check_npm(self.npm, lock)
 
     @property
@@ -247,7 +250,7 @@ class Locks:
         if unfit is not None:
             _refuse(unfit)
         self._check_sources()
-        self._check_allowed(pins)
+        self.check(pins)
         wanted = [*requirements, *(f"{pin.name}=={pin.version}" for pin in pins)]
         try:
             resolved = await self._resolve(wanted, caller, self._sources)
@@ -270,9 +273,9 @@ class Locks:
         self, requirements: Sequence[str], caller: str, sources: PackageSources, *, annotated: bool = False
     ) -> bytes:
         comments = () if annotated else ("--no-annotate",)
-        arguments = [*_COMPILE, *comments, *sources.kinds(), "--python", base_python(), *sources.cut_off()]
+        arguments = [*_COMPILE, *comments, *sources.kinds(), *sources.interpreter(), *sources.cut_off()]
         stdin = "".join(f"{requirement}\n" for requirement in await asyncio.to_thread(normalised, requirements))
-        args = {"arguments": arguments, "stdin": stdin, "files": file_arguments(self._sources) if annotated else None}
+        args = {"arguments": arguments, "stdin": stdin, "files": file_arguments(sources) if annotated else None}
         turn = await self._turns.enter(caller, len(stdin))
         try:
             answer = await self._jobs.run("lock", args, seconds=self._seconds)
@@ -308,9 +311,6 @@ class Locks:
                 "https://pypi.org/simple: on a server, the admin does this.",
             )
 
-    def _check_allowed(self, pins: Sequence[Pin]) -> None:
-        _refuse_packages(list(self._sources.refused(pin.name for pin in pins)))
-
 
 def check_npm(sources: NpmSources, lock: NpmLock) -> None:
     """Raise PackagesNotOffered or Refused if the settings do not permit the packages of a lock of npm.
@@ -319,10 +319,10 @@ def check_npm(sources: NpmSources, lock: NpmLock) -> None:
     """
     if not all(package.inferred for package in lock.packages):
         check_npm_sources(sources, locks=False)
-    _refuse_packages(list(sources.refused(package.package for package in lock.packages)))
+    refuse_packages(list(sources.refused(package.package for package in lock.packages)))
 
 
-def _refuse_packages(findings: list[Finding]) -> None:
+def refuse_packages(findings: list[Finding]) -> None:
     """Raise Refused if there are findings about packages that the settings refuse."""
     if findings:
         more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
@@ -333,8 +333,9 @@ def _refuse_packages(findings: list[Finding]) -> None:
         )
 
 
-def _with_head(lock: bytes) -> bytes:
-    return f"# Locked for {this_python()}. Without this file a version is locked anew.\n".encode() + lock
+def _with_head(lock: bytes, python: str) -> bytes:
+    head = f"# Locked for {this_python()}. Without this file a version is locked anew.\n"
+    return with_python(lock, python) if python else head.encode() + lock
 
 
 def _refuse(message: str, line: int | None = None, **data: str) -> NoReturn:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
-from packaging.tags import sys_tags
+from packaging.tags import compatible_tags, cpython_tags, sys_tags
 
 from skillery.context.queue import BuildProgress
 from skillery.environments.definitions import base_python
@@ -118,8 +118,9 @@ def other_file(package: str) -> str:
 
 def file_arguments(sources: PackageSources) -> dict[str, Any]:
     """Return the arguments of jobs that choose the files of a lock."""
-    command = ["pip", "compile", "-", "--no-header", "--no-annotate", *sources.kinds(), "--python", base_python()]
-    return {"tags": supported_tags(), "arguments": command, "from_source": bool(sources.from_source)}
+    command = ["pip", "compile", "-", "--no-header", "--no-annotate", *sources.kinds(), *sources.interpreter()]
+    from_source = bool(sources.from_source) and not sources.python
+    return {"tags": supported_tags(sources.python), "arguments": command, "from_source": from_source}
 
 
 async def fetch(
@@ -180,9 +181,16 @@ def bare(pin: Pin) -> list[str]:
 
 
 @cache
-def supported_tags() -> list[str]:
-    """Return the wheel tags that this interpreter on this machine supports, the best first."""
-    return [str(tag) for tag in sys_tags()]
+def supported_tags(python: str = "") -> list[str]:
+    """Return the wheel tags that this interpreter, or another version of CPython, supports on this machine, the best
+    first.
+    """
+    if not python:
+        return [str(tag) for tag in sys_tags()]
+    major, _, minor = python.partition(".")
+    version = (int(major), int(minor))
+    pure = compatible_tags(version, f"cp{major}{minor}")
+    return [str(tag) for tag in (*cpython_tags(version), *pure)]
 
 
 def _failure(report: dict[str, Any], refused: tuple[str, ...], incoming: IncomingFiles) -> BuildFailed:

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
+import msgspec
+
 from skillery.environments.downloads import Fetched, IncomingFiles, fetch
 from skillery.environments.folders import PACKAGES, link, link_npm
 from skillery.environments.jobs import BuildFailed, Jobs, Task
@@ -15,6 +17,7 @@ from skillery.environments.wheels import ListedFiles, NpmFiles, read_wheel
 from skillery.formats.npm import NpmPackage, is_npm_lock, read_npm_lock
 from skillery.formats.package_json import MODULES
 from skillery.formats.requirements import LeftOut, Pin, Tiers, read_lock, tiers_in, without
+from skillery.formats.script_blocks import python_of
 from skillery.formats.wording import printable
 
 
@@ -36,6 +39,11 @@ class Packages(Protocol):
     @property
     def places(self) -> Sequence[Pin]:
         """The package of each folder that gets links to all files of a package."""
+        ...
+
+    @property
+    def python(self) -> str:
+        """The version of another Python that the packages are for, or ""."""
         ...
 
     @property
@@ -88,6 +96,10 @@ class PythonPackages(NamedTuple):
         return self.pins
 
     @property
+    def python(self) -> str:
+        return python_of(self.lock)
+
+    @property
     def unpacking(self) -> Unpacking:
         return Unpacking("unpack", "wheel")
 
@@ -104,6 +116,7 @@ class PythonPackages(NamedTuple):
     async def fetch(
         self, jobs: Jobs, sources: PackageSources, pins: Sequence[Pin], incoming: IncomingFiles, seconds: float
     ) -> None:
+        sources = msgspec.structs.replace(sources, python=self.python)
         await fetch(jobs, sources, pins, incoming, seconds)
 
     def is_source(self, fetched: Fetched) -> bool:
@@ -130,6 +143,10 @@ class NpmPackages(NamedTuple):
     @property
     def places(self) -> Sequence[Pin]:
         return [package.pin for package in self.packages]
+
+    @property
+    def python(self) -> str:
+        return ""
 
     @property
     def unpacking(self) -> Unpacking:

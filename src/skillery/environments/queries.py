@@ -27,10 +27,9 @@ from skillery.environments.named import (
     names_of_lock,
     pins_of,
 )
-from skillery.environments.store import Environments
+from skillery.environments.store import IS_LOCK, Environments
 from skillery.errors import ContentMissing, EnvironmentNotFound, NotAllowed
-from skillery.formats.npm import NPM_LOCK
-from skillery.formats.requirements import LOCK, InvalidLock
+from skillery.formats.requirements import InvalidLock
 from skillery.formats.wording import quoted
 from skillery.identity import access
 from skillery.registry.cursors import make_cursor, read_cursor
@@ -285,11 +284,9 @@ def content_of(database: Database, storage: Storage, sha256: str) -> bytes | Non
     if not _LOCK.fullmatch(sha256):
         return None
 
-    is_path = skill_files.c.path.in_((LOCK, NPM_LOCK))
-
     def read(connection: Connection) -> bytes | None:
         named = content_of_lock(connection, sha256)
-        is_lock = select(skill_files.c.version_id).where(skill_files.c.sha256 == sha256, is_path)
+        is_lock = select(skill_files.c.version_id).where(skill_files.c.sha256 == sha256, IS_LOCK)
         if named is not None or connection.execute(is_lock.limit(1)).first() is None:
             return named
         with open_content(connection, storage, sha256) as stream:

@@ -13,7 +13,7 @@ import msgspec
 from packaging.utils import canonicalize_name
 
 from skillery.backends import Finding
-from skillery.environments.definitions import this_python
+from skillery.environments.definitions import base_python, this_python
 from skillery.formats.import_names import Providers
 from skillery.formats.network import parse_network_pattern
 from skillery.formats.requirements import normalised
@@ -93,6 +93,8 @@ class PackageSources(msgspec.Struct, frozen=True):
     from_source: tuple[str, ...] = ()
     """Packages that are built from source. EVERY means all packages without a wheel."""
     npm: NpmSources = NpmSources()
+    python: str = ""
+    """The version of another Python than that of the server, such as "3.13", for which packages are chosen, or ""."""
 
     @property
     def network(self) -> tuple[str, ...]:
@@ -105,9 +107,14 @@ class PackageSources(msgspec.Struct, frozen=True):
 
     def kinds(self) -> list[str]:
         """Return the arguments of uv that choose between wheels and source archives."""
-        if EVERY in self.from_source:
+        if EVERY in self.from_source and not self.python:
             return []
-        return ["--only-binary", ":all:", *(part for name in self.from_source for part in ("--no-binary", name))]
+        built = () if self.python else self.from_source
+        return ["--only-binary", ":all:", *(part for name in built for part in ("--no-binary", name))]
+
+    def interpreter(self) -> list[str]:
+        """Return the arguments of uv that choose the Python."""
+        return ["--python", base_python(), *(("--python-version", self.python) if self.python else ())]
 
     def is_built(self, package: str) -> bool:
         return EVERY in self.from_source or package in self.from_source
@@ -153,6 +160,7 @@ class PackageSources(msgspec.Struct, frozen=True):
             str(self.wheelhouse),
             self.exclude_newer,
             self.from_source,
+            *filter(None, [self.python]),
         ]
         return hashlib.sha256(msgspec.json.encode(request)).hexdigest()
 

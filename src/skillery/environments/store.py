@@ -30,10 +30,12 @@ from skillery.environments.trees import remove
 from skillery.errors import SkilleryError
 from skillery.formats.npm import NPM_LOCK
 from skillery.formats.requirements import LOCK
+from skillery.formats.script_blocks import LOCK_ENDING, LOCKS
 
 # -- Database rows of installed environments. Each server installs its own files, and all servers see all states -------
 
-
+IS_LOCK = skill_files.c.path.in_((LOCK, NPM_LOCK)) | skill_files.c.path.like(f"{LOCKS}%{LOCK_ENDING}")
+"""The condition that a file of a version is a lock, of the skill or of a script."""
 State = Literal["building", "ready", "failed"]
 
 
@@ -71,8 +73,7 @@ def forget_unfinished(connection: Connection, server: str) -> None:
 
 def needed_of(connection: Connection, digests: list[str]) -> set[str]:
     """Return the digests that are locks of a version or of a named environment."""
-    is_lock = skill_files.c.path.in_((LOCK, NPM_LOCK))
-    of_version = select(skill_files.c.sha256).where(skill_files.c.sha256.in_(digests), is_lock)
+    of_version = select(skill_files.c.sha256).where(skill_files.c.sha256.in_(digests), IS_LOCK)
     of_named = select(named_locks.c.sha256).where(named_locks.c.sha256.in_(digests))
     return {*connection.scalars(of_version), *connection.scalars(of_named)}
 

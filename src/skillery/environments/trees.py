@@ -39,12 +39,13 @@ class Trees:
         self._trash = trash
         self._known: dict[str, TreeRecord] = {}
 
-    def find(self, pin: Pin) -> str | None:
-        """Return the key of an existing tree of a package with one of its hashes, or None if there is none.
+    def find(self, pin: Pin, python: str) -> str | None:
+        """Return the key of an existing tree of a package with one of its hashes, or None if there is none. `python` is
+        that of `key_of`.
 
         An author can write the hash of one package next to the name of another. The source of packages then refuses it.
         """
-        keys = (key_of(digest) for digest in sorted(pin.hashes))
+        keys = (key_of(digest, python) for digest in sorted(pin.hashes))
         return next((key for key in keys if (self._folder / key).is_dir() and self._is_of(pin, key)), None)
 
     def _is_of(self, pin: Pin, key: str) -> bool:
@@ -84,10 +85,13 @@ class Trees:
         return move_away(self._folder / key, self._trash)
 
 
-def key_of(digest: str) -> str:
-    """Return the key of the file with a digest, such as `sha256:…` of a wheel. The files of npm have SHA-512."""
+def key_of(digest: str, python: str) -> str:
+    """Return the key of the file with a digest, such as `sha256:…` of a wheel. The files of npm have SHA-512. `python`
+    is the version of another Python that the wheel is for, or "".
+    """
     algorithm, _, value = digest.rpartition(":")
-    return f"{value}-{'node' if algorithm == 'sha512' else sys.implementation.cache_tag}"
+    tag = f"cpython-{python.replace('.', '')}" if python else sys.implementation.cache_tag
+    return f"{value}-{'node' if algorithm == 'sha512' else tag}"
 
 
 # -- The files of a package, as the sandbox sends them. They become a tree if they match the list of the package -------

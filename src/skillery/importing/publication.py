@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection
 
 from skillery.backends import Identity
 from skillery.database import Database
-from skillery.errors import InvalidBundle, InvalidParams, NameTaken, Refused, VersionExists
+from skillery.errors import InvalidBundle, NameTaken, VersionExists
 from skillery.formats.agent_skill import index_name
 from skillery.formats.bundle import BundleFile
-from skillery.formats.foreign_requirements import NO_PACKAGES
 from skillery.formats.names import is_within
 from skillery.formats.repairs import Repair
-from skillery.formats.requirements import LOCK
 from skillery.formats.semver import Version
 from skillery.formats.wording import quoted
 from skillery.identity import access
 from skillery.importing.aliases import Imported, record_import, taken_versions
 from skillery.importing.finder import Nested
 from skillery.importing.free_names import is_owned
-from skillery.importing.preparation import PreparedSkill, same_files, with_packages, with_warnings
+from skillery.importing.needed_packages import NeededPackages
+from skillery.importing.preparation import PreparedSkill, same_files
 from skillery.importing.reports import SkillReport, report_of
 from skillery.importing.skill_names import NamedSkill, Naming, next_version
 from skillery.publishing.package_locks import ImportScan, Mode
@@ -83,8 +82,6 @@ class ImportOptions(NamedTuple):
 
 
 TRIES = 3
-MOST_NAMED = 10
-"""The maximum number of packages that a warning names."""
 
 
 class _StoredVersion(NamedTuple):
@@ -125,6 +122,7 @@ class SkillPublication:
         self._identity = identity
         self._options = options
         self._naming = naming
+        self._needed = NeededPackages(publisher.checks, identity, options.packages, options.newest)
 
     async def import_skill(self, prepared: PreparedSkill, named: NamedSkill) -> SkillReport:
         """Publish a skill if it has changed, or only check the skill in a dry run. Return its report. Raise the errors
@@ -135,8 +133,8 @@ class SkillPublication:
         mode = self._options.packages or self._publisher.checks.undeclared.mode
         if mode != "lock" and (same := await self._stored(prepared, named)) is not None:
             return await self._unchanged(prepared, named, same)
-        runtime, prepared = await self._runtime(prepared)
-        scan, prepared = await self._scan_imports(prepared, runtime)
+        runtime, prepared = await self._needed.runtime(prepared)
+        scan, prepared = await self._needed.scan_imports(prepared, runtime)
         if mode == "lock" and (same := await self._stored(prepared, named)) is not None:
             return await self._unchanged(prepared, named, same)
         for number in range(1, TRIES + 1):
@@ -195,43 +193,6 @@ class SkillPublication:
 
     def _may_publish(self, name: str) -> bool:
         return is_within(name, self._options.namespace) and access.covers(self._identity, name)
-
-    async def _scan_imports(
-        self, prepared: PreparedSkill, runtime: Mapping[str, object]
-    ) -> tuple[ImportScan, PreparedSkill]:
-        """Return the undeclared packages, and the skill with a source digest that includes the inferred packages."""
-        table = (prepared.manifest or {}).get("runtime", runtime)
-        declared = cast(Sequence[str], table.get("dependencies", ()))
-        undeclared = self._publisher.checks.undeclared
-        mode, cut_off = self._options.packages, self._cut_off(prepared)
-        scan = await undeclared.infer(self._identity.name, prepared.files, declared, mode, cut_off)
-        packages = scan.packages if cut_off == prepared.cut_off else (*scan.packages, "newest")
-        return scan, prepared._replace(source_digest=with_packages(prepared.source_digest, packages))
-
-    def _cut_off(self, prepared: PreparedSkill) -> str:
-        return "" if self._options.newest else prepared.cut_off
-
-    async def _runtime(self, prepared: PreparedSkill) -> tuple[dict[str, object], PreparedSkill]:
-        """Return `[runtime]` for the packages of the skill's scripts. Raise PackageIndexUnavailable if the index is
-        unreachable.
-
-        If this server cannot install the packages, return {} and note a repair: the skill is imported without packages.
-        """
-        needs = prepared.needs
-        runtime = needs.runtime()
-        if not runtime:
-            return {}, with_warnings(prepared)
-        content = next((file.content for file in prepared.files if file.path == LOCK), None)
-        try:
-            await self._publisher.checks.check_needs(self._identity, needs, content, self._cut_off(prepared))
-        except (InvalidParams, Refused) as error:
-            more = ["…"] if len(needs.dependencies) > MOST_NAMED else []
-            packages = ", ".join([*needs.dependencies[:MOST_NAMED], *more])
-            request = packages or f"Python {needs.requires_python}"
-            message = f"it needs {request}, and its scripts run without: {error.message.rstrip('.')}"
-            note = Repair(NO_PACKAGES, message)
-            return {}, with_warnings(prepared._replace(repairs=(*prepared.repairs, note)))
-        return runtime, with_warnings(prepared)
 
     async def _publish(
         self, prepared: PreparedSkill, named: NamedSkill, bundle: _Bundle, scan: ImportScan

@@ -36,6 +36,7 @@ def program_of(job: Job, skills: str) -> dict[str, Any] | None:
                 "is_script": True,
                 **file_of(call, skills),
                 "module": call.module,
+                "python": call.python,
                 "in_skill": call.in_skill,
                 "argv": list(call.argv),
                 "stdin": b64encode(call.stdin).decode(),

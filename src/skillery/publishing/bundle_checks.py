@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, NamedTuple
 
@@ -26,6 +26,7 @@ from skillery.formats.foreign_requirements import Needs
 from skillery.formats.manifest import parse_manifest
 from skillery.formats.npm import NPM_LOCK
 from skillery.formats.requirements import LOCK
+from skillery.formats.script_blocks import script_locks
 from skillery.formats.semver import Version
 from skillery.formats.skill_md import SkillMd
 from skillery.formats.tools import FILE as TOOLS_JSON
@@ -63,7 +64,11 @@ class RegistryState(NamedTuple):
 class BundleChecks:
     """Checks bundles, without storing them. Runs of examples leave records."""
 
-    def __init__(self, database: Database, storage: Storage, gate: Gate) -> None:
+    def __init__(
+        self, database: Database, storage: Storage, gate: Gate, pythons: Callable[[], Collection[str]]
+    ) -> None:
+        """`pythons` returns the versions of the other Pythons that scripts can have."""
+        self.pythons = pythons
         self.undeclared = gate.undeclared
         self._database = database
         self._storage = storage
@@ -108,6 +113,10 @@ class BundleChecks:
             await self._gate.locks.verify(needs.dependencies, lock, identity.name)
         elif needs.dependencies:
             await self._gate.locks.make(needs.dependencies, identity.name, cut_off=cut_off)
+
+    async def script_lock(self, identity: Identity, needs: Needs, python: str, cut_off: str) -> bytes:
+        """Return a lock for one script. `python` and `cut_off` are those of `Locks.make`, which raises its errors."""
+        return await self._gate.locks.make(needs.dependencies, identity.name, cut_off=cut_off, python=python)
 
     async def findings(
         self, publication: Publication, bundle: Bundle, scan: ImportScan | None, identity: Identity, *, trials: bool
@@ -213,12 +222,12 @@ def _audit_permitted_examples(connection: Connection, identity: Identity, bundle
 def holds(connection: Connection, storage: Storage, row: VersionRow, files: Sequence[BundleFile]) -> bool:
     """Return whether the given files are the files of a version.
 
-    File modes do not matter, because clients that install a skill lose them. skill.toml and requirements.lock may be
-    missing, because the server adds them. SKILL.md may be the stored file, or the file that an export contains.
+    File modes do not matter, because clients that install a skill lose them. skill.toml and locks may be missing,
+    because the server adds them. SKILL.md may be the stored file, or the file that an export contains.
     """
     stored = {file.path: file.sha256 for file in files_of(connection, row.version_id)}
     values = {file.path: file.sha256 for file in files}
-    for added in (SKILL_TOML, LOCK, NPM_LOCK):
+    for added in (SKILL_TOML, LOCK, NPM_LOCK, *script_locks(stored)):
         if added not in values:
             stored.pop(added, None)
     skill_md, stored_md = values.pop(SKILL_MD, ""), stored.pop(SKILL_MD, None)

@@ -7,7 +7,7 @@ findings about undeclared packages.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -23,15 +23,19 @@ from skillery.formats.manifest import with_inferred
 from skillery.formats.npm import NPM_LOCK, NpmLock, npm_lock_in
 from skillery.formats.requirements import (
     LOCK,
+    InvalidLock,
     LeftOut,
     LeftOutReason,
+    Pin,
     Tiers,
     inferred_in,
     mark_inferred,
     mark_left_out,
     mark_tiers,
     package_of,
+    read_lock,
 )
+from skillery.formats.script_blocks import script_locks
 from skillery.formats.semver import Version
 from skillery.formats.toml_lines import with_toml
 from skillery.formats.wording import Problem
@@ -186,8 +190,16 @@ class PackageLocks(Protocol):
     """The part of `skillery.environments.dependency_locks.Locks` that publishing uses."""
 
     async def make(
-        self, requirements: Sequence[str], caller: str = "", *, annotated: bool = False, cut_off: str = ""
+        self,
+        requirements: Sequence[str],
+        caller: str = "",
+        *,
+        annotated: bool = False,
+        cut_off: str = "",
+        python: str = "",
     ) -> bytes: ...
+
+    def check(self, pins: Sequence[Pin]) -> None: ...
 
     async def verify(self, requirements: Sequence[str], lock: bytes, caller: str = "") -> None: ...
 
@@ -233,6 +245,8 @@ async def with_lock(
     `Locks.verify` and `infer` if the lock cannot be made or verified.
     """
     check_python(bundle.manifest.runtime.requires_python if bundle.manifest.runtime else "")
+    for _, pins in _of_scripts(bundle):
+        locks.check(pins)
     content = next((file.content for file in bundle.files if file.path == LOCK), None)
     if content is not None:
         bundle = _with_inferred(bundle, inferred_in(content))
@@ -314,10 +328,19 @@ def locks_of(bundle: Bundle) -> Iterator[bytes]:
     """Yield the locks of a bundle, of packages of Python and of npm."""
     if (lock := lock_of(bundle)) is not None:
         yield lock
+    yield from (lock for lock, _ in _of_scripts(bundle))
     files = {file.path: file.content for file in bundle.files}
     npm_lock = npm_lock_in(files)
     if npm_lock is not None and npm_lock.packages:
         yield files[NPM_LOCK]
+
+
+def _of_scripts(bundle: Bundle) -> Iterator[tuple[bytes, tuple[Pin, ...]]]:
+    """Yield the locks of scripts, with their packages. A file that cannot be read as a lock is an ordinary file."""
+    files = {file.path: file.content for file in bundle.files}
+    for path in script_locks(files):
+        with suppress(InvalidLock):
+            yield files[path], read_lock(files[path])
 
 
 def lock_of(bundle: Bundle) -> bytes | None:

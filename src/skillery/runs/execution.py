@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import traceback
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import msgspec
 
@@ -18,20 +20,22 @@ from skillery.backends import (
     Outcome,
     RunHost,
     Sandbox,
+    Secrets,
     SecretValues,
 )
 from skillery.context.queue import Queue
 from skillery.context.request import span
 from skillery.context.threads import REDACTION
+from skillery.database import Database
 from skillery.errors import BlobNotFound, NotAllowed, SkilleryError
 from skillery.formats.texts import new_blob_id
+from skillery.identity.secret_grants import granted
 from skillery.jobs.outcomes import with_stack
 from skillery.runs.active_run import ActiveRun
 from skillery.runs.declarations import checked
 from skillery.runs.hints import name_missing_program, with_hint
 from skillery.runs.limits import degraded, needs_of, why_refused
 from skillery.runs.live_output import LiveOutput, with_text
-from skillery.runs.packages import GrantedSecrets, SecretsRefused
 from skillery.runs.preparation import Prepared, Preparer
 from skillery.runs.redaction import Redaction
 from skillery.runs.run_host import CalledHost, Host
@@ -223,3 +227,81 @@ class DroppedBlob:
 
     async def abort(self) -> None:
         """Do nothing."""
+
+
+# -- The secrets of a run: the skill declares them, an admin grants them, and the server reads them at its start -------
+
+
+T = TypeVar("T")
+
+
+class SecretsRefused(Exception):
+    """Raised if a run cannot have a secret, before its code starts.
+
+    `failure` has the reason, and the commands of an admin that would help, if there are any.
+    """
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+class GrantedSecrets:
+    """Reads the secrets of runs. Blocking: call the methods in worker threads."""
+
+    def __init__(self, database: Database, secrets: Secrets) -> None:
+        self._database = database
+        self._secrets = secrets
+
+    def values(self, skill: str, declared: Sequence[str]) -> SecretValues:
+        """Return the values of all secrets that the skill has `declared`, by name.
+
+        Raise SecretsRefused if a secret is not granted to the skill, has no value or cannot be read.
+        """
+        allowed = _answer_of(lambda: self._database.read_now(lambda connection: granted(connection, skill, declared)))
+        # Grants are checked before any value is read: a skill must not learn which other secrets exist.
+        if refused := [name for name in declared if name not in allowed]:
+            raise SecretsRefused(_not_granted(skill, refused))
+        stored = _answer_of(lambda: {name: self._secrets.get(name) for name in declared})
+        values = SecretValues({name: value for name, value in stored.items() if value})
+        if missing := [name for name in declared if name not in values]:
+            raise SecretsRefused(_missing(skill, missing))
+        return values
+
+
+def _answer_of(ask: Callable[[], T]) -> T:
+    """Return the result of `ask`, a call to the database or to the backend of secrets.
+
+    Raise SecretsRefused if the call fails.
+    """
+    try:
+        return ask()
+    except SkilleryError as error:
+        failure = Failure(FailureType.SECRET_UNAVAILABLE, error.message)
+    except Exception as error:  # noqa: BLE001 - logged without its message, which may contain a value
+        frames = "".join(traceback.format_tb(error.__traceback__))
+        log.error("the backend of secrets raised %s\n%s", type(error).__name__, frames)
+        failure = Failure(FailureType.SECRET_UNAVAILABLE, "the secrets of this server cannot be read now")
+    raise SecretsRefused(failure)
+
+
+def _not_granted(skill: str, names: Sequence[str]) -> Failure:
+    commands = "; ".join(f"skillery secret grant {name} {skill}" for name in names)
+    return Failure(
+        FailureType.SECRET_NOT_GRANTED,
+        f"'{skill}' declares {_listed(names)}, but has no secret grant. "
+        f"An admin of this server can grant it: {commands}",
+    )
+
+
+def _missing(skill: str, names: Sequence[str]) -> Failure:
+    commands = "; ".join(f"skillery secret set {name}" for name in names)
+    return Failure(
+        FailureType.SECRET_MISSING,
+        f"'{skill}' declares {_listed(names)}, but this server has no value. "
+        f"An admin of this server can set it: {commands}",
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"the secret{'s' * (len(names) > 1)} {', '.join(repr(name) for name in names)}"

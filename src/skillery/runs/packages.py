@@ -1,30 +1,26 @@
-"""The packages and the secrets of a run. A run waits while the environments of its skills are built."""
+"""The packages of a run. A run waits while the environments of its skills are built."""
 
 from __future__ import annotations
 
 import hashlib
-import logging
 import time
-import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import msgspec
 
-from skillery.backends import Failure, FailureType, Job, PackageMount, Secrets, SecretValues
+from skillery.backends import Failure, FailureType, Job, PackageMount
 from skillery.context.queue import PackageWait, Watch, ignore
-from skillery.database import Database
 from skillery.environments.definitions import Defined, Named, fits_this_python
 from skillery.environments.named import NamedEnvironments, NamedLock, pins_of
 from skillery.environments.store import Environments
-from skillery.errors import InvalidParams, SkilleryError
+from skillery.errors import InvalidParams
 from skillery.formats.manifest import Manifest
 from skillery.formats.npm import NPM_LOCK, is_npm_lock
 from skillery.formats.requirements import LOCK, InvalidLock, Pin, clash, read_lock
 from skillery.formats.wording import quoted
-from skillery.identity.secret_grants import granted
 
 
 class Needing(NamedTuple):
@@ -33,6 +29,17 @@ class Needing(NamedTuple):
     name: str
     manifest: Manifest
     folder: Path
+    lock: str = LOCK
+    """The path of its lock of Python packages, of the skill or of the script that runs. "" means no packages."""
+
+    @property
+    def locked(self) -> _Lock | None:
+        declares = needs_packages(self.manifest) if self.lock == LOCK else bool(self.lock)
+        return lock_in(self.folder, self.lock) if declares else None
+
+    @property
+    def may_have_packages(self) -> bool:
+        return bool(self.manifest.runtime or self.locked or lock_in(self.folder, NPM_LOCK))
 
 
 class GivenEnvironment(msgspec.Struct, frozen=True):
@@ -148,11 +155,7 @@ def _locks(skills: Sequence[Needing], locked: _Locked | None) -> dict[str, _Lock
         content = locked.lock.content
         of_kind = of_npm if locked.environment.is_npm else locks
         of_kind[f"{_ENVIRONMENT} '{locked.environment.name}'"] = _Lock(content, pins_of(content))
-    locks |= {
-        f"'{skill.name}'": lock
-        for skill in skills
-        if needs_packages(skill.manifest) and (lock := lock_in(skill.folder))
-    }
+    locks |= {f"'{skill.name}'": lock for skill in skills if (lock := skill.locked)}
     failure = next((unfit for skill in skills if (unfit := _unfit(skill))), None)
     if failure is not None:
         return failure
@@ -172,14 +175,20 @@ def _environment_of(locked: _Locked | None) -> GivenEnvironment | None:
 
 
 def chosen_for(
-    defined: Defined, manifest: Manifest | None, environment: str | None = None, script: str = ""
+    defined: Defined,
+    manifest: Manifest | None,
+    environment: str | None = None,
+    script: str = "",
+    *,
+    alone: bool = False,
 ) -> Named | None:
     """Return the named environment for a skill's run, or None. `script` is the file that is started, "" the entrypoint.
+    `alone` means that the script has a lock or a Python of its own.
 
     `environment` is the name from the request. None selects the default environment, if the file is Python and the
     skill declares no packages. Raise InvalidParams if the environment is unknown or cannot be used for this run.
     """
-    if manifest is not None and needs_packages(manifest):
+    if manifest is not None and (alone or needs_packages(manifest)):
         if environment:
             raise InvalidParams(
                 f"'{manifest.name}' declares its own packages: it cannot have the environment {quoted(environment)}",
@@ -214,7 +223,7 @@ def lock_in(folder: Path, path: str = LOCK) -> _Lock | None:
     except FileNotFoundError:
         return None
     try:
-        if path == LOCK:
+        if path != NPM_LOCK:
             return _Lock(content, read_lock(content))
         pins = pins_of(content) if is_npm_lock(content) else ()
     except InvalidLock:  # the version is older than locks and has another file of that name
@@ -240,7 +249,12 @@ def _check_npm_clash(locks: Mapping[str, _Lock]) -> None:
 def _unfit(skill: Needing) -> Failure | None:
     """Return the failure if the skill requires another version of Python, else None."""
     runtime = skill.manifest.runtime
-    if runtime is None or not runtime.requires_python or fits_this_python(runtime.requires_python):
+    if (
+        skill.lock != LOCK
+        or runtime is None
+        or not runtime.requires_python
+        or fits_this_python(runtime.requires_python)
+    ):
         return None
     return Failure(
         FailureType.ENVIRONMENT_FAILED,
@@ -265,82 +279,3 @@ def _check_clash(pins: Mapping[str, tuple[Pin, ...]]) -> None:
         hint=hint,
         package=package,
     )
-
-
-# -- The secrets of a run: the skill declares them, an admin grants them, and the server reads them at its start -------
-
-
-log = logging.getLogger(__name__)
-T = TypeVar("T")
-
-
-class SecretsRefused(Exception):
-    """Raised if a run cannot have a secret, before its code starts.
-
-    `failure` has the reason, and the commands of an admin that would help, if there are any.
-    """
-
-    def __init__(self, failure: Failure) -> None:
-        super().__init__(failure.message)
-        self.failure = failure
-
-
-class GrantedSecrets:
-    """Reads the secrets of runs. Blocking: call the methods in worker threads."""
-
-    def __init__(self, database: Database, secrets: Secrets) -> None:
-        self._database = database
-        self._secrets = secrets
-
-    def values(self, skill: str, declared: Sequence[str]) -> SecretValues:
-        """Return the values of all secrets that the skill has `declared`, by name.
-
-        Raise SecretsRefused if a secret is not granted to the skill, has no value or cannot be read.
-        """
-        allowed = _answer_of(lambda: self._database.read_now(lambda connection: granted(connection, skill, declared)))
-        # Grants are checked before any value is read: a skill must not learn which other secrets exist.
-        if refused := [name for name in declared if name not in allowed]:
-            raise SecretsRefused(_not_granted(skill, refused))
-        stored = _answer_of(lambda: {name: self._secrets.get(name) for name in declared})
-        values = SecretValues({name: value for name, value in stored.items() if value})
-        if missing := [name for name in declared if name not in values]:
-            raise SecretsRefused(_missing(skill, missing))
-        return values
-
-
-def _answer_of(ask: Callable[[], T]) -> T:
-    """Return the result of `ask`, a call to the database or to the backend of secrets.
-
-    Raise SecretsRefused if the call fails.
-    """
-    try:
-        return ask()
-    except SkilleryError as error:
-        failure = Failure(FailureType.SECRET_UNAVAILABLE, error.message)
-    except Exception as error:  # noqa: BLE001 - logged without its message, which may contain a value
-        frames = "".join(traceback.format_tb(error.__traceback__))
-        log.error("the backend of secrets raised %s\n%s", type(error).__name__, frames)
-        failure = Failure(FailureType.SECRET_UNAVAILABLE, "the secrets of this server cannot be read now")
-    raise SecretsRefused(failure)
-
-
-def _not_granted(skill: str, names: Sequence[str]) -> Failure:
-    commands = "; ".join(f"skillery secret grant {name} {skill}" for name in names)
-    return Failure(
-        FailureType.SECRET_NOT_GRANTED,
-        f"'{skill}' declares {_listed(names)}, but has no secret grant. "
-        f"An admin of this server can grant it: {commands}",
-    )
-
-
-def _missing(skill: str, names: Sequence[str]) -> Failure:
-    commands = "; ".join(f"skillery secret set {name}" for name in names)
-    return Failure(
-        FailureType.SECRET_MISSING,
-        f"'{skill}' declares {_listed(names)}, but this server has no value. "
-        f"An admin of this server can set it: {commands}",
-    )
-
-
-def _listed(names: Sequence[str]) -> str:
-    return f"the secret{'s' * (len(names) > 1)} {', '.join(repr(name) for name in names)}"

@@ -15,7 +15,7 @@ from skillery.environments.definitions import Named
 from skillery.environments.named import NamedEnvironments
 from skillery.environments.store import Environments
 from skillery.formats.manifest import Manifest, Permissions, Runtime
-from skillery.formats.npm import NPM_LOCK
+from skillery.formats.requirements import LOCK
 from skillery.formats.texts import new_run_id
 from skillery.formats.version_spec import parse_version_spec
 from skillery.identity.access import ApprovalRules
@@ -26,16 +26,7 @@ from skillery.runs.cache import Cache
 from skillery.runs.declarations import NO_ARGUMENTS, Arguments, Declarations, checked_arguments
 from skillery.runs.limits import LimitRules, timeout_warnings
 from skillery.runs.mounts import InputFiles, Mounts, check_mounts, checked_outputs, parse_mounts
-from skillery.runs.packages import (
-    NO_PACKAGES,
-    GivenEnvironment,
-    Needing,
-    RunPackages,
-    chosen_for,
-    lock_in,
-    packages_for,
-    packages_now,
-)
+from skillery.runs.packages import GivenEnvironment, Needing, RunPackages, chosen_for, packages_for, packages_now
 from skillery.runs.requests import (
     CallTool,
     ExecuteSkill,
@@ -50,7 +41,7 @@ from skillery.runs.requests import (
     not_executable,
 )
 from skillery.runs.run_host import called_job
-from skillery.runs.scripts import SESSION_SKILL, script_call, tool_args
+from skillery.runs.scripts import SESSION_SKILL, OwnNeeds, own_needs, script_call, tool_args
 from skillery.runs.trials import Trial, Unpublished, code_job, trial_job
 from skillery.skills.files import find_module, stored_path
 from skillery.tools.tool_lookup import FoundTool, find_tool
@@ -68,9 +59,7 @@ class Prepared(msgspec.Struct, frozen=True):
     secrets: tuple[str, ...] = ()
     """The names of the secrets that the run gets. Their values are read when the run starts."""
     stubs: Mapping[str, VersionRow] = {}
-    """The mounted skills with permissions, by name. If the code calls one of their functions, the call is a separate
-    run.
-    """
+    """The mounted skills with permissions, by name. A call of one of their functions is a separate run."""
     parent_run_id: str | None = None
     """The id of the run whose code called this run, or None."""
     why_less: str = ""
@@ -123,9 +112,12 @@ class Preparer:
         named: NamedEnvironments,
         workspaces: RunWorkspaces,
         approval: ApprovalRules,
+        pythons: Callable[[], Mapping[str, str]],
     ) -> None:
-        """`approval` decides whose runs of an unapproved version get the permissions of the version."""
-        self._approval = approval
+        """`approval` decides whose runs of an unapproved version get the permissions of the version. `pythons` returns
+        the other interpreters for scripts.
+        """
+        self._approval, self._pythons = approval, pythons
         self._workspaces = WorkspaceTargets(workspaces)
         self._environments = environments
         self._named = named
@@ -170,13 +162,8 @@ class Preparer:
             files=await self._files.find(identity, request.files, limits, rights.permissions),
             outputs=checked_outputs(request.outputs, rights.permissions),
         )
-        prepared = _prepared("execute_skill", job, version, rights, args)
-        target = await self._workspaces.find(identity, request, manifest)
-        prepared = msgspec.structs.replace(prepared, workspace=target)
-        chosen = chosen_for(self._named.defined, manifest, or_none(request.environment))
-        return await self._with_packages(
-            prepared, [Needing(version.name, manifest, job.skills[0].folder)], chosen, request.timeout_ms
-        )
+        needing = Needing(version.name, manifest, job.skills[0].folder)
+        return await self._of_skill(identity, request, _prepared("execute_skill", job, version, rights, args), needing)
 
     async def _script(
         self, identity: Identity, request: ExecuteSkill, version: VersionRow, manifest: Manifest
@@ -186,13 +173,18 @@ class Preparer:
         """
         if manifest.called is not None:
             raise has_entrypoint(version, manifest.called)
-        path = await self._script_path(request, version)
+        find = partial(stored_path, version=version, path=request.script)
+        if request.module:
+            find = partial(find_module, version=version, module=request.module)
+        path = await self._database.read(find)
         rights = granted(identity, version, manifest, self._approval)
         if has_permissions(manifest):
             await self._database.read(partial(check_no_handler, version=version, path=path))
-        script = ScriptCall(version.name, path, module=request.module, in_skill=request.cwd == "skill")
+        skills = await self._mounts.skills([version])
+        own = OwnNeeds() if request.module else own_needs(skills[0].folder, path, self._pythons())
+        script = ScriptCall(version.name, path, (), b"", {}, request.module, own.python, request.cwd == "skill")
         call, failure = script_call(script, request.args, rights.permissions)
-        args = Arguments(b"{}", [], failure)
+        args = Arguments(b"{}", [], failure or own.failure)
         own_limits = manifest.runtime.limits if manifest.runtime else {}
         limits = self._limits.for_skill(own_limits, or_none(request.timeout_ms))
         rows = await self._mounts.find_blobs(identity, request.input_blobs)
@@ -200,7 +192,7 @@ class Preparer:
             run_id=new_run_id(),
             call=call,
             args=args.text,
-            skills=await self._mounts.skills([version]),
+            skills=skills,
             blobs=await self._mounts.blobs(rows),
             limits=limits,
             network=rights.network,
@@ -208,18 +200,18 @@ class Preparer:
             outputs=checked_outputs(request.outputs, rights.permissions),
         )
         prepared = _prepared("execute_skill", job, version, rights, args)
-        target = await self._workspaces.find(identity, request, manifest)
-        prepared = msgspec.structs.replace(prepared, workspace=target)
-        chosen = chosen_for(self._named.defined, manifest, or_none(request.environment), path)
-        return await self._with_packages(
-            prepared, [Needing(version.name, manifest, job.skills[0].folder)], chosen, request.timeout_ms
-        )
+        needing = Needing(version.name, manifest, skills[0].folder, own.lock)
+        return await self._of_skill(identity, request, prepared, needing, path)
 
-    async def _script_path(self, request: ExecuteSkill, version: VersionRow) -> str:
-        """Return the path in the bundle of the script or module that the request names."""
-        if request.module:
-            return await self._database.read(partial(find_module, version=version, module=request.module))
-        return await self._database.read(partial(stored_path, version=version, path=request.script))
+    async def _of_skill(
+        self, identity: Identity, request: ExecuteSkill, prepared: Prepared, needing: Needing, script: str = ""
+    ) -> Prepared:
+        """Return the run with the workspace and the packages of the request."""
+        target = await self._workspaces.find(identity, request, needing.manifest)
+        prepared = msgspec.structs.replace(prepared, workspace=target)
+        environment, alone = or_none(request.environment), needing.lock != LOCK
+        chosen = chosen_for(self._named.defined, needing.manifest, environment, script, alone=alone)
+        return await self._with_packages(prepared, [needing], chosen, request.timeout_ms)
 
     async def tool(self, identity: Identity, request: CallTool, tool: FoundTool, script: str) -> Prepared:
         """Prepare a call of `tool`. Its handler is the file `script`."""
@@ -319,8 +311,8 @@ class Preparer:
         job = called_job(caller, version, rights.network, function, args, limits)
         prepared = _prepared("execute_skill", job, version, rights)
         prepared = msgspec.structs.replace(prepared, parent_run_id=caller.run_id)
-        needing = [Needing(skill.name, manifest, skill.folder) for skill in job.skills]
-        return await self._with_packages(prepared, needing, chosen_for(self._named.defined, manifest))
+        skills = [Needing(skill.name, manifest, skill.folder) for skill in job.skills]
+        return await self._with_packages(prepared, skills, chosen_for(self._named.defined, manifest))
 
     async def _with_packages(
         self, prepared: Prepared, skills: Sequence[Needing], chosen: Named | None = None, requested_ms: object = None
@@ -330,7 +322,7 @@ class Preparer:
         """
         warnings = (*prepared.warnings, *timeout_warnings(requested_ms, prepared.job.limits))
         prepared = msgspec.structs.replace(prepared, warnings=warnings) if warnings else prepared
-        needs = chosen is not None or any(skill.manifest.runtime or lock_in(skill.folder, NPM_LOCK) for skill in skills)
+        needs = chosen is not None or any(skill.may_have_packages for skill in skills)
         if prepared.failure is not None or not needs:
             return prepared
         packages = await packages_now(self._environments, self._named, chosen, skills)
@@ -338,7 +330,7 @@ class Preparer:
             timeout_ms = prepared.job.limits.timeout_ms
             waiting = partial(packages_for, self._environments, self._named, chosen, skills, timeout_ms)
             return msgspec.structs.replace(prepared, waiting=waiting)
-        return prepared if packages is NO_PACKAGES else prepared.having(packages)
+        return prepared.having(packages)
 
 
 def _prepared(

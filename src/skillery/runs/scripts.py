@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from skillery.backends import Failure, FailureType, PublishedFile, ScriptCall
 from skillery.context.threads import BIG_TEXT
+from skillery.environments.definitions import fits_this_python, fitting_python, missing_python
 from skillery.formats.json_values import kind_of
 from skillery.formats.manifest import Permissions
 from skillery.formats.names import changes_what_runs, is_variable_name
+from skillery.formats.requirements import LOCK, InvalidLock, read_lock
+from skillery.formats.script_blocks import lock_path, python_of, required_python
 from skillery.formats.tools import WORK_DIR
 from skillery.formats.wording import did_you_mean, quoted
 
@@ -84,6 +89,49 @@ def _variables(value: object, permissions: Permissions) -> dict[str, str]:
             reason = "changes which code runs" if is_variable_name(name) else "is not a name of a variable"
             raise _Invalid(f"The argument 'env' sets {quoted(name)}, which {reason}; take another name.")
     return {name: _text(f"env.{name}", variable) for name, variable in value.items()}
+
+
+class OwnNeeds(NamedTuple):
+    """The interpreter and the lock of a script. `python` is "" for that of the sandbox, and `lock` is the path of a
+    lock, or "" for no packages. `failure` says why the script cannot run.
+    """
+
+    python: str = ""
+    lock: str = LOCK
+    failure: Failure | None = None
+
+
+def own_needs(folder: Path, path: str, pythons: Mapping[str, str]) -> OwnNeeds:
+    """Return the needs of a script of the skill in `folder` that differ from those of the skill, by its block
+    `# /// script` and its lock. `pythons` are the other interpreters of this sandbox, by version.
+    """
+    requires, locked_for = _stated(folder, path) if path.endswith(".py") else ("", None)
+    lock = lock_path(path) if locked_for is not None else ""
+    if locked_for:
+        python = "" if fits_this_python(f"=={locked_for}.*") else locked_for if locked_for in pythons else None
+        requires = requires or f"=={locked_for}.*"
+    else:
+        python = fitting_python(requires, pythons if locked_for is None else ())
+    if python is None:
+        return OwnNeeds(failure=Failure(FailureType.ENVIRONMENT_FAILED, f"'{path}' {missing_python(requires)}"))
+    return OwnNeeds(pythons[python], lock) if python else OwnNeeds("", lock or LOCK)
+
+
+@lru_cache(maxsize=512)
+def _stated(folder: Path, path: str) -> tuple[str, str | None]:
+    """Return `requires-python` of a Python file, and the Python of its lock, or None if it has no lock.
+
+    The result is cached, because the folder of a version never changes.
+    """
+    try:
+        requires = required_python((folder / path).read_bytes())
+    except OSError:  # the run says that the file is missing
+        return "", None
+    try:
+        content = (folder / lock_path(path)).read_bytes()
+        return requires, python_of(content) if read_lock(content) else None
+    except (OSError, InvalidLock):
+        return requires, None
 
 
 def script_answer(result: bytes) -> dict[str, Any] | None:

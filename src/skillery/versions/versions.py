@@ -19,6 +19,7 @@ from skillery.formats.manifest import Kind
 from skillery.formats.names import parse_namespace, parse_skill_name
 from skillery.formats.npm import NPM_LOCK
 from skillery.formats.requirements import LOCK
+from skillery.formats.script_blocks import LOCK_ENDING, LOCKS
 from skillery.formats.semver import Version
 from skillery.formats.version_spec import Exact
 from skillery.identity.access import Who
@@ -199,17 +200,18 @@ def _row(row: Row[Any]) -> ListedVersion:
 
 
 def versions_with_lock(connection: Connection, identity: Identity, sha256: str, limit: int) -> list[dict[str, str]]:
-    """Return at most `limit` visible versions whose `requirements.lock` or `npm.lock` has the given SHA-256.
+    """Return at most `limit` visible versions of which a lock has the given SHA-256.
 
     Each item has `name`, `version` and `status`. The items are sorted by name, the newest version first.
     """
     declares = skill_versions.c.manifest_json.contains('"dependencies":')
     is_lock = and_(skill_files.c.path == LOCK, declares)
+    other_lock = or_(skill_files.c.path == NPM_LOCK, skill_files.c.path.like(f"{LOCKS}%{LOCK_ENDING}"))
     statement = (
         select(skills.c.name, skill_versions.c.version, skill_versions.c.status)
         .join_from(skill_versions, skills, skills.c.id == skill_versions.c.skill_id)
         .join(skill_files, skill_files.c.version_id == skill_versions.c.id)
-        .where(skill_files.c.sha256 == sha256, or_(is_lock, skill_files.c.path == NPM_LOCK))
+        .where(skill_files.c.sha256 == sha256, or_(is_lock, other_lock))
         .where(*_conditions_for(identity))
         .order_by(skills.c.name, skill_versions.c.id.desc())
         .limit(limit)

@@ -112,6 +112,8 @@ class Template:
     guest: Guest | None = None
     node: Path | None = None
     """A program of Node.js for runs, in place of one below /usr. Runs also see the code of the npm next to it."""
+    pythons: tuple[Path, ...] = ()
+    """More interpreters of Python that programs of runs can start. Runs see the folder above the `bin` of each one."""
     etc: tuple[str, ...] = ()
     """More names in `/etc` of the host that runs see a copy of, such as `odbc.ini`. Only files that every user of the
     host may read are copied.

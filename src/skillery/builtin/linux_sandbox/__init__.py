@@ -6,13 +6,16 @@ The backend needs no daemon and no installation. It uses only the kernel, and wo
 from __future__ import annotations
 
 import logging
+import re
+import sys
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
 
 from cellblock.egress.service import Egress
-from cellblock.host.plan import node_sources
+from cellblock.host.plan import is_open_to_all, node_sources
 from cellblock.host.shares import Uids
 from cellblock.host.succession import Warmth
 from cellblock.inside.etc import check_names
@@ -23,6 +26,7 @@ from skillery.errors import StartupError
 from skillery.jobs import limits_of, list_names
 
 log = logging.getLogger(__name__)
+PYTHON = re.compile(r"python(3\.(?:[89]|[1-9][0-9]))")
 REMEDY = "raise `uids` in [backends.sandbox.linux], or lower concurrent_runs"
 
 
@@ -71,6 +75,12 @@ class LinuxSandboxSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
 
     By default, runs use the Node.js of `skillery[node]` if it is installed, else `node` below `/usr`.
     """
+    pythons: tuple[str, ...] = ()
+    """Other interpreters of Python for scripts whose `requires-python` excludes the Python of the server, such as
+    `/opt/python/bin/python3.13`. The names must be of the form `python3.N`.
+
+    By default, those below `/usr` and in the prefix of the server's Python.
+    """
     etc: tuple[str, ...] = ()
     """More names in `/etc` of the host, such as `odbc.ini`, that runs see a copy of.
 
@@ -82,6 +92,7 @@ def open_sandbox(settings: LinuxSandboxSettings, place: Place) -> LinuxSandbox:
     try:
         egress = Egress(settings.allow_private, settings.hosts, names=list_names("linux"))
         node = find_node(settings.node)
+        pythons = find_pythons(settings.pythons)
     except ValueError as error:
         raise StartupError(f"[backends.sandbox.linux]: {error}") from None
     try:
@@ -97,7 +108,7 @@ def open_sandbox(settings: LinuxSandboxSettings, place: Place) -> LinuxSandbox:
         settings.environment_idle_seconds,
     )
     return LinuxSandbox(
-        Uids(settings.first_uid, settings.uids, REMEDY), warmth, egress, place, bounds, node, settings.etc
+        Uids(settings.first_uid, settings.uids, REMEDY), warmth, egress, place, bounds, node, settings.etc, pythons
     )
 
 
@@ -119,6 +130,32 @@ def find_node(setting: str) -> Path | None:
         log.warning("the Node.js of skillery[node] is not used: %s", error)
         return None
     return program
+
+
+def find_pythons(setting: Sequence[str]) -> dict[str, Path]:
+    """Return the other interpreters of Python by version, such as "3.13". () selects those of the host.
+
+    Raise ValueError if runs cannot use a program of the setting.
+    """
+    folders = ("/usr/bin", "/usr/local/bin", f"{sys.base_prefix}/bin")
+    programs = [Path(text) for text in setting]
+    if not setting:
+        programs = [path for folder in folders for path in sorted(Path(folder).glob("python3.*")) if _version(path)]
+        programs = [path for path in programs if is_open_to_all(str(path))]
+    pythons = dict[str, Path]()
+    for program in programs:
+        version = _version(program)
+        if not (version and program.is_absolute() and program.is_file() and is_open_to_all(str(program))):
+            raise ValueError(f"pythons: {str(program)!r} is not a program python3.N that every user may execute")
+        pythons.setdefault(version, program.resolve())
+    pythons.pop(f"{sys.version_info.major}.{sys.version_info.minor}", None)
+    return pythons
+
+
+def _version(program: Path) -> str:
+    """Return the version in the name of an interpreter; "" for other names, such as `python3.11-config`."""
+    match = PYTHON.fullmatch(program.name)
+    return match[1] if match else ""
 
 
 @hookimpl

@@ -188,6 +188,7 @@ class LinuxSandbox(Sandbox):
         bounds: Bounds | None = None,
         node: Path | None = None,
         etc: tuple[str, ...] = (),
+        pythons: Mapping[str, Path] = {},
     ) -> None:
         self._bounds = bounds or Bounds()
         self.egress = egress
@@ -195,7 +196,16 @@ class LinuxSandbox(Sandbox):
         self._warmth = warmth
         self._allow_degraded = place.allow_degraded
         private = (place.home, Path(skillery.__file__).parents[1])
-        self._template = Template(POINTS, private=private, guest=GUEST, node=node, etc=etc, programs=PROGRAMS)
+        self._pythons = {version: str(path) for version, path in pythons.items()}
+        self._template = Template(
+            POINTS,
+            private=private,
+            guest=GUEST,
+            node=node,
+            pythons=tuple(pythons.values()),
+            etc=etc,
+            programs=PROGRAMS,
+        )
         self._capabilities: HostCapabilities | None = None
         self._starting = asyncio.Lock()
 
@@ -253,6 +263,10 @@ class LinuxSandbox(Sandbox):
             return [await run_cell_job(capabilities, Template(), job) for job in jobs]
         finally:
             await capabilities.close()
+
+    def pythons(self) -> Mapping[str, str]:
+        """See `skillery.backends.Sandbox`."""
+        return self._pythons
 
     async def run(self, job: Job, host: RunHost) -> Outcome:
         await self.start()

@@ -107,6 +107,7 @@ def find_plan(template: Template) -> tuple[ControlGroups | None, dict[str, Any]]
         points=template.points,
         guest=template.guest,
         node=template.node,
+        pythons=template.pythons,
         names_in_etc=template.etc,
         programs=template.programs,
     )

@@ -69,22 +69,24 @@ def is_beneath(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
-def prefixes() -> list[str]:
-    """Return the folders of the interpreter that are not below /usr."""
+def prefixes(pythons: tuple[Path, ...] = ()) -> list[str]:
+    """Return the folders of the interpreter and of `pythons` that are not below /usr."""
     folders = {os.path.realpath(prefix) for prefix in (sys.base_prefix, sys.base_exec_prefix)}
+    folders |= {str(python.resolve().parents[1]) for python in pythons}
     return sorted(prefix for prefix in folders if not is_beneath(prefix, "/usr"))
 
 
-def hidden(private: tuple[str, ...]) -> list[str]:
+def hidden(private: tuple[str, ...], pythons: tuple[Path, ...] = ()) -> list[str]:
     """Return the folders to hide: installed packages, with this one, and the `private` folders of the server."""
-    roots = {"/usr", "/usr/local", os.path.realpath(sys.base_prefix), os.path.realpath(sys.base_exec_prefix)}
+    roots = {"/usr", "/usr/local", *(os.path.realpath(prefix) for prefix in (sys.base_prefix, sys.base_exec_prefix))}
+    roots.update(prefixes(pythons))
     patterns = [f"{root}/lib*/python*/{kind}-packages" for root in sorted(roots) for kind in ("site", "dist")]
     # Path.glob needs a folder to begin with, and these patterns are absolute.
     folders = {path for pattern in patterns for path in glob(pattern) if Path(path).is_dir()}  # noqa: PTH207
     if sys.prefix != sys.base_prefix:
         folders.add(os.path.realpath(sys.prefix))
     folders |= {os.path.realpath(folder) for folder in (*private, str(HERE.parent)) if Path(folder).is_dir()}
-    mounted = ["/usr", *prefixes()]
+    mounted = ["/usr", *prefixes(pythons)]
     return sorted(path for path in folders if path not in mounted and any(is_beneath(path, root) for root in mounted))
 
 
@@ -177,6 +179,7 @@ def make_plan(
     points: tuple[str, ...] = (),
     guest: Guest | None = None,
     node: Path | None = None,
+    pythons: tuple[Path, ...] = (),
     names_in_etc: tuple[str, ...] = (),
     programs: Path | None = None,
 ) -> dict[str, Any]:
@@ -190,8 +193,8 @@ def make_plan(
         "keeps_groups": not root,
         "without_landlock": without_landlock,
         "points": points,
-        "prefixes": prefixes(),
-        "hidden": hidden(private),
+        "prefixes": prefixes(pythons),
+        "hidden": hidden(private, pythons),
         "private": [os.path.realpath(folder) for folder in private],
         "cgroups": cgroups,
         "etc": names_in_etc,

@@ -81,16 +81,16 @@ def check_types(command: list[str], status: int) -> None:
         raise failed("SandboxError", f"this host has Node.js {version}; TypeScript needs Node.js {needed} or later")
 
 
-def python() -> list[str]:
+def python(job: Job) -> list[str]:
     """Return the command of the Python interpreter, without packages outside of the standard library."""
-    return [sys.executable, "-u", "-E", "-s", "-S", "-B"]
+    return [job["program"].get("python") or sys.executable, "-u", "-E", "-s", "-S", "-B"]
 
 
 def python_file(job: Job, path: str) -> list[str]:
     """Return the command for a Python file or the job's module. Packages and the folder `root` are importable."""
     program = job["program"]
     order = {"path": path, "root": program["root"], "packages": job["packages"], "module": program.get("module", "")}
-    return [*python(), START, json.dumps(order)]
+    return [*python(job), START, json.dumps(order)]
 
 
 def interpreter(job: Job, path: str) -> list[str]:
