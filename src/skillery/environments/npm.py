@@ -13,7 +13,7 @@ import msgspec
 from skillery.backends import FailureType
 from skillery.environments.downloads import IncomingFiles, bare, other_file
 from skillery.environments.jobs import BuildFailed, JobFailed, Jobs
-from skillery.environments.sources import NpmSources
+from skillery.environments.sources import NpmSources, latest_upload
 from skillery.environments.uv_errors import cleaned, job_failure, locking_error
 from skillery.errors import (
     InvalidVersion,
@@ -81,7 +81,7 @@ async def resolve_npm(
         "dependencies": ranges | exact_versions(requirements, guide),
         "overrides": {name: version for name, version in guide.items() if name not in ranges},
         "inferred": list(inferred),
-        "before": sources.exclude_newer,
+        "before": latest_upload(sources.exclude_newer),
     }
     try:
         answer = await jobs.run("npm_lock", args, seconds=seconds)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
@@ -25,6 +26,22 @@ FILE_HOSTS = {
 }
 """File hosts of well-known indexes."""
 EVERY = "*"
+
+
+def latest_upload(exclude_newer: str) -> str:
+    """Return the date or time after which uploads are ignored. `exclude_newer` is that of the settings: a date, a time,
+    or a duration up to now, such as "7 days".
+    """
+    count, _, unit = exclude_newer.partition(" ")
+    if not unit:
+        return exclude_newer
+    days = int(count) * (7 if unit.startswith("week") else 1)
+    return f"{datetime.now(UTC) - timedelta(days=days):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def is_older(exclude_newer: str, cut_off: str) -> bool:
+    """Return whether the setting excludes all uploads after a date."""
+    return bool(exclude_newer) and latest_upload(exclude_newer)[: len(cut_off)] <= cut_off
 
 
 class NpmSources(msgspec.Struct, frozen=True):
@@ -63,7 +80,7 @@ class NpmSources(msgspec.Struct, frozen=True):
 
     def before(self, cut_off: str) -> NpmSources:
         """Return the sources without versions of a later date."""
-        if not cut_off or (self.exclude_newer and self.exclude_newer[: len(cut_off)] <= cut_off):
+        if not cut_off or is_older(self.exclude_newer, cut_off):
             return self
         return msgspec.structs.replace(self, exclude_newer=cut_off)
 
@@ -125,11 +142,11 @@ class PackageSources(msgspec.Struct, frozen=True):
 
     def cut_off(self) -> list[str]:
         """Return the arguments of uv for the setting exclude_newer. They have an effect only when uv locks."""
-        return ["--exclude-newer", self.exclude_newer] if self.exclude_newer else []
+        return ["--exclude-newer", latest_upload(self.exclude_newer)] if self.exclude_newer else []
 
     def before(self, cut_off: str) -> PackageSources:
         """Return the sources without uploads after a date, if the indexes state when files were uploaded."""
-        if not cut_off or self.wheelhouse or (self.exclude_newer and self.exclude_newer[: len(cut_off)] <= cut_off):
+        if not cut_off or self.wheelhouse or is_older(self.exclude_newer, cut_off):
             return self
         return msgspec.structs.replace(self, exclude_newer=cut_off)
 

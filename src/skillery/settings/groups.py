@@ -174,7 +174,9 @@ class Packages(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     index_urls: tuple[str, ...] = ()
     wheelhouse: str = ""
-    exclude_newer: Annotated[str, msgspec.Meta(pattern=r"^(\d{4}-\d\d-\d\d(T[\d:.]+(Z|[+-]\d\d:\d\d))?)?$")] = ""
+    exclude_newer: Annotated[
+        str, msgspec.Meta(pattern=r"^(\d{4}-\d\d-\d\d(T[\d:.]+(Z|[+-]\d\d:\d\d))?|[1-9]\d{0,3} (day|week)s?)?$")
+    ] = ""
     allowed: tuple[str, ...] = ()
     denied: tuple[str, ...] = ()
     reuse_hours: Natural = 24
