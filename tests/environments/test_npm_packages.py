@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from skillery.formats.package_json import locked_versions
 from tests.cli.test_cli import skillery
 from tests.conftest import Rpc, Server, StartShared
 from tests.importing.test_importing import by_path, sent
@@ -465,6 +466,35 @@ def test_packages_of_package_json_above_the_limit_are_left_out_by_name(npm_serve
     assert published["warnings"][-1].endswith("z099 is left out: package.json has no range of npm (and 1 more)")
 
 
+INNER = {"version": "1.0.0", "requires": {"none": "1"}}
+OF_NPM_6 = {"node_modules": {"version": "1.0.0", "dependencies": 7}, "x": {"dependencies": {"x": {"version": "3"}}}}
+
+
+def test_a_package_lock_of_npm_6_gives_versions_of_nested_packages() -> None:
+    def locked(dependencies: object) -> dict[str, str]:
+        return locked_versions(json.dumps({"lockfileVersion": 1, "dependencies": dependencies}).encode())
+
+    twice = {"a": {"version": "1.0.0", "dependencies": {"b": {"version": "2.0.0"}}}, "b": {"version": "1.0.0"}}
+    assert locked(twice) == {"a": "1.0.0"}
+    assert locked({"a": {"version": "1.0.0", "dev": True}, "b": INNER}) == {"b": "1.0.0"}
+    assert locked({"a": {"version": "1.0.0", "resolved": "git+ssh://a.example"}}) == {"a": ""}
+    assert locked(OF_NPM_6) == {"node_modules": "1.0.0"}
+    assert locked([1]) == {}
+    deep = '{"dependencies":{"a":' * 3000 + "{}" + "}}" * 3000
+    assert locked_versions(deep.encode()) == {}
+
+
+def test_locks_of_other_programs_are_named(npm_server: Server, new_name: str) -> None:
+    files = {"a.js": "1", "package.json": "{}", "yarn.lock": "x", "b/package.json": "{}", "b/pnpm-lock.yaml": "x"}
+    files |= {"c/package.json": "{}", "c/package-lock.json": "{}", "c/yarn.lock": "x", "d/yarn.lock": "x"}
+    findings = npm_server.rpc("check_skill", **params(new_name, files))["findings"]
+
+    assert [(finding["file"], finding["severity"]) for finding in findings if finding["rule"] == "unread_npm_lock"] == [
+        ("yarn.lock", "info"),
+        ("b/pnpm-lock.yaml", "info"),
+    ]
+
+
 def guided(versions: dict[str, str], **more: Any) -> str:
     """Return a package-lock.json with packages at the top."""
     packages = {f"node_modules/{name}": {"version": version} for name, version in versions.items()}
@@ -484,6 +514,9 @@ def test_package_lock_json_decides_versions_that_fit_and_exist(
         "absent": guided({outer: "1.0.7", "inner": "1.0.0"}),
         "for development": guided({outer: "1.0.0"}, **{"node_modules/inner": {"version": "1.0.0", "dev": True}}),
         "another form": "[]",
+        "of npm 6": json.dumps(
+            {"lockfileVersion": 1, "dependencies": {outer: {"version": "1.0.0", "dependencies": {"inner": INNER}}}}
+        ),
     }
     versions = {}
     for number, (kind, lock) in enumerate(locks.items()):
@@ -498,6 +531,7 @@ def test_package_lock_json_decides_versions_that_fit_and_exist(
         "absent": ["2.0.0", "1.1.0"],
         "for development": ["2.0.0", "1.0.0"],
         "another form": ["2.0.0", "1.1.0"],
+        "of npm 6": ["1.0.0", "1.0.0"],
     }
 
 

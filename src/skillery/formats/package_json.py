@@ -12,6 +12,7 @@ from skillery.formats.wording import Problem, printable, quoted
 
 FILE = "package.json"
 LOCK_FILE = "package-lock.json"
+OTHER_LOCKS = ("yarn.lock", "pnpm-lock.yaml")
 MODULES = "node_modules"
 JAVASCRIPT = (".js", ".mjs")
 SCRIPTS = "scripts/"
@@ -107,14 +108,39 @@ def locked_versions(content: bytes) -> dict[str, str]:
     for development. The names and versions are not checked. Return {} for an invalid file.
     """
     document = _document(LOCK_FILE, content, MOST_LOCK_BYTES)
-    packages = document.get("packages") if isinstance(document, dict) else None
     versions = dict[str, set[str]]()
-    for path, entry in packages.items() if isinstance(packages, dict) else ():
-        name = path.rpartition(f"{MODULES}/")[2]
-        if isinstance(entry, dict) and name != path and not entry.get("dev") and entry.get("name", name) == name:
+    for name, entry in _locked(document) if isinstance(document, dict) else ():
+        if not entry.get("dev") and entry.get("name", name) == name:
             from_registry = str(entry.get("resolved", "https:")).startswith(("https:", "http:"))
             versions.setdefault(name, set()).add(str(entry.get("version", "")) if from_registry else "")
     return {name: next(iter(different)) for name, different in versions.items() if len(different) == 1}
+
+
+def _locked(document: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the packages of a package-lock.json by name. In lockfileVersion 1, packages contain packages."""
+    packages = document.get("packages")
+    if isinstance(packages, dict):
+        for path, entry in packages.items():
+            name = path.rpartition(f"{MODULES}/")[2]
+            if name != path and isinstance(entry, dict):
+                yield name, entry
+        return
+    waiting = [document]
+    while waiting:
+        dependencies = waiting.pop().get("dependencies")
+        entries = dependencies.items() if isinstance(dependencies, dict) else ()
+        for name, entry in entries:
+            if isinstance(entry, dict):
+                waiting.append(entry)
+                yield name, entry
+
+
+def unread_locks(paths: Collection[str]) -> Iterator[str]:
+    """Yield the locks of other programs that are next to a package.json without a package-lock.json."""
+    folders = sorted(path.removesuffix(FILE) for path in paths if path.rpartition("/")[2] == FILE)
+    for folder in folders:
+        if MODULES not in folder.split("/") and f"{folder}{LOCK_FILE}" not in paths:
+            yield from (f"{folder}{name}" for name in OTHER_LOCKS if f"{folder}{name}" in paths)
 
 
 def _document(path: str, content: bytes, most: int = MOST_BYTES) -> dict[str, Any] | str:

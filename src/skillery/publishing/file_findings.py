@@ -15,6 +15,7 @@ from urllib.parse import unquote
 from skillery.backends import Finding
 from skillery.formats.bundle import SKILL_MD, BundleFile
 from skillery.formats.npm import NPM_LOCK, NpmLock, npm_lock_in
+from skillery.formats.package_json import LOCK_FILE, unread_locks
 from skillery.formats.paths import MAX_BYTES, plain_path, portability_problem
 from skillery.formats.wording import quoted
 from skillery.publishing.package_locks import LEFT_OUT
@@ -22,6 +23,8 @@ from skillery.publishing.package_locks import LEFT_OUT
 NOT_PORTABLE = "not_portable"
 DEAD_REFERENCE = "dead_reference"
 NPM_INSTALL_SCRIPT = "npm_install_script"
+UNREAD_NPM_LOCK = "unread_npm_lock"
+MAKE_LOCK = "npm install --package-lock-only"
 MOST_UNPORTABLE = 20
 MOST_READ = 256 * 1024
 """The maximum number of characters of a SKILL.md that are read."""
@@ -51,6 +54,10 @@ def file_findings(files: Sequence[BundleFile]) -> list[Finding]:
             path,
         )
         for path in islice(filter(portability_problem, paths), MOST_UNPORTABLE)
+    ]
+    findings += [
+        Finding(UNREAD_NPM_LOCK, f"decides no versions here: {LOCK_FILE} does ({MAKE_LOCK})", "info", path)
+        for path in islice(unread_locks(paths), MOST_UNPORTABLE)
     ]
     if NPM_LOCK in paths:
         findings += _of_npm_lock(npm_lock_in({NPM_LOCK: paths[NPM_LOCK].content}))
