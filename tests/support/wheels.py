@@ -22,14 +22,17 @@ def make_wheel(
     tag: str = "py3-none-any",
     more: Mapping[str, str] | None = None,
     links: Sequence[str] = (),
+    headers: Sequence[str] = (),
 ) -> Path:
-    """Write a wheel with these modules and return its path. The default module has its version as VERSION.
+    """Write a wheel with these modules and return its path. The default module has its version as VERSION. METADATA has
+    the `headers` too.
 
     `record` replaces hashes in RECORD, `more` adds files that RECORD omits, `links` makes files symbolic links.
     """
     content = dict(files or {f"{name}.py": f"VERSION = {version!r}\n"})
     info = f"{name}-{version}.dist-info"
     lines = [f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n", *(f"Requires-Dist: {r}\n" for r in requires)]
+    lines += (f"{header}\n" for header in headers)
     content[f"{info}/METADATA"] = "".join(lines)
     content[f"{info}/WHEEL"] = f"Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: {tag}\n"
     rows = [

@@ -173,6 +173,7 @@ def _skill_routes(core: Core, edge: HttpParts) -> list[Route]:
         edge.git,
         edge.public_url,
         core.registry,
+        core.environments.queries,
     )
     skill_parts = SkillParts(edge.gate, core.registry, core.importer, parts)
     downloads = [Route(row.group, partial(row.endpoint, parts), row.operations, row.paths) for row in DOWNLOADS]

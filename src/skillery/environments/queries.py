@@ -7,12 +7,12 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 from sqlalchemy import Connection, select
 
-from skillery.backends import Identity, Storage
+from skillery.backends import Identity, PackageMount, Storage
 from skillery.contents.store import open_content
 from skillery.database import Database, in_utc
 from skillery.database.registry import Registry
@@ -134,6 +134,13 @@ class EnvironmentPage(msgspec.Struct, frozen=True):
     next_cursor: str | None
 
 
+class Locked(NamedTuple):
+    """A lock of a version, and its packages if this server has installed them."""
+
+    content: bytes
+    mount: PackageMount | None = None
+
+
 class EnvironmentQueries:
     """Answers queries about environments from the database and the state of this server."""
 
@@ -146,6 +153,13 @@ class EnvironmentQueries:
         self._installed = installed
         self._named = named
         self._server = server
+
+    def locked(self, sha256: str) -> Locked | None:
+        """Return the lock with a digest, and its packages if this server has installed them. Return None for an
+        ordinary file. Blocking.
+        """
+        content = content_of(self._database, self._storage, sha256)
+        return Locked(content, self._installed.find(sha256)) if content is not None else None
 
     async def named(self) -> EnvironmentPage:
         """Return all named environments in the order of the settings."""

@@ -103,6 +103,15 @@ def own_name(content: bytes) -> tuple[str, ...]:
     return (name,) if isinstance(name, str) else ()
 
 
+def license_of(content: bytes) -> list[str]:
+    """Return the licences in a package.json, also in its old forms, or [] if it states none."""
+    document = _document(FILE, content)
+    stated = (document.get("license") or document.get("licenses")) if isinstance(document, dict) else None
+    entries = stated if isinstance(stated, list) else [stated]
+    names = (entry.get("type") if isinstance(entry, dict) else entry for entry in entries[:MOST_NAMED])
+    return [name for name in names if isinstance(name, str)]
+
+
 def locked_versions(content: bytes) -> dict[str, str]:
     """Return the versions in a package-lock.json: of packages of a registry that are locked in one version and are not
     for development. The names and versions are not checked. Return {} for an invalid file.

@@ -33,7 +33,16 @@ from skillery.rest.exports import (
     send_index,
     send_indexed_file,
 )
-from skillery.rest.proofs import FILES, PREDICATE, STATEMENTS, send_files_text, send_statements
+from skillery.rest.proofs import (
+    CYCLONEDX,
+    FILES,
+    PREDICATE,
+    SBOM,
+    STATEMENTS,
+    send_files_text,
+    send_sbom,
+    send_statements,
+)
 
 # -- `/marketplace.json`: the skills of the registry as plugins of a marketplace, for clients that do not read git -----
 
@@ -89,12 +98,14 @@ def _sources(text: str, address: str, *, has_git: bool) -> SourceKind:
 
 
 async def send_version(parts: DownloadParts, scope: Any, receive: Any, send: Any, headers: dict[str, str]) -> None:
-    """Send a version in the form of the ending: `/skills/{name}/{version}.tar.gz`, `.zip`, `.files` or
-    `.intoto.jsonl`.
+    """Send a version in the form of the ending: `/skills/{name}/{version}.tar.gz`, `.zip`, `.files`, `.intoto.jsonl`
+    or `.cdx.json`.
     """
     only(scope, "GET", "HEAD")
     file = segments_of(scope, 3)[2]
-    if file.endswith(STATEMENTS):
+    if file.endswith(SBOM):
+        await send_sbom(parts, scope, send, headers)
+    elif file.endswith(STATEMENTS):
         await send_statements(parts, scope, send, headers)
     elif file.endswith(FILES):
         await send_files_text(parts, scope, send, headers)
@@ -159,10 +170,10 @@ DOWNLOADS = (
         "A version of a skill as an archive, or what proves it",
         "`archive` is a version spec (`1.2.0`, `latest`, a label, a range, a digest) and an ending. `.tar.gz` and "
         "`.zip` are archives. `.files` is the text whose SHA-256 is the digest. `.intoto.jsonl` has the signed "
-        "statements about the version.",
+        "statements about the version. `.cdx.json` is the bill of materials of CycloneDX 1.6: the locked packages.",
         Response(
             "The archive or text. The bytes of an archive depend only on its files.",
-            kinds=(*MEDIA_TYPES.values(), "text/plain", "application/jsonl"),
+            kinds=(*MEDIA_TYPES.values(), "text/plain", "application/jsonl", CYCLONEDX),
         ),
         may_be_elsewhere=True,
         parameters=(PREDICATE,),

@@ -21,6 +21,7 @@ from skillery.backends import Identity
 from skillery.contents.kept_contents import MadeContent, SignedDownloads
 from skillery.context.threads import ARCHIVES
 from skillery.database.registry import Registry
+from skillery.environments.queries import EnvironmentQueries
 from skillery.errors import InvalidName
 from skillery.exports import KINDS, Export, Exports, Kind
 from skillery.exports.marketplaces import Marketplaces
@@ -89,6 +90,7 @@ class DownloadParts(NamedTuple):
     public_url: str
     """The value of the setting `public_url`."""
     registry: Registry
+    environments: EnvironmentQueries
 
 
 async def send_archive(parts: DownloadParts, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:

@@ -1,19 +1,25 @@
 """Endpoints with which clients verify a version without trust in this server: the text of its digest, the signed
-statements about it, and the keys of the registry.
+statements about it, its bill of materials, and the keys of the registry.
 """
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from typing import Any
 
 import msgspec
 
+from skillery import __version__
 from skillery.attestations.attestations import read_envelopes
 from skillery.attestations.signing import read_chain
 from skillery.errors import InvalidParams
+from skillery.exports.sbom import Source, make_sbom, source_of
 from skillery.formats.bundle import files_text
 from skillery.formats.names import parse_skill_name
+from skillery.formats.npm import NPM_LOCK
+from skillery.formats.requirements import LOCK
+from skillery.formats.script_blocks import script_locks
 from skillery.formats.version_spec import parse_version_spec
 from skillery.formats.wording import quoted
 from skillery.http.gate import ANONYMOUS
@@ -22,6 +28,7 @@ from skillery.http.requests import only, query_of, segments_of
 from skillery.proof import KEYS_ADDRESS
 from skillery.proof.statements import TYPES
 from skillery.registry.resolution import resolve
+from skillery.registry.version_rows import VersionRow
 from skillery.rest.exports import (
     ASK_AGAIN,
     FOR_EVER,
@@ -33,7 +40,8 @@ from skillery.rest.exports import (
 )
 from skillery.skills.files import files_of
 
-FILES, STATEMENTS = ".files", ".intoto.jsonl"
+FILES, STATEMENTS, SBOM = ".files", ".intoto.jsonl", ".cdx.json"
+CYCLONEDX = "application/vnd.cyclonedx+json"
 PREDICATE = in_query("predicate", "Only statements of this kind, for `.intoto.jsonl`.", enum=[*TYPES])
 KEYS_OPERATIONS = (
     Operation(
@@ -78,6 +86,32 @@ async def send_statements(parts: DownloadParts, scope: Any, send: Any, headers: 
     content = "".join(f"{envelope}\n" for envelope in envelopes).encode()
     kind, cache = "application/jsonl; charset=utf-8", cache_control(identity, ASK_AGAIN)
     answer = DownloadResponse.of_bytes(kind, content, cache, _about(row.version, row.digest))
+    await send_download(parts, scope, send, headers, answer)
+
+
+async def send_sbom(parts: DownloadParts, scope: Any, send: Any, headers: dict[str, str]) -> None:
+    """Send the bill of materials of a version: `/skills/{name}/{version}.cdx.json`."""
+    _, name, file = segments_of(scope, 3)
+    identity = await reader_of(parts, scope, headers)
+    spec = parse_version_spec(file.removesuffix(SBOM))
+
+    def look(connection: Any) -> tuple[VersionRow, Source, list[str]]:
+        row, envelopes = read_envelopes(
+            connection, identity, name=parse_skill_name(name), spec=spec, predicate="provenance"
+        )
+        # Like the statements themselves, callers without credentials do not see the source.
+        source = Source() if identity is ANONYMOUS else source_of(row, envelopes)
+        files = {file.path: file.sha256 for file in files_of(connection, row.version_id)}
+        declares = bool((msgspec.json.decode(row.manifest_json).get("runtime") or {}).get("dependencies"))
+        paths = [*([LOCK] if declares else []), NPM_LOCK, *script_locks(files)]
+        return row, source, [files[path] for path in paths if path in files]
+
+    row, source, digests = await parts.registry.read_page(look)
+    locks = (locked for digest in digests if (locked := parts.environments.locked(digest)) is not None)
+    content = await asyncio.to_thread(make_sbom, row, locks, source, __version__)
+    answer = DownloadResponse.of_bytes(
+        CYCLONEDX, content, cache_control(identity, ASK_AGAIN), _about(row.version, row.digest)
+    )
     await send_download(parts, scope, send, headers, answer)
 
 
