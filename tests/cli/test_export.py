@@ -16,10 +16,10 @@ from tests.conftest import Rpc, Server, publisher
 def here(rpc: Rpc, new_name: str) -> dict[str, str]:
     """Publish skills, and return their digests by name."""
     publish = publisher(rpc)
-    for name, version in (("one", "1.0.0"), ("one", "1.1.0"), ("two.three", "2.0.0")):
+    for name, version in (("greet", "1.0.0"), ("greet", "1.1.0"), ("text.count", "2.0.0")):
         publish(f"{new_name}.{name}", version)
-    found = [rpc("describe_skill", name=f"{new_name}.{name}")["skill"] for name in ("one", "two.three")]
-    return {one["name"]: one["digest"] for one in found}
+    described = [rpc("describe_skill", name=f"{new_name}.{name}")["skill"] for name in ("greet", "text.count")]
+    return {skill["name"]: skill["digest"] for skill in described}
 
 
 def test_an_export_has_the_same_digests_on_another_server(
@@ -36,8 +36,8 @@ def test_an_export_has_the_same_digests_on_another_server(
 
     assert imported.json[0]["counts"] == {"published": 2}
     assert again.json[0]["counts"] == {"unchanged": 2}
-    found = [there.rpc("describe_skill", name=name)["skill"] for name in here]
-    assert {one["name"]: one["digest"] for one in found} == here
+    described = [there.rpc("describe_skill", name=name)["skill"] for name in here]
+    assert {skill["name"]: skill["digest"] for skill in described} == here
     with tarfile.open(file) as tar:
         lock = tar.extractfile(".skillery.lock")
         assert lock is not None
@@ -47,11 +47,11 @@ def test_an_export_has_the_same_digests_on_another_server(
 
 def test_chosen_versions_are_exported(server: Server, here: dict[str, str], new_name: str, tmp_path: Path) -> None:
     file = tmp_path / "skills.tar.gz"
-    done = skillery("export", str(file), f"{new_name}.one@1.0.0", "--url", server.url, "--json")
+    done = skillery("export", str(file), f"{new_name}.greet@1.0.0", "--url", server.url, "--json")
 
-    assert [(one["name"], one["version"]) for one in done.json["lock"]] == [(f"{new_name}.one", "1.0.0")]
+    assert [(entry["name"], entry["version"]) for entry in done.json["lock"]] == [(f"{new_name}.greet", "1.0.0")]
     with tarfile.open(file) as tar:
-        assert f"{new_name}.one/skill.toml" in tar.getnames()
+        assert f"{new_name}.greet/skill.toml" in tar.getnames()
 
 
 EMPTY = ((), ("--all", "some.skill"), ("no.such.skill",), ("--all", "--namespace", "no.such"))

@@ -139,7 +139,7 @@ def test_keys_are_read_as_they_were_written() -> None:
 
 @pytest.mark.parametrize("first", [0, 1, 0x26, 0xC7, 0xEC, 0xED, 0xEE])
 def test_keys_of_small_order_are_refused(first: int) -> None:
-    """Everybody can make signatures of such keys of Ed25519. Some points have two spellings."""
+    """Signatures of such keys of Ed25519 need no private key. Some points have two spellings."""
     order_8 = int.from_bytes(
         bytes.fromhex("26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05"), "little"
     )

@@ -1,4 +1,4 @@
-"""Statements and keys of callers who attack the registry, its readers, or the key of somebody else."""
+"""Statements and keys of callers who attack the registry, its readers, or the key of another identity."""
 
 from __future__ import annotations
 

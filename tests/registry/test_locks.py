@@ -22,7 +22,7 @@ NO_DIGEST = "sha256:" + "0" * 64
 
 
 def problems(verified: dict[str, Any]) -> list[tuple[str, str, str]]:
-    return [(one["name"], one["version"], one["problem"]) for one in verified["problems"]]
+    return [(row["name"], row["version"], row["problem"]) for row in verified["problems"]]
 
 
 def test_resolve_skills_locks_each_spec_to_its_version(rpc: Rpc, publish: Publish, new_name: str) -> None:
@@ -129,7 +129,7 @@ def test_invalid_locks_are_reported_and_not_raised(rpc: Rpc, publish: Publish, n
         (f"{new_name}.x", "^1", "invalid"),
         (f"{new_name}.y", "\0", "invalid"),
     ]
-    assert all(one["message"] and len(one["message"]) < 1000 for one in verified["problems"])
+    assert all(row["message"] and len(row["message"]) < 1000 for row in verified["problems"])
     for wrong in ({"name": new_name, "version": "1.0.0"}, {**locked(new_name, "1.0.0"), "more": 1}, "x"):
         assert rpc.error("verify_lock", lock=[wrong])["code"] == -32602
 
@@ -143,7 +143,7 @@ def test_verify_lock_reports_invisible_versions_as_gone(org: Server, new_name: s
     author.create(name)
     agent.create(draft)
     lock = agent("resolve_skills", skills=[name, f"{draft}@1.0.0"])["lock"]
-    assert [one["status"] for one in lock] == ["published", "draft"]
+    assert [entry["status"] for entry in lock] == ["published", "draft"]
     author("set_visibility", name=name, visibility="namespace")
 
     assert stranger.error("resolve_skills", skills=[name])["data"]["type"] == "skill_not_found"
@@ -152,7 +152,7 @@ def test_verify_lock_reports_invisible_versions_as_gone(org: Server, new_name: s
     assert verified["problems"][0]["message"] == f"there is no skill '{name}'"
     verified = agent("verify_lock", lock=lock)
     assert verified["ok"]
-    assert [one["problem"] for one in verified["warnings"]] == ["not_published"]
+    assert [row["problem"] for row in verified["warnings"]] == ["not_published"]
     agent("submit_version", name=draft, version="1.0.0")
     reviewer("reject_version", name=draft, version="1.0.0", reason="It deletes files.")
     assert problems(agent("verify_lock", lock=lock)) == [(draft, "1.0.0", "rejected")]
@@ -202,7 +202,7 @@ def test_a_lock_file_is_written_checked_and_installed(
     assert command("lock", first, f"{second}@1.0.0", "-o", "-").out == text
     assert text.endswith("}\n")
     entries = json.loads(text)["skills"]
-    assert [(one["name"], one["version"]) for one in entries] == [(first, "1.0.0"), (second, "1.0.0")]
+    assert [(entry["name"], entry["version"]) for entry in entries] == [(first, "1.0.0"), (second, "1.0.0")]
     assert command("lock", "--check", "-o", str(lock)).code == 0
     assert command("lock", first, "-o", str(lock)).err == f"no longer in {lock}: {second}\n"
     lock.write_text(text)

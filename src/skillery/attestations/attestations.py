@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
-from sqlalchemy import Connection, exists, func, select, update
+from sqlalchemy import ColumnElement, Connection, exists, func, select, update
 
 from skillery import audit
 from skillery.attestations.predicates import OwnAuthor, OwnReview, summary_of
@@ -40,10 +41,15 @@ def read_envelopes(
     word of `TYPES`, or "" for all. Raise the errors of `resolve`.
     """
     row = resolve(connection, identity, name, spec, manages=True)
-    of_version = attestations.c.version_id == row.version_id, attestations.c.ended_at.is_(None)
-    chosen = [attestations.c.predicate == predicate] if predicate else []
-    oldest_first = select(attestations.c.envelope).where(*of_version, *chosen).order_by(attestations.c.id)
-    return row, list(connection.scalars(oldest_first))
+    present = *_of_version(row, predicate), attestations.c.ended_at.is_(None)
+    return row, list(connection.scalars(select(attestations.c.envelope).where(*present).order_by(attestations.c.id)))
+
+
+def _of_version(row: VersionRow, predicate: str) -> Iterator[ColumnElement[bool]]:
+    """Yield the conditions for the attestations of a version, of one word if `predicate` is not ""."""
+    yield attestations.c.version_id == row.version_id
+    if predicate:
+        yield attestations.c.predicate == predicate
 
 
 # -- list_attestations -------------------------------------------------------------------------------------------------
@@ -105,9 +111,7 @@ def read_attestations(
     name, spec = parse_named(params.name, params.version)
     row = resolve(connection, identity, name, spec, manages=True)
     bound_to = ("list_attestations", row.digest, params.predicate)
-    where = [attestations.c.version_id == row.version_id]
-    if params.predicate:
-        where.append(attestations.c.predicate == params.predicate)
+    where = [*_of_version(row, params.predicate)]
     if params.cursor:
         where.append(attestations.c.id > int(read_cursor(key, bound_to, params.cursor, 1)[0]))
     oldest_first = (
@@ -179,12 +183,10 @@ def store_signed(
     Raise InvalidParams, AttestationSubject or AttestationKey if the statement is not valid, NotAllowed without the
     scope and grant for its word, Conflict above MOST_OF_SIGNER, and the errors of `resolve`.
     """
-    try:
+    with _refusing(InvalidParams):
         envelope = compact(envelope.encode()).decode()  # `.intoto.jsonl` has one line for each
         stated = unverified(envelope.encode())
         statement = read_statement(stated.payload)
-    except ProofError as error:
-        raise InvalidParams(f"'envelope' {error}", param="envelope") from None
     word = statement.word or ""
     if word not in SIGNERS:
         raise InvalidParams(
@@ -206,14 +208,10 @@ def store_signed(
     if word == "review":
         _check_reviewer(connection, identity, row)
     key = _key_of(connection, identity, stated.keyids)
-    try:
+    with _refusing(AttestationKey):
         verify(envelope.encode(), {key.keyid: key.public_der})
-    except ProofError as error:
-        raise AttestationKey(f"'envelope' {error}", param="envelope") from None
-    try:
+    with _refusing(AttestationSubject):
         check_subject(statement, row.name, row.version, row.digest)
-    except ProofError as error:
-        raise AttestationSubject(f"'envelope' {error}", param="envelope") from None
     if predicate.signer != identity.name:
         raise AttestationKey(f"'envelope' names another signer than '{identity.name}'", param="envelope")
     of_version = attestations.c.version_id == row.version_id
@@ -226,6 +224,15 @@ def store_signed(
         after = {"id": present, "predicate": word, "keyid": key.keyid}
         audit.record(connection, identity, "add_attestation", f"{row.name}@{row.version}", after=after)
     return AddedAttestation(present, word, identity.name)
+
+
+@contextmanager
+def _refusing(kind: type[InvalidParams]) -> Iterator[None]:
+    """Context manager: raise an error of the `kind` in place of a ProofError about the envelope."""
+    try:
+        yield
+    except ProofError as error:
+        raise kind(f"'envelope' {error}", param="envelope") from None
 
 
 def _check_reviewer(connection: Connection, identity: Identity, row: VersionRow) -> None:

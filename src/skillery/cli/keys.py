@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,8 +85,9 @@ key.add_command(
 # -- the key of a registry: commands in a home without a server --------------------------------------------------------
 
 
-def _change(target: Target, make: Callable[[str | None, Path], KeyChange]) -> None:
-    """Change the keys of the registry, and print the new keyid. `make` gets the present keyid and the file of the key.
+def _change(target: Target, change_of: Callable[[str | None, Path], KeyChange]) -> None:
+    """Change the keys of the registry, and print the new keyid. `change_of` gets the present keyid and the file of the
+    key.
 
     Raise StartupError if the key is not in the home, or if a server uses the home.
     """
@@ -106,7 +108,7 @@ def _change(target: Target, make: Callable[[str | None, Path], KeyChange]) -> No
         database = migrated(Database(settings.database_url), settings)
         try:
             present = database.read_now(find_registry_key)
-            change = make(present.keyid if present else None, file)
+            change = change_of(present.keyid if present else None, file)
             actor = local_actor(user_of_this_machine())
             database.write_now(lambda connection: change_keys(connection, actor, change))
         finally:
@@ -139,24 +141,26 @@ def rotate(target: Target) -> None:
     The old and the new key sign the change, so clients that know the old key trust the new one. What the old key has
     signed stays valid. Copy signing/ed25519.pem to the homes of other servers of this registry.
     """
+    _change(target, _rotation)
+
+
+def _rotation(present: str | None, path: Path) -> KeyChange:
+    """Return the change to a new key. Raise StartupError if the home does not have the present key."""
     from skillery.attestations.signing import KeyChange
     from skillery.builtin.pem_signers import KEY_FILE
 
-    def make(present: str | None, path: Path) -> KeyChange:
-        old = read_key(path)
-        if _next_file(path).exists() and (new := read_key(_next_file(path))).keyid == present:
-            # The last rotation was interrupted after its transaction.
-            _next_file(path).replace(path)
-            raise CheckFailed(f"the interrupted rotation is complete: the registry signs with {new.keyid}")
-        if old.keyid != present:
-            raise StartupError(
-                f"this registry signs with {present or 'no key'}, and this home has {old.keyid}: "
-                f"copy {KEY_FILE} of a server that signs into the home"
-            )
-        new = _new_registry_key(path)
-        return KeyChange("rotate_key", (old.sign, new.sign), new.public_der, retired=(old.keyid,))
-
-    _change(target, make)
+    old = read_key(path)
+    if _next_file(path).exists() and (new := read_key(_next_file(path))).keyid == present:
+        # The last rotation was interrupted after its transaction.
+        _next_file(path).replace(path)
+        raise CheckFailed(f"the interrupted rotation is complete: the registry signs with {new.keyid}")
+    if old.keyid != present:
+        raise StartupError(
+            f"this registry signs with {present or 'no key'}, and this home has {old.keyid}: "
+            f"copy {KEY_FILE} of a server that signs into the home"
+        )
+    new = _new_registry_key(path)
+    return KeyChange("rotate_key", (old.sign, new.sign), new.public_der, retired=(old.keyid,))
 
 
 @key.command("replace")
@@ -167,14 +171,16 @@ def replace(target: Target) -> None:
 
     Every client that knows the lost key reports another signer. Old signatures are no longer valid for new clients.
     """
+    _change(target, _replacement)
+
+
+def _replacement(present: str | None, path: Path) -> KeyChange:
+    """Return the change to a new key, which begins a chain."""
     from skillery.attestations.signing import KeyChange
 
-    def make(present: str | None, path: Path) -> KeyChange:
-        new = _new_registry_key(path)
-        retired = (present,) if present else ()
-        return KeyChange("replace_key", (new.sign,), new.public_der, retired, begins_chain=True)
-
-    _change(target, make)
+    new = _new_registry_key(path)
+    retired = (present,) if present else ()
+    return KeyChange("replace_key", (new.sign,), new.public_der, retired, begins_chain=True)
 
 
 @key.command("revoke")
@@ -187,11 +193,7 @@ def revoke(keyid: str, reason: str, since: str, target: Target) -> None:
 
     KEYID is your own key, or, in the home of a stopped server, a former key of the registry: rotate it first.
     """
-    from datetime import UTC, datetime
-
-    from skillery.attestations.signing import KeyChange
     from skillery.cli.connection import with_client
-    from skillery.formats.timestamps import parse_timestamp
 
     async def is_of_registry(client: AsyncClient) -> bool:
         if any(row["keyid"] == keyid and row["holder"] == "server" for row in await all_keys(client)):
@@ -199,12 +201,19 @@ def revoke(keyid: str, reason: str, since: str, target: Target) -> None:
         await client.revoke_key(keyid, reason, since=since)
         return False
 
-    def make(_: str | None, path: Path) -> KeyChange:
-        from_time = parse_timestamp(since, "since", datetime.now(UTC)) if since else None
-        return KeyChange("revoke_key", (read_key(path).sign,), revoked=(keyid,), since=from_time, reason=reason)
-
     if with_client(target, is_of_registry):
         if target.url:
             raise CheckFailed(f"{keyid} is a key of the registry: run the command in its home")
-        _change(target, make)
+        _change(target, partial(_revocation, keyid=keyid, since=since, reason=reason))
     print_change(f"{keyid} is revoked")
+
+
+def _revocation(_: str | None, path: Path, *, keyid: str, since: str, reason: str) -> KeyChange:
+    """Return the change that revokes a former key."""
+    from datetime import UTC, datetime
+
+    from skillery.attestations.signing import KeyChange
+    from skillery.formats.timestamps import parse_timestamp
+
+    from_time = parse_timestamp(since, "since", datetime.now(UTC)) if since else None
+    return KeyChange("revoke_key", (read_key(path).sign,), revoked=(keyid,), since=from_time, reason=reason)

@@ -19,9 +19,9 @@ from skillery.proof import KEYS_ADDRESS, SIGNERS
 
 if TYPE_CHECKING:
     from skillery.client import AsyncClient
-    from skillery.proof.checks import CheckedStatement
     from skillery.proof.dsse import SigningKey
     from skillery.proof.keychains import Keychain
+    from skillery.proof.statements import CheckedStatement
 
 NAMES_SIGNER = {"publication": "publisher", **SIGNERS}
 """The field with the identity that has signed a statement or caused it."""
@@ -59,8 +59,8 @@ def verify(name: str, keys_file: Path | None, target: Target, as_json: bool) -> 
     come from the server itself: keep them in a file to notice another signer.
     """
     from skillery.cli.connection import with_client
-    from skillery.proof.checks import check_files, check_statement
     from skillery.proof.dsse import ProofError
+    from skillery.proof.statements import check_files, check_statement
 
     skill, spec = name_and_version(name, None)
     evidence = with_client(target, lambda client: _evidence(client, skill, spec))
@@ -232,8 +232,8 @@ async def add_author(client: AsyncClient, key: SigningKey, version: Mapping[str,
 
     Raise CheckFailed if the server has stored other files, or more than its own additions.
     """
-    from skillery.proof.checks import check_files
     from skillery.proof.dsse import ProofError
+    from skillery.proof.statements import check_files
 
     about = {"name": version["name"], "version": version["version"]}
     subject = "{name}@{version}".format_map(about)

@@ -124,7 +124,7 @@ def _public_key(public_der: bytes) -> PublicKey:
 
 
 def _refuse_small_order(public: ed25519.Ed25519PublicKey) -> None:
-    """Raise ProofError for a key of which everybody can make signatures."""
+    """Raise ProofError for a key whose signatures need no private key."""
     raw = public.public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw)
     y = (int.from_bytes(raw, "little") & ((1 << 255) - 1)) % _PRIME
     if y in (0, 1, _ORDER_8) or _PRIME - y in (1, _ORDER_8):

@@ -69,7 +69,7 @@ def follow(statements: Sequence[bytes], pinned: Collection[str] = ()) -> Keychai
             raise ProofError(f"has a statement {number} that {error}") from None
         if change.previous != previous:
             raise ProofError(f"has a statement {number} that does not follow the one before")
-        ends_here = previous is not None and not present  # then nobody could sign for the keys before
+        ends_here = previous is not None and not present  # then no key can sign for the keys before
         if ends_here or not {*present, *added} <= set(signers) or revoked & set(signers):
             raise ProofError(f"has a statement {number} that the keys before and the new keys have not all signed")
         revoked |= set(change.revoked)

@@ -1,14 +1,17 @@
-"""Statements of in-toto v1: the claims of an attestation about the digest of a bundle."""
+"""Statements of in-toto v1: the claims of an attestation about the digest of a bundle, and the check of a version by
+its digest and the signed statements about it.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
-from skillery.proof.dsse import ProofError
+from skillery.proof.dsse import ProofError, unverified, verify
 
 STATEMENT = "https://in-toto.io/Statement/v1"
 # The project owns no domain, so its own types are URNs.
@@ -85,3 +88,42 @@ def check_subject(statement: Statement, name: str, version: str, digest: str) ->
         raise ProofError(f"is about {stated.name[:300]!r}, not {expected.name!r}")
     stated_digest = f"sha256:{stated.digest.get('sha256', '')[:80]}" if stated else f"{len(statement.subject)} subjects"
     raise ProofError(f"is about {stated_digest}, not {digest}")
+
+
+# -- the check of a version --------------------------------------------------------------------------------------------
+
+
+class CheckedStatement(msgspec.Struct, frozen=True):
+    """A signed statement about a version, and the problem with it, or None."""
+
+    predicate: str
+    """The word of the predicate, or its type if Skillery does not know it."""
+    keyids: tuple[str, ...]
+    stated: dict[str, Any]
+    """The predicate. Do not trust it if there is a problem."""
+    problem: str | None
+
+
+def check_files(text: bytes, digest: str) -> None:
+    """Raise ProofError if the text of the files of a version does not have its digest."""
+    actual = f"sha256:{hashlib.sha256(text).hexdigest()}"
+    if actual != digest:
+        raise ProofError(f"has the digest {actual}, not {digest}")
+
+
+def check_statement(
+    envelope: bytes, keys: Mapping[str, bytes], name: str, version: str, digest: str
+) -> CheckedStatement:
+    """Check the signatures of an envelope, and that it is about exactly this version. `keys` are public keys in DER by
+    keyid.
+    """
+    word, keyids, predicate = "?", tuple[str, ...](), dict[str, Any]()
+    try:
+        stated = unverified(envelope)
+        keyids, statement = stated.keyids, read_statement(stated.payload)
+        word, predicate = statement.word or statement.predicate_type, statement.predicate
+        verify(envelope, keys)
+        check_subject(statement, name, version, digest)
+    except ProofError as error:
+        return CheckedStatement(word, keyids, predicate, str(error))
+    return CheckedStatement(word, keyids, predicate, None)

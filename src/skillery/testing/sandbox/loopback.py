@@ -205,14 +205,14 @@ print(json.dumps([made(*kind) for kind in args]))
     async def test_urgent_data_and_fast_open_are_refused(self, serving: Trial) -> None:
         code = """
 listener = socket.create_server(('127.0.0.1', 0))
-one = socket.create_connection(listener.getsockname())
+client = socket.create_connection(listener.getsockname())
 pair = socket.socketpair()
 fast = socket.socket()
 print(json.dumps([
-    *(name_of(lambda: end.send(b'x', socket.MSG_OOB)) for end in (one, pair[0])),
-    *(name_of(lambda: end.sendmsg([b'x'], [], socket.MSG_OOB)) for end in (one, pair[0])),
-    *(name_of(lambda: end.recv(1, socket.MSG_OOB)) for end in (one, pair[1])),
-    *(name_of(lambda: end.recvmsg(1, 0, socket.MSG_OOB)) for end in (one, pair[1])),
+    *(name_of(lambda: end.send(b'x', socket.MSG_OOB)) for end in (client, pair[0])),
+    *(name_of(lambda: end.sendmsg([b'x'], [], socket.MSG_OOB)) for end in (client, pair[0])),
+    *(name_of(lambda: end.recv(1, socket.MSG_OOB)) for end in (client, pair[1])),
+    *(name_of(lambda: end.recvmsg(1, 0, socket.MSG_OOB)) for end in (client, pair[1])),
     name_of(lambda: fast.sendto(b'x', socket.MSG_FASTOPEN, listener.getsockname())),
 ]))
 """
@@ -223,21 +223,21 @@ print(json.dumps([
         code = """
 import fcntl, mmap, struct
 listener = socket.create_server(('127.0.0.1', 0))
-one = socket.create_connection(listener.getsockname())
+client = socket.create_connection(listener.getsockname())
 pair, _ = socket.socketpair()
 group = struct.pack('=4s4s', bytes([224, 0, 0, 1]), bytes(4))
 options = [(6, 31, b'tls'), (6, 13, b'reno'), (6, 14, bytes(216)), (6, 19, 1), (6, 23, 5), (6, 30, 1),
            (6, 38, bytes(280)), (0, 4, bytes(4)), (0, 35, group), (0, 41, bytes(16)), (282, 1, bytes(40)), (284, 1, 1),
            (1, 29, 1), (1, 37, 4)]
 def mapped():
-    with mmap.mmap(one.fileno(), 4096, mmap.MAP_SHARED, mmap.PROT_READ): one.getsockopt(6, 35, 64)
+    with mmap.mmap(client.fileno(), 4096, mmap.MAP_SHARED, mmap.PROT_READ): client.getsockopt(6, 35, 64)
 print(json.dumps([
-    [name_of(lambda: one.setsockopt(*option)) for option in options],
+    [name_of(lambda: client.setsockopt(*option)) for option in options],
     name_of(mapped),
     [name_of(lambda: fcntl.ioctl(end, request, bytes(64)))
-     for end in (one, pair) for request in (0x8940, 0x8982, 0x89A0, 0x89A2, 0x8914, 0x8946, 0x89E0, 0x89F0, 0x8B01)],
-    name_of(lambda: one.send(b'x', 0x4000000)),
-    name_of(lambda: one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)),
+     for end in (client, pair) for request in (0x8940, 0x8982, 0x89A0, 0x89A2, 0x8914, 0x8946, 0x89E0, 0x89F0, 0x8B01)],
+    name_of(lambda: client.send(b'x', 0x4000000)),
+    name_of(lambda: client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)),
 ]))
 """
         options, mapped, requests, pinned, usual = await printed(serving, code)
@@ -249,13 +249,13 @@ print(json.dumps([
     async def test_settings_of_loopback_cannot_be_changed(self, serving: Trial) -> None:
         code = """
 import fcntl, os, struct
-one = socket.socket()
-for option in (socket.SO_SNDBUF, socket.SO_RCVBUF, 32, 33): one.setsockopt(socket.SOL_SOCKET, option, 1 << 24)
-sizes = [one.getsockopt(socket.SOL_SOCKET, option) for option in (socket.SO_SNDBUF, socket.SO_RCVBUF)]
+client = socket.socket()
+for option in (socket.SO_SNDBUF, socket.SO_RCVBUF, 32, 33): client.setsockopt(socket.SOL_SOCKET, option, 1 << 24)
+sizes = [client.getsockopt(socket.SOL_SOCKET, option) for option in (socket.SO_SNDBUF, socket.SO_RCVBUF)]
 down = struct.pack('=16sH22x', b'lo', 0)
 print(json.dumps([
-    sizes, name_of(lambda: fcntl.ioctl(one, 0x8914, down)), os.path.exists('/proc/sys'),
-    name_of(lambda: one.setsockopt(socket.SOL_SOCKET, 25, b'lo')),
+    sizes, name_of(lambda: fcntl.ioctl(client, 0x8914, down)), os.path.exists('/proc/sys'),
+    name_of(lambda: client.setsockopt(socket.SOL_SOCKET, 25, b'lo')),
 ]))
 """
         assert await printed(serving, code) == [[16384, 16384], "EPERM", False, None]
