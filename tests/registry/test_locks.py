@@ -196,8 +196,9 @@ def test_a_lock_file_is_written_checked_and_installed(
     command: Callable[..., Ended], sqlite_rpc: Rpc, two_skills: list[str], tmp_path: Path
 ) -> None:
     (first, second), lock, folder = two_skills, tmp_path / "skillery.lock", tmp_path / "skills"
+    proofs = tmp_path / "skillery.lock.proofs"
     assert command("lock", f"{second}@stable", first, "-o", str(lock)).code == 0
-    text = lock.read_text()
+    text, statements = lock.read_text(), proofs.read_text()
 
     assert command("lock", first, f"{second}@1.0.0", "-o", "-").out == text
     assert text.endswith("}\n")
@@ -206,6 +207,7 @@ def test_a_lock_file_is_written_checked_and_installed(
     assert command("lock", "--check", "-o", str(lock)).code == 0
     assert command("lock", first, "-o", str(lock)).err == f"no longer in {lock}: {second}\n"
     lock.write_text(text)
+    proofs.write_text(statements)
 
     done = command("install", "--locked", str(folder), "--file", str(lock))
     assert done.code == 0, done.err
@@ -225,7 +227,7 @@ def test_a_lock_file_is_written_checked_and_installed(
     assert done.json["removed"] == [first]
     assert files_in(folder) == {".skillery.lock", f"{second}/SKILL.md", f"{second}/skill.toml"}
     assert (folder / second / "SKILL.md").read_text() == "# B 2.0.0\n"
-    assert {path.name for path in tmp_path.iterdir()} == {"skills", "skillery.lock"}
+    assert {path.name for path in tmp_path.iterdir()} == {"skills", "skillery.lock", "skillery.lock.proofs"}
 
 
 def test_a_yanked_version_of_a_lock_is_installed_with_a_warning(

@@ -30,7 +30,6 @@ from skillery.cli import (
     login,
     mirror,
     plugins,
-    proof,
     publish,
     review,
     run,
@@ -41,6 +40,7 @@ from skillery.cli import (
     tokens,
     tools,
     try_skill,
+    verify,
     workspaces,
 )
 from skillery.cli.failures import EXIT_CODES, Commands
@@ -138,7 +138,7 @@ commands.sections = {
             short_help="lock, verify, export, sync, workspace, blob, mcp, logout, …",
             commands=[
                 locks.lock,
-                proof.verify,
+                verify.verify,
                 backups.export,
                 imports.sync,
                 authoring.schema,

@@ -16,8 +16,9 @@ import click
 
 from skillery.cli.database import revision_of
 from skillery.cli.failures import CHECK_FAILED, CheckFailed
-from skillery.cli.install import RECORD, write_skill
-from skillery.cli.locks import lockfile_text, resolve_lock
+from skillery.cli.install import RECORD
+from skillery.cli.lock_files import check_digest, lock_of, proofs_of, write_skill
+from skillery.cli.locks import resolve_lock
 from skillery.cli.options import Target, home_options, json_option, target_options, user_of_this_machine
 from skillery.cli.output import clean, print_json, print_rows
 from skillery.errors import StartupError
@@ -203,10 +204,11 @@ AT_ONCE = 1000
 def export(file: Path, skills: Sequence[str], everything: bool, namespace: str, target: Target, as_json: bool) -> None:
     """Write skills to FILE, a .tar.gz that `skillery import` reads on another server.
 
-    The archive has the stored files of each skill, verified by its digest, and a lock of all skills. FILE is written
-    completely or not at all.
+    The archive has the stored files of each skill, verified by its digest, a lock of all skills and its proofs. FILE is
+    written completely or not at all. `skillery install --locked --offline --from FILE` installs from it.
     """
     from skillery.cli.connection import with_client
+    from skillery.proof.locks import encode_lock, encode_proofs
 
     if everything == bool(skills):
         raise click.UsageError("name the skills to export, or pass --all")
@@ -218,13 +220,16 @@ def export(file: Path, skills: Sequence[str], everything: bool, namespace: str, 
             entries += await resolve_lock(client, names[start : start + AT_ONCE])
         for entry in entries:
             await write_skill(client, entry, folder)
+            check_digest(entry, folder)
+        lock, proofs = await lock_of(client, entries)
+        (folder / RECORD).write_bytes(encode_lock(lock))
+        proofs_of(folder / RECORD).write_bytes(encode_proofs(proofs))
         return entries
 
     with _archive(file.absolute()) as folder:
         entries = with_client(target, lambda client: write_all(client, folder))
         if not entries:
             raise CheckFailed("there is no skill to export; nothing was written")
-        (folder / RECORD).write_text(lockfile_text(entries))
     if as_json:
         print_json({"file": str(file), "lock": entries})
     else:

@@ -4,27 +4,31 @@ Either all bundles are installed or none, and files that the command did not wri
 
 from __future__ import annotations
 
-import base64
 import hashlib
-import re
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
-from skillery.cli.failures import CheckFailed, signals_interrupt
-from skillery.cli.locks import (
-    LOCK_VERSION,
+from skillery.cli.failures import CheckFailed, run_async, signals_interrupt
+from skillery.cli.lock_files import (
     LOCKFILE,
-    print_entries,
+    check_digest,
+    digest_on_disk,
+    entries_of,
+    files_in,
+    is_executable,
     read_lockfile,
-    refuse_problems,
-    resolve_lock,
+    unpack_skills,
+    verified_lock,
+    with_name,
     write_atomically,
+    write_skill,
 )
+from skillery.cli.locks import print_entries, refuse_problems, resolve_lock
 from skillery.cli.options import Target, json_option, target_options
 from skillery.cli.output import as_json as as_json_text
 from skillery.cli.output import clean, print_json
@@ -35,10 +39,9 @@ if TYPE_CHECKING:
 
 # Names that no skill can have, because they begin with a dot.
 RECORD = f".{LOCKFILE}"
+RECORD_VERSION = 1
 BACKUP = ".skillery-backup"
 MOST_NAMED = 8
-GENERATED = frozenset({"__pycache__"})
-"""Folders that programs write next to the files of a skill. They are not edits."""
 
 
 class _Recorded(msgspec.Struct, frozen=True):
@@ -71,6 +74,15 @@ class _Record(msgspec.Struct, frozen=True):
 @click.option("--force", is_flag=True, help="Discard the edits in installed skills.")
 @click.option("--prune", is_flag=True, help="Remove the skills of earlier installations that are not installed now.")
 @click.option("--deny-yanked", is_flag=True, help="Install nothing if a version is yanked.")
+@click.option("--max-age", metavar="TIME", help="With --locked: refuse a lock whose seal is older, for example 30d.")
+@click.option("--offline", is_flag=True, help="With --locked and --from: make no request.")
+@click.option(
+    "--from",
+    "archive",
+    metavar="ARCHIVE",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="With --offline: the archive of `skillery export` that has the files.",
+)
 @target_options
 @json_option
 def install(
@@ -82,15 +94,18 @@ def install(
     force: bool,
     prune: bool,
     deny_yanked: bool,
+    max_age: str | None,
+    offline: bool,
+    archive: Path | None,
     target: Target,
     as_json: bool,
 ) -> None:
     """Install skills as folders DIR/NAME.
 
-    With --locked, install the skills of the lock file, otherwise the named skills. Without --prune, skills of earlier
-    installations stay. Other files in DIR always stay. If a skill was edited in DIR, the command lists the edits and
-    installs nothing: use --backup or --force. Yanked versions are installed with a warning. The new folders replace the
-    old ones after the files of every skill match its digest.
+    With --locked, install the skills of the lock file, otherwise the named skills. The proofs of the lock file must be
+    valid with its keys. Without --prune, skills of earlier installations stay. Other files in DIR always stay. If a
+    skill was edited in DIR, the command lists the edits and installs nothing: use --backup or --force. Yanked versions
+    are installed with a warning. The new folders replace the old ones after the files of every skill match its digest.
     """
     from skillery.cli.connection import with_client
 
@@ -98,19 +113,27 @@ def install(
         raise click.UsageError("name the skills to install, or pass --locked to install a lock file")
     if backup and force:
         raise click.UsageError("--backup keeps the edits, and --force discards them: use only one of them")
-    lockfile = read_lockfile(Path(file)) if locked else None
+    if offline != (archive is not None) or (not locked and (offline or max_age)):
+        raise click.UsageError("--offline and --from ARCHIVE belong together, and they and --max-age need --locked")
+    lockfile = entries_of(verified_lock(Path(file), max_age=max_age)) if locked else None
     installed = _Installed(folder)
 
-    async def write_all(client: AsyncClient, built: Path) -> list[Locked]:
-        entries = lockfile if lockfile is not None else await resolve_lock(client, skills)
-        refuse_problems(await client.verify_lock(lock=entries), allowed=() if deny_yanked else ("yanked",))
+    async def write_all(client: AsyncClient | None, built: Path) -> list[Locked]:
+        entries = lockfile or []
+        if client is not None:
+            entries = lockfile if lockfile is not None else await resolve_lock(client, skills)
+            refuse_problems(await client.verify_lock(lock=entries), allowed=() if deny_yanked else ("yanked",))
         names = [entry["name"] for entry in entries]
         # Find edits before the download, and again before the change.
         installed.check(names, prune=prune, may_change=backup or force)
+        if client is None and archive is not None:
+            unpack_skills(archive, entries, built)
         for entry in entries:
-            await write_skill(client, entry, built)
+            if client is not None:
+                await write_skill(client, entry, built)
+            check_digest(entry, built)
             skill_md = built / entry["name"] / "SKILL.md"
-            skill_md.write_bytes(_with_name(skill_md.read_bytes(), entry["name"]))
+            skill_md.write_bytes(with_name(skill_md.read_bytes(), entry["name"]))
         installed.check(names, prune=prune, may_change=backup or force)
         return entries
 
@@ -121,7 +144,11 @@ def install(
         with signals_interrupt(), tempfile.TemporaryDirectory(dir=parent, prefix=prefix) as temporary:
             built = Path(temporary) / "new"
             built.mkdir()
-            entries = with_client(target, lambda client: write_all(client, built))
+            entries = (
+                run_async(write_all(None, built))
+                if offline
+                else with_client(target, lambda client: write_all(client, built))
+            )
             removed, backups = installed.replace(built, entries, prune=prune, backup=backup)
     except OSError as error:
         raise CheckFailed(f"cannot install into '{folder}': {error.strerror}; nothing was installed") from None
@@ -197,7 +224,10 @@ class _Installed:
                     _move(place, quarantined, undo)
                 if name in entries_by_name:
                     _move(built / name, place, undo)
-            text = {"lock_version": LOCK_VERSION, "skills": sorted([*kept_skills, *new], key=lambda skill: skill.name)}
+            text = {
+                "lock_version": RECORD_VERSION,
+                "skills": sorted([*kept_skills, *new], key=lambda skill: skill.name),
+            }
             write_atomically(self._folder / RECORD, as_json_text(text) + "\n")
         except (OSError, CheckFailed):
             for old_path, new_path in reversed(undo):
@@ -246,8 +276,8 @@ def _edits(place: Path, skill: _Recorded) -> list[str]:
     if not place.exists():
         return []
     if skill.files is None:  # a record of an earlier release has no marks: only the digest can be compared
-        has_links = any(path.is_symlink() for path in _files(place))
-        return [] if not has_links and _digest_on_disk(place) == skill.digest else ["its files have another digest"]
+        has_links = any(path.is_symlink() for path in files_in(place))
+        return [] if not has_links and digest_on_disk(place) == skill.digest else ["its files have another digest"]
     marks = _marks(place)
     words = dict.fromkeys(skill.files.keys() - marks.keys(), "removed")
     words |= dict.fromkeys(marks.keys() - skill.files.keys(), "added")
@@ -257,71 +287,16 @@ def _edits(place: Path, skill: _Recorded) -> list[str]:
 
 def _marks(folder: Path) -> dict[str, str]:
     """Return the mark of each file by its path."""
-    return {path.relative_to(folder).as_posix(): _mark(path) for path in _files(folder)}
+    return {path.relative_to(folder).as_posix(): _mark(path) for path in files_in(folder)}
 
 
 def _mark(path: Path) -> str:
     """Return the SHA-256 of a file, with `x` before it if the file is executable. Installed files are never links."""
     if path.is_symlink():
         return "link"
-    return "x" * _is_executable(path) + hashlib.sha256(path.read_bytes()).hexdigest()
+    return "x" * is_executable(path) + hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def _files(folder: Path) -> list[Path]:
-    paths = [path for path in folder.rglob("*") if path.is_symlink() or path.is_file()]
-    return [path for path in paths if not GENERATED.intersection(path.relative_to(folder).parts)]
-
-
-def _is_executable(path: Path) -> bool:
-    return bool(path.stat().st_mode & 0o100)
-
-
-_NAME = re.compile(
-    rb"\A(?:\xef\xbb\xbf)?---[ \t]*\r?\n(?:(?!---|name:)[^\n]*\n)*+name:[ \t]+(?P<value>[^\s|>&!][^\r\n]*)"
-)
-"""The line of the frontmatter that states a name."""
-
-
-async def write_skill(client: AsyncClient, entry: Locked, built: Path) -> None:
-    """Write the files of a version to `built/NAME`. Raise CheckFailed if they do not match the digest of the lock."""
-    from skillery.formats.names import parse_skill_name
-    from skillery.formats.paths import parse_path
-
-    # The paths come from a server, which must not make this command write outside the folder.
-    name = parse_skill_name(entry["name"])
-    described = await client.describe_skill(name=name, version=entry["version"], detail="full")
-    for file in described["skill"]["files"]:
-        path = parse_path(file["path"])
-        answer = await client.read_skill_file(name=name, version=entry["version"], path=path)
-        target = built / name / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(_content(answer))
-        target.chmod(0o755 if file["executable"] else 0o644)
-    digest = _digest_on_disk(built / name)
-    if digest != entry["digest"].strip().lower():
-        raise CheckFailed(
-            f"'{name}' {entry['version']} does not match the lock: its files have the digest {digest}, the lock says "
-            f"{entry['digest']}; nothing was written"
-        )
-
-
-def _with_name(skill_md: bytes, name: str) -> bytes:
-    """Return SKILL.md with the name of its folder: agents skip a skill that states another one."""
-    match = _NAME.match(skill_md)
-    if match is None or match["value"].strip().strip(b"\"'") == name.encode():
-        return skill_md
-    return skill_md[: match.start("value")] + name.encode() + skill_md[match.end("value") :]
-
-
-def _content(read: Mapping[str, Any]) -> bytes:
-    content: str = read["content"]
-    return base64.b64decode(content) if read["encoding"] == "base64" else content.encode()
-
-
-def _digest_on_disk(folder: Path) -> str:
-    from skillery.formats.bundle import BundleFile, digest_of
-
-    return digest_of(
-        BundleFile(path.relative_to(folder).as_posix(), path.read_bytes(), _is_executable(path))
-        for path in _files(folder)
-    )
+def read_installed(folder: Path) -> list[tuple[_Recorded, dict[str, str]]]:
+    """Return the recorded skills of a folder, each with the marks of its files by path."""
+    return [(skill, _marks(folder / skill.name)) for skill in _read_record(folder)]

@@ -13,7 +13,7 @@ import click
 from skillery.cli.failures import CheckFailed
 from skillery.cli.options import Target, home_options, json_option, print_change, target_options
 from skillery.cli.output import print_json
-from skillery.cli.proof import all_keys, read_key
+from skillery.cli.proof import find_keys, read_key
 from skillery.cli.verbs import Table, Verb
 from skillery.errors import StartupError
 
@@ -196,7 +196,8 @@ def revoke(keyid: str, reason: str, since: str, target: Target) -> None:
     from skillery.cli.connection import with_client
 
     async def is_of_registry(client: AsyncClient) -> bool:
-        if any(row["keyid"] == keyid and row["holder"] == "server" for row in await all_keys(client)):
+        rows = await find_keys(client, [keyid])
+        if keyid in rows and rows[keyid]["holder"] == "server":
             return True
         await client.revoke_key(keyid, reason, since=since)
         return False

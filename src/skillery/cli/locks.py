@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import msgspec
 
 from skillery.cli.failures import CheckFailed
+from skillery.cli.lock_files import (
+    LOCKFILE,
+    entries_of,
+    lock_of,
+    proofs_of,
+    read_lockfile,
+    refuse_signers,
+    verified_lock,
+    write_atomically,
+)
 from skillery.cli.options import Target, home_options, json_option, target_options
-from skillery.cli.output import as_json as as_json_text
 from skillery.cli.output import clean, print_json, print_rows, print_warning
+from skillery.cli.proof import keychain_of_file, keys_option
 
 if TYPE_CHECKING:
     from skillery.client import AsyncClient
     from skillery.client.results import Locked
-
-LOCKFILE = "skillery.lock"
-LOCK_VERSION = 1
-MAX_LOCKFILE_BYTES = 4 * 1024 * 1024
+    from skillery.proof.locks import Lock
 
 lockfile_option = click.option(
     "-o",
@@ -34,61 +39,72 @@ lockfile_option = click.option(
 )
 
 
-class _Entry(msgspec.Struct, frozen=True):
-    name: str
-    version: str
-    digest: str
-    status: str = ""
-
-
-class _Lockfile(msgspec.Struct, frozen=True):
-    lock_version: int
-    skills: list[_Entry]
-
-
 @click.command()
 @click.argument("skills", metavar="[NAME[@SPEC]...]", nargs=-1)
 @click.option(
     "--check", is_flag=True, help="Write nothing: check that all locked versions are still available and unchanged."
 )
+@click.option(
+    "--allow-signer-change",
+    "allowed",
+    metavar="NAME",
+    multiple=True,
+    help="Lock this skill although its signer has changed; repeatable.",
+)
+@keys_option
 @lockfile_option
 @target_options
 @json_option
-def lock(skills: Sequence[str], check: bool, file: str, target: Target, as_json: bool) -> None:
+def lock(
+    skills: Sequence[str],
+    check: bool,
+    allowed: Sequence[str],
+    keys_file: Path | None,
+    file: str,
+    target: Target,
+    as_json: bool,
+) -> None:
     """Lock skills to exact versions in a file.
 
-    The lock file contains the version and the digest of each NAME@SPEC at present. SPEC is a version, a range, a label
-    or a digest. Without SPEC, the latest version is locked. The same versions produce exactly the same file. `skillery
-    install --locked` installs these versions.
+    The lock file contains the version, the digest and the signer of each NAME@SPEC at present, and the keys of the
+    registry. FILE.proofs next to it has the signed statement about each version. SPEC is a version, a range, a label or
+    a digest. Without SPEC, the latest version is locked. The first lock pins the keys of the registry and prints them.
+    Later ones fail if the registry has other keys, or if a skill has another signer. `skillery install --locked`
+    installs these versions.
     """
     from skillery.cli.connection import with_client
+    from skillery.proof.locks import encode_lock, encode_proofs
 
     if check == bool(skills):
         raise click.UsageError("name the skills to lock, or pass --check to check an existing lock file")
+    path = Path(file)
     if check:
-        _check(target, read_lockfile(Path(file)), as_json)
+        _check(target, entries_of(verified_lock(path)), as_json)
         return
-    entries = with_client(target, lambda client: resolve_lock(client, skills))
-    text = lockfile_text(entries)
+    former = read_lockfile(path) if file != "-" and path.exists() else None
+    pinned = keychain_of_file(keys_file) if keys_file else None
+
+    async def work(client: AsyncClient) -> tuple[list[Locked], Lock, Sequence[bytes]]:
+        entries = await resolve_lock(client, skills)
+        return entries, *await lock_of(client, entries, former, pinned)
+
+    entries, new, proofs = with_client(target, work)
+    refuse_signers(former, new, allowed)
+    text = encode_lock(new)
     if file == "-":
-        click.echo(text, nl=False)
+        click.echo(text.decode(), nl=False)
         return
-    replaced = _names_in(Path(file))
-    write_atomically(Path(file), text)
-    if dropped := sorted(replaced - {str(entry["name"]) for entry in entries}):
-        click.echo(f"no longer in {clean(file)}: {clean(', '.join(dropped))}", err=True)
+    write_atomically(proofs_of(path), encode_proofs(proofs))
+    write_atomically(path, text)
+    dropped = {skill.name for skill in former.skills} - {skill.name for skill in new.skills} if former else ()
+    if dropped:
+        click.echo(f"no longer in {clean(file)}: {clean(', '.join(sorted(dropped)))}", err=True)
+    if new.keys and not (former and former.keys):
+        click.echo(f"{clean(file)} trusts the keys {', '.join(sorted(new.keys))}", err=True)
     if as_json:
-        print_json({"file": file, "lock": entries})
+        print_json({"file": file, "lock": entries, "keys": sorted(new.keys)})
     else:
         print_entries(entries)
-
-
-def _names_in(path: Path) -> set[str]:
-    """Return the names of the skills in the lock file, or nothing if there is no valid lock file."""
-    try:
-        return {entry["name"] for entry in read_lockfile(path)}
-    except CheckFailed:
-        return set()
 
 
 def _check(target: Target, entries: Sequence[Locked], as_json: bool) -> None:
@@ -126,39 +142,6 @@ def refuse_problems(verified: Mapping[str, Any], allowed: Collection[str] = ()) 
         for problem in problems:
             click.echo(f"  {clean(problem['problem'])}: {clean(problem['message'])}", err=True)
         raise CheckFailed(f"the lock file is out of date: {len(problems)} of its skills are missing or have changed")
-
-
-def lockfile_text(entries: Sequence[Mapping[str, Any]]) -> str:
-    return as_json_text({"lock_version": LOCK_VERSION, "skills": list(entries)}) + "\n"
-
-
-def read_lockfile(path: Path) -> list[Locked]:
-    """Return the skills in a lock file. Raise CheckFailed if the file cannot be read or is not a lock file."""
-    try:
-        if path.stat().st_size > MAX_LOCKFILE_BYTES:
-            raise CheckFailed(f"'{path}' is too large for a lock file")
-        lockfile = msgspec.json.decode(path.read_bytes(), type=_Lockfile)
-    except OSError as error:
-        raise CheckFailed(
-            f"cannot read the lock file '{path}': {error.strerror}; run `skillery lock` to create it"
-        ) from None
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise CheckFailed(f"'{path}' is not a Skillery lock file: {error}") from None
-    if lockfile.lock_version != LOCK_VERSION:
-        raise CheckFailed(f"'{path}' has lock_version {lockfile.lock_version}; this release reads only {LOCK_VERSION}")
-    entries: list[Locked] = msgspec.to_builtins(lockfile.skills)
-    return entries
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Replace a file atomically: a concurrent reader reads the old or the new text, never a part."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        temporary.write_text(text)
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise CheckFailed(f"cannot write '{path}': {error.strerror}") from None
 
 
 def print_entries(entries: Sequence[Mapping[str, Any]]) -> None:

@@ -16,7 +16,7 @@ import msgspec
 import platformdirs
 
 from skillery.cli.failures import ANSWERED_ERROR
-from skillery.cli.locks import write_atomically
+from skillery.cli.lock_files import write_atomically
 from skillery.cli.options import Target, json_option, target_options, without_user
 from skillery.cli.output import clean, print_json, print_rows
 from skillery.errors import Conflict, InvalidParams, SkilleryError, StartupError

@@ -1,19 +1,15 @@
-"""`skillery verify`: check a version with the keys of its registry. `--sign`: sign a version with the caller's key."""
+"""The keys and statements of a registry, as commands read them. `--sign`: sign a version with the caller's key."""
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import click
 
-from skillery.cli.failures import CHECK_FAILED, CheckFailed
-from skillery.cli.options import Target, json_option, name_and_version, target_options
-from skillery.cli.output import clean, print_json, print_rows
-from skillery.cli.verbs import read_pages
+from skillery.cli.failures import CheckFailed
 from skillery.errors import StartupError
 from skillery.proof import KEYS_ADDRESS, SIGNERS
 
@@ -21,169 +17,85 @@ if TYPE_CHECKING:
     from skillery.client import AsyncClient
     from skillery.proof.dsse import SigningKey
     from skillery.proof.keychains import Keychain
-    from skillery.proof.statements import CheckedStatement
 
-NAMES_SIGNER = {"publication": "publisher", **SIGNERS}
-"""The field with the identity that has signed a statement or caused it."""
+MOST_BYTES = 16 * 1024 * 1024
+"""The size of an answer, which a server could make endless."""
+MOST_PAGES = 1000
+"""The number of pages of keys."""
 
-
-class _Evidence(NamedTuple):
-    """The answers of a server about a version, before any check."""
-
-    name: str
-    version: str
-    digest: str
-    files: bytes
-    envelopes: Sequence[bytes]
-    chain: bytes
-    keys: Sequence[dict[str, Any]]
-    """The answer of `all_keys`."""
-
-
-@click.command()
-@click.argument("name", metavar="NAME[@VERSION]")
-@click.option(
+keys_option = click.option(
     "--keys",
     "keys_file",
     metavar="FILE",
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
     help=f"Trust only keys that follow those in FILE, an earlier answer of {KEYS_ADDRESS}.",
 )
-@target_options
-@json_option
-def verify(name: str, keys_file: Path | None, target: Target, as_json: bool) -> None:
-    """Check the digest of a version, and the signed statements about it.
-
-    Each line names a statement, its signer and its key. The exit code is 1 if the files do not have the digest, if a
-    signature is not valid, or if the registry has not signed that the version was published. Without --keys, the keys
-    come from the server itself: keep them in a file to notice another signer.
-    """
-    from skillery.cli.connection import with_client
-    from skillery.proof.dsse import ProofError
-    from skillery.proof.statements import check_files, check_statement
-
-    skill, spec = name_and_version(name, None)
-    evidence = with_client(target, lambda client: _evidence(client, skill, spec))
-    subject = f"{evidence.name}@{evidence.version}"
-    pinned = _keychain(keys_file.read_bytes(), str(keys_file)) if keys_file is not None else None
-    keychain = _keychain(evidence.chain, "the registry", pinned.present if pinned else ())
-    try:
-        check_files(evidence.files, evidence.digest)
-    except ProofError as error:
-        raise CheckFailed(f"{subject} {error}") from None
-    people = {key["keyid"]: key for key in evidence.keys if key["holder"] == "identity" and not key["revoked_at"]}
-    trusted = {keyid: base64.b64decode(key["public"]) for keyid, key in people.items()} | dict(keychain.trusted)
-    # The server may send an earlier part of the chain, in which a stolen key is still valid.
-    revoked = keychain.revoked | (pinned.revoked if pinned else frozenset())
-    revoked = revoked.union(key["keyid"] for key in evidence.keys if key["revoked_at"])
-    about = evidence.name, evidence.version, evidence.digest
-    statements = [
-        _of_signer(check_statement(envelope, trusted, *about), people, revoked) for envelope in evidence.envelopes
-    ]
-    problem = _problem(subject, statements)
-    if as_json:
-        print_json({"name": evidence.name, "version": evidence.version, "digest": evidence.digest, "ok": not problem,
-                    "problem": problem, "keys": keychain.present, "statements": statements})  # fmt: skip
-    else:
-        _print(statements)
-        click.echo(clean(problem or f"{subject} {evidence.digest} is verified"), err=bool(problem))
-        if keys_file is None:
-            click.echo(clean(f"The registry says that its key is {', '.join(keychain.present)}"), err=True)
-    if problem:
-        raise click.exceptions.Exit(CHECK_FAILED)
 
 
-def _of_signer(statement: CheckedStatement, people: Mapping[str, Any], revoked: Collection[str]) -> CheckedStatement:
-    """Return the statement with the problem that its key is revoked, or is the key of another identity."""
-    import msgspec
-
-    for keyid in statement.keyids:
-        if keyid in revoked:
-            return msgspec.structs.replace(statement, problem=f"is signed with the revoked key {keyid}")
-        if keyid in people and (people[keyid]["by"] != _signer(statement) or statement.predicate not in SIGNERS):
-            return msgspec.structs.replace(statement, problem=f"is signed with a key of '{people[keyid]['by']}'")
-    return statement
+def keychain_of_file(path: Path) -> Keychain:
+    """Return the keys in a file. Raise CheckFailed if the file is not an answer of KEYS_ADDRESS."""
+    if path.stat().st_size > MOST_BYTES:
+        raise CheckFailed(f"{path} is too large for an answer of {KEYS_ADDRESS}")
+    return keychain_of(path.read_bytes(), str(path))
 
 
-def _print(statements: Sequence[CheckedStatement]) -> None:
-    rows = [
-        (
-            "FAILED" if statement.problem else "ok",
-            statement.predicate,
-            _signer(statement),
-            ", ".join(statement.keyids),
-            statement.problem or "",
-        )
-        for statement in statements
-    ]
-    print_rows(["", "statement", "by", "key", "problem"], rows, none="No statements.")
-
-
-def _signer(statement: CheckedStatement) -> str:
-    """Return the identity that a statement names."""
-    return str(statement.stated.get(NAMES_SIGNER.get(statement.predicate, "")) or "-")
-
-
-def _problem(subject: str, statements: Sequence[CheckedStatement]) -> str | None:
-    """Return the first problem of the statements together, or None."""
-    for statement in statements:
-        if statement.problem:
-            return f"{subject}: the statement '{statement.predicate}' {statement.problem}"
-    if not any(statement.predicate == "publication" for statement in statements):
-        return f"{subject} has no signed publication: the registry had no key when it was published"
-    return None
-
-
-def _keychain(content: bytes, source: str, pinned: Sequence[str] = ()) -> Keychain:
+def keychain_of(content: bytes, source: str, pinned: Collection[str] = ()) -> Keychain:
     """Return the keys of a chain. Raise CheckFailed if the chain is not valid, or does not follow the pinned keys."""
-    import msgspec
-
     from skillery.proof.dsse import ProofError
     from skillery.proof.keychains import follow
+
+    statements = statements_of_keys(content, source)
+    if not statements:
+        raise CheckFailed(f"{source} has no keys: the registry signs nothing (setting signing.key)")
+    try:
+        return follow(statements, pinned)
+    except ProofError as error:
+        raise CheckFailed(f"{source} {error}") from None
+
+
+def statements_of_keys(content: bytes, source: str) -> list[bytes]:
+    """Return the statements of a chain, none if the registry signs nothing. Raise CheckFailed for other contents."""
+    import msgspec
 
     try:
         statements = msgspec.json.decode(content, type=dict[str, list[msgspec.Raw]])["statements"]
     except (msgspec.MsgspecError, KeyError, ValueError, RecursionError):
         raise CheckFailed(f"{source} has no keys: they are the answer of {KEYS_ADDRESS}") from None
-    if not statements:
-        raise CheckFailed(f"{source} has no keys: the registry signs nothing (setting signing.key)")
-    try:
-        return follow([bytes(statement) for statement in statements], pinned)
-    except ProofError as error:
-        raise CheckFailed(f"{source} {error}") from None
+    return [bytes(statement) for statement in statements]
 
 
-async def _evidence(client: AsyncClient, name: str, spec: str | None) -> _Evidence:
-    described = (await client.describe_skill(name, version=spec))["skill"]
-    version, digest = described["version"], described["digest"]
-    address = _address(name, version)
-    return _Evidence(
-        name,
-        version,
-        digest,
-        await _read(client, f"{address}.files"),
-        (await _read(client, f"{address}.intoto.jsonl")).splitlines(),
-        await _read(client, KEYS_ADDRESS),
-        await all_keys(client),
-    )
+async def find_keys(client: AsyncClient, keyids: Collection[str]) -> dict[str, dict[str, Any]]:
+    """Return the keys with these keyids, as `list_keys` returns them. Unknown keyids have none."""
+    rows: dict[str, dict[str, Any]] = {}
+    cursor = None
+    for _ in range(MOST_PAGES):
+        page = await client.list_keys(limit=1000, cursor=cursor)
+        rows |= {row["keyid"]: dict(row) for row in page["keys"] if row["keyid"] in keyids}
+        cursor = page["next_cursor"]
+        if cursor is None:
+            return rows
+    raise CheckFailed(f"the list of keys has more than {MOST_PAGES} pages")
 
 
-async def all_keys(client: AsyncClient) -> list[dict[str, Any]]:
-    """Return the keys of the registry and of identities, as `list_keys` returns them."""
-    return (await read_pages(client.list_keys, {"limit": None, "cursor": None}, "keys"))[1]
-
-
-def _address(name: str, version: str) -> str:
+def address_of(name: str, version: str) -> str:
+    """Return the address of a version, which begins those of its text of files and its statements."""
     return f"/skills/{quote(name, safe='')}/{quote(version, safe='')}"
 
 
-async def _read(client: AsyncClient, address: str) -> bytes:
+async def read_answer(client: AsyncClient, address: str) -> bytes:
+    """Return the content at an address. Raise CheckFailed if it is larger than MOST_BYTES."""
     from skillery.client.wire import without_error
 
+    content = bytearray()
     async with client.stream("GET", address) as response:
-        content = await response.aread()
+        if response.is_error:
+            await response.aread()
         without_error(response)
-        return content
+        async for piece in response.aiter_bytes():
+            content += piece
+            if len(content) > MOST_BYTES:
+                raise CheckFailed(f"the answer of {address} has more than {MOST_BYTES} bytes")
+    return bytes(content)
 
 
 # -- statements of callers ---------------------------------------------------------------------------------------------
@@ -217,11 +129,10 @@ async def add_signed(
     from skillery.proof.dsse import seal
     from skillery.proof.statements import make_statement
 
-    rows = await all_keys(client)
-    owner = next((row["by"] for row in rows if row["keyid"] == key.keyid and row["holder"] == "identity"), None)
-    if owner is None:
+    row = (await find_keys(client, [key.keyid])).get(key.keyid)
+    if row is None or row["holder"] != "identity":
         raise CheckFailed(f"{key.keyid} is not registered: run skillery key add")
-    signed = {SIGNERS[word]: owner, **predicate}
+    signed = {SIGNERS[word]: row["by"], **predicate}
     payload = make_statement(word, version["name"], version["version"], version["digest"], signed)
     added = await client.add_attestation(version["name"], version["version"], seal(payload, key.sign).decode())
     return added["id"]
@@ -237,7 +148,7 @@ async def add_author(client: AsyncClient, key: SigningKey, version: Mapping[str,
 
     about = {"name": version["name"], "version": version["version"]}
     subject = "{name}@{version}".format_map(about)
-    text = await _read(client, f"{_address(**about)}.files")
+    text = await read_answer(client, f"{address_of(**about)}.files")
     try:
         check_files(text, version["digest"])
     except ProofError as error:

@@ -1,0 +1,298 @@
+"""Lock files: made from a registry, read, and checked with their proofs. The files of the skills in them."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import re
+import secrets
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from skillery.cli.failures import CheckFailed
+from skillery.cli.output import print_warning
+from skillery.cli.proof import address_of, keychain_of, read_answer, statements_of_keys
+from skillery.proof import KEYS_ADDRESS
+
+if TYPE_CHECKING:
+    from skillery.client import AsyncClient
+    from skillery.client.results import Locked
+    from skillery.proof.keychains import Keychain
+    from skillery.proof.locks import Lock, Proof
+
+LOCKFILE = "skillery.lock"
+MAX_LOCKFILE_BYTES = 4 * 1024 * 1024
+MAX_PROOFS_BYTES = 32 * 1024 * 1024
+AT_ONCE = 16
+"""The number of versions whose statements are read at the same time."""
+
+
+class _FirstEntry(msgspec.Struct, frozen=True):
+    name: str
+    version: str
+    digest: str
+
+
+class _FirstLock(msgspec.Struct, frozen=True):
+    """A lock of version 1, which has digests only."""
+
+    skills: list[_FirstEntry]
+
+
+class _AnyLock(msgspec.Struct, frozen=True):
+    lock_version: int
+
+
+def verified_lock(path: Path, keys: Mapping[str, bytes] | None = None, max_age: str | None = None) -> Lock:
+    """Return the lock in a file, after a check of its proofs with the `keys`, or with those of the lock.
+
+    A lock of version 1 has no proofs. Raise CheckFailed for the first problem, also if the seal of the lock is older
+    than `max_age`.
+    """
+    from skillery.formats.timestamps import parse_duration
+    from skillery.proof.dsse import ProofError
+    from skillery.proof.locks import check_age, check_lock
+
+    lock = read_lockfile(path)
+    is_first = lock.lock_version == 1
+    try:
+        if is_first:
+            print_warning(f"'{path}' has only digests: run skillery lock to add signed statements")
+        else:
+            check_lock(lock, _read(proofs_of(path), MAX_PROOFS_BYTES, "the proofs") if _has_proofs(lock) else b"", keys)
+            _warn_unsigned(lock)
+        if max_age is not None:
+            check_age(lock, parse_duration(max_age, "max-age"))
+    except ProofError as error:
+        raise CheckFailed(f"'{path}' {error}") from None
+    return lock
+
+
+def _has_proofs(lock: Lock) -> bool:
+    return lock.seal is not None or any(skill.proof for skill in lock.skills)
+
+
+def entries_of(lock: Lock) -> list[Locked]:
+    """Return the skills of a lock as verify_lock reads them."""
+    return [
+        {"name": skill.name, "version": skill.version, "digest": skill.digest, "status": ""} for skill in lock.skills
+    ]
+
+
+def read_lockfile(path: Path) -> Lock:
+    """Return the lock in a file, of version 1 or 2. Raise CheckFailed if the file cannot be read or is not a lock file.
+    Its proofs are not checked.
+    """
+    from skillery.proof.dsse import ProofError
+    from skillery.proof.locks import Lock as NewLock
+    from skillery.proof.locks import LockedSkill, read_lock
+
+    text = _read(path, MAX_LOCKFILE_BYTES, "the lock file")
+    try:
+        if msgspec.json.decode(text, type=_AnyLock).lock_version != 1:
+            return read_lock(text)
+        entries = msgspec.json.decode(text, type=_FirstLock).skills
+    except ProofError as error:
+        raise CheckFailed(f"'{path}' {error}") from None
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise CheckFailed(f"'{path}' is not a Skillery lock file: {error}") from None
+    skills = [LockedSkill(name=entry.name, version=entry.version, digest=entry.digest) for entry in entries]
+    return NewLock(lock_version=1, keys={}, skills=tuple(skills))
+
+
+def _read(path: Path, most: int, subject: str) -> bytes:
+    try:
+        if path.stat().st_size > most:
+            raise CheckFailed(f"'{path}' is too large for {subject}")
+        return path.read_bytes()
+    except OSError as error:
+        raise CheckFailed(
+            f"cannot read {subject} '{path}': {error.strerror}; run `skillery lock` to create it"
+        ) from None
+
+
+def proofs_of(path: Path) -> Path:
+    """Return the file with the proofs of a lock file."""
+    return path.with_name(f"{path.name}.proofs")
+
+
+async def lock_of(
+    client: AsyncClient, entries: Sequence[Locked], former: Lock | None = None, pinned: Keychain | None = None
+) -> tuple[Lock, Sequence[bytes]]:
+    """Return the lock of these versions, and the envelopes of its proofs.
+
+    The keys of the registry must follow those of `pinned`, or else of the `former` lock. Raise CheckFailed if not, or
+    if a signed statement is not valid.
+    """
+    from skillery.proof.locks import LOCK_VERSION, LockedSkill, sha256_of
+    from skillery.proof.locks import Lock as NewLock
+
+    chain = await read_answer(client, KEYS_ADDRESS)
+    known = pinned.present if pinned else tuple(former.keys) if former else ()
+    keys: dict[str, bytes] = {}
+    if known or statements_of_keys(chain, "the registry"):
+        revoked = pinned.revoked if pinned else frozenset()
+        trusted = keychain_of(chain, "the registry", known).trusted
+        keys = {keyid: public_der for keyid, public_der in trusted.items() if keyid not in revoked}
+    proofs = []
+    for start in range(0, len(entries), AT_ONCE):
+        group = entries[start : start + AT_ONCE]
+        proofs += await asyncio.gather(*(_proof(client, entry, keys) for entry in group))
+    locked = tuple(
+        LockedSkill(
+            name=entry["name"],
+            version=entry["version"],
+            digest=entry["digest"],
+            signer=proof.signer if proof else "",
+            proof=sha256_of(proof.envelope) if proof else "",
+        )
+        for entry, proof in zip(entries, proofs, strict=True)
+    )
+    lock = NewLock(lock_version=LOCK_VERSION, keys=keys, skills=locked)
+    _warn_unsigned(lock)
+    return lock, [proof.envelope for proof in proofs if proof]
+
+
+async def _proof(client: AsyncClient, entry: Locked, keys: Mapping[str, bytes]) -> Proof | None:
+    """Return the proof of a version. Return None if the registry signs nothing, or has not signed this version."""
+    from skillery.proof.dsse import ProofError
+    from skillery.proof.locks import choose_proof
+
+    if not keys:
+        return None
+    name, version = entry["name"], entry["version"]
+    lines = (await read_answer(client, f"{address_of(name, version)}.intoto.jsonl")).split(b"\n")
+    try:
+        return choose_proof([line for line in lines if line], keys, name, version, entry["digest"])
+    except ProofError as error:
+        raise CheckFailed(f"the proof of {name}@{version} {error}") from None
+
+
+def _warn_unsigned(lock: Lock) -> None:
+    unsigned = [skill.name for skill in lock.skills if not skill.proof]
+    if unsigned:
+        names = ", ".join(unsigned[:8]) + f" and {len(unsigned) - 8} more" * (len(unsigned) > 8)
+        print_warning(f"the lock has only digests, and no signed statement, for {names}")
+
+
+def refuse_signers(former: Lock | None, new: Lock, allowed: Collection[str]) -> None:
+    """Raise CheckFailed if a skill has another signer than in the former lock, and is not in `allowed`."""
+    signers = {skill.name: skill.signer for skill in former.skills if skill.proof} if former else {}
+    changes = [
+        f"{skill.name}: signer changed from {signers[skill.name] or 'no signer'} to {skill.signer or 'no signer'}"
+        for skill in new.skills
+        if signers.get(skill.name, skill.signer) != skill.signer and skill.name not in allowed
+    ]
+    if changes:
+        lines = "\n".join(changes)
+        raise CheckFailed(f"{lines}\nUse --allow-signer-change NAME if this is right. Nothing was written")
+
+
+def write_atomically(path: Path, text: str | bytes) -> None:
+    """Replace a file atomically: a concurrent reader reads the old or the new text, never a part."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        temporary.write_bytes(text.encode() if isinstance(text, str) else text)
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise CheckFailed(f"cannot write '{path}': {error.strerror}") from None
+
+
+# -- the files of locked skills ----------------------------------------------------------------------------------------
+
+GENERATED = frozenset({"__pycache__"})
+"""Folders that programs write next to the files of a skill. They are not edits."""
+
+
+def unpack_skills(archive: Path, entries: Sequence[Locked], folder: Path) -> None:
+    """Write the files of locked skills from an archive of `skillery export` to `folder/NAME`.
+
+    Raise CheckFailed if a skill is not in the archive, and the errors of `open_archive`.
+    """
+    from skillery.formats.names import parse_skill_name
+    from skillery.formats.paths import parse_path
+    from skillery.importing.archives import open_archive
+    from skillery.importing.entries import ImportLimits
+
+    missing = {parse_skill_name(entry["name"]) for entry in entries}
+    names = frozenset(missing)
+    with archive.open("rb") as file, open_archive(file, ImportLimits(), folder) as opened:
+        for entry in opened.entries:
+            name, _, path = entry.path.partition("/")
+            if name in names and not entry.target:
+                place = folder / name / parse_path(path)
+                place.parent.mkdir(parents=True, exist_ok=True)
+                place.write_bytes(opened.read(entry))
+                place.chmod(0o755 if entry.executable else 0o644)
+                missing.discard(name)
+    if missing:
+        raise CheckFailed(f"'{archive}' does not have {', '.join(sorted(missing)[:8])}; nothing was written")
+
+
+_NAME = re.compile(
+    rb"\A(?:\xef\xbb\xbf)?---[ \t]*\r?\n(?:(?!---|name:)[^\n]*\n)*+name:[ \t]+(?P<value>[^\s|>&!][^\r\n]*)"
+)
+"""The line of the frontmatter that states a name."""
+
+
+async def write_skill(client: AsyncClient, entry: Locked, built: Path) -> None:
+    """Write the files of a version to `built/NAME`."""
+    from skillery.formats.names import parse_skill_name
+    from skillery.formats.paths import parse_path
+
+    # The paths come from a server, which must not make this command write outside the folder.
+    name = parse_skill_name(entry["name"])
+    described = await client.describe_skill(name=name, version=entry["version"], detail="full")
+    for file in described["skill"]["files"]:
+        path = parse_path(file["path"])
+        answer = await client.read_skill_file(name=name, version=entry["version"], path=path)
+        target = built / name / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(content_of(answer))
+        target.chmod(0o755 if file["executable"] else 0o644)
+
+
+def check_digest(entry: Locked, built: Path) -> None:
+    """Raise CheckFailed if the files in `built/NAME` do not match the digest of the lock."""
+    name = entry["name"]
+    digest = digest_on_disk(built / name)
+    if digest != entry["digest"].strip().lower():
+        raise CheckFailed(
+            f"'{name}' {entry['version']} does not match the lock: its files have the digest {digest}, the lock says "
+            f"{entry['digest']}; nothing was written"
+        )
+
+
+def with_name(skill_md: bytes, name: str) -> bytes:
+    """Return SKILL.md with the name of its folder: agents skip a skill that states another one."""
+    match = _NAME.match(skill_md)
+    if match is None or match["value"].strip().strip(b"\"'") == name.encode():
+        return skill_md
+    return skill_md[: match.start("value")] + name.encode() + skill_md[match.end("value") :]
+
+
+def content_of(read: Mapping[str, Any]) -> bytes:
+    content: str = read["content"]
+    return base64.b64decode(content) if read["encoding"] == "base64" else content.encode()
+
+
+def digest_on_disk(folder: Path) -> str:
+    from skillery.formats.bundle import BundleFile, digest_of
+
+    return digest_of(
+        BundleFile(path.relative_to(folder).as_posix(), path.read_bytes(), is_executable(path))
+        for path in files_in(folder)
+    )
+
+
+def files_in(folder: Path) -> list[Path]:
+    paths = [path for path in folder.rglob("*") if path.is_symlink() or path.is_file()]
+    return [path for path in paths if not GENERATED.intersection(path.relative_to(folder).parts)]
+
+
+def is_executable(path: Path) -> bool:
+    return bool(path.stat().st_mode & 0o100)

@@ -1,0 +1,277 @@
+"""`skillery verify`: check versions, lock files and installed skills with the keys of their registry."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from skillery.cli.failures import CHECK_FAILED, CheckFailed
+from skillery.cli.install import read_installed
+from skillery.cli.lock_files import content_of, entries_of, verified_lock, with_name
+from skillery.cli.locks import refuse_problems
+from skillery.cli.options import Target, json_option, name_and_version, target_options
+from skillery.cli.output import clean, print_json, print_rows
+from skillery.cli.proof import address_of, find_keys, keychain_of, keychain_of_file, keys_option, read_answer
+from skillery.proof import KEYS_ADDRESS, SIGNERS
+
+if TYPE_CHECKING:
+    from skillery.client import AsyncClient
+    from skillery.proof.keychains import Keychain
+    from skillery.proof.statements import CheckedStatement
+
+NAMES_SIGNER = {"publication": "publisher", **SIGNERS}
+"""The field with the identity that has signed a statement or caused it."""
+
+
+class _Evidence(NamedTuple):
+    """The answers of a server about a version, before any check."""
+
+    name: str
+    version: str
+    digest: str
+    files: bytes
+    envelopes: Sequence[bytes]
+    chain: bytes
+    keys: Mapping[str, dict[str, Any]]
+    """The keys that have signed, as `list_keys` returns them."""
+
+
+class _Verified(NamedTuple):
+    """A version after the checks of its digest and statements, and the first problem, or None."""
+
+    keys: Sequence[str]
+    """The present keys of the registry."""
+    statements: Sequence[CheckedStatement]
+    problem: str | None
+
+
+@click.command()
+@click.argument("subject", metavar="NAME[@VERSION]|DIR|LOCKFILE")
+@click.option("--full", is_flag=True, help="Also check all statements about each skill of the lock file.")
+@click.option("--offline", is_flag=True, help="Make no request: check only what the lock file or folder has.")
+@keys_option
+@target_options
+@json_option
+def verify(subject: str, full: bool, offline: bool, keys_file: Path | None, target: Target, as_json: bool) -> None:
+    """Check a version, a lock file, or the installed skills of a folder.
+
+    Of a version, the command checks the digest and all signed statements. Each line names a statement, its signer and
+    its key. Of a lock file, it checks the proof of each skill with the keys in the lock, and asks the registry for
+    revoked keys and yanked versions. Of a folder that skillery install has written, it compares the files with those
+    that the registry has signed.
+
+    The exit code is 1 if a check fails, and the message names the first one. Without --keys, the keys of a version come
+    from the server itself: keep them in a file to notice another signer.
+    """
+    path = Path(subject)
+    pinned = keychain_of_file(keys_file) if keys_file is not None else None
+    if path.is_file():
+        _verify_lock(path, full, offline, pinned, target, as_json)
+    elif path.is_dir():
+        _verify_folder(path, offline, pinned, target, as_json)
+    elif offline:
+        raise click.UsageError("--offline needs a lock file or a folder")
+    else:
+        _verify_version(*name_and_version(subject, None), pinned, target, as_json)
+
+
+def _verify_version(name: str, spec: str | None, pinned: Keychain | None, target: Target, as_json: bool) -> None:
+    from skillery.cli.connection import with_client
+
+    evidence = with_client(target, lambda client: _evidence(client, name, spec))
+    verified = _checked(evidence, pinned)
+    subject = f"{evidence.name}@{evidence.version}"
+    if as_json:
+        print_json({"name": evidence.name, "version": evidence.version, "digest": evidence.digest,
+                    "ok": not verified.problem, "problem": verified.problem, "keys": verified.keys,
+                    "statements": verified.statements})  # fmt: skip
+    else:
+        _print(verified.statements)
+        message = verified.problem or f"{subject} {evidence.digest} is verified"
+        click.echo(clean(message), err=bool(verified.problem))
+        if pinned is None:
+            click.echo(clean(f"The registry says that its key is {', '.join(verified.keys)}"), err=True)
+    if verified.problem:
+        raise click.exceptions.Exit(CHECK_FAILED)
+
+
+async def _evidence(client: AsyncClient, name: str, spec: str | None) -> _Evidence:
+    described = (await client.describe_skill(name, version=spec))["skill"]
+    version, digest = described["version"], described["digest"]
+    address = address_of(name, version)
+    files = await read_answer(client, f"{address}.files")
+    envelopes = (await read_answer(client, f"{address}.intoto.jsonl")).splitlines()
+    chain = await read_answer(client, KEYS_ADDRESS)
+    keys = await find_keys(client, {keyid for envelope in envelopes for keyid in _keyids(envelope)})
+    return _Evidence(name, version, digest, files, envelopes, chain, keys)
+
+
+def _keyids(envelope: bytes) -> Sequence[str]:
+    from skillery.proof.dsse import ProofError, unverified
+
+    try:
+        return unverified(envelope).keyids
+    except ProofError:  # `check_statement` names the problem
+        return ()
+
+
+def _checked(evidence: _Evidence, pinned: Keychain | None, digest: str | None = None) -> _Verified:
+    """Check the digest of a version, which must be `digest` unless that is None, and its statements.
+
+    Raise CheckFailed if the keys are not valid, or if the files do not have the digest.
+    """
+    from skillery.proof.dsse import ProofError
+    from skillery.proof.statements import check_files, check_statement
+
+    subject = f"{evidence.name}@{evidence.version}"
+    keychain = keychain_of(evidence.chain, "the registry", pinned.present if pinned else ())
+    try:
+        check_files(evidence.files, digest or evidence.digest)
+    except ProofError as error:
+        raise CheckFailed(f"{subject} {error}") from None
+    valid = {keyid: row for keyid, row in evidence.keys.items() if not row["revoked_at"]}
+    people = {keyid: row for keyid, row in valid.items() if row["holder"] == "identity"}
+    trusted = {keyid: base64.b64decode(row["public"]) for keyid, row in people.items()} | dict(keychain.trusted)
+    revoked = _revoked(keychain, pinned).union(evidence.keys.keys() - valid.keys())
+    about = evidence.name, evidence.version, digest or evidence.digest
+    statements = [
+        _of_signer(check_statement(envelope, trusted, *about), people, revoked) for envelope in evidence.envelopes
+    ]
+    return _Verified(keychain.present, statements, _problem(subject, statements))
+
+
+def _revoked(keychain: Keychain, pinned: Keychain | None) -> frozenset[str]:
+    """Return the revoked keys of a registry. The server may send an earlier part of the chain, in which a stolen key is
+    still valid.
+    """
+    return keychain.revoked | (pinned.revoked if pinned else frozenset())
+
+
+def _of_signer(statement: CheckedStatement, people: Mapping[str, Any], revoked: Collection[str]) -> CheckedStatement:
+    """Return the statement with the problem that its key is revoked, or is the key of another identity."""
+    import msgspec
+
+    for keyid in statement.keyids:
+        if keyid in revoked:
+            return msgspec.structs.replace(statement, problem=f"is signed with the revoked key {keyid}")
+        if keyid in people and (people[keyid]["by"] != _signer(statement) or statement.predicate not in SIGNERS):
+            return msgspec.structs.replace(statement, problem=f"is signed with a key of '{people[keyid]['by']}'")
+    return statement
+
+
+def _print(statements: Sequence[CheckedStatement]) -> None:
+    rows = [
+        (
+            "FAILED" if statement.problem else "ok",
+            statement.predicate,
+            _signer(statement),
+            ", ".join(statement.keyids),
+            statement.problem or "",
+        )
+        for statement in statements
+    ]
+    print_rows(["", "statement", "by", "key", "problem"], rows, none="No statements.")
+
+
+def _signer(statement: CheckedStatement) -> str:
+    """Return the identity that a statement names."""
+    return str(statement.stated.get(NAMES_SIGNER.get(statement.predicate, "")) or "-")
+
+
+def _problem(subject: str, statements: Sequence[CheckedStatement]) -> str | None:
+    """Return the first problem of the statements together, or None."""
+    for statement in statements:
+        if statement.problem:
+            return f"{subject}: the statement '{statement.predicate}' {statement.problem}"
+    if not any(statement.predicate == "publication" for statement in statements):
+        return f"{subject} has no signed publication: the registry had no key when it was published"
+    return None
+
+
+# -- lock files and folders --------------------------------------------------------------------------------------------
+
+
+def _verify_lock(path: Path, full: bool, offline: bool, pinned: Keychain | None, target: Target, as_json: bool) -> None:
+    from skillery.cli.connection import with_client
+
+    if offline and full:
+        raise click.UsageError("--full reads the statements from the registry, and --offline makes no request")
+    lock = verified_lock(path, pinned.trusted if pinned and offline else None)
+    unsigned = [skill.name for skill in lock.skills if not skill.proof]
+    if unsigned:
+        raise CheckFailed(f"'{path}' has no proof of {unsigned[0]}: run skillery lock")
+    entries = entries_of(lock)
+
+    async def ask(client: AsyncClient) -> Sequence[str]:
+        chain = await read_answer(client, KEYS_ADDRESS)
+        # The chain leads from the keys of the file or lock to newer ones, and to revocations.
+        keychain = keychain_of(chain, "the registry", pinned.present if pinned else tuple(lock.keys))
+        revoked = _revoked(keychain, pinned)
+        verified_lock(path, {key: der for key, der in keychain.trusted.items() if key not in revoked})
+        refuse_problems(await client.verify_lock(lock=entries))
+        for entry in entries if full else ():
+            _refuse(_checked(await _evidence(client, entry["name"], entry["version"]), pinned, entry["digest"]))
+        return keychain.present
+
+    keys = sorted(lock.keys) if offline else with_client(target, ask)
+    facts = {"file": str(path), "skills": lock.skills}
+    _print_verified(f"{path}: {len(entries)} skills are verified", facts, keys, as_json)
+
+
+def _verify_folder(folder: Path, offline: bool, pinned: Keychain | None, target: Target, as_json: bool) -> None:
+    from skillery.cli.connection import with_client
+
+    if offline:
+        raise click.UsageError("--offline needs the lock file: the signed statements of a folder are in the registry")
+    installed = read_installed(folder)
+    if not installed:
+        raise CheckFailed(f"'{folder}' has no skills of skillery install")
+
+    async def ask(client: AsyncClient) -> Sequence[str]:
+        keys: Sequence[str] = ()
+        for skill, marks in installed:
+            evidence = await _evidence(client, skill.name, skill.version)
+            keys = _refuse(_checked(evidence, pinned, skill.digest)).keys
+            await _compare(client, evidence, folder / skill.name, marks)
+        return keys
+
+    keys = with_client(target, ask)
+    skills = [{"name": skill.name, "version": skill.version, "digest": skill.digest} for skill, _ in installed]
+    facts = {"folder": str(folder), "skills": skills}
+    _print_verified(f"{folder}: {len(skills)} skills are verified", facts, keys, as_json)
+
+
+async def _compare(client: AsyncClient, evidence: _Evidence, folder: Path, marks: Mapping[str, str]) -> None:
+    """Raise CheckFailed if the files of an installed skill are not those of its version. SKILL.md has the name of its
+    folder.
+    """
+    lines = [line.split(" ", 2) for line in evidence.files.decode().splitlines()]
+    signed = {path: "x" * (mode == "100755") + sha256 for mode, sha256, path in lines}
+    if signed.get("SKILL.md") != marks.get("SKILL.md"):
+        answer = await client.read_skill_file(name=evidence.name, version=evidence.version, path="SKILL.md")
+        content = content_of(answer)
+        if hashlib.sha256(content).hexdigest() == signed.get("SKILL.md"):
+            signed["SKILL.md"] = hashlib.sha256(with_name(content, evidence.name)).hexdigest()
+    different = sorted(path for path in signed.keys() | marks.keys() if signed.get(path) != marks.get(path))
+    if different:
+        files = ", ".join(different[:8])
+        raise CheckFailed(f"{folder} has other files than {evidence.name}@{evidence.version}: {files}")
+
+
+def _refuse(verified: _Verified) -> _Verified:
+    """Return the version. Raise CheckFailed if it has a problem."""
+    if verified.problem:
+        raise CheckFailed(verified.problem)
+    return verified
+
+
+def _print_verified(message: str, facts: Mapping[str, Any], keys: Sequence[str], as_json: bool) -> None:
+    if as_json:
+        print_json({**facts, "ok": True, "keys": keys})
+    else:
+        click.echo(clean(message))

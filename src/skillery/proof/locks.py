@@ -1,0 +1,171 @@
+"""Locks of version 2: exact versions of skills, the keys of their registry, and a signed statement about each version.
+
+A lock is a JSON text. Its proofs are in a second text with one envelope a line, so that git merges both by line.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+
+import msgspec
+
+from skillery.proof.dsse import ProofError, keyid_of, unverified, verify
+from skillery.proof.statements import Statement, check_subject, read_statement
+
+LOCK_VERSION = 2
+PROOFS: Mapping[str, str] = {"publication": "publisher"}
+"""The words of the statements that prove a version in a lock, the best one first, and the field with the signer."""
+
+
+class LockedSkill(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """An exact version in a lock. `proof` is the SHA-256 of an envelope, and `signer` the signer that it names. A
+    version that was never signed has neither.
+    """
+
+    name: str
+    version: str
+    digest: str
+    signer: str = ""
+    proof: str = ""
+
+
+class LockedSeal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The last seal of the registry when the lock was made. Its envelope is one of the proofs."""
+
+    seq: int
+    sha256: str
+    at: str
+
+
+class Lock(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A lock of skills. `keys` are the public keys in DER that prove its versions, by keyid."""
+
+    lock_version: int
+    keys: dict[str, bytes]
+    seal: LockedSeal | None = None
+    skills: tuple[LockedSkill, ...]
+
+
+class Proof(NamedTuple):
+    """The envelope that proves a version, and the signer that it names."""
+
+    envelope: bytes
+    signer: str
+
+
+def encode_lock(lock: Lock) -> bytes:
+    """Return the text of a lock. Equal locks have equal texts."""
+    return msgspec.json.format(msgspec.json.encode(lock), indent=2) + b"\n"
+
+
+def encode_proofs(envelopes: Iterable[bytes]) -> bytes:
+    """Return the text of the proofs of a lock: one envelope a line, sorted by hash."""
+    return b"".join(b"%s\n" % envelope for envelope in sorted(envelopes, key=sha256_of))
+
+
+def sha256_of(envelope: bytes) -> str:
+    return f"sha256:{hashlib.sha256(envelope).hexdigest()}"
+
+
+def read_lock(text: bytes) -> Lock:
+    """Return the lock of a text. Raise ProofError unless the text is exactly as `encode_lock` writes it."""
+    try:
+        lock = msgspec.json.decode(text, type=Lock)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise ProofError(f"is not a Skillery lock file: {error}") from None
+    if lock.lock_version != LOCK_VERSION:
+        raise ProofError(f"has lock_version {lock.lock_version}; this release reads 1 and {LOCK_VERSION}")
+    if encode_lock(lock) != text:
+        raise ProofError("is not as skillery lock has written it: write it again")
+    for keyid, public_der in lock.keys.items():
+        if keyid_of(public_der) != keyid:
+            raise ProofError(f"names the key {keyid}, which is another key")
+    return lock
+
+
+def choose_proof(
+    envelopes: Sequence[bytes], keys: Mapping[str, bytes], name: str, version: str, digest: str
+) -> Proof | None:
+    """Return the newest valid statement that proves a version, or None if there is none.
+
+    `envelopes` are all statements about the version, oldest first. Raise ProofError if the chosen one is not valid.
+    """
+    words = {read_statement(unverified(envelope).payload).word: envelope for envelope in envelopes}
+    envelope = next((words[word] for word in PROOFS if word in words), None)
+    return None if envelope is None else Proof(envelope, _check_proof(envelope, keys, name, version, digest))
+
+
+def check_lock(lock: Lock, proofs: bytes, keys: Mapping[str, bytes] | None = None) -> None:
+    """Check the proofs of a lock, without a server. Raise ProofError for the first problem.
+
+    Each proof is signed with one of the `keys`, by default those of the lock, is about the locked digest, and names the
+    locked signer. No proof is missing, and none is left over.
+    """
+    keys = lock.keys if keys is None else keys
+    envelopes = {sha256_of(line): line for line in proofs.split(b"\n") if line}
+    if proofs and not proofs.endswith(b"\n"):
+        raise ProofError("is not valid: the file of its proofs is cut off")
+    for skill in lock.skills:
+        envelope = envelopes.pop(skill.proof, None)
+        if envelope is not None:
+            try:
+                signer = _check_proof(envelope, keys, skill.name, skill.version, skill.digest)
+            except ProofError as error:
+                raise ProofError(f"is not valid: the proof of {skill.name}@{skill.version} {error}") from None
+            if signer != skill.signer:
+                raise ProofError(f"is not valid: {skill.name} is signed by '{signer}', the lock says '{skill.signer}'")
+        elif skill.proof or skill.signer:
+            raise ProofError(
+                f"is not valid: the proof of {skill.name}@{skill.version} is not in the file of its proofs"
+            )
+    if lock.seal is not None:
+        _check_seal(lock.seal, envelopes.pop(lock.seal.sha256, b""), keys)
+    if envelopes:
+        raise ProofError("is not valid: the file of its proofs has an envelope that no locked skill names")
+
+
+def check_age(lock: Lock, most: timedelta) -> None:
+    """Raise ProofError if the seal of the lock is older than `most`, or if the lock has no seal. Call `check_lock`
+    before.
+    """
+    if lock.seal is None:
+        raise ProofError("has no seal, so its age is unknown")
+    try:
+        age = datetime.now(UTC) - datetime.fromisoformat(lock.seal.at)
+    except (ValueError, TypeError):
+        raise ProofError("has a seal without a time") from None
+    if age > most:
+        raise ProofError(f"has a seal of {lock.seal.at}, which is too old: lock the skills again")
+
+
+def _check_proof(envelope: bytes, keys: Mapping[str, bytes], name: str, version: str, digest: str) -> str:
+    """Return the signer that a statement names. Raise ProofError if it does not prove the version."""
+    statement = _verified(envelope, keys)
+    field = PROOFS.get(statement.word or "")
+    if field is None:
+        raise ProofError(f"is a statement of the type {statement.predicate_type[:80]!r}, which proves no version")
+    if statement.predicate.get("verificationResult", "PASSED") != "PASSED":
+        raise ProofError("says that the version has not passed its policy")
+    stated = [subject.digest.get("sha256", "")[:80] for subject in statement.subject]
+    if len(stated) == 1 and f"sha256:{stated[0]}" != digest:
+        raise ProofError(f"is about the digest sha256:{stated[0]}, the lock says {digest}")
+    check_subject(statement, name, version, digest)
+    return str(statement.predicate.get(field) or "")
+
+
+def _check_seal(seal: LockedSeal, envelope: bytes, keys: Mapping[str, bytes]) -> None:
+    if not envelope:
+        raise ProofError("is not valid: its seal is not in the file of its proofs")
+    try:
+        sealed = _verified(envelope, keys).predicate
+    except ProofError as error:
+        raise ProofError(f"is not valid: its seal {error}") from None
+    if (sealed.get("seq"), sealed.get("at")) != (seal.seq, seal.at):
+        raise ProofError("is not valid: its seal has another number or time")
+
+
+def _verified(envelope: bytes, keys: Mapping[str, bytes]) -> Statement:
+    return read_statement(verify(envelope, keys).payload)
