@@ -299,6 +299,12 @@ def _end_attestation(trail: Trail) -> str:
     return str(listed[0]["id"])
 
 
+def _add_key(trail: Trail) -> str:
+    key = SigningKey.new()
+    register(trail.ann, key)
+    return key.keyid
+
+
 def _revoke_key(trail: Trail) -> str:
     key = SigningKey.new()
     register(trail.ann, key)
@@ -309,6 +315,7 @@ def _revoke_key(trail: Trail) -> str:
 CHANGES: dict[str, Callable[[Trail], str]] = {
     "add_attestation": _add_attestation,
     "end_attestation": _end_attestation,
+    "add_key": _add_key,
     "revoke_key": _revoke_key,
     "define_tool": _define_tool,
     "remove_tool": _remove_tool,
@@ -405,6 +412,7 @@ PARAMS: dict[str, Any] = {
     "reason": "x",
     "envelope": "x",
     "keyid": "none",
+    "public": "x",
     "message": "x",
     "visibility": "private",
     "id": "none",

@@ -224,6 +224,9 @@ def test_an_import_is_signed_with_its_source(server: Server, new_name: str) -> N
     provenance = statements_of(server.rpc, name)["provenance"]["buildDefinition"]
     assert provenance["buildType"] == "urn:skillery:build:import:v1"
     assert provenance["externalParameters"]["source"] == "acme/skills"
+    assert provenance["externalParameters"]["stated_by"] == "local"
+    [row] = server.rpc("list_attestations", name=name, predicate="provenance")["attestations"]
+    assert row["summary"].endswith("(stated by local)")
     assert provenance["externalParameters"]["path"].startswith("skills/")
 
 

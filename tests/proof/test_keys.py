@@ -128,6 +128,7 @@ def test_publish_signs_with_a_registered_key(
     assert file.stat().st_mode & 0o777 == 0o600
     refused = skillery("publish", skill, "--sign", str(file), *where)
     assert f"{keyid} is not registered" in refused.err
+    assert server.rpc.error("describe_skill", name=new_name)["code"] == -32003
     assert skillery("key", "add", str(file), *where).code == 0
     published = skillery("publish", skill, "--sign", str(file), *where)
     assert published.code == 0, published.err
@@ -137,6 +138,7 @@ def test_publish_signs_with_a_registered_key(
     assert skillery("key", "revoke", keyid, "--reason", "lost", *where).code == 0
     ended = skillery("verify", new_name, *where)
     assert (ended.code, f"is signed with the revoked key {keyid}" in ended.out) == (1, True)
+    assert f"{keyid} is revoked" in skillery("publish", skill, "--sign", str(file), *where).err
 
 
 @pytest.mark.full
@@ -149,8 +151,11 @@ def test_approve_signs_with_a_registered_key(
     ann, rita = (("--url", server.url, "--token", token) for token in tokens)
     file = str(tmp_path / "rita.pem")
     keyid = skillery("key", "new", file).out.strip()
-    assert skillery("key", "add", file, *rita).code == 0
     assert skillery("publish", skill_folder(tmp_path / "skill", new_name), *ann).code == 0
+    refused = skillery("approve", f"{new_name}@1.0.0", "--sign", file, *rita)
+    assert (refused.code, "is not registered" in refused.err) == (1, True), refused.err
+    assert "in_review" in skillery("versions", new_name, *ann).out
+    assert skillery("key", "add", file, *rita).code == 0
 
     approved = skillery("approve", f"{new_name}@1.0.0", "--note", "read it all", "--sign", file, *rita)
     assert approved.code == 0, approved.err
@@ -188,7 +193,7 @@ def test_a_rotation_keeps_old_signatures_and_pins(
     assert (ended.code, f"is signed with the revoked key {old}" in ended.out) == (1, True)
     assert skillery("verify", f"{new_name}@2.0.0", *home).code == 0
     assert "has revoked" in skillery("verify", new_name, "--keys", str(tmp_path / "keys.json"), *home).err
-    # Whoever has the database and the former key sends the chain of the time before.
+    # A thief with the database and the former key sends the chain of the time before.
     with sqlite3.connect(server.home / "skillery.db") as sqlite:
         chain = [json.loads(text) for (text,) in sqlite.execute("SELECT envelope FROM key_statements ORDER BY seq")]
         sqlite.execute("DROP TRIGGER key_statements_no_delete")
@@ -197,6 +202,25 @@ def test_a_rotation_keeps_old_signatures_and_pins(
     (tmp_path / "keys.json").write_text(json.dumps({"statements": chain}, separators=(",", ":")))
     ended = skillery("verify", f"{new_name}@1.0.0", "--keys", str(tmp_path / "keys.json"), *home)
     assert (ended.code, f"is signed with the revoked key {old}" in ended.out) == (1, True)
+
+
+@pytest.mark.full
+def test_an_interrupted_rotation_is_completed(start_server: Callable[..., Server]) -> None:
+    server = start_server()
+    server.stop()
+    file, home = server.home / "signing" / "ed25519.pem", ("--home", str(server.home))
+    old = file.read_bytes()
+    new = skillery("key", "rotate", *home).out.strip()
+    # As after a kill between the transaction and the change of the files.
+    file.rename(file.with_name("ed25519.pem.new"))
+    file.write_bytes(old)
+    file.chmod(0o600)
+
+    ended = skillery("key", "rotate", *home)
+    assert (ended.code, ended.out, ended.err) == (0, f"{new}\n", "")
+    assert SigningKey.read(file.read_bytes()).keyid == new
+    assert list(file.parent.iterdir()) == [file]
+    assert new in keys_of(start_server().rpc)
 
 
 @pytest.mark.full

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import http.server
 import json
 import threading
@@ -11,12 +12,15 @@ from typing import Any
 
 import pytest
 
+from skillery.attestations.predicates import ci_provenance
+from skillery.backends import Provenance
 from skillery.proof.dsse import SigningKey, pae, seal
 from skillery.proof.statements import make_statement
 from tests.cli.test_cli import skillery
 from tests.conftest import RpcError, Server
 from tests.proof.test_keys import people, register, signed
 from tests.support.people import Caller, Who
+from tests.support.processes import eventually
 
 
 class Author:
@@ -140,6 +144,66 @@ def test_the_keys_of_an_identity_are_limited(org: Server, new_name: str) -> None
 
     with pytest.raises(RpcError, match="100 keys, which is the limit"):
         register(many, SigningKey.new())
+
+
+def test_a_reviewer_registers_a_key_without_the_scope_publish(org: Server, new_name: str) -> None:
+    reviewer, key = Caller(org.url, Who(f"rev-{new_name}", "read review")), SigningKey.new()
+
+    assert register(reviewer, key)["added"]
+    assert reviewer("revoke_key", keyid=key.keyid, reason="lost")["keyid"] == key.keyid
+    reader = Caller(org.url, Who(f"reader-{new_name}", "read run"))
+    assert reader.error("add_key", public="AAAA")["data"]["scope"] == "publish"
+
+
+def test_a_refused_key_leaves_an_entry(org: Server, author: Author, new_name: str) -> None:
+    name = f"thief-{new_name}"
+    thief = Caller(org.url, Who(name, "read publish", f"{new_name}.*"))
+    public = base64.b64encode(author.key.public_der).decode()
+    with pytest.raises(RpcError, match="taken or revoked"):
+        register(thief, author.key)
+    admin = Caller(org.url, Who("adam", "admin", "*"))
+
+    entry = eventually(lambda: admin("list_audit", action="add_key", identity=name)["entries"])[0]
+    assert (entry["outcome"], entry["subject"]) == ("refused", public)
+
+
+@pytest.mark.full
+def test_a_revoked_identity_signs_nothing(org: Server, new_name: str) -> None:
+    name = f"leaver-{new_name}"
+    leaver, admin = (
+        Caller(org.url, Who(name, "read publish", f"{new_name}.*")),
+        Caller(org.url, Who("adam", "admin", "*")),
+    )
+    created, key = leaver.create(f"{new_name}.a"), SigningKey.new()
+    register(leaver, key)
+    envelope = signed(key, "author", created, author=name)
+    leaver("add_attestation", name=created["name"], version="1.0.0", envelope=envelope)
+    report = admin("revoke_identity", name=name)
+
+    assert report["keys"] == [key.keyid]
+    [row] = admin("list_keys", by=name)["keys"]
+    assert (bool(row["retired_at"]), row["revoked_at"]) == (True, None)
+    later = signed(key, "author", created, author=name, at="later")
+    refused = leaver.error("add_attestation", name=created["name"], version="1.0.0", envelope=later)
+    assert "retired" in refused["message"]
+    with pytest.raises(RpcError, match="taken or revoked"):
+        register(leaver, key)
+    assert envelope.encode() in admin.http.get(f"/skills/{created['name']}/1.0.0.intoto.jsonl").content
+
+
+@pytest.mark.parametrize(
+    ("issuer", "host"),
+    [
+        ("https://token.actions.githubusercontent.com", "github.com"),
+        ("https://evilgithubusercontent.com", "evilgithubusercontent.com"),
+        ("https://git.example.org:8443", "git.example.org:8443"),
+    ],
+)
+def test_only_jobs_of_github_have_its_host(issuer: str, host: str) -> None:
+    job = Provenance(issuer, "repo:acme/skills", "acme/skills", ref="refs/heads/main", commit="5f")
+    [source] = ci_provenance(job, "https://skills.example.org")["buildDefinition"]["resolvedDependencies"]
+
+    assert source["uri"] == f"git+https://{host}/acme/skills@refs/heads/main"
 
 
 # -- a server that wants a signature of a statement --------------------------------------------------------------------

@@ -264,14 +264,17 @@ def _key_of(connection: Connection, identity: Identity, keyids: Sequence[str]) -
     several keys have signed.
     """
     row = connection.execute(select(signing_keys).where(signing_keys.c.keyid == keyids[0])).one_or_none()
-    if row is None or row.holder != "identity" or row.added_by != identity.name or row.revoked_at or len(keyids) > 1:
-        problem = "revoked" if row is not None and row.revoked_at else "not a registered key of the caller"
-        raise AttestationKey(
-            f"{', '.join(keyids)[:300]} is {problem}",
-            hint="Register your key with skillery key add, and sign with it alone.",
-            param="envelope",
-        )
-    return row
+    if row is None or row.holder != "identity" or row.added_by != identity.name or len(keyids) > 1:
+        problem = "not a registered key of the caller"
+    elif row.revoked_at or row.retired_at:
+        problem = "revoked" if row.revoked_at else "retired, because the identity was revoked"
+    else:
+        return row
+    raise AttestationKey(
+        f"{', '.join(keyids)[:300]} is {problem}",
+        hint="Register your key with skillery key add, and sign with it alone.",
+        param="envelope",
+    )
 
 
 # -- end_attestation ---------------------------------------------------------------------------------------------------

@@ -109,7 +109,9 @@ class AddedKey(msgspec.Struct, frozen=True):
 
 
 class AddKey(Params, frozen=True, kw_only=True):
-    """Register a public key of the caller. The first call returns a challenge, the second one has its signature."""
+    """Register a public key of a publisher or reviewer. The first call returns a challenge, the second one has its
+    signature.
+    """
 
     public: Annotated[Annotated[str, Meta(max_length=4096)], about("Public key in DER (Ed25519 or P-256), in base64")]
     challenge: Annotated[str, about("Challenge of the first call")] = ""
@@ -117,6 +119,7 @@ class AddKey(Params, frozen=True, kw_only=True):
 
 
 async def add_key(registry: Registry, identity: Identity, params: AddKey) -> AddedKey:
+    _require_signer(identity)
     try:
         public_der = from_base64(params.public)
         algorithm_of(public_der)
@@ -146,9 +149,15 @@ async def add_key(registry: Registry, identity: Identity, params: AddKey) -> Add
     return AddedKey(keyid, added=True, challenge=None)
 
 
+def _require_signer(identity: Identity) -> None:
+    """Raise NotAllowed if the identity may sign nothing: it has neither the scope `publish` nor `review`."""
+    if not access.allows(identity, "review"):
+        access.require(identity, "publish")
+
+
 def register(connection: Connection, identity: Identity, public_der: bytes, keyid: str) -> None:
-    """Register a key of the identity. Raise Conflict if another identity has the key, if it was revoked, or if the
-    identity has MOST_KEYS keys.
+    """Register a key of the identity. Raise Conflict if another identity has the key, if it was revoked or retired, or
+    if the identity has MOST_KEYS keys.
     """
     row = connection.execute(select(signing_keys).where(signing_keys.c.keyid == keyid)).one_or_none()
     if row is None:
@@ -157,7 +166,7 @@ def register(connection: Connection, identity: Identity, public_der: bytes, keyi
             raise Conflict(f"'{identity.name}' has {MOST_KEYS} keys, which is the limit", hint="Use one of them.")
         insert_key(connection, identity, public_der, "identity")
         audit.record(connection, identity, "add_key", keyid, after={"holder": "identity"})
-    elif row.added_by != identity.name or row.holder != "identity" or row.revoked_at is not None:
+    elif row.added_by != identity.name or row.holder != "identity" or row.revoked_at or row.retired_at:
         raise Conflict(f"the key {keyid} is taken or revoked", hint="Make another one with skillery key new.")
 
 
@@ -178,6 +187,7 @@ class RevokeKey(Params, frozen=True, kw_only=True):
 
 
 async def revoke_key(registry: Registry, identity: Identity, params: RevokeKey) -> RevokedKey:
+    _require_signer(identity)
     since = parse_timestamp(params.since, "since", datetime.now(UTC)) if params.since else None
     reason = parse_sentence(params.reason, "reason")
     return await registry.write(partial(revoke, identity=identity, keyid=params.keyid, since=since, reason=reason))
@@ -204,6 +214,6 @@ def revoke(connection: Connection, identity: Identity, keyid: str, since: dateti
 
 METHODS = (
     Method(list_keys, "read", audits=""),
-    Method(add_key, "publish", audits=""),
-    Method(revoke_key, "publish", audits="keyid"),
+    Method(add_key, "read", audits="public"),
+    Method(revoke_key, "read", audits="keyid"),
 )

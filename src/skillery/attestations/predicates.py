@@ -69,14 +69,18 @@ def ci_provenance(job: Provenance, builder: str) -> Predicate:
     verified the claims of the job.
     """
     parameters = {"issuer": job.issuer, "repository": job.repository, "workflow": job.workflow, "ref": job.ref}
-    host = "github.com" if job.issuer.endswith("githubusercontent.com") else urlsplit(job.issuer).netloc
+    host = urlsplit(job.issuer).hostname or ""
+    # The jobs of github.com have an issuer at another host. A host that only ends like it is the host of others.
+    host = "github.com" if host.endswith(".githubusercontent.com") else urlsplit(job.issuer).netloc
     source = {"uri": f"git+https://{host}/{job.repository}@{job.ref}", "digest": {"gitCommit": job.commit}}
     return _slsa("publish", parameters, [source] if job.repository and job.commit else [], builder, job.run)
 
 
-def import_provenance(source: str, path: str, builder: str) -> Predicate:
-    """Say from which source and path a version was imported, as provenance of SLSA."""
-    return _slsa("import", {"source": source, "path": path}, [], builder, "")
+def import_provenance(source: str, path: str, importer: str, builder: str) -> Predicate:
+    """Say which source and path the importer of a version has stated, as provenance of SLSA. The registry has not
+    checked them.
+    """
+    return _slsa("import", {"source": source, "path": path, "stated_by": importer}, [], builder, "")
 
 
 def _slsa(
@@ -135,8 +139,9 @@ def summary_of(word: str, predicate: Mapping[str, Any]) -> str:
             return f"published by {predicate.get('publisher')} with {predicate.get('method')}"
         case "provenance":
             parameters = dict(predicate.get("buildDefinition", {}).get("externalParameters", {}))
-            return " ".join(str(parameters[key]) for key in ("repository", "workflow", "ref", "source", "path")
-                            if parameters.get(key))  # fmt: skip
+            facts = " ".join(str(parameters[key]) for key in ("repository", "workflow", "ref", "source", "path")
+                             if parameters.get(key))  # fmt: skip
+            return f"{facts} (stated by {parameters['stated_by']})" if parameters.get("stated_by") else facts
         case "tests":
             return f"{predicate.get('result')}: {len(predicate.get('passedTests', ()))} passed"
         case "scan":

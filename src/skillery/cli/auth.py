@@ -160,6 +160,7 @@ def _print_offboarded(report: dict[str, Any]) -> None:
 
 def _print_ended(report: dict[str, Any]) -> None:
     ended = [(len(report["tokens"]), "token"), (report["sessions"], "session"), (len(report["runs"]), "run")]
+    ended += [(len(report["keys"]), "key")] if report["keys"] else []
     counts = ", ".join(f"{number} {noun}{'' if number == 1 else 's'}" for number, noun in ended)
     click.echo(f"Ended: {counts}.", err=True)
 

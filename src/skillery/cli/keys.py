@@ -85,14 +85,14 @@ key.add_command(
 # -- the key of a registry: commands in a home without a server --------------------------------------------------------
 
 
-def _change(target: Target, change_of: Callable[[str | None, Path], KeyChange]) -> None:
+def _change(target: Target, change_of: Callable[[str | None, Path], KeyChange | SigningKey]) -> None:
     """Change the keys of the registry, and print the new keyid. `change_of` gets the present keyid and the file of the
-    key.
+    key, and returns the change, or the new key if an earlier command has stored the change, and was interrupted.
 
     Raise StartupError if the key is not in the home, or if a server uses the home.
     """
     from skillery.app.home import Home
-    from skillery.attestations.signing import change_keys, find_registry_key
+    from skillery.attestations.signing import KeyChange, change_keys, find_registry_key
     from skillery.audit import local_actor
     from skillery.builtin.pem_signers import KEY_FILE
     from skillery.cli.database import migrated
@@ -109,13 +109,15 @@ def _change(target: Target, change_of: Callable[[str | None, Path], KeyChange]) 
         try:
             present = database.read_now(find_registry_key)
             change = change_of(present.keyid if present else None, file)
-            actor = local_actor(user_of_this_machine())
-            database.write_now(lambda connection: change_keys(connection, actor, change))
+            if isinstance(change, KeyChange):
+                actor, new = local_actor(user_of_this_machine()), change
+                database.write_now(lambda connection: change_keys(connection, actor, new))
         finally:
             database.close()
-        if change.added is not None:
+        added = change.added if isinstance(change, KeyChange) else change.public_der
+        if added is not None:
             _next_file(file).replace(file)
-            click.echo(keyid_of(change.added))
+            click.echo(keyid_of(added))
     finally:
         home.close()
 
@@ -144,7 +146,7 @@ def rotate(target: Target) -> None:
     _change(target, _rotation)
 
 
-def _rotation(present: str | None, path: Path) -> KeyChange:
+def _rotation(present: str | None, path: Path) -> KeyChange | SigningKey:
     """Return the change to a new key. Raise StartupError if the home does not have the present key."""
     from skillery.attestations.signing import KeyChange
     from skillery.builtin.pem_signers import KEY_FILE
@@ -152,8 +154,7 @@ def _rotation(present: str | None, path: Path) -> KeyChange:
     old = read_key(path)
     if _next_file(path).exists() and (new := read_key(_next_file(path))).keyid == present:
         # The last rotation was interrupted after its transaction.
-        _next_file(path).replace(path)
-        raise CheckFailed(f"the interrupted rotation is complete: the registry signs with {new.keyid}")
+        return new
     if old.keyid != present:
         raise StartupError(
             f"this registry signs with {present or 'no key'}, and this home has {old.keyid}: "

@@ -120,6 +120,18 @@ def read_key(path: Path) -> SigningKey:
     return key
 
 
+async def find_owner(client: AsyncClient, key: SigningKey) -> str:
+    """Return the identity that owns a key. Raise CheckFailed if the key cannot sign. Call this function before the
+    change that the statement is about.
+    """
+    row = (await find_keys(client, [key.keyid])).get(key.keyid)
+    if row is None or row["holder"] != "identity":
+        raise CheckFailed(f"{key.keyid} is not registered: run skillery key add")
+    if row["revoked_at"] or row["retired_at"]:
+        raise CheckFailed(f"{key.keyid} is revoked: make another key with skillery key new")
+    return str(row["by"])
+
+
 async def add_signed(
     client: AsyncClient, key: SigningKey, word: str, version: Mapping[str, Any], predicate: Mapping[str, Any]
 ) -> str:
@@ -129,10 +141,7 @@ async def add_signed(
     from skillery.proof.dsse import seal
     from skillery.proof.statements import make_statement
 
-    row = (await find_keys(client, [key.keyid])).get(key.keyid)
-    if row is None or row["holder"] != "identity":
-        raise CheckFailed(f"{key.keyid} is not registered: run skillery key add")
-    signed = {SIGNERS[word]: row["by"], **predicate}
+    signed = {SIGNERS[word]: await find_owner(client, key), **predicate}
     payload = make_statement(word, version["name"], version["version"], version["digest"], signed)
     added = await client.add_attestation(version["name"], version["version"], seal(payload, key.sign).decode())
     return added["id"]

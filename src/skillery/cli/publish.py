@@ -19,7 +19,7 @@ from skillery.cli.options import (
     target_options,
 )
 from skillery.cli.output import clean, print_json
-from skillery.cli.proof import add_author, read_key, sign_option
+from skillery.cli.proof import add_author, find_owner, read_key, sign_option
 from skillery.errors import SkilleryError
 
 if TYPE_CHECKING:
@@ -129,6 +129,8 @@ async def _publish(
     from skillery.cli.publish_options import Stepped, stepped, stored_digest, with_bump, write_bump
     from skillery.publishing.folders import params_of
 
+    if key is not None:
+        await find_owner(client, key)
     next_skill = Stepped(read(folder))
     if reads or bump == "auto":
         next_skill = await stepped(client, next_skill.skill, bump)

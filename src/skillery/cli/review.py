@@ -10,7 +10,7 @@ import click
 
 from skillery.cli.options import Target, filled, json_option, name_and_version, print_change, target_options
 from skillery.cli.output import clean, print_json
-from skillery.cli.proof import add_signed, read_key, sign_option
+from skillery.cli.proof import add_signed, find_owner, read_key, sign_option
 from skillery.cli.verbs import Table, Verb, argument, changed, option
 
 if TYPE_CHECKING:
@@ -68,6 +68,8 @@ def approve(
     key = read_key(sign_file) if sign_file is not None else None
 
     async def work(client: AsyncClient) -> Any:
+        if key is not None:
+            await find_owner(client, key)
         approved = await client.approve_version(skill, number, digest=digest, note=note)
         if key is not None:
             await add_signed(client, key, "review", approved, {"decision": "approved", "note": note or ""})

@@ -168,6 +168,7 @@ REPEATABLE = frozenset(
         "end_attestation",
         "list_keys",
         "add_key",
+        "revoke_key",
         "get_run",
         "read_run_log",
         "list_runs",
@@ -1490,6 +1491,7 @@ class RevokedIdentity(TypedDict):
     tokens: list[str]
     sessions: int
     runs: list[str]
+    keys: list[str]
     listed: bool
     left: LeftBehind
 
@@ -2267,7 +2269,7 @@ def list_keys(self: Any, *, by: str | None = None, limit: int | None = None, cur
 
 
 def add_key(self: Any, public: str, *, challenge: str | None = None, signature: str | None = None) -> AddedKey:
-    """Register a public key of the caller. The first call returns a challenge, the second one has its signature.
+    """Register a public key of a publisher or reviewer. The first call returns a challenge, the second one has its signature.
 
     public: Public key in DER (Ed25519 or P-256), in base64
     challenge: Challenge of the first call
@@ -2559,7 +2561,7 @@ def revoke_token(self: Any, id: str) -> Token:
 
 
 def revoke_identity(self: Any, name: str) -> RevokedIdentity:
-    """End an identity: its tokens, sessions and runs. Return its remaining data.
+    """End an identity: its tokens, sessions, runs and keys. Return its remaining data.
 
     name: Name of the identity, as list_tokens shows it
     """

@@ -19,6 +19,7 @@ from skillery.database.registry import Registry
 from skillery.database.tables import (
     RESOLVABLE,
     runs,
+    signing_keys,
     skill_versions,
     skills,
     tokens,
@@ -76,13 +77,15 @@ class RevokedIdentity(msgspec.Struct, frozen=True):
     """Sessions of browsers that the call ended."""
     runs: tuple[str, ...]
     """Ids of the runs that the call cancelled."""
+    keys: tuple[str, ...]
+    """Keyids of its keys, which sign nothing from now on. Their statements stay valid."""
     listed: bool
     """Whether an authenticator now refuses the identity by its list, for example at an identity provider's login."""
     left: LeftBehind
 
     @property
     def has_changed(self) -> bool:
-        return bool(self.tokens or self.sessions or self.runs)
+        return bool(self.tokens or self.sessions or self.runs or self.keys)
 
 
 def end_identity(
@@ -92,7 +95,7 @@ def end_identity(
 
     Each function of `lists` adds the identity to the list of an authenticator that keeps revoked identities. After
     SETTLED_SECONDS, the caller calls `end_late`. Raise IdentityNotFound if `lists` is empty and the registry has no
-    token, session or run of the identity.
+    token, session, run or key of the identity.
     """
     if "\0" in name:
         raise InvalidParams(
@@ -125,18 +128,25 @@ def end_late(connection: Connection, actor: Actor, report: RevokedIdentity) -> R
         tokens=(*report.tokens, *late_report.tokens),
         sessions=report.sessions + late_report.sessions,
         runs=(*report.runs, *late_report.runs),
+        keys=(*report.keys, *late_report.keys),
     )
 
 
 def _end(connection: Connection, actor: Actor, name: str, *, is_listed: bool) -> RevokedIdentity:
-    """Revoke the live tokens, delete the sessions and cancel the runs of an identity. Return the report."""
+    """Revoke the live tokens, delete the sessions, cancel the runs and retire the keys of an identity. Return the
+    report.
+    """
     now = datetime.now(UTC)
+    own_keys = signing_keys.c.added_by == name, signing_keys.c.holder == "identity"
+    signs = signing_keys.c.retired_at.is_(None), signing_keys.c.revoked_at.is_(None)
+    retired = update(signing_keys).where(*own_keys, *signs).values(retired_at=now).returning(signing_keys.c.keyid)
     ended = update(tokens).where(tokens.c.name == name, _is_live(now)).values(revoked_at=now).returning(tokens.c.id)
     return RevokedIdentity(
         name=name,
         tokens=tuple(sorted(connection.scalars(ended))),
         sessions=connection.execute(delete(web_sessions).where(web_sessions.c.identity == name)).rowcount,
         runs=_cancel_runs(connection, actor, name),
+        keys=tuple(sorted(connection.scalars(retired))),
         listed=is_listed,
         left=_left_behind(connection, name, now),
     )
@@ -144,6 +154,7 @@ def _end(connection: Connection, actor: Actor, name: str, *, is_listed: bool) ->
 
 def _record(connection: Connection, actor: Actor, report: RevokedIdentity) -> None:
     after = {"tokens": report.tokens, "sessions": report.sessions, "runs": report.runs, "listed": report.listed}
+    after |= {"keys": report.keys} if report.keys else {}
     audit.record(connection, actor, "revoke_identity", report.name, after=after)
 
 
@@ -158,7 +169,8 @@ def _cancel_runs(connection: Connection, actor: Actor, name: str) -> tuple[str, 
 
 
 def _is_known(connection: Connection, name: str) -> bool:
-    conditions = tokens.c.name == name, web_sessions.c.identity == name, runs.c.identity == name
+    has_key = and_(signing_keys.c.added_by == name, signing_keys.c.holder == "identity")
+    conditions = tokens.c.name == name, web_sessions.c.identity == name, runs.c.identity == name, has_key
     return any(connection.scalar(select(exists().where(condition))) for condition in conditions)
 
 
@@ -226,7 +238,7 @@ async def revoke_token(identities: Identities, identity: Identity, params: Revok
 
 
 class RevokeIdentity(Params, frozen=True, kw_only=True):
-    """End an identity: its tokens, sessions and runs. Return its remaining data."""
+    """End an identity: its tokens, sessions, runs and keys. Return its remaining data."""
 
     name: Annotated[
         Annotated[str, Meta(min_length=1, max_length=255)], about("Name of the identity, as list_tokens shows it")

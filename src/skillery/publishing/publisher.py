@@ -283,7 +283,7 @@ class Publisher:
         """Return the predicate of a CI job or of an import, by its word."""
         if identity.provenance is not None:
             return {"provenance": ci_provenance(identity.provenance, self._signing.builder)}
-        return {"provenance": import_provenance(*source, self._signing.builder)} if source else {}
+        return {"provenance": import_provenance(*source, identity.name, self._signing.builder)} if source else {}
 
     async def _store(self, bundle: Bundle, insert: Callable[[Connection], NewVersion]) -> NewVersion:
         """Store the large files of a bundle, then call `insert` in a transaction. After a crash, a file may be unused,
