@@ -22,7 +22,7 @@ from skillery.errors import Unavailable
 from skillery.formats.semver import Version
 from skillery.identity.quotas import Quotas
 from skillery.identity.tokens import insert_token
-from skillery.maintenance.purges import purge
+from skillery.maintenance.purges import find_purgeable, purge
 from skillery.maintenance.search_vectors import INDEXER, SearchVectors
 from skillery.plugins.backends import Watch, Watched
 from skillery.plugins.calls import Failures
@@ -34,6 +34,7 @@ from skillery.skills.search_results import FoundSkillPage
 from skillery.testing import RankerContract
 from skillery.versions.lifecycle_steps import step_one
 from skillery.versions.new_versions import insert_version
+from skillery.versions.revocations import Revocation
 from skillery.webhooks import queue
 from tests.conftest import Server
 from tests.support.bundles import make_bundle
@@ -324,7 +325,10 @@ async def test_a_purged_version_leaves_no_vector(registered: Registered) -> None
     registered.publish("zoo.keeper", GIRAFFES)
     await registered.refresh()
     version = Version.parse("1.0.0")
-    registered.database.write_now(partial(purge, identity=LOCAL, name="zoo.keeper", version=version, reason="key"))
+    find = partial(find_purgeable, identity=LOCAL, name="zoo.keeper", version=version)
+    revocation = Revocation(registered.database.read_now(find), "purge", "key", {})
+    work = partial(purge, identity=LOCAL, name="zoo.keeper", version=version, revocation=revocation)
+    registered.database.write_now(work)
 
     vectors = partial(Connection.scalars, statement=select(search_vectors.c.vector))
     assert registered.database.read_now(lambda connection: list(vectors(connection))) == [None]

@@ -138,6 +138,26 @@ def test_a_webhook_gets_only_the_events_and_skills_of_its_filter(
     assert told == [("published", f"{new_name}.a.x"), ("published", f"{new_name}.b"), ("yanked", f"{new_name}.b")]
 
 
+def test_yanks_for_security_and_purges_send_a_second_event(
+    rpc: Rpc, publish: Publish, new_name: str, receiver: Receiver, add_webhook: AddWebhook
+) -> None:
+    add_webhook(rpc, events=["yanked", "revoked"], skills=[f"{new_name}.*"])
+    for version in ("1.0.0", "1.1.0"):
+        publish(f"{new_name}.a", version)
+    rpc("yank_version", name=f"{new_name}.a", version="1.0.0", reason="leaks", severity="security")
+    rpc("purge_version", name=f"{new_name}.a", version="1.1.0", reason="a key", severity="malicious")
+
+    messages = receiver.wait_for_accepted(3)
+
+    sent = [(one.type, one.data["version"], one.data["severity"], one.data["note"]) for one in messages]
+    assert sent == [
+        ("yanked", "1.0.0", "security", "leaks"),
+        ("revoked", "1.0.0", "security", "leaks"),
+        ("revoked", "1.1.0", "malicious", "a key"),
+    ]
+    assert messages[0].data["advisory"] == messages[1].data["advisory"] < messages[2].data["advisory"]
+
+
 def test_run_failed_event_requires_explicit_subscription(
     rpc: Rpc, publish: Publish, new_name: str, receiver: Receiver, add_webhook: AddWebhook
 ) -> None:

@@ -83,6 +83,7 @@ from skillery.skills.search_fusion import Meanings
 from skillery.skills.skill_usage import ContentParts, ReadCounts
 from skillery.trust.matching import Exchange
 from skillery.trust.rules import Trust
+from skillery.versions.revocations import Revocations
 from skillery.webhooks.deliveries import Deliveries
 from skillery.webhooks.targets import Webhooks
 from skillery.workspaces.files import WorkspaceFiles
@@ -166,6 +167,7 @@ async def build_core(base: Base, stack: AsyncExitStack) -> Core:
     stack.push_async_callback(deliveries.close)
     trust = Trust(registry, backends.verifier, backends.authenticator)
     sessions = WebSessions(database, by_name(backends.authenticator, base.settings.authenticators))
+    views, revocations = base.settings, Revocations(database, backends.signing)
     return Core(
         guide=Guide(await asyncio.to_thread(packaged_guide)),
         registry=registry,
@@ -182,6 +184,7 @@ async def build_core(base: Base, stack: AsyncExitStack) -> Core:
         publisher=publisher,
         rechecks=Rechecks(database, publisher.checks, base.events, backends.signing),
         reviews=Reviews(database, base.events, publisher.checks, publisher.approval, backends.signing),
+        revocations=revocations,
         developer=Developer(publisher.checks, Overlays(), runtime.packages.environments),
         importer=_importer(base, publisher),
         tools=_tool_maker(base, runtime.runner, publisher, quotas, compilers),
@@ -192,19 +195,14 @@ async def build_core(base: Base, stack: AsyncExitStack) -> Core:
         environments=runtime.environments,
         exports=exports,
         repositories=Repositories(
-            database,
-            backends.storage,
-            base.settings.marketplace_name,
-            base.settings.index_skills,
-            base.settings.git_max_mb * MIB,
-            thin,
+            database, backends.storage, views.marketplace_name, views.index_skills, views.git_max_mb * MIB, thin
         ),
-        marketplaces=Marketplaces(exports, base.settings.marketplace_name, base.settings.index_skills, thin),
+        marketplaces=Marketplaces(exports, views.marketplace_name, views.index_skills, thin),
         usage=UsageParts(registry, quotas),
         once=once,
         refusals=refusals,
         collector=collector,
-        purger=Purger(database, backends.storage, runtime.cache),
+        purger=Purger(database, backends.storage, runtime.cache, revocations),
         identities=Identities(registry, backends.authenticator, sessions),
         signer=Signer(database.write_now(web_key)),
         sandbox=backends.sandbox,

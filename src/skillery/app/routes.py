@@ -33,7 +33,7 @@ from skillery.mcp import endpoint as mcp
 from skillery.mcp.endpoint import McpEndpoint
 from skillery.methods.core import Core
 from skillery.methods.errors import INVALID_REQUEST, NOT_FOUND, plain_error, unexpected
-from skillery.proof import KEYS_ADDRESS
+from skillery.proof import ADVISORIES_ADDRESS, KEYS_ADDRESS
 from skillery.rest import blobs, documents, imports, proofs, trusted_publishing, workspaces
 from skillery.rest.downloads import DOWNLOADS, routed
 from skillery.rest.exports import DownloadParts
@@ -182,7 +182,8 @@ def _skill_routes(core: Core, edge: HttpParts) -> list[Route]:
         for row in V1_ENDPOINTS
     ]
     keys = Route(KEYS_ADDRESS, partial(proofs.send_keys, parts), proofs.KEYS_OPERATIONS)
-    return [*downloads, keys, *v1]
+    advisories = Route(ADVISORIES_ADDRESS, partial(proofs.send_advisories, parts), proofs.ADVISORIES_OPERATIONS)
+    return [*downloads, keys, advisories, *v1]
 
 
 def _for_litestar(edge: HttpParts, route: Route) -> Any:

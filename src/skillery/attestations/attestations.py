@@ -92,7 +92,7 @@ class ListAttestations(Params, frozen=True, kw_only=True):
     name: SkillName
     version: Annotated[str, about("Version spec (omit for latest)")] = ""
     predicate: Annotated[
-        Literal["author", "publication", "provenance", "tests", "scan", "review", ""],
+        Literal["author", "publication", "provenance", "tests", "scan", "review", "revocation", ""],
         about("Only statements of this kind"),
     ] = ""
     limit: PageLimit = 50

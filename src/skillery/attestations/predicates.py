@@ -111,6 +111,15 @@ def review_predicate(
     }
 
 
+def revocation_predicate(
+    actor: Actor, action: Literal["yank", "purge", "unyank"], advisory: Mapping[str, str], reason: str
+) -> Predicate:
+    """Say why a version was withdrawn, or that the advisory about it was. `advisory` has `advisory`, `severity` and
+    `fixed`.
+    """
+    return {**advisory, "action": action, "reason": reason, "by": actor.name, "kind": actor.kind, "at": now()}
+
+
 Text = Annotated[str, Meta(max_length=2000)]
 
 
@@ -150,5 +159,8 @@ def summary_of(word: str, predicate: Mapping[str, Any]) -> str:
             return f"{len(findings)} findings, {waived} waived" if findings else "no findings"
         case "review":
             return ": ".join(str(predicate[key]) for key in ("decision", "note") if predicate.get(key))
+        case "revocation":
+            words = "{action} as {severity} ({advisory})".format_map(predicate)
+            return ": ".join(filter(None, (words, predicate.get("reason"))))
         case _:
             return ""

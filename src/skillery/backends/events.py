@@ -63,6 +63,7 @@ EventType = Literal[
     "rejected",
     "published",
     "yanked",
+    "revoked",
     "deprecated",
     "finding",
     "quota_near",

@@ -370,6 +370,11 @@ class Objection(TypedDict):
     kind: str
     at: str
     reason: str
+    severity: NotRequired[Literal["broken", "security", "malicious"]]
+    advisory: NotRequired[str]
+    """Id of the advisory about a yank."""
+    fixed: NotRequired[str]
+    """The version without the problem."""
 
 
 class Usage(TypedDict):
@@ -2035,25 +2040,6 @@ def submit_version(self: Any, name: str, version: str) -> NewVersion:
     return params_of(locals())
 
 
-def yank_version(self: Any, name: str, version: str, reason: str) -> NewVersion:
-    """Withdraw a published version: only requests for exactly this version still resolve.
-
-    name: Skill name
-    version: Exact version
-    reason: Reason for callers who request exactly this version
-    """
-    return params_of(locals())
-
-
-def unyank_version(self: Any, name: str, version: str) -> NewVersion:
-    """Undo a yank.
-
-    name: Skill name
-    version: Exact version
-    """
-    return params_of(locals())
-
-
 def deprecate_skill(self: Any, name: str, message: str, *, successor: str | None = None) -> NewVersion:
     """Mark all published versions of a skill as deprecated.
 
@@ -2081,6 +2067,35 @@ def set_visibility(self: Any, name: str, visibility: Literal["public", "namespac
     return params_of(locals())
 
 
+def yank_version(
+    self: Any,
+    name: str,
+    version: str,
+    reason: str,
+    *,
+    severity: Literal["broken", "security", "malicious"] | None = None,
+    fixed: str | None = None,
+) -> NewVersion:
+    """Withdraw a published version: only requests for exactly this version still resolve.
+
+    name: Skill name
+    version: Exact version
+    reason: Reason for callers who request exactly this version
+    severity: broken: it runs with a warning; security: only reviewers run it; malicious: models cannot even read it
+    fixed: The version without the problem, for the advisory
+    """
+    return params_of(locals())
+
+
+def unyank_version(self: Any, name: str, version: str) -> NewVersion:
+    """Undo a yank, and withdraw its advisory.
+
+    name: Skill name
+    version: Exact version
+    """
+    return params_of(locals())
+
+
 def list_versions(
     self: Any,
     *,
@@ -2101,12 +2116,15 @@ def list_versions(
     return params_of(locals())
 
 
-def purge_version(self: Any, name: str, version: str, reason: str) -> PurgedVersion:
+def purge_version(
+    self: Any, name: str, version: str, reason: str, *, severity: Literal["security", "malicious"] | None = None
+) -> PurgedVersion:
     """Remove the files of a version permanently, for example after a leaked key. Its number cannot be used again.
 
     name: Skill name
     version: Exact version
     reason: Reason, for all readers of the skill
+    severity: Severity of the advisory
     """
     return params_of(locals())
 
@@ -2224,7 +2242,8 @@ def list_attestations(
     name: str,
     *,
     version: str | None = None,
-    predicate: Literal["author", "publication", "provenance", "tests", "scan", "review", ""] | None = None,
+    predicate: Literal["author", "publication", "provenance", "tests", "scan", "review", "revocation", ""]
+    | None = None,
     limit: int | None = None,
     cursor: str | None = None,
 ) -> AttestationPage:
@@ -2708,11 +2727,11 @@ class Methods:
     search_skills = blocking(search_skills)
     diff_versions = blocking(diff_versions)
     submit_version = blocking(submit_version)
-    yank_version = blocking(yank_version)
-    unyank_version = blocking(unyank_version)
     deprecate_skill = blocking(deprecate_skill)
     undeprecate_skill = blocking(undeprecate_skill)
     set_visibility = blocking(set_visibility)
+    yank_version = blocking(yank_version)
+    unyank_version = blocking(unyank_version)
     list_versions = blocking(list_versions)
     purge_version = blocking(purge_version)
     recheck_version = blocking(recheck_version)
@@ -2793,11 +2812,11 @@ class AsyncMethods:
     search_skills = awaited(search_skills)
     diff_versions = awaited(diff_versions)
     submit_version = awaited(submit_version)
-    yank_version = awaited(yank_version)
-    unyank_version = awaited(unyank_version)
     deprecate_skill = awaited(deprecate_skill)
     undeprecate_skill = awaited(undeprecate_skill)
     set_visibility = awaited(set_visibility)
+    yank_version = awaited(yank_version)
+    unyank_version = awaited(unyank_version)
     list_versions = awaited(list_versions)
     purge_version = awaited(purge_version)
     recheck_version = awaited(recheck_version)
@@ -2876,11 +2895,11 @@ class BatchMethods:
     search_skills = batched(search_skills)
     diff_versions = batched(diff_versions)
     submit_version = batched(submit_version)
-    yank_version = batched(yank_version)
-    unyank_version = batched(unyank_version)
     deprecate_skill = batched(deprecate_skill)
     undeprecate_skill = batched(undeprecate_skill)
     set_visibility = batched(set_visibility)
+    yank_version = batched(yank_version)
+    unyank_version = batched(unyank_version)
     list_versions = batched(list_versions)
     purge_version = batched(purge_version)
     recheck_version = batched(recheck_version)

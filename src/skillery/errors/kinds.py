@@ -139,6 +139,24 @@ class StorageFull(Unavailable):
         super().__init__(message, hint=hint, **data)
 
 
+class TooManyValues(TooLarge):
+    """Raised if a request body contains more JSON values, or more long numbers, than `data["limit"]`."""
+
+    type = "too_many_values"
+
+
+class TooManyEscapes(TooLarge):
+    """Raised if the strings in a request body contain more backslashes than `data["limit"]`."""
+
+    type = "too_many_escapes"
+
+
+class TrustedPublishingOff(Conflict):
+    """Raised if the server cannot exchange tokens of CI jobs. The hint says what an admin must change."""
+
+    type = "trusted_publishing_off"
+
+
 # -- for the code of a run ---------------------------------------------------------------------------------------
 
 

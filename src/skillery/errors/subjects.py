@@ -30,6 +30,18 @@ class VersionPurged(VersionNotFound):
     type = "version_purged"
 
 
+class VersionRevoked(VersionNotFound):
+    """Raised for a version that was yanked as malicious. `data` has its `advisory`, `digest` and `reason`."""
+
+    type = "version_revoked"
+
+
+class RunRevoked(NotAllowed):
+    """Raised if a run would use a version that was yanked for its security. `data["advisory"]` is the advisory."""
+
+    type = "run_revoked"
+
+
 class LabelNotFound(NotFound):
     """Raised if a skill does not have a label. `data["labels"]` is a list of its labels."""
 
@@ -310,30 +322,12 @@ class AnswerTooLarge(TooLarge):
     type = "answer_too_large"
 
 
-class TooManyValues(TooLarge):
-    """Raised if a request body contains more JSON values, or more long numbers, than `data["limit"]`."""
-
-    type = "too_many_values"
-
-
-class TooManyEscapes(TooLarge):
-    """Raised if the strings in a request body contain more backslashes than `data["limit"]`."""
-
-    type = "too_many_escapes"
-
-
 class QuotaExceeded(TooLarge):
     """Raised if a quota is used up. `data` has the name of the quota (`quota`), the used amount (`used`) and the
     limit (`limit`).
     """
 
     type = "quota_exceeded"
-
-
-class TrustedPublishingOff(Conflict):
-    """Raised if the server cannot exchange tokens of CI jobs. The hint says what an admin must change."""
-
-    type = "trusted_publishing_off"
 
 
 class AttestationSubject(InvalidParams):

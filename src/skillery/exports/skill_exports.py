@@ -38,6 +38,7 @@ from skillery.formats.version_spec import Latest, VersionSpec
 from skillery.registry.index_names import Listed, find_in_index, list_index, list_unprepared
 from skillery.registry.repositories import RepositoryVersion
 from skillery.registry.resolution import resolve
+from skillery.registry.revocations import require_harmless
 from skillery.registry.version_rows import VersionRow
 from skillery.skills.files import FileRow, files_of
 
@@ -242,6 +243,7 @@ class Exports:
 
         def look(connection: Connection) -> tuple[VersionRow, Facts | None, list[FileRow]]:
             row = resolve(connection, identity, name, spec, manages=True)
+            require_harmless(identity, row)
             return row, find_facts(connection, row.version_id), files_of(connection, row.version_id)
 
         row, facts, files = self._database.read_now(look)

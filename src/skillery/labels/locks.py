@@ -20,6 +20,7 @@ from skillery.formats.version_spec import parse_reference
 from skillery.formats.wording import quoted
 from skillery.method import ExactVersion, Method, Params, SkillName, about
 from skillery.registry.resolution import find_skill, resolve, version_if_there
+from skillery.registry.revocations import require_harmless
 from skillery.registry.version_rows import VersionRow
 
 MOST_LOCKED = 1000
@@ -97,7 +98,9 @@ def _resolved(connection: Connection, identity: Identity, text: str) -> VersionR
     """Return the version of a reference. The error names the reference, if it does not resolve."""
     try:
         name, spec = parse_reference(text)
-        return resolve(connection, identity, name, spec, manages=True)
+        row = resolve(connection, identity, name, spec, manages=True)
+        require_harmless(identity, row)
+        return row
     except SkilleryError as error:
         error.data["skill"] = text[:_SHOWN]
         if (shown := quoted(text, _SHOWN)) not in error.message:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
+from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
@@ -14,6 +16,7 @@ from skillery.contents.deletions import carry_out
 from skillery.contents.kept_contents import drop_packs
 from skillery.database import Database
 from skillery.database.tables import (
+    advisories,
     attestations,
     blobs,
     dead_letters,
@@ -37,10 +40,12 @@ from skillery.identity import access
 from skillery.maintenance.garbage_steps import DeletedContents, delete_unused
 from skillery.method import ExactVersion, Method, Params, Sentence, SkillName, about
 from skillery.registry.resolution import resolve
+from skillery.registry.version_rows import Severity, VersionRow
 from skillery.runs.cache import Cache
 from skillery.skills.files import FileRow, files_of
 from skillery.skills.search_index import erase_removed_words
 from skillery.versions.lifecycle_steps import step_one
+from skillery.versions.revocations import Revocation, Revocations, new_advisory, store_revocation
 
 # -- The rows of a purged version --------------------------------------------------------------------------------------
 
@@ -69,20 +74,27 @@ class Purged(NamedTuple):
     """The SHA-256 of the version's archives that the server has stored, and of all stored packs of Git."""
 
 
-def purge(connection: Connection, identity: Identity, name: str, version: Version, reason: str) -> Purged:
+def find_purgeable(connection: Connection, identity: Identity, name: str, version: Version) -> VersionRow:
+    """Return the version that `purge` would purge now. Raise the errors of `purge`."""
+    access.require(identity, "admin")
+    access.require_unreserved(identity, name)
+    return resolve(connection, identity, name, Exact(version), manages=True)
+
+
+def purge(connection: Connection, identity: Identity, name: str, version: Version, revocation: Revocation) -> Purged:
     """Delete the rows with everything that a version contains. The caller then deletes unreferenced contents.
 
     Call this function through `Database.erase_now`. The row of the version stays, with its number, digest, author, time
-    and `reason`. Raise NotAllowed if the identity is not an admin or the name is reserved, SkillNotFound or
-    VersionNotFound if there is no such version, and VersionPurged if the version was purged before.
+    and the reason of the `revocation`. Raise NotAllowed if the identity is not an admin or the name is reserved,
+    SkillNotFound or VersionNotFound if there is no such version, and VersionPurged if the version was purged before.
     """
-    access.require(identity, "admin")
-    access.require_unreserved(identity, name)
-    before = resolve(connection, identity, name, Exact(version), manages=True)
+    before = find_purgeable(connection, identity, name, version)
     files = files_of(connection, before.version_id)
     summary = connection.scalars(select(skill_versions.c.summary_json).where(skill_versions.c.id == before.version_id))
     # The step locks the skill and the version. The search and the offered tools then use the latest other version.
-    purged = step_one(connection, identity, name, version, "purge", note=reason)
+    purged = step_one(
+        connection, identity, name, version, "purge", note=revocation.reason, advisory=revocation.advisory
+    )
     archives = _archives(connection, before.version_id)
     of_version = skill_versions.c.id == before.version_id
     connection.execute(update(skill_versions).where(of_version).values(_EMPTIED))
@@ -97,6 +109,8 @@ def purge(connection: Connection, identity: Identity, name: str, version: Versio
     connection.execute(delete(idempotency_keys).where(quotes_version))
     of_attestation = attestations.c.version_id == before.version_id
     connection.execute(update(attestations).where(of_attestation).values(envelope=""))
+    connection.execute(update(advisories).where(advisories.c.version_id == before.version_id).values(reason=""))
+    store_revocation(connection, revocation)
     earlier_steps = version_steps.c.version_id == before.version_id, version_steps.c.step != "purge"
     connection.execute(update(version_steps).where(*earlier_steps).values(note=""))
     _forget_texts(connection, name, purged.version)
@@ -155,24 +169,39 @@ class PurgedVersion(msgspec.Struct, frozen=True):
 class Purger:
     """Purges versions. If the server dies before it deletes files of the storage, its next start deletes them."""
 
-    def __init__(self, database: Database, storage: Storage, cache: Cache) -> None:
+    def __init__(self, database: Database, storage: Storage, cache: Cache, revocations: Revocations) -> None:
+        self._revocations = revocations
         self._database = database
         self._storage = storage
         self._cache = cache
 
-    def purge_version(self, identity: Identity, name: str, version: Version, reason: str) -> PurgedVersion:
-        """Remove the files of a version from the database, the storage and the cache of this machine. Blocking.
+    async def purge_version(
+        self, identity: Identity, name: str, version: Version, severity: Severity, reason: str
+    ) -> PurgedVersion:
+        """Remove the files of a version from the database, the storage and the cache of this machine, and store the
+        advisory about it.
 
-        The caches of other servers lose the files in their next sweep. Raise the errors of `versions.purges.purge`.
+        The caches of other servers lose the files in their next sweep. Raise the errors of `purge`, and Busy if the
+        signer cannot be reached.
         """
 
-        def work(connection: Connection) -> tuple[Purged, DeletedContents]:
+        def prepare(connection: Connection) -> Revocation:
+            row = find_purgeable(connection, identity, name, version)
+            return Revocation(row, "purge", reason, new_advisory(connection, severity))
+
+        def work(connection: Connection, revocation: Revocation) -> tuple[Purged, DeletedContents]:
             # One transaction: after a kill between two, a purge could not be repeated.
-            purged = purge(connection, identity, name, version, reason)
+            purged = purge(connection, identity, name, version, revocation)
             digests = {file.sha256 for file in purged.files} | {*purged.archives}
             return purged, delete_unused(connection, self._database.server, digests, waits=True)
 
-        purged, deleted = self._database.erase_now(work)
+        def store(revocation: Revocation) -> Awaitable[tuple[Purged, DeletedContents]]:
+            return asyncio.to_thread(self._database.erase_now, partial(work, revocation=revocation))
+
+        purged, deleted = await self._revocations.revoke(identity, prepare, store)
+        return await asyncio.to_thread(self._delete_files, purged, deleted)
+
+    def _delete_files(self, purged: Purged, deleted: DeletedContents) -> PurgedVersion:
         self._database.empty_log()
         self._cache.drop_bundles([purged.digest])
         carry_out(self._database, self._storage, deleted.claimed)
@@ -191,12 +220,13 @@ class PurgeVersion(Params, frozen=True, kw_only=True):
     name: SkillName
     version: ExactVersion
     reason: Annotated[Sentence, about("Reason, for all readers of the skill")]
+    severity: Annotated[Literal["security", "malicious"], about("Severity of the advisory")] = "security"
 
 
 async def purge_version(purger: Purger, identity: Identity, params: PurgeVersion) -> PurgedVersion:
     name, version = parse_skill_name(params.name), Version.parse(params.version)
     reason = parse_sentence(params.reason, "reason")
-    return await asyncio.to_thread(purger.purge_version, identity, name, version, reason)
+    return await purger.purge_version(identity, name, version, params.severity, reason)
 
 
 METHODS = (Method(purge_version, "admin", audits="name"),)

@@ -38,6 +38,7 @@ from skillery.skills.search import Search
 from skillery.skills.skill_usage import ContentParts
 from skillery.trust.matching import Exchange
 from skillery.trust.rules import Trust
+from skillery.versions.revocations import Revocations
 from skillery.webhooks.deliveries import Deliveries
 from skillery.webhooks.targets import Webhooks
 from skillery.workspaces.methods import Workspaces
@@ -62,6 +63,7 @@ class Core:
     publisher: Publisher
     rechecks: Rechecks
     reviews: Reviews
+    revocations: Revocations
     developer: Developer
     importer: Importer
     tools: ToolMaker

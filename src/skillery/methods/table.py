@@ -18,7 +18,7 @@ from skillery.runs import methods as runs
 from skillery.skills import descriptions, files, listings, search, skill_usage
 from skillery.tools import tool_listings
 from skillery.trust import rules
-from skillery.versions import checks, lifecycle, versions, waivers
+from skillery.versions import checks, lifecycle, revocations, versions, waivers
 from skillery.webhooks import dead_letters, targets
 from skillery.workspaces import methods as workspaces
 
@@ -44,6 +44,7 @@ METHODS = rows(
     *search.METHODS,
     *checks.METHODS,
     *lifecycle.METHODS,
+    *revocations.METHODS,
     *versions.METHODS,
     *purges.METHODS,
     *publishing.RECHECKS,

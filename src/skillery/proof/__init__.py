@@ -9,5 +9,7 @@ from collections.abc import Mapping
 
 KEYS_ADDRESS = "/.well-known/skillery/keys"
 """The address of the statements about the keys of a registry."""
+ADVISORIES_ADDRESS = "/advisories.json"
+"""The address of the feed of advisories."""
 SIGNERS: Mapping[str, str] = {"author": "author", "review": "reviewer"}
 """The words of statements that identities sign with their own keys, and the field that names the identity."""

@@ -23,6 +23,7 @@ TYPES: Mapping[str, str] = {
     "tests": "https://in-toto.io/attestation/test-result/v0.1",
     "scan": f"{URN}scan:v1",
     "review": f"{URN}review:v1",
+    "revocation": f"{URN}revocation:v1",
 }
 """The predicate type of each word. The words are the names of attestations in methods, commands and policies."""
 

@@ -29,13 +29,13 @@ from skillery.formats.skill_uris import skill_uri
 from skillery.formats.version_spec import Digest, Exact, Label, Latest, Range, VersionSpec
 from skillery.formats.wording import near_words
 from skillery.registry.development import overlay_of
-from skillery.registry.version_rows import VersionRow, version_purged
+from skillery.registry.revocations import require_readable, version_purged
+from skillery.registry.version_rows import VersionRow
 from skillery.registry.visibility import (
     SEEN_BY_ALL,
     is_for,
     is_own,
     parameters,
-    require_audience,
     seen_by_name,
     sees_skill,
     sees_version,
@@ -180,11 +180,11 @@ def resolve(
 ) -> VersionRow:
     """Return the version that `spec` selects, which may be a development version of the identity. An invisible version
     is treated as absent, also in the texts of errors. Raise SkillNotFound, VersionNotFound or LabelNotFound, with
-    suggestions; VersionPurged; PeopleOnly for a model, unless it `manages` the version and neither reads nor starts it.
+    suggestions; VersionPurged; the errors of `require_readable`, unless the identity only `manages` the version.
     """
     row, _ = resolve_with(PLAIN, connection, identity, name, spec)
     if not manages and row.unstored is None:
-        require_audience(identity, row.name, row.audience)
+        require_readable(identity, row)
     return row
 
 

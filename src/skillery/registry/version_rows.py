@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 from sqlalchemy import Connection
 
 from skillery import events
 from skillery.backends import EventType, Identity
 from skillery.contents.store import is_inline
-from skillery.errors import VersionPurged
 from skillery.formats.bundle import Bundle, BundleFile
 from skillery.formats.check_results import CheckFinding
 from skillery.formats.foreign_skill import Audience, audience_of, title_of
@@ -61,7 +60,13 @@ def standing_warnings(standing_json: str | None) -> list[str]:
         end = "" if message.endswith((".", "!", "?")) else "."
         warnings.append(f"deprecated: {message}{end}{instead}")
     withdrawals = (status for status in ("yanked", "rejected") if status in standing)
-    return [*warnings, *(f"{status}: {one_line(standing[status]['reason'], MOST_REASON)}" for status in withdrawals)]
+    return [*warnings, *(_withdrawn(status, standing[status]) for status in withdrawals)]
+
+
+def _withdrawn(status: str, standing: Mapping[str, Any]) -> str:
+    severity = standing.get("severity", "broken")
+    about = "" if severity == "broken" else f" ({severity}, {standing['advisory']})"
+    return f"{status}{about}: {one_line(standing['reason'], MOST_REASON)}"
 
 
 def with_warnings(item_json: str, warnings: list[str]) -> str:
@@ -112,20 +117,6 @@ class VersionRow(NamedTuple):
     def stored_ids(self) -> tuple[int | None, int | None]:
         """The ids of the version's and of the skill's row. (None, None) for a development version."""
         return (self.version_id, self.skill_id) if self.unstored is None else (None, None)
-
-
-def version_purged(row: VersionRow) -> VersionPurged:
-    """Return the error for a purged version. It has the reason, unless `row` was read before the purge."""
-    purged = msgspec.json.decode(row.standing_json or "{}").get("purged")
-    message = f"'{row.name}' {row.version} was purged"
-    return VersionPurged(
-        f"{message} at {purged['at']}: {purged['reason']}" if purged else message,
-        hint="The files of this version no longer exist. Use another version: list_versions shows all versions.",
-        name=row.name,
-        version=row.version,
-        digest=row.digest,
-        reason=purged and purged["reason"],
-    )
 
 
 # -- The JSON texts of a version that answers contain unchanged --------------------------------------------------------
@@ -235,8 +226,11 @@ _OF_STATUS: Mapping[str, EventType] = {"in_review": "submitted", "published": "p
 
 
 def record_step(connection: Connection, identity: Identity, step: str, name: str, *, note: str, **version: str) -> None:
-    """Record the events of a step of one version. `version` are its number, digest, status and publisher."""
-    for kind in _OF_STEP.get(step, ()):
+    """Record the events of a step of one version. `version` are its number, digest, status and publisher, and the
+    severity and the advisory of a revocation.
+    """
+    is_revoked = version.get("severity", "broken") != "broken"
+    for kind in (*_OF_STEP.get(step, ()), *(("revoked",) if is_revoked else ())):
         events.record(connection, kind, skill=name, **_about(identity, name), **version, note=note)
 
 
@@ -284,6 +278,9 @@ class Approval(Struct, frozen=True):
     note: str
 
 
+Severity = Literal["broken", "security", "malicious"]
+
+
 class Objection(Struct, frozen=True):
     """The identity that rejected or yanked a version, and the reason."""
 
@@ -291,6 +288,9 @@ class Objection(Struct, frozen=True):
     kind: str
     at: str
     reason: str
+    severity: Severity | UnsetType = UNSET
+    advisory: Annotated[str | UnsetType, Meta(description="Id of the advisory about a yank")] = UNSET
+    fixed: Annotated[str | UnsetType, Meta(description="The version without the problem")] = UNSET
 
 
 Status = Literal["draft", "in_review", "published", "deprecated", "yanked", "rejected", "purged"]

@@ -1,5 +1,5 @@
 """Endpoints with which clients verify a version without trust in this server: the text of its digest, the signed
-statements about it, its bill of materials, and the keys of the registry.
+statements about it, its bill of materials, the keys of the registry, and the feed of advisories.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import msgspec
+from litestar.openapi.spec.enums import OpenAPIType
 
 from skillery import __version__
 from skillery.attestations.attestations import read_envelopes
@@ -25,7 +26,7 @@ from skillery.formats.wording import quoted
 from skillery.http.gate import ANONYMOUS
 from skillery.http.operations import Operation, Response, in_query
 from skillery.http.requests import only, query_of, segments_of
-from skillery.proof import KEYS_ADDRESS
+from skillery.proof import ADVISORIES_ADDRESS, KEYS_ADDRESS
 from skillery.proof.statements import TYPES
 from skillery.registry.resolution import resolve
 from skillery.registry.version_rows import VersionRow
@@ -39,6 +40,7 @@ from skillery.rest.exports import (
     send_download,
 )
 from skillery.skills.files import files_of
+from skillery.versions.advisories import MOST_DIGESTS, AdvisoryPage, read_advisories
 
 FILES, STATEMENTS, SBOM = ".files", ".intoto.jsonl", ".cdx.json"
 CYCLONEDX = "application/vnd.cyclonedx+json"
@@ -51,6 +53,20 @@ KEYS_OPERATIONS = (
         {200: Response("The signed statements about the keys, oldest first.", dict[str, Any])},
         is_open=True,
         description="The keys that sign statements about versions. Each statement is signed by the keys before it.",
+    ),
+)
+AFTER = in_query("after", "Only advisories that have changed after the one with this number.", OpenAPIType.INTEGER)
+DIGESTS = in_query("digests", f"Only advisories about these digests, at most {MOST_DIGESTS}, separated by commas.")
+ADVISORIES_OPERATIONS = (
+    Operation(
+        "GET",
+        ADVISORIES_ADDRESS,
+        "Advisories about withdrawn versions",
+        {200: Response("Records of OSV, in the order of their last change.", AdvisoryPage)},
+        (400,),
+        "read",
+        description="Advisories about the skills that the caller sees, or about the given digests of any skills.",
+        parameters=(AFTER, DIGESTS),
     ),
 )
 
@@ -121,6 +137,22 @@ async def send_keys(parts: DownloadParts, scope: Any, _receive: Any, send: Any, 
     statements = await parts.registry.read(read_chain)
     content = msgspec.json.encode({"statements": [msgspec.Raw(envelope.encode()) for envelope in statements]})
     answer = DownloadResponse.of_bytes("application/json", content, cache_control(ANONYMOUS, ASK_AGAIN))
+    await send_download(parts, scope, send, headers, answer)
+
+
+async def send_advisories(parts: DownloadParts, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:
+    """Send a page of the advisories about withdrawn versions."""
+    only(scope, "GET", "HEAD")
+    query = query_of(scope, AFTER.name, DIGESTS.name)
+    after, digests = query.get(AFTER.name, "0"), list(filter(None, query.get(DIGESTS.name, "").split(",")))
+    if not (after.isascii() and after.isdigit() and len(after) < 19):
+        raise InvalidParams(f"the parameter 'after' is {quoted(after)}", hint="Write the number of an advisory.")
+    if len(digests) > MOST_DIGESTS:
+        raise InvalidParams(f"the parameter 'digests' has {len(digests)} digests", hint=f"Send {MOST_DIGESTS} each.")
+    identity = await reader_of(parts, scope, headers)
+    work = partial(read_advisories, identity=identity, after=int(after), digests=digests)
+    content = msgspec.json.encode(await parts.registry.read_page(work))
+    answer = DownloadResponse.of_bytes("application/json", content, cache_control(identity, ASK_AGAIN))
     await send_download(parts, scope, send, headers, answer)
 
 

@@ -23,7 +23,8 @@ from skillery.database import Database
 from skillery.errors import StorageFull, Unavailable, is_disk_full
 from skillery.formats.bundle import BundleFile, digest_of_entries
 from skillery.formats.paths import leads_outside
-from skillery.registry.version_rows import VersionRow, version_purged
+from skillery.registry.revocations import version_purged
+from skillery.registry.version_rows import VersionRow
 from skillery.skills.files import FileRow, files_of
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")

@@ -18,6 +18,7 @@ from skillery.formats.names import import_name
 from skillery.formats.paths import path_problem, plain_path
 from skillery.formats.version_spec import VersionSpec, parse_reference
 from skillery.formats.wording import quoted
+from skillery.registry.revocations import require_runnable
 from skillery.registry.version_rows import VersionRow
 from skillery.runs.cache import Cache
 from skillery.runs.declarations import Declarations
@@ -49,13 +50,15 @@ def parse_mounts(texts: Sequence[str]) -> list[Reference]:
     return [Reference(*parse_reference(text)) for text in texts]
 
 
-def check_mounts(versions: Sequence[VersionRow]) -> list[VersionRow]:
+def check_mounts(identity: Identity, versions: Sequence[VersionRow]) -> list[VersionRow]:
     """Return the versions in the given order, without duplicates.
 
-    Raise InvalidParams if two of them are different versions of one skill, or if two skills have one import name.
+    Raise InvalidParams if two of them are different versions of one skill, or if two skills have one import name, and
+    RunRevoked if the identity may not run one of them.
     """
     by_import: dict[str, VersionRow] = {}
     for version in versions:
+        require_runnable(identity, version)
         mounted = by_import.setdefault(import_name(version.name), version)
         if mounted.name != version.name:
             raise InvalidParams(

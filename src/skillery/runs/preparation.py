@@ -272,7 +272,7 @@ class Preparer:
             await self._database.read(partial(resolve, identity=identity, name=reference.name, spec=reference.spec))
             for reference in references
         ]
-        mounted = check_mounts(versions)
+        mounted = check_mounts(identity, versions)
         rows = await self._mounts.find_blobs(identity, request.input_blobs)
         job = Job(
             run_id=new_run_id(),

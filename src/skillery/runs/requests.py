@@ -13,6 +13,7 @@ from skillery.errors import NotExecutable, WorkspaceNotAccepted
 from skillery.formats.manifest import Manifest, Permissions, Runtime
 from skillery.identity import access
 from skillery.method import HIDDEN, Params, about
+from skillery.registry.revocations import require_runnable
 from skillery.registry.tool_rows import SessionName
 from skillery.registry.version_rows import VersionRow
 from skillery.registry.visibility import WAS_PUBLISHED
@@ -138,8 +139,9 @@ def granted(identity: Identity, version: VersionRow, manifest: Manifest, rules: 
     """Return the permissions of a run of `version` that `identity` starts.
 
     A version that was never published gets network and secrets only if the caller could approve the version. Else
-    authors could use both without a review.
+    authors could use both without a review. Raise RunRevoked if the identity may not run a revoked version.
     """
+    require_runnable(identity, version)
     could_approve = access.approves(identity, version.name, version.publisher, rules)
     permissions = manifest.permissions if version.status in WAS_PUBLISHED or could_approve else Permissions()
     if permissions == manifest.permissions:

@@ -25,9 +25,10 @@ from skillery.formats.version_spec import VersionSpec, parse_named
 from skillery.method import Json, Method, Params, about
 from skillery.registry.index_names import HOLDER, index_name_warning
 from skillery.registry.resolution import Lookup, resolve_with
+from skillery.registry.revocations import require_readable
 from skillery.registry.usage import USAGE, Usage, usage_from
 from skillery.registry.version_rows import Approval, Object, Objection, Status, VersionRow, standing_warnings
-from skillery.registry.visibility import Visibility, require_audience
+from skillery.registry.visibility import Visibility
 from skillery.skills.catalogue_listings import TITLE, Deprecation
 from skillery.skills.files import file_size, files_in, read_file
 from skillery.skills.locked_packages import SkillLock, lock_json
@@ -95,7 +96,7 @@ def _version_with_details(
         npm_lock = next((file.sha256 for file in files_in(connection, row) if file.path == NPM_LOCK), None)
         details = (*of_name, npm_lock)
     else:
-        require_audience(identity, row.name, row.audience)
+        require_readable(identity, row)
     return row, tuple(details)
 
 

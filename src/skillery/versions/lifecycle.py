@@ -107,8 +107,8 @@ def reject(connection: Connection, identity: Identity, name: str, version: Versi
 
 
 def yank(connection: Connection, identity: Identity, name: str, version: Version, reason: str) -> NewVersion:
-    """Yank a version. Only requests for the exact version or its digest still resolve to it. Raise the errors of
-    `submit`.
+    """Yank a version without an advisory. Only requests for the exact version or its digest still resolve to it. Raise
+    the errors of `submit`.
     """
     access.require_namespace(identity, "publish", name)
     return step_one(connection, identity, name, version, "yank", note=reason)
@@ -191,39 +191,6 @@ async def submit_version(registry: Registry, identity: Identity, params: SubmitV
     return await registry.write(partial(submit, identity=identity, name=name, version=version))
 
 
-# -- yank_version ------------------------------------------------------------------------------------------------------
-
-
-class YankVersion(Params, frozen=True, kw_only=True):
-    """Withdraw a published version: only requests for exactly this version still resolve."""
-
-    name: SkillName
-    version: ExactVersion
-    reason: Annotated[Sentence, about("Reason for callers who request exactly this version")]
-
-
-async def yank_version(registry: Registry, identity: Identity, params: YankVersion) -> NewVersion:
-    name, version = parse_skill_name(params.name), Version.parse(params.version)
-    reason = parse_sentence(params.reason, "reason")
-    work = partial(yank, identity=identity, name=name, version=version, reason=reason)
-    return await registry.write(work)
-
-
-# -- unyank_version ----------------------------------------------------------------------------------------------------
-
-
-class UnyankVersion(Params, frozen=True, kw_only=True):
-    """Undo a yank."""
-
-    name: SkillName
-    version: ExactVersion
-
-
-async def unyank_version(registry: Registry, identity: Identity, params: UnyankVersion) -> NewVersion:
-    name, version = parse_skill_name(params.name), Version.parse(params.version)
-    return await registry.write(partial(unyank, identity=identity, name=name, version=version))
-
-
 # -- deprecate_skill ---------------------------------------------------------------------------------------------------
 
 
@@ -277,8 +244,6 @@ async def set_visibility(registry: Registry, identity: Identity, params: SetVisi
 
 METHODS = (
     Method(submit_version, "publish", audits="name"),
-    Method(yank_version, "publish", audits="name"),
-    Method(unyank_version, "publish", audits="name"),
     Method(deprecate_skill, "publish", audits="name"),
     Method(undeprecate_skill, "publish", audits="name"),
     Method(set_visibility, "publish", audits="name"),

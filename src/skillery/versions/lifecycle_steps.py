@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -27,6 +28,7 @@ from skillery.versions.new_versions import NewVersion, point_to_latest
 StepName = Literal["submit", "approve", "reject", "yank", "unyank", "deprecate", "undeprecate", "purge"]
 
 
+NO_ADVISORY: Mapping[str, str] = MappingProxyType({})
 STRICT = ApprovalRules()
 """The rules of approval with the default settings, which are the strictest ones."""
 
@@ -85,8 +87,10 @@ def step_one(
     note: str = "",
     digest: str | None = None,
     rules: ApprovalRules = STRICT,
+    advisory: Mapping[str, str] = NO_ADVISORY,
 ) -> NewVersion:
     """Take a step with one version, and return the version. Record the step in the audit trail and the outbox.
+    `advisory` has the fields of a revocation: `severity`, `advisory` and `fixed`.
 
     Raise SkillNotFound or VersionNotFound if the identity sees no such version, and the errors of `check_step`.
     """
@@ -95,7 +99,7 @@ def step_one(
     row = resolve(connection, identity, name, Exact(version), manages=True)
     stored = found_version(row)
     check_step(identity, name, stored, step, digest, rules)
-    status = _apply_step(connection, identity, stored, step, note)
+    status = _apply_step(connection, identity, stored, step, note, advisory=advisory)
     point_to_latest(connection, row.skill_id)
     audit.record(
         connection,
@@ -103,10 +107,10 @@ def step_one(
         STEPS[step].method,
         f"{name}@{stored.version}",
         before={"status": stored.status},
-        after={"status": status, "digest": stored.digest, **({"note": note} if note else {})},
+        after={"status": status, "digest": stored.digest, **({"note": note} if note else {}), **advisory},
     )
     about = {"version": stored.version, "digest": stored.digest, "status": status, "publisher": stored.publisher}
-    record_step(connection, identity, step, name, note=note, **about)
+    record_step(connection, identity, step, name, note=note, **about, **advisory)
     return NewVersion(name, stored.version, stored.digest, status)
 
 
@@ -158,6 +162,7 @@ def _apply_step(
     step: StepName,
     note: str,
     deprecated: dict[str, Any] | None = None,
+    advisory: Mapping[str, str] = NO_ADVISORY,
 ) -> str:
     """Store a step and the new status of a version. Return the new status.
 
@@ -173,10 +178,10 @@ def _apply_step(
         case "reject":
             standing["rejected"] = {**actor, "reason": note}
         case "yank":
-            standing["yanked"] = {**actor, "reason": note}
+            standing["yanked"] = {**actor, "reason": note, **advisory}
         case "purge":
             # The notes of earlier steps may quote what the purge removes.
-            standing = {"purged": {**actor, "reason": note}}
+            standing = {"purged": {**actor, "reason": note, **advisory}}
         case "unyank":
             standing.pop("yanked", None)
             status = "deprecated" if "deprecated" in standing else status

@@ -126,7 +126,12 @@ async def _tools(request: PageRequest, opened: Opened) -> list[Tool]:
 
 def _warnings(skill: Skill) -> list[str]:
     """Return the warnings of the version, except for those that the page shows as notes."""
-    as_notes = tuple(f"{status}: " for status in ("deprecated", "yanked", "rejected") if getattr(skill, status))
+    as_notes = tuple(
+        f"{status}{end}"
+        for end in (": ", " (")
+        for status in ("deprecated", "yanked", "rejected")
+        if getattr(skill, status)
+    )
     return [warning for warning in skill.warnings if not (as_notes and warning.startswith(as_notes))]
 
 

@@ -14,7 +14,7 @@ from skillery.formats.version_spec import label_problem
 from skillery.labels import labels
 from skillery.method import or_none
 from skillery.skills.catalogue_listings import Deprecation
-from skillery.versions import lifecycle
+from skillery.versions import lifecycle, revocations
 from skillery.versions.version_tables import VersionGroup, VersionTable, table_of_versions
 from skillery.web.frame import Done, Form, Page, PageRequest, SeeOther, Undo, message_of, path_of
 from skillery.web.skill_about import VISIBILITIES, about_page
@@ -65,15 +65,15 @@ async def _submit(request: PageRequest, opened: Opened, _: Form) -> SeeOther:
 
 async def _yank(request: PageRequest, opened: Opened, form: Form) -> SeeOther:
     reason = _text(form, "reason", "Say why you yank this version.")
-    params = lifecycle.YankVersion(name=opened.name, version=opened.version, reason=reason)
-    await request.do(lifecycle.yank_version, params)
+    params = revocations.YankVersion(name=opened.name, version=opened.version, reason=reason)
+    await request.do(revocations.yank_version, params)
     undo = Undo("Undo", opened.exact, {"action": "unyank"})
     return SeeOther(opened.exact, Done(f"Version {opened.version} is yanked.", undo))
 
 
 async def _unyank(request: PageRequest, opened: Opened, _: Form) -> SeeOther:
     before = or_none(opened.skill.yanked)
-    await request.do(lifecycle.unyank_version, lifecycle.UnyankVersion(name=opened.name, version=opened.version))
+    await request.do(revocations.unyank_version, revocations.UnyankVersion(name=opened.name, version=opened.version))
     undo = Undo("Undo", opened.exact, {"action": "yank", "reason": before.reason}) if before else None
     return SeeOther(opened.exact, Done(f"Version {opened.version} is no longer yanked.", undo))
 

@@ -36,7 +36,7 @@ from skillery.database.tables.identity import (
     trust_rules,
     web_sessions,
 )
-from skillery.database.tables.proof import attestations, key_statements, signing_keys
+from skillery.database.tables.proof import advisories, attestations, key_statements, signing_keys
 from skillery.database.tables.runs import idempotency_keys, run_log_pieces, runs, servers, version_usage
 from skillery.database.tables.skills import (
     FOREIGN_NAMESPACE,
@@ -58,6 +58,7 @@ __all__ = [
     "FOREIGN_NAMESPACE",
     "RESOLVABLE",
     "SEARCH_INDEX",
+    "advisories",
     "attestations",
     "audit",
     "audit_head",

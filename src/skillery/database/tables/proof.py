@@ -1,4 +1,4 @@
-"""The tables of attestations and of the keys that sign them."""
+"""The tables of attestations, of the keys that sign them, and of advisories."""
 
 from __future__ import annotations
 
@@ -69,3 +69,26 @@ attestations = Table(
 Index("ix_attestations_version", attestations.c.version_id, attestations.c.predicate)
 Index("ix_attestations_digest", attestations.c.digest)
 Index("ix_attestations_sha256", attestations.c.sha256)
+
+advisories = Table(
+    "advisories",
+    metadata,
+    # The number of the last change, in the order of commits: a reader that remembers a number misses no withdrawal.
+    Column("seq", Key, primary_key=True, autoincrement=False),
+    # Public id.
+    Column("advisory", String(32), nullable=False),
+    Column("version_id", Key, ForeignKey("skill_versions.id"), nullable=False),
+    Column("severity", String(16), nullable=False),
+    # `yank` or `purge`.
+    Column("action", String(16), nullable=False),
+    # Empty if the version was purged later.
+    Column("reason", Text, nullable=False),
+    # The version without the problem.
+    Column("fixed", String(255), nullable=True),
+    Column("at", Moment, nullable=False),
+    Column("withdrawn_at", Moment, nullable=True),
+    UniqueConstraint("advisory"),
+    CheckConstraint("severity IN ('broken', 'security', 'malicious')", name="severity"),
+    comment="Why versions were withdrawn, for all who have a copy.",
+)
+Index("ix_advisories_version", advisories.c.version_id)

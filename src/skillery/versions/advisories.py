@@ -1,0 +1,153 @@
+"""The feed of advisories: records of OSV about withdrawn versions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Annotated, Any, Literal, NamedTuple
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+from sqlalchemy import Connection, select
+
+from skillery.backends import Identity
+from skillery.database import in_utc
+from skillery.database.tables import advisories, skill_versions, skills
+from skillery.registry.version_rows import Severity
+from skillery.registry.visibility import parameters, sees_each, view_of
+
+SCHEMA_VERSION = "1.6.7"
+ECOSYSTEM = "Skillery"
+MOST_DIGESTS = 50
+"""The maximum number of digests in one request."""
+MOST_RECORDS = 500
+"""The maximum number of records in one page."""
+
+
+class Advisory(NamedTuple):
+    """An advisory with its version."""
+
+    seq: int
+    advisory: str
+    name: str
+    version: str
+    digest: str
+    severity: Severity
+    action: Literal["yank", "purge"]
+    reason: str
+    fixed: str | None
+    at: datetime
+    withdrawn_at: datetime | None
+
+
+_ADVISORIES = (
+    select(
+        advisories.c.seq,
+        advisories.c.advisory,
+        skills.c.name,
+        skill_versions.c.version,
+        skill_versions.c.digest,
+        advisories.c.severity,
+        advisories.c.action,
+        advisories.c.reason,
+        advisories.c.fixed,
+        advisories.c.at,
+        advisories.c.withdrawn_at,
+    )
+    .join_from(advisories, skill_versions, skill_versions.c.id == advisories.c.version_id)
+    .join(skills, skills.c.id == skill_versions.c.skill_id)
+    .order_by(advisories.c.seq)
+)
+
+
+def list_advisories(
+    connection: Connection, identity: Identity, *, after: int, digests: Sequence[str], limit: int
+) -> list[Advisory]:
+    """Return the advisories whose last change has a number above `after`, in the order of these numbers.
+
+    With `digests`, they are those about bundles with these digests: a caller who has a copy may know its flaw. Without,
+    they are those about skills that the identity sees.
+    """
+    page = _ADVISORIES.where(advisories.c.seq > after).limit(limit)
+    view = view_of(identity)
+    if digests:
+        rows = connection.execute(page.where(skill_versions.c.digest.in_(digests)))
+    elif view is None:
+        rows = connection.execute(page)
+    else:
+        rows = connection.execute(page.where(sees_each(view, skills, skills.c.id)), parameters(identity))
+    return [_advisory(row) for row in rows]
+
+
+def _advisory(row: Sequence[Any]) -> Advisory:
+    advisory = Advisory._make(row)
+    withdrawn_at = in_utc(advisory.withdrawn_at) if advisory.withdrawn_at else None
+    return advisory._replace(at=in_utc(advisory.at), withdrawn_at=withdrawn_at)
+
+
+# -- Records of OSV (https://ossf.github.io/osv-schema). Its list of ecosystems does not have ours ---------------------
+
+
+class Package(msgspec.Struct, frozen=True):
+    """The skill of an advisory."""
+
+    name: str
+    ecosystem: str = ECOSYSTEM
+
+
+class Affected(msgspec.Struct, frozen=True):
+    """The versions of a skill that an advisory is about."""
+
+    package: Package
+    versions: list[str]
+
+
+class Details(msgspec.Struct, frozen=True):
+    """What OSV has no members for. `seq` is the number of the last change, for `after`."""
+
+    seq: int
+    severity: Severity
+    action: Literal["yank", "purge"]
+    digests: list[str]
+    fixed: str | None
+
+
+class OsvRecord(msgspec.Struct, frozen=True):
+    """An advisory as a record of OSV."""
+
+    schema_version: str
+    id: str
+    published: datetime
+    modified: datetime
+    summary: str
+    affected: list[Affected]
+    database_specific: Details
+    withdrawn: Annotated[datetime | UnsetType, Meta(description="If the version was unyanked")] = UNSET
+
+
+class AdvisoryPage(msgspec.Struct, frozen=True):
+    """A page of advisories, in the order of their last change. The next page is the one after `seq`."""
+
+    advisories: list[OsvRecord]
+    seq: int
+    more: bool
+
+
+def read_advisories(connection: Connection, identity: Identity, *, after: int, digests: Sequence[str]) -> AdvisoryPage:
+    """Return the page of `list_advisories` as records of OSV."""
+    rows = list_advisories(connection, identity, after=after, digests=digests, limit=MOST_RECORDS + 1)
+    page = rows[:MOST_RECORDS]
+    return AdvisoryPage([_record(row) for row in page], page[-1].seq if page else after, len(rows) > len(page))
+
+
+def _record(row: Advisory) -> OsvRecord:
+    return OsvRecord(
+        SCHEMA_VERSION,
+        row.advisory,
+        row.at,
+        row.withdrawn_at or row.at,
+        row.reason,
+        [Affected(Package(row.name), [row.version])],
+        Details(row.seq, row.severity, row.action, [row.digest], row.fixed),
+        row.withdrawn_at or UNSET,
+    )

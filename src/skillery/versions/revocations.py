@@ -1,0 +1,220 @@
+"""yank_version and unyank_version: each yank or purge has an advisory and a signed statement in its transaction."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Literal, NamedTuple, TypeVar
+
+import msgspec
+from sqlalchemy import Connection, func, insert, select, update
+
+from skillery.attestations.predicates import revocation_predicate
+from skillery.attestations.signing import SignedStatement, Signing, insert_attestations
+from skillery.backends import Identity
+from skillery.database import Database, take_turns
+from skillery.database.tables import advisories
+from skillery.errors import Busy
+from skillery.formats.names import parse_skill_name
+from skillery.formats.semver import Version
+from skillery.formats.texts import parse_sentence
+from skillery.formats.version_spec import Exact
+from skillery.identity import access
+from skillery.method import ExactVersion, Method, Params, Sentence, SkillName, about
+from skillery.registry.resolution import resolve
+from skillery.registry.version_rows import Severity, VersionRow
+from skillery.versions.lifecycle_steps import StepName, check_step, found_version, step_one
+from skillery.versions.new_versions import NewVersion
+
+T = TypeVar("T")
+Action = Literal["yank", "purge", "unyank"]
+_ATTEMPTS = 20
+
+# -- The rows of advisories --------------------------------------------------------------------------------------------
+
+
+class Revocation(NamedTuple):
+    """An advisory that a transaction stores or withdraws, with the signed statements about it."""
+
+    row: VersionRow
+    action: Action
+    reason: str
+    advisory: Mapping[str, str]
+    """The members `severity`, `advisory` and `fixed` of the standing of a version. Empty: there is no advisory."""
+    statements: Sequence[SignedStatement] = ()
+
+
+class _Outdated(Exception):
+    """Raised if another transaction has changed what was signed."""
+
+
+def next_advisory(connection: Connection) -> str:
+    """Return the id of the next advisory: SKILLERY-2026-0007."""
+    year = f"SKILLERY-{datetime.now(UTC).year}-"
+    used = select(func.count()).where(advisories.c.advisory.startswith(year, autoescape=True))
+    return f"{year}{(connection.scalar(used) or 0) + 1:04d}"
+
+
+def store_revocation(connection: Connection, revocation: Revocation) -> None:
+    """Store or withdraw the advisory and its statements, in the transaction of the step. Raise _Outdated if another
+    transaction has used the id.
+    """
+    if not revocation.advisory:
+        return
+    take_turns(connection, "advisories", "")
+    advisory = revocation.advisory["advisory"]
+    seq = (connection.scalar(select(func.max(advisories.c.seq))) or 0) + 1
+    now = datetime.now(UTC)
+    if revocation.action == "unyank":
+        of_advisory = update(advisories).where(advisories.c.advisory == advisory)
+        connection.execute(of_advisory.values(seq=seq, withdrawn_at=now))
+    else:
+        if next_advisory(connection) != advisory:
+            raise _Outdated
+        values = {
+            "seq": seq,
+            "advisory": advisory,
+            "version_id": revocation.row.version_id,
+            "severity": revocation.advisory["severity"],
+            "action": revocation.action,
+            "reason": revocation.reason,
+            "fixed": revocation.advisory.get("fixed"),
+            "at": now,
+        }
+        connection.execute(insert(advisories).values(values))
+    insert_attestations(connection, revocation.row.version_id, revocation.row.digest, revocation.statements)
+
+
+# -- Steps with an advisory --------------------------------------------------------------------------------------------
+
+
+class Revocations:
+    """Makes and withdraws advisories. Each has a signed statement."""
+
+    def __init__(self, database: Database, signing: Signing) -> None:
+        self._database = database
+        self._signing = signing
+        self._turn = asyncio.Lock()
+
+    async def yank_version(
+        self, identity: Identity, name: str, version: Version, severity: Severity, reason: str, fixed: str
+    ) -> NewVersion:
+        """Yank a version, and store the advisory about it. Raise the errors of `lifecycle.submit`, and Busy if the
+        signer cannot be reached.
+        """
+
+        def prepare(connection: Connection) -> Revocation:
+            row = _find(connection, identity, name, version, "yank")
+            return Revocation(row, "yank", reason, new_advisory(connection, severity, fixed))
+
+        def store(connection: Connection, revocation: Revocation) -> NewVersion:
+            yanked = step_one(connection, identity, name, version, "yank", note=reason, advisory=revocation.advisory)
+            store_revocation(connection, revocation)
+            return yanked
+
+        return await self.revoke(identity, prepare, lambda revocation: self._write(store, revocation))
+
+    async def unyank_version(self, identity: Identity, name: str, version: Version) -> NewVersion:
+        """Undo a yank, and withdraw its advisory. Raise the errors of `yank_version`."""
+
+        def prepare(connection: Connection) -> Revocation:
+            row = _find(connection, identity, name, version, "unyank")
+            return Revocation(row, "unyank", "", _stored_advisory(row))
+
+        def store(connection: Connection, revocation: Revocation) -> NewVersion:
+            unyanked = step_one(connection, identity, name, version, "unyank", advisory=revocation.advisory)
+            store_revocation(connection, revocation)
+            return unyanked
+
+        return await self.revoke(identity, prepare, lambda revocation: self._write(store, revocation))
+
+    def _write(
+        self, store: Callable[[Connection, Revocation], NewVersion], revocation: Revocation
+    ) -> Awaitable[NewVersion]:
+        return self._database.write(lambda connection: store(connection, revocation))
+
+    async def revoke(
+        self,
+        identity: Identity,
+        prepare: Callable[[Connection], Revocation],
+        store: Callable[[Revocation], Awaitable[T]],
+    ) -> T:
+        """Return the result of `store` for the signed revocation that `prepare` returns. If another server has used the
+        id of the advisory, do both again. Raise Busy if the signer cannot be reached.
+        """
+        async with self._turn:
+            for _ in range(_ATTEMPTS):
+                revocation = await self._database.read(prepare)
+                row, facts = revocation.row, revocation.advisory
+                # Signed before the transaction: a signer may be a service.
+                predicate = revocation_predicate(identity, revocation.action, facts, revocation.reason)
+                signed = {"revocation": predicate} if facts else {}
+                statements = await self._signing.attest(identity, row.name, row.version, row.digest, signed)
+                try:
+                    return await store(revocation._replace(statements=statements))
+                except _Outdated:
+                    continue
+        raise Busy("too many versions are withdrawn at the same time", retry_after_ms=1000, hint="Try again.")
+
+
+def new_advisory(connection: Connection, severity: Severity, fixed: str = "") -> dict[str, str]:
+    """Return the members of a new advisory in the standing of a version."""
+    return {"severity": severity, "advisory": next_advisory(connection), **({"fixed": fixed} if fixed else {})}
+
+
+def _find(connection: Connection, identity: Identity, name: str, version: Version, step: StepName) -> VersionRow:
+    access.require_namespace(identity, "publish", name)
+    row = resolve(connection, identity, name, Exact(version), manages=True)
+    check_step(identity, name, found_version(row), step, None)
+    return row
+
+
+def _stored_advisory(row: VersionRow) -> dict[str, str]:
+    """Return the members of the advisory about a yanked version. Automatic yanks have none."""
+    yanked = msgspec.json.decode(row.standing_json or "{}").get("yanked", {})
+    return {key: yanked[key] for key in ("severity", "advisory", "fixed") if key in yanked}
+
+
+# -- yank_version ------------------------------------------------------------------------------------------------------
+
+
+class YankVersion(Params, frozen=True, kw_only=True):
+    """Withdraw a published version: only requests for exactly this version still resolve."""
+
+    name: SkillName
+    version: ExactVersion
+    reason: Annotated[Sentence, about("Reason for callers who request exactly this version")]
+    severity: Annotated[
+        Severity,
+        about("broken: it runs with a warning; security: only reviewers run it; malicious: models cannot even read it"),
+    ] = "broken"
+    fixed: Annotated[str, about("The version without the problem, for the advisory")] = ""
+
+
+async def yank_version(revocations: Revocations, identity: Identity, params: YankVersion) -> NewVersion:
+    name, version = parse_skill_name(params.name), Version.parse(params.version)
+    reason = parse_sentence(params.reason, "reason")
+    fixed = str(Version.parse(params.fixed)) if params.fixed else ""
+    return await revocations.yank_version(identity, name, version, params.severity, reason, fixed)
+
+
+# -- unyank_version ----------------------------------------------------------------------------------------------------
+
+
+class UnyankVersion(Params, frozen=True, kw_only=True):
+    """Undo a yank, and withdraw its advisory."""
+
+    name: SkillName
+    version: ExactVersion
+
+
+async def unyank_version(revocations: Revocations, identity: Identity, params: UnyankVersion) -> NewVersion:
+    name, version = parse_skill_name(params.name), Version.parse(params.version)
+    return await revocations.unyank_version(identity, name, version)
+
+
+METHODS = (
+    Method(yank_version, "publish", audits="name"),
+    Method(unyank_version, "publish", audits="name"),
+)
