@@ -90,6 +90,11 @@ async def test_tsx_and_ts_node_start_typescript(trial: Trial) -> None:
     ]
 
 
+async def test_a_commonjs_script_in_typescript_runs(trial: Trial) -> None:
+    files = {"a.cts": "const os: any = require('node:os'); enum A { B = 2 } console.log(typeof os.EOL, A.B);"}
+    assert await ran(trial, files, path="a.cts") == {"exit_code": 0, "stdout": "string 2\n", "stderr": "", "files": []}
+
+
 async def test_a_missing_file_of_typescript_is_named_as_written(trial: Trial) -> None:
     answer = await ran(trial, {"scripts/main.mts": "import './nowhere';"}, path="scripts/main.mts")
     assert answer["exit_code"] == 1

@@ -13,6 +13,7 @@ _OURS = {
     # Types that Python's table does not know in every release, or maps to another type.
     ".bash": "application/x-sh",
     ".cfg": _PLAIN,
+    ".cjs": "text/javascript",
     ".csv": "text/csv",
     ".docx": "application/vnd.openxmlformats-officedocument.wordprocessingml.document",
     ".ini": _PLAIN,
@@ -82,7 +83,7 @@ SkillLanguage = Literal["python", "javascript", "bash", "markdown"]
 LANGUAGES: tuple[SkillLanguage, ...] = ("python", "javascript", "bash", "markdown")
 _ENDINGS: dict[str, SkillLanguage] = {
     ".py": "python",
-    **dict.fromkeys((".js", ".mjs", ".ts", ".mts"), "javascript"),
+    **dict.fromkeys((".js", ".mjs", ".cjs", ".ts", ".mts", ".cts"), "javascript"),
     ".sh": "bash",
 }
 

@@ -103,7 +103,7 @@ def timeout_warnings(requested_ms: object, limits: Limits) -> tuple[str, ...]:
 
 
 ENDINGS = {
-    **dict.fromkeys((".js", ".mjs", ".ts", ".mts"), Capability.JAVASCRIPT),
+    **dict.fromkeys((".js", ".mjs", ".cjs", ".ts", ".mts", ".cts"), Capability.JAVASCRIPT),
     ".sh": Capability.BASH,
 }
 

@@ -142,6 +142,7 @@ class ScriptCases(SandboxCases):
             "s.py": "import sys; print(__name__, sys.argv[1])",
             "s.js": "console.log('__main__', process.argv[2])",
             "s.mjs": "import process from 'node:process'; console.log('__main__', process.argv[2])",
+            "s.cjs": "const process = require('node:process'); console.log('__main__', process.argv[2])",
             "esm.js": "import process from 'node:process'; console.log('__main__', process.argv[2])",
             "s.sh": "echo __main__ $1",
             "node": "#!/usr/bin/env node\nconsole.log('__main__', process.argv[2])",

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 START, SITE = os.path.join(HERE, "_start.py"), os.path.join(HERE, "_site")
-NODE_ENDINGS, PYTHON_ENDING, SHELL_ENDING = (".js", ".mjs"), ".py", ".sh"
-TYPES_ENDINGS = (".ts", ".mts")
+NODE_ENDINGS, PYTHON_ENDING, SHELL_ENDING = (".js", ".mjs", ".cjs"), ".py", ".sh"
+TYPES_ENDINGS = (".ts", ".mts", ".cts")
 TYPES = "--experimental-transform-types"
 """The option of Node.js for TypeScript with enums and other syntax that is not only removed."""
 QUIET = [f"--disable-warning={name}" for name in ("ExperimentalWarning", "MODULE_TYPELESS_PACKAGE_JSON")]
