@@ -165,7 +165,8 @@ class Builder:
         build.progress.step = "linking the packages"
         made = build.quarantine / "environment"
         built = await asyncio.to_thread(self._put_together, build, packages, made, left_out)
-        own = built.own_bytes + await self._list_fonts(build, made / PACKAGES)
+        # The job has the Python of the server, which cannot import packages for another one.
+        own = built.own_bytes + (0 if packages.python else await self._list_fonts(build, made / PACKAGES))
         built = msgspec.structs.replace(built, own_bytes=own)
         await asyncio.to_thread(self._complete, made, built, target)
         return built
