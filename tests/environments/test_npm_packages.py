@@ -452,6 +452,17 @@ def test_packages_with_addresses_in_package_json_are_left_out_with_a_warning(npm
     assert answer["output"]["stdout"] == ""
 
 
+def test_an_install_line_with_an_unusual_package_gets_the_reason(npm_server: Server, new_name: str) -> None:
+    files = {"SKILL.md": skill_md(new_name, "Run `npm install inner outer`."), "a.js": "require('inner')"}
+    sent(npm_server.rpc, zipped({f"{new_name}/{path}": text for path, text in files.items()}), packages="infer")
+
+    left_out = npm_server.rpc("describe_skill", name=new_name)["skill"]["lock"]["npm"]["left_out"]
+    assert [(entry["name"], entry["tier"]) for entry in left_out] == [("inner", "inferred")]
+    hint = npm_server.rpc("execute_skill", name=new_name, script="a.js")["output"]["hint"]
+    reason = "few public skills use it (packages.npm_allowed)"
+    assert hint.endswith(f"inner is left out of the packages of this skill: {reason}")
+
+
 def test_a_missing_package_that_was_left_out_gets_the_reason(npm_server: Server, new_name: str) -> None:
     package = json.dumps({"dependencies": {"mine": "file:../mine"}})
     publish(npm_server.rpc, new_name, {"a.js": "require('mine')", "package.json": package})

@@ -104,15 +104,17 @@ def read_npm_needs(
                 of_files.setdefault(name, f"{name}@{versions}")
             elif name not in ranges:
                 elsewhere.add(name)
-    inferred = dict[str, str]()
+    inferred, unusual = dict[str, str](), frozenset[str]()
     if infers and imported:
         own = elsewhere | {
             name for path in files if path.endswith(package_json.FILE) for name in package_json.own_name(files[path])
         }
-        for text in (*_stated(files.get("SKILL.md", b"")), *sorted(set().union(*imported.values()))):
+        names, stated = frozenset[str]().union(*imported.values()), [*_stated(files.get("SKILL.md", b""))]
+        for text in (*stated, *sorted(names)):
             name = split(text)[0]
             if name not in ranges and name not in of_files and name not in own and is_known(name):
                 inferred.setdefault(name, text)
+        unusual = names.intersection(split(text)[0] for text in stated).difference(ranges, of_files, own, inferred)
     contained = _contained(files)
     first, second, third = (
         tuple(sorted(text for name, text in table.items() if name not in contained))
@@ -121,6 +123,7 @@ def read_npm_needs(
     left_out = [
         *_left_out(sorted(elsewhere.difference(contained, of_files)), "declared", "package.json has no range of npm"),
         *_left_out(second[MOST:], "declared", f"at most {MOST} packages of package.json are locked"),
+        *_left_out(sorted(unusual - contained), "inferred", "few public skills use it (packages.npm_allowed)"),
         *_left_out(third[MOST:], "inferred", f"at most {MOST} inferred packages are locked"),
     ]
     return NpmNeeds(first, second[:MOST], third[:MOST], tuple(left_out), guide)
