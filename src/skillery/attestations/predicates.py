@@ -143,6 +143,8 @@ class OwnReview(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def summary_of(word: str, predicate: Mapping[str, Any]) -> str:
     """Return a predicate in a few words, for lists."""
+    if predicate.get("backfilled"):
+        return f"{summary_of(word, {**predicate, 'backfilled': False})} (signed later)"
     match word:
         case "publication":
             return f"published by {predicate.get('publisher')} with {predicate.get('method')}"

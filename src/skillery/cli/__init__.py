@@ -111,6 +111,7 @@ commands.sections = {
             commands=[
                 tokens.token,
                 keys.key,
+                keys.attest,
                 auth.auth,
                 auth.offboard,
                 grants.trust,

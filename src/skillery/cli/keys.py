@@ -10,16 +10,26 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from skillery.cli.failures import CheckFailed
-from skillery.cli.options import Target, home_options, json_option, print_change, target_options
-from skillery.cli.output import print_json
+from skillery.cli.failures import CHECK_FAILED, CheckFailed
+from skillery.cli.options import (
+    Target,
+    home_options,
+    json_option,
+    print_change,
+    target_options,
+    user_of_this_machine,
+)
+from skillery.cli.output import clean, print_json
 from skillery.cli.proof import find_keys, read_key
 from skillery.cli.verbs import Table, Verb
 from skillery.errors import StartupError
 
 if TYPE_CHECKING:
     from skillery.attestations.signing import KeyChange
+    from skillery.backends import Secrets
+    from skillery.cli.storage import OpenRegistry
     from skillery.client import AsyncClient
+    from skillery.maintenance.backfills import Backfill
     from skillery.proof.dsse import SigningKey
 
 
@@ -96,7 +106,6 @@ def _change(target: Target, change_of: Callable[[str | None, Path], KeyChange | 
     from skillery.audit import local_actor
     from skillery.builtin.pem_signers import KEY_FILE
     from skillery.cli.database import migrated
-    from skillery.cli.options import user_of_this_machine
     from skillery.database import Database
     from skillery.proof.dsse import keyid_of
 
@@ -219,3 +228,53 @@ def _revocation(_: str | None, path: Path, *, keyid: str, since: str, reason: st
 
     from_time = parse_timestamp(since, "since", datetime.now(UTC)) if since else None
     return KeyChange("revoke_key", (read_key(path).sign,), revoked=(keyid,), since=from_time, reason=reason)
+
+
+@click.command("attest", short_help="Sign statements about versions of earlier releases.")
+@click.option("--existing", is_flag=True, required=True, expose_value=False, help="All versions without a statement.")
+@home_options
+@json_option
+def attest(target: Target, as_json: bool) -> None:
+    """Sign who published and approved the versions that were stored before the registry signed statements.
+
+    The facts come from the database, so each statement says `backfilled`. Servers continue to run. If the command is
+    interrupted, run it again. The exit code is 1 if the files of a version do not have its digest.
+    """
+    import asyncio
+
+    from skillery.cli.storage import open_registry
+
+    with open_registry(target) as opened:
+        result = asyncio.run(_attest_existing(opened))
+    if as_json:
+        print_json({"signed": result.signed, "wrong": result.wrong})
+    else:
+        click.echo(f"{result.signed} versions have new statements")
+        for line in result.wrong:
+            click.echo(clean(f"not signed: {line}"), err=True)
+    if result.wrong:
+        raise click.exceptions.Exit(CHECK_FAILED)
+
+
+async def _attest_existing(opened: OpenRegistry) -> Backfill:
+    """Sign with the signer of the settings. Raise StartupError if there is none."""
+    import asyncio
+    from contextlib import AsyncExitStack
+
+    from skillery import __version__
+    from skillery.attestations.signing import open_signing
+    from skillery.audit import local_actor
+    from skillery.maintenance.backfills import attest_existing
+
+    settings, database = opened.settings, opened.database
+    async with AsyncExitStack() as stack:
+        secrets: Secrets = opened.plugins.open("secrets", settings, database)
+        stack.push_async_callback(secrets.close)
+        await secrets.start()
+        signer = opened.plugins.open_signer(settings, database, secrets)
+        if signer is None:
+            raise StartupError("signing.key is 'off': nothing is signed")
+        stack.push_async_callback(signer.close)
+        await signer.start()
+        signing = await asyncio.to_thread(open_signing, database, signer, settings.public_url, __version__)
+        return await attest_existing(database, signing, local_actor(user_of_this_machine()))

@@ -48,7 +48,7 @@ def copy(target: Target, target_name: str, verify: bool, as_json: bool) -> None:
     """
     from skillery.maintenance.storage_copying import Copier, begin
 
-    with _opened(target) as opened:
+    with open_registry(target) as opened:
         source_name = _source_of(opened, target_name)
         source, target_storage = opened.storage(source_name), opened.storage(target_name)
         present_copy = begin(opened.database, source, target_storage, (source_name, target_name), _actor())
@@ -77,7 +77,7 @@ def status(target: Target, as_json: bool) -> None:
     from skillery.contents.storage_copies import find_copy
     from skillery.maintenance.storage_copying import count_stored
 
-    with _opened(target) as opened:
+    with open_registry(target) as opened:
         copy = opened.database.read_now(find_copy)
         contents, size = opened.database.read_now(count_stored)
     if as_json:
@@ -98,7 +98,7 @@ def verify(target: Target, name: str | None, as_json: bool) -> None:
     """Read every content of the storage and compare it with its digest. The command changes nothing."""
     from skillery.maintenance.storage_copying import verify_storage
 
-    with _opened(target) as opened:
+    with open_registry(target) as opened:
         report = _Report()
         faults = list(verify_storage(opened.database, opened.storage(name or opened.settings.storage), report))
         report.end()
@@ -121,7 +121,7 @@ def finish(target: Target, abandon: bool, as_json: bool) -> None:
     """
     from skillery.maintenance.storage_copying import finish as finish_copy
 
-    with _opened(target) as opened:
+    with open_registry(target) as opened:
         name = opened.settings.storage
         ended = finish_copy(opened.database, name, _actor(), abandon=abandon)
     if as_json:
@@ -130,7 +130,7 @@ def finish(target: Target, abandon: bool, as_json: bool) -> None:
     click.echo(f"the contents are in '{name}'; nothing reads '{ended.other(name)}' any more")
 
 
-class _Opened(NamedTuple):
+class OpenRegistry(NamedTuple):
     """The settings, the plugins and the database of a command."""
 
     settings: Settings
@@ -142,7 +142,7 @@ class _Opened(NamedTuple):
 
 
 @contextlib.contextmanager
-def _opened(target: Target) -> Iterator[_Opened]:
+def open_registry(target: Target) -> Iterator[OpenRegistry]:
     """Context manager: open the database of the settings. Raise StartupError if it is not at the revision of this
     release.
     """
@@ -161,10 +161,10 @@ def _opened(target: Target) -> Iterator[_Opened]:
                 f"the database is at revision {revision or 'none'}, but this release uses {migrate.head()}: "
                 "start a server of this release first, or check --home"
             )
-        yield _Opened(settings, plugins, database)
+        yield OpenRegistry(settings, plugins, database)
 
 
-def _source_of(opened: _Opened, target_name: str) -> str:
+def _source_of(opened: OpenRegistry, target_name: str) -> str:
     """Return the name of the source: the source of the present copy, or the storage in the settings."""
     from skillery.contents.storage_copies import find_copy
 

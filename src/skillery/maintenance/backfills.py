@@ -1,0 +1,159 @@
+"""Statements about versions that were stored before the registry signed statements. Each one says `backfilled`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import msgspec
+from sqlalchemy import Connection, select
+
+from skillery import audit
+from skillery.attestations.predicates import Predicate, ci_provenance
+from skillery.attestations.signing import SignedStatement, Signing, insert_attestations
+from skillery.audit import Actor
+from skillery.backends import Identity, Provenance
+from skillery.database import Database, in_utc
+from skillery.database.tables import attestations, signing_keys, skill_versions, skills
+from skillery.errors import StartupError
+from skillery.formats.bundle import files_text
+from skillery.formats.npm import NPM_LOCK
+from skillery.formats.requirements import LOCK
+from skillery.proof.dsse import ProofError
+from skillery.proof.statements import check_files
+from skillery.skills.files import files_of
+
+AT_ONCE = 100
+"""The number of versions in one transaction."""
+
+
+class Backfill(NamedTuple):
+    """The result: the number of versions that got statements, and the versions whose files have another digest."""
+
+    signed: int
+    wrong: Sequence[str]
+
+
+class _Existing(NamedTuple):
+    """A stored version, and its missing statements: the identity that caused each one, and the predicate."""
+
+    version_id: int
+    name: str
+    version: str
+    digest: str
+    missing: Mapping[str, tuple[Actor, Predicate]]
+
+
+async def attest_existing(database: Database, signing: Signing, actor: Actor) -> Backfill:
+    """Sign the publication, the CI job and the approval of all stored versions that have no statement about them.
+
+    Servers may continue to run. If the command is interrupted, the next one continues. Raise StartupError if this home
+    has no key, and the errors of `Signing.attest`.
+    """
+    last, signed, wrong = 0, 0, list[str]()
+    while True:
+        ids = database.read_now(partial(_read_ids, after=last))
+        if not ids:
+            break
+        last = ids[-1]
+        versions, broken = database.read_now(partial(_read_existing, ids=ids, builder=signing.builder))
+        wrong += broken
+        statements = {each.version_id: await _sign(signing, each) for each in versions}
+        work = partial(_store, ids=ids, builder=signing.builder, statements=statements, actor=actor)
+        signed += database.write_now(work)
+    return Backfill(signed, wrong)
+
+
+async def _sign(signing: Signing, existing: _Existing) -> list[SignedStatement]:
+    statements: list[SignedStatement] = []
+    for word, (by, predicate) in existing.missing.items():
+        made = await signing.attest(by, existing.name, existing.version, existing.digest, {word: predicate})
+        if not made:
+            raise StartupError("this home does not have the key of the registry: nothing is signed")
+        statements += made
+    return statements
+
+
+def _store(
+    connection: Connection,
+    ids: Sequence[int],
+    builder: str,
+    statements: Mapping[int, Sequence[SignedStatement]],
+    actor: Actor,
+) -> int:
+    """Store the statements that are still missing. Return the number of versions that got some."""
+    # The lock makes a purge of these versions wait, or this function see it.
+    of_versions = select(skill_versions.c.skill_id).where(skill_versions.c.id.in_(ids))
+    connection.execute(select(skills.c.id).where(skills.c.id.in_(of_versions)).order_by(skills.c.id).with_for_update())
+    number = 0
+    for existing in _read_existing(connection, ids, builder)[0]:
+        chosen = [each for each in statements.get(existing.version_id, ()) if each.word in existing.missing]
+        if chosen:
+            insert_attestations(connection, existing.version_id, existing.digest, chosen)
+            number += 1
+    if number:
+        audit.record(connection, actor, "attest_existing", f"{number} versions", after={"versions": number})
+    return number
+
+
+def _read_ids(connection: Connection, after: int) -> list[int]:
+    next_ids = select(skill_versions.c.id).where(skill_versions.c.id > after, skill_versions.c.status != "purged")
+    return list(connection.scalars(next_ids.order_by(skill_versions.c.id).limit(AT_ONCE)))
+
+
+def _read_existing(connection: Connection, ids: Sequence[int], builder: str) -> tuple[list[_Existing], list[str]]:
+    """Return the versions that miss statements, and those whose files do not have their digest."""
+    columns = skill_versions.c
+    of_registry = attestations.c.ended_at.is_(None), signing_keys.c.holder == "server"
+    words = (
+        select(attestations.c.version_id, attestations.c.predicate)
+        .join(signing_keys, signing_keys.c.id == attestations.c.key_id)
+        .where(attestations.c.version_id.in_(ids), *of_registry)
+    )
+    present = {(row.version_id, row.predicate) for row in connection.execute(words)}
+    rows = connection.execute(
+        select(skill_versions, skills.c.name, skills.c.visibility)
+        .join(skills, skills.c.id == columns.skill_id)
+        .where(columns.id.in_(ids), columns.status != "purged")
+        .order_by(columns.id)
+    )
+    versions, wrong = [], []
+    for row in rows:
+        files = {file.path: file for file in files_of(connection, row.id)}
+        try:
+            check_files(files_text((file.path, file.sha256, file.executable) for file in files.values()), row.digest)
+        except ProofError as error:
+            wrong.append(f"{row.name}@{row.version} {error}")
+            continue
+        locks = {path: f"sha256:{files[path].sha256}" for path in (LOCK, NPM_LOCK) if path in files}
+        predicates = _predicates(row, locks, builder)
+        missing = {word: value for word, value in predicates.items() if (row.id, word) not in present}
+        if missing:
+            versions.append(_Existing(row.id, row.name, row.version, row.digest, missing))
+    return versions, wrong
+
+
+def _predicates(row: Any, locks: Mapping[str, str], builder: str) -> dict[str, tuple[Actor, Predicate]]:
+    """Return the predicates that the row of a version proves, each with its identity."""
+    publisher = Identity(row.publisher, row.publisher_kind, frozenset(), ())
+    publication = {
+        "publisher": row.publisher,
+        "kind": row.publisher_kind,
+        "method": row.made_by or "create_skill",
+        "package_locks": dict(locks),
+        "visibility": row.visibility,
+        "at": in_utc(row.created_at).isoformat(timespec="seconds").replace("+00:00", "Z"),
+        "backfilled": True,
+    }
+    predicates: dict[str, tuple[Actor, Predicate]] = {"publication": (publisher, publication)}
+    if row.provenance_json:
+        job = msgspec.json.decode(row.provenance_json, type=Provenance)
+        predicates["provenance"] = publisher, {**ci_provenance(job, builder), "backfilled": True}
+    approval = msgspec.json.decode(row.standing_json or "{}").get("approval")
+    if approval and approval["digest"] == row.digest:
+        reviewer = Identity(approval["by"], approval["kind"], frozenset(), ())
+        facts = {"note": approval["note"], "compared": None, "permissions": None, "at": approval["at"]}
+        review = {"reviewer": reviewer.name, "kind": reviewer.kind, "decision": "approved", **facts, "backfilled": True}
+        predicates["review"] = reviewer, review
+    return predicates
