@@ -13,6 +13,10 @@ from typing import Any
 
 import pytest
 
+from skillery.cli.failures import CheckFailed
+from skillery.cli.lock_files import check_digest
+from skillery.client.results import Locked
+from skillery.formats.bundle import BundleFile, digest_of
 from skillery.proof.dsse import ProofError, SigningKey, seal
 from skillery.proof.locks import (
     Lock,
@@ -132,6 +136,22 @@ def test_the_newest_publication_is_the_proof() -> None:
 
     assert choose_proof([ENVELOPES[0], newer, review], *about) == (newer, "rita")
     assert choose_proof([review], *about) is None
+
+
+def test_each_byte_of_a_file_counts(tmp_path: Path) -> None:
+    files = {"SKILL.md": b"# Greet\n", "code/main.py": b"def main(args):\n    return 1\n"}
+    digest = digest_of(BundleFile(path, content, executable=False) for path, content in files.items())
+    entry: Locked = {"name": "greet", "version": "1.0.0", "digest": digest, "status": ""}
+    for path, content in files.items():
+        (tmp_path / "greet" / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "greet" / path).write_bytes(content)
+    check_digest(entry, tmp_path)
+    for path, content in files.items():
+        for at in range(len(content)):
+            (tmp_path / "greet" / path).write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+            with pytest.raises(CheckFailed, match="does not match the lock"):
+                check_digest(entry, tmp_path)
+        (tmp_path / "greet" / path).write_bytes(content)
 
 
 # -- commands ----------------------------------------------------------------------------------------------------------
