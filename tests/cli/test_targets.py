@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,12 +29,14 @@ ARGUMENTS = {
     "lock": ["x"],
     "publish": ["DIR"],
     "purge": ["x@1.0.0", "--reason", "x", "--yes"],
+    "status": ["INSTALLED"],
     "sync": ["DIR"],
     "tool define": ["x", "FILE", "--description", "x"],
     "trust add": ["x", "--issuer", "https://ci.example.org", "--claim", "sub=x"],
     "workspace put": ["ws_x", "FILE"],
 }
-"""Arguments of commands for which `x@1.0.0` is not enough. FILE and DIR are an existing file and folder."""
+"""Arguments of commands for which `x@1.0.0` is not enough. FILE and DIR are an existing file and folder,
+and INSTALLED is a folder of installed skills."""
 
 ALIASES = {"review", "admin", "more"}
 """Groups of commands that are also at the top."""
@@ -161,7 +164,10 @@ def test_every_command_with_a_url_honours_skillery_url(
     (tmp_path / "code.py").write_text("def main(args): ...\n")
     (tmp_path / "key.pem").write_bytes(SigningKey.new().pem)
     (tmp_path / "key.pem").chmod(0o600)
-    files = {"FILE": "code.py", "KEY": "key.pem", "NEW": "new"}
+    (tmp_path / "installed").mkdir()
+    record = {"lock_version": 1, "skills": [{"name": "x", "version": "1.0.0", "digest": "sha256:0"}]}
+    (tmp_path / "installed/.skillery.lock").write_text(json.dumps(record))
+    files = {"FILE": "code.py", "KEY": "key.pem", "NEW": "new", "INSTALLED": "installed"}
     places = {"DIR": str(folder)} | {word: str(tmp_path / name) for word, name in files.items()}
     wrong = {}
     for path, command in commands_with_url():

@@ -36,6 +36,7 @@ from skillery.cli import (
     runs,
     search,
     server_use,
+    status,
     storage,
     tokens,
     tools,
@@ -136,9 +137,10 @@ commands.sections = {
         click.Group(
             "more",
             help="Further commands: `skillery more lock` is `skillery lock`.",
-            short_help="lock, verify, export, sync, workspace, blob, mcp, logout, …",
+            short_help="lock, status, verify, export, sync, workspace, blob, mcp, logout, …",
             commands=[
                 locks.lock,
+                status.status,
                 verify.verify,
                 backups.export,
                 imports.sync,

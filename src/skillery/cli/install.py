@@ -28,7 +28,7 @@ from skillery.cli.lock_files import (
     write_atomically,
     write_skill,
 )
-from skillery.cli.locks import print_entries, refuse_problems, resolve_lock
+from skillery.cli.locks import print_entries, refuse_problems, resolve_lock, yanked_options
 from skillery.cli.options import Target, json_option, target_options
 from skillery.cli.output import as_json as as_json_text
 from skillery.cli.output import clean, print_json
@@ -44,7 +44,7 @@ BACKUP = ".skillery-backup"
 MOST_NAMED = 8
 
 
-class _Recorded(msgspec.Struct, frozen=True):
+class Recorded(msgspec.Struct, frozen=True):
     """One installed skill in the record of a folder, with the marks of its files."""
 
     name: str
@@ -58,7 +58,7 @@ class _Recorded(msgspec.Struct, frozen=True):
 class _Record(msgspec.Struct, frozen=True):
     """The record of a folder: a lock file with the marks of the files."""
 
-    skills: list[_Recorded]
+    skills: list[Recorded]
 
 
 @click.command()
@@ -73,7 +73,7 @@ class _Record(msgspec.Struct, frozen=True):
 @click.option("--backup", is_flag=True, help=f"Move edited skills to DIR/{BACKUP}.")
 @click.option("--force", is_flag=True, help="Discard the edits in installed skills.")
 @click.option("--prune", is_flag=True, help="Remove the skills of earlier installations that are not installed now.")
-@click.option("--deny-yanked", is_flag=True, help="Install nothing if a version is yanked.")
+@yanked_options
 @click.option("--max-age", metavar="TIME", help="With --locked: refuse a lock whose seal is older, for example 30d.")
 @click.option("--offline", is_flag=True, help="With --locked and --from: make no request.")
 @click.option(
@@ -94,6 +94,7 @@ def install(
     force: bool,
     prune: bool,
     deny_yanked: bool,
+    allow_yanked: Sequence[str],
     max_age: str | None,
     offline: bool,
     archive: Path | None,
@@ -104,8 +105,9 @@ def install(
 
     With --locked, install the skills of the lock file, otherwise the named skills. The proofs of the lock file must be
     valid with its keys. Without --prune, skills of earlier installations stay. Other files in DIR always stay. If a
-    skill was edited in DIR, the command lists the edits and installs nothing: use --backup or --force. Yanked versions
-    are installed with a warning. The new folders replace the old ones after the files of every skill match its digest.
+    skill was edited in DIR, the command lists the edits and installs nothing: use --backup or --force. Broken versions
+    are installed with a warning, versions yanked for security only with --allow-yanked, malicious ones never. The new
+    folders replace the old ones after the files of every skill match its digest.
     """
     from skillery.cli.connection import with_client
 
@@ -122,7 +124,8 @@ def install(
         entries = lockfile or []
         if client is not None:
             entries = lockfile if lockfile is not None else await resolve_lock(client, skills)
-            refuse_problems(await client.verify_lock(lock=entries), allowed=() if deny_yanked else ("yanked",))
+            verified = await client.verify_lock(lock=entries)
+            refuse_problems(verified, deny_yanked=deny_yanked, allow_yanked=allow_yanked)
         names = [entry["name"] for entry in entries]
         # Find edits before the download, and again before the change.
         installed.check(names, prune=prune, may_change=backup or force)
@@ -169,7 +172,7 @@ class _Installed:
     def __init__(self, folder: Path) -> None:
         """Read the record of the folder. Raise CheckFailed if the record or the folder cannot be read."""
         self._folder = folder
-        self.recorded = {skill.name: skill for skill in _read_record(folder)}
+        self.recorded = {skill.name: skill for skill in read_record(folder)}
 
     def check(self, names: Iterable[str], *, prune: bool, may_change: bool) -> None:
         """Raise CheckFailed if a folder in place of a skill is foreign, or if a skill was edited and may not change."""
@@ -181,7 +184,7 @@ class _Installed:
                     f"'{place}' was not written by `skillery install`: move it, or choose another folder. "
                     "Nothing was installed"
                 )
-            edits = _edits(place, self.recorded[name]) if name in self.recorded else []
+            edits = edits_of(place, self.recorded[name]) if name in self.recorded else []
             rest = f" and {len(edits) - MOST_NAMED} more" if len(edits) > MOST_NAMED else ""
             if edits:
                 edited.append(f"{place} was edited here: {', '.join(edits[:MOST_NAMED])}{rest}.")
@@ -204,7 +207,7 @@ class _Installed:
         kept_skills = [
             skill for name, skill in self.recorded.items() if name not in entries_by_name and name not in removed
         ]
-        new = [msgspec.convert({**entry, "files": _marks(built / entry["name"])}, _Recorded) for entry in entries]
+        new = [msgspec.convert({**entry, "files": _marks(built / entry["name"])}, Recorded) for entry in entries]
         backups: dict[str, str] = {}
         undo: list[tuple[Path, Path]] = []
         old_folder = built.parent / "old"
@@ -215,7 +218,7 @@ class _Installed:
                 place = self._folder / name
                 if place.exists() or place.is_symlink():
                     quarantined = old_folder / name
-                    if backup and _edits(place, self.recorded[name]):
+                    if backup and edits_of(place, self.recorded[name]):
                         quarantined = _free(self._folder / BACKUP / name)
                         if quarantined.parent.is_symlink():
                             raise CheckFailed(f"'{quarantined.parent}' is a link: remove it. Nothing was installed")
@@ -236,7 +239,7 @@ class _Installed:
         return removed, backups
 
 
-def _read_record(folder: Path) -> list[_Recorded]:
+def read_record(folder: Path) -> list[Recorded]:
     """Return the recorded skills of a folder, or [] without a record. Raise CheckFailed if the record is not valid."""
     from skillery.errors import InvalidName
     from skillery.formats.names import parse_skill_name
@@ -269,7 +272,7 @@ def _free(path: Path) -> Path:
     return next(candidate for candidate in (path, *numbered) if not candidate.exists())
 
 
-def _edits(place: Path, skill: _Recorded) -> list[str]:
+def edits_of(place: Path, skill: Recorded) -> list[str]:
     """Return the edits in the folder of an installed skill: `SKILL.md changed`. A removed folder has none."""
     if place.is_symlink() or (place.exists() and not place.is_dir()):
         return ["it is not a folder"]
@@ -297,6 +300,6 @@ def _mark(path: Path) -> str:
     return "x" * is_executable(path) + hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def read_installed(folder: Path) -> list[tuple[_Recorded, dict[str, str]]]:
+def read_installed(folder: Path) -> list[tuple[Recorded, dict[str, str]]]:
     """Return the recorded skills of a folder, each with the marks of its files by path."""
-    return [(skill, _marks(folder / skill.name)) for skill in _read_record(folder)]
+    return [(skill, _marks(folder / skill.name)) for skill in read_record(folder)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +39,14 @@ lockfile_option = click.option(
 )
 
 
+def yanked_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that decide about yanked versions of a lock."""
+    command = click.option(
+        "--allow-yanked", metavar="NAME", multiple=True, help="Accept this skill although it was yanked for security."
+    )(command)
+    return click.option("--deny-yanked", is_flag=True, help="Refuse all yanked versions.")(command)
+
+
 @click.command()
 @click.argument("skills", metavar="[NAME[@SPEC]...]", nargs=-1)
 @click.option(
@@ -52,6 +60,7 @@ lockfile_option = click.option(
     help="Lock this skill although its signer has changed; repeatable.",
 )
 @keys_option
+@yanked_options
 @lockfile_option
 @target_options
 @json_option
@@ -60,6 +69,8 @@ def lock(
     check: bool,
     allowed: Sequence[str],
     keys_file: Path | None,
+    deny_yanked: bool,
+    allow_yanked: Sequence[str],
     file: str,
     target: Target,
     as_json: bool,
@@ -79,7 +90,7 @@ def lock(
         raise click.UsageError("name the skills to lock, or pass --check to check an existing lock file")
     path = Path(file)
     if check:
-        _check(target, entries_of(verified_lock(path)), as_json)
+        _check(target, entries_of(verified_lock(path)), as_json, deny_yanked, allow_yanked)
         return
     former = read_lockfile(path) if file != "-" and path.exists() else None
     pinned = keychain_of_file(keys_file) if keys_file else None
@@ -107,17 +118,19 @@ def lock(
         print_entries(entries)
 
 
-def _check(target: Target, entries: Sequence[Locked], as_json: bool) -> None:
+def _check(
+    target: Target, entries: Sequence[Locked], as_json: bool, deny_yanked: bool, allow_yanked: Sequence[str]
+) -> None:
     """Print whether the locked versions are available and unchanged. Raise Exit or CheckFailed if not."""
     from skillery.cli.connection import with_client
 
     verified = with_client(target, lambda client: client.verify_lock(lock=entries))
     if as_json:
         print_json(verified)
-        if not verified["ok"]:
+        if not all(_is_accepted(problem, deny_yanked, allow_yanked) for problem in verified["problems"]):
             raise click.exceptions.Exit(1)
         return
-    refuse_problems(verified)
+    refuse_problems(verified, deny_yanked=deny_yanked, allow_yanked=allow_yanked)
     click.echo(f"All {len(entries)} locked versions are available and unchanged.")
 
 
@@ -127,16 +140,28 @@ async def resolve_lock(client: AsyncClient, skills: Sequence[str]) -> list[Locke
     return sorted(answer["lock"], key=lambda entry: str(entry["name"]))
 
 
-def refuse_problems(verified: Mapping[str, Any], allowed: Collection[str] = ()) -> None:
+def _is_accepted(problem: Mapping[str, Any], deny_yanked: bool, allow_yanked: Collection[str]) -> bool:
+    """Return whether a problem is only a warning: a broken version, or a version yanked for security whose skill the
+    user accepts.
+    """
+    if problem["problem"] != "yanked" or deny_yanked:
+        return False
+    # A server of an earlier release has no severities.
+    severity = problem.get("severity") or "broken"
+    return severity == "broken" or (severity == "security" and problem["name"] in allow_yanked)
+
+
+def refuse_problems(
+    verified: Mapping[str, Any], *, deny_yanked: bool = False, allow_yanked: Collection[str] = ()
+) -> None:
     """Print the warnings in the result of verify_lock. Raise CheckFailed if the result contains problems.
 
-    The problems in `allowed` are warnings.
+    A broken version is a warning without `deny_yanked`. `allow_yanked` names skills whose versions were yanked for
+    security, and are accepted.
     """
-    problems = [problem for problem in verified["problems"] if problem["problem"] not in allowed]
-    for warning in (
-        *verified["warnings"],
-        *(problem for problem in verified["problems"] if problem["problem"] in allowed),
-    ):
+    accepted = [problem for problem in verified["problems"] if _is_accepted(problem, deny_yanked, allow_yanked)]
+    problems = [problem for problem in verified["problems"] if problem not in accepted]
+    for warning in (*verified["warnings"], *accepted):
         print_warning(warning["message"])
     if problems:
         for problem in problems:

@@ -970,6 +970,8 @@ class LockProblem(TypedDict):
         | Literal["deprecated", "not_published"]
     )
     message: str
+    severity: Literal["broken", "security", "malicious"] | None
+    advisory: str | None
 
 
 class Verified(TypedDict):

@@ -21,7 +21,7 @@ from skillery.formats.wording import quoted
 from skillery.method import ExactVersion, Method, Params, SkillName, about
 from skillery.registry.resolution import find_skill, resolve, version_if_there
 from skillery.registry.revocations import require_harmless
-from skillery.registry.version_rows import VersionRow
+from skillery.registry.version_rows import Severity, VersionRow
 
 MOST_LOCKED = 1000
 _SHOWN = 400
@@ -57,6 +57,9 @@ class LockProblem(msgspec.Struct, frozen=True):
     version: str
     problem: ProblemName | Literal["deprecated", "not_published"]
     message: str
+    severity: Severity | None = None
+    """The severity of a yank or purge, and the id of the advisory about it."""
+    advisory: str | None = None
 
 
 class Verified(msgspec.Struct, frozen=True):
@@ -150,11 +153,17 @@ def _standing(row: VersionRow, name: str, version: str) -> Iterator[LockProblem]
     subject = f"'{row.name}' {row.version}"
     match row.status:
         case "yanked":
-            yield LockProblem(name, version, "yanked", f"{subject} was yanked: {states['yanked']['reason']}")
+            yanked = states["yanked"]
+            severity, advisory = yanked.get("severity", "broken"), yanked.get("advisory")
+            words = "" if severity == "broken" else f" as {severity} ({advisory})"
+            message = f"{subject} was yanked{words}: {yanked['reason']}"
+            yield LockProblem(name, version, "yanked", message, severity, advisory)
         case "rejected":
             yield LockProblem(name, version, "rejected", f"{subject} was rejected: {states['rejected']['reason']}")
         case "purged":
-            yield LockProblem(name, version, "purged", f"{subject} was purged: {states['purged']['reason']}")
+            purged = states["purged"]
+            about = purged.get("severity"), purged.get("advisory")
+            yield LockProblem(name, version, "purged", f"{subject} was purged: {purged['reason']}", *about)
         case "deprecated":
             instead = states["deprecated"]["successor"]
             use = f" Use '{instead}' instead." if instead else ""
