@@ -361,6 +361,31 @@ def test_the_latest_version_is_served(mcp: Mcp, rpc: Rpc, new_name: str) -> None
     assert mcp("resources/read", uri=uri)["contents"][0]["text"].endswith("# 1.0.0\n")
 
 
+@pytest.mark.full
+def test_revoked_versions_have_their_advisory_or_are_not_served(mcp: Mcp, rpc: Rpc, new_name: str) -> None:
+    for version in ("1.0.0", "1.1.0"):
+        made = manifest(new_name, version, kind="instruction")
+        rpc("create_skill", manifest=made, skill_md=f"# {version}\n", files=[])
+    uri = f"skill://{new_name}@1.0.0/SKILL.md"
+    entry = mcp("skills/get", uri=uri)["skill"]
+    assert (entry["uri"], "advisory" in entry) == (uri, False)
+    assert entry["resources"][0]["uri"].startswith(f"skill://{new_name}@1.0.0/")
+
+    rpc("yank_version", name=new_name, version="1.0.0", reason="It leaks.", severity="security")
+    advisory = mcp("skills/get", uri=uri)["skill"]["advisory"]
+    assert advisory.pop("id") == rpc("describe_skill", name=new_name, version="1.0.0")["skill"]["yanked"]["advisory"]
+    assert advisory == {"severity": "security", "reason": "It leaks."}
+
+    rpc("unyank_version", name=new_name, version="1.0.0")
+    rpc("yank_version", name=new_name, version="1.0.0", reason="It steals.", severity="malicious")
+    advisory_id = rpc("describe_skill", name=new_name, version="1.0.0")["skill"]["yanked"]["advisory"]
+    for method in ("skills/get", "resources/read"):
+        error = mcp.error(method, uri=uri)
+        assert (error["code"], advisory_id in error["message"]) == (-32602, True)
+    rpc("purge_version", name=new_name, version="1.0.0", reason="It steals.")
+    assert "SKILLERY-" in mcp.error("resources/read", uri=uri)["message"]
+
+
 # -- addresses -------------------------------------------------------------------------------------------------------
 
 segment = st.from_regex(r"[a-z0-9]{1,6}([_-][a-z0-9]{1,6})?", fullmatch=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import tarfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -201,6 +202,20 @@ def test_yanked_versions_keep_their_tags_and_purged_versions_vanish(
     latest = files_of(git.clone(new_name, "yanked"))
     assert latest[f"skills/{new_name}-one/only.txt"] == b"secret of 1.1.0"
     assert git.refs(new_name)["refs/heads/stable"] == stable
+
+    rpc("unyank_version", name=name, version="1.2.0")
+    assert git.refs(f"n/{name}") == before
+    rpc("yank_version", name=name, version="1.2.0", reason="leaks", severity="security", fixed="1.2.1")
+    revoked = git.refs(f"n/{name}")
+    assert revoked == yanked | {"refs/tags/v1.2.0": revoked["refs/tags/v1.2.0"]}
+    git.clone(f"n/{name}", "revoked", "--branch", "v1.2.0")
+    [advisory] = json.loads(git("show", "v1.2.0:ADVISORIES.json", cwd="revoked"))["advisories"]
+    assert advisory.items() >= {"version": "1.2.0", "severity": "security", "fixed": "1.2.1"}.items()
+    rpc("unyank_version", name=name, version="1.2.0")
+    rpc("yank_version", name=name, version="1.2.0", reason="steals", severity="malicious")
+    assert git.refs(f"n/{name}") == {ref: sha for ref, sha in yanked.items() if ref != "refs/tags/v1.2.0"}
+    rpc("unyank_version", name=name, version="1.2.0")
+    rpc("yank_version", name=name, version="1.2.0", reason="wrong")
 
     rpc("purge_version", name=name, version="1.1.0", reason="a key")
     purged = git.refs(f"n/{name}")

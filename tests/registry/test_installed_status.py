@@ -78,6 +78,7 @@ def test_status_names_edits_foreign_folders_and_newer_versions(copies: Copies) -
     assert copies.command("status", f"{place}own").code == 1
 
 
+@pytest.mark.full
 def test_status_reports_advisories_and_quarantines_harmful_skills(copies: Copies) -> None:
     copies.publish("broken", "security", "malicious", "purged")
     copies.install("broken", "security", "malicious", "purged")
@@ -89,8 +90,10 @@ def test_status_reports_advisories_and_quarantines_harmful_skills(copies: Copies
     copies.purge("purged")
 
     code, skills = copies.status("--quarantine")
-    found = {word: [(row["severity"], row["action"]) for row in skill["advisories"]] for word, skill in skills.items()}
-    assert (code, found) == (
+    advisories = {
+        word: [(row["severity"], row["action"]) for row in skill["advisories"]] for word, skill in skills.items()
+    }
+    assert (code, advisories) == (
         1,
         {
             "broken": [("broken", "yank")],
@@ -117,6 +120,7 @@ def test_status_forgets_withdrawn_advisories(copies: Copies, sqlite_server: Serv
     assert (code, skills["sums"]["advisories"], skills["sums"]["problem"]) == (0, [], None)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("severity", "codes"), [("broken", (0, 1, 0)), ("security", (1, 1, 0)), ("malicious", (1, 1, 1))]
 )

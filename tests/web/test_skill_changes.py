@@ -94,6 +94,15 @@ def test_undo_restores_previous_state(author: Author) -> None:
     author.rpc("yank_version", name=author.name, version="1.1.0", reason="first")
     author.undo(author.send(action="unyank"))
     assert author.skill()["yanked"]["reason"] == "first"
+    author.rpc("unyank_version", name=author.name, version="1.1.0")
+
+    author.send(action="yank", reason="leaks", severity="security")
+    first = author.skill()["yanked"]
+    page = author.browser.get(f"/s/{author.name}@1.1.0").text
+    assert all(words in page for words in ("as security", first["advisory"], "Only reviewers run this version."))
+    author.undo(author.send(action="unyank"))
+    second = author.skill()["yanked"]
+    assert (second["severity"], second["advisory"] > first["advisory"]) == ("security", True)
 
 
 def test_a_draft_is_submitted(author: Author) -> None:

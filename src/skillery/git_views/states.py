@@ -120,7 +120,11 @@ def _state(owner: str, repository: str, snapshots: tuple[Snapshot, ...], thin: T
     """Return a state with its digest."""
     hasher = hashlib.sha256(msgspec.json.encode([FORMAT, MAKER, owner, repository]))
     for snapshot in snapshots:
-        rows = [(row.index_name, row.name, row.version, row.digest, _seconds(row)) for row in snapshot.versions]
+        # A revocation is added only if there is one, so that the digests of other states stay.
+        rows = [
+            (row.index_name, row.name, row.version, row.digest, _seconds(row), *filter(None, (row.revocation,)))
+            for row in snapshot.versions
+        ]
         hasher.update(msgspec.json.encode([snapshot.refs, snapshot.message, snapshot.time, snapshot.parent, rows]))
     if any(thin.members(snapshot.versions) for snapshot in snapshots):
         hasher.update(msgspec.json.encode(thin))
@@ -139,12 +143,14 @@ def _seconds(version: RepositoryVersion) -> int:
 # - `.claude-plugin/marketplace.json`, for Claude Code and Codex: each skill and each namespace is a plugin. Copilot and
 #   Cursor look for the same file in folders of their own.
 # - `plugin.json` by Agent Plugins 1.0.0: the whole repository is one plugin.
+# - `ADVISORIES.json`: the version of the commit was yanked for security.
 # - `thin/{namespace}/plugin.json` and `mcp.json`: a thin plugin by Agent Plugins 1.0.0.
 
 
 MARKETPLACES = tuple(f"{folder}/marketplace.json" for folder in (".claude-plugin", ".cursor-plugin", ".github/plugin"))
 PLUGIN = "plugin.json"
 LEFT_OUT = "LEFT_OUT.md"
+ADVISORIES = "ADVISORIES.json"
 MCP = "mcp.json"
 SCHEMA = "https://agent-plugins.org/schemas/1.0.0/plugin.schema.json"
 MCP_SCHEMA = "https://agent-plugins.org/schemas/1.0.0/mcp.schema.json"
@@ -176,6 +182,14 @@ def catalogue_files(of: Catalogue) -> dict[str, bytes]:
         about = {"$schema": SCHEMA, "name": thin_name(namespace), "description": describe_thin(namespace)}
         files[f"{folder}/{PLUGIN}"] = _text(about)
         files[f"{folder}/{MCP}"] = _text({"$schema": MCP_SCHEMA, "mcpServers": of.thin.servers})
+    advisories = [
+        {"name": version.name, "version": version.version, "digest": version.digest}
+        | msgspec.json.decode(version.revocation)
+        for version in of.versions
+        if version.revocation
+    ]
+    if advisories:
+        files[ADVISORIES] = _text({"advisories": advisories})
     return files
 
 

@@ -81,12 +81,21 @@ class EntryFile(msgspec.Struct, frozen=True):
     size: int
 
 
+class EntryAdvisory(msgspec.Struct, frozen=True):
+    """Why a version was yanked for security."""
+
+    id: str
+    severity: str
+    reason: str
+
+
 class Entry(msgspec.Struct, frozen=True):
-    """A skill in the list of skills: its frontmatter and its files."""
+    """A skill in the list of skills: its frontmatter and its files. `advisory` is that of a revoked version."""
 
     uri: str
     frontmatter: dict[str, object]
     resources: list[EntryFile]
+    advisory: EntryAdvisory | msgspec.UnsetType = msgspec.UNSET
 
 
 class EntryPage(Fresh, frozen=True, kw_only=True, rename="camel"):
@@ -270,7 +279,9 @@ def _resource(resource: Resource) -> ListedResource:
 
 def _entry(entry: SkillEntry) -> Entry:
     files = [EntryFile(file.uri, file.digest, file.size) for file in entry.resources]
-    return Entry(entry.uri, entry.frontmatter, files)
+    revoked = entry.revocation
+    advisory = EntryAdvisory(revoked["advisory"], revoked["severity"], revoked["reason"]) if revoked else msgspec.UNSET
+    return Entry(entry.uri, entry.frontmatter, files, advisory)
 
 
 # -- Calls of the methods of MCP_METHODS, with the error codes of MCP --------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, NamedTuple
 
+import msgspec
 from sqlalchemy import ColumnElement, Connection, Select, bindparam, func, literal_column, select
 
 from skillery.backends import Identity
@@ -20,6 +21,7 @@ ROWS_AT_ONCE = 1000
 MOST_LABELS = 32
 """The maximum number of labels that are branches. The labels with the most skills are selected."""
 LATEST = "latest"
+MALICIOUS = "malicious"
 
 _approved_at = (
     select(func.max(version_steps.c.created_at))
@@ -48,6 +50,8 @@ class RepositoryVersion(NamedTuple):
     size_bytes: int
     published_at: datetime
     """The time of the approval, or of the creation if there was no review."""
+    revocation: str = ""
+    """The yank for security as JSON, or ""."""
 
 
 class SkillHistory(NamedTuple):
@@ -97,8 +101,8 @@ def list_branch(
 def skill_history(connection: Connection, identity: Identity, name: str, *, most: int) -> SkillHistory | None:
     """Return the history of a skill, or None if the identity sees no published version of the skill.
 
-    Yanked versions are in `versions` but in no branch. Purged versions are not in `versions`. Raise RepositoryTooLarge
-    if there are more than `most` versions.
+    Yanked versions are in `versions` but in no branch. Malicious and purged versions are not in `versions`. Raise
+    RepositoryTooLarge if there are more than `most` versions.
     """
     skill_id = find_skill(connection, identity, name)
     if skill_id is None:
@@ -117,6 +121,12 @@ def skill_history(connection: Connection, identity: Identity, name: str, *, most
             f"'{name}' has more than {most} versions, which is the limit of a repository",
             hint="Download single versions: GET /skills/{name}/{version}.tar.gz.",
         )
+    revocations = _revocations(connection, skill_id)
+    rows = [
+        row._replace(revocation=revocations.get(row.version_id, ""))
+        for row in rows
+        if revocations.get(row.version_id) != MALICIOUS
+    ]
     positions = {row.version_id: index for index, row in enumerate(rows)}
     latest = connection.scalar(select(skills.c.latest_version_id).where(skills.c.id == skill_id))
     labelled = connection.execute(
@@ -130,6 +140,23 @@ def skill_history(connection: Connection, identity: Identity, name: str, *, most
         if version_id in resolvable and version_id in positions
     }
     return SkillHistory(rows, branches) if rows else None
+
+
+def _revocations(connection: Connection, skill_id: int) -> dict[int, str]:
+    """Return the yanks of a skill for security as JSON, or MALICIOUS, by version id."""
+    yanked = select(skill_versions.c.id, skill_versions.c.standing_json).where(
+        skill_versions.c.skill_id == skill_id, skill_versions.c.status == "yanked"
+    )
+    revocations = {}
+    for version_id, standing_json in connection.execute(yanked):
+        standing = msgspec.json.decode(standing_json)["yanked"]
+        severity = standing.get("severity", "broken")
+        if severity != "broken":
+            members = {
+                key: standing[key] for key in ("advisory", "severity", "reason", "fixed", "at") if key in standing
+            }
+            revocations[version_id] = MALICIOUS if severity == MALICIOUS else msgspec.json.encode(members).decode()
+    return revocations
 
 
 def is_ref(name: str) -> bool:
@@ -215,4 +242,4 @@ def _rows(
 
 
 def _version(*values: Any) -> RepositoryVersion:
-    return RepositoryVersion._make([*values[:-1], in_utc(values[-1])])
+    return RepositoryVersion._make([*values[:-1], in_utc(values[-1]), ""])

@@ -30,6 +30,7 @@ from skillery.formats.names import parse_namespace, parse_skill_name
 from skillery.formats.version_spec import Digest, Exact, VersionSpec, parse_version_spec
 from skillery.http.gate import ANONYMOUS, Gate
 from skillery.http.requests import CHUNK_BYTES, nothing_here, only, segments_of, send_elsewhere, send_pieces
+from skillery.registry.revocations import revocation_of
 from skillery.registry.visibility import WAS_PUBLISHED
 from skillery.skills.skill_usage import ReadCounts
 
@@ -259,8 +260,12 @@ def _file(export: Export, path: str, cache: str) -> DownloadResponse:
 
 
 def _about(export: Export) -> list[tuple[str, str]]:
-    """Return the headers with the skill, its version and the digest of its stored bundle, which is also in locks."""
+    """Return the headers with the skill, its version and the digest of its stored bundle, which is also in locks, and
+    with the advisory about a revoked version.
+    """
+    revocation = revocation_of(export.row)
     return [
+        *([("x-skillery-advisory", revocation["advisory"])] if revocation else []),
         ("x-skillery-skill", export.row.name),
         ("x-skillery-version", export.row.version),
         ("x-skillery-digest", export.row.digest),
@@ -274,7 +279,8 @@ def _caching(identity: Identity, export: Export, spec: VersionSpec) -> str:
     Clients may keep an exact version that was published. They have to validate other versions.
     """
     exact = isinstance(spec, Digest) or (isinstance(spec, Exact) and str(spec.version) == export.row.version)
-    is_settled = exact and export.row.status in WAS_PUBLISHED
+    # A copy of a revoked version is validated before each use: it may become malicious.
+    is_settled = exact and export.row.status in WAS_PUBLISHED and revocation_of(export.row) is None
     return cache_control(identity, FOR_EVER if is_settled else ASK_AGAIN)
 
 

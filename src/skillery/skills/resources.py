@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -20,6 +20,7 @@ from skillery.formats.skill_uris import folder_of, name_above, segments_of, skil
 from skillery.formats.version_spec import parse_version_spec
 from skillery.registry.cursors import fitting, make_cursor, read_cursor
 from skillery.registry.resolution import resolve
+from skillery.registry.revocations import revocation_of
 from skillery.skills.files import open_content
 from skillery.skills.listings import seen_rows
 from skillery.skills.skill_folders import (
@@ -65,6 +66,8 @@ class SkillEntry(NamedTuple):
     uri: str
     frontmatter: dict[str, object]
     resources: list[EntryFile]
+    revocation: Mapping[str, str] | None = None
+    """The yank for security, if the URI names a revoked version."""
 
 
 class ResourceContent(NamedTuple):
@@ -105,20 +108,21 @@ def _size_of(entry: SkillEntry | str) -> int:
 
 
 def find_skill_entry(connection: Connection, identity: Identity, storage: Storage, *, uri: str) -> SkillEntry:
-    """Return the entry of a skill.
+    """Return the entry of a skill, or of the version in the URI.
 
     Raise ResourceNotFound if `uri` is not the SKILL.md of a skill, or if the skill is over the limits of MCP.
     """
-    folder, path = _find(connection, identity, storage, uri)
+    at_version = _find_at_version(connection, identity, storage, uri)
+    folder, path = at_version[:2] if at_version else _find(connection, identity, storage, uri)
     if path != SKILL_MD:
         raise ResourceNotFound(
             f"{_shown(uri)} is not the SKILL.md of a skill", hint=f"The SKILL.md is {folder.uri(SKILL_MD)}.", uri=uri
         )
-    is_crowded = bool(with_skills_below(connection, [folder.name]))
+    is_crowded = at_version is None and bool(with_skills_below(connection, [folder.name]))
     entry = _entry_or_reason(connection, identity, storage, folder, is_crowded)
     if isinstance(entry, str):
         raise ResourceNotFound(f"the skill at {_shown(uri)} is not served: {entry}", hint=_HINT, uri=uri)
-    return entry
+    return entry._replace(revocation=at_version[2]) if at_version else entry
 
 
 def find_resources(
@@ -148,7 +152,7 @@ def read_content(connection: Connection, identity: Identity, storage: Storage, *
     Raise the errors of `content_pieces`.
     """
     at_version = _find_at_version(connection, identity, storage, uri)
-    folder, path = at_version or _find(connection, identity, storage, uri)
+    folder, path = at_version[:2] if at_version else _find(connection, identity, storage, uri)
     file = next((file for file in folder.files if file.path == path), None)
     if file is None:
         paths = ", ".join(file.path for file in folder.files[:10])
@@ -201,9 +205,9 @@ def _find(connection: Connection, identity: Identity, storage: Storage, uri: str
 
 def _find_at_version(
     connection: Connection, identity: Identity, storage: Storage, uri: str
-) -> tuple[SkillFolder, str] | None:
-    """Return the version of a skill that a URI names, and the path inside its folder. Return None if the URI names no
-    version. Raise ResourceNotFound if it names a version that the identity does not see.
+) -> tuple[SkillFolder, str, Mapping[str, str] | None] | None:
+    """Return the version of a skill that a URI names, the path inside its folder, and the yank of a revoked version.
+    Return None if the URI names no version. Raise ResourceNotFound if the identity does not see the version.
     """
     segments = segments_of(uri) or ()
     depth = next((index for index, segment in enumerate(segments) if "@" in segment), None)
@@ -221,7 +225,9 @@ def _find_at_version(
     except SkilleryError as error:
         raise ResourceNotFound(error.message, hint=error.hint or _HINT, uri=uri) from None
     [folder] = open_folders(connection, identity, storage, [(name, row.version_id)])
-    return folder, "/".join(segments[depth + 1 :])
+    # The files of the version have its number in their URIs.
+    folder = folder._replace(folder=segments[: depth + 1])
+    return folder, "/".join(segments[depth + 1 :]), revocation_of(row)
 
 
 def _nothing_at(uri: str) -> ResourceNotFound:

@@ -10,6 +10,7 @@ from markupsafe import Markup
 from skillery.errors import SkilleryError
 from skillery.labels.label_listings import ListLabels, list_labels
 from skillery.method import or_none
+from skillery.registry.version_rows import Severity
 from skillery.skills.descriptions import Skill
 from skillery.web.display import Language, duration, number
 from skillery.web.frame import Page, PageRequest
@@ -30,6 +31,11 @@ from skillery.web.skill_snippets import CLIENTS, snippet_of
 FIRST_INPUTS = 8
 _MOST_SKILL_MD = 1024 * 1024
 _HEIGHT = 56
+SEVERITIES: dict[Severity, str] = {
+    "broken": "it does not work",
+    "security": "only reviewers run it",
+    "malicious": "only people who publish or review the skill see it",
+}
 VISIBILITIES = {
     "public": "all users of this server",
     "namespace": "users with a grant for its name",
@@ -108,6 +114,7 @@ async def about_page(request: PageRequest, values: dict[str, Any] | None = None,
         "can_change": can_change,
         "all_labels": labels,
         "visibilities": VISIBILITIES,
+        "severities": SEVERITIES,
         "provenance_words": PROVENANCE,
         "problem": None,
         "typed": {},

@@ -13,11 +13,12 @@ from skillery.errors import Conflict, InvalidParams
 from skillery.formats.version_spec import label_problem
 from skillery.labels import labels
 from skillery.method import or_none
+from skillery.registry.version_rows import Objection
 from skillery.skills.catalogue_listings import Deprecation
 from skillery.versions import lifecycle, revocations
 from skillery.versions.version_tables import VersionGroup, VersionTable, table_of_versions
 from skillery.web.frame import Done, Form, Page, PageRequest, SeeOther, Undo, message_of, path_of
-from skillery.web.skill_about import VISIBILITIES, about_page
+from skillery.web.skill_about import SEVERITIES, VISIBILITIES, about_page
 from skillery.web.skill_opened import Opened, open_version, page_of, reader_of
 
 _MOST_REASON = 2000
@@ -65,7 +66,10 @@ async def _submit(request: PageRequest, opened: Opened, _: Form) -> SeeOther:
 
 async def _yank(request: PageRequest, opened: Opened, form: Form) -> SeeOther:
     reason = _text(form, "reason", "Say why you yank this version.")
-    params = revocations.YankVersion(name=opened.name, version=opened.version, reason=reason)
+    severity = next((key for key in SEVERITIES if key == (form.get("severity") or "broken")), None)
+    if severity is None:
+        raise _Refused("", "The form has an unknown severity. Use the fields of this page.")
+    params = revocations.YankVersion(name=opened.name, version=opened.version, reason=reason, severity=severity)
     await request.do(revocations.yank_version, params)
     undo = Undo("Undo", opened.exact, {"action": "unyank"})
     return SeeOther(opened.exact, Done(f"Version {opened.version} is yanked.", undo))
@@ -74,8 +78,12 @@ async def _yank(request: PageRequest, opened: Opened, form: Form) -> SeeOther:
 async def _unyank(request: PageRequest, opened: Opened, _: Form) -> SeeOther:
     before = or_none(opened.skill.yanked)
     await request.do(revocations.unyank_version, revocations.UnyankVersion(name=opened.name, version=opened.version))
-    undo = Undo("Undo", opened.exact, {"action": "yank", "reason": before.reason}) if before else None
+    undo = Undo("Undo", opened.exact, _yank_again(before)) if before else None
     return SeeOther(opened.exact, Done(f"Version {opened.version} is no longer yanked.", undo))
+
+
+def _yank_again(before: Objection) -> dict[str, str]:
+    return {"action": "yank", "reason": before.reason, "severity": or_none(before.severity) or "broken"}
 
 
 async def _deprecate(request: PageRequest, opened: Opened, form: Form) -> SeeOther:
