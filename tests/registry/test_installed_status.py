@@ -114,8 +114,12 @@ def test_status_forgets_withdrawn_advisories(copies: Copies, sqlite_server: Serv
     copies.publish("sums")
     copies.install("sums")
     copies.yank("sums", "malicious")
+    verified = copies.command("verify", f"{copies.name('sums')}@1.0.0")
+    assert (verified.code, "was revoked: SKILLERY-" in verified.err) == (0, True)
     sqlite_server.rpc("unyank_version", name=copies.name("sums"), version="1.0.0")
 
+    verified = copies.command("verify", f"{copies.name('sums')}@1.0.0")
+    assert (verified.code, "was revoked" in verified.err) == (0, False)
     code, skills = copies.status()
     assert (code, skills["sums"]["advisories"], skills["sums"]["problem"]) == (0, [], None)
 

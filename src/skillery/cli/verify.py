@@ -15,7 +15,7 @@ from skillery.cli.install import read_installed
 from skillery.cli.lock_files import content_of, entries_of, verified_lock, with_name
 from skillery.cli.locks import refuse_problems
 from skillery.cli.options import Target, json_option, name_and_version, target_options
-from skillery.cli.output import clean, print_json, print_rows
+from skillery.cli.output import clean, print_json, print_rows, print_warning
 from skillery.cli.proof import address_of, find_keys, keychain_of, keychain_of_file, keys_option, read_answer
 from skillery.proof import KEYS_ADDRESS, SIGNERS
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from skillery.proof.keychains import Keychain
     from skillery.proof.statements import CheckedStatement
 
-NAMES_SIGNER = {"publication": "publisher", **SIGNERS}
+NAMES_SIGNER = {"publication": "publisher", "revocation": "by", **SIGNERS}
 """The field with the identity that has signed a statement or caused it."""
 
 
@@ -94,6 +94,9 @@ def _verify_version(name: str, spec: str | None, pinned: Keychain | None, target
         _print(verified.statements)
         message = verified.problem or f"{subject} {evidence.digest} is verified"
         click.echo(clean(message), err=bool(verified.problem))
+        revocations = [row for row in verified.statements if row.predicate == "revocation" and not row.problem]
+        if revocations and revocations[-1].stated.get("action") != "unyank":
+            print_warning(f"{subject} was revoked: " + "{advisory}, {severity}".format_map(revocations[-1].stated))
         if pinned is None:
             click.echo(clean(f"The registry says that its key is {', '.join(verified.keys)}"), err=True)
     if verified.problem:
@@ -213,7 +216,7 @@ def _verify_lock(path: Path, full: bool, offline: bool, pinned: Keychain | None,
         keychain = keychain_of(chain, "the registry", pinned.present if pinned else tuple(lock.keys))
         revoked = _revoked(keychain, pinned)
         verified_lock(path, {key: der for key, der in keychain.trusted.items() if key not in revoked})
-        refuse_problems(await client.verify_lock(lock=entries))
+        refuse_problems(await client.verify_lock(lock=entries), deny_yanked=True)
         for entry in entries if full else ():
             _refuse(_checked(await _evidence(client, entry["name"], entry["version"]), pinned, entry["digest"]))
         return keychain.present
