@@ -134,6 +134,7 @@ ENDPOINTS = [
     ("GET", "/skills/skills.protocol.guide/latest/SKILL.md", "read", 200),
     ("GET", "/.well-known/agent-skills/index.json", "read", 200),
     ("GET", "/marketplace.json", "read", 200),
+    ("GET", "/advisories.json", "read", 200),
     ("GET", "/.well-known/skills/skills-protocol-guide/SKILL.md", "read", 200),
     ("GET", "/n/skills/.well-known/skills/index.json", "read", 200),
     ("GET", "/n/skills/.well-known/agent-skills/none/SKILL.md", "read", 404),
