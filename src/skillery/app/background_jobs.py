@@ -15,6 +15,7 @@ from functools import partial
 
 from sqlalchemy import Connection
 
+from skillery.attestations.seals import Sealer
 from skillery.backends import Storage
 from skillery.context.disks import Disks
 from skillery.database import Database
@@ -37,7 +38,7 @@ from skillery.maintenance.garbage_steps import (
 from skillery.registry.tool_rows import forget_session_tools
 from skillery.registry.usage import roll_up_usage
 from skillery.runs.cache import Cache
-from skillery.runs.ended_runs import DEAD, close_lost, close_of_dead, note_seen
+from skillery.runs.ended_runs import DEAD, close_left_over, close_lost, close_of_dead, note_seen
 from skillery.runs.log_sources import forget_pieces
 from skillery.runs.runner import Runner
 from skillery.settings.load import Settings
@@ -54,8 +55,11 @@ BATCH = 500
 class BackgroundJobs:
     """Runs the periodic jobs of one server, from `start` to `close`."""
 
-    def __init__(self, database: Database, runner: Runner, reads: ReadCounts, disks: Disks, server: str) -> None:
+    def __init__(
+        self, database: Database, runner: Runner, sealer: Sealer, reads: ReadCounts, disks: Disks, server: str
+    ) -> None:
         self._database = database
+        self._sealer = sealer
         self._runner = runner
         self._reads = reads
         self._disks = disks
@@ -108,14 +112,17 @@ class BackgroundJobs:
         """Record the heartbeat and write the counts of reads. After a healthy time, close the runs of dead servers."""
         now = time.monotonic()
         under_way = self._runner.active_ids()
-        unrecorded = await self._database.write(partial(_record_heartbeat, server=self._server, under_way=under_way))
+        with self._sealer.batch() as batch:
+            beat = partial(_record_heartbeat, server=self._server, under_way=under_way, batch=batch)
+            unrecorded = await self._database.write(beat)
         if unrecorded:
             log.warning("%d runs that could not be recorded when they ended are recorded as failed", unrecorded)
         await self._database.write(partial(forget_pieces, limit=BATCH))
         await self._write_reads()
         self._healthy_since = self._healthy_since or now
         if now - self._healthy_since > DEAD.total_seconds():
-            closed_runs = await self._database.write(close_of_dead)
+            with self._sealer.batch() as batch:
+                closed_runs = await self._database.write(partial(close_of_dead, batch=batch))
             if closed_runs:
                 log.warning("%d runs of dead servers are recorded as failed", closed_runs)
 
@@ -141,9 +148,19 @@ class BackgroundJobs:
         await self._database.write(forget_reads)
 
 
-def _record_heartbeat(connection: Connection, server: str, under_way: Sequence[str]) -> int:
+async def take_over(database: Database, sealer: Sealer, server: str) -> None:
+    """Record the first heartbeat of a server, begin to seal, and close the runs that its last process left open."""
+    await database.write(partial(note_seen, server=server))
+    await sealer.start()
+    with sealer.batch() as batch:
+        closed_runs = await database.write(partial(close_left_over, server=server, batch=batch))
+    if closed_runs:
+        log.warning("%d runs that the last server left open are recorded as failed", closed_runs)
+
+
+def _record_heartbeat(connection: Connection, server: str, under_way: Sequence[str], batch: int | None) -> int:
     note_seen(connection, server)
-    return close_lost(connection, server, under_way)
+    return close_lost(connection, server, under_way, batch)
 
 
 # -- The steps of a sweep, and the schedule of sweeps on a running server ----------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from functools import partial
@@ -12,7 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from skillery.app.background_jobs import BackgroundJobs, sweep_steps
+from skillery.app.background_jobs import BackgroundJobs, sweep_steps, take_over
 from skillery.app.builders import (
     Counts,
     PackageServices,
@@ -27,6 +26,7 @@ from skillery.app.builders import (
 )
 from skillery.app.bundled import packaged_guide, publish_bundled
 from skillery.app.home import Home
+from skillery.attestations.seals import Sealer
 from skillery.attestations.signing import Signing
 from skillery.audit.refusals import Refusals
 from skillery.backends import Authenticator, Capability, Events, Ranker, Sandbox, Secrets, Storage, Verifier
@@ -68,11 +68,11 @@ from skillery.registry.cursors import cursor_key
 from skillery.registry.development import Overlays
 from skillery.runs.admission import Admission
 from skillery.runs.cache import Cache
-from skillery.runs.ended_runs import close_left_over
 from skillery.runs.execution import Execution, GrantedSecrets, UnrecordedRuns
 from skillery.runs.preparation import Preparer
 from skillery.runs.records import Recorder
 from skillery.runs.runner import Runner
+from skillery.runs.statements import RunStatements
 from skillery.settings.load import Settings
 from skillery.skills.catalogue_counts import CountsCache
 from skillery.skills.figures import FirstSkills
@@ -90,7 +90,6 @@ from skillery.workspaces.files import WorkspaceFiles
 from skillery.workspaces.methods import Workspaces
 from skillery.workspaces.usage import RunWorkspaces
 
-log = logging.getLogger(__name__)
 MIB = 1024 * 1024
 IMPORT_CHECKS_AT_ONCE = 2
 
@@ -134,6 +133,7 @@ class _Runtime(NamedTuple):
     environments: EnvironmentParts
     runner: Runner
     unrecorded: UnrecordedRuns
+    sealer: Sealer
 
 
 async def build_core(base: Base, stack: AsyncExitStack) -> Core:
@@ -179,6 +179,7 @@ async def build_core(base: Base, stack: AsyncExitStack) -> Core:
         signed=SignedDownloads(database, backends.storage, base.settings.signed_downloads_seconds),
         runner=runtime.runner,
         following=runtime.runner.following,
+        run_statements=RunStatements(registry, backends.signing, base.settings.seals),
         cancellation=runtime.runner.cancellation,
         workspaces=Workspaces(registry, database, quotas, WorkspaceFiles(database, backends.storage, quotas)),
         publisher=publisher,
@@ -230,10 +231,9 @@ async def _start(
     stack.push_async_callback(runtime.packages.environments.close)
     stack.push_async_callback(runtime.environments.named.close)
     stack.push_async_callback(runtime.environments.rebuilds.close)
+    stack.push_async_callback(runtime.sealer.close)
     stack.push_async_callback(runner.close, base.settings.grace_seconds)
-    closed_runs = await database.write(partial(close_left_over, server=home.server_id))
-    if closed_runs:
-        log.warning("%d runs that the last server left open are recorded as failed", closed_runs)
+    await take_over(database, runtime.sealer, home.server_id)
     await runtime.packages.environments.start()
     await runtime.environments.rebuilds.start()
     if base.bundled:
@@ -242,9 +242,9 @@ async def _start(
         vectors = SearchVectors(database, home.server_id, base.backends.ranker)
         await vectors.start()
         stack.push_async_callback(vectors.close)
-    background_jobs = BackgroundJobs(database, runner, reads, disks, home.server_id)
-    stack.push_async_callback(background_jobs.close)
-    background_jobs.start()
+    jobs = BackgroundJobs(database, runner, runtime.sealer, reads, disks, home.server_id)
+    stack.push_async_callback(jobs.close)
+    jobs.start()
 
 
 def _runtime(base: Base, quotas: Quotas, registry: Registry) -> _Runtime:
@@ -254,14 +254,14 @@ def _runtime(base: Base, quotas: Quotas, registry: Registry) -> _Runtime:
     cache = Cache(home.path / "cache", database, backends.storage, blobs)
     packages = packages_of(settings, home, database, backends.sandbox)
     environments = named_of(settings, home, database, registry, packages, backends.sandbox)
-    workspaces = RunWorkspaces(
-        database, backends.storage, quotas, home.server_id, wait_seconds=settings.runs.workspace_seconds
-    )
+    seconds = settings.runs.workspace_seconds
+    workspaces = RunWorkspaces(database, backends.storage, quotas, home.server_id, wait_seconds=seconds)
     approval, limits, pythons = _publishing_rules(settings).approval, limit_rules(settings), backends.sandbox.pythons
     preparer = Preparer(
         database, cache, limits, packages.environments, environments.named, workspaces, approval, pythons
     )
     execution = Execution(backends.sandbox, settings.sandbox, GrantedSecrets(database, backends.secrets))
+    sealer = Sealer(database, backends.signing, home.server_id, settings.seals)
     runner = Runner(
         database=database,
         server=home.server_id,
@@ -269,11 +269,11 @@ def _runtime(base: Base, quotas: Quotas, registry: Registry) -> _Runtime:
         preparer=preparer,
         admission=Admission(database, _run_queue(settings, base.counts), quotas, workspaces, backends.sandbox),
         execution=execution,
-        recorder=Recorder(database, blobs, events),
+        recorder=Recorder(database, blobs, events, sealer, settings.sandbox, backends.signing.release),
         workspaces=workspaces,
     )
-    unrecorded = UnrecordedRuns(preparer, execution, IMPORT_CHECKS_AT_ONCE)
-    return _Runtime(blobs, cache, packages, environments, runner, unrecorded)
+    checks = UnrecordedRuns(preparer, execution, IMPORT_CHECKS_AT_ONCE)
+    return _Runtime(blobs, cache, packages, environments, runner, checks, sealer)
 
 
 def _publisher(base: Base, runtime: _Runtime, quotas: Quotas, compilers: CompilePool) -> Publisher:

@@ -33,7 +33,6 @@ from skillery.mcp import endpoint as mcp
 from skillery.mcp.endpoint import McpEndpoint
 from skillery.methods.core import Core
 from skillery.methods.errors import INVALID_REQUEST, NOT_FOUND, plain_error, unexpected
-from skillery.proof import ADVISORIES_ADDRESS, KEYS_ADDRESS
 from skillery.rest import blobs, documents, imports, proofs, trusted_publishing, workspaces
 from skillery.rest.downloads import DOWNLOADS, routed
 from skillery.rest.exports import DownloadParts
@@ -174,6 +173,7 @@ def _skill_routes(core: Core, edge: HttpParts) -> list[Route]:
         edge.public_url,
         core.registry,
         core.environments.queries,
+        core.run_statements,
     )
     skill_parts = SkillParts(edge.gate, core.registry, core.importer, parts)
     downloads = [Route(row.group, partial(row.endpoint, parts), row.operations, row.paths) for row in DOWNLOADS]
@@ -181,9 +181,8 @@ def _skill_routes(core: Core, edge: HttpParts) -> list[Route]:
         Route("/v1/skills", partial(row.endpoint, skill_parts), row.operations, row.paths, row.methods)
         for row in V1_ENDPOINTS
     ]
-    keys = Route(KEYS_ADDRESS, partial(proofs.send_keys, parts), proofs.KEYS_OPERATIONS)
-    advisories = Route(ADVISORIES_ADDRESS, partial(proofs.send_advisories, parts), proofs.ADVISORIES_OPERATIONS)
-    return [*downloads, keys, advisories, *v1]
+    proof = [Route(row.group, partial(row.endpoint, parts), row.operations, row.paths) for row in proofs.ENDPOINTS]
+    return [*downloads, *proof, *v1]
 
 
 def _for_litestar(edge: HttpParts, route: Route) -> Any:

@@ -68,16 +68,25 @@ class Signing:
         Call this function before the transaction that stores them: a signer may be a service. Raise Busy if the
         signer cannot be reached.
         """
-        if self._signer is None or self._key is None:
+        if self._key is None:
             return ()
         payloads = [make_statement(word, name, version, digest, predicate) for word, predicate in predicates.items()]
-        work = partial(_sealed, self._signer, self._key.keyid, payloads)
-        is_local = getattr(self._signer, "is_local", False)
-        envelopes = work() if is_local else await asyncio.to_thread(work)
         return tuple(
             SignedStatement(word, envelope, self._key.key_id, by)
-            for word, envelope in zip(predicates, envelopes, strict=True)
+            for word, envelope in zip(predicates, await self.envelopes(payloads), strict=True)
         )
+
+    @property
+    def is_on(self) -> bool:
+        """Whether this server signs."""
+        return self._signer is not None and self._key is not None
+
+    async def envelopes(self, payloads: Sequence[bytes]) -> list[str]:
+        """Return the payloads in signed envelopes. Raise Busy if the signer cannot be reached."""
+        if self._signer is None or self._key is None:
+            raise Unavailable("this server signs nothing", hint=_ASK)
+        work = partial(_sealed, self._signer, self._key.keyid, payloads)
+        return work() if getattr(self._signer, "is_local", False) else await asyncio.to_thread(work)
 
 
 def _sealed(signer: Signer, keyid: str, payloads: Sequence[bytes]) -> list[str]:

@@ -236,15 +236,14 @@ class Verified(NamedTuple):
     fault: ChainFault | None
 
 
-def verify(database: Database, noted: Head | None = None) -> Verified:
+def verify(database: Database, *noted: Head | None) -> Verified:
     """Verify the whole trail with constant memory. Other transactions may write at the same time. Blocking.
 
-    `noted` is a head that was stored in another place: the entry with this number must have this hash.
+    `noted` are heads that were stored in another place: the entries with these numbers must have these hashes.
     """
     start = database.read_now(_head)
-    expected = {
-        head.seq: (head.hash, title) for head, title in ((start, "the head"), (noted, "the head noted")) if head
-    }
+    heads = [(start, "the head"), *((head, "the head noted") for head in noted)]
+    expected = {head.seq: (head.hash, title) for head, title in heads if head}
     last = _NONE
     for row in _rows(database):
         seq, _, digest, *_ = row
@@ -252,7 +251,7 @@ def verify(database: Database, noted: Head | None = None) -> Verified:
         if reason:
             return Verified(last, ChainFault(min(seq, last.seq + 1), reason))
         last = Head(seq, digest)
-    return Verified(last, _fault_at_end(last, start, database.read_now(_head), noted))
+    return Verified(last, _fault_at_end(last, start, database.read_now(_head), heads))
 
 
 def _rows(database: Database) -> Iterator[Any]:
@@ -295,14 +294,16 @@ def _differs(seq: int, digest: str, expected: dict[int, tuple[str, str]]) -> str
     return f"entry {seq} is not the one that {title} names: the trail was rewritten"
 
 
-def _fault_at_end(last: Head, start: Head | None, end: Head | None, noted: Head | None) -> ChainFault | None:
+def _fault_at_end(
+    last: Head, start: Head | None, end: Head | None, heads: Sequence[tuple[Head | None, str]]
+) -> ChainFault | None:
     """Return the fault if the heads do not match the last entry, else None. `start` and `end` are the heads before and
-    after the entries were read; `noted` is a head from another place.
+    after the entries were read; `heads` are all known heads with their titles.
     """
     next_seq = last.seq + 1
     if start is None or end is None:
         return ChainFault(next_seq, "the head of the trail is gone")
-    for head, title in ((start, "the head"), (noted, "the head noted")):
+    for head, title in heads:
         if head is not None and head.seq > last.seq:
             return ChainFault(
                 next_seq, f"the trail ends with entry {last.seq}, and {title} is entry {head.seq}: its end is missing"

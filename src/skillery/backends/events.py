@@ -68,6 +68,7 @@ EventType = Literal[
     "finding",
     "quota_near",
     "run_failed",
+    "seal",
 ]
 
 

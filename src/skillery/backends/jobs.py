@@ -55,6 +55,9 @@ class SkillMount(msgspec.Struct, frozen=True):
     Importing such a skill executes none of its code and adds no folder to `sys.path`. Its functions are stubs, which
     call `RunHost.call_skill`.
     """
+    version: str = ""
+    digest: str = ""
+    """The version and its digest, for the record of the run. "" if the files are not those of a version."""
 
 
 class BlobMount(msgspec.Struct, frozen=True):
@@ -63,6 +66,8 @@ class BlobMount(msgspec.Struct, frozen=True):
     blob_id: str
     path: Path
     """Local file with the content of the blob."""
+    sha256: str = ""
+    """SHA-256 of the content in hex, or "" if the core does not know it."""
 
 
 class InputFile(msgspec.Struct, frozen=True):
@@ -74,6 +79,8 @@ class InputFile(msgspec.Struct, frozen=True):
     """Local file with the content."""
     size_bytes: int
     executable: bool = False
+    sha256: str = ""
+    """SHA-256 of the content in hex, or "" if the core does not know it."""
 
 
 class KeptFile(msgspec.Struct, frozen=True, array_like=True):

@@ -34,6 +34,7 @@ from skillery.cli import (
     review,
     run,
     runs,
+    seals,
     search,
     server_use,
     status,
@@ -137,11 +138,12 @@ commands.sections = {
         click.Group(
             "more",
             help="Further commands: `skillery more lock` is `skillery lock`.",
-            short_help="lock, status, verify, export, sync, workspace, blob, mcp, logout, …",
+            short_help="lock, status, verify, witness, export, sync, workspace, blob, mcp, logout, …",
             commands=[
                 locks.lock,
                 status.status,
                 verify.verify,
+                seals.witness,
                 backups.export,
                 imports.sync,
                 authoring.schema,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -50,20 +51,30 @@ def head(target: Target, as_json: bool) -> None:
 
 @audit.command("verify")
 @click.option("--head", "noted", metavar="SEQ:HASH", help="An earlier output of `skillery audit head`.")
+@click.option(
+    "--seals",
+    "state",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="The state file of `skillery witness`: every audit head in it must fit.",
+)
 @home_options
 @json_option
-def verify(noted: str | None, target: Target, as_json: bool) -> None:
+def verify(noted: str | None, state: Path | None, target: Target, as_json: bool) -> None:
     """Verify that every entry is unchanged, and print the first broken entry. A server may be running.
 
-    A person who can write to the database can rewrite the whole trail. To detect this, store the output of `skillery
-    audit head` in another place, and pass it with --head.
+    A person who can write to the database can rewrite the whole trail. To detect this, run `skillery witness` on
+    another machine, and pass its state file with --seals. Or store the output of `skillery audit head` in another
+    place, and pass it with --head.
     """
     from skillery.audit import verify as verify_trail
+    from skillery.cli.seals import heads_of
     from skillery.cli.tokens import open_home_database
 
-    noted_head = _head(noted) if noted else None
+    heads = [_head(noted)] if noted else []
+    heads += heads_of(state) if state is not None else []
     with open_home_database(target) as database:
-        result = verify_trail(database, noted_head)
+        result = verify_trail(database, *heads)
     fault = result.fault
     if as_json:
         fault_fields = None if fault is None else fault._asdict()
@@ -166,7 +177,7 @@ webhook = click.Group(
             "add_webhook",
             _print_added,
             argument("url_", "URL"),
-            values_option("--event", "events", "TYPE,…", "Types of events.  [default: all except run_failed]"),
+            values_option("--event", "events", "TYPE,…", "Types of events.  [default: all except run_failed and seal]"),
             values_option("--skill", "skills", "NAME,…", "Skills or namespaces ('sales.*').  [default: all]"),
             help="Send events to URL, and print the secret of the webhook once.",
         ),

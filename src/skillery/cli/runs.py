@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
+from skillery.cli import seals
 from skillery.cli.options import Target, json_option, print_change, target_options
 from skillery.cli.output import clean, print_fields
 from skillery.cli.verbs import Table, Verb, argument, option
@@ -81,6 +82,10 @@ runs = click.Group(
         ),
     ],
 )
+
+
+runs.add_command(seals.statement)
+runs.add_command(seals.statements)
 
 
 @runs.command()

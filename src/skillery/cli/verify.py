@@ -17,6 +17,7 @@ from skillery.cli.locks import refuse_problems
 from skillery.cli.options import Target, json_option, name_and_version, target_options
 from skillery.cli.output import clean, print_json, print_rows, print_warning
 from skillery.cli.proof import address_of, find_keys, keychain_of, keychain_of_file, keys_option, read_answer
+from skillery.cli.seals import check_runs, is_runs_file
 from skillery.proof import KEYS_ADDRESS, SIGNERS
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class _Verified(NamedTuple):
 
 
 @click.command()
-@click.argument("subject", metavar="NAME[@VERSION]|DIR|LOCKFILE")
+@click.argument("subject", metavar="NAME[@VERSION]|DIR|FILE")
 @click.option("--full", is_flag=True, help="Also check all statements about each skill of the lock file.")
 @click.option("--offline", is_flag=True, help="Make no request: check only what the lock file or folder has.")
 @keys_option
@@ -62,15 +63,18 @@ def verify(subject: str, full: bool, offline: bool, keys_file: Path | None, targ
 
     Of a version, the command checks the digest and all signed statements. Each line names a statement, its signer and
     its key. Of a lock file, it checks the proof of each skill with the keys in the lock, and asks the registry for
-    revoked keys and yanked versions. Of a folder that skillery install has written, it compares the files with those
-    that the registry has signed.
+    revoked keys and yanked versions. Of a file with statements about runs (skillery runs statement), it checks each
+    line; with --keys, no server is needed. Of a folder that skillery install has written, it compares the files with
+    those that the registry has signed.
 
     The exit code is 1 if a check fails, and the message names the first one. Without --keys, the keys of a version come
     from the server itself: keep them in a file to notice another signer.
     """
     path = Path(subject)
     pinned = keychain_of_file(keys_file) if keys_file is not None else None
-    if path.is_file():
+    if path.is_file() and is_runs_file(path):
+        _verify_runs(path, pinned, target, as_json)
+    elif path.is_file():
         _verify_lock(path, full, offline, pinned, target, as_json)
     elif path.is_dir():
         _verify_folder(path, offline, pinned, target, as_json)
@@ -101,6 +105,15 @@ def _verify_version(name: str, spec: str | None, pinned: Keychain | None, target
             click.echo(clean(f"The registry says that its key is {', '.join(verified.keys)}"), err=True)
     if verified.problem:
         raise click.exceptions.Exit(CHECK_FAILED)
+
+
+def _verify_runs(path: Path, pinned: Keychain | None, target: Target, as_json: bool) -> None:
+    """Check statements about runs. Without pinned keys, the keys come from the server."""
+    from skillery.cli.connection import with_client
+
+    if pinned is None:
+        pinned = keychain_of(with_client(target, lambda client: read_answer(client, KEYS_ADDRESS)), "the registry")
+    check_runs(path, pinned.trusted, as_json)
 
 
 async def _evidence(client: AsyncClient, name: str, spec: str | None) -> _Evidence:

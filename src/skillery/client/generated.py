@@ -63,6 +63,7 @@ __all__ = [
     "LeftOut",
     "ListedAttestation",
     "ListedKey",
+    "ListedSeal",
     "ListedVersion",
     "Lock",
     "LockProblem",
@@ -96,8 +97,10 @@ __all__ = [
     "RunPage",
     "RunRecord",
     "RunRow",
+    "RunStatement",
     "RunStatus",
     "RunUse",
+    "SealPage",
     "ShownLock",
     "ShownProgress",
     "ShownRebuild",
@@ -169,9 +172,11 @@ REPEATABLE = frozenset(
         "list_keys",
         "add_key",
         "revoke_key",
+        "list_seals",
         "get_run",
         "read_run_log",
         "list_runs",
+        "get_run_statement",
         "list_tools",
         "list_workspaces",
         "describe_workspace",
@@ -1066,6 +1071,22 @@ class RevokedKey(TypedDict):
     revoked_at: str
 
 
+class ListedSeal(TypedDict):
+    """A seal. `previous` is the SHA-256 of the envelope before."""
+
+    seq: int
+    at: str
+    previous: str | None
+    sha256: str
+    envelope: str
+
+
+class SealPage(TypedDict):
+    """A page of seals, oldest first. `after` of the next page is the last `seq`."""
+
+    seals: list[ListedSeal]
+
+
 class Progress(TypedDict):
     """The progress of a run, as its code has reported it with `runtime.progress`."""
 
@@ -1170,6 +1191,14 @@ class RunPage(TypedDict):
     runs: list[RunRow]
     next_cursor: str | None
     """For the next page; null on the last page."""
+
+
+class RunStatement(TypedDict):
+    """A signed statement about a run. `envelope` is an envelope of DSSE as JSON text, `seal` the number of its seal."""
+
+    run_id: str
+    seal: int
+    envelope: str
 
 
 class ToolRow(TypedDict):
@@ -2309,6 +2338,15 @@ def revoke_key(self: Any, keyid: str, reason: str, *, since: str | None = None) 
     return params_of(locals())
 
 
+def list_seals(self: Any, *, after: int | None = None, limit: int | None = None) -> SealPage:
+    """List the seals of this registry, oldest first.
+
+    after: Only seals behind the seal with this number
+    limit: Maximum number of results
+    """
+    return params_of(locals())
+
+
 def get_run(self: Any, run_id: str, *, wait_ms: int | None = None) -> RunRecord:
     """Return the record of a run: its result, its caller, its times and its limits.
 
@@ -2357,6 +2395,15 @@ def cancel_run(self: Any, run_id: str) -> RunRecord:
     """Stop a queued or started run.
 
     run_id: The run's id
+    """
+    return params_of(locals())
+
+
+def get_run_statement(self: Any, run_id: str, *, disclose: Literal["args", ""] | None = None) -> RunStatement:
+    """Return a signed statement about an ended run, which anybody can verify offline with the registry's key.
+
+    run_id: The run's id
+    disclose: 'args' adds the args; otherwise only their digest
     """
     return params_of(locals())
 
@@ -2595,7 +2642,7 @@ def add_webhook(
     """Send events to a URL, as signed HTTP requests. Only this answer contains the secret.
 
     url: Target of the requests (e.g., 'https://hooks.example.org/skillery')
-    events: Types of events; omit for all except run_failed
+    events: Types of events; omit for all except run_failed and seal
     skills: Only events about these: skills ('sales.report') or namespaces ('sales.*'); omit for all
     """
     return params_of(locals())
@@ -2752,10 +2799,12 @@ class Methods:
     list_keys = blocking(list_keys)
     add_key = blocking(add_key)
     revoke_key = blocking(revoke_key)
+    list_seals = blocking(list_seals)
     get_run = blocking(get_run)
     read_run_log = blocking(read_run_log)
     list_runs = blocking(list_runs)
     cancel_run = blocking(cancel_run)
+    get_run_statement = blocking(get_run_statement)
     list_tools = blocking(list_tools)
     define_tool = blocking(define_tool)
     remove_tool = blocking(remove_tool)
@@ -2837,10 +2886,12 @@ class AsyncMethods:
     list_keys = awaited(list_keys)
     add_key = awaited(add_key)
     revoke_key = awaited(revoke_key)
+    list_seals = awaited(list_seals)
     get_run = awaited(get_run)
     read_run_log = awaited(read_run_log)
     list_runs = awaited(list_runs)
     cancel_run = awaited(cancel_run)
+    get_run_statement = awaited(get_run_statement)
     list_tools = awaited(list_tools)
     define_tool = awaited(define_tool)
     remove_tool = awaited(remove_tool)
@@ -2920,10 +2971,12 @@ class BatchMethods:
     list_keys = batched(list_keys)
     add_key = batched(add_key)
     revoke_key = batched(revoke_key)
+    list_seals = batched(list_seals)
     get_run = batched(get_run)
     read_run_log = batched(read_run_log)
     list_runs = batched(list_runs)
     cancel_run = batched(cancel_run)
+    get_run_statement = batched(get_run_statement)
     list_tools = batched(list_tools)
     define_tool = batched(define_tool)
     remove_tool = batched(remove_tool)

@@ -31,6 +31,7 @@ from skillery.publishing.tool_maker import ToolMaker
 from skillery.runs.ended_runs import Cancellation
 from skillery.runs.followed_runs import Following
 from skillery.runs.runner import Runner
+from skillery.runs.statements import RunStatements
 from skillery.skills.figures import FirstSkills
 from skillery.skills.files import Guide
 from skillery.skills.listings import CatalogueParts
@@ -58,6 +59,7 @@ class Core:
     signed: SignedDownloads
     runner: Runner
     following: Following
+    run_statements: RunStatements
     cancellation: Cancellation
     workspaces: Workspaces
     publisher: Publisher

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from skillery.attestations import attestations, keys
+from skillery.attestations import attestations, keys, seals
 from skillery.contents import blobs
 from skillery.environments import methods as environments
 from skillery.identity import offboarding, tokens, usage
@@ -15,6 +15,7 @@ from skillery.publishing import methods as publishing
 from skillery.publishing import reviews, tool_maker
 from skillery.registry import audit_trail
 from skillery.runs import methods as runs
+from skillery.runs import statements
 from skillery.skills import descriptions, files, listings, search, skill_usage
 from skillery.tools import tool_listings
 from skillery.trust import rules
@@ -54,7 +55,9 @@ METHODS = rows(
     *locks.METHODS,
     *attestations.METHODS,
     *keys.METHODS,
+    *seals.METHODS,
     *runs.READING,
+    *statements.METHODS,
     *tool_listings.METHODS,
     *tool_maker.METHODS,
     *workspaces.METHODS,

@@ -11,5 +11,7 @@ KEYS_ADDRESS = "/.well-known/skillery/keys"
 """The address of the statements about the keys of a registry."""
 ADVISORIES_ADDRESS = "/advisories.json"
 """The address of the feed of advisories."""
+SEALS_ADDRESS = "/.well-known/skillery/seals"
+"""The address of the seals, oldest first."""
 SIGNERS: Mapping[str, str] = {"author": "author", "review": "reviewer"}
 """The words of statements that identities sign with their own keys, and the field that names the identity."""

@@ -32,6 +32,7 @@ from skillery.http.gate import ANONYMOUS, Gate
 from skillery.http.requests import CHUNK_BYTES, nothing_here, only, segments_of, send_elsewhere, send_pieces
 from skillery.registry.revocations import revocation_of
 from skillery.registry.visibility import WAS_PUBLISHED
+from skillery.runs.statements import RunStatements
 from skillery.skills.skill_usage import ReadCounts
 
 MOST_TAGS = 4096
@@ -92,6 +93,7 @@ class DownloadParts(NamedTuple):
     """The value of the setting `public_url`."""
     registry: Registry
     environments: EnvironmentQueries
+    run_statements: RunStatements
 
 
 async def send_archive(parts: DownloadParts, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:

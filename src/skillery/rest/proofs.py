@@ -1,18 +1,20 @@
-"""Endpoints with which clients verify a version without trust in this server: the text of its digest, the signed
-statements about it, its bill of materials, the keys of the registry, and the feed of advisories.
+"""Endpoints with which clients verify versions and runs without trust in this server: the text of a digest, signed
+statements, bills of materials, seals, the keys of the registry, and the feed of advisories.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from litestar.openapi.spec.enums import OpenAPIType
 
 from skillery import __version__
 from skillery.attestations.attestations import read_envelopes
+from skillery.attestations.seals import read_seals
 from skillery.attestations.signing import read_chain
 from skillery.errors import InvalidParams
 from skillery.exports.sbom import Source, make_sbom, source_of
@@ -25,8 +27,8 @@ from skillery.formats.version_spec import parse_version_spec
 from skillery.formats.wording import quoted
 from skillery.http.gate import ANONYMOUS
 from skillery.http.operations import Operation, Response, in_query
-from skillery.http.requests import only, query_of, segments_of
-from skillery.proof import ADVISORIES_ADDRESS, KEYS_ADDRESS
+from skillery.http.requests import nothing_here, only, query_of, segments_of, send_bytes
+from skillery.proof import ADVISORIES_ADDRESS, KEYS_ADDRESS, SEALS_ADDRESS
 from skillery.proof.statements import TYPES
 from skillery.registry.resolution import resolve
 from skillery.registry.version_rows import VersionRow
@@ -45,6 +47,10 @@ from skillery.versions.advisories import MOST_DIGESTS, AdvisoryPage, read_adviso
 FILES, STATEMENTS, SBOM = ".files", ".intoto.jsonl", ".cdx.json"
 CYCLONEDX = "application/vnd.cyclonedx+json"
 PREDICATE = in_query("predicate", "Only statements of this kind, for `.intoto.jsonl`.", enum=[*TYPES])
+DISCLOSE = in_query("disclose", "`args` adds the args of the run.", enum=["args"])
+AFTER_SEAL = in_query("after", "Only seals behind the seal with this number.", OpenAPIType.INTEGER)
+SEALS_AT_ONCE = 1000
+RUN_PATH, RUN_PATHS = "/v1/runs/{run_id}.intoto.json", ("/v1/runs/{file:str}",)
 KEYS_OPERATIONS = (
     Operation(
         "GET",
@@ -67,6 +73,32 @@ ADVISORIES_OPERATIONS = (
         "read",
         description="Advisories about the skills that the caller sees, or about the given digests of any skills.",
         parameters=(AFTER, DIGESTS),
+    ),
+)
+SEALS_OPERATIONS = (
+    Operation(
+        "GET",
+        SEALS_ADDRESS,
+        "The seals of the registry",
+        {200: Response(f"At most {SEALS_AT_ONCE} seals, oldest first.", dict[str, Any])},
+        (400,),
+        "read",
+        description="Signed statements about all runs, attestations and audit entries. Each one names the one before. "
+        "With the setting `seals.public`, nobody needs a token.",
+        parameters=(AFTER_SEAL,),
+    ),
+)
+RUN_OPERATIONS = (
+    Operation(
+        "GET",
+        RUN_PATH,
+        "A signed statement about a run",
+        {200: Response("The envelope, which is verified with the keys of the registry alone.", dict[str, Any])},
+        (400, 404, 409, 503),
+        "read",
+        description="The statement exists as soon as a seal covers the run. Before, the status is 503.",
+        parameters=(DISCLOSE,),
+        tag="Runs",
     ),
 )
 
@@ -154,6 +186,55 @@ async def send_advisories(parts: DownloadParts, scope: Any, _receive: Any, send:
     content = msgspec.json.encode(await parts.registry.read_page(work))
     answer = DownloadResponse.of_bytes("application/json", content, cache_control(identity, ASK_AGAIN))
     await send_download(parts, scope, send, headers, answer)
+
+
+async def send_seals(parts: DownloadParts, scope: Any, _receive: Any, send: Any, headers: dict[str, str]) -> None:
+    """Send seals, oldest first."""
+    only(scope, "GET", "HEAD")
+    after = query_of(scope, AFTER_SEAL.name).get(AFTER_SEAL.name, "0")
+    if not (after.isascii() and after.isdecimal() and len(after) < 19):
+        raise InvalidParams(f"the parameter 'after' is {quoted(after)}", hint="Pass the number of a seal.")
+    identity = ANONYMOUS
+    if not parts.run_statements.has_public_seals:
+        identity = await parts.gate.admit(scope, headers, "read", "list_seals")
+    seals = await parts.registry.read_page(partial(read_seals, after=int(after), limit=SEALS_AT_ONCE))
+    content = msgspec.json.encode({"seals": [msgspec.Raw(seal.envelope.encode()) for seal in seals]})
+    answer = DownloadResponse.of_bytes("application/json", content, cache_control(identity, ASK_AGAIN))
+    await send_download(parts, scope, send, headers, answer)
+
+
+async def send_run_statement(
+    parts: DownloadParts, scope: Any, _receive: Any, send: Any, headers: dict[str, str]
+) -> None:
+    """Send the envelope of a statement about a run: `/v1/runs/{run_id}.intoto.json`."""
+    only(scope, "GET", "HEAD")
+    identity = await parts.gate.admit(scope, headers, "read", "get_run_statement")
+    run_id, _, ending = segments_of(scope, 3)[2].partition(".")
+    if ending != "intoto.json":
+        raise nothing_here("The statement about a run is /v1/runs/{run_id}.intoto.json.")
+    disclose = query_of(scope, DISCLOSE.name).get(DISCLOSE.name, "")
+    if disclose not in ("", "args"):
+        raise InvalidParams(f"the parameter 'disclose' is {quoted(disclose)}", hint="Write args, or leave it out.")
+    statement = await parts.run_statements.make(identity, run_id, with_args=disclose == "args")
+    body = statement.envelope.encode() if scope["method"] == "GET" else b""
+    await send_bytes(send, 200, body, headers=[("cache-control", "no-store")])
+
+
+class ProofEndpoint(NamedTuple):
+    """An endpoint of this module with an address of its own. `group` is its name in metrics."""
+
+    group: str
+    endpoint: Callable[[DownloadParts, Any, Any, Any, dict[str, str]], Awaitable[None]]
+    operations: tuple[Operation, ...]
+    paths: tuple[str, ...] = ()
+
+
+ENDPOINTS = (
+    ProofEndpoint(KEYS_ADDRESS, send_keys, KEYS_OPERATIONS),
+    ProofEndpoint(ADVISORIES_ADDRESS, send_advisories, ADVISORIES_OPERATIONS),
+    ProofEndpoint(SEALS_ADDRESS, send_seals, SEALS_OPERATIONS),
+    ProofEndpoint("/v1/runs", send_run_statement, RUN_OPERATIONS, RUN_PATHS),
+)
 
 
 def _about(version: str, digest: str) -> list[tuple[str, str]]:

@@ -175,23 +175,26 @@ def note_seen(connection: Connection, server: str) -> None:
     connection.execute(_SEEN[connection.dialect.name], {"id": server, "seen_at": datetime.now(UTC)})
 
 
-def close_left_over(connection: Connection, server: str) -> int:
-    """Close the runs that an earlier process of this server left open. Return their number. Call this at start."""
+def close_left_over(connection: Connection, server: str, batch: int | None = None) -> int:
+    """Close the runs that an earlier process of this server left open. Return their number. Call this at start.
+
+    Here and below, `batch` is the batch of runs whose seal covers the closed runs.
+    """
     note_seen(connection, server)
-    return _close_and_record(connection, [server], runs.c.server == server)
+    return _close_and_record(connection, [server], runs.c.server == server, batch=batch)
 
 
-def close_of_dead(connection: Connection) -> int:
+def close_of_dead(connection: Connection, batch: int | None = None) -> int:
     """Close the runs of dead servers, and delete the rows of these servers. Return the number of closed runs."""
     dead = list(connection.scalars(select(servers.c.id).where(servers.c.seen_at < datetime.now(UTC) - DEAD)))
     if not dead:
         return 0
-    closed = _close_and_record(connection, dead, runs.c.server.in_(dead))
+    closed = _close_and_record(connection, dead, runs.c.server.in_(dead), batch=batch)
     connection.execute(delete(servers).where(servers.c.id.in_(dead)))
     return closed
 
 
-def close_lost(connection: Connection, server: str, active: Sequence[str]) -> int:
+def close_lost(connection: Connection, server: str, active: Sequence[str], batch: int | None = None) -> int:
     """Close the runs of this server whose end could not be recorded. Return the number of closed runs.
 
     `active` are the ids of the runs of this server that have not ended.
@@ -201,7 +204,7 @@ def close_lost(connection: Connection, server: str, active: Sequence[str]) -> in
     lost = set(connection.scalars(open_)) - set(active)
     if not lost:
         return 0
-    return _close_and_record(connection, [server], runs.c.id.in_(lost), only_runs=True, why=NOT_RECORDED)
+    return _close_and_record(connection, [server], runs.c.id.in_(lost), only_runs=True, why=NOT_RECORDED, batch=batch)
 
 
 def close_all(connection: Connection, why: str) -> int:
@@ -234,6 +237,7 @@ def _close(
     *,
     only_runs: bool = False,
     why: str = SERVER_DIED,
+    batch: int | None = None,
 ) -> list[str]:
     """Record the open runs of `condition` as failed with the reason `why`, and return their ids.
 
@@ -252,6 +256,7 @@ def _close(
             error_json=msgspec.json.encode(error).decode(),
             duration_ms=0.0,
             finished_at=datetime.now(UTC),
+            seal_batch=batch,
         )
         .returning(runs.c.id)
     ).all()

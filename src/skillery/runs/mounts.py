@@ -104,20 +104,22 @@ class Mounts:
         if tool.version is not None:
             return await self._skill(tool.version, stubs=False)
         assert tool.session is not None, "a tool belongs to a version or to a session"
-        return SkillMount(SESSION_SKILL, await asyncio.to_thread(self._cache.keep, session_files(tool.session)))
+        folder = await asyncio.to_thread(self._cache.keep, session_files(tool.session))
+        # The cache names the folder by its digest.
+        return SkillMount(SESSION_SKILL, folder, digest=folder.name.replace("-", ":"))
 
     async def blobs(self, rows: Sequence[BlobRow]) -> tuple[BlobMount, ...]:
         """Return the mounts of blobs, in the same order. Copy their contents to this machine if necessary."""
-        return tuple([BlobMount(row.id, await asyncio.to_thread(self._cache.blob, row)) for row in rows])
+        return tuple([BlobMount(row.id, await asyncio.to_thread(self._cache.blob, row), row.sha256) for row in rows])
 
     async def _skill(self, version: VersionRow, *, stubs: bool) -> SkillMount:
         manifest = await self._declarations.manifest(version)
         runtime = manifest.called
         ready = self._cache.is_ready(version)
         folder = self._cache.bundle(version) if ready else await asyncio.to_thread(self._cache.bundle, version)
-        if runtime is None:
-            return SkillMount(version.name, folder)
-        return SkillMount(version.name, folder, runtime.entrypoint, stub=stubs and has_permissions(manifest))
+        is_stub = stubs and runtime is not None and has_permissions(manifest)
+        entrypoint = runtime.entrypoint if runtime is not None else None
+        return SkillMount(version.name, folder, entrypoint, is_stub, version.version, version.digest)
 
 
 # -- The input files of a run, which are copied into its workspace: checks of paths, blobs and space -------------------
@@ -206,7 +208,7 @@ class InputFiles:
 
     def _on_this_machine(self, files: Sequence[RunFile], rows: Sequence[BlobRow]) -> tuple[InputFile, ...]:
         return tuple(
-            InputFile(file.path, self._cache.blob(row), row.size_bytes, file.executable)
+            InputFile(file.path, self._cache.blob(row), row.size_bytes, file.executable, row.sha256)
             for file, row in zip(files, rows, strict=True)
         )
 

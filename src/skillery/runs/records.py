@@ -13,9 +13,11 @@ import msgspec
 from sqlalchemy import ColumnElement, Connection, bindparam, func, select, update
 
 from skillery import events
+from skillery.attestations.seals import Sealer
 from skillery.backends import Events, FailureType, FinishedRun, Identity, Log, Outcome
-from skillery.contents.blob_rows import leave_blobs
+from skillery.contents.blob_rows import BlobRow, leave_blobs
 from skillery.contents.blobs import Blobs
+from skillery.context.threads import BIG_TEXT
 from skillery.database import Change, Database, in_utc
 from skillery.database.tables import runs, skill_versions, skills
 from skillery.errors import SkilleryError, Unavailable
@@ -26,6 +28,7 @@ from skillery.runs.active_run import ActiveRun
 from skillery.runs.live_output import whole_log
 from skillery.runs.rendering import Rendered
 from skillery.runs.results import Run, if_set
+from skillery.runs.statements import make_evidence
 
 # -- The event `run_failed`, in the transaction that records the end of a run ------------------------------------------
 
@@ -102,14 +105,26 @@ _FINISHED = (
     "workspace_json",
     "used_json",
     "finished_at",
+    "evidence_json",
+    "seal_batch",
 )
 _FINISH = Change(
     dict.fromkeys(("sqlite", "postgresql"), update(runs).where(runs.c.id == bindparam("run_id"))), _FINISHED
 )
 
 
-def finish_run(connection: Connection, run: ActiveRun, answer: Run, outcome: Outcome, *, again: bool = False) -> None:
-    """Store the outcome in the row of a run, save its workspace, and count its usage.
+def finish_run(
+    connection: Connection,
+    run: ActiveRun,
+    answer: Run,
+    outcome: Outcome,
+    evidence: str | None = None,
+    batch: int | None = None,
+    *,
+    again: bool = False,
+) -> None:
+    """Store the outcome in the row of a run, save its workspace, and count its usage. `batch` is the batch of runs
+    whose seal covers the run.
 
     With `again`, an earlier attempt raised an error but may have been committed. The function then does nothing if the
     row has an end.
@@ -134,6 +149,8 @@ def finish_run(connection: Connection, run: ActiveRun, answer: Run, outcome: Out
         workspace_json=msgspec.json.encode(answer.workspace).decode() if if_set(answer.workspace) else None,
         used_json=msgspec.json.encode(outcome.used).decode(),
         finished_at=finished_at,
+        evidence_json=evidence,
+        seal_batch=batch,
     )
     if run.workspace is not None:
         run.workspace.finish(connection, run.run_id)
@@ -150,7 +167,12 @@ def finish_run(connection: Connection, run: ActiveRun, answer: Run, outcome: Out
 class Recorder:
     """Records the ends of runs, and passes the event `run_finished` to plugins."""
 
-    def __init__(self, database: Database, blobs: Blobs, events: Events) -> None:
+    def __init__(
+        self, database: Database, blobs: Blobs, events: Events, sealer: Sealer, sandbox: str, release: str
+    ) -> None:
+        """`sandbox` and `release` are the names of the sandbox and of the server, for statements about runs."""
+        self._sealer = sealer
+        self._names = sandbox, release
         self._database = database
         self._blobs = blobs
         self._events = events
@@ -162,28 +184,38 @@ class Recorder:
 
         The log becomes a blob if the preview is not the whole log. The run does not fail if the log cannot be stored.
         """
-        answer = await self._with_log(run, rendered.outcome.log, rendered.answer)
-        await self._write_end(run, answer, rendered.outcome)
+        log_row = await self._keep_log(run, rendered.outcome.log, rendered.answer)
+        answer, log_digest = rendered.answer, None
+        if log_row is not None:
+            answer, log_digest = msgspec.structs.replace(answer, logs_blob=log_row.id), log_row.sha256
+        with self._sealer.batch() as batch:
+            evidence = None
+            if batch is not None:
+                work = partial(make_evidence, run, *self._names, answer, rendered.outcome, log_digest)
+                is_big = len(run.job.args) + len(rendered.outcome.result or b"") > BIG_TEXT
+                evidence = await asyncio.to_thread(work) if is_big else work()
+            await self._write_end(run, answer, rendered.outcome, evidence, batch)
         self.ended[run.prepared.method, answer.status] += 1
         await self._events.run_finished(_finished(run, answer))
         return rendered._replace(answer=answer)
 
-    async def _with_log(self, run: ActiveRun, log_: Log, answer: Run) -> Run:
-        """Return the answer with `logs_blob`, if the log had to be stored as a blob and could be stored."""
+    async def _keep_log(self, run: ActiveRun, log_: Log, answer: Run) -> BlobRow | None:
+        """Return the blob with the log, if the log had to be stored as a blob and could be stored."""
         log_content = whole_log(log_, answer.logs_preview)
         if log_content is None:
-            return answer
+            return None
         try:
-            row = await self._blobs.keep_log(run.identity, log_content, "text/plain")
+            return await self._blobs.keep_log(run.identity, log_content, "text/plain")
         except SkilleryError as error:  # a run does not fail because its log has no room
             log.warning("the log of %s could not be stored: %s", run.run_id, error.message)
-            return answer
-        return msgspec.structs.replace(answer, logs_blob=row.id)
+            return None
 
-    async def _write_end(self, run: ActiveRun, answer: Run, outcome: Outcome) -> None:
+    async def _write_end(
+        self, run: ActiveRun, answer: Run, outcome: Outcome, evidence: str | None, batch: int | None
+    ) -> None:
         """Record the end of the run, in several attempts. Raise Unavailable if all attempts fail."""
         # Several attempts: if the database is unavailable for a moment, the outcome of the run must not be lost.
-        work = partial(finish_run, run=run, answer=answer, outcome=outcome)
+        work = partial(finish_run, run=run, answer=answer, outcome=outcome, evidence=evidence, batch=batch)
         for pause in END_PAUSES:
             try:
                 await self._database.write(work)

@@ -123,12 +123,17 @@ def trial_job(trial: Trial, limits: LimitRules) -> tuple[Job, Failure | None]:
             else HandlerCall(manifest.name, trial.script)
         ),
         args=msgspec.json.encode(args),
-        skills=(SkillMount(manifest.name, trial.folder, trial.runtime.entrypoint or None),),
+        skills=(_mount(trial),),
         blobs=trial.blobs,
         limits=msgspec.structs.replace(skill_limits, timeout_ms=min(skill_limits.timeout_ms, trial.timeout_ms)),
         network=tuple(pattern.text for pattern in trial.permissions.network),
     )
     return job, failure
+
+
+def _mount(trial: Trial) -> SkillMount:
+    name, version = trial.manifest.name, str(trial.manifest.version)
+    return SkillMount(name, trial.folder, trial.runtime.entrypoint or None, version=version, digest=trial.digest)
 
 
 def code_job(trial: Trial, limits: LimitRules, code: str) -> tuple[Job, None]:
@@ -140,7 +145,7 @@ def code_job(trial: Trial, limits: LimitRules, code: str) -> tuple[Job, None]:
         run_id=new_run_id(),
         call=CodeCall(code, "main", trial.language),
         args=msgspec.json.encode(trial.args),
-        skills=(SkillMount(trial.manifest.name, trial.folder, trial.runtime.entrypoint or None),),
+        skills=(_mount(trial),),
         limits=msgspec.structs.replace(skill_limits, timeout_ms=min(skill_limits.timeout_ms, trial.timeout_ms)),
     )
     return job, None

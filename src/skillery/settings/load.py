@@ -33,6 +33,7 @@ from skillery.settings.groups import (
     Quotas,
     RunLimits,
     RunRecords,
+    Seals,
     Signing,
     Trust,
     Webhooks,
@@ -103,6 +104,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     metrics: typing.Literal["admin", "open", "off"] = "admin"
     publishing: Publishing = Publishing()
     signing: Signing = Signing()
+    seals: Seals = Seals()
     runs: RunRecords = RunRecords()
     limits: RunLimits = RunLimits()
     max_limits: MaxLimits = MaxLimits()

@@ -65,6 +65,7 @@ OF_TYPE: dict[str, dict[str, Any]] = {
         "error_type": "ValueError",
         "duration_ms": 12.5,
     },
+    "seal": {"seq": 812, "sha256": "0" * 64, "at": "2026-11-28T09:00:00.000000Z", "runs": 1840},
 }
 """The members of `data` by the type of the event, without the common ones."""
 

@@ -36,7 +36,7 @@ from skillery.database.tables.identity import (
     trust_rules,
     web_sessions,
 )
-from skillery.database.tables.proof import advisories, attestations, key_statements, signing_keys
+from skillery.database.tables.proof import advisories, attestations, key_statements, seal_spans, seals, signing_keys
 from skillery.database.tables.runs import idempotency_keys, run_log_pieces, runs, servers, version_usage
 from skillery.database.tables.skills import (
     FOREIGN_NAMESPACE,
@@ -89,6 +89,8 @@ __all__ = [
     "registry",
     "run_log_pieces",
     "runs",
+    "seal_spans",
+    "seals",
     "search_postings",
     "search_spellings",
     "search_vectors",

@@ -1,8 +1,19 @@
-"""The tables of attestations, of the keys that sign them, and of advisories."""
+"""The tables of attestations, of the keys that sign them, of advisories, and of seals."""
 
 from __future__ import annotations
 
-from sqlalchemy import CheckConstraint, Column, ForeignKey, Index, LargeBinary, String, Table, Text, UniqueConstraint
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    Column,
+    ForeignKey,
+    Index,
+    LargeBinary,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+)
 
 from skillery.database.tables.base import Key, Moment, Name, metadata
 
@@ -60,6 +71,8 @@ attestations = Table(
     Column("envelope", Text, nullable=False),
     Column("sha256", String(64), nullable=False),
     Column("created_at", Moment, nullable=False),
+    # The seal that covers it. None: it waits for the next seal.
+    Column("seal_seq", Key, nullable=True),
     Column("ended_at", Moment, nullable=True),
     Column("ended_by", Name, nullable=True),
     Column("ended_reason", Text, nullable=True),
@@ -69,6 +82,12 @@ attestations = Table(
 Index("ix_attestations_version", attestations.c.version_id, attestations.c.predicate)
 Index("ix_attestations_digest", attestations.c.digest)
 Index("ix_attestations_sha256", attestations.c.sha256)
+Index(
+    "ix_attestations_unsealed",
+    attestations.c.id,
+    postgresql_where=attestations.c.seal_seq.is_(None),
+    sqlite_where=attestations.c.seal_seq.is_(None),
+)
 
 advisories = Table(
     "advisories",
@@ -92,3 +111,31 @@ advisories = Table(
     comment="Why versions were withdrawn, for all who have a copy.",
 )
 Index("ix_advisories_version", advisories.c.version_id)
+
+seals = Table(
+    "seals",
+    metadata,
+    # 1, 2, 3 …, without a gap.
+    Column("seq", Key, primary_key=True, autoincrement=False),
+    Column("at", Moment, nullable=False),
+    # The SHA-256 of the envelope before. None for the first seal.
+    Column("previous", String(64), nullable=True),
+    Column("sha256", String(64), nullable=False),
+    Column("envelope", Text, nullable=False),
+    # The batch of runs that the seal covers, if there is one.
+    Column("batch", BigInteger, nullable=True),
+    # The hashes of these runs, 32 bytes each, in the order of their ids. Emptied after seals.keep_days.
+    Column("run_leaves", LargeBinary, nullable=False),
+    UniqueConstraint("batch"),
+    comment="One chain of signed seals over runs, attestations and audit entries. Triggers keep it append-only.",
+)
+Index("ix_seals_at", seals.c.at)
+
+seal_spans = Table(
+    "seal_spans",
+    metadata,
+    # The upper half of the numbers of all batches of one process.
+    Column("id", Key, primary_key=True, autoincrement=False),
+    Column("server", String(64), nullable=False),
+    comment="Processes whose last batch of runs is not sealed. If a process dies, another one seals its batches.",
+)

@@ -61,6 +61,10 @@ runs = Table(
     # Set if the middle of the log was dropped: the size of the kept head, and of the dropped middle.
     Column("log_head_bytes", Integer, nullable=True),
     Column("log_dropped_bytes", BigInteger, nullable=True),
+    # Digests and names for the statement about the run, written when it ends: skillery.runs.statements.
+    Column("evidence_json", Text, nullable=True),
+    # The batch of runs whose seal covers this run: skillery.attestations.seals.
+    Column("seal_batch", BigInteger, nullable=True),
     # The last progress that the code reported (Progress). Written only for a run that another server follows.
     Column("progress_json", Text, nullable=True),
     # Until this time, another server follows the run, and the log is written to run_log_pieces.
@@ -138,6 +142,13 @@ Index(
     runs.c.server,
     postgresql_where=text("status = 'started' AND followed_until IS NOT NULL"),
     sqlite_where=text("status = 'started' AND followed_until IS NOT NULL"),
+)
+
+Index(
+    "ix_runs_seal_batch",
+    runs.c.seal_batch,
+    postgresql_where=runs.c.seal_batch.is_not(None),
+    sqlite_where=runs.c.seal_batch.is_not(None),
 )
 
 # For the number of active runs of an identity. Their rate is read from ix_runs_identity.

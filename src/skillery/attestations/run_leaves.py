@@ -1,0 +1,194 @@
+"""Ended runs as seals cover them: their records, which are JSON texts with fixed members, and their batches."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+from sqlalchemy import Connection, Row, Select, delete, func, insert, or_, select, update
+
+from skillery.database import in_utc, take_turns
+from skillery.database.tables import runs, seal_spans, seals, servers, skill_versions, skills
+from skillery.proof.merkle import HASH_BYTES, leaf_hash
+from skillery.proof.seals import RUN_LEAF_1
+
+SPAN = 1 << 32
+"""The number of batches of one process."""
+NULL = Raw(b"null")
+# These columns may change after the end of a run, or have nothing of it.
+_UNSEALED = {"version_id", "skill_id", "queued", "progress_json", "followed_until"}
+_CANCELLED = {"cancel_requested_at", "cancel_requested_by"}
+_ROWS: Select[Any] = (
+    select(
+        *(column for column in runs.c if column.name not in _UNSEALED | _CANCELLED),
+        skills.c.name.label("skill_name"),
+        skill_versions.c.version.label("skill_version"),
+        skill_versions.c.digest,
+    )
+    .outerjoin(skill_versions, skill_versions.c.id == runs.c.version_id)
+    .outerjoin(skills, skills.c.id == skill_versions.c.skill_id)
+)
+
+
+class KeptEvidence(msgspec.Struct, frozen=True):
+    """The members of `runs.evidence_json`: `skillery.runs.statements.Evidence`, mostly as they stand."""
+
+    salt: str = ""
+    args: str = ""
+    mounts: Raw = NULL
+    secrets: Raw = NULL
+    allowed: Raw = NULL
+    sandbox: Raw = NULL
+    release: Raw = NULL
+    inputs: Raw = NULL
+    output: Raw = NULL
+    files: Raw = NULL
+    log: Raw = NULL
+    code: Raw = NULL
+
+
+class _Error(msgspec.Struct):
+    type: str
+
+
+_evidence = msgspec.json.Decoder(KeptEvidence)
+_errors = msgspec.json.Decoder(_Error)
+
+
+def find_ended_run(connection: Connection, run_id: str) -> Row[Any] | None:
+    """Return the row of a run for `record_of`, or None if there is no such run or it has not ended."""
+    return connection.execute(_ROWS.where(runs.c.id == run_id, runs.c.status != "started")).one_or_none()
+
+
+def record_of(row: Row[Any]) -> bytes:
+    """Return the record of an ended run: JSON with the members RUN_LEAF_1. `row` comes from `_ROWS`.
+
+    JSON columns become part of the record without being encoded again.
+    """
+    evidence = evidence_of(row)
+    mounts: Any = evidence.mounts
+    if not row.evidence_json and row.digest:  # the server died in the run, so that nothing more is known
+        mounts = [(row.skill_name, row.skill_version, row.digest)]
+    values = (
+        row.id,
+        row.parent_run_id,
+        row.method,
+        row.tool,
+        row.status,
+        _errors.decode(row.error_json).type if row.error_json else None,
+        row.identity,
+        row.identity_kind,
+        _time(row.started_at),
+        _time(row.begun_at),
+        _time(row.finished_at),
+        row.duration_ms,
+        mounts,
+        evidence.code,
+        evidence.secrets,
+        evidence.allowed,
+        _json(row.network_json),
+        evidence.sandbox,
+        evidence.release,
+        _json(row.limits_json),
+        _json(row.used_json),
+        _json(row.degraded_json),
+        _json(row.environment_json),
+        _json(row.workspace_json),
+        evidence.args or None,
+        evidence.inputs,
+        evidence.output,
+        evidence.files,
+        evidence.log,
+        _rest(row, evidence.salt),
+    )
+    return msgspec.json.encode(dict(zip(RUN_LEAF_1, values, strict=True)))
+
+
+def evidence_of(row: Row[Any]) -> KeptEvidence:
+    """Return the evidence of a run. Its members are empty if the run was recorded without evidence."""
+    return _evidence.decode(row.evidence_json or "{}")
+
+
+def _rest(row: Row[Any], salt: str) -> str:
+    """Return a digest of the columns that statements do not show. The salt keeps readers from guessing them."""
+    args = row.args_json if salt else None
+    log = row.logs_preview, row.logs_blob, row.log_head_bytes, row.log_dropped_bytes
+    texts = (row.server, row.summary, row.output_json, row.error_json, args, *log)
+    return hashlib.sha256(salt.encode() + msgspec.json.encode(texts)).hexdigest()
+
+
+def _json(text: str | None) -> Raw:
+    return Raw(text.encode()) if text else NULL
+
+
+def _time(instant: datetime | None) -> str | None:
+    known = in_utc(instant)
+    return None if known is None else known.isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+# -- batches -----------------------------------------------------------------------------------------------------------
+
+
+def read_leaves(connection: Connection, batch: int) -> list[tuple[str, bytes]]:
+    """Return the ids and leaves of the ended runs of a batch, in the order of the ids."""
+    of_batch = _ROWS.where(runs.c.seal_batch == batch, runs.c.status != "started").order_by(runs.c.id)
+    return [(row.id, leaf_hash(record_of(row))) for row in connection.execute(of_batch)]
+
+
+def split_leaves(kept: bytes) -> Sequence[bytes]:
+    """Return the leaves in `seals.run_leaves`."""
+    return [kept[at : at + HASH_BYTES] for at in range(0, len(kept), HASH_BYTES)]
+
+
+def move_late_runs(connection: Connection, batch: int, to: int) -> int:
+    """Move the runs that its seal does not cover from a sealed batch to the batch `to`. Return their number.
+
+    Such runs ended on a server that was thought to be dead, after another server had sealed its batch.
+    """
+    sealed = set(split_leaves(connection.scalar(select(seals.c.run_leaves).where(seals.c.batch == batch)) or b""))
+    late = [run_id for run_id, leaf in read_leaves(connection, batch) if leaf not in sealed]
+    for run_id in late:
+        connection.execute(update(runs).where(runs.c.id == run_id).values(seal_batch=to))
+    return len(late)
+
+
+# -- spans of batch numbers --------------------------------------------------------------------------------------------
+
+
+def open_span(connection: Connection, server: str, span: int | None = None) -> int:
+    """Note that a process of the server has unsealed batches. Return its span, a new one unless `span` is given."""
+    take_turns(connection, "seals", "")
+    if span is None:
+        of_runs = select(func.max(runs.c.seal_batch)).where(runs.c.seal_batch.is_not(None))
+        used = [connection.scalar(newest) or 0 for newest in (select(func.max(seals.c.batch)), of_runs)]
+        span = 1 + max(connection.scalar(select(func.max(seal_spans.c.id))) or 0, *(batch // SPAN for batch in used))
+    elif connection.scalar(select(seal_spans.c.id).where(seal_spans.c.id == span)):
+        return span
+    connection.execute(insert(seal_spans).values(id=span, server=server))
+    return span
+
+
+def close_span(connection: Connection, span: int) -> None:
+    """Note that all batches of a process are sealed."""
+    connection.execute(delete(seal_spans).where(seal_spans.c.id == span))
+
+
+def find_left_over(connection: Connection, server: str, own: int) -> list[int]:
+    """Return the spans of dead processes, whose open runs are closed already. `own` is the span of this process."""
+    is_closed = seal_spans.c.server.not_in(select(servers.c.id))
+    is_predecessor = (seal_spans.c.server == server) & (seal_spans.c.id != own)
+    return list(connection.scalars(select(seal_spans.c.id).where(or_(is_closed, is_predecessor))))
+
+
+def find_unsealed(connection: Connection, span: int) -> list[int]:
+    """Return the batches of a span that have runs and no seal."""
+    in_span = runs.c.seal_batch >= span * SPAN, runs.c.seal_batch < (span + 1) * SPAN
+    unsealed = select(runs.c.seal_batch).where(*in_span, runs.c.seal_batch.not_in(_SEALED)).distinct()
+    return list(connection.scalars(unsealed.order_by(runs.c.seal_batch)))
+
+
+_SEALED = select(seals.c.batch).where(seals.c.batch.is_not(None))

@@ -1,0 +1,246 @@
+"""`skillery runs statement` and `skillery witness`: statements about runs, and seals as another machine sees them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+import click
+import msgspec
+
+from skillery.cli.failures import CHECK_FAILED, CheckFailed
+from skillery.cli.options import Target, json_option, target_options, token_option
+from skillery.cli.output import clean, print_json, print_rows
+from skillery.cli.verbs import read_pages
+from skillery.proof import KEYS_ADDRESS, SEALS_ADDRESS
+
+if TYPE_CHECKING:
+    from skillery.audit import Head
+    from skillery.client import AsyncClient
+    from skillery.proof.seals import CheckedRun, Link
+
+Disclose: TypeAlias = Literal["args"] | None
+MOST_HEADS = 1000
+"""A witness keeps this many of the last heads of the audit trail. Each one proves all entries before it."""
+MOST_LINE = 1 << 20
+out_option = click.option(
+    "--out",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write the statements to FILE, one in a line.  [default: stdout]",
+)
+disclose_option = click.option(
+    "--disclose", type=click.Choice(["args"]), help="Add the args of the runs, which statements have only as a digest."
+)
+
+
+# -- statements about runs ---------------------------------------------------------------------------------------------
+
+
+@click.command()
+@click.argument("run_ids", metavar="RUN...", nargs=-1, required=True)
+@out_option
+@disclose_option
+@target_options
+def statement(run_ids: Sequence[str], out: Path | None, disclose: Disclose, target: Target) -> None:
+    """Write signed statements about runs. `skillery verify FILE --keys KEYS` checks them without a server.
+
+    A statement exists as soon as a seal covers the run, which takes about a minute after its end.
+    """
+    from skillery.cli.connection import with_client
+
+    async def read(client: AsyncClient) -> list[str]:
+        return [(await client.get_run_statement(run_id, disclose=disclose))["envelope"] for run_id in run_ids]
+
+    _write(out, with_client(target, read))
+
+
+@click.command()
+@click.option("--skill", metavar="NAME", help="Only runs of this skill.")
+@click.option("--since", metavar="WHEN", help="Only runs since this time: 2026-11-22T10:00:00Z, or 90m, 24h, 7d.")
+@out_option
+@disclose_option
+@target_options
+def statements(skill: str | None, since: str | None, out: Path | None, disclose: Disclose, target: Target) -> None:
+    """Write signed statements about all ended runs of a skill or time, newest first. Runs without a seal are left
+    out, with a message.
+    """
+    from skillery.cli.connection import with_client
+    from skillery.client import AnsweredError
+
+    async def read(client: AsyncClient) -> list[str]:
+        params = {"skill": skill, "since": since, "limit": None, "cursor": None}
+        envelopes = []
+        for run in (await read_pages(client.list_runs, params, "runs"))[1]:
+            try:
+                envelopes.append((await client.get_run_statement(run["run_id"], disclose=disclose))["envelope"])
+            except AnsweredError as error:
+                click.echo(clean(f"left out: {error.object['message']}"), err=True)
+        return envelopes
+
+    _write(out, with_client(target, read))
+
+
+def _write(out: Path | None, envelopes: Sequence[str]) -> None:
+    text = "".join(f"{envelope}\n" for envelope in envelopes)
+    if out is None:
+        click.echo(text, nl=False)
+    else:
+        out.write_text(text)
+
+
+def is_runs_file(file: Path) -> bool:
+    """Return whether the first line of a file is an envelope. A lock file is one JSON document."""
+    with file.open("rb") as lines:
+        return b'"payloadType"' in lines.readline(MOST_LINE)
+
+
+def check_runs(file: Path, keys: Mapping[str, bytes], as_json: bool) -> None:
+    """Verify the statements about runs in a file, one in a line, and print a line for each. Exit with CHECK_FAILED if
+    one is not valid. `keys` are public keys in DER by keyid.
+    """
+    from skillery.proof.dsse import ProofError
+    from skillery.proof.seals import check_run
+
+    rows: list[tuple[CheckedRun | None, str | None]] = []
+    for line in file.read_bytes().splitlines():
+        try:
+            rows.append((check_run(line, keys), None))
+        except ProofError as error:
+            rows.append((None, str(error)))
+    is_valid = bool(rows) and not any(problem for _, problem in rows)
+    if as_json:
+        runs = [
+            {"run": run.record if run else None, "seal": run.seal if run else None, "problem": problem}
+            for run, problem in rows
+        ]
+        print_json({"ok": is_valid, "runs": runs})
+    else:
+        headings = ["", "run", "status", "by", "mounts", "finished", "seal", "problem"]
+        print_rows(headings, [_row(run, problem) for run, problem in rows], none=f"{file} has no statements.")
+    if not is_valid:
+        raise click.exceptions.Exit(CHECK_FAILED)
+
+
+def _row(run: CheckedRun | None, problem: str | None) -> Sequence[object]:
+    if run is None:
+        return "FAILED", "-", "-", "-", "-", "-", "-", f"the statement {problem}"
+    record = run.record
+    mounts = " ".join(f"{name}@{version}" for name, version, _ in record["mounts"] or ())
+    seen = record["run_id"], record["status"], record["identity"], mounts or "-", record["finished_at"]
+    return "ok", *seen, str(run.seal.seq), ""
+
+
+# -- skillery witness --------------------------------------------------------------------------------------------------
+
+
+class State(msgspec.Struct):
+    """What a witness has seen of a registry."""
+
+    keys: msgspec.Raw
+    """The chain of the registry's keys, as the registry has sent it."""
+    seq: int = 0
+    """The number of the last seal."""
+    sha256: str = ""
+    at: str = ""
+    heads: list[tuple[int, str]] = []
+    """The last heads of the audit trail, oldest first."""
+
+
+@click.command()
+@click.argument("address", metavar="URL")
+@click.option(
+    "--state",
+    "file",
+    metavar="FILE",
+    required=True,
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="What this witness has seen. The first call makes the file.",
+)
+@token_option
+@json_option
+def witness(address: str, file: Path, token: str | None, as_json: bool) -> None:
+    """Follow the seals of the server at URL, and notice if its history was rewritten.
+
+    Run this command regularly on another machine. The exit code is 1 if a signature is not valid, if a seal does not
+    follow the one before, or if the server no longer has the last seal that this witness saw. The first call trusts
+    the keys of the server.
+    """
+    from skillery.cli.connection import client_of
+    from skillery.cli.failures import run_async
+    from skillery.cli.lock_files import write_atomically
+
+    async def look() -> State:
+        async with client_of(address, token) as client:
+            return await _follow(client, address, before)
+
+    before = _state(file) if file.exists() else None
+    state = run_async(look())
+    write_atomically(file, msgspec.json.format(msgspec.json.encode(state)).decode())
+    if as_json:
+        print_json({"seal": state.seq, "sha256": state.sha256, "at": state.at, "heads": len(state.heads)})
+    else:
+        click.echo(clean(f"ok: {state.seq} seals, up to {state.sha256} of {state.at}" if state.seq else "No seals."))
+
+
+def _state(file: Path) -> State:
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=State)
+    except (msgspec.MsgspecError, ValueError):
+        raise CheckFailed(f"{file} is not a state file of skillery witness") from None
+
+
+def heads_of(file: Path) -> list[Head]:
+    """Return the heads of the audit trail that a witness has kept."""
+    from skillery.audit import Head
+
+    return [Head(seq, digest) for seq, digest in _state(file).heads]
+
+
+async def _follow(client: AsyncClient, url: str, before: State | None) -> State:
+    """Return what the witness has seen after it has read all new seals. Raise CheckFailed if the history differs."""
+    from skillery.cli.proof import keychain_of, read_answer
+    from skillery.proof.dsse import ProofError
+    from skillery.proof.seals import follow_seals
+
+    content = await read_answer(client, KEYS_ADDRESS)
+    pinned = keychain_of(bytes(before.keys), "the state file").present if before else ()
+    keys = keychain_of(content, url, pinned).trusted
+    state = before or State(msgspec.Raw(content))
+    state.keys = msgspec.Raw(content)
+    last = await _last_seen(client, state) if state.seq else None
+    while page := await _seals(client, state.seq):
+        try:
+            links = follow_seals(page, keys, last)
+        except ProofError as error:
+            raise CheckFailed(f"{url} {error}") from None
+        last = links[-1]
+        for seal, _ in links:
+            head = (seal.audit.seq, seal.audit.hash)
+            if head not in state.heads[-1:]:
+                state.heads.append(head)
+        state.heads = state.heads[-MOST_HEADS:]
+        state.seq, state.sha256, state.at = last.seal.seq, last.sha256, last.seal.at
+    return state
+
+
+async def _last_seen(client: AsyncClient, state: State) -> Link:
+    """Return the last seal that the witness saw. Raise CheckFailed if the server has another one."""
+    from skillery.proof.seals import Link, read_seal
+
+    envelope = next(iter(await _seals(client, state.seq - 1)), b"")
+    if hashlib.sha256(envelope).hexdigest() != state.sha256:
+        raise CheckFailed(f"seal {state.seq} is not the one that this witness saw: history was rewritten")
+    return Link(read_seal(envelope), state.sha256)
+
+
+async def _seals(client: AsyncClient, after: int) -> list[bytes]:
+    from skillery.cli.proof import read_answer
+
+    content = await read_answer(client, f"{SEALS_ADDRESS}?after={after}")
+    try:
+        return [bytes(seal) for seal in msgspec.json.decode(content, type=dict[str, list[msgspec.Raw]])["seals"]]
+    except (msgspec.MsgspecError, KeyError):
+        raise CheckFailed(f"the server has no seals at {SEALS_ADDRESS}") from None

@@ -1,0 +1,347 @@
+"""Seals and run statements: made by servers, verified by clients without a server."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import signal
+import sqlite3
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+from msgspec import Raw
+from sqlalchemy import Connection, insert, select, update
+
+from skillery.attestations.seals import Sealer, read_seals
+from skillery.attestations.signing import open_signing
+from skillery.backends import KINDS
+from skillery.database import Database
+from skillery.database.tables import runs, seal_spans, servers
+from skillery.proof.dsse import ProofError, SigningKey, unverified
+from skillery.proof.seals import CheckedRun, Seal, check_run, follow_seals
+from skillery.proof.statements import read_statement
+from skillery.runs.ended_runs import close_of_dead, note_seen
+from skillery.settings.groups import Seals
+from tests.cli.test_cli import skillery
+from tests.conftest import Rpc, Server, publisher
+from tests.proof.test_attestations import ADDRESS, keys_of
+from tests.proof.test_keys import SIGNER
+from tests.support.people import Caller, Who
+from tests.support.processes import eventually, eventually_async
+
+Start = Callable[..., Server]
+SEALS = "/.well-known/skillery/seals"
+NOT_FOUND, CONFLICT, BUSY = -32003, -32004, -32006
+NOWHERE = "http://127.0.0.1:1"
+OFTEN = {"SKILLERY_SEALS_SECONDS": "0.2"}
+
+
+class Local:
+    """A signer with a key in memory."""
+
+    def __init__(self, key: SigningKey) -> None:
+        self._key = key
+
+    def public_keys(self) -> list[bytes]:
+        return [self._key.public_der]
+
+    def sign(self, data: bytes) -> tuple[str, bytes]:
+        return self._key.sign(data)
+
+
+@pytest.fixture(scope="session")
+def sealing(database_kind: str, shared_server: Start) -> Rpc:
+    """Return a client of a server that seals often."""
+    return shared_server("sealing", database_kind, **OFTEN).rpc
+
+
+def statement_of(rpc: Rpc, run_id: str, **params: Any) -> bytes:
+    """Return the statement about a run, as soon as a seal covers the run."""
+    answer = eventually(lambda: rpc.send("get_run_statement", {"run_id": run_id, **params}).get("result"))
+    envelope: str = answer["envelope"]
+    return envelope.encode()
+
+
+def sealed(rpc: Rpc, run_id: str, **params: Any) -> CheckedRun:
+    return check_run(statement_of(rpc, run_id, **params), keys_of(rpc))
+
+
+def envelopes_of(rpc: Rpc, after: int = 0) -> list[bytes]:
+    response = rpc.http.get(SEALS, params={"after": after})
+    return [bytes(envelope) for envelope in msgspec.json.decode(response.content, type=dict[str, list[Raw]])["seals"]]
+
+
+def digest_of(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def test_a_statement_has_the_evidence_of_a_run(sealing: Rpc, new_name: str) -> None:
+    created = publisher(sealing)(new_name)
+    run = sealing("execute_skill", name=new_name, args={"a": 1})
+    checked = sealed(sealing, run["run_id"])
+
+    record = checked.record
+    assert record["mounts"] == [[new_name, "1.0.0", created["digest"]]]
+    assert record["run_id"] == run["run_id"]
+    assert record["output"] == digest_of('{"got":{"a":1}}')
+    assert (record["status"], record["identity"], record["error_type"]) == ("completed", "local", None)
+    assert checked.args is None
+    assert json.loads(str(sealed(sealing, run["run_id"], disclose="args").args)) == {"a": 1}
+
+
+def test_all_seals_are_in_a_chain(sealing: Rpc, new_name: str) -> None:
+    publisher(sealing)(new_name)
+    statement_of(sealing, sealing("execute_skill", name=new_name, args={})["run_id"])
+    links = follow_seals(envelopes_of(sealing), keys_of(sealing))
+
+    assert [link.seal.seq for link in links] == [*range(1, len(links) + 1)]
+    assert follow_seals(envelopes_of(sealing, after=1), keys_of(sealing), links[0])[: len(links) - 1] == links[1:]
+    assert sum(link.seal.attestations.count for link in links) > 0
+    listed = sealing("list_seals", after=len(links) - 1)["seals"]
+    assert listed[0]["sha256"] == links[-1].sha256
+
+
+def test_the_endpoint_of_a_run_sends_its_statement(sealing: Rpc, new_name: str) -> None:
+    publisher(sealing)(new_name)
+    run_id = sealing("execute_skill", name=new_name, args={"a": 1})["run_id"]
+    statement_of(sealing, run_id)
+    address = f"/v1/runs/{run_id}.intoto.json"
+
+    assert check_run(sealing.http.get(address).content, keys_of(sealing)).record["run_id"] == run_id
+    assert check_run(sealing.http.get(address, params={"disclose": "args"}).content, keys_of(sealing)).args
+    assert sealing.http.get(address, params={"disclose": "log"}).status_code == 400
+    assert sealing.http.get("/v1/runs/none.intoto.json").status_code == 404
+    assert sealing.http.get(f"/v1/runs/{run_id}.txt").status_code == 404
+
+
+def test_a_statement_has_inputs_files_and_code_by_digest(sealing: Rpc) -> None:
+    code = (
+        "def main(args):\n"
+        "    import pathlib, sys\n"
+        "    pathlib.Path('out').mkdir()\n"
+        "    pathlib.Path('out/report.txt').write_text('report')\n"
+        "    print('done')\n"
+        "    raise ValueError('secret text')\n"
+    )
+    blob = sealing("create_blob", content="input", kind="text/plain")["blob_id"]
+    run = sealing(
+        "run_code", language="python", code=code, input_blobs=[blob], files=[{"path": "in.txt", "blob_id": blob}]
+    )
+    envelope = statement_of(sealing, run["run_id"])
+    record = check_run(envelope, keys_of(sealing)).record
+
+    assert record["inputs"] == [digest_of("input")] * 2
+    assert record["files"] == [["report.txt", digest_of("report")]]
+    assert (record["mounts"], record["code"]) == ([], digest_of(code))
+    assert (record["output"], record["error_type"]) == (None, "ValueError")
+    assert record["log"] == digest_of(run["logs_preview"])
+    assert b"secret text" not in msgspec.json.decode(envelope, type=dict[str, Any])["payload"].encode()
+    [subject] = read_statement(unverified(envelope).payload).subject
+    assert (subject.name, subject.digest) == ("skillery:code", {"sha256": digest_of(code)})
+
+
+def test_other_callers_have_no_statement_about_a_run(org: Server, new_name: str) -> None:
+    alice, bob = (Caller(org.url, Who(f"{name}-{new_name}")) for name in ("alice", "bob"))
+    run_id = alice("run_code", language="python", code="def main(args): return 1")["run_id"]
+
+    assert bob.error("get_run_statement", run_id=run_id)["code"] == NOT_FOUND
+    early = alice.error("get_run_statement", run_id=run_id)
+    assert (early["code"], early["data"]["retry_after_ms"]) == (BUSY, 60_000)
+    assert httpx.get(f"{org.url}{SEALS}").status_code == 401
+
+
+@pytest.mark.full
+def test_a_changed_record_of_a_run_has_no_statement(start_server: Start) -> None:
+    server = start_server(env=OFTEN | {"SKILLERY_SEALS_PUBLIC": "true", "SKILLERY_AUTH": "open"})
+    run_id = server.rpc("run_code", language="python", code="def main(args): return 1")["run_id"]
+    statement_of(server.rpc, run_id)
+    for column, value in (
+        ("status", "failed"),
+        ("output_json", "2"),
+        ("args_json", "[]"),
+        ("finished_at", "2020-01-01"),
+    ):
+        with sqlite3.connect(server.home / "skillery.db") as connection:
+            [[before]] = connection.execute(f"SELECT {column} FROM runs WHERE id = ?", (run_id,))
+            connection.execute(f"UPDATE runs SET {column} = ? WHERE id = ?", (value, run_id))
+        error = server.rpc.error("get_run_statement", run_id=run_id)
+        assert (error["code"], "was changed after seal" in error["message"]) == (CONFLICT, True), (column, error)
+        with sqlite3.connect(server.home / "skillery.db") as connection:
+            connection.execute(f"UPDATE runs SET {column} = ? WHERE id = ?", (before, run_id))
+    statement_of(server.rpc, run_id)
+
+
+@pytest.mark.full
+def test_without_a_key_there_are_no_seals(start_server: Start) -> None:
+    rpc = start_server(env=OFTEN | {"SKILLERY_SIGNING_KEY": "off"}).rpc
+    run_id = rpc("run_code", language="python", code="def main(args): return 1")["run_id"]
+    error = rpc.error("get_run_statement", run_id=run_id)
+
+    assert (error["code"], "signs nothing" in error["message"]) == (NOT_FOUND, True)
+    assert envelopes_of(rpc) == []
+
+
+# -- failures ----------------------------------------------------------------------------------------------------------
+
+
+STUCK = SIGNER.replace(
+    "        [public] =",
+    "        if (self._sealed.parent / 'stuck').exists():\n"
+    "            (self._sealed.parent / 'signs').touch()\n"
+    "            threading.Event().wait()\n"
+    "        [public] =",
+).replace("import hashlib", "import hashlib\nimport threading", 1)
+
+
+@pytest.fixture
+def start_remote(start_server: Start, tmp_path: Path) -> Callable[[], Server]:
+    """Return a function that starts a server with a signer that the files `sealed` and `stuck` in the home control."""
+    (tmp_path / "plugins").mkdir()
+    (tmp_path / "plugins" / "remote.py").write_text(STUCK)
+    variables = {"SKILLERY_PLUGINS_FOLDER": str(tmp_path / "plugins"), "SKILLERY_SIGNING_KEY": "remote"}
+    return lambda: start_server(env=OFTEN | variables)
+
+
+@pytest.mark.full
+def test_seals_wait_for_the_signer_and_catch_up(start_remote: Callable[[], Server]) -> None:
+    server = start_remote()
+    eventually(lambda: envelopes_of(server.rpc))
+    (server.home / "sealed").touch()
+    run_ids = [server.rpc("run_code", language="python", code="def main(args): return 1")["run_id"] for _ in range(2)]
+    eventually(lambda: "runs wait for their seal" in server.log.read_text())
+    error = server.rpc.error("get_run_statement", run_id=run_ids[0])
+    assert (error["code"], error["data"]["type"]) == (BUSY, "busy")
+    (server.home / "sealed").unlink()
+
+    for run_id in run_ids:
+        assert sealed(server.rpc, run_id).record["run_id"] == run_id
+    follow_seals(envelopes_of(server.rpc), keys_of(server.rpc))
+
+
+@pytest.mark.full
+def test_kill_nine_in_a_seal_leaves_no_gap(start_remote: Callable[[], Server]) -> None:
+    server = start_remote()
+    eventually(lambda: envelopes_of(server.rpc))
+    (server.home / "stuck").touch()
+    run_id = server.rpc("run_code", language="python", code="def main(args): return 1")["run_id"]
+    eventually((server.home / "signs").exists)
+    server.stop(signal.SIGKILL)
+    (server.home / "stuck").unlink()
+    server = start_remote()
+
+    assert sealed(server.rpc, run_id).record["run_id"] == run_id
+    links = follow_seals(envelopes_of(server.rpc), keys_of(server.rpc))
+    assert sum(link.seal.runs.count for link in links) == 1
+
+
+def test_runs_of_a_dead_server_are_sealed_by_another(database: Database) -> None:
+    key = SigningKey.new()
+    signing = open_signing(database, KINDS["signer"].completed(Local(key)))
+
+    def leave(connection: Connection, batch: int | None) -> None:
+        note_seen(connection, "dead")
+        connection.execute(update(servers).values(seen_at=datetime.now(UTC) - timedelta(hours=1)))
+        for run_id, status, number in (("run_1", "completed", batch), ("run_2", "started", None)):
+            values = {"id": run_id, "method": "run_code", "status": status, "server": "dead", "seal_batch": number}
+            more = {"identity": "a", "identity_kind": "person", "started_at": datetime.now(UTC)}
+            connection.execute(insert(runs).values(**values, **more))
+
+    def open_spans() -> list[str]:
+        return database.read_now(lambda connection: list(connection.scalars(select(seal_spans.c.server))))
+
+    async def scenario() -> list[Seal]:
+        dead = Sealer(database, signing, "dead", Seals(seconds=3600))  # it never makes a seal
+        await dead.start()
+        with dead.batch() as batch:
+            database.write_now(partial(leave, batch=batch))
+        database.write_now(partial(note_seen, server="here"))
+        here = Sealer(database, signing, "here", Seals(seconds=0.1))
+        await here.start()
+        with here.batch() as batch:
+            assert database.write_now(partial(close_of_dead, batch=batch)) == 1
+
+        def sealed_runs() -> list[Seal] | None:
+            pages = database.read_now(partial(read_seals, after=0, limit=100))
+            links = follow_seals([page.envelope.encode() for page in pages], {key.keyid: key.public_der})
+            chain = [link.seal for link in links if link.seal.runs.count]
+            return chain if len(chain) == 2 else None
+
+        covered = await eventually_async(sealed_runs)
+        await eventually_async(lambda: open_spans() == ["here"])
+        await here.close()
+        return list(covered)
+
+    assert [seal.runs.count for seal in asyncio.run(scenario())] == [1, 1]
+    assert open_spans() == []
+
+
+# -- commands ----------------------------------------------------------------------------------------------------------
+
+
+def test_verify_checks_statements_without_a_server(sealing: Rpc, new_name: str, tmp_path: Path) -> None:
+    publisher(sealing)(new_name)
+    run_ids = [sealing("execute_skill", name=new_name, args={})["run_id"] for _ in range(2)]
+    statement_of(sealing, run_ids[-1])
+    file, keys = tmp_path / "runs.jsonl", tmp_path / "keys.json"
+    keys.write_bytes(sealing.http.get(ADDRESS).content)
+    assert skillery("runs", "statement", *run_ids, "--out", str(file), "--url", sealing.url).code == 0
+    verified = skillery("verify", str(file), "--keys", str(keys), "--url", NOWHERE)
+
+    assert verified.code == 0, verified.err
+    assert [line.split()[:4] for line in verified.out.splitlines()] == [
+        ["ok", run_id, "completed", "local"] for run_id in run_ids
+    ]
+    listed = skillery("runs", "statements", "--skill", new_name, "--url", sealing.url)
+    assert {check_run(line.encode(), keys_of(sealing)).record["run_id"] for line in listed.out.splitlines()} == {
+        *run_ids
+    }
+    file.write_text(file.read_text().replace('"sig":"', '"sig":"A', 1))
+    damaged = skillery("verify", str(file), "--keys", str(keys), "--json")
+    assert damaged.code == 1
+    assert [bool(run["problem"]) for run in json.loads(damaged.out)["runs"]] == [True, False]
+
+
+def test_any_changed_byte_of_a_statement_is_refused(sealing: Rpc, new_name: str) -> None:
+    publisher(sealing)(new_name)
+    envelope = statement_of(sealing, sealing("execute_skill", name=new_name, args={})["run_id"])
+    keys = keys_of(sealing)
+
+    for at in range(0, len(envelope), 7):
+        with pytest.raises(ProofError):
+            check_run(envelope[:at] + bytes([envelope[at] ^ 1]) + envelope[at + 1 :], keys)
+
+
+@pytest.mark.full
+def test_a_witness_notices_a_rewritten_history(start_server: Start, new_name: str, tmp_path: Path) -> None:
+    server = start_server(env=OFTEN)
+    publisher(server.rpc)(new_name)
+    statement_of(server.rpc, server.rpc("execute_skill", name=new_name, args={})["run_id"])
+    state = tmp_path / "state.json"
+    first = skillery("witness", server.url, "--state", str(state))
+    assert (first.code, first.out[:3]) == (0, "ok:"), first.err
+    server.stop()
+    verified = skillery("audit", "verify", "--seals", str(state), "--home", str(server.home))
+    assert verified.code == 0, verified.err
+    with sqlite3.connect(server.home / "skillery.db") as connection:
+        for trigger in ("seals_no_delete", "audit_no_delete"):
+            connection.execute(f"DROP TRIGGER {trigger}")
+        connection.execute("DELETE FROM seals")
+        connection.execute("DELETE FROM audit WHERE seq > 1")
+        connection.execute("UPDATE audit_head SET (seq, hash) = (SELECT seq, hash FROM audit WHERE seq = 1)")
+    rewritten = start_server(env=OFTEN)
+    eventually(lambda: envelopes_of(rewritten.rpc))
+    later = skillery("witness", rewritten.url, "--state", str(state))
+
+    assert (later.code, later.out) == (1, "")
+    assert "is not the one that this witness saw: history was rewritten" in later.err
+    rewritten.stop()
+    verified = skillery("audit", "verify", "--seals", str(state), "--home", str(server.home))
+    assert verified.code == 1
+    assert "the head noted" in verified.err
