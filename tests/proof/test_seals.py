@@ -96,6 +96,17 @@ def test_a_statement_has_the_evidence_of_a_run(sealing: Rpc, new_name: str) -> N
     assert json.loads(str(sealed(sealing, run["run_id"], disclose="args").args)) == {"a": 1}
 
 
+def test_a_seal_has_the_number_of_the_last_advisory(sealing: Rpc, new_name: str) -> None:
+    publisher(sealing)(new_name)
+    sealing("yank_version", name=new_name, version="1.0.0", reason="leaks")
+    feed = sealing.http.get("/advisories.json").json()
+
+    def last() -> Seal:
+        return follow_seals(envelopes_of(sealing), keys_of(sealing))[-1].seal
+
+    eventually(lambda: (position := last().advisories) is not None and position.seq >= feed["seq"])
+
+
 def test_all_seals_are_in_a_chain(sealing: Rpc, new_name: str) -> None:
     publisher(sealing)(new_name)
     statement_of(sealing, sealing("execute_skill", name=new_name, args={})["run_id"])

@@ -32,7 +32,7 @@ from skillery.attestations.signing import Signing, sha256_of
 from skillery.backends import Identity
 from skillery.database import Database, in_utc, take_turns
 from skillery.database.registry import Registry
-from skillery.database.tables import attestations, key_statements, seals
+from skillery.database.tables import advisories, attestations, key_statements, seals
 from skillery.errors import SkilleryError
 from skillery.method import Method, PageLimit, Params, about
 from skillery.proof.merkle import leaf_hash, root_of
@@ -236,8 +236,22 @@ def make_draft(connection: Connection, batch: int | None) -> Draft:
         attestations=_covered([leaf_hash(bytes.fromhex(row.sha256)) for row in made]),
         runs=_covered(leaves),
         keys=connection.scalar(keys) or "",
+        advisories=_advisories(connection),
     )
     return Draft(seal, batch, b"".join(leaves), [row.id for row in made])
+
+
+def _advisories(connection: Connection) -> Position | None:
+    """Return the number of the last change of an advisory and a hash of this change: so a reader of the feed notices
+    that a server hides the newest ones. None without advisories.
+    """
+    columns = (advisories.c.seq, advisories.c.advisory, advisories.c.severity, advisories.c.action)
+    last = select(*columns, advisories.c.withdrawn_at.is_not(None)).order_by(advisories.c.seq.desc()).limit(1)
+    row = connection.execute(last).one_or_none()
+    if row is None:
+        return None
+    seq, *facts, is_withdrawn = row
+    return Position(seq, sha256_of(msgspec.json.encode([seq, *facts, bool(is_withdrawn)]).decode()))
 
 
 def _covered(leaves: Sequence[bytes]) -> Covered:
