@@ -100,6 +100,7 @@ def test_verify_prints_the_statements(server: Server, publish: Publish, new_name
     assert json.loads(pinned.out)["ok"]
 
 
+@pytest.mark.full
 def test_verify_refuses_keys_of_another_registry(
     server: Server, publish: Publish, new_name: str, tmp_path: Path, start_server: Callable[..., Server]
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import re
 import secrets
@@ -127,6 +126,8 @@ async def lock_of(
     The keys of the registry must follow those of `pinned`, or else of the `former` lock. Raise CheckFailed if not, or
     if a signed statement is not valid.
     """
+    import asyncio
+
     from skillery.proof.locks import LOCK_VERSION, LockedSkill, sha256_of
     from skillery.proof.locks import Lock as NewLock
 

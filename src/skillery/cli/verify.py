@@ -37,7 +37,6 @@ class _Evidence(NamedTuple):
     digest: str
     files: bytes
     envelopes: Sequence[bytes]
-    chain: bytes
     keys: Mapping[str, dict[str, Any]]
     """The keys that have signed, as `list_keys` returns them."""
 
@@ -87,8 +86,11 @@ def verify(subject: str, full: bool, offline: bool, keys_file: Path | None, targ
 def _verify_version(name: str, spec: str | None, pinned: Keychain | None, target: Target, as_json: bool) -> None:
     from skillery.cli.connection import with_client
 
-    evidence = with_client(target, lambda client: _evidence(client, name, spec))
-    verified = _checked(evidence, pinned)
+    async def ask(client: AsyncClient) -> tuple[_Evidence, Keychain]:
+        return await _evidence(client, name, spec), await _keys(client, pinned)
+
+    evidence, keychain = with_client(target, ask)
+    verified = _checked(evidence, keychain)
     subject = f"{evidence.name}@{evidence.version}"
     if as_json:
         print_json({"name": evidence.name, "version": evidence.version, "digest": evidence.digest,
@@ -122,9 +124,8 @@ async def _evidence(client: AsyncClient, name: str, spec: str | None) -> _Eviden
     address = address_of(name, version)
     files = await read_answer(client, f"{address}.files")
     envelopes = (await read_answer(client, f"{address}.intoto.jsonl")).splitlines()
-    chain = await read_answer(client, KEYS_ADDRESS)
     keys = await find_keys(client, {keyid for envelope in envelopes for keyid in _keyids(envelope)})
-    return _Evidence(name, version, digest, files, envelopes, chain, keys)
+    return _Evidence(name, version, digest, files, envelopes, keys)
 
 
 def _keyids(envelope: bytes) -> Sequence[str]:
@@ -136,16 +137,27 @@ def _keyids(envelope: bytes) -> Sequence[str]:
         return ()
 
 
-def _checked(evidence: _Evidence, pinned: Keychain | None, digest: str | None = None) -> _Verified:
+async def _keys(client: AsyncClient, pinned: Keychain | None, known: Collection[str] = ()) -> Keychain:
+    """Return the keys of the registry, which must follow those of `pinned`, or else the `known` ones.
+
+    Keys that `pinned` has revoked stay revoked: the server may send an earlier part of the chain.
+    """
+    chain = await read_answer(client, KEYS_ADDRESS)
+    keychain = keychain_of(chain, "the registry", pinned.present if pinned else known)
+    revoked = keychain.revoked | (pinned.revoked if pinned else frozenset())
+    trusted = {keyid: public_der for keyid, public_der in keychain.trusted.items() if keyid not in revoked}
+    return keychain._replace(trusted=trusted, revoked=revoked)
+
+
+def _checked(evidence: _Evidence, keychain: Keychain, digest: str | None = None) -> _Verified:
     """Check the digest of a version, which must be `digest` unless that is None, and its statements.
 
-    Raise CheckFailed if the keys are not valid, or if the files do not have the digest.
+    Raise CheckFailed if the files do not have the digest.
     """
     from skillery.proof.dsse import ProofError
     from skillery.proof.statements import check_files, check_statement
 
     subject = f"{evidence.name}@{evidence.version}"
-    keychain = keychain_of(evidence.chain, "the registry", pinned.present if pinned else ())
     try:
         check_files(evidence.files, digest or evidence.digest)
     except ProofError as error:
@@ -153,19 +165,12 @@ def _checked(evidence: _Evidence, pinned: Keychain | None, digest: str | None = 
     valid = {keyid: row for keyid, row in evidence.keys.items() if not row["revoked_at"]}
     people = {keyid: row for keyid, row in valid.items() if row["holder"] == "identity"}
     trusted = {keyid: base64.b64decode(row["public"]) for keyid, row in people.items()} | dict(keychain.trusted)
-    revoked = _revoked(keychain, pinned).union(evidence.keys.keys() - valid.keys())
+    revoked = keychain.revoked.union(evidence.keys.keys() - valid.keys())
     about = evidence.name, evidence.version, digest or evidence.digest
     statements = [
         _of_signer(check_statement(envelope, trusted, *about), people, revoked) for envelope in evidence.envelopes
     ]
     return _Verified(keychain.present, statements, _problem(subject, statements))
-
-
-def _revoked(keychain: Keychain, pinned: Keychain | None) -> frozenset[str]:
-    """Return the revoked keys of a registry. The server may send an earlier part of the chain, in which a stolen key is
-    still valid.
-    """
-    return keychain.revoked | (pinned.revoked if pinned else frozenset())
 
 
 def _of_signer(statement: CheckedStatement, people: Mapping[str, Any], revoked: Collection[str]) -> CheckedStatement:
@@ -224,14 +229,12 @@ def _verify_lock(path: Path, full: bool, offline: bool, pinned: Keychain | None,
     entries = entries_of(lock)
 
     async def ask(client: AsyncClient) -> Sequence[str]:
-        chain = await read_answer(client, KEYS_ADDRESS)
         # The chain leads from the keys of the file or lock to newer ones, and to revocations.
-        keychain = keychain_of(chain, "the registry", pinned.present if pinned else tuple(lock.keys))
-        revoked = _revoked(keychain, pinned)
-        verified_lock(path, {key: der for key, der in keychain.trusted.items() if key not in revoked})
+        keychain = await _keys(client, pinned, tuple(lock.keys))
+        verified_lock(path, keychain.trusted)
         refuse_problems(await client.verify_lock(lock=entries), deny_yanked=True)
         for entry in entries if full else ():
-            _refuse(_checked(await _evidence(client, entry["name"], entry["version"]), pinned, entry["digest"]))
+            _refuse(_checked(await _evidence(client, entry["name"], entry["version"]), keychain, entry["digest"]))
         return keychain.present
 
     keys = sorted(lock.keys) if offline else with_client(target, ask)
@@ -246,15 +249,15 @@ def _verify_folder(folder: Path, offline: bool, pinned: Keychain | None, target:
         raise click.UsageError("--offline needs the lock file: the signed statements of a folder are in the registry")
     installed = read_installed(folder)
     if not installed:
-        raise CheckFailed(f"'{folder}' has no skills of skillery install")
+        raise CheckFailed(f"'{folder}' has no skills of skillery install; the skill of this name is {folder}@latest")
 
     async def ask(client: AsyncClient) -> Sequence[str]:
-        keys: Sequence[str] = ()
+        keychain = await _keys(client, pinned)
         for skill, marks in installed:
             evidence = await _evidence(client, skill.name, skill.version)
-            keys = _refuse(_checked(evidence, pinned, skill.digest)).keys
+            _refuse(_checked(evidence, keychain, skill.digest))
             await _compare(client, evidence, folder / skill.name, marks)
-        return keys
+        return keychain.present
 
     keys = with_client(target, ask)
     skills = [{"name": skill.name, "version": skill.version, "digest": skill.digest} for skill, _ in installed]
@@ -279,11 +282,10 @@ async def _compare(client: AsyncClient, evidence: _Evidence, folder: Path, marks
         raise CheckFailed(f"{folder} has other files than {evidence.name}@{evidence.version}: {files}")
 
 
-def _refuse(verified: _Verified) -> _Verified:
-    """Return the version. Raise CheckFailed if it has a problem."""
+def _refuse(verified: _Verified) -> None:
+    """Raise CheckFailed if the version has a problem."""
     if verified.problem:
         raise CheckFailed(verified.problem)
-    return verified
 
 
 def _print_verified(message: str, facts: Mapping[str, Any], keys: Sequence[str], as_json: bool) -> None:
