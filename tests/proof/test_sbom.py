@@ -11,10 +11,11 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
 from skillery.formats.package_json import license_of
-from tests.conftest import Rpc, Server
+from tests.conftest import Rpc, Server, StartShared
 from tests.importing.test_importing import sent
 from tests.support.archives import skill_md, zipped
 from tests.support.needing import CODE, create, needing
+from tests.support.people import Caller, Who, people_settings
 from tests.support.wheels import make_wheel
 
 Publish = Callable[..., dict[str, Any]]
@@ -84,6 +85,24 @@ def test_sboms_of_versions_without_packages_have_no_components(server: Server, p
     assert sbom_of(server.rpc, new_name)["components"] == []
     assert server.rpc.http.get(f"/skills/{new_name}/9.9.9.cdx.json").status_code == 404
     assert server.rpc.http.get("/skills/unknown-skill/latest.cdx.json").status_code == 404
+
+
+@pytest.mark.full
+def test_sboms_show_the_source_only_to_callers_with_credentials(
+    shared_server: StartShared, tmp_path_factory: pytest.TempPathFactory, new_name: str
+) -> None:
+    settings = people_settings(tmp_path_factory.mktemp("people"), SKILLERY_PUBLIC_DOWNLOADS="true")
+    server = shared_server("public_downloads", "sqlite", **settings)
+    author = Caller(server.url, Who("ann", "read run publish", "*"))
+    for name in (f"{new_name}-open", f"{new_name}-team"):
+        sent(author, zipped({f"{name}/SKILL.md": skill_md(name)}), source="https://example.org/a.git")
+    author("set_visibility", name=f"{new_name}-team", visibility="namespace")
+    anonymous = Rpc(server.url)
+
+    assert sbom_of(author, f"{new_name}-open")["metadata"]["component"]["properties"]
+    assert "properties" not in sbom_of(anonymous, f"{new_name}-open")["metadata"]["component"]
+    assert sbom_of(author, f"{new_name}-team")["components"] == []
+    assert anonymous.http.get(f"/skills/{new_name}-team/1.0.0.cdx.json").status_code == 404
 
 
 @pytest.mark.parametrize(

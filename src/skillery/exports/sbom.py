@@ -87,8 +87,8 @@ def _skill(row: VersionRow, source: Source) -> Component:
     if "://" in source.name:
         component["externalReferences"] = [{"type": "vcs", "url": quote(source.name, safe=":/?#[]@!$&'()*+,;=%~")}]
     properties = {"skillery:source": source.name, "skillery:path": source.path}
-    component["properties"] = [{"name": name, "value": value} for name, value in properties.items() if value]
-    return component
+    listed = [{"name": name, "value": value} for name, value in properties.items() if value]
+    return component | ({"properties": listed} if listed else {})
 
 
 def _components(locked: Locked) -> Iterator[Component]:
