@@ -53,6 +53,7 @@ def test_an_author_signs_with_a_registered_key(org: Server, new_name: str) -> No
     assert [(row["predicate"], row["by"], row["keyid"] == key.keyid) for row in rows] == [
         ("publication", "ann", False),
         ("scan", "ann", False),
+        ("passed", "ann", False),
         ("author", "ann", True),
     ]
     # Another caller cannot use the key of ann, and ann cannot sign as another identity, version or kind.
@@ -105,7 +106,7 @@ def test_a_withdrawn_statement_is_not_sent(org: Server, new_name: str) -> None:
     assert ann.error("end_attestation", id=scan, reason="hide")["code"] == -32002
     admin = Caller(org.url, Who("adam", "admin", "*"))
     admin("end_attestation", id=scan, reason="wrong rules")
-    assert sorted(statements_of(admin, created["name"])) == ["publication"]
+    assert sorted(statements_of(admin, created["name"])) == ["passed", "publication"]
     assert ann.error("end_attestation", id="att_unknown", reason="x")["code"] == -32003
 
 

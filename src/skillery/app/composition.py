@@ -16,6 +16,7 @@ from skillery.app.core_parts import MIB, Backends, Base, build_core
 from skillery.app.home import Home
 from skillery.app.logs import Tracing, open_tracing
 from skillery.app.routes import HttpParts
+from skillery.attestations.policies import make_policies
 from skillery.attestations.signing import open_signing
 from skillery.backends import (
     Authenticator,
@@ -91,6 +92,8 @@ async def open_server(
     counts = counts or counts_of_one_process(settings)
     plugins.check_settings(settings)
     defined_in(settings)
+    is_open = settings.authenticators == ("open",)
+    policies = make_policies(settings.policy, settings.publishing, settings.signing.key, is_open=is_open)
     tracing = open_tracing(settings.traces)
     async with AsyncExitStack() as stack:
         if tracing is not None:
@@ -99,8 +102,10 @@ async def open_server(
         stack.callback(database.close)
         backends = await _open_backends(settings, plugins, database, stack)
         open_objects(plugins, settings, database, partial(popular_skills, database), stack)
+        if policies.named and not backends.signing.signs:
+            raise StartupError("a server with [policy] signs statements: copy signing/ed25519.pem into its home")
         events = PluginEvents(plugins.manager, settings.hook_seconds, plugins.failures)
-        core = await build_core(Base(settings, home, database, backends, events, counts, bundled), stack)
+        core = await build_core(Base(settings, home, database, backends, events, counts, policies, bundled), stack)
         additions = _Additions(events.failures, routes_of(plugins.manager), counts)
         known = _Known(partial(plugins_of_server, plugins, settings, events.failures), backends.secrets.names)
         edge = _edge(settings, database, home.server_id, core, tracing, additions, known)

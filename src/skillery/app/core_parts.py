@@ -26,6 +26,7 @@ from skillery.app.builders import (
 )
 from skillery.app.bundled import packaged_guide, publish_bundled
 from skillery.app.home import Home
+from skillery.attestations.policies import Policies
 from skillery.attestations.seals import Sealer
 from skillery.attestations.signing import Signing
 from skillery.audit.refusals import Refusals
@@ -41,7 +42,6 @@ from skillery.exports import Exports, FactsPreparation
 from skillery.exports.marketplaces import Marketplaces
 from skillery.formats.bundle import BundleLimits
 from skillery.git_views import Repositories
-from skillery.identity.access import ApprovalRules
 from skillery.identity.authenticator_chain import by_name
 from skillery.identity.idempotency import Once
 from skillery.identity.offboarding import Identities
@@ -60,6 +60,7 @@ from skillery.publishing.example_runs import ExampleRuns
 from skillery.publishing.gate import Gate, PublishingRules, ScriptCheck, Trials
 from skillery.publishing.import_check import ImportCheck
 from skillery.publishing.methods import Rechecks
+from skillery.publishing.passing import Passing
 from skillery.publishing.publisher import Publisher
 from skillery.publishing.reviews import Reviews
 from skillery.publishing.tool_maker import ToolMaker
@@ -116,6 +117,7 @@ class Base(NamedTuple):
     events: Events
     """Calls the hooks of plugins."""
     counts: Counts
+    policies: Policies
     bundled: bool = True
     """Whether the bundled skills are published."""
 
@@ -184,7 +186,8 @@ async def build_core(base: Base, stack: AsyncExitStack) -> Core:
         workspaces=Workspaces(registry, database, quotas, WorkspaceFiles(database, backends.storage, quotas)),
         publisher=publisher,
         rechecks=Rechecks(database, publisher.checks, base.events, backends.signing),
-        reviews=Reviews(database, base.events, publisher.checks, publisher.approval, backends.signing),
+        passing=publisher.passing,
+        reviews=Reviews(database, publisher.checks, publisher.passing),
         revocations=revocations,
         developer=Developer(publisher.checks, Overlays(), runtime.packages.environments),
         importer=_importer(base, publisher),
@@ -256,9 +259,9 @@ def _runtime(base: Base, quotas: Quotas, registry: Registry) -> _Runtime:
     environments = named_of(settings, home, database, registry, packages, backends.sandbox)
     seconds = settings.runs.workspace_seconds
     workspaces = RunWorkspaces(database, backends.storage, quotas, home.server_id, wait_seconds=seconds)
-    approval, limits, pythons = _publishing_rules(settings).approval, limit_rules(settings), backends.sandbox.pythons
+    limits, pythons = limit_rules(settings), backends.sandbox.pythons
     preparer = Preparer(
-        database, cache, limits, packages.environments, environments.named, workspaces, approval, pythons
+        database, cache, limits, packages.environments, environments.named, workspaces, base.policies, pythons
     )
     execution = Execution(backends.sandbox, settings.sandbox, GrantedSecrets(database, backends.secrets))
     sealer = Sealer(database, backends.signing, home.server_id, settings.seals)
@@ -296,7 +299,8 @@ def _publisher(base: Base, runtime: _Runtime, quotas: Quotas, compilers: Compile
     )
     checks = BundleChecks(database, backends.storage, gate, backends.sandbox.pythons)
     parts = (database, backends.storage, events, checks, _publishing_rules(settings), quotas)
-    return Publisher(*parts, runtime.packages.environments, backends.signing)
+    passing = Passing(database, events, checks, base.policies, backends.signing)
+    return Publisher(*parts, runtime.packages.environments, passing)
 
 
 def _importer(base: Base, publisher: Publisher) -> Importer:
@@ -334,9 +338,7 @@ def _publishing_rules(settings: Settings) -> PublishingRules:
     """Return the rules of the settings. With `auth = "open"`, every version is published at once."""
     if settings.authenticators == ("open",):
         # A review would not protect: with auth = "open", every caller may approve.
-        return PublishingRules(
-            visibility=settings.default_visibility, approval=ApprovalRules("any", self_approval=True)
-        )
+        return PublishingRules(visibility=settings.default_visibility)
     chosen = settings.publishing
     return PublishingRules(
         chosen.people,
@@ -344,5 +346,4 @@ def _publishing_rules(settings: Settings) -> PublishingRules:
         settings.default_visibility,
         increases="draft",
         first_permissions=chosen.first_permissions,
-        approval=ApprovalRules(chosen.reviewers, chosen.self_approval),
     )

@@ -6,23 +6,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta
 from sqlalchemy import ColumnElement, Connection, exists, func, select, update
 
 from skillery import audit
+from skillery.attestations.evidence import inputs_of, read_evidence
 from skillery.attestations.predicates import OwnAuthor, OwnReview, summary_of
 from skillery.attestations.signing import SignedStatement, insert_attestations, sha256_of
+from skillery.audit import Actor
 from skillery.backends import Identity, Scope
 from skillery.database import in_utc
 from skillery.database.registry import Registry
 from skillery.database.tables import attestations, signing_keys, skill_versions, skills, version_steps
 from skillery.errors import AttestationKey, AttestationSubject, Conflict, InvalidParams, NotAllowed, NotFound
-from skillery.formats.names import parse_skill_name
 from skillery.formats.semver import Version
-from skillery.formats.texts import parse_id, parse_sentence
 from skillery.formats.version_spec import Exact, VersionSpec, parse_named
 from skillery.identity import access
 from skillery.method import Cursor, ExactVersion, Method, PageLimit, Params, Sentence, SkillName, about
@@ -92,7 +92,7 @@ class ListAttestations(Params, frozen=True, kw_only=True):
     name: SkillName
     version: Annotated[str, about("Version spec (omit for latest)")] = ""
     predicate: Annotated[
-        Literal["author", "publication", "provenance", "tests", "scan", "review", "revocation", ""],
+        Literal["author", "publication", "provenance", "tests", "scan", "review", "passed", "revocation", ""],
         about("Only statements of this kind"),
     ] = ""
     limit: PageLimit = 50
@@ -167,12 +167,6 @@ MOST_BYTES = 16 * 1024
 """The size of a statement that callers sign."""
 MOST_OF_SIGNER = 20
 """The number of statements that an identity signs about a version, with those that it has withdrawn."""
-
-
-async def add_attestation(registry: Registry, identity: Identity, params: AddAttestation) -> AddedAttestation:
-    name, version = parse_skill_name(params.name), Version.parse(params.version)
-    work = partial(store_signed, identity=identity, name=name, version=version, envelope=params.envelope)
-    return await registry.write(work)
 
 
 def store_signed(
@@ -292,14 +286,17 @@ class EndAttestation(Params, frozen=True, kw_only=True):
     reason: Annotated[Sentence, about("Reason, for all readers of the version")]
 
 
-async def end_attestation(registry: Registry, identity: Identity, params: EndAttestation) -> EndedId:
-    reason = parse_sentence(params.reason, "reason")
-    return await registry.write(partial(end, identity=identity, attestation=parse_id(params.id), reason=reason))
+class Withdrawal(NamedTuple):
+    """A withdrawn attestation. `reopened` is its version, if its `passed` has ended too, else None."""
+
+    ended: EndedId
+    reopened: tuple[str, Version] | None = None
 
 
-def end(connection: Connection, identity: Identity, attestation: str, reason: str) -> EndedId:
-    """Withdraw an attestation. Raise NotFound if the identity does not see it, and NotAllowed unless the identity
-    has signed it, and still has the scope for it, or is an admin. A repeated withdrawal changes nothing.
+def end(connection: Connection, identity: Identity, attestation: str, reason: str) -> Withdrawal:
+    """Withdraw an attestation, and the `passed` that is about it. Raise NotFound if the identity does not see it, and
+    NotAllowed unless the identity has signed it, and still has the scope for it, or is an admin. A repeated withdrawal
+    changes nothing.
     """
     of_id = attestations.c.attestation == attestation
     stored = connection.execute(
@@ -308,7 +305,6 @@ def end(connection: Connection, identity: Identity, attestation: str, reason: st
         .join(skill_versions, skill_versions.c.id == attestations.c.version_id)
         .join(skills, skills.c.id == skill_versions.c.skill_id)
         .where(of_id)
-        .with_for_update(of=attestations)
     ).one_or_none()
     try:
         if stored is not None:
@@ -325,18 +321,28 @@ def end(connection: Connection, identity: Identity, attestation: str, reason: st
         raise NotAllowed(f"'{attestation}' was signed by {signer}", hint="Ask its signer, or an admin.")
     if is_personal:
         access.require(identity, SCOPES[stored.predicate])
-    if stored.ended_at is not None:
-        return EndedId(attestation, in_utc(stored.ended_at))
+    # The lock makes a judgement of the version wait, or see this withdrawal.
+    connection.execute(select(skills.c.id).where(skills.c.name == stored.name).with_for_update())
+    ended_at = connection.scalar(select(attestations.c.ended_at).where(of_id))
+    if ended_at is not None:
+        return Withdrawal(EndedId(attestation, in_utc(ended_at)))
+    passed = [
+        each.id
+        for each in read_evidence(connection, stored.version_id)
+        if each.word == "passed" and stored.sha256 in inputs_of(each.predicate)
+    ]
     now = datetime.now(UTC)
-    values = {"ended_at": now, "ended_by": identity.name, "ended_reason": reason}
-    connection.execute(update(attestations).where(of_id).values(values))
-    after = {"name": stored.name, "version": stored.version, "reason": reason}
+    end_attestations(connection, identity, [attestation], reason, now)
+    end_attestations(connection, identity, passed, f"{attestation} was withdrawn: {reason}", now)
+    after = {"name": stored.name, "version": stored.version, "reason": reason, **({"passed": passed} if passed else {})}
     audit.record(connection, identity, "end_attestation", attestation, after=after)
-    return EndedId(attestation, now)
+    reopened = (stored.name, Version.parse(stored.version)) if passed else None
+    return Withdrawal(EndedId(attestation, now), reopened)
 
 
-METHODS = (
-    Method(list_attestations, "read", audits=""),
-    Method(add_attestation, "read", audits="name"),
-    Method(end_attestation, "read", audits="id"),
-)
+def end_attestations(connection: Connection, by: Actor, ids: Sequence[str], reason: str, now: datetime) -> None:
+    values = {"ended_at": now, "ended_by": by.name, "ended_reason": reason}
+    connection.execute(update(attestations).where(attestations.c.attestation.in_(ids)).values(values))
+
+
+METHODS = (Method(list_attestations, "read", audits=""),)

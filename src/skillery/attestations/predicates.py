@@ -23,8 +23,12 @@ from skillery.proof.statements import URN, now
 Predicate = dict[str, Any]
 
 
-def publication_predicate(bundle: Bundle, publisher: Identity, made_by: str | None, visibility: str) -> Predicate:
-    """Say who has published a bundle, with which method. `made_by` is the method that made the bundle, or None."""
+def publication_predicate(
+    bundle: Bundle, publisher: Identity, made_by: str | None, visibility: str, *, asks_review: bool = False
+) -> Predicate:
+    """Say who has published a bundle, with which method. `made_by` is the method that made the bundle, or None.
+    `asks_review` means that the version waits for a review, whatever its policy needs.
+    """
     paths = {LOCK, NPM_LOCK, *script_locks({file.path for file in bundle.files})}
     locks = {file.path: f"sha256:{file.sha256}" for file in bundle.files if file.path in paths}
     return {
@@ -33,6 +37,7 @@ def publication_predicate(bundle: Bundle, publisher: Identity, made_by: str | No
         "method": made_by or "create_skill",
         "package_locks": locks,
         "visibility": visibility,
+        **({"asks_review": True} if asks_review else {}),
         "at": now(),
     }
 
@@ -164,5 +169,7 @@ def summary_of(word: str, predicate: Mapping[str, Any]) -> str:
         case "revocation":
             words = "{action} as {severity} ({advisory})".format_map(predicate)
             return ": ".join(filter(None, (words, predicate.get("reason"))))
+        case "passed":
+            return f"meets {str(predicate.get('policy', {}).get('uri', '')).removeprefix('skillery:')}"
         case _:
             return ""

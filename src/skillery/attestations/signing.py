@@ -60,6 +60,11 @@ class Signing:
         self._signer = signer
         self._key = key
 
+    @property
+    def signs(self) -> bool:
+        """Whether statements are signed."""
+        return self._key is not None
+
     async def attest(
         self, by: Actor, name: str, version: str, digest: str, predicates: Mapping[str, Mapping[str, Any]]
     ) -> tuple[SignedStatement, ...]:

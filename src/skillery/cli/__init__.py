@@ -96,6 +96,7 @@ commands.sections = {
                 review.submit,
                 review.approve,
                 review.reject,
+                review.policy,
                 review.waiver,
                 review.label,
                 review.yank,

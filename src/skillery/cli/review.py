@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from skillery.cli.failures import CHECK_FAILED
 from skillery.cli.options import Target, filled, json_option, name_and_version, print_change, target_options
 from skillery.cli.output import clean, print_json
 from skillery.cli.proof import add_signed, find_owner, read_key, sign_option
@@ -39,10 +40,16 @@ def _print_visible(answer: Mapping[str, Any]) -> None:
     print_change(f"{answer['name']} is visible to {_VISIBLE_TO[visibility]}")
 
 
+def _print_approved(approved: Mapping[str, Any]) -> None:
+    _print_step(approved)
+    for missing in approved.get("missing", ()):
+        click.echo(clean(f"still needs {missing}"), err=True)
+
+
 submit = Verb("submit", "submit_version", _print_step, help="Submit a draft for review.")
 
 
-@click.command(short_help="Publish a version that is in review.")
+@click.command(short_help="Approve a version that is in review.")
 @click.argument("name", metavar="NAME@VERSION")
 @click.option("--version", help="The exact version, if NAME does not include it.")
 @click.option("--digest", callback=filled, metavar="sha256:…", help="Digest of the reviewed bundle.")
@@ -59,7 +66,9 @@ def approve(
     target: Target,
     as_json: bool,
 ) -> None:
-    """Publish a version that is in review. By default, only people can approve versions, but not their own versions."""
+    """Approve a version that is in review. If it needs nothing more, it is published. By default, only people can
+    approve versions, but not their own versions.
+    """
     from skillery.cli.connection import with_client
 
     skill, number = name_and_version(name, version)
@@ -73,13 +82,18 @@ def approve(
         approved = await client.approve_version(skill, number, digest=digest, note=note)
         if key is not None:
             await add_signed(client, key, "review", approved, {"decision": "approved", "note": note or ""})
+            if approved["status"] == "in_review":
+                # The signature may be what the policy needed.
+                explained = await client.explain_policy(skill, version=number)
+                missing = [need["missing"] for need in explained["needs"] if need["missing"]]
+                return {**approved, "status": explained["status"], "missing": missing}
         return approved
 
     answer = with_client(target, work)
     if as_json:
         print_json(answer)
     else:
-        _print_step(answer)
+        _print_approved(answer)
 
 
 reject = Verb(
@@ -145,6 +159,68 @@ versions = Verb(
     The most recently created version comes first.
     """,
 )
+
+
+# -- `skillery policy`: what versions need -----------------------------------------------------------------------------
+
+
+def print_policy(explained: Mapping[str, Any]) -> None:
+    """Print the needs of a policy, one a line, with who has met them."""
+    state = "passed" if explained["passed"] else "not passed"
+    click.echo(clean(f"policy {explained['policy']}: {state}, {explained['digest'][:19]}"))
+    for need in explained["needs"]:
+        by = ", ".join(f"{each['by']}{' (own key)' if each['own_key'] else ''}" for each in need["evidence"])
+        sign, text = ("ok", by) if need["ok"] else ("no", need["missing"])
+        click.echo(clean(f"  {sign}  {need['need']:<12}{text}"))
+        if not need["ok"]:
+            click.echo(clean(f"      {'':<12}{need['hint']}"))
+    if explained["former_signer"]:
+        click.echo(clean(f"  signer changed from {explained['former_signer']} to {explained['signer'] or 'none'}"))
+
+
+policy = click.Group(
+    "policy",
+    help="Policies: what versions need before they are published.",
+    commands=[
+        Verb(
+            "explain",
+            "explain_policy",
+            print_policy,
+            help="Show which policy counts for a version, what it needs, and who has met the needs.",
+        )
+    ],
+)
+
+
+@policy.command("check")
+@click.argument("namespace", default="")
+@target_options
+@json_option
+def check(namespace: str, target: Target, as_json: bool) -> None:
+    """List the latest versions that have not passed the policy that counts now. Exit 1 if there are any.
+
+    A changed policy unpublishes nothing: a new version, or another approval, meets it.
+    """
+    from skillery.cli.connection import with_client
+
+    async def work(client: AsyncClient) -> list[Any]:
+        page = await client.list_skills(namespace=namespace, limit=1000)
+        rows = list(page["skills"])
+        while page["next_cursor"]:
+            page = await client.list_skills(namespace=namespace, limit=1000, cursor=page["next_cursor"])
+            rows += page["skills"]
+        explained = [await client.explain_policy(row["name"], version=row["version"]) for row in rows]
+        return [each for each in explained if not each["passed"] or any(need["missing"] for need in each["needs"])]
+
+    different = with_client(target, work)
+    if as_json:
+        print_json({"versions": different})
+    for each in () if as_json else different:
+        missing = ", ".join(need["missing"] for need in each["needs"] if need["missing"])
+        reason = missing or "meets the policy, but passed another one or none"
+        click.echo(clean(f"{each['name']}@{each['version']} {each['policy']}: {reason}"))
+    if different:
+        raise SystemExit(CHECK_FAILED)
 
 
 # -- `skillery waiver`: manage waivers, which allow versions to be published in spite of a finding ---------------------

@@ -14,6 +14,7 @@ __all__ = [
     "AddedKey",
     "AddedWebhook",
     "Approval",
+    "ApprovedVersion",
     "AttestationPage",
     "AuditEntry",
     "AuditPage",
@@ -42,6 +43,8 @@ __all__ = [
     "EnvironmentPage",
     "EnvironmentState",
     "ExactSkill",
+    "ExplainedNeed",
+    "ExplainedPolicy",
     "FacetValue",
     "Facets",
     "FileChange",
@@ -72,6 +75,7 @@ __all__ = [
     "ManifestChange",
     "MovedLabel",
     "NamespaceUse",
+    "NeedEvidence",
     "NetworkUse",
     "NewBlob",
     "NewVersion",
@@ -169,6 +173,7 @@ REPEATABLE = frozenset(
         "list_attestations",
         "add_attestation",
         "end_attestation",
+        "explain_policy",
         "list_keys",
         "add_key",
         "revoke_key",
@@ -718,6 +723,16 @@ class KeptSkills(TypedDict):
     """Time until the versions end, unless they are kept; 0 if ended."""
 
 
+class ApprovedVersion(TypedDict):
+    """An approved version. `missing` says what the version still needs. It is absent if the version is published."""
+
+    name: str
+    version: str
+    digest: str
+    status: str
+    missing: NotRequired[list[str]]
+
+
 class NewVersion(TypedDict):
     """The answer of `create_skill` and of each step of a version."""
 
@@ -1030,6 +1045,42 @@ class AddedAttestation(TypedDict):
 class EndedId(TypedDict):
     id: str
     ended_at: str
+
+
+class NeedEvidence(TypedDict):
+    """An attestation that meets a need. `own_key`: the identity has signed it, not the registry."""
+
+    id: str
+    predicate: str
+    by: str
+    kind: str
+    at: str | None
+    own_key: bool
+    summary: str
+
+
+class ExplainedNeed(TypedDict):
+    """A need of a policy. `missing` says what is missing, and `hint` how to get it; "" if the need is met."""
+
+    need: str
+    ok: bool
+    evidence: list[NeedEvidence]
+    missing: str
+    hint: str
+
+
+class ExplainedPolicy(TypedDict):
+    """The policy that counts for a version, and its needs. `digest` is the digest of the policy. `passed`: the registry has signed that the version meets this policy. `signer` is its author or CI job, "" if there is neither, and `former_signer` that of the latest published version, if it is another one."""
+
+    name: str
+    version: str
+    status: str
+    policy: str
+    digest: str
+    passed: bool
+    needs: list[ExplainedNeed]
+    signer: str
+    former_signer: str
 
 
 class ListedKey(TypedDict):
@@ -1989,8 +2040,8 @@ def end_development(self: Any, names: list[str]) -> KeptSkills:
 
 def approve_version(
     self: Any, name: str, version: str, *, digest: str | None = None, note: str | None = None
-) -> NewVersion:
-    """Publish a version that is in review.
+) -> ApprovedVersion:
+    """Approve a version that is in review. A version that meets its policy then is published.
 
     name: Skill name
     version: Exact version
@@ -2132,6 +2183,7 @@ def list_versions(
     *,
     name: str | None = None,
     status: Literal["draft", "in_review", "published", "deprecated", "yanked", "rejected", "purged"] | None = None,
+    waiting: bool | None = None,
     namespace: str | None = None,
     limit: int | None = None,
     cursor: str | None = None,
@@ -2140,6 +2192,7 @@ def list_versions(
 
     name: Only versions of this skill
     status: Only versions with this status (e.g., 'in_review' for versions that wait for a reviewer)
+    waiting: Only versions that wait for a reviewer: in review, or published and not meeting their policy any more
     namespace: Only versions in this namespace and below it
     limit: Maximum number of results
     cursor: Pagination cursor from previous response
@@ -2273,7 +2326,7 @@ def list_attestations(
     name: str,
     *,
     version: str | None = None,
-    predicate: Literal["author", "publication", "provenance", "tests", "scan", "review", "revocation", ""]
+    predicate: Literal["author", "publication", "provenance", "tests", "scan", "review", "passed", "revocation", ""]
     | None = None,
     limit: int | None = None,
     cursor: str | None = None,
@@ -2304,6 +2357,15 @@ def end_attestation(self: Any, id: str, reason: str) -> EndedId:
 
     id: The attestation's id
     reason: Reason, for all readers of the version
+    """
+    return params_of(locals())
+
+
+def explain_policy(self: Any, name: str, *, version: str | None = None) -> ExplainedPolicy:
+    """Show which policy counts for a version, and what the version still needs.
+
+    name: Skill name
+    version: Version spec (omit for latest)
     """
     return params_of(locals())
 
@@ -2796,6 +2858,7 @@ class Methods:
     list_attestations = blocking(list_attestations)
     add_attestation = blocking(add_attestation)
     end_attestation = blocking(end_attestation)
+    explain_policy = blocking(explain_policy)
     list_keys = blocking(list_keys)
     add_key = blocking(add_key)
     revoke_key = blocking(revoke_key)
@@ -2883,6 +2946,7 @@ class AsyncMethods:
     list_attestations = awaited(list_attestations)
     add_attestation = awaited(add_attestation)
     end_attestation = awaited(end_attestation)
+    explain_policy = awaited(explain_policy)
     list_keys = awaited(list_keys)
     add_key = awaited(add_key)
     revoke_key = awaited(revoke_key)
@@ -2968,6 +3032,7 @@ class BatchMethods:
     list_attestations = batched(list_attestations)
     add_attestation = batched(add_attestation)
     end_attestation = batched(end_attestation)
+    explain_policy = batched(explain_policy)
     list_keys = batched(list_keys)
     add_key = batched(add_key)
     revoke_key = batched(revoke_key)

@@ -23,14 +23,20 @@ class ApprovalRules(NamedTuple):
     """Whether only people approve versions, or agents too."""
     self_approval: bool = False
     """Whether reviewers approve versions that they have published."""
+    policy: str = ""
+    """The policy that has these rules. "": the settings of publishing."""
 
     def refusal(self, identity: Identity, publisher: str) -> str:
         """Return why the identity approves no version of the publisher, as the end of a sentence, or ""."""
         if self.reviewers == "people" and identity.kind != "person":
-            return "is an agent: only people approve versions (setting publishing.reviewers)"
+            return f"is an agent: only people approve versions ({self.setting_of('reviewers')})"
         if not self.self_approval and identity.name == publisher:
-            return "published it: another reviewer approves it (setting publishing.self_approval)"
+            return f"published it: another reviewer approves it ({self.setting_of('self_approval')})"
         return ""
+
+    def setting_of(self, key: str) -> str:
+        """Return the setting that has the rule `key`."""
+        return f"policy {self.policy!r}" if self.policy else f"setting publishing.{key}"
 
 
 def is_admin(identity: Identity) -> bool:

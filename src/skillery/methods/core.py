@@ -25,6 +25,7 @@ from skillery.maintenance.garbage import Collector
 from skillery.maintenance.purges import Purger
 from skillery.publishing.bundle_checks import Developer
 from skillery.publishing.methods import Rechecks
+from skillery.publishing.passing import Passing
 from skillery.publishing.publisher import Publisher
 from skillery.publishing.reviews import Reviews
 from skillery.publishing.tool_maker import ToolMaker
@@ -64,6 +65,7 @@ class Core:
     workspaces: Workspaces
     publisher: Publisher
     rechecks: Rechecks
+    passing: Passing
     reviews: Reviews
     revocations: Revocations
     developer: Developer

@@ -12,7 +12,7 @@ from skillery.labels import label_listings, labels, locks
 from skillery.maintenance import garbage, purges
 from skillery.method import rows
 from skillery.publishing import methods as publishing
-from skillery.publishing import reviews, tool_maker
+from skillery.publishing import passing, reviews, tool_maker
 from skillery.registry import audit_trail
 from skillery.runs import methods as runs
 from skillery.runs import statements
@@ -54,6 +54,7 @@ METHODS = rows(
     *label_listings.METHODS,
     *locks.METHODS,
     *attestations.METHODS,
+    *passing.METHODS,
     *keys.METHODS,
     *seals.METHODS,
     *runs.READING,

@@ -24,6 +24,7 @@ TYPES: Mapping[str, str] = {
     "scan": f"{URN}scan:v1",
     "review": f"{URN}review:v1",
     "revocation": f"{URN}revocation:v1",
+    "passed": "https://slsa.dev/verification_summary/v1",
 }
 """The predicate type of each word. The words are the names of attestations in methods, commands and policies."""
 

@@ -23,7 +23,6 @@ from skillery.formats.package_json import JAVASCRIPT, MODULES, SCRIPTS
 from skillery.formats.skill_md import SkillMd
 from skillery.formats.unfinished_bundle import MAX_CHECKED_BYTES, UnfinishedBundle, begin_bundle
 from skillery.formats.wording import printable
-from skillery.identity.access import ApprovalRules
 from skillery.publishing.example_runs import ExampleRuns
 from skillery.publishing.file_findings import file_findings
 from skillery.publishing.import_check import MOST_LINES, ImportCheck, lacks_permission
@@ -331,8 +330,8 @@ class PublishingRules(NamedTuple):
     """Whether the entrypoint is imported and the examples run before a version is published."""
     passed: Collection[str] = ()
     """Digests of bundles whose examples have passed before. They count as passed, without `trials` too."""
-    approval: ApprovalRules = ApprovalRules()
-    """Which reviewers approve versions."""
+    reviewed: Literal["publish", "review"] = "publish"
+    """`review`: each version waits for a review, also if its policy does not need one."""
     submit: bool | None = None
     """The decision of the publisher for this version: True submits a draft for review, False makes a draft."""
 

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 import msgspec
 from sqlalchemy import Connection
 
+from skillery.attestations.evidence import evidence_of, read_former_signer, stated_evidence
+from skillery.attestations.policies import Policy, Situation, judge
 from skillery.attestations.predicates import (
     ci_provenance,
     import_provenance,
@@ -18,7 +20,6 @@ from skillery.attestations.predicates import (
     scan_predicate,
     tests_predicate,
 )
-from skillery.attestations.signing import Signing
 from skillery.backends import Events, Identity, Storage
 from skillery.contents.store import Uploading, is_inline, put_large
 from skillery.database import Database
@@ -29,11 +30,11 @@ from skillery.formats.check_results import CheckedExample, CheckFinding, Permiss
 from skillery.formats.semver import Version
 from skillery.formats.skill_md import SkillMd
 from skillery.formats.version_spec import Exact, Latest
-from skillery.identity.access import ApprovalRules
 from skillery.identity.quotas import Quotas
 from skillery.publishing.bundle_checks import MOST_FINDINGS, BundleChecks, holds, refuse
 from skillery.publishing.gate import PublishingRules, as_found, publication_of
 from skillery.publishing.package_locks import ImportScan, locks_of
+from skillery.publishing.passing import Passing, rules_under
 from skillery.registry.index_names import index_name_warning
 from skillery.registry.resolution import resolve, version_if_there
 from skillery.registry.version_rows import VersionRow
@@ -98,16 +99,17 @@ class Publisher:
         rules: PublishingRules,
         quotas: Quotas,
         environments: Environments,
-        signing: Signing,
+        passing: Passing,
     ) -> None:
         self.checks = checks
+        self.passing = passing
         self._database = database
         self._storage = storage
         self._events = events
         self._rules = rules
         self._quotas = quotas
         self._environments = environments
-        self._signing = signing
+        self._signing = passing.signing
 
     async def create_skill(
         self,
@@ -143,7 +145,7 @@ class Publisher:
 
     def rules_with_review(self) -> PublishingRules:
         """Return the rules of the server, with a review for each version."""
-        return self._rules._replace(people="review", agents="review")
+        return self._rules._replace(people="review", agents="review", reviewed="review")
 
     async def publish(
         self,
@@ -165,34 +167,46 @@ class Publisher:
         is called in the transaction that adds the version; if the version exists, in a separate transaction. A parsed
         `skill_md` means that the bundle is imported: tools that are not valid are then skipped.
         """
-        rules = rules or self._rules
         bundle, state = await self.checks.check(identity, manifest, skill_md, files, scan)
         if state.taken is not None:
             if also is not None:
                 await self._database.write(partial(_record_also, also, state.taken))
             return Published(state.taken, bundle.warnings)
         publication = publication_of(bundle, identity)
+        policy = self.passing.policies.of(publication.name)
+        rules = rules_under(rules or self._rules, policy)
         # An import of thousands of skills does not import their code: it stores what others have published.
         trials = rules.trials and not isinstance(skill_md, SkillMd)
         findings = await self.checks.findings(publication, bundle, state.scan, identity, trials=trials)
         refuse(publication.name, publication.version, findings, ())
         checks = Checks(False, findings=findings[:MOST_FINDINGS])
         if rules.trials:
-            permitted = rules.status_for(identity, state.diff) == "published"
+            # A policy may need reviews: its examples get permissions when the last reviewer approves.
+            permitted = rules.status_for(identity, state.diff) == "published" and "review" not in policy.rules.needs
             checks = await self.checks.run_examples(identity, bundle, checks, permitted)
         elif bundle.digest in rules.passed:
             checks = with_examples(checks, [CheckedExample(example.name, "passed") for example in bundle.examples.read])
         visibility = state.visibility or rules.visibility
+        expected = rules.status_for(identity, state.diff, is_unproven=bool(checks.waiting))
+        asks_review = expected != "published" and not policy.is_default
         predicates = {
-            "publication": publication_predicate(bundle, identity, made_by, visibility),
+            "publication": publication_predicate(bundle, identity, made_by, visibility, asks_review=asks_review),
             **self._provenance(identity, source),
-            "scan": scan_predicate(checks.findings, self._signing.release),
-            **({"tests": tests_predicate(checks.examples)} if checks.examples else {}),
+            **self._results(checks.findings, checks.examples),
         }
-        statements = await self._signing.attest(
-            identity, publication.name, publication.version, bundle.digest, predicates
-        )
+        about = (identity, publication.name, publication.version, bundle.digest)
+        statements = await self._signing.attest(*about, predicates)
+        former = await self._former_signer(policy, publication.name)
+        verdict = judge(policy, Situation(identity.name, asks_review, former), evidence_of(statements))
+        passed = await self.passing.passed(*about, verdict)
         inline = {file.sha256: file.content for file in bundle.files if is_inline(file.size)}
+
+        def landing(connection: Connection, diff: PermissionsDiff) -> str:
+            status = rules.status_for(identity, diff, is_unproven=bool(checks.waiting))
+            if status != "published" or policy.is_default:
+                return status
+            is_same = former == read_former_signer(connection, publication.name)
+            return status if passed and is_same else "in_review"
 
         def insert(connection: Connection) -> NewVersion:
             created = insert_version(
@@ -201,11 +215,11 @@ class Publisher:
                 identity,
                 inline,
                 quotas=quotas or self._quotas,
-                landing=partial(rules.status_for, identity, is_unproven=bool(checks.waiting)),
+                landing=partial(landing, connection),
                 visibility=rules.visibility,
                 checks=checks,
                 made_by=made_by,
-                statements=statements,
+                statements=(*statements, *passed),
             )
             if also is not None:
                 also(connection, created)
@@ -216,7 +230,9 @@ class Publisher:
             self._environments.begin(lock)  # install the packages early, so that the first run waits less
         if created.status == "published":
             await self._events.after_publish(publication)
-        return Published(created, bundle.warnings, checks.findings, checks.examples)
+        waits = verdict.missing if created.status == "in_review" and not policy.is_default else ()
+        warnings = (*bundle.warnings, *(f"needs {missing}" for missing in waits))
+        return Published(created, warnings, checks.findings, checks.examples)
 
     async def check_skill(
         self,
@@ -238,11 +254,17 @@ class Publisher:
         publication = publication_of(bundle, identity)
         trials = not isinstance(skill_md, SkillMd)
         findings = await self.checks.findings(publication, bundle, state.scan, identity, trials=trials)
-        rules = self._rules._replace(submit=submit)
+        policy = self.passing.policies.of(publication.name)
+        rules = rules_under(self._rules._replace(submit=submit), policy)
         status = state.taken.status if state.taken else rules.status_for(identity, state.diff)
         # Nothing is published, so no run gets the permissions of a published version.
         tested = await self.checks.test_examples(identity, bundle)
         findings = (*findings, *as_found(tested.findings))
+        if status == "published" and not state.taken and not policy.is_default:
+            predicates = {**self._provenance(identity, None), **self._results(findings, tested.examples)}
+            situation = Situation(identity.name, former_signer=await self._former_signer(policy, publication.name))
+            verdict = judge(policy, situation, stated_evidence(identity, {"publication": {}, **predicates}))
+            status = "in_review" if verdict.missing else status
         warning = await self._database.read(partial(index_name_warning, identity=identity, name=publication.name))
         return CheckedSkill(
             ok=not any(finding.refuses for finding in findings),
@@ -274,10 +296,14 @@ class Publisher:
 
         return await asyncio.to_thread(self._database.read_now, look)
 
-    @property
-    def approval(self) -> ApprovalRules:
-        """The rules that decide who approves versions."""
-        return self._rules.approval
+    async def _former_signer(self, policy: Policy, name: str) -> str:
+        """Return the signer of the latest published version, for policies that compare it, else ""."""
+        return "" if policy.is_default else await self._database.read(partial(read_former_signer, name=name))
+
+    def _results(self, findings: Sequence[CheckFinding], examples: Sequence[CheckedExample]) -> dict[str, Any]:
+        """Return the predicates about the results of the checks, by word."""
+        tests = {"tests": tests_predicate(examples)} if examples else {}
+        return {"scan": scan_predicate(findings, self._signing.release), **tests}
 
     def _provenance(self, identity: Identity, source: tuple[str, str] | None) -> dict[str, Any]:
         """Return the predicate of a CI job or of an import, by its word."""

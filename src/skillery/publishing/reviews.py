@@ -2,113 +2,107 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from functools import partial
 from typing import Annotated, Any
 
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 from sqlalchemy import Connection
 
 from skillery.attestations.predicates import review_predicate, tests_predicate
-from skillery.attestations.signing import SignedStatement, Signing, insert_attestations
-from skillery.backends import Events, Identity
+from skillery.attestations.signing import SignedStatement, insert_attestations
+from skillery.backends import Identity
 from skillery.database import Database
-from skillery.errors import SkilleryError
 from skillery.formats.names import parse_skill_name
 from skillery.formats.semver import Version
 from skillery.formats.texts import parse_sentence
-from skillery.identity.access import ApprovalRules
+from skillery.formats.version_spec import Exact
 from skillery.method import ExactVersion, Given, Method, Params, Sentence, SkillName, about
 from skillery.publishing.bundle_checks import BundleChecks
-from skillery.registry.version_rows import VersionRow
-from skillery.versions.checks import checks_of
+from skillery.publishing.passing import Judged, Passing, step_if_met
+from skillery.versions.checks import Checks, checks_of, set_checks
 from skillery.versions.lifecycle import approve, find_approvable, find_rejectable, reject
 from skillery.versions.new_versions import NewVersion
 
-log = logging.getLogger(__name__)
+
+class ApprovedVersion(NewVersion, frozen=True):
+    """An approved version. `missing` says what the version still needs. It is absent if the version is published."""
+
+    missing: tuple[str, ...] | UnsetType = UNSET
 
 
 class Reviews:
     """Stores the decisions of reviewers, each with a signed statement in the same transaction."""
 
-    def __init__(
-        self,
-        database: Database,
-        events: Events,
-        checks: BundleChecks,
-        approval: ApprovalRules,
-        signing: Signing,
-    ) -> None:
+    def __init__(self, database: Database, checks: BundleChecks, passing: Passing) -> None:
         self._database = database
-        self._events = events
         self._checks = checks
-        self._approval = approval
-        self._signing = signing
+        self._passing = passing
 
     async def approve_version(
         self, identity: Identity, name: str, version: Version, digest: str | None, note: str
-    ) -> NewVersion:
-        """Approve a version, and call the `after_publish` hooks. Run the examples that wait for the approval first.
+    ) -> ApprovedVersion:
+        """Add an approval to a version. If the version meets its policy then, publish it, and call the `after_publish`
+        hooks. Before the last approval, run the examples that wait for it.
 
-        `digest` is the digest that the reviewer approves, or None. Raise the errors of `lifecycle.approve`, Refused if
-        an example fails, and Busy if the signer cannot be reached.
+        `digest` is the digest that the reviewer approves, or None. A repeated approval of a reviewer adds nothing.
+        Raise the errors of `lifecycle.approve`, Refused if an example fails, and Busy if the signer cannot be reached.
         """
-        rules = self._approval
+        rules = self._passing.policies.of(name).approval
         find = partial(find_approvable, identity=identity, name=name, version=version, digest=digest, rules=rules)
         row = await self._database.read(find)
-        stored_checks = checks_of(row.checks_json)
-        checks = await self._checks.run_waiting_examples(identity, row) if stored_checks.waiting else None
-        predicates = {"tests": tests_predicate(checks.examples)} if checks is not None else {}
-        predicates["review"] = review_predicate(identity, "approved", note, stored_checks.permissions_diff)
-        statements = await self._signed(identity, row, predicates)
-        step = partial(
-            approve,
-            identity=identity,
-            name=name,
-            version=version,
-            digest=row.digest,
-            note=note,
-            rules=rules,
-            checks=checks,
+        judged = await self._database.read(
+            partial(self._passing.read, identity=identity, name=name, spec=Exact(version))
         )
-        approved = await self._database.write(partial(_decide, step=step, row=row, statements=statements))
-        stored = partial(self._checks.stored_publication, identity=identity, name=name, version=version)
-        try:
-            publication = await asyncio.to_thread(self._database.read_now, stored)
-        except SkilleryError:
-            # The version stays published even if the storage fails now.
-            log.exception("the after_publish hooks were not called for %s %s", name, approved.version)
-        else:
-            await self._events.after_publish(publication)
-        return approved
+        is_repeated = judged.is_approved_by(identity)
+        statements, checks = await self._statements(identity, judged, note, is_repeated=is_repeated)
+
+        def store(connection: Connection, *, meets: bool) -> NewVersion:
+            find(connection)
+            if not is_repeated:
+                about = partial(approve, connection, identity, name, version, digest=row.digest, note=note)
+                return about(rules=rules, checks=checks, stays=not meets)
+            if checks is not None:
+                set_checks(connection, row.version_id, checks)
+            return step_if_met(connection, identity, name, version, meets=meets)
+
+        approved, missing = await self._passing.settle(identity, name, version, statements, store)
+        return ApprovedVersion(approved.name, approved.version, approved.digest, approved.status, missing or UNSET)
+
+    async def _statements(
+        self, identity: Identity, judged: Judged, note: str, *, is_repeated: bool
+    ) -> tuple[tuple[SignedStatement, ...], Checks | None]:
+        """Return the signed statements of an approval, and the results of checks that have changed, else None."""
+        row, stored = judged.row, checks_of(judged.row.checks_json)
+        review = review_predicate(identity, "approved", note, stored.permissions_diff)
+        predicates: dict[str, Any] = {} if is_repeated else {"review": review}
+        checks = None
+        if stored.waiting and judged.is_reviewed_with(identity, predicates):
+            checks = await self._checks.run_waiting_examples(identity, row)
+            predicates = {"tests": tests_predicate(checks.examples), **predicates}
+        if not predicates:
+            return (), None
+        return await self._passing.signing.attest(identity, row.name, row.version, row.digest, predicates), checks
 
     async def reject_version(self, identity: Identity, name: str, version: Version, reason: str) -> NewVersion:
         """Reject a version. Raise the errors of `lifecycle.reject`, and Busy if the signer cannot be reached."""
         row = await self._database.read(partial(find_rejectable, identity=identity, name=name, version=version))
-        diff = checks_of(row.checks_json).permissions_diff
-        statements = await self._signed(identity, row, {"review": review_predicate(identity, "rejected", reason, diff)})
-        step = partial(reject, identity=identity, name=name, version=version, reason=reason)
-        return await self._database.write(partial(_decide, step=step, row=row, statements=statements))
+        review = review_predicate(identity, "rejected", reason, checks_of(row.checks_json).permissions_diff)
+        attest = self._passing.signing.attest
+        statements = await attest(identity, row.name, row.version, row.digest, {"review": review})
 
-    async def _signed(
-        self, identity: Identity, row: VersionRow, predicates: dict[str, Any]
-    ) -> tuple[SignedStatement, ...]:
-        return await self._signing.attest(identity, row.name, row.version, row.digest, predicates)
+        def decide(connection: Connection) -> NewVersion:
+            rejected = reject(connection, identity=identity, name=name, version=version, reason=reason)
+            insert_attestations(connection, row.version_id, row.digest, statements)
+            return rejected
 
-
-def _decide(connection: Connection, step: Any, row: VersionRow, statements: tuple[SignedStatement, ...]) -> NewVersion:
-    """Take the step of a decision, and store the statements about it."""
-    decided: NewVersion = step(connection)
-    insert_attestations(connection, row.version_id, row.digest, statements)
-    return decided
+        return await self._database.write(decide)
 
 
 # -- approve_version ---------------------------------------------------------------------------------------------------
 
 
 class ApproveVersion(Params, frozen=True, kw_only=True):
-    """Publish a version that is in review."""
+    """Approve a version that is in review. A version that meets its policy then is published."""
 
     name: SkillName
     version: ExactVersion
@@ -116,7 +110,7 @@ class ApproveVersion(Params, frozen=True, kw_only=True):
     note: Annotated[Annotated[str, Meta(max_length=2000)], about("Recorded with the approval")] = ""
 
 
-async def approve_version(reviews: Reviews, identity: Identity, params: ApproveVersion) -> NewVersion:
+async def approve_version(reviews: Reviews, identity: Identity, params: ApproveVersion) -> ApprovedVersion:
     name, version = parse_skill_name(params.name), Version.parse(params.version)
     note = parse_sentence(params.note, "note") if params.note else ""
     return await reviews.approve_version(identity, name, version, params.digest or None, note)

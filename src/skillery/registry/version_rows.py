@@ -219,6 +219,7 @@ def values_of(
 _OF_STEP: Mapping[str, tuple[EventType, ...]] = {
     "submit": ("submitted",),
     "approve": ("approved", "published"),
+    "publish": ("published",),
     "reject": ("rejected",),
     "yank": ("yanked",),
 }

@@ -7,6 +7,7 @@ from functools import partial
 
 import msgspec
 
+from skillery.attestations.policies import Policies
 from skillery.backends import CodeCall, Failure, HandlerCall, Identity, Job, Limits, ScriptCall, SkillCall
 from skillery.context.queue import Watch, ignore
 from skillery.context.threads import JSON
@@ -18,7 +19,6 @@ from skillery.formats.manifest import Manifest, Permissions, Runtime
 from skillery.formats.requirements import LOCK
 from skillery.formats.texts import new_run_id
 from skillery.formats.version_spec import parse_version_spec
-from skillery.identity.access import ApprovalRules
 from skillery.method import or_none
 from skillery.registry.resolution import resolve
 from skillery.registry.version_rows import VersionRow, standing_warnings
@@ -111,13 +111,13 @@ class Preparer:
         environments: Environments,
         named: NamedEnvironments,
         workspaces: RunWorkspaces,
-        approval: ApprovalRules,
+        policies: Policies,
         pythons: Callable[[], Mapping[str, str]],
     ) -> None:
-        """`approval` decides whose runs of an unapproved version get the permissions of the version. `pythons` returns
+        """`policies` decide whose runs of an unapproved version get the permissions of the version. `pythons` returns
         the other interpreters for scripts.
         """
-        self._approval, self._pythons = approval, pythons
+        self._policies, self._pythons = policies, pythons
         self._workspaces = WorkspaceTargets(workspaces)
         self._environments = environments
         self._named = named
@@ -149,7 +149,7 @@ class Preparer:
         """Prepare a run of the entrypoint of a version. `runtime` is the one of its manifest."""
         args = await checked_arguments(version.name, manifest.inputs, request.args, runtime)
         rows = await self._mounts.find_blobs(identity, [*request.input_blobs, *args.blobs])
-        rights = granted(identity, version, manifest, self._approval)
+        rights = granted(identity, version, manifest, self._policies)
         limits = self._limits.for_skill(runtime.limits, or_none(request.timeout_ms))
         job = Job(
             run_id=new_run_id(),
@@ -177,7 +177,7 @@ class Preparer:
         if request.module:
             find = partial(find_module, version=version, module=request.module)
         path = await self._database.read(find)
-        rights = granted(identity, version, manifest, self._approval)
+        rights = granted(identity, version, manifest, self._policies)
         if has_permissions(manifest):
             await self._database.read(partial(check_no_handler, version=version, path=path))
         skills = await self._mounts.skills([version])
@@ -220,7 +220,7 @@ class Preparer:
         version = tool.version
         manifest = await self._declarations.manifest(version) if version else None
         own_limits = manifest.runtime.limits if manifest and manifest.runtime else {}
-        rights = granted(identity, version, manifest, self._approval) if version and manifest else Granted()
+        rights = granted(identity, version, manifest, self._policies) if version and manifest else Granted()
         limits = self._limits.for_skill(own_limits, or_none(request.timeout_ms))
         job = Job(
             run_id=new_run_id(),
@@ -307,7 +307,7 @@ class Preparer:
         manifest = await self._declarations.manifest(version)
         limits = self._limits.for_skill(manifest.runtime.limits if manifest.runtime else {}, None)
         limits = msgspec.structs.replace(limits, timeout_ms=min(limits.timeout_ms, left_ms))
-        rights = granted(identity, version, manifest, self._approval)
+        rights = granted(identity, version, manifest, self._policies)
         job = called_job(caller, version, rights.network, function, args, limits)
         prepared = _prepared("execute_skill", job, version, rights)
         prepared = msgspec.structs.replace(prepared, parent_run_id=caller.run_id)

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta
 from sqlalchemy import Connection
 
+from skillery.attestations.policies import Policies
 from skillery.backends import Failure, FailureType, Identity, Language
 from skillery.errors import NotExecutable, WorkspaceNotAccepted
 from skillery.formats.manifest import Manifest, Permissions, Runtime
@@ -135,14 +136,14 @@ def has_permissions(manifest: Manifest) -> bool:
     return bool(manifest.permissions.network or manifest.permissions.secrets)
 
 
-def granted(identity: Identity, version: VersionRow, manifest: Manifest, rules: access.ApprovalRules) -> Granted:
+def granted(identity: Identity, version: VersionRow, manifest: Manifest, policies: Policies) -> Granted:
     """Return the permissions of a run of `version` that `identity` starts.
 
     A version that was never published gets network and secrets only if the caller could approve the version. Else
     authors could use both without a review. Raise RunRevoked if the identity may not run a revoked version.
     """
     require_runnable(identity, version)
-    could_approve = access.approves(identity, version.name, version.publisher, rules)
+    could_approve = access.approves(identity, version.name, version.publisher, policies.of(version.name).approval)
     permissions = manifest.permissions if version.status in WAS_PUBLISHED or could_approve else Permissions()
     if permissions == manifest.permissions:
         return Granted(permissions)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
@@ -68,6 +68,22 @@ class Publishing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Whether reviewers, admins included, approve versions that they have published."""
     examples_seconds: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 60.0
     import_seconds: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 15.0
+
+
+class PolicyRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a version needs before the registry publishes it: `[policy."ns.*"]`."""
+
+    needs: tuple[str, ...] = ()
+    authors: tuple[str, ...] = ()
+    """Identities that may sign or build versions. Empty: every publisher."""
+    reviews: Annotated[int, msgspec.Meta(ge=1, le=10)] = 1
+    reviewers: typing.Literal["people", "any"] = "people"
+    signed_reviews: bool = False
+    """Whether reviewers sign their reviews with keys of their own."""
+    scan: typing.Literal["none", "info", "warning"] = "warning"
+    """The highest severity of findings without a waiver that passes."""
+    evaluation: dict[str, Any] = {}
+    requires: str = ""
 
 
 class Signing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -242,4 +258,5 @@ ENTRIES: Mapping[str, type[msgspec.Struct]] = {
     "quotas.identities": IdentityQuotas,
     "quotas.namespaces": NamespaceQuotas,
     "environments": NamedEnvironment,
+    "policy": PolicyRules,
 }

@@ -28,6 +28,7 @@ from skillery.settings.groups import (
     NamedEnvironment,
     Natural,
     Packages,
+    PolicyRules,
     Positive,
     Publishing,
     Quotas,
@@ -105,6 +106,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     publishing: Publishing = Publishing()
     signing: Signing = Signing()
     seals: Seals = Seals()
+    policy: dict[str, PolicyRules] = {}
     runs: RunRecords = RunRecords()
     limits: RunLimits = RunLimits()
     max_limits: MaxLimits = MaxLimits()
@@ -239,8 +241,8 @@ def _convert(tree: dict[str, Any], sources: Mapping[str, str]) -> Settings:
             raise StartupError(f"the sections [backends.<kind>.<name>] are not valid: {reason.lower()}") from None
         if name == "plugins":
             raise StartupError(f"the sections [plugins.<name>] are not valid: {reason.lower()}") from None
-        if name == "environments":
-            raise _invalid_environment(tree[name], sources) from None
+        if name in ("environments", "policy"):
+            raise _invalid_entry(name, tree[name], sources) from None
         value: Any = tree
         for part in name.split("."):
             value = value[part] if isinstance(value, dict) else value
@@ -249,20 +251,20 @@ def _convert(tree: dict[str, Any], sources: Mapping[str, str]) -> Settings:
         ) from None
 
 
-def _invalid_environment(entries: dict[str, Any], sources: Mapping[str, str]) -> StartupError:
-    """Return the error for the first named environment that is not valid. The error names the environment and its
-    faulty setting.
+def _invalid_entry(table: str, entries: dict[str, Any], sources: Mapping[str, str]) -> StartupError:
+    """Return the error for the first entry of a table that is not valid. The error names the entry and its faulty
+    setting.
     """
     for name, entry in entries.items():
         try:
-            msgspec.convert(entry, NamedEnvironment, strict=False)
+            msgspec.convert(entry, ENTRIES[table], strict=False)
         except msgspec.ValidationError as error:
             reason, _, path = str(error).partition(" - at `$.")
-            source = _source_of(f"environments.{name}.", sources)
+            source = _source_of(f"{table}.{name}.", sources)
             key = path.removesuffix("`").partition("[")[0]
-            setting = f"setting 'environments.{name}.{key}'" if key else f"setting 'environments.{name}'"
+            setting = f"setting '{table}.{name}.{key}'" if key else f"setting '{table}.{name}'"
             return StartupError(f"{setting} ({source}) is {entry.get(key, entry)!r}: {reason.lower()}")
-    return StartupError("setting 'environments' is not valid")
+    return StartupError(f"setting '{table}' is not valid")
 
 
 def is_loopback(host: str) -> bool:

@@ -159,7 +159,7 @@ def _take_sections(path: Path, document: dict[str, Any]) -> dict[str, Any]:
 
 def _take_entries(path: Path, document: dict[str, Any], table: str) -> dict[str, Any]:
     """Remove a table of ENTRIES from the document, and return its entries by key: a pattern in [quotas.identities] and
-    [quotas.namespaces], a name in [environments].
+    [quotas.namespaces] and [policy], a name in [environments].
 
     A pattern may contain any character, including dots. Therefore it cannot be a part of a dotted name. Raise
     StartupError if an entry is not valid.
@@ -167,7 +167,7 @@ def _take_entries(path: Path, document: dict[str, Any], table: str) -> dict[str,
     parent, _, table_key = table.rpartition(".")
     section = document.get(parent) if parent else document
     entries = section.pop(table_key, {}) if isinstance(section, dict) else {}
-    has_patterns = bool(parent)
+    has_patterns = table != "environments"
     if not isinstance(entries, dict):
         example = f'[{table}."<pattern>"]' if has_patterns else f"[{table}.<name>]"
         raise StartupError(f"{path}: '{table}' must be a table: {example}")

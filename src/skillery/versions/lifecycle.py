@@ -32,6 +32,7 @@ from skillery.versions.lifecycle_steps import (
     STEPS,
     check_step,
     found_version,
+    is_reviewed_again,
     latest_version,
     lock_skill,
     step_all,
@@ -61,10 +62,11 @@ def find_approvable(
     digest: str | None,
     rules: access.ApprovalRules,
 ) -> VersionRow:
-    """Return the version that `approve` would publish now. Raise the errors of `approve`."""
+    """Return the version that `approve` would approve now. Raise the errors of `approve`."""
     access.require_namespace(identity, "review", name)
     row = resolve(connection, identity, name, Exact(version), manages=True)
-    check_step(identity, name, found_version(row), "approve", digest, rules)
+    is_again = is_reviewed_again(connection, row)
+    check_step(identity, name, found_version(row), "approve", digest, rules, is_again=is_again)
     return row
 
 
@@ -78,15 +80,19 @@ def approve(
     note: str,
     rules: access.ApprovalRules,
     checks: Checks | None = None,
+    stays: bool = False,
 ) -> NewVersion:
-    """Publish a version that is in review. The approval is recorded with the digest of the version.
+    """Publish a version that is in review. The approval is recorded with the digest of the version. With `stays`, the
+    version needs more than this approval, and its status stays.
 
     `checks` replace the stored check results, unless they are None. Raise NotAllowed if the identity may not review the
     skill, or if `rules` refuse the approval. Raise DigestDiffers if `digest` is given and is not the digest of the
     version. Raise the other errors of `submit`.
     """
     access.require_namespace(identity, "review", name)
-    approved = step_one(connection, identity, name, version, "approve", note=note, digest=digest, rules=rules)
+    approved = step_one(
+        connection, identity, name, version, "approve", note=note, digest=digest, rules=rules, stays=stays
+    )
     if checks is not None:
         set_checks(connection, resolve(connection, identity, name, Exact(version), manages=True).version_id, checks)
     return approved

@@ -11,9 +11,10 @@ import msgspec
 from sqlalchemy import Connection, insert, select, update
 
 from skillery import audit
+from skillery.attestations.evidence import is_proof_ended
 from skillery.backends import Identity
 from skillery.database import select_row
-from skillery.database.tables import skill_versions, skills, version_steps
+from skillery.database.tables import RESOLVABLE, skill_versions, skills, version_steps
 from skillery.errors import DigestDiffers, IllegalStep, NotAllowed
 from skillery.formats.semver import Version
 from skillery.formats.version_spec import Exact
@@ -25,7 +26,7 @@ from skillery.registry.visibility import sees_version
 from skillery.skills.search_index import index_successor
 from skillery.versions.new_versions import NewVersion, point_to_latest
 
-StepName = Literal["submit", "approve", "reject", "yank", "unyank", "deprecate", "undeprecate", "purge"]
+StepName = Literal["submit", "approve", "reject", "yank", "unyank", "deprecate", "undeprecate", "purge", "publish"]
 
 
 NO_ADVISORY: Mapping[str, str] = MappingProxyType({})
@@ -58,6 +59,8 @@ STEPS: dict[StepName, Step] = {
     "purge": Step(
         ("draft", "in_review", "published", "deprecated", "yanked", "rejected"), "purged", "purge_version", "purged"
     ),
+    # A version meets its policy without another approval, for example when its author signs it.
+    "publish": Step(("in_review",), "published", "publish_version", "published"),
     "undeprecate": Step(("deprecated",), "published", "undeprecate_skill", "undeprecated"),
 }
 """All legal steps. `check_step` and `step_all` raise IllegalStep for other ones."""
@@ -88,19 +91,24 @@ def step_one(
     digest: str | None = None,
     rules: ApprovalRules = STRICT,
     advisory: Mapping[str, str] = NO_ADVISORY,
+    stays: bool = False,
 ) -> NewVersion:
     """Take a step with one version, and return the version. Record the step in the audit trail and the outbox.
     `advisory` has the fields of a revocation: `severity`, `advisory` and `fixed`.
 
-    Raise SkillNotFound or VersionNotFound if the identity sees no such version, and the errors of `check_step`.
+    With `stays`, the status stays: an approval is then one of several. Raise SkillNotFound or VersionNotFound if the
+    identity sees no such version, and the errors of `check_step`.
     """
     # The lock comes first: the step applies to the values that are read after it.
     connection.execute(select(skills.c.id).where(skills.c.name == name).with_for_update())
     row = resolve(connection, identity, name, Exact(version), manages=True)
     stored = found_version(row)
-    check_step(identity, name, stored, step, digest, rules)
-    status = _apply_step(connection, identity, stored, step, note, advisory=advisory)
-    point_to_latest(connection, row.skill_id)
+    is_again = step == "approve" and is_reviewed_again(connection, row)
+    check_step(identity, name, stored, step, digest, rules, is_again=is_again)
+    stays = stays or is_again
+    status = _apply_step(connection, identity, stored, step, note, advisory=advisory, stays=stays)
+    if not stays:
+        point_to_latest(connection, row.skill_id)
     audit.record(
         connection,
         identity,
@@ -110,8 +118,14 @@ def step_one(
         after={"status": status, "digest": stored.digest, **({"note": note} if note else {}), **advisory},
     )
     about = {"version": stored.version, "digest": stored.digest, "status": status, "publisher": stored.publisher}
-    record_step(connection, identity, step, name, note=note, **about, **advisory)
+    if not stays:
+        record_step(connection, identity, step, name, note=note, **about, **advisory)
     return NewVersion(name, stored.version, stored.digest, status)
+
+
+def is_reviewed_again(connection: Connection, row: VersionRow) -> bool:
+    """Return whether a published version waits for a review, because evidence about it was withdrawn."""
+    return row.status in RESOLVABLE and is_proof_ended(connection, row.version_id)
 
 
 def step_all(
@@ -163,16 +177,20 @@ def _apply_step(
     note: str,
     deprecated: dict[str, Any] | None = None,
     advisory: Mapping[str, str] = NO_ADVISORY,
+    *,
+    stays: bool = False,
 ) -> str:
-    """Store a step and the new status of a version. Return the new status.
+    """Store a step and the new status of a version. Return the new status. With `stays`, the status stays.
 
     The row of `version_steps` has the identity, the time and the note of the step.
     """
     now = datetime.now(UTC)
     standing: dict[str, Any] = msgspec.json.decode(version.standing_json) if version.standing_json else {}
     actor = {"by": identity.name, "kind": identity.kind, "at": now.isoformat(timespec="seconds").replace("+00:00", "Z")}
-    status = STEPS[step].leads_to
+    status = version.status if stays else STEPS[step].leads_to
     match step:
+        case "approve" if stays:
+            pass
         case "approve":
             standing["approval"] = {**actor, "digest": version.digest, "note": note}
         case "reject":
@@ -189,7 +207,7 @@ def _apply_step(
             standing["deprecated"] = deprecated
         case "undeprecate":
             standing.pop("deprecated", None)
-        case "submit":
+        case "submit" | "publish":
             pass
     standing_json = msgspec.json.encode(standing).decode() if standing else None
     connection.execute(
@@ -218,12 +236,19 @@ def found_version(row: VersionRow) -> _Version:
 
 
 def check_step(
-    identity: Identity, name: str, version: _Version, step: StepName, digest: str | None, rules: ApprovalRules = STRICT
+    identity: Identity,
+    name: str,
+    version: _Version,
+    step: StepName,
+    digest: str | None,
+    rules: ApprovalRules = STRICT,
+    *,
+    is_again: bool = False,
 ) -> None:
     """Raise IllegalStep if the status does not permit the step. For an approval, raise DigestDiffers or NotAllowed
-    too.
+    too. `is_again` means that a published version waits for another review.
     """
-    if version.status not in STEPS[step].starts:
+    if version.status not in STEPS[step].starts and not is_again:
         raise _illegal(name, version.version, [version.status], step)
     if step == "approve":
         _check_approval(identity, name, version, digest, rules)
@@ -283,9 +308,11 @@ def _illegal(name: str, version: str | None, statuses: Sequence[str], step: Step
 
     `statuses` are the statuses of these versions.
     """
-    # A purge is always legal, and never the remedy.
+    # A purge is always legal, and never the remedy. No method publishes a version directly.
     legal = [
-        next_step.method for key, next_step in STEPS.items() if key != "purge" and set(statuses) & set(next_step.starts)
+        next_step.method
+        for key, next_step in STEPS.items()
+        if key not in ("purge", "publish") and set(statuses) & set(next_step.starts)
     ]
     subject = f"'{name}' {version} is" if version else f"every version of '{name}' is"
     leads = f"The next step can be {_either(legal)}." if legal else "No step is possible: publish a new version."

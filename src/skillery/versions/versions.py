@@ -9,12 +9,24 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
-from sqlalchemy import ColumnElement, Connection, Row, Select, and_, func, literal_column, or_, select
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    Select,
+    and_,
+    exists,
+    func,
+    literal_column,
+    or_,
+    select,
+    union_all,
+)
 
 from skillery.backends import Identity, Provenance
 from skillery.database import in_utc
 from skillery.database.registry import Registry
-from skillery.database.tables import skill_files, skill_versions, skills
+from skillery.database.tables import RESOLVABLE, attestations, skill_files, skill_versions, skills
 from skillery.formats.manifest import Kind
 from skillery.formats.names import parse_namespace, parse_skill_name
 from skillery.formats.npm import NPM_LOCK
@@ -67,13 +79,32 @@ _LISTED = select(
 ).join_from(skill_versions, skills, skills.c.id == skill_versions.c.skill_id)
 
 
+_passed = attestations.alias()
+# Each part uses a partial index. The statuses are literal for that.
+_WAITING = union_all(
+    select(skill_versions.c.id).where(skill_versions.c.status == literal_column("'in_review'")),
+    select(attestations.c.version_id)
+    .join(skill_versions, skill_versions.c.id == attestations.c.version_id)
+    .where(
+        attestations.c.predicate == literal_column("'passed'"),
+        attestations.c.ended_at.is_not(None),
+        skill_versions.c.status.in_([literal_column(f"'{status}'") for status in RESOLVABLE]),
+        ~exists().where(
+            _passed.c.version_id == attestations.c.version_id,
+            _passed.c.predicate == literal_column("'passed'"),
+            _passed.c.ended_at.is_(None),
+        ),
+    ),
+)
+
+
 def read_versions(
     connection: Connection,
     identity: Identity,
     key: bytes,
     *,
     name: str,
-    status: Status | Literal[""],
+    status: Status | Literal["", "waiting"],
     namespace: str,
     limit: int,
     cursor: str,
@@ -81,7 +112,8 @@ def read_versions(
 ) -> VersionPage:
     """Return a page of the versions that the identity sees, most recently created first, or `oldest_first`.
 
-    "" as `name`, `status` or `namespace` matches all versions. `key` signs the cursors. Raise SkillNotFound if the
+    "" as `name`, `status` or `namespace` matches all versions. The status `waiting` matches versions that wait for a
+    reviewer. `key` signs the cursors. Raise SkillNotFound if the
     identity sees no skill `name`. Raise InvalidCursor if the cursor belongs to another listing.
     """
     bound_to = _bound_to(identity, name, status, namespace, oldest_first)
@@ -166,7 +198,9 @@ def ages(
 def _filters(status: str, namespace: str) -> list[ColumnElement[bool]]:
     """Return the SQL conditions for versions with a status, in a namespace and below it. "" adds no condition."""
     where: list[ColumnElement[bool]] = []
-    if status:
+    if status == "waiting":
+        where.append(skill_versions.c.id.in_(_WAITING))
+    elif status:
         # Written into the statement: only then can a database use a partial index.
         where.append(skill_versions.c.status == literal_column(f"'{status}'"))
     if namespace:
@@ -230,6 +264,10 @@ class ListVersions(Params, frozen=True, kw_only=True):
         Literal["draft", "in_review", "published", "deprecated", "yanked", "rejected", "purged"] | msgspec.UnsetType,
         about("Only versions with this status (e.g., 'in_review' for versions that wait for a reviewer)"),
     ] = msgspec.UNSET
+    waiting: Annotated[
+        bool,
+        about("Only versions that wait for a reviewer: in review, or published and not meeting their policy any more"),
+    ] = False
     namespace: Annotated[str, about("Only versions in this namespace and below it")] = ""
     limit: PageLimit = 50
     cursor: Cursor = ""
@@ -241,7 +279,7 @@ async def list_versions(registry: Registry, identity: Identity, params: ListVers
         identity=identity,
         key=registry.cursor_key,
         name=parse_skill_name(params.name) if params.name else "",
-        status="" if params.status is msgspec.UNSET else params.status,
+        status="waiting" if params.waiting else "" if params.status is msgspec.UNSET else params.status,
         namespace=parse_namespace(params.namespace) if params.namespace else "",
         limit=params.limit,
         cursor=params.cursor,

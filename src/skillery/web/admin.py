@@ -298,7 +298,7 @@ async def _of_quotas(request: PageRequest) -> list[Problem]:
 
 async def _of_reviews(request: PageRequest) -> list[Problem]:
     """Return a problem if versions wait for a review."""
-    waiting = (await request.do(list_versions, ListVersions(status="in_review", limit=100))).versions
+    waiting = (await request.do(list_versions, ListVersions(waiting=True, limit=100))).versions
     if not waiting:
         return []
     count = "100 or more" if len(waiting) == 100 else str(len(waiting))

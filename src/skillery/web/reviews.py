@@ -132,7 +132,8 @@ def why_not(request: PageRequest, opened: Opened) -> str:
 
 def why_no_approval(request: PageRequest, opened: Opened) -> str:
     """Return why the approval rules of this server refuse an approval by the caller, or ""."""
-    refusal = request.site.core.publisher.approval.refusal(request.identity, opened.facts.publisher.name)
+    rules = request.site.core.passing.policies.of(opened.name).approval
+    refusal = rules.refusal(request.identity, opened.facts.publisher.name)
     return f"You cannot approve this version: {quoted(request.identity.name)} {refusal}." if refusal else ""
 
 
@@ -283,7 +284,7 @@ def _short(digest: str) -> str:
 async def show_queue(request: PageRequest) -> Page:
     """Show the versions in review that the caller may review, oldest first."""
     namespace = request.query.get("ns", "").strip()
-    page = await request.do(list_versions, ListVersions(status="in_review", namespace=namespace, limit=MOST_WAITING))
+    page = await request.do(list_versions, ListVersions(waiting=True, namespace=namespace, limit=MOST_WAITING))
     reviewable = [version for version in page.versions if access.reviews(request.identity, version.name)]
     rows: list[tuple[ListedVersion, dict[str, int] | None]] = []
     for version in sorted(reviewable, key=lambda version: version.created_at):

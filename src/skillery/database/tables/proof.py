@@ -13,6 +13,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    text,
 )
 
 from skillery.database.tables.base import Key, Moment, Name, metadata
@@ -87,6 +88,14 @@ Index(
     attestations.c.id,
     postgresql_where=attestations.c.seal_seq.is_(None),
     sqlite_where=attestations.c.seal_seq.is_(None),
+)
+_is_ended_passed = text("predicate = 'passed' AND ended_at IS NOT NULL")
+# Published versions that wait for a review again: skillery.versions.versions.
+Index(
+    "ix_attestations_ended_passed",
+    attestations.c.version_id,
+    postgresql_where=_is_ended_passed,
+    sqlite_where=_is_ended_passed,
 )
 
 advisories = Table(
