@@ -1081,6 +1081,7 @@ class ExplainedPolicy(TypedDict):
     needs: list[ExplainedNeed]
     signer: str
     former_signer: str
+    waiting: bool
 
 
 class ListedKey(TypedDict):

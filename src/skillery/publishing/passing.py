@@ -196,7 +196,12 @@ class Passing:
         return withdrawal.ended
 
     async def explain(self, identity: Identity, name: str, spec: VersionSpec) -> ExplainedPolicy:
-        return _explained(await self._database.read(partial(self.read, identity=identity, name=name, spec=spec)))
+        def explain(connection: Connection) -> ExplainedPolicy:
+            judged = self.read(connection, identity, name, spec)
+            is_waiting = judged.row.status == "in_review" or is_reviewed_again(connection, judged.row)
+            return _explained(judged, is_waiting=is_waiting)
+
+        return await self._database.read(explain)
 
 
 def _store(
@@ -288,6 +293,8 @@ class ExplainedPolicy(msgspec.Struct, frozen=True):
     needs: tuple[ExplainedNeed, ...]
     signer: str
     former_signer: str
+    waiting: bool
+    """Whether a reviewer may decide about the version."""
 
 
 class ExplainPolicy(Params, frozen=True, kw_only=True):
@@ -301,7 +308,7 @@ async def explain_policy(passing: Passing, identity: Identity, params: ExplainPo
     return await passing.explain(identity, *parse_named(params.name, params.version))
 
 
-def _explained(judged: Judged) -> ExplainedPolicy:
+def _explained(judged: Judged, *, is_waiting: bool) -> ExplainedPolicy:
     row, verdict = judged.row, judged.verdict()
     policies = [_policy_of(each.predicate) for each in judged.evidence if each.word == "passed"]
     return ExplainedPolicy(
@@ -314,6 +321,7 @@ def _explained(judged: Judged) -> ExplainedPolicy:
         tuple(map(_need, verdict.needs)),
         verdict.signer,
         judged.situation.former_signer if verdict.is_signer_new else "",
+        is_waiting,
     )
 
 

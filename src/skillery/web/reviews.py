@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from markupsafe import Markup
+from msgspec import UNSET
 
 from skillery.errors import NotAllowed, NotFound, SkilleryError
 from skillery.formats.check_results import CheckFinding
-from skillery.formats.wording import quoted
 from skillery.identity import access
 from skillery.method import or_none
 from skillery.publishing.reviews import ApproveVersion, RejectVersion, approve_version, reject_version
@@ -25,12 +25,27 @@ from skillery.versions.waivers import (
     revoke_waiver,
     waive_finding,
 )
-from skillery.web.display import ago
 from skillery.web.frame import Done, Form, Page, PageRequest, SeeOther, message_of, path_of
 from skillery.web.rendering import Place, split_frontmatter
-from skillery.web.review_contents import Compared, Dangers, compare, dangers_of, first_version
+from skillery.web.review_contents import (
+    Compared,
+    Dangers,
+    compare,
+    dangers_of,
+    first_version,
+)
 from skillery.web.sending import MOST_WAITING
-from skillery.web.skill_opened import Opened, describe, examples_of, open_version, page_of
+from skillery.web.skill_opened import (
+    Opened,
+    describe,
+    examples_of,
+    explain,
+    open_version,
+    page_of,
+    state_of,
+    why_no_approval,
+    why_not,
+)
 
 MOST_MARKDOWN = 262_144
 """The maximum number of characters of a SKILL.md that are rendered."""
@@ -85,6 +100,7 @@ async def page_of_review(
 ) -> Page:
     """Return the page of a decision. `problems` are messages about the sent form `form`, by the id of the field."""
     contents = await read(request, opened)
+    policy = await explain(request, opened)
     skill, findings = opened.skill, _sorted(or_none(opened.skill.findings) or [])
     files = or_none(skill.files) or []
     is_rendered = request.query.get("show") == "rendered"
@@ -106,8 +122,9 @@ async def page_of_review(
         - sum(file.new_size is not None for file in contents.compared.files)
         - (contents.compared.instructions is not None),
         files=files,
-        why_not=why_not(request, opened),
-        why_no_approval=why_no_approval(request, opened),
+        policy=policy,
+        why_not=why_not(request, opened, policy),
+        why_no_approval=why_no_approval(request, opened, policy),
         may_waive=access.reviews(request.identity, opened.name) and skill.status == "in_review",
         problems=problems or {},
         typed=dict(form.pairs) if form else {},
@@ -117,34 +134,6 @@ async def page_of_review(
         versions=[],
     )
     return page._replace(section="review", status=400 if problems else 200)
-
-
-def why_not(request: PageRequest, opened: Opened) -> str:
-    """Return why the caller cannot decide about this version, or ""."""
-    if opened.skill.status != "in_review":
-        return state_of(opened.skill)
-    if access.reviews(request.identity, opened.name):
-        return ""
-    if opened.facts.publisher.name == request.identity.name:
-        return "You published this version. Another reviewer decides about it."
-    return "Only reviewers decide about this version."
-
-
-def why_no_approval(request: PageRequest, opened: Opened) -> str:
-    """Return why the approval rules of this server refuse an approval by the caller, or ""."""
-    rules = request.site.core.passing.policies.of(opened.name).approval
-    refusal = rules.refusal(request.identity, opened.facts.publisher.name)
-    return f"You cannot approve this version: {quoted(request.identity.name)} {refusal}." if refusal else ""
-
-
-def state_of(skill: Skill) -> str:
-    """Return a sentence on the decision about a version that is not in review any more."""
-    approval, rejected = or_none(skill.approval), or_none(skill.rejected)
-    if approval:
-        return f"{approval.by} approved version {skill.version} {ago(approval.at)}."
-    if rejected:
-        return f"{rejected.by} rejected version {skill.version} {ago(rejected.at)}: {rejected.reason}"
-    return f"Version {skill.version} is {skill.status.replace('_', ' ')}, so there is nothing to decide."
 
 
 def _sorted(findings: list[CheckFinding]) -> list[CheckFinding]:
@@ -202,9 +191,11 @@ async def decide(request: PageRequest) -> Page | SeeOther:
         return await page_of_review(
             request, opened, {"permissions": f"{text} Review the new contents."}, form_with_note
         )
-    if opened.skill.status != "in_review":
+    policy = await explain(request, opened)
+    if policy is None or not policy.waiting:
         return SeeOther(opened.exact, Done(state_of(opened.skill)))
-    if refusal := why_not(request, opened) or (action == "approve" and why_no_approval(request, opened)):
+    no_approval = action == "approve" and why_no_approval(request, opened, policy)
+    if refusal := why_not(request, opened, policy) or no_approval:
         raise NotAllowed(f"you may not decide about {opened.name} {opened.version}", hint=refusal)
     if action == "reject":
         return await _reject(request, opened, form)
@@ -217,12 +208,16 @@ async def decide(request: PageRequest) -> Page | SeeOther:
     if missing:
         names = ", ".join(right.value for right in missing)
         return await page_of_review(request, opened, {"ticks": f"Confirm each new permission: {names}."}, form)
+    if policy.former_signer and "signer" not in form.all("tick"):
+        return await page_of_review(request, opened, {"ticks": "Confirm that the signer has changed."}, form)
     params = ApproveVersion(name=opened.name, version=opened.version, digest=digest, note=form.get("note").strip())
     try:
-        await request.do(approve_version, params)
+        approved = await request.do(approve_version, params)
     except SkilleryError as error:
         return await _failed(request, opened, form, error)
-    return SeeOther("/review", Done(f"{opened.name} {opened.version} is approved and published."))
+    waits = "" if approved.missing is UNSET else ", ".join(approved.missing)
+    result = f", and still needs {waits}" if waits else " and published"
+    return SeeOther("/review", Done(f"{opened.name} {opened.version} is approved{result}."))
 
 
 async def _reject(request: PageRequest, opened: Opened, form: Form) -> Page | SeeOther:

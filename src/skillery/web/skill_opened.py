@@ -16,9 +16,11 @@ from skillery.formats.version_spec import Exact, VersionSpec, parse_reference
 from skillery.formats.wording import quoted
 from skillery.identity import access
 from skillery.method import or_none
+from skillery.publishing.passing import ExplainedPolicy, ExplainPolicy, explain_policy
 from skillery.skills.descriptions import DescribeSkill, Skill, describe_skill
 from skillery.tools.tool_listings import ListTools, ToolRow, list_tools
 from skillery.versions.version_tables import VersionFacts, facts_for_page
+from skillery.web.display import ago
 from skillery.web.frame import Page, PageRequest, path_of
 from skillery.web.run_fields import inputs_of_schema
 
@@ -79,6 +81,13 @@ async def describe(
 ) -> Skill:
     """Return the result of describe_skill for a version, or for the latest version if it is None. Raise its errors."""
     return (await request.do(describe_skill, DescribeSkill(name=name, version=version or "", detail=detail))).skill
+
+
+async def explain(request: PageRequest, opened: Opened) -> ExplainedPolicy | None:
+    """Return the policy of a version with its evidence, or None for a development version."""
+    if opened.facts.created_at is None:
+        return None
+    return await request.do(explain_policy, ExplainPolicy(name=opened.name, version=opened.version))
 
 
 def file_path_of(request: PageRequest, opened_at: str) -> str:
@@ -264,3 +273,39 @@ def _expected(example: dict[str, Any]) -> str:
                 return ", ".join(f"{name} {as_json(part)}" for name, part in value.items())
             return as_json(value)
     return "completes"
+
+
+# -- Who decides -------------------------------------------------------------------------------------------------------
+
+
+def why_not(request: PageRequest, opened: Opened, policy: ExplainedPolicy | None) -> str:
+    """Return why the caller cannot decide about this version, or ""."""
+    if policy is None or not policy.waiting:
+        return state_of(opened.skill)
+    if access.reviews(request.identity, opened.name):
+        return ""
+    if opened.facts.publisher.name == request.identity.name:
+        return "You published this version. Another reviewer decides about it."
+    return "Only reviewers decide about this version."
+
+
+def why_no_approval(request: PageRequest, opened: Opened, policy: ExplainedPolicy | None) -> str:
+    """Return why the caller cannot approve: the approval rules refuse it, or the caller has approved already. Else,
+    return "".
+    """
+    of_reviews = [need.evidence for need in policy.needs if need.need == "review"] if policy else []
+    if any(each.by == request.identity.name for evidence in of_reviews for each in evidence):
+        return "You have approved this version."
+    rules = request.site.core.passing.policies.of(opened.name).approval
+    refusal = rules.refusal(request.identity, opened.facts.publisher.name)
+    return f"You cannot approve this version: {quoted(request.identity.name)} {refusal}." if refusal else ""
+
+
+def state_of(skill: Skill) -> str:
+    """Return a sentence on the decision about a version that is not in review any more."""
+    approval, rejected = or_none(skill.approval), or_none(skill.rejected)
+    if approval:
+        return f"{approval.by} approved version {skill.version} {ago(approval.at)}."
+    if rejected:
+        return f"{rejected.by} rejected version {skill.version} {ago(rejected.at)}: {rejected.reason}"
+    return f"Version {skill.version} is {skill.status.replace('_', ' ')}, so there is nothing to decide."
