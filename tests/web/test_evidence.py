@@ -38,7 +38,7 @@ def reviewer(shop: Shop, name: str) -> str:
 
 
 @pytest.mark.full
-def test_the_card_shows_what_is_missing_and_who_has_approved(house: Server, new_name: str) -> None:
+def test_the_card_shows_missing_and_given_approvals(house: Server, new_name: str) -> None:
     shop = Shop(house, f"two.{new_name}")
     page = f"/review/{shop.name}@1.0.0"
     rita, otto = (shop.browser(reviewer(shop, f"{new_name}-{name}")) for name in ("rita", "otto"))
@@ -76,6 +76,7 @@ def test_a_changed_signer_needs_a_tick(house: Server, new_name: str) -> None:
     assert shop.status("2.0.0") == "published"
 
 
+@pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.full
 async def test_the_card_is_accessible_in_both_colours(house: Server, new_name: str, open_page: OpenPage) -> None:
     shop = Shop(house, f"two.{new_name}")
