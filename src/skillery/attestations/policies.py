@@ -155,6 +155,7 @@ class Verdict(NamedTuple):
     signer: str
     is_signer_new: bool
     """Whether the version has another signer than the latest published version."""
+    publisher: str
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -173,7 +174,7 @@ class Verdict(NamedTuple):
             "inputAttestations": [{"digest": {"sha256": sha256}} for sha256 in inputs],
             "verificationResult": "PASSED",
             "verifiedLevels": [f"SKILLERY_{need.need.upper()}" for need in self.needs],
-            "signer": self.signer or None,
+            "signer": self.signer or self.publisher,
         }
 
 
@@ -189,7 +190,7 @@ def judge(policy: Policy, situation: Situation, evidence: Sequence[Evidence]) ->
     if is_new and needs[-1].missing:
         changed = f"{needs[-1].missing}: the signer has changed from {former} to {signer or 'no signer'}"
         needs[-1] = needs[-1]._replace(missing=changed)
-    return Verdict(policy, tuple(needs), signer, is_new)
+    return Verdict(policy, tuple(needs), signer, is_new, situation.publisher)
 
 
 def _last(evidence: Sequence[Evidence], word: str) -> Evidence | None:

@@ -16,7 +16,7 @@ from skillery.proof.dsse import ProofError, keyid_of, unverified, verify
 from skillery.proof.statements import Statement, check_subject, read_statement
 
 LOCK_VERSION = 2
-PROOFS: Mapping[str, str] = {"publication": "publisher"}
+PROOFS: Mapping[str, str] = {"passed": "signer", "publication": "publisher"}
 """The words of the statements that prove a version in a lock, the best one first, and the field with the signer."""
 
 

@@ -1,6 +1,6 @@
 """index of published versions that do not meet their policy any more
 
-Revision: 0041, after 0042
+Revision: 0044, after 0043
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0041"
-down_revision = "0042"
+revision = "0044"
+down_revision = "0043"
 branch_labels = None
 depends_on = None
 
