@@ -150,3 +150,19 @@ def test_the_tutorial_runs_from_first_skill_to_reviewed_version(
     assert "The text has 5 words." in third
     assert "in_review" in fourth
     assert "approve_version" in fourth
+
+
+@pytest.mark.full
+@pytest.mark.long
+def test_the_story_of_a_reviewer_publishes_after_two_approvals(
+    start_server: Callable[..., Server], folder: Path, tmp_path: Path
+) -> None:
+    page = "docs/guide/proof.md"
+    [policy] = re.findall(r"^```toml\n(.*?)^```", (ROOT / page).read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "skillery.toml").write_text(policy)
+    printed = run_page(page, start_server(env={**IMPORT_CHECK, **ASKS_FOR_TOKENS}), folder)
+
+    assert "0 of 2 approvals" in printed
+    assert "still needs 1 of 2 approvals" in printed
+    assert "policy payments.*: passed" in printed

@@ -38,7 +38,7 @@ def reviewer(shop: Shop, name: str) -> str:
 
 
 @pytest.mark.full
-def test_the_card_shows_missing_and_given_approvals(house: Server, new_name: str) -> None:
+def test_the_card_shows_approvals(house: Server, new_name: str) -> None:
     shop = Shop(house, f"two.{new_name}")
     page = f"/review/{shop.name}@1.0.0"
     rita, otto = (shop.browser(reviewer(shop, f"{new_name}-{name}")) for name in ("rita", "otto"))
