@@ -65,6 +65,7 @@ def test_the_filter_answers_every_number_as_the_tables_say(machine: str, cgroups
     memory = dict.fromkeys(calls.numbers(calls.ONLY_WITH_CGROUPS, machine).values(), rules.ALLOW if cgroups else EPERM)
     expected |= memory | dict.fromkeys(calls.numbers(calls.FORBIDDEN, machine).values(), EPERM)
     expected |= dict.fromkeys(calls.numbers(calls.IGNORED, machine).values(), DOES_NOTHING)
+    expected |= dict.fromkeys(calls.numbers(calls.UNSUPPORTED, machine).values(), rules.REFUSE | errno.EOPNOTSUPP)
     for number in range(1200):
         if number not in judged:
             assert judge(program, architecture, number) == expected.get(number, ENOSYS), number
@@ -267,6 +268,7 @@ def test_the_tables_name_no_call_twice() -> None:
             calls.ONLY_WITH_CGROUPS,
             calls.IGNORED,
             calls.ABSENT,
+            calls.UNSUPPORTED,
             calls.FORBIDDEN,
         )
         found = [number for table in tables for number in calls.numbers(table, machine).values()]

@@ -263,10 +263,7 @@ def verdicts(
     also: tuple[str, ...] = (),
     rights: bool | None = None,
 ) -> dict[int, Code]:
-    """Return the filter code of each known system call, by the number of the call. Calls in `also` are always allowed.
-
-    See `program` for the arguments.
-    """
+    """Return the code for each known call by its number. The arguments are those of `program`."""
     can_send = (can_refuse_descriptors() if rights is None else rights) or sockets >= Sockets.LOOPBACK
     checks = by_argument(cgroups=cgroups, rights=can_send) | socket_calls(sockets)
     allow, eperm, enosys = answer(ALLOW), refuse(errno.EPERM), refuse(errno.ENOSYS)
@@ -275,6 +272,7 @@ def verdicts(
         (calls.ONLY_WITH_CGROUPS, allow if cgroups else eperm),
         (calls.IGNORED, refuse(0)),
         (calls.ABSENT, enosys),
+        (calls.UNSUPPORTED, refuse(errno.EOPNOTSUPP)),
         (calls.FORBIDDEN, eperm),
     )
     verdicts = {number: checks[name] for name, number in calls.numbers(calls.BY_ARGUMENT, machine).items()}
