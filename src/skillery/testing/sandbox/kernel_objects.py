@@ -27,6 +27,7 @@ OBJECTS = {
     "timers": "kept.append(libc.timer_create(0, None, ctypes.byref(timer))); kept[-1] == 0 or 1 / 0",
     "locks of files": "lock(len(kept)); kept.append(1)",
     "names that are not there": "os.path.exists(f'/workspace/{len(kept)}'); kept.append(1)",
+    "semaphores": "len(kept) < 128 or 1 / 0; kept.append(libc.semget(0, 32_000, 0o1600)); kept[-1] >= 0 or 1 / 0",
     "access lists": "make_with_list(len(kept)); kept.append(1)",
     "watches": "kept.append(libc.inotify_init1(0)); kept[-1] >= 0 or 1 / 0",
 }

@@ -15,7 +15,7 @@ mremap:25:216 mincore:27:232 shmat:30:196 shmctl:31:195 dup:32:23 dup2:33:-
 pause:34:- nanosleep:35:101 getitimer:36:102 alarm:37:- setitimer:38:103 getpid:39:172 sendfile:40:71
 shutdown:48:210
 getsockname:51:204 getpeername:52:205
-fork:57:- vfork:58:- execve:59:221 exit:60:93 wait4:61:260 kill:62:129 uname:63:160 semget:64:190
+fork:57:- vfork:58:- execve:59:221 exit:60:93 wait4:61:260 kill:62:129 uname:63:160
 semop:65:193 semctl:66:191 shmdt:67:197 msgsnd:69:189 msgrcv:70:188 msgctl:71:187 flock:73:32
 truncate:76:45 ftruncate:77:46 getdents:78:- getcwd:79:17 chdir:80:49
 fchdir:81:50 rename:82:- mkdir:83:- rmdir:84:- creat:85:- link:86:- unlink:87:- symlink:88:- readlink:89:-
@@ -67,7 +67,7 @@ sched_setattr:314:274 sched_setaffinity:203:122 ioprio_set:251:30
 # Calls that use memory that no rlimit and no watchdog counts (vmsplice: pages that only a pipe holds). They are refused
 # if no cgroup counts it.
 ONLY_WITH_CGROUPS = """
-shmget:29:194 msgget:68:186 mq_open:240:180 vmsplice:278:75
+shmget:29:194 semget:64:190 msgget:68:186 mq_open:240:180 vmsplice:278:75
 """
 
 # These answer 0 and do nothing. The folders of a run are memory, and all other files are the host's: flushing its
