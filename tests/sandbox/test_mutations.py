@@ -470,8 +470,8 @@ SELF_CHECKS = {
 """Deviations by the words of the self-check that no case above causes."""
 THREAD = Mutation(
     "zygote.py",
-    "    gc.disable()\n    content",
-    "    import threading\n    threading.Thread(target=threading.Event().wait, daemon=True).start()\n    content",
+    "    gc.disable()\n    occupy",
+    "    import threading\n    threading.Thread(target=threading.Event().wait, daemon=True).start()\n    occupy",
 )
 on_x86_64 = pytest.mark.skipif(os.uname().machine != "x86_64", reason="the changed code is that of x86_64")
 

@@ -117,6 +117,7 @@ def normalised(line: str) -> str:
     line = re.sub(r" +", " ", line)  # the results are aligned
     line = re.sub(r"0x[0-9a-f]{6,}", "ADDRESS", line)
     line = re.sub(r"^(dup3|write)\((?!204)(?:\d\d+|[3-9])(?=, (?:[0-3], 0|204, O_CLOEXEC|\"0\"))", r"\1(RECEIVED", line)
+    line = re.sub(r"(?<=/dev/null\", O_RDWR\) = )\d+", "LOWEST", line)
     line = re.sub(r"\b1000 \d+ 1\b", "1000 UID 1", line)
     line = re.sub(r"(?<=^sched_setaffinity\(0, 128, \[)\d+", "PROCESSOR", line)
     line = re.sub(r"PR_CAPBSET_DROP, \w+", "PR_CAPBSET_DROP, EACH", line)

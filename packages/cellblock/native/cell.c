@@ -21,7 +21,7 @@ enum { ROOT = 1, PRELOADED = 2, KEEPS_GROUPS = 4, WITHOUT_LANDLOCK = 8 };
 enum { USUAL, NETWORK, LOOPBACK, LOOPBACK_AND_UNIX, FILTERS };
 struct plan { /* equal for all runs of a zygote; the system call filters follow it */
     unsigned version, flags;
-    int link, null;                /* the socket to the server, and /dev/null */
+    int link;                      /* the socket to the server */
     long server, thread_id;        /* the pid of the server, and the address of the C library's record of the thread */
     unsigned long ceilings[RLIMITS]; /* the hard limits of the zygote */
     unsigned filter_bytes[FILTERS];
@@ -75,9 +75,11 @@ static void exactly(const char *step, long wanted, long result) {
 
 /* -- pid 1 --------------------------------------------------------------------------------------------------------- */
 
-/* 0 is /dev/null, 1 and 2 are the log, 3 is the channel. CONTROL closes when pid 1 becomes init, all others here. */
+/* 0 is /dev/null, 1 and 2 are the log, 3 is the channel. CONTROL closes when pid 1 becomes init, all others here. No
+ * other run has this open file of /dev/null: each could read the flags that another one has set. */
 static void arrange_descriptors(const struct run *run) {
-    const int kept[] = {run->plan->null, run->received[2], run->received[2], run->received[1]};
+    int null = (int)MUST("descriptors", SYS_openat, AT_FDCWD, "/dev/null", O_RDWR);
+    const int kept[] = {null, run->received[2], run->received[2], run->received[1]};
     for (long number = 0; number <= CHANNEL; number++)
         EXACTLY("descriptors", number, SYS_dup3, kept[number], number, 0);
     MUST("close_range", SYS_close_range, CHANNEL + 1, CONTROL - 1, 0);

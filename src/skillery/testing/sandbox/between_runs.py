@@ -49,6 +49,8 @@ def main(args):
     libc.syscall(args['add_key'], b'user', b'left', b'left', 4, -4)
     for name in ('oom_score_adj', 'comm', 'timerslack_ns', 'coredump_filter', 'sched'):
         tried(lambda: open(f'/proc/self/{name}', 'w').write('1'))
+    for order, value in ((fcntl.F_SETFL, os.O_APPEND | os.O_NONBLOCK), (fcntl.F_SETSIG, signal.SIGUSR1)):
+        tried(lambda: fcntl.fcntl(0, order, value))
     tried(lambda: os.utime(os.__file__))
     tried(lambda: os.setxattr(os.__file__, 'user.left', b'1'))
     held = tried(lambda: os.open(os.__file__, os.O_RDONLY))
@@ -82,6 +84,7 @@ def locked(path):
 def main(args):
     return {
         'module': hasattr(json, 'left'), 'variable': 'LEFT' in os.environ, 'umask': os.umask(0o22),
+        'stream': [fcntl.fcntl(0, order) for order in (fcntl.F_GETFL, fcntl.F_GETSIG)],
         'signal': str(signal.getsignal(signal.SIGUSR1)), 'locked': locked(os.__file__),
         'folders': [os.listdir(folder) for folder in ('/workspace', '/tmp', '/dev/shm')],
         'shared by key': [libc.shmget(0x5EED, 4096, 0), libc.semget(0x5EED, 1, 0), libc.msgget(0x5EED, 0)],

@@ -36,7 +36,7 @@ DESCRIPTORS = 512
 CHANNEL = 3
 VERSION = 1
 """The version of the plan and of orders."""
-PLAN = struct.Struct("=2I2i2q16Q4I")
+PLAN = struct.Struct("=2Ii4x2q16Q4I")
 ROOT, PRELOADED, KEEPS_GROUPS, WITHOUT_LANDLOCK = 1, 2, 4, 8
 FAILURES = {
     -2: "order: EPROTO: the helper does not fit this version, or an order was damaged; reinstall cellblock",
@@ -133,7 +133,7 @@ def prepare(server: Link, room: int) -> dict[str, Any]:
 # -- forking runs: native/cell.c ---------------------------------------------------------------------------------------
 
 
-def packed(plan: dict[str, Any], link: int, null: int) -> bytes:
+def packed(plan: dict[str, Any], link: int) -> bytes:
     """Return `struct plan`, followed by the filters of runs."""
     flags = {
         ROOT: plan["root"],
@@ -148,7 +148,6 @@ def packed(plan: dict[str, Any], link: int, null: int) -> bytes:
         VERSION,
         sum(flag for flag, is_set in flags.items() if is_set),
         link,
-        null,
         plan["server"],
         plan["thread_id"],
         *ceilings,
@@ -156,21 +155,19 @@ def packed(plan: dict[str, Any], link: int, null: int) -> bytes:
     ) + b"".join(filters)
 
 
-def open_null() -> int:
-    """Open /dev/null, also at all lower free numbers, so that no received descriptor has the number of a stream or of
-    the channel.
-    """
-    null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
-    while null <= CHANNEL:
-        null = os.dup(null)
-    return null
+def occupy_low_numbers() -> None:
+    """Open /dev/null at the free numbers of streams and of the channel, so that no received descriptor has one."""
+    while (number := os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)) <= CHANNEL:
+        pass
+    os.close(number)
 
 
 def serve(server: Link, plan: dict[str, Any]) -> None:
     """Fork runs until the server closes the link. Raise EOFError then."""
     kernel.ignore(kernel.SIGCHLD)  # the kernel reaps children; the server has a pidfd of each
     gc.disable()
-    content = packed(plan, server.descriptor, open_null())
+    occupy_low_numbers()
+    content = packed(plan, server.descriptor)
     gc.freeze()
     result = kernel.serve(content)
     if result >= 0:
