@@ -183,6 +183,16 @@ def test_pid_1_makes_the_recorded_calls(name: str, tmp_path: Path) -> None:
     assert any(line.startswith('execve("/run/cellblock/init"') for line in calls)
 
 
+@pytest.mark.parametrize("name", ["default", "ordinary user", "preloaded"])
+def test_pid_1_is_traceable_only_until_it_has_met_the_server(name: str, tmp_path: Path) -> None:
+    """The user namespace belongs to the uid of the run, so until then, a process of the host with this uid can trace
+    pid 1, which may share the memory of the zygote.
+    """
+    calls, _ = traced(ORDERS[name], tmp_path / "calls")
+    at = next(index for index, line in enumerate(calls) if "PR_SET_DUMPABLE, SUID_DUMP_DISABLE" in line)
+    assert re.match(r"close\(4\)|read\(204", calls[at - 1])
+
+
 # Each call is one that the zygote of an ordinary user does not make for a run with a network list. Left out are
 # the first call, which has no socket yet to report on, and the calls after the last step of the lockdown: then the
 # filter kills a process whose call the tracer replaces.

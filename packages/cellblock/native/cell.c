@@ -263,9 +263,6 @@ static void fork_pid_2(const struct run *run) {
     long thread = run->plan->thread_id, flags = CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID | SIGCHLD;
     /* The zygote ignores SIGCHLD, so that the kernel reaps its children. Pid 1 waits for its own children. */
     MUST("signal", SYS_rt_sigaction, SIGCHLD, nothing, 0, SIGNAL_SET_BYTES);
-    /* Until pid 1 is init, it has the memory of the zygote. With the ids of an ordinary user, nothing else prevents
-     * pid 2 from reading it. */
-    PRCTL("dumpable", PR_SET_DUMPABLE, 0, 0);
     if (MUST("pid 2", FORK(flags, thread)) == 0)
         return;
     MUST("signals", SYS_rt_sigprocmask, SIG_BLOCK, &child, 0, SIGNAL_SET_BYTES);
@@ -285,6 +282,9 @@ static void be_pid_1(const struct run *run) {
     arrange_descriptors(run);
     map_ids(run);
     meet_server(run);
+    /* Until pid 1 is init, it has the memory of the zygote. With the ids of an ordinary user, nothing else prevents
+     * pid 2 from reading it; and a process of the host with the uid of the run owns the user namespace. */
+    PRCTL("dumpable", PR_SET_DUMPABLE, 0, 0);
     /* These are the only ids of the user namespace. It has no root, so pid 1 keeps the capabilities of its creator. */
     MUST("gid", SYS_setresgid, INSIDE, INSIDE, INSIDE);
     MUST("uid", SYS_setresuid, INSIDE, INSIDE, INSIDE);

@@ -394,6 +394,33 @@ def test_two_sandboxes_of_one_process_share_no_uid() -> None:
     assert max(processes.values()) == 2  # pid 1 and pid 2 of one cell
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only the sandboxes of root have uids of their own")
+@pytest.mark.parametrize(("file", "line"), [("subuid", "ada:2100019999:65536"), ("group", "ada:x:2100000000:")])
+def test_sandbox_refuses_uids_that_a_user_of_the_host_has(tmp_path: Path, file: str, line: str) -> None:
+    etc = tmp_path / "etc"
+    etc.write_text(f"# comment\n\n{line}\n")
+    script = f"""
+from cellblock import Sandbox, Unavailable
+from cellblock.inside import kernel
+
+kernel.unshare(kernel.NEWNS)
+kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
+kernel.mount({str(etc)!r}, "/etc/{file}", None, kernel.MS_BIND)
+try:
+    Sandbox()
+except Unavailable as error:
+    print(error)
+with Sandbox(prepared=0, uids=range(300_000, 300_010)) as box:
+    print(box.run("def main(args): return 1").value)
+"""
+    shown = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=300
+    ).stdout
+    assert f"/etc/{file} gives" in shown
+    assert "to ada: choose uids that no user has" in shown
+    assert shown.endswith("\n1\n")
+
+
 def host_uids() -> Iterator[int]:
     """Yield the uid of each process of the host."""
     for folder in Path("/proc").glob("[0-9]*"):

@@ -292,7 +292,7 @@ async def test_no_process_of_a_run_keeps_anything(tmp_path: Path) -> None:
     if IS_ROOT:
         uids = {one["Uid"].split()[0] for one in (bwrap_outside, first, code)}
         assert len(uids) == 1, "bwrap and the code have the same uid"
-        assert 120_000 <= int(*uids) < 140_000
+        assert 2_100_020_000 <= int(*uids) < 2_100_040_000
         assert {one["Uid"].split()[0] for one in again} != uids, "each run has its own uid"
 
 

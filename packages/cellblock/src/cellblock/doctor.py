@@ -48,9 +48,9 @@ RunJobs = Callable[[Sequence[Job]], Coroutine[Any, Any, list[Result]]]
 # -- Before a sandbox starts -------------------------------------------------------------------------------------------
 
 
-def refuse_machine() -> None:
-    """Raise Unavailable if this machine, its interpreter or this installation cannot have a sandbox."""
-    for probe in (host.machine_probe(), host.interpreter_probe()):
+def refuse_machine(uids: Uids) -> None:
+    """Raise Unavailable if this machine, its interpreter, its users or this installation prevent a sandbox."""
+    for probe in (host.machine_probe(), host.interpreter_probe(), uids.probe()):
         if not probe.ok:
             raise Unavailable(f"{probe.name}: {probe.detail}: {probe.fix}", (probe,))
     if not RECORD.exists():
@@ -106,7 +106,7 @@ async def insist(capabilities: Capabilities) -> None:
 
 async def unavailable(failure: str) -> Unavailable:
     """Return the error for a run that does nothing and failed, with the probes that fail."""
-    probes = await asyncio.to_thread(host.host_probes)
+    probes = await asyncio.to_thread(host.host_probes, usual_uids())
     missing = tuple(probe for probe in [*probes, helper_probe()] if probe.required and not probe.ok)
     reasons = " | ".join(f"{probe.name}: {probe.detail}; {probe.fix}" for probe in missing)
     return Unavailable(f"the sandbox cannot run here: {reasons or failure}", missing)
@@ -115,12 +115,17 @@ async def unavailable(failure: str) -> Unavailable:
 # -- Probes ------------------------------------------------------------------------------------------------------------
 
 
-def probes(run_jobs: RunJobs | None = None) -> list[Probe]:
+def usual_uids() -> Uids:
+    return Uids(UIDS.start, len(UIDS))
+
+
+def probes(run_jobs: RunJobs | None = None, uids: Uids | None = None) -> list[Probe]:
     """Return all probes. Any thread without a running event loop may call this function.
 
     `run_jobs` runs jobs in a sandbox, whose last result is that of a whole run. By default, this is a new sandbox.
+    `uids` are those of runs.
     """
-    listed = host.host_probes()
+    listed = host.host_probes(uids or usual_uids())
     if len(listed) == 1:
         return listed
     results, reason = run_apart(run_jobs or run_in_new_sandbox, [*language_jobs(), NO_OP])
@@ -176,8 +181,7 @@ def run_apart(
 
 
 async def run_in_new_sandbox(jobs: Sequence[Job]) -> list[Result]:
-    uids = Uids(UIDS.start, len(UIDS))
-    capabilities = look_around(Template(), COLD, uids)
+    capabilities = look_around(Template(), COLD, usual_uids())
     try:
         return [await run_job(capabilities, Template(), job) for job in jobs]
     finally:

@@ -56,7 +56,7 @@ class AsyncSandbox:
         - `recycle_runs`, `recycle_seconds`: after so many runs, or so much time, a new zygote replaces the present one.
           The runs of one zygote share a memory layout. With `recycle_runs=1`, each run has its own zygote.
         - `limits`: the defaults of `run`, and the limits of the first prepared cells.
-        - `uids`: host uids for runs, if the caller is root. No user of the host may have these uids.
+        - `uids`: host uids for runs, if the caller is root. A range that a user of the host has is refused.
         - `allow_private`: addresses and networks that are not public, which hosts in a network list may have.
         - `allow_degraded`: accept a host without Landlock, or one that cannot limit the memory of a run.
         """
@@ -97,8 +97,8 @@ class AsyncSandbox:
         from cellblock.host.shares import Uids
         from cellblock.host.succession import Warmth
 
-        doctor.refuse_machine()
         uids = Uids(self._uids.start, len(self._uids), "give the sandbox more `uids`, or run fewer jobs at once")
+        doctor.refuse_machine(uids)
         egress = Egress(self._allow_private)
         with doctor.named_unavailable():
             capabilities = look_around(self._template, Warmth(*self._warmth), uids, egress)
@@ -161,8 +161,9 @@ class AsyncSandbox:
         if sys.platform != "linux":
             return [OTHER_SYSTEM]
         from cellblock import doctor
+        from cellblock.host.shares import Uids
 
-        return await asyncio.to_thread(doctor.probes)
+        return await asyncio.to_thread(doctor.probes, None, Uids(self._uids.start, len(self._uids)))
 
     async def close(self) -> None:
         """End all runs and processes of the sandbox. Afterwards, it cannot be used again.

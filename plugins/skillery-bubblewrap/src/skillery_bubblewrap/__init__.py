@@ -23,10 +23,10 @@ class BubblewrapSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True
 
     program: str = "bwrap"
     """The bwrap program: a path, or a name on the PATH of the server."""
-    first_uid: int = 120_000
+    first_uid: int = 2_100_020_000
     """The first host uid of runs, if the server is root.
 
-    Each running run has its own uid. No other user may have these uids.
+    Each running run has its own uid. If a user of the host has one of these uids, the server does not start.
     """
     uids: int = 20_000
     """The number of host uids for runs."""

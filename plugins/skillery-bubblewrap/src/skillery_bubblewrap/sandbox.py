@@ -83,7 +83,7 @@ class BubblewrapSandbox(Sandbox):
 
     async def _find_means(self) -> HostCapabilities:
         program = await asyncio.to_thread(self._program_probe)
-        for probe in (probe_of(machine_probe()), probe_of(interpreter_probe()), program):
+        for probe in (*map(probe_of, (machine_probe(), interpreter_probe(), self._uids.probe())), program):
             if not probe.ok:
                 raise SandboxUnavailable(f"the sandbox `bubblewrap` cannot use {probe.detail}: {probe.fix}")
         capabilities = self._look_around()
@@ -149,7 +149,13 @@ class BubblewrapSandbox(Sandbox):
         locked = f"version {version}" if version else "the kernel has none"
         fix = "" if version else LANDLOCK_FIX
         land = Probe("landlock", version > 0, locked, fix)
-        parts = [machine, program, probe_of(interpreter_probe()), land, *map(probe_of, cgroup_probes())]
+        parts = [
+            machine,
+            program,
+            probe_of(interpreter_probe()),
+            land,
+            *map(probe_of, (self._uids.probe(), *cgroup_probes())),
+        ]
         *languages, ran = run_probes(self._run_apart)
         return [*parts, *languages, ran if ran.ok else Probe(ran.name, False, ran.detail, namespace_fix())]
 

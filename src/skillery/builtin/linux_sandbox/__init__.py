@@ -33,10 +33,10 @@ REMEDY = "raise `uids` in [backends.sandbox.linux], or lower concurrent_runs"
 class LinuxSandboxSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Settings of the sandbox `linux`, from `[backends.sandbox.linux]`."""
 
-    first_uid: int = 100_000
+    first_uid: int = 2_100_000_000
     """The first host uid of runs, if the server is root.
 
-    Each running run has its own uid. No other user may have these uids.
+    Each running run has its own uid. If a user of the host has one of these uids, the server does not start.
     """
     uids: int = 20_000
     """The number of host uids for runs."""

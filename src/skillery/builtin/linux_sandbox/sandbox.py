@@ -224,7 +224,7 @@ class LinuxSandbox(Sandbox):
 
     async def _find_capabilities(self) -> HostCapabilities:
         try:
-            doctor.refuse_machine()
+            doctor.refuse_machine(self._uids)
             capabilities = self.look_around(self._warmth, self._bounds)
             with doctor.named_unavailable():
                 await doctor.start(capabilities, allow_degraded=self._allow_degraded)
@@ -254,7 +254,7 @@ class LinuxSandbox(Sandbox):
         )
 
     def probe(self) -> list[Probe]:
-        return [probe_of(probe) for probe in doctor.probes(self._run_apart)]
+        return [probe_of(probe) for probe in doctor.probes(self._run_apart, self._uids)]
 
     async def _run_apart(self, jobs: Sequence[CellJob]) -> list[Result]:
         """Run jobs in a separate sandbox. Any thread may call this method."""

@@ -16,6 +16,7 @@ from cellblock.filter.rules import Filters
 from cellblock.host import groups
 from cellblock.host.hierarchies import CONTROLLERS
 from cellblock.host.plan import HERE, base_python, is_beneath, make_plan, prefixes
+from cellblock.host.shares import Uids
 from cellblock.inside import host_tests, kernel
 from cellblock.values import Probe
 
@@ -59,11 +60,11 @@ def namespace_fix() -> str:
     return "allow user namespaces (sysctl kernel.unprivileged_userns_clone=1 on old Debian); " + CONTAINER
 
 
-def probe_plan() -> dict[str, Any]:
+def probe_plan(uid: int) -> dict[str, Any]:
     machine = platform.machine()
     filters = rules.filters(machine, cgroups=False) if machine in rules.ARCHITECTURE else Filters((), b"")
     plan = make_plan(root=os.geteuid() == 0, filters=filters, cgroups=False)
-    return plan | {"uid": 100_000}
+    return plan | {"uid": uid}
 
 
 def tried(name: str, plan: bytes) -> Probe:
@@ -117,13 +118,19 @@ def interpreter_probe() -> Probe:
     return Probe("interpreter", not covered, ", ".join(covered or ["/usr", *prefixes()]), fix)
 
 
-def host_probes() -> list[Probe]:
+def host_probes(uids: Uids) -> list[Probe]:
     """Return all probes, each after the probes that it depends on. On an unsupported machine, return only its probe."""
     machine = machine_probe()
     if not machine.ok:
         return [machine]
-    plan = json.dumps(probe_plan()).encode()
-    probes = [machine, interpreter_probe(), *(tried(name, plan) for name in host_tests.TRIES), *cgroup_probes()]
+    plan = json.dumps(probe_plan(uids.first)).encode()
+    probes = [
+        machine,
+        interpreter_probe(),
+        uids.probe(),
+        *(tried(name, plan) for name in host_tests.TRIES),
+        *cgroup_probes(),
+    ]
     watchdog = watchdog_probe(held=next(probe.ok for probe in probes if probe.name == "cgroup memory"))
     return [*probes, watchdog] if watchdog is not None else probes
 
