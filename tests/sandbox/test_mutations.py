@@ -236,7 +236,7 @@ MUTATIONS: dict[str, Mutation] = {
         "workshop.py", "            kernel.set_mount_attributes(folder, root.FROZEN, recursive=True)\n", "", MOUNTS
     ),
     # -- the namespaces and mounts of a run
-    "the user namespace": Mutation("cell.c", "= CLONE_NEWUSER | ", "= ", refused="one zygote after the other was lost"),
+    "the user namespace": Mutation("cell.c", "= CLONE_NEWUSER | ", "= ", refused="new namespaces: EPERM"),
     "the mount namespace": Mutation("cell.c", "CLONE_NEWNS | ", "", refused="mount"),
     "the pid namespace": Mutation("cell.c", "CLONE_NEWPID | ", "", "test_other_processes_are_not_seen"),
     "the ipc namespace": Mutation("cell.c", "CLONE_NEWIPC | ", "", OWN),
@@ -503,7 +503,7 @@ async def test_pid_2_fails_on_a_wrong_stack(change: Changer, tmp_path: Path) -> 
 @only_as_root
 async def test_zygote_with_a_second_thread_forks_no_run(change: Changer, tmp_path: Path) -> None:
     change(THREAD)
-    with pytest.raises(SandboxUnavailable, match="one zygote after the other was lost"):
+    with pytest.raises(SandboxUnavailable, match="the zygote has more than one thread"):
         async with started(tmp_path):
             pass
 

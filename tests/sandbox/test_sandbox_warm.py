@@ -106,6 +106,17 @@ async def test_a_zygote_that_hangs_is_replaced(tmp_path: Path) -> None:
         await eventually_async(lambda: first not in zygotes())
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user has no cgroups here")
+@pytest.mark.full
+async def test_a_lost_zygote_takes_no_group_with_it(tmp_path: Path) -> None:
+    async with running(tmp_path, prepared=0) as trial:
+        await trial.is_well()
+        groups = len(group_folders())
+        os.kill(zygotes()[0], signal.SIGSTOP)
+        await trial.is_well()
+        await eventually_async(lambda: len(group_folders()) == groups)
+
+
 async def test_a_workshop_that_dies_or_hangs_is_replaced(tmp_path: Path) -> None:
     async with running(tmp_path, prepared=2) as trial:
         skill = trial.skill("greet", {"code/main.py": "def main(args): return 'hello'"})

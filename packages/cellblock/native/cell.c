@@ -48,12 +48,15 @@ struct run {
 
 /* -- steps: each result is checked, and the first failed step ends the process ------------------------------------- */
 
-/* Write the step and its result to the server, and end. The zygote has no CONTROL: the server sees its link end. */
+static int zygote_link; /* the zygote has no CONTROL */
+
+/* Write the step and its result to the server, and end. */
 static __attribute__((noreturn, noinline)) void fail(const char *step, long result) {
     struct piece pieces[2] = {{step, 0}, {&result, sizeof result}};
     while (step[pieces[0].length])
         pieces[0].length++;
-    SYS(SYS_writev, CONTROL, pieces, 2);
+    if (SYS(SYS_writev, CONTROL, pieces, 2) == -EBADF)
+        SYS(SYS_writev, zygote_link, pieces, 2);
     END(1);
 }
 
@@ -499,12 +502,11 @@ long cell_serve(const void *bytes, long length) {
         length -= plan->filter_bytes[index];
     if (length != sizeof *plan)
         return MISFIT;
-    struct order order;
-    struct rights rights;
-    int pidfd = -1;
+    struct order order; struct rights rights; int pidfd = -1;
     struct run run = {plan, &order, rights.descriptors, 0, SYS(SYS_landlock_create_ruleset, 0, 0, LANDLOCK_VERSION), 0};
     while (run.capabilities <= LAST_CAPABILITY && SYS(SYS_prctl, PR_CAPBSET_READ, run.capabilities, 0, 0, 0) >= 0)
         run.capabilities++; /* up to the kernel's last capability */
+    zygote_link = plan->link;
     if (SYS(SYS_write, plan->link, ready, sizeof ready - 1) < 0)
         return GONE;
     for (;;) {

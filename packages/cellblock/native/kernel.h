@@ -25,7 +25,7 @@ enum { /* the number of each call on x86_64 and on aarch64 */
     CALL(landlock_create_ruleset, 444, 444), CALL(landlock_add_rule, 445, 445), CALL(landlock_restrict_self, 446, 446)
 };
 
-enum { EPERM = 1, ENOENT = 2 };
+enum { EPERM = 1, ENOENT = 2, EBADF = 9 };
 enum { O_RDONLY = 0, O_WRONLY = 1, O_RDWR = 2, O_CREAT = 0x40, O_CLOEXEC = 0x80000, O_PATH = 0x200000, AT_FDCWD = -100 };
 enum { SIGKILL = 9, SIGCHLD = 17, SIG_BLOCK = 0, SIGNAL_SET_BYTES = 8, WNOHANG = 1, WAIT_ALL = 0x40000000 };
 enum { POLLIN = 1, POLLNVAL = 32, STATX_NLINK = 4 };

@@ -84,12 +84,15 @@ class GroupShelf:
 
     async def give_back(self, group: ControlGroup, usual: Limits) -> None:
         """Keep the group for later runs if it is as new, else remove it and make another with `usual` limits."""
-        is_kept = group in self._kept
-        if is_kept and await self._is_as_new(group):
+        if group in self._kept and await self._is_as_new(group):
             group.refresh()
             self._waiting.append(group)
             return
-        if is_kept:
+        await self.discard(group, usual)
+
+    async def discard(self, group: ControlGroup, usual: Limits) -> None:
+        """Remove the group. If it was kept, make another with `usual` limits."""
+        if group in self._kept:
             self._kept.discard(group)
             await self.fill(usual)
         await group.remove()

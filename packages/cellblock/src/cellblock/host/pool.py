@@ -148,19 +148,21 @@ class Pool:
 
     async def _make(self, demand: Demand, *, ahead: bool) -> Cell:
         """Fork a cell in its cgroups. An untrusted zygote has one attempt: then the caller uses another pool."""
+        reason = ""
         for attempt in range(1 if self._preload else ATTEMPTS):
             zygote = await self._zygotes.current()
             try:
                 return await self._forked(zygote, demand, ahead=ahead)
             except Crowded:
                 raise
-            except ZygoteLost:
+            except ZygoteLost as lost:
+                reason = str(lost) or reason
                 log.warning("the zygote %d is lost; another takes its place (%d)", zygote.pid, attempt + 1)
                 self._zygotes.retire(zygote)
         if self._preload:
             self._spoiled(LOST)
             raise ZygoteLost
-        raise CannotStart("one zygote after the other was lost")
+        raise CannotStart(reason or "one zygote after the other was lost")
 
     async def cell_after(self, cell: Cell) -> Cell:
         """Return a new cell that can read the files of a cell whose processes have ended.
@@ -194,8 +196,8 @@ class Pool:
             affinity = self._processors.some(demand.limits.cpus)
             return await zygote.cell(demand, uid, affinity, group, ahead=ahead)
         except BaseException:
-            if group is not None:
-                self._keep(group.remove())
+            if group is not None and self._shelf is not None:
+                self._keep(self._shelf.discard(group, self._usual.limits))
             raise
         finally:
             zygote.forking -= 1

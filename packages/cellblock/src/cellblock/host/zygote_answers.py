@@ -9,7 +9,7 @@ import os
 import time
 from typing import Any
 
-from cellblock.host.cells import one_line
+from cellblock.host.cells import heard, one_line
 from cellblock.host.channel import encode_json
 from cellblock.host.packets import Packets, Received
 from cellblock.inside.link import CROWDED, NUMBER, PID
@@ -20,6 +20,8 @@ SEND_SECONDS = 20.0
 CLOSE_SECONDS = 0.5
 NO_REQUEST = 0.0, None
 PIECE_BYTES = 32 * 1024
+NUMBERS = range(1 << 40)
+"""The numbers of requests. The text of a failure begins with another number."""
 
 
 class ZygoteLost(Exception):
@@ -53,6 +55,8 @@ class ZygoteAnswers:
         self._ended: asyncio.Future[None] | None = None
         """Done when the other process has closed its end. None until the process was ready."""
         self.lost = False
+        self._last_words = ""
+        """Why the process ended, if it said so."""
         self._answered_at = 0.0
         self._looking: asyncio.TimerHandle | None = None
 
@@ -85,6 +89,8 @@ class ZygoteAnswers:
         self._answered_at = time.monotonic()
         number = NUMBER.unpack_from(received.raw)[0] if len(received.raw) >= NUMBER.size else -1
         _, answer = self._answers.pop(number, NO_REQUEST)
+        if answer is None and not self._wary and number not in NUMBERS:
+            self._last_words = received.content.get("message") or heard(received.raw).message
         if answer is None or answer.done():
             received.close()
         else:
@@ -103,7 +109,7 @@ class ZygoteAnswers:
             self.link.hang_up()  # then its keeper ends it
         for _, answer in self._answers.values():
             if not answer.done():
-                answer.set_exception(ZygoteLost())
+                answer.set_exception(ZygoteLost(self._last_words))
         self._answers.clear()
 
     async def ask(self, messages: list[bytes], descriptors: tuple[int, ...] = (), *, number_at: int = 0) -> Received:
@@ -113,7 +119,7 @@ class ZygoteAnswers:
         A request may have several messages. The last one carries the descriptors.
         """
         if self.lost:
-            raise ZygoteLost
+            raise ZygoteLost(self._last_words)
         number = next(self._numbers)
         answer: asyncio.Future[Received] = asyncio.get_running_loop().create_future()
         self._answers[number] = time.monotonic() + SEND_SECONDS, answer
