@@ -381,6 +381,34 @@ def test_start_fails_if_a_cell_cannot_be_prepared() -> None:
     assert shown.startswith("the sandbox cannot start: ")
 
 
+LISTENERS = """
+import asyncio, os, resource, socket
+from cellblock import Busy
+from cellblock.parts import receive_listener
+
+async def main():
+    ours, theirs = socket.socketpair()
+    listener = socket.create_server(("127.0.0.1", 0))
+    socket.send_fds(theirs, [b"d"], [listener.fileno()])
+    received = await receive_listener(ours)
+    print("inheritable" if received.get_inheritable() else "closed on exec")
+    socket.send_fds(theirs, [b"d"], [listener.fileno()])
+    resource.setrlimit(resource.RLIMIT_NOFILE, (os.dup(0) + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    try:
+        await receive_listener(ours)
+    except Busy:
+        print("busy")
+
+asyncio.run(main())
+"""
+
+
+def test_listener_of_a_run_is_closed_on_exec_and_its_loss_means_busy() -> None:
+    command = [sys.executable, "-c", LISTENERS]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout
+    assert shown == "closed on exec\nbusy\n"
+
+
 def test_start_prepares_no_more_cells_than_there_are_uids() -> None:
     Sandbox(prepared=2, uids=range(200_000, 200_001)).close()
 

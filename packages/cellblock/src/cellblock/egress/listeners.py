@@ -6,6 +6,8 @@ import asyncio
 import socket
 
 from cellblock.host.channel import BrokenSetup
+from cellblock.host.packets import receive
+from cellblock.values import Busy
 
 PORT = 3128
 """The port of the proxy on 127.0.0.1 inside the run."""
@@ -21,18 +23,23 @@ OWN_SERVERS = dict.fromkeys(("NO_PROXY", "no_proxy"), "localhost,127.0.0.1")
 
 
 async def receive_listener(channel: socket.socket) -> socket.socket:
-    """Return the listening socket. Raise BrokenSetup if the other end has closed or sends other data."""
+    """Return the listening socket. Raise BrokenSetup if the other end has closed or sends other data, Busy if this
+    process may open no more descriptors.
+    """
     channel.setblocking(False)
     loop = asyncio.get_running_loop()
     while True:
         try:
-            _, descriptors, _, _ = socket.recv_fds(channel, 1, 1)
+            received = receive(channel, 1)
         except BlockingIOError:
             await readable(loop, channel)
             continue
-        if not descriptors:
+        if received is not None and received.cut:
+            received.close()
+            raise Busy("no descriptor is free for the network of a run: raise the limit of open files (ulimit -n)")
+        if received is None or not received.descriptors:
             raise BrokenSetup("the sandbox ended before it had a way to the network")
-        listener = socket.socket(fileno=descriptors[0])
+        listener = socket.socket(fileno=received.descriptors[0])
         listener.setblocking(False)
         return listener
 

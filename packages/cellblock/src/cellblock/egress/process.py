@@ -25,6 +25,7 @@ from cellblock.egress.orders import GOODBYE, Order
 from cellblock.egress.policy import Denied, Policy, Target
 from cellblock.egress.resolver import AddressRules, FixedHosts, Resolver, checked_addresses, dial
 from cellblock.egress.streams import Caps, Spent, Stream
+from cellblock.host.packets import receive
 
 # The proxy of one run: it accepts connections on the run's listening socket, and forwards what the policy allows.
 
@@ -164,14 +165,14 @@ def take_orders(control: socket.socket, ended: asyncio.Future[None]) -> None:
 
     def take() -> None:
         try:
-            message, descriptors, _, _ = socket.recv_fds(control, 1, 2)
+            received = receive(control, 1)
         except BlockingIOError:
             return
-        if not message:
+        if received is None:
             loop.remove_reader(control)
             ended.set_result(None)
             return
-        ends = [socket.socket(fileno=descriptor) for descriptor in descriptors]
+        ends = [socket.socket(fileno=descriptor) for descriptor in received.descriptors]
         for end in ends:
             end.setblocking(False)
         if len(ends) != 2:  # out of descriptors: the server sees that the report socket is closed

@@ -51,6 +51,17 @@ class Received:
             os.close(descriptor)
 
 
+def receive(end: socket.socket, most_bytes: int) -> Received | None:
+    """Return the next message with its descriptors, or None at the end. Raise BlockingIOError if there is none yet."""
+    # socket.recv_fds ignores its flags in Python 3.11, so programs started now could inherit the descriptors.
+    content, extra, flags, _ = end.recvmsg(most_bytes, _ROOM, _CLOSED_ON_EXEC)
+    descriptors = array("i")
+    for _, kind, data in extra:
+        if kind == socket.SCM_RIGHTS:
+            descriptors.frombytes(data[: len(data) - len(data) % descriptors.itemsize])
+    return Received(content, descriptors.tolist(), cut=bool(flags & _CUT)) if content else None
+
+
 class Packets:
     """Messages over a socket, without blocking the event loop. After the end, `receive` returns the unread messages,
     then None. Too many unread messages end the reading.
@@ -159,13 +170,7 @@ class Packets:
             self._waiting.set_result(None)
 
     def _heard(self) -> Received | None:
-        # socket.recv_fds ignores its flags in Python 3.11, so programs started now could inherit the descriptors.
-        content, extra, flags, _ = self._socket.recvmsg(MOST_BYTES, _ROOM, _CLOSED_ON_EXEC)
-        descriptors = array("i")
-        for _, kind, data in extra:
-            if kind == socket.SCM_RIGHTS:
-                descriptors.frombytes(data[: len(data) - len(data) % descriptors.itemsize])
-        return Received(content, descriptors.tolist(), cut=bool(flags & _CUT)) if content else None
+        return receive(self._socket, MOST_BYTES)
 
     def _heard_warily(self) -> Received | None:
         room = socket.CMSG_SPACE(CREDENTIALS.size)
