@@ -88,6 +88,24 @@ def main(args):
 """
         assert await trial.value(code) is True
 
+    async def test_sockets_give_no_descriptor_of_the_server(self, trial: Trial) -> None:
+        """A socket knows the process at its other end: its groups, its label, and a pidfd since Linux 6.5."""
+        code = """
+        import os, socket
+        def main(args):
+            told = []
+            for number in range(8):
+                try: end = socket.socket(fileno=os.dup(number))
+                except OSError: continue
+                for option in (31, 59, 77):
+                    try: told.append((option, len(end.getsockopt(socket.SOL_SOCKET, option, 64))))
+                    except OSError: pass
+                try: told.append(end.setsockopt(socket.SOL_SOCKET, 76, 1))
+                except OSError: pass
+            return told
+        """
+        assert await trial.value(code) == []
+
     async def test_calls_by_the_x32_interface_end_the_process(self, trial: Trial) -> None:
         if platform.machine() != "x86_64":
             pytest.skip("the x32 interface exists only on x86_64")

@@ -58,6 +58,7 @@ OPTIONS = {
 ATTACH_PROGRAMS = (26, 50, 51, 52)  # SO_ATTACH_FILTER, _BPF, _REUSEPORT_CBPF, _REUSEPORT_EBPF
 BUFFER_SIZES = (7, 8, 32, 33)  # SO_SNDBUF, SO_RCVBUF and their privileged twins
 TIMES_OF_PACKETS = (29, 35, 37, 63, 64, 65)  # SO_TIMESTAMP, …NS, …ING, and their twins with 64 bits
+OTHER_ENDS = (31, 59, 76, 77)  # SO_PEERSEC, _PEERGROUPS, _PASSPIDFD, _PEERPIDFD: what the server is, and its pidfd
 SOCKET_REQUESTS = 0x8900
 """The first of 256 requests of ioctl to any socket. Two of them let the kernel load modules (bridge, 8021q)."""
 READS_OF_INTERFACES = (0x8910, 0x8912, 0x8913, 0x8915, 0x8919, 0x891B, 0x8921, 0x8927, 0x8933)
@@ -133,7 +134,7 @@ def by_argument(*, cgroups: bool, rights: bool) -> dict[str, Code]:
         "socketpair": (*socket_type(STREAM, SEQUENCED), *one_of(0, (FAMILY_UNIX,), allow, eperm)),
         # The memory of data in a socket is counted, or estimated, at the default buffer size.
         "setsockopt": socket_options(changes_of_sockets()),
-        "getsockopt": socket_options(allow),
+        "getsockopt": socket_options(one_of(2, OTHER_ENDS, refuse(errno.ENOPROTOOPT), allow)),
         "ioctl": requests(),
         "personality": one_of(0, HARMLESS_PERSONALITIES, allow, eperm),
         "fcntl": one_of(1, fcntl, eperm, allow),
@@ -179,8 +180,9 @@ def changes_of_sockets() -> Code:
 
     No cgroup counts the memory of BPF programs, and for times, the kernel changes its code on all processors.
     """
-    times = one_of(2, TIMES_OF_PACKETS, refuse(errno.ENOPROTOOPT), one_of(2, BUFFER_SIZES, refuse(0), answer(ALLOW)))
-    return one_of(2, ATTACH_PROGRAMS, refuse(errno.EPERM), times)
+    rest = one_of(2, BUFFER_SIZES, refuse(0), answer(ALLOW))
+    absent = one_of(2, TIMES_OF_PACKETS + OTHER_ENDS, refuse(errno.ENOPROTOOPT), rest)
+    return one_of(2, ATTACH_PROGRAMS, refuse(errno.EPERM), absent)
 
 
 def requests() -> Code:
