@@ -16,6 +16,7 @@ from typing import TypeVar
 
 import pytest
 
+import skillery
 from cellblock.host import hierarchies, processes
 from cellblock.host.zygotes import SHARED_FROM_MB
 from skillery.backends import CodeCall, Job, Limits, Place
@@ -115,6 +116,22 @@ async def test_a_lost_zygote_takes_no_group_with_it(tmp_path: Path) -> None:
         os.kill(zygotes()[0], signal.SIGSTOP)
         await trial.is_well()
         await eventually_async(lambda: len(group_folders()) == groups)
+
+
+async def test_callers_of_code_have_no_path_of_the_host(tmp_path: Path) -> None:
+    code = """
+import sys
+def main(args):
+    frame, shown = sys._getframe(), ''
+    while frame is not None:
+        shown += repr(frame.f_locals)
+        frame = frame.f_back
+    return shown
+"""
+    async with running(tmp_path, prepared=0) as trial:
+        shown = await trial.value(code)
+    assert str(tmp_path) not in shown
+    assert str(Path(skillery.__file__).parent) not in shown
 
 
 async def test_a_workshop_that_dies_or_hangs_is_replaced(tmp_path: Path) -> None:

@@ -65,5 +65,9 @@ class Link:
             raise EOFError("the server has gone")
         return content, list(rights)
 
+    def detach(self) -> None:
+        """Never close the descriptor: in a run, its number belongs to another open file."""
+        self._socket.detach()
+
     def close(self) -> None:
         self._socket.close()

@@ -32,6 +32,8 @@ WARM = (
     "runtime._run",
     "runtime._wire",
 )
+OF_RUNS = ("run", "wire", "ready", "reseed")
+"""What code of a run needs of the plan, and can see. The rest has paths of the host."""
 DESCRIPTORS = 512
 CHANNEL = 3
 VERSION = 1
@@ -162,8 +164,10 @@ def occupy_low_numbers() -> None:
     os.close(number)
 
 
-def serve(server: Link, plan: dict[str, Any]) -> None:
-    """Fork runs until the server closes the link. Raise EOFError then."""
+def serve(server: Link, plan: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+    """Fork runs until the server closes the link, and raise EOFError then. In pid 2 of a run, return what `begin` needs
+    of the plan, and whether the run is prepared ahead.
+    """
     kernel.ignore(kernel.SIGCHLD)  # the kernel reaps children; the server has a pidfd of each
     gc.disable()
     occupy_low_numbers()
@@ -171,7 +175,8 @@ def serve(server: Link, plan: dict[str, Any]) -> None:
     gc.freeze()
     result = kernel.serve(content)
     if result >= 0:
-        begin(plan, ahead=bool(result))
+        server.detach()
+        return {name: plan[name] for name in OF_RUNS if name in plan}, bool(result)
     if result in FAILURES:
         raise kernel.SetupError(FAILURES[result])
     raise EOFError("the server has gone")
@@ -186,7 +191,7 @@ def begin(plan: dict[str, Any], *, ahead: bool) -> NoReturn:
     try:
         gc.enable()
         root.check_run()
-        if plan["environment"]:
+        if "reseed" in plan:
             plan["reseed"]()
         if ahead:  # no caller waits for a prepared run yet
             run.rehearse()
@@ -215,16 +220,26 @@ def in_words(error: Exception) -> str:
 
 
 def main(parent: int, control: int, room: int) -> None:
+    """Serve runs. In pid 2 of a run, execute its code."""
+    child = be_zygote(parent, control, room)
+    # Code sees the variables of all callers. This function has no path of the host.
+    del parent, control, room
+    if child is not None:
+        begin(child[0], ahead=child[1])
+
+
+def be_zygote(parent: int, control: int, room: int) -> tuple[dict[str, Any], bool] | None:
+    """Be a zygote until the server closes the link. Return the result of `serve` in pid 2 of a run."""
     die_with(parent)
     os.environ.pop("MALLOC_ARENA_MAX")  # for this process only; the C library has read it
     os.umask(0o022)  # another uid must be able to enter the folders created here
     server = Link(lowered(control))
     try:
-        plan = prepare(server, room)
-        serve(server, plan | {"server": parent})
+        return serve(server, prepare(server, room) | {"server": parent})
     except (EOFError, ConnectionError):
-        return  # the server has closed the link
+        pass  # the server has closed the link
     except kernel.SetupError as error:
         server.say(message=str(error))
     except OSError as error:
         server.say(message=f"set-up: {os.strerror(error.errno or 0)}")
+    return None
