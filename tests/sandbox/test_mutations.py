@@ -73,6 +73,7 @@ MOUNTS = "test_each_mount_has_minimal_options"
 OWN = "test_every_namespace_is_the_runs_own"
 RIGHTS = "test_no_capability_is_left_and_none_can_be_gained"
 FROM_OUTSIDE = "test_seen_from_the_host_every_process_of_a_run_is_locked"
+RULES = "    long ruleset = run->landlock > 0 ? landlock_rules(run) : -1;\n    set_limits(run);\n"
 SIZES = "test_many_files_hold_no_more_than_their_folder"
 FILES = "test_a_folder_holds_only_so_many_files"
 
@@ -279,6 +280,39 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "the lock of both processes": Mutation(
         "cell.c", "    lock(run, ruleset);\n", "", FROM_OUTSIDE, seen_inside="capabilities"
+    ),
+    # -- two steps that have changed places
+    "the rules of Landlock after the mounts": Mutation(
+        "cell.c",
+        f"{RULES}    lock(run, ruleset);\n",
+        "    set_limits(run);\n    lock(run, -1);\n    if (run->landlock > 0) landlock_rules(run);\n",
+        "test_code_cannot_write_its_proc_files",
+    ),
+    "the bounds before the lock": Mutation(
+        "cell.c",
+        f"    close_bounds(run);\n{RULES}    lock(run, ruleset);\n",
+        f"{RULES}    lock(run, ruleset);\n    close_bounds(run);\n",
+        refused="securebits: EPERM",
+    ),
+    "the cgroups before their namespace": Mutation(
+        "cell.c",
+        """    for (long index = 3; index < run->count; index++)
+        EXACTLY("cgroup", 1, SYS_write, run->received[index], "0", 1);
+    MUST("unshare", SYS_unshare, CLONE_NEWCGROUP);
+""",
+        """    MUST("unshare", SYS_unshare, CLONE_NEWCGROUP);
+    for (long index = 3; index < run->count; index++)
+        EXACTLY("cgroup", 1, SYS_write, run->received[index], "0", 1);
+""",
+        "test_code_sees_its_cgroups_as_roots",
+    ),
+    "the loopback before the run's own proc": Mutation(
+        "cell.c",
+        "    if (run->order->filter != USUAL)\n        raise_loopback(run->order->filter >= LOOPBACK); "
+        "/* before the /proc of the run, which has no settings */\n    mount_own(run->order);\n",
+        "    mount_own(run->order);\n    if (run->order->filter != USUAL)\n        "
+        "raise_loopback(run->order->filter >= LOOPBACK);\n",
+        "test_settings_of_loopback_cannot_be_changed",
     ),
     "the C library's record of pid 2": Mutation(
         "cell.c",

@@ -65,6 +65,10 @@ def main(args):
         code = "import os\ndef main(args): return [*os.getresuid(), *os.getresgid(), os.getsid(0) == 0]"
         assert await trial.value(code) == [1000] * 6 + [False]
 
+    async def test_code_sees_its_cgroups_as_roots(self, trial: Trial) -> None:
+        code = "def main(args): return [line.rstrip().split(':')[2] for line in open('/proc/self/cgroup')]"
+        assert set(await trial.value(code)) <= {"/"}
+
     async def test_the_machine_has_another_name_inside(self, trial: Trial) -> None:
         assert await trial.value("import socket\ndef main(args): return socket.gethostname()") == "sandbox"
         assert socket.gethostname() != "sandbox"
