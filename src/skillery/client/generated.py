@@ -1070,7 +1070,7 @@ class ExplainedNeed(TypedDict):
 
 
 class ExplainedPolicy(TypedDict):
-    """The policy that counts for a version, and its needs. `digest` is the digest of the policy. `passed`: the registry has signed that the version meets this policy. `signer` is its author or CI job, "" if there is neither, and `former_signer` that of the latest published version, if it is another one."""
+    """The policy that counts for a version, its digest and its needs."""
 
     name: str
     version: str

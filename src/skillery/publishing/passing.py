@@ -279,10 +279,7 @@ class ExplainedNeed(msgspec.Struct, frozen=True):
 
 
 class ExplainedPolicy(msgspec.Struct, frozen=True):
-    """The policy that counts for a version, and its needs. `digest` is the digest of the policy. `passed`: the registry
-    has signed that the version meets this policy. `signer` is its author or CI job, "" if there is neither, and
-    `former_signer` that of the latest published version, if it is another one.
-    """
+    """The policy that counts for a version, its digest and its needs."""
 
     name: str
     version: str
@@ -290,9 +287,12 @@ class ExplainedPolicy(msgspec.Struct, frozen=True):
     policy: str
     digest: str
     passed: bool
+    """Whether the registry has signed that the version meets this policy."""
     needs: tuple[ExplainedNeed, ...]
     signer: str
+    """The author or the CI job of the version, "" if there is neither."""
     former_signer: str
+    """The signer of the latest published version, if it is another one."""
     waiting: bool
     """Whether a reviewer may decide about the version."""
 
