@@ -136,7 +136,7 @@ def probes(run_jobs: RunJobs | None = None, uids: Uids | None = None) -> list[Pr
 
 def sockets_probe() -> Probe:
     """Scan the folders of all runs for sockets of the host."""
-    socket = SharedFolders(host.probe_plan()).find()
+    socket = SharedFolders(host.probe_plan(usual_uids().first)).find()
     if socket is None:
         return Probe("sockets", True, "programs can have UNIX sockets of their own", required=False)
     return Probe("sockets", False, finding(socket), "move it below /run", required=False)
