@@ -11,6 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from skillery.cli.failures import CheckFailed
@@ -32,8 +33,10 @@ from skillery.proof.locks import (
 )
 from skillery.proof.statements import TYPES, Subject, encode_statement, make_statement
 from tests.cli.test_cli import Ended, skillery
-from tests.conftest import Server, manifest, skill_files
+from tests.conftest import Server, StartShared, manifest, skill_files
 from tests.proof.test_attestations import ADDRESS
+from tests.proof.test_seals import OFTEN
+from tests.support.processes import eventually
 
 KEY, OTHER = SigningKey.new(), SigningKey.new()
 DIGESTS = {"mail.send": f"sha256:{'5f' * 32}", "text.count": f"sha256:{'60' * 32}"}
@@ -206,8 +209,8 @@ def test_a_lock_pins_the_keys_and_names_signers(project: Project) -> None:
     assert f"trusts the keys {keyid}" in ended.err
     assert (lock["lock_version"], list(lock["keys"])) == (2, [keyid])
     [skill] = lock["skills"]
-    [line] = project.proofs.read_bytes().splitlines()
-    assert (skill["name"], skill["signer"], skill["proof"]) == (project.name, "local", sha256_of(line))
+    lines = {sha256_of(line) for line in project.proofs.read_bytes().splitlines()}
+    assert (skill["name"], skill["signer"], skill["proof"] in lines) == (project.name, "local", True)
     again = project.locked("--json")
     assert (again.json["keys"], again.err) == ([keyid], "")
     assert project.command("verify", str(project.lock)).out == f"{project.lock}: 1 skills are verified\n"
@@ -274,6 +277,33 @@ def test_a_lock_of_version_1_is_read_with_a_warning(project: Project) -> None:
     assert project.install("--max-age", "30d", "--url", project.server.url).code == 1
     assert project.locked().code == 0
     assert json.loads(project.lock.read_text())["lock_version"] == 2
+
+
+def test_a_lock_has_the_newest_seal_and_an_age(shared_server: StartShared, tmp_path: Path, new_name: str) -> None:
+    project = Project(shared_server("sealing", "sqlite", **OFTEN), tmp_path, new_name)
+    eventually(lambda: project.server.rpc("list_seals", newest=True)["seals"])
+    assert project.locked().code == 0
+    first = json.loads(project.lock.read_text())["seal"]
+    assert first["sha256"] in {sha256_of(line) for line in project.proofs.read_bytes().splitlines()}
+    url = ("--url", project.server.url)
+    assert project.install("--max-age", "1d", *url).code == 0
+    eventually(lambda: "too old: lock the skills again" in project.install("--max-age", "1s", *url).err)
+
+    project.publish("1.1.0")
+    newer = eventually(
+        lambda: [seal for seal in project.server.rpc("list_seals", newest=True)["seals"] if seal["seq"] > first["seq"]]
+    )
+    assert project.locked().code == 0
+    assert json.loads(project.lock.read_text())["seal"]["seq"] >= newer[0]["seq"]
+
+
+def test_lock_refuses_a_registry_that_lost_its_seal(project: Project) -> None:
+    project.locked()
+    lock = read_lock(project.lock.read_bytes())
+    seal = LockedSeal(1 << 40, sha256_of(b"seal"), SEALED_AT)
+    project.lock.write_bytes(encode_lock(msgspec.structs.replace(lock, seal=seal)))
+    ended = project.locked()
+    assert (ended.code, f"the lock has seal {seal.seq}, and the newest of the registry is" in ended.err) == (1, True)
 
 
 def test_lock_and_verify_refuse_keys_of_another_registry(project: Project, tmp_path: Path) -> None:

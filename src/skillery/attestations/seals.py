@@ -322,17 +322,21 @@ class ListSeals(Params, frozen=True, kw_only=True):
     """List the seals of this registry, oldest first."""
 
     after: Annotated[int, Meta(ge=0, lt=1 << 62), about("Only seals behind the seal with this number")] = 0
+    newest: Annotated[bool, about("Only the newest seal")] = False
     limit: PageLimit = 50
 
 
 async def list_seals(registry: Registry, _: Identity, params: ListSeals) -> SealPage:
-    return SealPage(await registry.read_page(partial(read_seals, after=params.after, limit=params.limit)))
+    work = partial(read_seals, after=params.after, limit=params.limit, newest=params.newest)
+    return SealPage(await registry.read_page(work))
 
 
-def read_seals(connection: Connection, after: int, limit: int) -> Sequence[ListedSeal]:
-    """Return the seals behind the seal `after`, oldest first, at most `limit`."""
+def read_seals(connection: Connection, after: int, limit: int, newest: bool = False) -> Sequence[ListedSeal]:
+    """Return the seals behind the seal `after`, oldest first, at most `limit`. With `newest`, return only the last."""
     chosen = select(seals.c.seq, seals.c.at, seals.c.previous, seals.c.sha256, seals.c.envelope)
-    rows = connection.execute(chosen.where(seals.c.seq > after).order_by(seals.c.seq).limit(limit))
+    chosen = chosen.where(seals.c.seq > after)
+    ordered = chosen.order_by(seals.c.seq.desc()).limit(1) if newest else chosen.order_by(seals.c.seq).limit(limit)
+    rows = connection.execute(ordered)
     return fitting_items([
         ListedSeal(row.seq, in_utc(row.at), row.previous, row.sha256, row.envelope) for row in rows
     ])  # fmt: skip

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from skillery.client import AsyncClient
     from skillery.client.results import Locked
     from skillery.proof.keychains import Keychain
-    from skillery.proof.locks import Lock, Proof
+    from skillery.proof.locks import Lock, LockedSeal, Proof
 
 LOCKFILE = "skillery.lock"
 MAX_LOCKFILE_BYTES = 4 * 1024 * 1024
@@ -119,12 +119,18 @@ def proofs_of(path: Path) -> Path:
 
 
 async def lock_of(
-    client: AsyncClient, entries: Sequence[Locked], former: Lock | None = None, pinned: Keychain | None = None
+    client: AsyncClient,
+    entries: Sequence[Locked],
+    former: Lock | None = None,
+    pinned: Keychain | None = None,
+    *,
+    with_seal: bool = True,
 ) -> tuple[Lock, Sequence[bytes]]:
-    """Return the lock of these versions, and the envelopes of its proofs.
+    """Return the lock of these versions, and the envelopes of its proofs. `with_seal` adds the newest seal, which
+    changes each minute.
 
     The keys of the registry must follow those of `pinned`, or else of the `former` lock. Raise CheckFailed if not, or
-    if a signed statement is not valid.
+    if a signed statement is not valid, or if the registry has lost the seal of the `former` lock.
     """
     import asyncio
 
@@ -152,9 +158,38 @@ async def lock_of(
         )
         for entry, proof in zip(entries, proofs, strict=True)
     )
-    lock = NewLock(lock_version=LOCK_VERSION, keys=keys, skills=locked)
+    sealed = await _newest_seal(client, keys, former.seal if former else None) if keys and with_seal else None
+    seal, envelopes = sealed or (None, [])
+    lock = NewLock(lock_version=LOCK_VERSION, keys=keys, seal=seal, skills=locked)
     _warn_unsigned(lock)
-    return lock, [proof.envelope for proof in proofs if proof]
+    return lock, [*envelopes, *(proof.envelope for proof in proofs if proof)]
+
+
+async def _newest_seal(
+    client: AsyncClient, keys: Mapping[str, bytes], former: LockedSeal | None
+) -> tuple[LockedSeal, list[bytes]] | None:
+    """Return the newest seal with its envelope, or None if the registry has no seal yet.
+
+    Raise CheckFailed if it is not valid, or if it is older than the `former` one or replaces it.
+    """
+    from skillery.proof.dsse import ProofError
+    from skillery.proof.locks import LockedSeal, sha256_of
+    from skillery.proof.seals import check_seal
+
+    newest = [seal["envelope"].encode() for seal in (await client.list_seals(newest=True))["seals"]]
+    locked = None
+    if newest:
+        try:
+            seal = check_seal(newest[0], keys).seal
+        except ProofError as error:
+            raise CheckFailed(f"the newest seal {error}") from None
+        locked = LockedSeal(seal.seq, sha256_of(newest[0]), seal.at)
+    if former and (locked is None or locked.seq < former.seq or (locked.seq == former.seq and locked != former)):
+        has = f"seal {locked.seq}" if locked else "no seal"
+        raise CheckFailed(
+            f"the lock has seal {former.seq}, and the newest of the registry is {has}: history was rewritten"
+        )
+    return (locked, newest) if locked else None
 
 
 async def _proof(client: AsyncClient, entry: Locked, keys: Mapping[str, bytes]) -> Proof | None:

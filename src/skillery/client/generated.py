@@ -2401,10 +2401,13 @@ def revoke_key(self: Any, keyid: str, reason: str, *, since: str | None = None) 
     return params_of(locals())
 
 
-def list_seals(self: Any, *, after: int | None = None, limit: int | None = None) -> SealPage:
+def list_seals(
+    self: Any, *, after: int | None = None, newest: bool | None = None, limit: int | None = None
+) -> SealPage:
     """List the seals of this registry, oldest first.
 
     after: Only seals behind the seal with this number
+    newest: Only the newest seal
     limit: Maximum number of results
     """
     return params_of(locals())
