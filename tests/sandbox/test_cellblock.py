@@ -116,8 +116,8 @@ def test_cellblock_works_without_skillery_and_its_dependencies() -> None:
 def test_without_its_helper_the_library_imports_and_the_probe_names_the_remedy() -> None:
     code = (
         "import sys; sys.modules['cellblock.inside._cell'] = None\n"
-        "from cellblock.host.probes import host_probes\n"
-        "for probe in host_probes(): print(probe.name, probe.ok, probe.detail, probe.fix, sep='|')"
+        "from cellblock.host.probes import host_probes\nfrom cellblock.host.shares import Uids\n"
+        "for probe in host_probes(Uids()): print(probe.name, probe.ok, probe.detail, probe.fix, sep='|')"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     [line] = done.stdout.splitlines()

@@ -16,7 +16,7 @@ from cellblock.host import probes as host
 from cellblock.host.engine import Capabilities, look_around
 from cellblock.host.plan import HERE, INSIDE
 from cellblock.host.sessions import finish_whole
-from cellblock.host.shares import UIDS, Uids
+from cellblock.host.shares import Uids
 from cellblock.host.sockets import SharedFolders, finding
 from cellblock.host.succession import Warmth, in_words
 from cellblock.host.zygote_answers import CannotStart, ZygoteLost
@@ -106,7 +106,7 @@ async def insist(capabilities: Capabilities) -> None:
 
 async def unavailable(failure: str) -> Unavailable:
     """Return the error for a run that does nothing and failed, with the probes that fail."""
-    probes = await asyncio.to_thread(host.host_probes, usual_uids())
+    probes = await asyncio.to_thread(host.host_probes, Uids())
     missing = tuple(probe for probe in [*probes, helper_probe()] if probe.required and not probe.ok)
     reasons = " | ".join(f"{probe.name}: {probe.detail}; {probe.fix}" for probe in missing)
     return Unavailable(f"the sandbox cannot run here: {reasons or failure}", missing)
@@ -115,17 +115,13 @@ async def unavailable(failure: str) -> Unavailable:
 # -- Probes ------------------------------------------------------------------------------------------------------------
 
 
-def usual_uids() -> Uids:
-    return Uids(UIDS.start, len(UIDS))
-
-
 def probes(run_jobs: RunJobs | None = None, uids: Uids | None = None) -> list[Probe]:
     """Return all probes. Any thread without a running event loop may call this function.
 
     `run_jobs` runs jobs in a sandbox, whose last result is that of a whole run. By default, this is a new sandbox.
     `uids` are those of runs.
     """
-    listed = host.host_probes(uids or usual_uids())
+    listed = host.host_probes(uids or Uids())
     if len(listed) == 1:
         return listed
     results, reason = run_apart(run_jobs or run_in_new_sandbox, [*language_jobs(), NO_OP])
@@ -136,7 +132,7 @@ def probes(run_jobs: RunJobs | None = None, uids: Uids | None = None) -> list[Pr
 
 def sockets_probe() -> Probe:
     """Scan the folders of all runs for sockets of the host."""
-    socket = SharedFolders(host.probe_plan(usual_uids().first)).find()
+    socket = SharedFolders(host.probe_plan(Uids().first)).find()
     if socket is None:
         return Probe("sockets", True, "programs can have UNIX sockets of their own", required=False)
     return Probe("sockets", False, finding(socket), "move it below /run", required=False)
@@ -181,7 +177,7 @@ def run_apart(
 
 
 async def run_in_new_sandbox(jobs: Sequence[Job]) -> list[Result]:
-    capabilities = look_around(Template(), COLD, usual_uids())
+    capabilities = look_around(Template(), COLD, Uids())
     try:
         return [await run_job(capabilities, Template(), job) for job in jobs]
     finally:

@@ -33,7 +33,9 @@ _lock = threading.Lock()  # each sandbox may have its own thread
 class Uids:
     """The uids of one sandbox. The uid that was returned first is given out first."""
 
-    def __init__(self, first: int, count: int, remedy: str = "give the sandbox more uids") -> None:
+    def __init__(
+        self, first: int = UIDS.start, count: int = len(UIDS), remedy: str = "give the sandbox more uids"
+    ) -> None:
         """`remedy` is the end of the message if all uids are in use: it names the setting with their number."""
         self._in_use = f"all {count} host uids of the sandbox (from {first} on) are in use by runs: {remedy}"
         self.first = first
