@@ -127,11 +127,12 @@ def test_the_tables_refuse_changed_statements(server: Server, publish: Publish, 
     ]
     for statement in statements:
         with pytest.raises((sqlite3.IntegrityError, psycopg.errors.RaiseException), match="append-only"):
-            _execute(server, statement)
+            execute(server, statement)
     assert statements_of(server.rpc, new_name)
 
 
-def _execute(server: Server, statement: str) -> list[tuple[Any, ...]]:
+def execute(server: Server, statement: str) -> list[tuple[Any, ...]]:
+    """Execute a statement as a program that writes to the database."""
     if server.database:
         with psycopg.connect(server.database) as postgres:
             cursor = postgres.execute(statement.encode())
@@ -165,7 +166,7 @@ def test_a_purge_empties_the_envelopes(server: Server, publish: Publish, new_nam
     publish(new_name, "1.1.0")
     server.rpc("purge_version", name=new_name, version="1.0.0", reason="leaked key")
 
-    envelopes = _execute(
+    envelopes = execute(
         server,
         "SELECT DISTINCT v.id, envelope = '' FROM attestations JOIN skill_versions v ON v.id = version_id "
         f"JOIN skills s ON s.id = v.skill_id WHERE s.name = '{new_name}' ORDER BY v.id",

@@ -14,7 +14,7 @@ import pytest
 from skillery.proof.dsse import SigningKey
 from tests.cli.test_cli import skillery
 from tests.conftest import Server, manifest, skill_files
-from tests.proof.test_attestations import statements_of
+from tests.proof.test_attestations import execute, statements_of
 from tests.proof.test_keys import register, signed
 from tests.support.people import PLUGIN, Caller, Who, people_settings
 
@@ -63,6 +63,7 @@ def server(
     is_last = next(number for number, line in enumerate(lines) if "return Identity(" in line)
     (folder / "plugins" / "people.py").write_text("".join([*lines[:is_last], JOB, *lines[is_last + 1 :]]))
     running = Server(folder / "home", env=env)
+    running.database = url
     yield running
     assert running.stop() == 0, running.log.read_text()[-4000:]
 
@@ -250,6 +251,37 @@ def test_a_withdrawn_input_ends_passed(server: Server, new_name: str) -> None:
     assert again["status"] == "published"
     assert explained(ann, name)["passed"]
     assert not [row for row in adam("list_versions", waiting=True)["versions"] if row["name"] == name]
+
+
+def test_a_row_without_a_valid_signature_is_no_evidence(server: Server, new_name: str) -> None:
+    """A program that writes to the database inserts a review, takes over one, or copies one of another version."""
+    ann, rita, name = person(server, "ann"), person(server, "rita"), f"two.{new_name}"
+    for version in ("1.0.0", "1.1.0"):
+        ann.create(name, version)
+    approve(rita, name, "1.0.0")
+    forged = """
+        INSERT INTO attestations (attestation, version_id, digest, predicate, predicate_type, key_id, made_by,
+            made_by_kind, envelope, sha256, created_at)
+        SELECT 'att_' || {id}, {version}, digest, predicate, predicate_type, key_id, {by}, made_by_kind, {envelope},
+            sha256, created_at
+        FROM attestations WHERE predicate = 'review' AND version_id = {of} ORDER BY id LIMIT 1
+    """
+    ids = (
+        f"SELECT v.id FROM skill_versions v JOIN skills s ON s.id = v.skill_id WHERE s.name = '{name}' AND v.version ="
+    )
+    first, second = f"({ids} '1.0.0')", f"({ids} '1.1.0')"
+    broken = 'replace(envelope, \'"sig":"\', \'"sig":"AAAA\')'
+    rows = ((first, "'otto'", "envelope"), (first, "made_by", broken), (second, "made_by", "envelope"))
+    for number, (version, by, envelope) in enumerate(rows):
+        own_id = f"'{new_name}{number}'"
+        execute(server, forged.format(id=own_id, version=version, by=by, envelope=envelope, of=first))
+
+    for version in ("1.0.0", "1.1.0"):
+        needs = ann("explain_policy", name=name, version=version)["needs"]
+        [review] = [need for need in needs if need["need"] == "review"]
+        assert [evidence["by"] for evidence in review["evidence"]] == (["rita"] if version == "1.0.0" else [])
+    assert approve(person(server, "otto"), name, "1.0.0")["status"] == "published"
+    assert approve(person(server, "otto"), name, "1.1.0")["missing"] == ["1 of 2 approvals"]
 
 
 def test_more_permissions_wait_for_a_review_under_each_policy(server: Server, new_name: str) -> None:

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import NamedTuple
+from functools import lru_cache
+from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, exists, select
+from sqlalchemy import Connection, Row, exists, select
 
-from skillery.attestations.predicates import Predicate, summary_of
-from skillery.attestations.signing import SignedStatement, sha256_of
+from skillery.attestations.predicates import Predicate, is_built_by, summary_of
+from skillery.attestations.signing import SignedStatement, read_chain, sha256_of
 from skillery.audit import Actor
 from skillery.database import in_utc
 from skillery.database.tables import RESOLVABLE, attestations, signing_keys, skill_versions, skills
+from skillery.errors import Unavailable
 from skillery.formats.tokens import CI_PREFIX
-from skillery.proof.dsse import unverified
-from skillery.proof.statements import read_statement
+from skillery.proof import STATED_BY
+from skillery.proof.dsse import ProofError, unverified, verify
+from skillery.proof.keychains import follow
+from skillery.proof.statements import Statement, check_subject, read_statement
+
+log = logging.getLogger(__name__)
 
 
 class Evidence(NamedTuple):
@@ -37,11 +44,21 @@ class Evidence(NamedTuple):
         return summary_of(self.word, self.predicate)
 
 
-def read_evidence(connection: Connection, version_id: int) -> list[Evidence]:
-    """Return the evidence about a version, oldest first."""
+def read_evidence(connection: Connection, version_id: int, keyid: str = "") -> list[Evidence]:
+    """Return the evidence about a version, oldest first. `keyid` is the key of this server, which the chain of the
+    registry's keys must have: a program that writes to the database could write another chain.
+
+    Each envelope is verified, and what it says must be in its row: only a signature makes a row evidence. Other rows
+    are left out, with a warning in the log. Raise Unavailable if the chain is not valid.
+    """
+    signer = signing_keys.c.keyid, signing_keys.c.public_der, signing_keys.c.holder, signing_keys.c.added_by
     rows = connection.execute(
-        select(attestations, signing_keys.c.holder)
+        select(
+            attestations, *signer, skills.c.name, skill_versions.c.version, skill_versions.c.digest.label("of_files")
+        )
         .join(signing_keys, signing_keys.c.id == attestations.c.key_id)
+        .join(skill_versions, skill_versions.c.id == attestations.c.version_id)
+        .join(skills, skills.c.id == skill_versions.c.skill_id)
         .where(
             attestations.c.version_id == version_id,
             attestations.c.ended_at.is_(None),
@@ -49,20 +66,54 @@ def read_evidence(connection: Connection, version_id: int) -> list[Evidence]:
             (signing_keys.c.holder == "server") | signing_keys.c.revoked_at.is_(None),
         )
         .order_by(attestations.c.id)
+    ).all()
+    keys = _registry_keys(tuple(read_chain(connection)), keyid) if rows else {}
+    valid = []
+    for row in rows:
+        try:
+            valid.append(_evidence(row, keys))
+        except ProofError as error:
+            log.warning("the attestation %s of %s@%s %s", row.attestation, row.name, row.version, error)
+    return valid
+
+
+@lru_cache(16)
+def _registry_keys(chain: tuple[str, ...], keyid: str) -> Mapping[str, bytes]:
+    try:
+        return follow([envelope.encode() for envelope in chain], [keyid] if keyid else ()).trusted
+    except ProofError as error:
+        raise Unavailable(f"the chain of the registry's keys {error}", hint="An admin restores the database.") from None
+
+
+def _evidence(row: Row[Any], keys: Mapping[str, bytes]) -> Evidence:
+    is_personal = row.holder == "identity"
+    public_der = row.public_der if is_personal else keys.get(row.keyid)
+    if public_der is None:
+        raise ProofError("is signed with a key that the registry does not have, or has revoked")
+    statement = _verified(row.envelope, row.keyid, public_der)
+    check_subject(statement, row.name, row.version, row.of_files)
+    predicate, word = statement.predicate, statement.word
+    by = predicate.get(STATED_BY.get(word or "", ""), row.made_by)
+    kind = row.made_by_kind if is_personal else predicate.get("kind", row.made_by_kind)
+    if word == "provenance" and row.made_by.startswith(CI_PREFIX) and not is_built_by(predicate, row.made_by):
+        raise ProofError("names a CI job that has not built the version")
+    if (word, by, kind) != (row.predicate, row.made_by, row.made_by_kind) or (is_personal and by != row.added_by):
+        raise ProofError("says something else than its row")
+    return Evidence(
+        row.attestation,
+        row.predicate,
+        by,
+        kind,
+        in_utc(row.created_at),
+        sha256_of(row.envelope),
+        predicate,
+        is_personal,
     )
-    return [
-        Evidence(
-            row.attestation,
-            row.predicate,
-            row.made_by,
-            row.made_by_kind,
-            in_utc(row.created_at),
-            row.sha256,
-            _predicate(row.envelope),
-            row.holder == "identity",
-        )
-        for row in rows
-    ]
+
+
+@lru_cache(2048)
+def _verified(envelope: str, keyid: str, public_der: bytes) -> Statement:
+    return read_statement(verify(envelope.encode(), {keyid: bytes(public_der)}).payload)
 
 
 def stated_evidence(by: Actor, predicates: Mapping[str, Predicate]) -> list[Evidence]:
@@ -95,8 +146,10 @@ def signer_of(evidence: Sequence[Evidence]) -> str:
     return ""
 
 
-def read_former_signer(connection: Connection, name: str, version_id: int | None = None) -> str:
-    """Return the signer of the latest published version of a skill. For a published version, only older ones count."""
+def read_former_signer(connection: Connection, name: str, keyid: str, version_id: int | None = None) -> str:
+    """Return the signer of the latest published version of a skill. For a published version, only older ones count.
+    `keyid` is that of `read_evidence`.
+    """
     of_skill = skill_versions.c.skill_id == select(skills.c.id).where(skills.c.name == name).scalar_subquery()
     where = [of_skill, skill_versions.c.status.in_(RESOLVABLE)]
     if version_id is not None:
@@ -104,7 +157,7 @@ def read_former_signer(connection: Connection, name: str, version_id: int | None
         where += [skill_versions.c.id != version_id, ~is_published | (skill_versions.c.id < version_id)]
     order = skill_versions.c.is_release.desc(), skill_versions.c.precedence.desc()
     latest = connection.scalar(select(skill_versions.c.id).where(*where).order_by(*order).limit(1))
-    return signer_of(read_evidence(connection, latest)) if latest is not None else ""
+    return signer_of(read_evidence(connection, latest, keyid)) if latest is not None else ""
 
 
 def is_proof_ended(connection: Connection, version_id: int) -> bool:

@@ -81,6 +81,13 @@ def ci_provenance(job: Provenance, builder: str) -> Predicate:
     return _slsa("publish", parameters, [source] if job.repository and job.commit else [], builder, job.run)
 
 
+def is_built_by(predicate: Predicate, job: str) -> bool:
+    """Return whether the registry has verified that this CI job has built the version. `job` is its identity."""
+    build = predicate.get("buildDefinition", {})
+    repository = build.get("externalParameters", {}).get("repository")
+    return bool(build.get("buildType") == _build_type("publish") and (not repository or job.endswith(f":{repository}")))
+
+
 def import_provenance(source: str, path: str, importer: str, builder: str) -> Predicate:
     """Say which source and path the importer of a version has stated, as provenance of SLSA. The registry has not
     checked them.
@@ -88,12 +95,16 @@ def import_provenance(source: str, path: str, importer: str, builder: str) -> Pr
     return _slsa("import", {"source": source, "path": path, "stated_by": importer}, [], builder, "")
 
 
+def _build_type(build: str) -> str:
+    return f"{URN.replace('attestation', 'build')}{build}:v1"
+
+
 def _slsa(
     build: str, parameters: dict[str, str], dependencies: list[dict[str, Any]], builder: str, run: str
 ) -> Predicate:
     return {
         "buildDefinition": {
-            "buildType": f"{URN.replace('attestation', 'build')}{build}:v1",
+            "buildType": _build_type(build),
             "externalParameters": parameters,
             "resolvedDependencies": dependencies,
         },

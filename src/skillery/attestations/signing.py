@@ -65,6 +65,11 @@ class Signing:
         """Whether statements are signed."""
         return self._key is not None
 
+    @property
+    def keyid(self) -> str:
+        """The key of this server, "" if it signs nothing."""
+        return self._key.keyid if self._key else ""
+
     async def attest(
         self, by: Actor, name: str, version: str, digest: str, predicates: Mapping[str, Mapping[str, Any]]
     ) -> tuple[SignedStatement, ...]:

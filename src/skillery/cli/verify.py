@@ -18,15 +18,12 @@ from skillery.cli.options import Target, json_option, name_and_version, target_o
 from skillery.cli.output import clean, print_json, print_rows, print_warning
 from skillery.cli.proof import address_of, find_keys, keychain_of, keychain_of_file, keys_option, read_answer
 from skillery.cli.seals import check_runs, is_runs_file
-from skillery.proof import KEYS_ADDRESS, SIGNERS
+from skillery.proof import KEYS_ADDRESS, SIGNERS, STATED_BY
 
 if TYPE_CHECKING:
     from skillery.client import AsyncClient
     from skillery.proof.keychains import Keychain
     from skillery.proof.statements import CheckedStatement
-
-NAMES_SIGNER = {"publication": "publisher", "revocation": "by", **SIGNERS}
-"""The field with the identity that has signed a statement or caused it."""
 
 
 class _Evidence(NamedTuple):
@@ -201,7 +198,7 @@ def _print(statements: Sequence[CheckedStatement]) -> None:
 
 def _signer(statement: CheckedStatement) -> str:
     """Return the identity that a statement names."""
-    return str(statement.stated.get(NAMES_SIGNER.get(statement.predicate, "")) or "-")
+    return str(statement.stated.get(STATED_BY.get(statement.predicate, "")) or "-")
 
 
 def _problem(subject: str, statements: Sequence[CheckedStatement]) -> str | None:

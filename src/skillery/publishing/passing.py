@@ -109,7 +109,7 @@ class Passing:
     def read(self, connection: Connection, identity: Identity, name: str, spec: VersionSpec) -> Judged:
         """Return a version with its evidence. Raise the errors of `resolve`."""
         row = resolve(connection, identity, name, spec, manages=True)
-        evidence = read_evidence(connection, row.version_id)
+        evidence = read_evidence(connection, row.version_id, self.signing.keyid)
         policy = self.policies.of(name)
         checks, publications = checks_of(row.checks_json), [each for each in evidence if each.word == "publication"]
         if policy.is_default:
@@ -120,7 +120,7 @@ class Passing:
             diff = checks.permissions_diff
             asks_review = checks.waiting or any(each.predicate.get("asks_review") for each in publications)
             asks_review = asks_review or (diff is not None and diff.is_increase and diff.against is not None)
-            former = read_former_signer(connection, row.name, row.version_id)
+            former = read_former_signer(connection, row.name, self.signing.keyid, row.version_id)
         return Judged(row, policy, Situation(row.publisher, asks_review, former), evidence)
 
     async def settle(

@@ -205,7 +205,7 @@ class Publisher:
             status = rules.status_for(identity, diff, is_unproven=bool(checks.waiting))
             if status != "published" or policy.is_default:
                 return status
-            is_same = former == read_former_signer(connection, publication.name)
+            is_same = former == read_former_signer(connection, publication.name, self._signing.keyid)
             return status if passed and is_same else "in_review"
 
         def insert(connection: Connection) -> NewVersion:
@@ -298,7 +298,9 @@ class Publisher:
 
     async def _former_signer(self, policy: Policy, name: str) -> str:
         """Return the signer of the latest published version, for policies that compare it, else ""."""
-        return "" if policy.is_default else await self._database.read(partial(read_former_signer, name=name))
+        if policy.is_default:
+            return ""
+        return await self._database.read(partial(read_former_signer, name=name, keyid=self._signing.keyid))
 
     def _results(self, findings: Sequence[CheckFinding], examples: Sequence[CheckedExample]) -> dict[str, Any]:
         """Return the predicates about the results of the checks, by word."""
