@@ -23,8 +23,9 @@ from msgspec import inspect
 from skillery import formats
 from skillery.environments import uv_errors
 from skillery.errors import SkilleryError
-from skillery.formats import lenient_skill_md, texts, toml_lines, version_spec
+from skillery.formats import lenient_skill_md, script_blocks, texts, toml_lines, version_spec
 from skillery.formats import skill_md as skill_md_parser
+from skillery.formats.repairs import Repairs
 from skillery.formats.requirements import Tiers
 from skillery.git import requests as git_requests
 from skillery.git.requests import MalformedRequest
@@ -157,6 +158,7 @@ PARSERS: dict[str, Callable[[str], object]] = {
     "lenient skill_md": lambda text: lenient_skill_md.read_skill_md(frontmatter(text)),
     "missing program": hints.hint_on,
     "output": lambda text: run_outputs.tree_of([text, {text: text}]),
+    "script block": lambda text: script_blocks.required_python(script_block(len(text)).encode()),
     "toml lines": lambda text: toml_lines.lines_of(text, {"runtime"}),
     "uv": uv_errors.cause_of,
     "uv yanked": lambda text: uv_errors.check_yanked(text, ()),
@@ -176,6 +178,7 @@ FILLED: dict[str, object] = {
     "Set[str]": {"x"},
     "Mapping[str, int]": {"x": 1},
     "Mapping[str, str]": {"x": "x"},
+    "Repairs": Repairs(),
     "Tiers": Tiers(),
     "bytes": b"x",
     "datetime": datetime(2026, 1, 1, tzinfo=UTC),
@@ -198,6 +201,12 @@ NOT_JOINED = {
 
 def page_of(old: str, new: str) -> object:
     return differences.hunks_of(texts.unified_diff(old, new) or "", f"# {new}")
+
+
+def script_block(size: int) -> str:
+    """Return a Python file whose block has many lines and many requirements."""
+    blanks, requirements = "#\n" * (size // 8), '# "a",\n' * (size // 16)
+    return f"# /// script\n{blanks}# dependencies = [\n{requirements}# ]\n# ///\n"
 
 
 def halves(text: str) -> tuple[str, str]:

@@ -230,6 +230,17 @@ def test_prompts_of_mcp_have_pages(sqlite_rpc: Rpc, new_name: str) -> None:
     assert [name for name in prompts if name.startswith(f"{new_name}.")] == [f"{new_name}.{name}" for name in numbered]
 
 
+def test_the_text_of_a_prompt_has_a_limit(sqlite_rpc: Rpc, new_name: str) -> None:
+    name = f"{new_name}.many"
+    text = skill_md("many", "Repeats.", "$ARGUMENTS " * 1000, **FOR["people"])
+    sqlite_rpc("create_skill", manifest=manifest(name, kind="instruction", description="Repeats."), skill_md=text)
+    mcp = Mcp(sqlite_rpc)
+
+    assert mcp("prompts/get", name=name, arguments={"arguments": "a"})["messages"]
+    error = mcp.error("prompts/get", name=name, arguments={"arguments": "a" * 1000})
+    assert (error["code"], "the limit is 262144" in error["message"]) == (-32005, True)
+
+
 def test_prompts_follow_the_visibility_of_skills(org: Server, new_name: str) -> None:
     person = Caller(org.url, Who("ann", "read publish", f"{new_name}.*"))
     name = publish_deploy(person, new_name)

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import codecs
 import re
+from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import accumulate
 from typing import NamedTuple
 
 from skillery.errors import InvalidManifest
@@ -108,21 +110,25 @@ def _read_block(path: str, content: bytes, repairs: Repairs) -> Block | None:
     if block is None:
         return None
     began, lines = block
-    if sum(map(len, lines)) > MOST_BLOCK:
+    source = "\n".join(lines)
+    if len(source) > MOST_BLOCK:
         repairs.note(
             LEFT_OUT, f"the block '# /// script' has over {MOST_BLOCK} characters; it is left out", began, path
         )
         return None
     try:
-        table = read_toml("\n".join(lines).encode(), "the block '# /// script'")
+        table = read_toml(source.encode(), "the block '# /// script'")
     except InvalidManifest as error:
         line = began + error.data["line"] if "line" in error.data else began
         message = _RELATIVE.sub("", error.message).rstrip(".")
         repairs.note(LEFT_OUT, f"{message}; it is left out", line, path)
         return None
 
+    starts = list(accumulate((len(line) + 1 for line in lines), initial=0))
+
     def line_of(text: str) -> int:
-        return began + next((number for number, line in enumerate(lines, 1) if text in line), 0)
+        place = source.find(text)
+        return began + (bisect_right(starts, place) if place >= 0 else 0)
 
     python = table.get("requires-python")
     problem = _wrong_python(python) if python is not None else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 
@@ -181,7 +182,9 @@ class Preparer:
         if has_permissions(manifest):
             await self._database.read(partial(check_no_handler, version=version, path=path))
         skills = await self._mounts.skills([version])
-        own = OwnNeeds() if request.module else own_needs(skills[0].folder, path, self._pythons())
+        own = OwnNeeds()
+        if not request.module and path.endswith(".py"):  # the block is foreign text of up to half a megabyte
+            own = await asyncio.to_thread(own_needs, skills[0].folder, path, self._pythons())
         script = ScriptCall(version.name, path, (), b"", {}, request.module, own.python, request.cwd == "skill")
         call, failure = script_call(script, request.args, rights.permissions)
         args = Arguments(b"{}", [], failure or own.failure)

@@ -102,10 +102,10 @@ class OwnNeeds(NamedTuple):
 
 
 def own_needs(folder: Path, path: str, pythons: Mapping[str, str]) -> OwnNeeds:
-    """Return the needs of a script of the skill in `folder` that differ from those of the skill, by its block
+    """Return the needs of a Python script of the skill in `folder` that differ from those of the skill, by its block
     `# /// script` and its lock. `pythons` are the other interpreters of this sandbox, by version.
     """
-    requires, locked_for = _stated(folder, path) if path.endswith(".py") else ("", None)
+    requires, locked_for = _stated(folder, path)
     lock = lock_path(path) if locked_for is not None else ""
     if locked_for:
         python = "" if fits_this_python(f"=={locked_for}.*") else locked_for if locked_for in pythons else None

@@ -9,7 +9,7 @@ import msgspec
 from sqlalchemy import Connection
 
 from skillery.backends import Identity, Storage
-from skillery.errors import SkillNotFound
+from skillery.errors import SkillNotFound, TooLarge
 from skillery.formats.bundle import SKILL_TOML
 from skillery.formats.foreign_skill import title_of
 from skillery.formats.names import parse_skill_name
@@ -29,6 +29,7 @@ from skillery.skills.skill_folders import (
 PROMPTS_A_PAGE = 50
 ARGUMENTS = "$ARGUMENTS"
 """Stands for the words of the user in SKILL.md. Source: Claude Code, which appends the words if it does not occur."""
+MAX_CHARACTERS = 256 * 1024
 FILES_NAMED = 20
 
 
@@ -57,7 +58,8 @@ def read_prompt(
 ) -> tuple[Prompt, str]:
     """Return a prompt and its text: SKILL.md without frontmatter, with the user's `arguments`.
 
-    Raise SkillNotFound if the skill has no prompt, and PeopleOnly for the token of an agent.
+    Raise SkillNotFound if the skill has no prompt, PeopleOnly for the token of an agent, and TooLarge if the text could
+    have more than MAX_CHARACTERS.
     """
     user = _user_of(identity)
     latest = seen_named(connection, user, [parse_skill_name(name)]).get(name)
@@ -68,6 +70,9 @@ def read_prompt(
     [folder] = open_folders(connection, user, storage, [(name, latest.latest_version_id)])
     content, description = stored_skill_md(connection, storage, folder.version_id)
     body = body_of(text_of(conforming(name, content, description).content)).strip()
+    size = len(body) + body.count(ARGUMENTS) * len(arguments)
+    if size > MAX_CHARACTERS:
+        raise TooLarge(f"the prompt '{name}' has up to {size} characters; the limit is {MAX_CHARACTERS}", name=name)
     if ARGUMENTS in body or not arguments:
         body = body.replace(ARGUMENTS, arguments)
     else:
