@@ -147,7 +147,9 @@ def test_the_bytes_are_gone_and_number_digest_and_reason_stay(purging: Server, a
     assert (problem["name"], problem["version"], problem["problem"]) == (name, "1.1.0", "purged")
     [entry] = ada("list_audit", action="purge_version")["entries"][:1]
     assert entry["subject"] == f"{name}@1.1.0"
-    assert entry["after"] == {"status": "purged", "digest": leaked["digest"], "note": "It has a password."}
+    advisory = {"severity": "security", "advisory": entry["after"]["advisory"]}
+    note = {"note": "It has a password."}
+    assert entry["after"] == {"status": "purged", "digest": leaked["digest"], **note, **advisory}
     settings = people_settings(purging.home.parent / "plugins", SKILLERY_DATABASE=purging.database)
     checked = skillery("check", "--home", str(purging.home), stdin=b"", **settings)
     assert checked.code == 0, checked.out + checked.err
