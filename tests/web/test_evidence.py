@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -54,6 +55,25 @@ def test_the_card_shows_approvals(house: Server, new_name: str) -> None:
     assert "policy <code>two.*</code>: 2 of 2 met" in about
     assert "The registry has signed that this version meets its policy." in about
     assert shop.status("1.0.0") == "published"
+
+
+@pytest.mark.full
+def test_the_navigation_counts_versions_whose_approval_was_withdrawn(house: Server, new_name: str) -> None:
+    shop = Shop(house, f"two.{new_name}")
+    rita, otto = (shop.browser(reviewer(shop, f"{new_name}-{name}")) for name in ("rita", "otto"))
+    page = f"/review/{shop.name}@1.0.0"
+    for browser in (rita, otto):
+        assert approve(browser, page, [])[0] == 303
+    admin = Rpc(house.url, token_of(house, f"{new_name}-admin", "admin"))
+    [review, _] = admin("list_attestations", name=shop.name, predicate="review")["attestations"]
+    queues = [rita.get("/review").text]
+    admin("end_attestation", id=review["id"], reason="not a review")
+    queues.append(rita.get("/review").text)
+
+    listed = [len(set(re.findall(r'href="(/review/[^"?#]+@[^"?#]+)"', queue))) for queue in queues]
+    counts = [sum(map(int, re.findall(r'title="(\d+) waiting"', queue))) for queue in queues]
+    assert (counts, listed[1] - listed[0]) == (listed, 1)
+    assert f'href="{page}"' in queues[1]
 
 
 @pytest.mark.full

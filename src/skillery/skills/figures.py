@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 
-from sqlalchemy import Connection, bindparam, false, func, literal_column, or_, select
+from sqlalchemy import Connection, func, literal_column, select
 
 from skillery.backends import Identity
 from skillery.database import Database, Statement
 from skillery.database.registry import Registry
 from skillery.database.tables import catalogue, catalogue_hosts, skill_versions, skills, version_usage
 from skillery.formats.network import NetworkPattern, parse_network_pattern
-from skillery.identity import access
-from skillery.registry.visibility import View, has_visibility, in_grants, parameters, sees_each, view_of
-from skillery.skills.catalogue_filters import LISTED, is_listed
+from skillery.registry.visibility import has_visibility, parameters, sees_each, view_of
+from skillery.skills.catalogue_filters import is_listed
 
 # -- How many published skills reach a host: what reviewers compare a new permission with ------------------------------
 
@@ -106,31 +104,3 @@ class FirstSkills:
 
 def _has_version_of_others(connection: Connection) -> bool:
     return bool(_OF_OTHERS.rows(connection))
-
-
-# The literals let both databases use the partial index of versions that are not listed, which are few.
-_IN_REVIEW = (
-    catalogue.c.status.not_in([literal_column(f"'{status}'") for status in LISTED]),
-    catalogue.c.status == literal_column("'in_review'"),
-)
-
-
-def count_waiting_reviews(connection: Connection, identity: Identity, most: int) -> int:
-    """Return how many versions in review the identity may review, at most `most`."""
-    names = [namespace for namespace in identity.namespaces if not namespace.endswith("*")]
-    values = parameters(identity) | {f"name_{place}": name for place, name in enumerate(names)}
-    rows = _statement(view_of(identity), len(names)).rows(connection, most=most, **values)
-    return sum(access.reviews(identity, name) for (name,) in rows)
-
-
-@lru_cache(256)
-def _statement(view: View | None, names: int) -> Statement:
-    """Return the statement for identities with this view and with grants for this number of single skills.
-
-    To build and compile it takes ten times as long as to execute it.
-    """
-    statement = select(catalogue.c.name).where(*_IN_REVIEW).limit(bindparam("most"))
-    if view is not None and not view.grants_all:
-        named = [catalogue.c.name == bindparam(f"name_{place}") for place in range(names)]
-        statement = statement.where(or_(false(), *named, *in_grants(view, catalogue)))
-    return Statement(statement)

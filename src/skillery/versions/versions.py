@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from functools import partial
+from functools import lru_cache, partial
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -15,7 +15,9 @@ from sqlalchemy import (
     Row,
     Select,
     and_,
+    bindparam,
     exists,
+    false,
     func,
     literal_column,
     or_,
@@ -24,7 +26,7 @@ from sqlalchemy import (
 )
 
 from skillery.backends import Identity, Provenance
-from skillery.database import in_utc
+from skillery.database import Statement, in_utc
 from skillery.database.registry import Registry
 from skillery.database.tables import RESOLVABLE, attestations, skill_files, skill_versions, skills
 from skillery.formats.manifest import Kind
@@ -34,12 +36,13 @@ from skillery.formats.requirements import LOCK
 from skillery.formats.script_blocks import LOCK_ENDING, LOCKS
 from skillery.formats.semver import Version
 from skillery.formats.version_spec import Exact
+from skillery.identity import access
 from skillery.identity.access import Who
 from skillery.method import Cursor, Method, PageLimit, Params, about
 from skillery.registry.cursors import NextCursor, make_cursor, read_cursor
 from skillery.registry.resolution import find_skill, resolve, skill_not_found
 from skillery.registry.version_rows import Status
-from skillery.registry.visibility import is_own, parameters, seen_by_name, seen_version, view_of
+from skillery.registry.visibility import View, in_grants, is_own, parameters, seen_by_name, seen_version, view_of
 
 
 class ListedVersion(msgspec.Struct, frozen=True):
@@ -82,7 +85,11 @@ _LISTED = select(
 _passed = attestations.alias()
 # Each part uses a partial index. The statuses are literal for that.
 _WAITING = union_all(
-    select(skill_versions.c.id).where(skill_versions.c.status == literal_column("'in_review'")),
+    select(skill_versions.c.id).where(
+        # SQLite uses the partial index only for its own condition.
+        skill_versions.c.status.in_([literal_column("'draft'"), literal_column("'in_review'")]),
+        skill_versions.c.status == literal_column("'in_review'"),
+    ),
     select(attestations.c.version_id)
     .join(skill_versions, skill_versions.c.id == attestations.c.version_id)
     .where(
@@ -113,8 +120,9 @@ def read_versions(
     """Return a page of the versions that the identity sees, most recently created first, or `oldest_first`.
 
     "" as `name`, `status` or `namespace` matches all versions. The status `waiting` matches versions that wait for a
-    reviewer. `key` signs the cursors. Raise SkillNotFound if the
-    identity sees no skill `name`. Raise InvalidCursor if the cursor belongs to another listing.
+    reviewer. `key` signs the cursors.
+
+    Raise SkillNotFound if the identity sees no skill `name`, and InvalidCursor if the cursor belongs to another list.
     """
     bound_to = _bound_to(identity, name, status, namespace, oldest_first)
     where = [*_conditions_for(identity), *_filters(status, namespace)]
@@ -251,6 +259,28 @@ def versions_with_lock(connection: Connection, identity: Identity, sha256: str, 
         .limit(limit)
     )
     return [dict(row._mapping) for row in connection.execute(statement, parameters(identity))]
+
+
+def count_waiting_reviews(connection: Connection, identity: Identity, most: int) -> int:
+    """Return how many versions wait for a review that the identity may make, at most `most`."""
+    names = [namespace for namespace in identity.namespaces if not namespace.endswith("*")]
+    values = parameters(identity) | {f"name_{place}": name for place, name in enumerate(names)}
+    rows = _waiting_names(view_of(identity), len(names)).rows(connection, most=most, **values)
+    return sum(access.reviews(identity, name) for (name,) in rows)
+
+
+@lru_cache(256)
+def _waiting_names(view: View | None, names: int) -> Statement:
+    """Return the statement for identities with this view and with grants for this number of single skills.
+
+    To build and compile it takes ten times as long as to execute it.
+    """
+    of_versions = skill_versions.c.skill_id == skills.c.id, skill_versions.c.id.in_(_WAITING)
+    statement = select(skills.c.name).where(*of_versions).limit(bindparam("most"))
+    if view is not None and not view.grants_all:
+        named = [skills.c.name == bindparam(f"name_{place}") for place in range(names)]
+        statement = statement.where(or_(false(), *named, *in_grants(view)))
+    return Statement(statement)
 
 
 # -- list_versions -----------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import msgspec
 
 from skillery.errors import Unavailable
 from skillery.http.requests import send_bytes
-from skillery.skills.figures import count_waiting_reviews
+from skillery.versions.versions import count_waiting_reviews
 from skillery.web.frame import Answer, Direct, Done, Page, PageRequest, SeeOther, path_of
 from skillery.web.site import Site, accepts_gzip
 from skillery.web.visits import Header, cookie_of
@@ -125,7 +125,7 @@ async def waiting_reviews(request: PageRequest) -> str:
     """Return the number of versions that the caller may review, as text. "" if there are none, or if the caller does
     not review.
 
-    The database reads a partial index. The number is not cached, because a decision changes it at once.
+    The database reads partial indexes. The number is not cached, because a decision changes it at once.
     """
     if not request.may("review"):
         return ""
