@@ -107,6 +107,18 @@ def test_a_seal_has_the_number_of_the_last_advisory(sealing: Rpc, new_name: str)
     eventually(lambda: (position := last().advisories) is not None and position.seq >= feed["seq"])
 
 
+def test_attestations_name_their_seal(sealing: Rpc, new_name: str) -> None:
+    publisher(sealing)(new_name)
+
+    def listed() -> list[dict[str, Any]]:
+        return list(sealing("list_attestations", name=new_name)["attestations"])
+
+    rows = eventually(lambda: all(row["sealed"] for row in listed()) and listed())
+    links = {link.seal.seq: link.seal for link in follow_seals(envelopes_of(sealing), keys_of(sealing))}
+    covered = sum(links[number].attestations.count for number in {row["sealed"] for row in rows})
+    assert covered >= len(rows)
+
+
 def test_all_seals_are_in_a_chain(sealing: Rpc, new_name: str) -> None:
     publisher(sealing)(new_name)
     statement_of(sealing, sealing("execute_skill", name=new_name, args={})["run_id"])

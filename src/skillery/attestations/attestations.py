@@ -64,7 +64,7 @@ class EndedAttestation(msgspec.Struct, frozen=True):
 
 
 class ListedAttestation(msgspec.Struct, frozen=True):
-    """A signed statement about a version. `summary` is the predicate in a few words, "" for a purged version."""
+    """A signed statement about a version. `sealed` is the number of its seal. `summary` is "" for a purged version."""
 
     id: str
     predicate: str
@@ -72,6 +72,7 @@ class ListedAttestation(msgspec.Struct, frozen=True):
     kind: Literal["person", "agent"]
     keyid: str
     at: datetime
+    sealed: int | None
     ended: EndedAttestation | None
     summary: str
 
@@ -137,6 +138,7 @@ def _listed(row: Any) -> ListedAttestation:
         row.made_by_kind,
         row.keyid,
         in_utc(row.created_at),
+        row.seal_seq,
         ended,
         summary_of(row.predicate, predicate) if predicate else "",
     )

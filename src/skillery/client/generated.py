@@ -1011,7 +1011,7 @@ class EndedAttestation(TypedDict):
 
 
 class ListedAttestation(TypedDict):
-    """A signed statement about a version. `summary` is the predicate in a few words, "" for a purged version."""
+    """A signed statement about a version. `sealed` is the number of its seal. `summary` is "" for a purged version."""
 
     id: str
     predicate: str
@@ -1019,6 +1019,7 @@ class ListedAttestation(TypedDict):
     kind: Literal["person", "agent"]
     keyid: str
     at: str
+    sealed: int | None
     ended: EndedAttestation | None
     summary: str
 
