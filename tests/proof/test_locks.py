@@ -35,6 +35,7 @@ from skillery.proof.statements import TYPES, Subject, encode_statement, make_sta
 from tests.cli.test_cli import Ended, skillery
 from tests.conftest import Server, StartShared, manifest, skill_files
 from tests.proof.test_attestations import ADDRESS
+from tests.proof.test_keys import register, signed
 from tests.proof.test_seals import OFTEN
 from tests.support.processes import eventually
 
@@ -356,6 +357,30 @@ def test_another_signer_stops_the_lock(start_server: Callable[..., Server], tmp_
         assert '"signer": "ann"' in lock.read_text()
     assert skillery("lock", new_name, "-o", str(lock), "--allow-signer-change", new_name, *words).code == 0
     assert '"signer": "bea"' in lock.read_text()
+
+
+@pytest.mark.full
+def test_a_version_that_waits_for_a_review_again_is_not_locked(
+    start_server: Callable[..., Server], tmp_path: Path
+) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "skillery.toml").write_text('[policy."own.*"]\nneeds = ["author"]\n')
+    project = Project(start_server(), tmp_path, "own.greet")
+    rpc, key = project.server.rpc, SigningKey.new()
+    register(rpc, key)
+    created = rpc("describe_skill", name=project.name, version="1.0.0")["skill"]
+    envelope = signed(key, "author", created, author="local")
+    author = rpc("add_attestation", name=project.name, version="1.0.0", envelope=envelope)["id"]
+    assert project.locked().code == 0
+    project.lock.unlink()
+    rpc("end_attestation", id=author, reason="another author")
+
+    ended = project.locked()
+    assert (ended.code, project.lock.exists()) == (1, False)
+    assert "own.greet@1.0.0 has not passed the policy own.*: it needs the signature of its author" in ended.err
+    envelope = signed(key, "author", created, author="local", at="2026-01-01T00:00:00Z")
+    rpc("add_attestation", name=project.name, version="1.0.0", envelope=envelope)
+    assert project.locked().code == 0
 
 
 @pytest.mark.full

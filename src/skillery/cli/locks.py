@@ -80,8 +80,8 @@ def lock(
     The lock file contains the version, the digest and the signer of each NAME@SPEC at present, and the keys of the
     registry. FILE.proofs next to it has the signed statement about each version. SPEC is a version, a range, a label or
     a digest. Without SPEC, the latest version is locked. The first lock pins the keys of the registry and prints them.
-    Later ones fail if the registry has other keys, or if a skill has another signer. `skillery install --locked`
-    installs these versions.
+    Later ones fail if the registry has other keys, or if a skill has another signer. Versions that wait for a review
+    because evidence was withdrawn are refused. `skillery install --locked` installs these versions.
     """
     from skillery.cli.connection import with_client
     from skillery.proof.locks import encode_lock, encode_proofs
@@ -97,7 +97,9 @@ def lock(
 
     async def work(client: AsyncClient) -> tuple[list[Locked], Lock, Sequence[bytes]]:
         entries = await resolve_lock(client, skills)
-        return entries, *await lock_of(client, entries, former, pinned)
+        new, proofs = await lock_of(client, entries, former, pinned)
+        await _refuse_waiting(client, new, proofs)
+        return entries, new, proofs
 
     entries, new, proofs = with_client(target, work)
     refuse_signers(former, new, allowed)
@@ -116,6 +118,26 @@ def lock(
         print_json({"file": file, "lock": entries, "keys": sorted(new.keys)})
     else:
         print_entries(entries)
+
+
+async def _refuse_waiting(client: AsyncClient, new: Lock, proofs: Sequence[bytes]) -> None:
+    """Raise CheckFailed for published versions whose `passed` has ended."""
+    from skillery.proof.dsse import unverified
+    from skillery.proof.locks import sha256_of
+    from skillery.proof.statements import read_statement
+
+    passed = {sha256_of(proof) for proof in proofs if read_statement(unverified(proof).payload).word == "passed"}
+    lines = []
+    for skill in new.skills:
+        if not new.keys or skill.proof in passed:
+            continue
+        explained = await client.explain_policy(skill.name, version=skill.version)
+        if explained["waiting"] and explained["status"] != "in_review":
+            missing = [need["missing"] for need in explained["needs"] if need["missing"]]
+            reason = f"needs {', '.join(missing)}" if missing else "needs another review"
+            lines.append(f"{skill.name}@{skill.version} has not passed the policy {explained['policy']}: it {reason}")
+    if lines:
+        raise CheckFailed("\n".join([*lines, "Lock another version, or ask a reviewer. Nothing was written"]))
 
 
 def _check(
