@@ -89,6 +89,7 @@ def test_each_change_is_served_at_once_and_nothing_stays(
     assert running.line() == {"url": sqlite_server.url, "mcp": f"{sqlite_server.url}/mcp"}
     first = running.line()
     assert (first["name"], first["version"], first["findings"]) == (new_name, "0.1.0-dev.1", [])
+    assert skillery("describe", new_name, "--url", sqlite_server.url).code == 0
     assert sqlite_rpc("execute_skill", name=new_name)["output"] == "one"
 
     save(folder / "main.py", "def main(args): return 'two'\n")

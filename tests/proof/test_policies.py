@@ -309,6 +309,8 @@ def test_a_changed_policy_unpublishes_nothing(start_server: Callable[..., Server
     ended = skillery("policy", "explain", "acme.a", "--url", server.url)
     assert "no  author      the signature of its author" in ended.out
     assert "ok  scan        local" in ended.out
+    described = skillery("describe", "acme.a", "--url", server.url)
+    assert ended.out in described.out
     assert server.rpc("describe_skill", name="acme.a")["skill"]["status"] == "published"
 
 

@@ -5,12 +5,17 @@ from __future__ import annotations
 import base64
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from skillery.cli.options import Target
 from skillery.cli.output import as_json, clean, is_terminal, print_fields, print_rows, print_warnings
+from skillery.cli.review import print_policy
 from skillery.cli.verbs import Table, Verb, option
+
+if TYPE_CHECKING:
+    from skillery.client import AsyncClient
 
 # -- The page of a skill that `skillery describe` prints: what a user needs first, then the details --------------------
 
@@ -33,9 +38,12 @@ BELOW = {"inputs", "examples", "usage", "digest", "lock", "runtime", "permission
 ELSEWHERE = {"manifest", "skill_md_frontmatter", "skill_md", "files", "warnings"}
 
 
-def print_skill(skill: Mapping[str, Any]) -> None:
-    """Print the result of describe_skill, with its files and SKILL.md if the result has them (`--detail full`)."""
+def print_skill(answer: Mapping[str, Any]) -> None:
+    """Print the results of describe_skill and explain_policy, with files and SKILL.md for `--detail full`."""
+    skill: Mapping[str, Any] = answer["skill"]
     print_fields(_fields(skill))
+    if "policy" in answer:
+        print_policy(answer["policy"])
     for warning in skill.get("warnings") or ():
         text = warning if isinstance(warning, str) else warning.get("message", warning)
         click.echo(f"{click.style('warning:', fg='yellow')} {clean(text)}")
@@ -133,6 +141,26 @@ def _print_markdown(text: str) -> None:
     Console().print(Markdown(clean(text)))
 
 
+class _Describe(Verb):
+    """Adds the result of explain_policy to that of describe_skill, as `policy`."""
+
+    def _answer(self, target: Target, params: dict[str, Any], *, everything: bool) -> Any:
+        from skillery.cli.connection import with_client
+        from skillery.client.errors import MethodNotFound, NotFound
+
+        async def answer(client: AsyncClient) -> Any:
+            described = await client.describe_skill(**params)
+            skill: Mapping[str, Any] = described["skill"]
+            try:
+                policy = await client.explain_policy(skill["name"], version=skill["version"])
+            except (MethodNotFound, NotFound):
+                # Other servers of the protocol have no policies, and a development version needs nothing.
+                return described
+            return {**described, "policy": policy}
+
+        return with_client(target, answer, bundled=self._bundled)
+
+
 class _Skills(Table):
     """A table of skills, whose columns depend on `--detail`."""
 
@@ -211,12 +239,15 @@ list_ = Verb(
     pages="choice",
     help="List the latest version of each skill, one row each.",
 )
-describe = Verb(
+describe = _Describe(
     "describe",
     "describe_skill",
-    lambda answer: print_skill(answer["skill"]),
+    print_skill,
     option("--detail", type=click.Choice(["manifest", "summary", "full"]), default="summary", show_default=True),
-    help="Show what a skill does, its inputs and its state. --detail full adds all examples, the files and SKILL.md.",
+    help="""Show what a skill does, its inputs and its state, and who has met the needs of its policy.
+
+    --detail full adds all examples, the files and SKILL.md.
+    """,
 )
 read = Verb(
     "read",
