@@ -1,4 +1,4 @@
-"""`skillery attest --existing`: statements about versions that were stored without a key."""
+"""`skillery attest --existing`: statements about versions that were stored without a key, and their `passed`."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ def test_existing_versions_get_signed_statements(
     names = [f"{new_name}.{part}" for part in ("a", "b", "c")]
     for name in names:
         server.rpc("create_skill", manifest=manifest(name), skill_md="# x\n", files=skill_files())
+    policy = f'[policy."{new_name}.d"]\nneeds = ["author"]\n'
+    server.rpc("create_skill", manifest=manifest(f"{new_name}.d"), skill_md="# x\n", files=skill_files())
     home = ("--home", str(server.home))
     server.stop()
     approval = {"by": "rita", "kind": "person", "at": "2026-01-02T03:04:05Z", "note": "read it all"}
@@ -37,6 +39,7 @@ def test_existing_versions_get_signed_statements(
             (json.dumps({"approval": {**approval, "digest": digest}}), msgspec.json.encode(JOB).decode(), names[0]),
         )
         sqlite.execute(f"UPDATE skill_versions SET digest = 'sha256:{'0' * 64}' WHERE {of_name}", (names[2],))
+    (server.home / "skillery.toml").write_text(policy)
     ended = skillery("attest", "--existing", *home)
 
     assert (ended.code, f"{names[2]}@1.0.0 has the digest" in ended.err) == (1, True), ended.err
@@ -44,8 +47,13 @@ def test_existing_versions_get_signed_statements(
     assert again.json["signed"] == 0
     server = start_server(env={"SKILLERY_SIGNING_KEY": "home"})
     first, second = (statements_of(server.rpc, name) for name in names[:2])
-    assert sorted(first) == ["provenance", "publication", "review"]
-    assert list(second) == ["publication"]
+    assert sorted(first) == ["passed", "provenance", "publication", "review"]
+    assert sorted(second) == ["passed", "publication"]
+    # A policy needs what no statement says, and a version with another digest gets none.
+    assert list(statements_of(server.rpc, f"{new_name}.d")) == ["publication"]
+    assert statements_of(server.rpc, names[2]) == {}
+    assert server.rpc("explain_policy", name=names[0])["passed"]
+    assert len(first["passed"]["inputAttestations"]) == 2
     assert all(predicate["backfilled"] for predicate in (*first.values(), *second.values()))
     assert (first["review"]["reviewer"], first["review"]["at"]) == ("rita", "2026-01-02T03:04:05Z")
     assert second["publication"]["publisher"] == "local"

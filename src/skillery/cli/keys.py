@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from skillery.backends import Secrets
     from skillery.cli.storage import OpenRegistry
     from skillery.client import AsyncClient
-    from skillery.maintenance.backfills import Backfill
     from skillery.proof.dsse import SigningKey
+    from skillery.publishing.backfills import Backfill
 
 
 @click.group("key")
@@ -235,7 +235,8 @@ def _revocation(_: str | None, path: Path, *, keyid: str, since: str, reason: st
 @home_options
 @json_option
 def attest(target: Target, as_json: bool) -> None:
-    """Sign who published and approved the versions that were stored before the registry signed statements.
+    """Sign who published and approved the versions that were stored before the registry signed statements, and that the
+    published ones of them meet their policy.
 
     The facts come from the database, so each statement says `backfilled`. Servers continue to run. If the command is
     interrupted, run it again. The exit code is 1 if the files of a version do not have its digest.
@@ -262,9 +263,10 @@ async def _attest_existing(opened: OpenRegistry) -> Backfill:
     from contextlib import AsyncExitStack
 
     from skillery import __version__
+    from skillery.attestations.policies import make_policies
     from skillery.attestations.signing import open_signing
     from skillery.audit import local_actor
-    from skillery.maintenance.backfills import attest_existing
+    from skillery.publishing.backfills import attest_existing
 
     settings, database = opened.settings, opened.database
     async with AsyncExitStack() as stack:
@@ -277,4 +279,6 @@ async def _attest_existing(opened: OpenRegistry) -> Backfill:
         stack.push_async_callback(signer.close)
         await signer.start()
         signing = await asyncio.to_thread(open_signing, database, signer, settings.public_url, __version__)
-        return await attest_existing(database, signing, local_actor(user_of_this_machine()))
+        is_open = settings.authenticators == ("open",)
+        policies = make_policies(settings.policy, settings.publishing, settings.signing.key, is_open=is_open)
+        return await attest_existing(database, signing, policies, local_actor(user_of_this_machine()))

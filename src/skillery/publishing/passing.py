@@ -52,6 +52,8 @@ from skillery.versions.new_versions import NewVersion
 log = logging.getLogger(__name__)
 _TRIES = 5
 WAITING = ("draft", "in_review", "rejected")
+REGISTRY = "urn:skillery:registry"
+"""The verifier in `passed` if the setting public_url is empty."""
 
 
 class Judged(NamedTuple):
@@ -79,6 +81,26 @@ class Judged(NamedTuple):
         return not any(need.missing for need in verdict.needs if need.need == "review")
 
 
+def read_judged(
+    connection: Connection, identity: Identity, name: str, spec: VersionSpec, policies: Policies, keyid: str
+) -> Judged:
+    """Return a version with its evidence. `keyid` is that of `read_evidence`. Raise the errors of `resolve`."""
+    row = resolve(connection, identity, name, spec, manages=True)
+    evidence = read_evidence(connection, row.version_id, keyid)
+    policy = policies.of(name)
+    checks, publications = checks_of(row.checks_json), [each for each in evidence if each.word == "publication"]
+    if policy.is_default:
+        asks_review = row.status in WAITING or any(each.word == "review" for each in evidence)
+        asks_review = asks_review or '"approval"' in (row.standing_json or "")
+        policy, former = policies.of(name, asks_review=asks_review), ""
+    else:
+        diff = checks.permissions_diff
+        asks_review = checks.waiting or any(each.predicate.get("asks_review") for each in publications)
+        asks_review = asks_review or (diff is not None and diff.is_increase and diff.against is not None)
+        former = read_former_signer(connection, row.name, keyid, row.version_id)
+    return Judged(row, policy, Situation(row.publisher, asks_review, former), evidence)
+
+
 class Store(Protocol):
     """Function that stores the step of a version. `meets` says whether the version meets its policy."""
 
@@ -93,6 +115,7 @@ class Passing:
     ) -> None:
         self.policies = policies
         self.signing = signing
+        self.read = partial(read_judged, policies=policies, keyid=signing.keyid)
         self._database = database
         self._events = events
         self._checks = checks
@@ -103,25 +126,8 @@ class Passing:
         """
         if verdict.missing or not self.signing.signs:
             return []
-        predicates = {"passed": verdict.summary(name, version, self.signing.builder or "urn:skillery:registry")}
+        predicates = {"passed": verdict.summary(name, version, self.signing.builder or REGISTRY)}
         return list(await self.signing.attest(by, name, version, digest, predicates))
-
-    def read(self, connection: Connection, identity: Identity, name: str, spec: VersionSpec) -> Judged:
-        """Return a version with its evidence. Raise the errors of `resolve`."""
-        row = resolve(connection, identity, name, spec, manages=True)
-        evidence = read_evidence(connection, row.version_id, self.signing.keyid)
-        policy = self.policies.of(name)
-        checks, publications = checks_of(row.checks_json), [each for each in evidence if each.word == "publication"]
-        if policy.is_default:
-            asks_review = row.status in WAITING or any(each.word == "review" for each in evidence)
-            asks_review = asks_review or '"approval"' in (row.standing_json or "")
-            policy, former = self.policies.of(name, asks_review=asks_review), ""
-        else:
-            diff = checks.permissions_diff
-            asks_review = checks.waiting or any(each.predicate.get("asks_review") for each in publications)
-            asks_review = asks_review or (diff is not None and diff.is_increase and diff.against is not None)
-            former = read_former_signer(connection, row.name, self.signing.keyid, row.version_id)
-        return Judged(row, policy, Situation(row.publisher, asks_review, former), evidence)
 
     async def settle(
         self,

@@ -1,8 +1,10 @@
-"""Statements about versions that were stored before the registry signed statements. Each one says `backfilled`."""
+"""Statements about versions that were stored before the registry signed statements, and their `passed`. Each one says
+`backfilled`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -10,6 +12,7 @@ import msgspec
 from sqlalchemy import Connection, select
 
 from skillery import audit
+from skillery.attestations.policies import Policies
 from skillery.attestations.predicates import Predicate, ci_provenance
 from skillery.attestations.signing import SignedStatement, Signing, insert_attestations
 from skillery.audit import Actor
@@ -20,8 +23,12 @@ from skillery.errors import StartupError
 from skillery.formats.bundle import files_text
 from skillery.formats.npm import NPM_LOCK
 from skillery.formats.requirements import LOCK
+from skillery.formats.semver import Version
+from skillery.formats.version_spec import Exact
 from skillery.proof.dsse import ProofError
 from skillery.proof.statements import check_files
+from skillery.publishing.passing import REGISTRY, Judged, read_judged
+from skillery.registry.visibility import WAS_PUBLISHED
 from skillery.skills.files import files_of
 
 AT_ONCE = 100
@@ -45,13 +52,14 @@ class _Existing(NamedTuple):
     missing: Mapping[str, tuple[Actor, Predicate]]
 
 
-async def attest_existing(database: Database, signing: Signing, actor: Actor) -> Backfill:
-    """Sign the publication, the CI job and the approval of all stored versions that have no statement about them.
+async def attest_existing(database: Database, signing: Signing, policies: Policies, actor: Actor) -> Backfill:
+    """Sign the publication, the CI job and the approval of all stored versions that have no statement about them. Then
+    sign `passed` for the published versions that have never had one, and meet their policy.
 
     Servers may continue to run. If the command is interrupted, the next one continues. Raise StartupError if this home
     has no key, and the errors of `Signing.attest`.
     """
-    last, signed, wrong = 0, 0, list[str]()
+    last, signed, wrong = 0, set[int](), list[str]()
     while True:
         ids = database.read_now(partial(_read_ids, after=last))
         if not ids:
@@ -59,15 +67,25 @@ async def attest_existing(database: Database, signing: Signing, actor: Actor) ->
         last = ids[-1]
         versions, broken = database.read_now(partial(_read_existing, ids=ids, builder=signing.builder))
         wrong += broken
-        statements = {each.version_id: await _sign(signing, each) for each in versions}
+        statements = {each.version_id: await _sign(signing, each, each.missing) for each in versions}
         work = partial(_store, ids=ids, builder=signing.builder, statements=statements, actor=actor)
-        signed += database.write_now(work)
-    return Backfill(signed, wrong)
+        signed |= database.write_now(work)
+        judge = partial(_judge, versions=versions, policies=policies, keyid=signing.keyid, actor=actor)
+        judged = database.read_now(judge)
+        passed = {
+            each.version_id: await _sign(signing, each, {"passed": (actor, _passed(judged[each.version_id], signing))})
+            for each in versions
+            if each.version_id in judged
+        }
+        signed |= database.write_now(partial(_store_passed, judge=judge, judged=judged, passed=passed, actor=actor))
+    return Backfill(len(signed), wrong)
 
 
-async def _sign(signing: Signing, existing: _Existing) -> list[SignedStatement]:
+async def _sign(
+    signing: Signing, existing: _Existing, predicates: Mapping[str, tuple[Actor, Predicate]]
+) -> list[SignedStatement]:
     statements: list[SignedStatement] = []
-    for word, (by, predicate) in existing.missing.items():
+    for word, (by, predicate) in predicates.items():
         made = await signing.attest(by, existing.name, existing.version, existing.digest, {word: predicate})
         if not made:
             raise StartupError("this home does not have the key of the registry: nothing is signed")
@@ -81,20 +99,71 @@ def _store(
     builder: str,
     statements: Mapping[int, Sequence[SignedStatement]],
     actor: Actor,
-) -> int:
-    """Store the statements that are still missing. Return the number of versions that got some."""
-    # The lock makes a purge of these versions wait, or this function see it.
-    of_versions = select(skill_versions.c.skill_id).where(skill_versions.c.id.in_(ids))
-    connection.execute(select(skills.c.id).where(skills.c.id.in_(of_versions)).order_by(skills.c.id).with_for_update())
-    number = 0
+) -> set[int]:
+    """Store the statements that are still missing. Return the versions that got some."""
+    _lock(connection, ids)
+    signed = set()
     for existing in _read_existing(connection, ids, builder)[0]:
         chosen = [each for each in statements.get(existing.version_id, ()) if each.word in existing.missing]
         if chosen:
             insert_attestations(connection, existing.version_id, existing.digest, chosen)
-            number += 1
-    if number:
+            signed.add(existing.version_id)
+    _record(connection, actor, signed)
+    return signed
+
+
+def _lock(connection: Connection, ids: Collection[int]) -> None:
+    """Make purges and judgements of these versions wait, or make the caller see them."""
+    of_versions = select(skill_versions.c.skill_id).where(skill_versions.c.id.in_(ids))
+    connection.execute(select(skills.c.id).where(skills.c.id.in_(of_versions)).order_by(skills.c.id).with_for_update())
+
+
+def _record(connection: Connection, actor: Actor, signed: Collection[int]) -> None:
+    if signed:
+        number = len(signed)
         audit.record(connection, actor, "attest_existing", f"{number} versions", after={"versions": number})
-    return number
+
+
+# -- `passed` of published versions ------------------------------------------------------------------------------------
+
+
+def _judge(
+    connection: Connection, versions: Sequence[_Existing], policies: Policies, keyid: str, actor: Actor
+) -> dict[int, Judged]:
+    """Return the published versions that meet their policy and have never had a `passed`, by id."""
+    ids = [each.version_id for each in versions]
+    of_versions = attestations.c.version_id.in_(ids), attestations.c.predicate == "passed"
+    decided = set(connection.scalars(select(attestations.c.version_id).where(*of_versions)))
+    admin, met = Identity(actor.name, "person", frozenset({"admin"}), ()), {}
+    for each in versions:
+        if each.version_id in decided:
+            continue
+        judged = read_judged(connection, admin, each.name, Exact(Version.parse(each.version)), policies, keyid)
+        if judged.row.status in WAS_PUBLISHED and not judged.verdict().missing:
+            met[each.version_id] = judged
+    return met
+
+
+def _passed(judged: Judged, signing: Signing) -> Predicate:
+    summary = judged.verdict().summary(judged.row.name, judged.row.version, signing.builder or REGISTRY)
+    return {**summary, "backfilled": True}
+
+
+def _store_passed(
+    connection: Connection,
+    judge: Callable[[Connection], dict[int, Judged]],
+    judged: Mapping[int, Judged],
+    passed: Mapping[int, Sequence[SignedStatement]],
+    actor: Actor,
+) -> set[int]:
+    """Store each `passed` whose evidence has not changed. Return its versions."""
+    _lock(connection, passed)
+    present = judge(connection)
+    signed = {key for key in passed if key in present and present[key][1:] == judged[key][1:]}
+    for version_id in sorted(signed):
+        insert_attestations(connection, version_id, present[version_id].row.digest, passed[version_id])
+    _record(connection, actor, signed)
+    return signed
 
 
 def _read_ids(connection: Connection, after: int) -> list[int]:
@@ -103,7 +172,7 @@ def _read_ids(connection: Connection, after: int) -> list[int]:
 
 
 def _read_existing(connection: Connection, ids: Sequence[int], builder: str) -> tuple[list[_Existing], list[str]]:
-    """Return the versions that miss statements, and those whose files do not have their digest."""
+    """Return the versions with their missing statements, and those whose files do not have their digest."""
     columns = skill_versions.c
     of_registry = attestations.c.ended_at.is_(None), signing_keys.c.holder == "server"
     words = (
@@ -129,8 +198,7 @@ def _read_existing(connection: Connection, ids: Sequence[int], builder: str) -> 
         locks = {path: f"sha256:{files[path].sha256}" for path in (LOCK, NPM_LOCK) if path in files}
         predicates = _predicates(row, locks, builder)
         missing = {word: value for word, value in predicates.items() if (row.id, word) not in present}
-        if missing:
-            versions.append(_Existing(row.id, row.name, row.version, row.digest, missing))
+        versions.append(_Existing(row.id, row.name, row.version, row.digest, missing))
     return versions, wrong
 
 
