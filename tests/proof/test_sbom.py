@@ -10,8 +10,9 @@ import pytest
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
+from skillery.attestations.policies import is_permitted
 from skillery.formats.package_json import license_of
-from tests.conftest import Rpc, Server, StartShared
+from tests.conftest import Rpc, Server, StartShared, skill_files
 from tests.importing.test_importing import sent
 from tests.support.archives import skill_md, zipped
 from tests.support.needing import CODE, create, needing
@@ -103,6 +104,72 @@ def test_sboms_show_the_source_only_to_callers_with_credentials(
     assert "properties" not in sbom_of(anonymous, f"{new_name}-open")["metadata"]["component"]
     assert sbom_of(author, f"{new_name}-team")["components"] == []
     assert anonymous.http.get(f"/skills/{new_name}-team/1.0.0.cdx.json").status_code == 404
+
+
+@pytest.mark.full
+def test_a_policy_permits_licences(
+    database_kind: str,
+    shared_server: StartShared,
+    tmp_path_factory: pytest.TempPathFactory,
+    wheelhouse: Path,
+    new_name: str,
+) -> None:
+    folder = tmp_path_factory.mktemp("licences")
+    (folder / "skillery.toml").write_text('[policy."free.*"]\nlicences = ["MIT", "Apache-2.0", "MIT License"]\n')
+    more = {"SKILLERY_PACKAGES_WHEELHOUSE": str(wheelhouse), "SKILLERY_CONFIG": str(folder / "skillery.toml")}
+    rpc = shared_server("licences", database_kind, **more).rpc
+    headers = {
+        "either": ["License-Expression: mit OR GPL-3.0-only"],
+        "classified": ["Classifier: License :: OSI Approved :: MIT License"],
+        "both": ["License-Expression: MIT AND GPL-3.0-only"],
+        "long": [f"License-Expression: {'MIT AND ' * 20}GPL-3.0-only"],
+        "silent": [],
+    }
+    for kind, lines in headers.items():
+        make_wheel(wheelhouse, f"{kind}{new_name}", "1.0", headers=lines)
+
+    def created(part: str, *packages: str, licence: str = "MIT") -> tuple[str, str]:
+        name = f"free.{new_name}.{part}"
+        skill_md = f"---\nlicense: {licence}\n---\n# A\n" if licence else "# A\n"
+        packages = tuple(f"{package}{new_name}" for package in packages)
+        bundle = {"manifest": needing(name, *packages), "skill_md": skill_md, "files": skill_files(CODE)}
+        checked = rpc("check_skill", **bundle)
+        version = rpc("create_skill", **bundle)
+        assert checked["status"] == version["status"]
+        [need] = rpc("explain_policy", name=name, version="1.0.0")["needs"]
+        assert need["need"] == "licences"
+        return version["status"], need["missing"]
+
+    assert created("a", "either", "classified") == ("published", "")
+    for part, licence, text in (("b", "", "unknown"), ("c", "GPL-3.0-only", "GPL-3.0-only")):
+        refused = f"licences of the policy, and not those of skillery:free.{new_name}.{part}@1.0.0 ({text})"
+        assert created(part, licence=licence) == ("in_review", refused)
+    status, missing = created("d", "either", "both", "long", "silent")
+    assert status == "in_review"
+    for package, text in (("both", "MIT AND GPL-3.0-only"), ("long", "MIT AND MIT"), ("silent", "unknown")):
+        assert f"pkg:pypi/{package}{new_name}@1.0 ({text}" in missing
+    assert "either" not in missing
+
+
+@pytest.mark.parametrize(
+    ("text", "is_met"),
+    [
+        ("mit", True),
+        ("(MIT)", True),
+        ("GPL-3.0-only OR (BSD-3-Clause AND MIT)", False),
+        ("GPL-3.0-only AND BSD-3-Clause OR MIT", True),
+        ("(GPL-3.0-only OR MIT) AND MIT", True),
+        ("GPL-3.0-only AND (MIT OR MIT)", False),
+        ("(MIT OR GPL-3.0-only) AND GPL-3.0-only", False),
+        ("GPL-2.0-only WITH Classpath-exception-2.0 AND MIT", True),
+        ("GPL-2.0-only", False),
+        ("MIT AND", False),
+        ("MIT Licence", False),
+        ("(" * 500 + "MIT" + ")" * 500, False),
+    ],
+)
+def test_expressions_permit_a_choice(text: str, is_met: bool) -> None:
+    assert is_permitted(text, frozenset({"mit", "gpl-2.0-only with classpath-exception-2.0"})) == is_met
 
 
 @pytest.mark.parametrize(

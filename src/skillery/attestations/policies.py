@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
 import msgspec
+from packaging.licenses import canonicalize_license_expression
 
 from skillery.attestations.evidence import Evidence, signer_of
 from skillery.attestations.predicates import Predicate
@@ -23,6 +25,7 @@ from skillery.settings.groups import PolicyRules, Publishing
 
 log = logging.getLogger(__name__)
 NEEDS = ("publication", "author", "tests", "scan", "review")
+_LATER = ("evaluation", "requires", "licences")
 _SEVERITIES = ("none", "info", "warning", "error")
 
 
@@ -39,7 +42,11 @@ class Policy:
     @cached_property
     def digest(self) -> str:
         """`sha256:` and the SHA-256 of the policy's JSON with sorted keys."""
-        values = {key: value for key, value in msgspec.to_builtins(self.rules).items() if value not in ({}, "")}
+        rules = msgspec.to_builtins(self.rules)
+        # Settings of later releases leave the digests of other policies as they were.
+        values = {
+            key: value for key, value in rules.items() if value or key not in ("evaluation", "requires", "licences")
+        }
         own = {"self_approval": self.approval.self_approval} if self.is_default else {}
         text = json.dumps({"policy": self.name, **values, **own}, sort_keys=True, separators=(",", ":"))
         return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
@@ -116,8 +123,8 @@ def _policy(pattern: str, rules: PolicyRules) -> Policy:
         raise StartupError(f"{where} needs evaluations, which this release does not have: remove 'evaluation'")
     if rules.requires:
         raise StartupError(f"{where} has 'requires', which this release does not have: remove it")
-    if not rules.needs:
-        raise StartupError(f"{where} has no needs: write needs = [...] with some of {', '.join(NEEDS)}")
+    if not rules.needs and not rules.licences:
+        raise StartupError(f"{where} has no needs: write needs = [...] with some of {', '.join(NEEDS)}, or licences")
     for need in rules.needs:
         if need not in NEEDS:
             raise StartupError(f"{where} has the unknown need {need!r}{did_you_mean(need, NEEDS)}: write some of "
@@ -183,6 +190,8 @@ def judge(policy: Policy, situation: Situation, evidence: Sequence[Evidence]) ->
     signer, former = signer_of(evidence), situation.former_signer
     is_new = bool(former) and signer != former and not policy.is_default
     needs = [_JUDGES[need](policy, situation, evidence) for need in NEEDS[:-1] if need in policy.rules.needs]
+    if policy.rules.licences:
+        needs.append(_licences(policy, evidence))
     if "review" in policy.rules.needs:
         needs.append(_review(policy, situation, evidence, policy.rules.reviews))
     elif is_new or (situation.asks_review and not policy.is_default):
@@ -248,6 +257,55 @@ def _scan(policy: Policy, situation: Situation, evidence: Sequence[Evidence]) ->
     rules = ", ".join(dict.fromkeys(worse))
     missing = f"a version without findings above {policy.rules.scan!r}: {rules[:200]}"
     return Need("scan", (last,), missing=missing, hint="Fix the findings, and publish a new version.")
+
+
+def _licences(policy: Policy, evidence: Sequence[Evidence]) -> Need:
+    """A later scan does not read the licences again: files and packages of a version never change."""
+    last = _last([each for each in evidence if "licences" in each.predicate], "scan")
+    if last is None:
+        return Need("licences", missing="the licences of the version", hint="Publish a new version.")
+    allowed = frozenset(licence.casefold() for licence in policy.rules.licences)
+    refused = [
+        f"{subject} ({', '.join(texts) or 'unknown'})"
+        for subject, texts in last.predicate["licences"].items()
+        if not texts or not all(is_permitted(text, allowed) for text in texts)
+    ]
+    if not refused:
+        return Need("licences", (last,))
+    more = f" and {len(refused) - 5} more" if len(refused) > 5 else ""
+    missing = f"licences of the policy, and not those of {', '.join(refused[:5])}{more}"
+    hint = f"It permits {', '.join(policy.rules.licences)}. Publish a new version."
+    return Need("licences", (last,), missing, hint)
+
+
+_WORD = re.compile(r"[()]|[^\s()]+(?: WITH [^\s()]+)?")
+
+
+def is_permitted(text: str, allowed: frozenset[str]) -> bool:
+    """Return whether a licence is allowed, or an SPDX expression permits a choice of allowed licences. `allowed` is in
+    lower case.
+    """
+    if text.casefold() in allowed:
+        return True
+    try:
+        return _permits(iter(_WORD.findall(canonicalize_license_expression(text))), allowed)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _permits(words: Iterator[str], allowed: frozenset[str]) -> bool:
+    """Return whether an expression permits, up to its end or closing bracket. AND binds closer than OR."""
+    is_any, is_all = False, True
+    for word in words:
+        if word == ")":
+            break
+        if word == "OR":
+            is_any, is_all = is_any or is_all, True
+        elif word != "AND":
+            # The brackets are read to their end, whatever was before them.
+            is_met = _permits(words, allowed) if word == "(" else word.casefold() in allowed
+            is_all = is_all and is_met
+    return is_any or is_all
 
 
 def _review(policy: Policy, situation: Situation, evidence: Sequence[Evidence], number: int) -> Need:

@@ -42,15 +42,18 @@ def publication_predicate(
     }
 
 
-def scan_predicate(findings: Sequence[CheckFinding], release: str) -> Predicate:
+def scan_predicate(
+    findings: Sequence[CheckFinding], release: str, licences: Mapping[str, Sequence[str]] | None = None
+) -> Predicate:
     """Say which findings the checks of a version had, by their rules. Messages may quote files, and are left out.
-    `release` is the release of the server.
+    `release` is the release of the server. `licences` are those of the version and its packages, if they were read.
     """
     rows = [
         {"rule": each.rule, "severity": each.severity, "waiver": each.waiver.id if each.waiver else None}
         for each in findings
     ]
-    return {"scanner": {"name": "skillery", "version": release}, "findings": rows, "at": now()}
+    read = {} if licences is None else {"licences": licences}
+    return {"scanner": {"name": "skillery", "version": release}, "findings": rows, **read, "at": now()}
 
 
 def tests_predicate(examples: Sequence[CheckedExample]) -> Predicate:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,7 +14,10 @@ import msgspec
 from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
 from packaging.utils import canonicalize_name
 
+from skillery.backends import PackageMount
 from skillery.environments.queries import Locked
+from skillery.environments.store import Environments
+from skillery.formats.bundle import Bundle
 from skillery.formats.npm import is_npm_lock, read_npm_lock
 from skillery.formats.package_json import FILE, license_of
 from skillery.formats.requirements import read_lock
@@ -25,6 +29,8 @@ from skillery.registry.version_rows import VersionRow
 MOST_METADATA = 64 * 1024
 """The maximum number of bytes of a file of a package that are read for its licence."""
 MOST_NAME = 100
+SECONDS = 120.0
+"""The time that a publication waits for its packages, if a policy needs their licences."""
 MOST_CLASSIFIERS = 10
 _HEADER = re.compile(r"(License-Expression|License|Classifier): *(\S[^\n]*)", re.ASCII)
 _DIST_INFO = re.compile(r"([^/-]+)-[^/-]+\.dist-info")
@@ -58,6 +64,27 @@ def make_sbom(row: VersionRow, locks: Iterable[Locked], source: Source, release:
         "components": [components[ref] for ref in sorted(components)],
     }
     return msgspec.json.encode(document)
+
+
+async def licences_of(bundle: Bundle, locks: Iterable[bytes], environments: Environments) -> dict[str, list[str]]:
+    """Return the licences of a bundle and of its locked packages, by their references in the bill of materials. The
+    list of a package whose licence is unknown is empty. The packages are installed for that.
+    """
+    stated = bundle.skill_md.typed.get("license")
+    own = _licences([stated] if isinstance(stated, str) else [])
+    licences = {f"skillery:{bundle.manifest.name}@{bundle.manifest.version}": _texts(own)}
+    for lock in locks:
+        mount = await environments.ready(lock, SECONDS)
+        locked = Locked(lock, mount if isinstance(mount, PackageMount) else None)
+        for component in await asyncio.to_thread(list, _components(locked)):
+            reference = component["bom-ref"]
+            licences[reference] = _texts(component) or licences.get(reference, [])
+    return licences
+
+
+def _texts(component: Component) -> list[str]:
+    rows = component.get("licenses", ())
+    return [row["expression"] if "expression" in row else row["license"]["name"] for row in rows]
 
 
 def source_of(row: VersionRow, envelopes: Sequence[str]) -> Source:
@@ -133,9 +160,12 @@ def _licences(texts: Sequence[str]) -> Component:
     """Return the field `licenses`: an SPDX expression if the only text is one, else the texts as names."""
     try:
         [text] = texts
-        return {"licenses": [{"expression": canonicalize_license_expression(text[:MOST_NAME])}]}
+        # A part of an expression would permit more than the whole.
+        if len(text) <= MOST_NAME:
+            return {"licenses": [{"expression": canonicalize_license_expression(text)}]}
     except (ValueError, InvalidLicenseExpression):
-        names = [name for text in texts if (name := printable(text.strip(), MOST_NAME))]
+        pass
+    names = [name for text in texts if (name := printable(text.strip(), MOST_NAME))]
     return {"licenses": [{"license": {"name": name}} for name in names]} if names else {}
 
 

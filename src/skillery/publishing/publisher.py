@@ -25,6 +25,7 @@ from skillery.contents.store import Uploading, is_inline, put_large
 from skillery.database import Database
 from skillery.environments.store import Environments
 from skillery.errors import NotFound
+from skillery.exports.sbom import licences_of
 from skillery.formats.bundle import Bundle, BundleFile
 from skillery.formats.check_results import CheckedExample, CheckFinding, PermissionsDiff
 from skillery.formats.semver import Version
@@ -192,7 +193,7 @@ class Publisher:
         predicates = {
             "publication": publication_predicate(bundle, identity, made_by, visibility, asks_review=asks_review),
             **self._provenance(identity, source),
-            **self._results(checks.findings, checks.examples),
+            **await self._results(policy, bundle, checks.findings, checks.examples),
         }
         about = (identity, publication.name, publication.version, bundle.digest)
         statements = await self._signing.attest(*about, predicates)
@@ -261,7 +262,8 @@ class Publisher:
         tested = await self.checks.test_examples(identity, bundle)
         findings = (*findings, *as_found(tested.findings))
         if status == "published" and not state.taken and not policy.is_default:
-            predicates = {**self._provenance(identity, None), **self._results(findings, tested.examples)}
+            results = await self._results(policy, bundle, findings, tested.examples)
+            predicates = {**self._provenance(identity, None), **results}
             situation = Situation(identity.name, former_signer=await self._former_signer(policy, publication.name))
             verdict = judge(policy, situation, stated_evidence(identity, {"publication": {}, **predicates}))
             status = "in_review" if verdict.missing else status
@@ -302,10 +304,14 @@ class Publisher:
             return ""
         return await self._database.read(partial(read_former_signer, name=name, keyid=self._signing.keyid))
 
-    def _results(self, findings: Sequence[CheckFinding], examples: Sequence[CheckedExample]) -> dict[str, Any]:
+    async def _results(
+        self, policy: Policy, bundle: Bundle, findings: Sequence[CheckFinding], examples: Sequence[CheckedExample]
+    ) -> dict[str, Any]:
         """Return the predicates about the results of the checks, by word."""
+        reads = bool(policy.rules.licences)
+        licences = await licences_of(bundle, locks_of(bundle), self._environments) if reads else None
         tests = {"tests": tests_predicate(examples)} if examples else {}
-        return {"scan": scan_predicate(findings, self._signing.release), **tests}
+        return {"scan": scan_predicate(findings, self._signing.release, licences), **tests}
 
     def _provenance(self, identity: Identity, source: tuple[str, str] | None) -> dict[str, Any]:
         """Return the predicate of a CI job or of an import, by its word."""

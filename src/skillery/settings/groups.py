@@ -82,6 +82,8 @@ class PolicyRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Whether reviewers sign their reviews with keys of their own."""
     scan: typing.Literal["none", "info", "warning"] = "warning"
     """The highest severity of findings without a waiver that passes."""
+    licences: tuple[str, ...] = ()
+    """The licences that a version and its packages may have, as SPDX or as their own words. Empty: any licence."""
     evaluation: dict[str, Any] = {}
     requires: str = ""
 
