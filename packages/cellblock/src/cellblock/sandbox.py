@@ -56,7 +56,7 @@ class AsyncSandbox:
         - `recycle_runs`, `recycle_seconds`: after so many runs, or so much time, a new zygote replaces the present one.
           The runs of one zygote share a memory layout. With `recycle_runs=1`, each run has its own zygote.
         - `limits`: the defaults of `run`, and the limits of the first prepared cells.
-        - `uids`: host uids for runs, if the caller is root. A range that a user of the host has is refused.
+        - `uids`: host uids for runs, if the caller is root. If a user of the host has one of them, the start fails.
         - `allow_private`: addresses and networks that are not public, which hosts in a network list may have.
         - `allow_degraded`: accept a host without Landlock, or one that cannot limit the memory of a run.
         """

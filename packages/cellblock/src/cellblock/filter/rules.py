@@ -58,7 +58,7 @@ OPTIONS = {
 ATTACH_PROGRAMS = (26, 50, 51, 52)  # SO_ATTACH_FILTER, _BPF, _REUSEPORT_CBPF, _REUSEPORT_EBPF
 BUFFER_SIZES = (7, 8, 32, 33)  # SO_SNDBUF, SO_RCVBUF and their privileged twins
 TIMES_OF_PACKETS = (29, 35, 37, 63, 64, 65)  # SO_TIMESTAMP, …NS, …ING, and their twins with 64 bits
-OTHER_ENDS = (31, 59, 76, 77)  # SO_PEERSEC, _PEERGROUPS, _PASSPIDFD, _PEERPIDFD: what the server is, and its pidfd
+OTHER_ENDS = (31, 59, 76, 77)  # SO_PEERSEC, _PEERGROUPS, _PASSPIDFD, _PEERPIDFD: facts and a pidfd of the server
 SOCKET_REQUESTS = 0x8900
 """The first of 256 requests of ioctl to any socket. Two of them let the kernel load modules (bridge, 8021q)."""
 READS_OF_INTERFACES = (0x8910, 0x8912, 0x8913, 0x8915, 0x8919, 0x891B, 0x8921, 0x8927, 0x8933)

@@ -20,10 +20,10 @@ UIDS = range(2_100_000_000, 2_100_020_000)
 
 They are above the uids that hosts give to others: users and services, subordinate uids of users (useradd: 100,000 to
 600,100,000), containers (systemd: 524,288 to 1,879,048,191) and directory services (SSSD, FreeIPA: 200,000 to
-2,000,200,000). From 2,147,352,576 on, systemd and old programs use uids otherwise.
+2,000,200,000). systemd and old programs use uids from 2,147,352,576 on for other purposes.
 """
 HOLDERS = {"/etc/subuid": (1, 2), "/etc/subgid": (1, 2), "/etc/passwd": (2, None), "/etc/group": (2, None)}
-"""Files that name the holders of uids or gids, with the field of the first one and that of their number."""
+"""Files that give ids to users and groups, with the field of the first id and the field of the number of ids."""
 _STEP = 7919
 _taken: set[int] = set()
 """The uids in use by all sandboxes of this process, whose ranges may overlap."""
@@ -47,7 +47,7 @@ class Uids:
     def probe(self) -> Probe:
         """Return whether no user of the host has these uids, if the owner is root.
 
-        A run has the namespace of its uid, so any process of the host with this uid may signal and trace the run.
+        The uid of a run owns its user namespace, so a process of the host with this uid may signal and trace the run.
         """
         if os.geteuid() != 0:
             return Probe("host uids", True, "runs have the uid of the server", required=False)
@@ -75,7 +75,7 @@ class Uids:
 
 
 def holders(uids: range) -> Iterator[str]:
-    """Yield words about each user or group of the host that has some of these ids."""
+    """Yield a text about each user or group of the host that has some of these ids."""
     for path, (first, count) in HOLDERS.items():
         text = Path(path).read_text(errors="replace") if Path(path).exists() else ""
         for fields in (line.split(":") for line in text.splitlines()):

@@ -23,9 +23,9 @@ from cellblock.values import Mount
 
 log = logging.getLogger(__name__)
 FRESH_SECONDS, VALID_SECONDS = 600.0, 3600.0
-"""Age after which a scan is repeated while programs use its result, and age after which they wait for the next one."""
+"""Ages of a scan in seconds: first, the next scan starts in the background; then programs wait for the next scan."""
 WAIT_SECONDS = 10.0
-"""Most seconds that a run waits for a scan. Then its program gets no UNIX sockets."""
+"""Maximum seconds that a run waits for a scan. After that, its program gets no UNIX sockets."""
 MOST_ENTRIES = 2048
 """Most files and folders in the mounts of a run that may change. If there are more, its program gets no UNIX sockets.
 """
@@ -120,7 +120,7 @@ class SharedFolders:
         self._began = -math.inf
         """The start of the last complete scan."""
         self._socket: str | None = None
-        """The socket that this scan has seen."""
+        """The socket that this scan has found, or None."""
         self._scanning: asyncio.Task[None] | None = None
         self._closing = threading.Event()
 

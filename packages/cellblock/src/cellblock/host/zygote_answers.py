@@ -21,7 +21,7 @@ CLOSE_SECONDS = 0.5
 NO_REQUEST = 0.0, None
 PIECE_BYTES = 32 * 1024
 NUMBERS = range(1 << 40)
-"""The numbers of requests. The text of a failure begins with another number."""
+"""The valid numbers of requests. If a process sends another number, its message is the text of a failure."""
 
 
 class ZygoteLost(Exception):
@@ -56,7 +56,7 @@ class ZygoteAnswers:
         """Done when the other process has closed its end. None until the process was ready."""
         self.lost = False
         self._last_words = ""
-        """Why the process ended, if it said so."""
+        """The reason that the process has sent for its end, or ""."""
         self._answered_at = 0.0
         self._looking: asyncio.TimerHandle | None = None
 

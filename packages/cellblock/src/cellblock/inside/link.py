@@ -66,7 +66,7 @@ class Link:
         return content, list(rights)
 
     def detach(self) -> None:
-        """Never close the descriptor: in a run, its number belongs to another open file."""
+        """Forget the descriptor without closing it: in a run, its number belongs to another open file."""
         self._socket.detach()
 
     def close(self) -> None:

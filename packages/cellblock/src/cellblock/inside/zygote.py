@@ -33,7 +33,7 @@ WARM = (
     "runtime._wire",
 )
 OF_RUNS = ("run", "wire", "ready", "reseed")
-"""What code of a run needs of the plan, and can see. The rest has paths of the host."""
+"""The members of the plan that the code of a run needs and can see. The other members have paths of the host."""
 DESCRIPTORS = 512
 CHANNEL = 3
 VERSION = 1
@@ -165,8 +165,8 @@ def occupy_low_numbers() -> None:
 
 
 def serve(server: Link, plan: dict[str, Any]) -> tuple[dict[str, Any], bool]:
-    """Fork runs until the server closes the link, and raise EOFError then. In pid 2 of a run, return what `begin` needs
-    of the plan, and whether the run is prepared ahead.
+    """Fork runs until the server closes the link, and raise EOFError then. In pid 2 of a run, return the members of
+    the plan that `begin` needs, and whether the run is prepared ahead.
     """
     kernel.ignore(kernel.SIGCHLD)  # the kernel reaps children; the server has a pidfd of each
     gc.disable()
@@ -229,7 +229,7 @@ def main(parent: int, control: int, room: int) -> None:
 
 
 def be_zygote(parent: int, control: int, room: int) -> tuple[dict[str, Any], bool] | None:
-    """Be a zygote until the server closes the link. Return the result of `serve` in pid 2 of a run."""
+    """Act as a zygote until the server closes the link. In pid 2 of a run, return the result of `serve`."""
     die_with(parent)
     os.environ.pop("MALLOC_ARENA_MAX")  # for this process only; the C library has read it
     os.umask(0o022)  # another uid must be able to enter the folders created here
