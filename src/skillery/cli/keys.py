@@ -97,7 +97,7 @@ key.add_command(
 
 def _change(target: Target, change_of: Callable[[str | None, Path], KeyChange | SigningKey]) -> None:
     """Change the keys of the registry, and print the new keyid. `change_of` gets the present keyid and the file of the
-    key, and returns the change, or the new key if an earlier command has stored the change, and was interrupted.
+    key, and returns the change. If an earlier command stored the change and was interrupted, it returns the new key.
 
     Raise StartupError if the key is not in the home, or if a server uses the home.
     """

@@ -1,4 +1,4 @@
-"""Lock files: made from a registry, read, and checked with their proofs. The files of the skills in them."""
+"""Lock files and the files of locked skills: make a lock from a registry, read it, and check its proofs."""
 
 from __future__ import annotations
 

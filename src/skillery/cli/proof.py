@@ -1,4 +1,4 @@
-"""The keys and statements of a registry, as commands read them. `--sign`: sign a version with the caller's key."""
+"""Read the keys and statements of a registry, and sign versions with the caller's key (`--sign`)."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from skillery.proof.keychains import Keychain
 
 MOST_BYTES = 16 * 1024 * 1024
-"""The size of an answer, which a server could make endless."""
+"""The maximum size of an answer. A server could send an endless one."""
 MOST_PAGES = 1000
-"""The number of pages of keys."""
+"""The maximum number of pages of keys."""
 
 keys_option = click.option(
     "--keys",

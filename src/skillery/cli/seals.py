@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Disclose: TypeAlias = Literal["args"] | None
 MOST_HEADS = 1000
-"""A witness keeps this many of the last heads of the audit trail. Each one proves all entries before it."""
+"""The number of heads of the audit trail that a witness keeps. Each one proves all entries before it."""
 MOST_LINE = 1 << 20
 out_option = click.option(
     "--out",
@@ -137,7 +137,7 @@ def _row(run: CheckedRun | None, problem: str | None) -> Sequence[object]:
 
 
 class State(msgspec.Struct):
-    """What a witness has seen of a registry."""
+    """The state of a witness: the keys of a registry, its last seal, and heads of its audit trail."""
 
     keys: msgspec.Raw
     """The chain of the registry's keys, as the registry has sent it."""
@@ -157,7 +157,7 @@ class State(msgspec.Struct):
     metavar="FILE",
     required=True,
     type=click.Path(path_type=Path, dir_okay=False),
-    help="What this witness has seen. The first call makes the file.",
+    help="The state of this witness. The first call makes the file.",
 )
 @token_option
 @json_option
@@ -200,7 +200,7 @@ def heads_of(file: Path) -> list[Head]:
 
 
 async def _follow(client: AsyncClient, url: str, before: State | None) -> State:
-    """Return what the witness has seen after it has read all new seals. Raise CheckFailed if the history differs."""
+    """Read all new seals, and return the new state of the witness. Raise CheckFailed if the history differs."""
     from skillery.cli.proof import keychain_of, read_answer
     from skillery.proof.dsse import ProofError
     from skillery.proof.seals import follow_seals

@@ -42,7 +42,7 @@ class _Advisory(msgspec.Struct, frozen=True):
 
 
 class _Skill(msgspec.Struct):
-    """An installed skill, and what differs."""
+    """An installed skill, and its differences from the installation and the registry."""
 
     folder: str
     name: str
@@ -122,7 +122,7 @@ def _installed(folder: Path, skill: Recorded) -> _Skill:
 
 
 def _foreign(folder: Path, recorded: Sequence[Recorded]) -> list[Path]:
-    """Return what is next to the installed skills, except for files whose names begin with a dot."""
+    """Return the files and folders next to the installed skills, without names that begin with a dot."""
     names = {skill.name for skill in recorded}
     return sorted(path for path in folder.iterdir() if path.name not in names and not path.name.startswith("."))
 

@@ -57,14 +57,14 @@ class _Verified(NamedTuple):
 def verify(subject: str, full: bool, offline: bool, keys_file: Path | None, target: Target, as_json: bool) -> None:
     """Check a version, a lock file, or the installed skills of a folder.
 
-    Of a version, the command checks the digest and all signed statements. Each line names a statement, its signer and
-    its key. Of a lock file, it checks the proof of each skill with the keys in the lock, and asks the registry for
-    revoked keys and yanked versions. Of a file with statements about runs (skillery runs statement), it checks each
-    line; with --keys, no server is needed. Of a folder that skillery install has written, it compares the files with
-    those that the registry has signed.
+    For a version, check the digest and all signed statements. Each line names a statement, its signer and its key. For
+    a lock file, check the proof of each skill with the keys in the lock, and ask the registry for revoked keys and
+    yanked versions. For a file with statements about runs (skillery runs statement), check each line; with --keys, no
+    server is needed. For a folder that skillery install has written, compare the files with those that the registry
+    has signed.
 
-    The exit code is 1 if a check fails, and the message names the first one. Without --keys, the keys of a version come
-    from the server itself: keep them in a file to notice another signer.
+    The exit code is 1 if a check fails, and the message names the first failure. Without --keys, the keys of a version
+    come from the server itself: keep them in a file to notice another signer.
     """
     path = Path(subject)
     pinned = keychain_of_file(keys_file) if keys_file is not None else None
@@ -171,7 +171,7 @@ def _checked(evidence: _Evidence, keychain: Keychain, digest: str | None = None)
 
 
 def _of_signer(statement: CheckedStatement, people: Mapping[str, Any], revoked: Collection[str]) -> CheckedStatement:
-    """Return the statement with the problem that its key is revoked, or is the key of another identity."""
+    """Return the statement. Its problem is set if its key is revoked, or is the key of another identity."""
     import msgspec
 
     for keyid in statement.keyids:
