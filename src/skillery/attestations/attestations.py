@@ -46,7 +46,7 @@ def read_envelopes(
 
 
 def _of_version(row: VersionRow, predicate: str) -> Iterator[ColumnElement[bool]]:
-    """Yield the conditions for the attestations of a version, of one word if `predicate` is not ""."""
+    """Yield the conditions for the attestations of a version. `predicate` is the only word, or "" for all words."""
     yield attestations.c.version_id == row.version_id
     if predicate:
         yield attestations.c.predicate == predicate
@@ -296,7 +296,7 @@ class Withdrawal(NamedTuple):
 
 
 def end(connection: Connection, identity: Identity, attestation: str, reason: str) -> Withdrawal:
-    """Withdraw an attestation, and the `passed` that is about it. Raise NotFound if the identity does not see it, and
+    """Withdraw an attestation, and the `passed` based on it. Raise NotFound if the identity does not see it, and
     NotAllowed unless the identity has signed it, and still has the scope for it, or is an admin. A repeated withdrawal
     changes nothing.
     """

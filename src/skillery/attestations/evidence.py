@@ -37,7 +37,7 @@ class Evidence(NamedTuple):
     """The SHA-256 of the envelope."""
     predicate: Predicate
     is_personal: bool
-    """Whether the identity has signed it, with its own key. Else, the registry has."""
+    """Whether the identity has signed the attestation with its own key. If not, the registry has signed it."""
 
     @property
     def summary(self) -> str:
@@ -168,5 +168,5 @@ def is_proof_ended(connection: Connection, version_id: int) -> bool:
 
 
 def inputs_of(passed: Predicate) -> frozenset[str]:
-    """Return the SHA-256 of the envelopes that a `passed` is about."""
+    """Return the SHA-256 of the envelopes on which a `passed` is based."""
     return frozenset(each["digest"]["sha256"] for each in passed.get("inputAttestations", ()))

@@ -30,7 +30,7 @@ _SEVERITIES = ("none", "info", "warning", "error")
 
 
 class Policy:
-    """A policy for the skills of a pattern, or the built-in policy `default`, which the settings of publishing make."""
+    """A policy for the skills of a pattern, or the policy `default`, which follows the settings of `publishing`."""
 
     def __init__(self, name: str, rules: PolicyRules, approval: ApprovalRules, *, is_default: bool = False) -> None:
         self.name = name
@@ -75,7 +75,7 @@ class Policies:
 
     def of(self, name: str, *, asks_review: bool = False) -> Policy:
         """Return the policy for a skill. `asks_review` means that the settings of publishing ask for a review of the
-        version, which counts for the policy `default`.
+        version. Only the policy `default` uses it.
         """
         # A longer pattern is more specific: all patterns that cover a name begin with the same text.
         patterns = [pattern for pattern in self._entries if grant_covers(pattern, name)]
@@ -145,7 +145,7 @@ class Need(NamedTuple):
 
 
 class Situation(NamedTuple):
-    """What a judgement depends on next to the evidence."""
+    """The facts, apart from the evidence, on which a judgement depends."""
 
     publisher: str
     asks_review: bool = False
@@ -166,7 +166,7 @@ class Verdict(NamedTuple):
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """What the version still needs, as short texts. () if it meets its policy."""
+        """The missing needs of the version, as short texts. () if the version meets its policy."""
         return tuple(need.missing for need in self.needs if need.missing)
 
     def summary(self, name: str, version: str, builder: str) -> Predicate:

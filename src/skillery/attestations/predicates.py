@@ -78,7 +78,7 @@ def ci_provenance(job: Provenance, builder: str) -> Predicate:
     """
     parameters = {"issuer": job.issuer, "repository": job.repository, "workflow": job.workflow, "ref": job.ref}
     host = urlsplit(job.issuer).hostname or ""
-    # The jobs of github.com have an issuer at another host. A host that only ends like it is the host of others.
+    # The issuer of jobs of github.com has another host. The dot excludes hosts of strangers with the same ending.
     host = "github.com" if host.endswith(".githubusercontent.com") else urlsplit(job.issuer).netloc
     source = {"uri": f"git+https://{host}/{job.repository}@{job.ref}", "digest": {"gitCommit": job.commit}}
     return _slsa("publish", parameters, [source] if job.repository and job.commit else [], builder, job.run)
@@ -133,7 +133,7 @@ def review_predicate(
 def revocation_predicate(
     actor: Actor, action: Literal["yank", "purge", "unyank"], advisory: Mapping[str, str], reason: str
 ) -> Predicate:
-    """Say why a version was withdrawn, or that the advisory about it was. `advisory` has `advisory`, `severity` and
+    """Say why a version was withdrawn, or that its advisory was withdrawn. `advisory` has `advisory`, `severity` and
     `fixed`.
     """
     return {**advisory, "action": action, "reason": reason, "by": actor.name, "kind": actor.kind, "at": now()}

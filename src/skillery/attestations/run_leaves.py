@@ -19,7 +19,7 @@ from skillery.proof.seals import RUN_LEAF_1
 SPAN = 1 << 32
 """The number of batches of one process."""
 NULL = Raw(b"null")
-# These columns may change after the end of a run, or have nothing of it.
+# These columns may change after the end of a run, or say nothing about the run.
 _UNSEALED = {"version_id", "skill_id", "queued", "progress_json", "followed_until"}
 _CANCELLED = {"cancel_requested_at", "cancel_requested_by"}
 _ROWS: Select[Any] = (
@@ -35,7 +35,7 @@ _ROWS: Select[Any] = (
 
 
 class KeptEvidence(msgspec.Struct, frozen=True):
-    """The members of `runs.evidence_json`: `skillery.runs.statements.Evidence`, mostly as they stand."""
+    """The members of `runs.evidence_json`: `skillery.runs.statements.Evidence`, most of them not decoded."""
 
     salt: str = ""
     args: str = ""
@@ -145,7 +145,7 @@ def split_leaves(kept: bytes) -> Sequence[bytes]:
 
 
 def move_late_runs(connection: Connection, batch: int, to: int) -> int:
-    """Move the runs that its seal does not cover from a sealed batch to the batch `to`. Return their number.
+    """Move runs of a sealed batch that the seal does not cover to the batch `to`. Return their number.
 
     Such runs ended on a server that was thought to be dead, after another server had sealed its batch.
     """

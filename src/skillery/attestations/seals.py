@@ -84,7 +84,7 @@ class Sealer:
             self._task = asyncio.create_task(self._run())
 
     async def close(self) -> None:
-        """Seal what this server has finished. What cannot be sealed now, the next start seals."""
+        """Seal the finished runs of this server. If that fails, the next start seals them."""
         if self._task is None or self._current is None:
             return
         self._task.cancel()
@@ -124,7 +124,7 @@ class Sealer:
         self._current = Batch(self._current.number + 1)
 
     async def _run(self) -> None:
-        """Seal each time a batch is full, and each time `seconds` have passed. What fails is repeated."""
+        """Seal each time a batch is full, and each time `seconds` have passed. Repeat failed attempts."""
         due_at = time.monotonic() + self._settings.seconds
         while True:
             try:
@@ -142,7 +142,7 @@ class Sealer:
                 log.exception("sealing failed and will be repeated")
 
     async def _seal_all(self) -> None:
-        """Seal the batches of this server and of dead ones. If there are none, seal what else has changed."""
+        """Seal the batches of this server and of dead servers. Without any, seal attestations and audit entries."""
         has_sealed = await self._seal_batches()
         has_sealed = await self._seal_left_over() or has_sealed
         if not has_sealed and await self._database.read(needs_seal):
@@ -182,7 +182,7 @@ class Sealer:
         for _ in range(ATTEMPTS):
             draft = await asyncio.to_thread(self._database.read_now, partial(make_draft, batch=batch))
             if batch is not None and not draft.seal.runs.count:
-                return False  # no end of its runs could be recorded
+                return False  # the ends of its runs could not be recorded
             [envelope] = await self._signing.envelopes([make_seal(draft.seal)])
             end = await self._database.write(partial(store_seal, draft=draft, envelope=envelope))
             if end == "stored":
@@ -194,7 +194,7 @@ class Sealer:
         return False
 
     async def _move_late(self, batch: int) -> None:
-        """Give runs another batch that another server has sealed without them: it thought that this one was dead."""
+        """Move runs to a new batch. Another server has sealed their batch without them: this one seemed dead."""
         assert self._current is not None
         with self.batch(0) as to:
             moved = await self._database.write(partial(move_late_runs, batch=batch, to=to or 0))
@@ -242,8 +242,8 @@ def make_draft(connection: Connection, batch: int | None) -> Draft:
 
 
 def _advisories(connection: Connection) -> Position | None:
-    """Return the number of the last change of an advisory and a hash of this change: so a reader of the feed notices
-    that a server hides the newest ones. None without advisories.
+    """Return the number and a hash of the last change of an advisory, or None without advisories. With both, a reader
+    of the feed notices that a server hides the newest advisories.
     """
     columns = (advisories.c.seq, advisories.c.advisory, advisories.c.severity, advisories.c.action)
     last = select(*columns, advisories.c.withdrawn_at.is_not(None)).order_by(advisories.c.seq.desc()).limit(1)
@@ -294,7 +294,7 @@ def needs_seal(connection: Connection) -> bool:
 
 
 def forget_leaves(connection: Connection, before: datetime) -> None:
-    """Delete the leaves of old seals. Their runs get no more statements. Statements that exist stay valid."""
+    """Delete the leaves of old seals. Their runs get no more statements. Existing statements stay valid."""
     has_leaves = seals.c.at < before, func.length(seals.c.run_leaves) > 0
     connection.execute(update(seals).where(*has_leaves).values(run_leaves=b""))
 

@@ -62,7 +62,7 @@ class Signing:
 
     @property
     def signs(self) -> bool:
-        """Whether statements are signed."""
+        """Whether this registry signs statements."""
         return self._key is not None
 
     @property
@@ -88,7 +88,7 @@ class Signing:
 
     @property
     def is_on(self) -> bool:
-        """Whether this server signs."""
+        """Whether this server can sign: it has the signer and the key."""
         return self._signer is not None and self._key is not None
 
     async def envelopes(self, payloads: Sequence[bytes]) -> list[str]:

@@ -37,7 +37,7 @@ class VersionRevoked(VersionNotFound):
 
 
 class RunRevoked(NotAllowed):
-    """Raised if a run would use a version that was yanked for its security. `data["advisory"]` is the advisory."""
+    """Raised if the caller may not run a version that was yanked as security or malicious. `data` has `advisory`."""
 
     type = "run_revoked"
 

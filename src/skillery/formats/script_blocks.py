@@ -57,7 +57,7 @@ def lock_path(script: str) -> str:
 
 
 def script_locks(files: Collection[str]) -> Iterator[str]:
-    """Yield those of these paths that are locks of scripts among them."""
+    """Yield the paths in `files` that are locks of scripts in `files`."""
     return (path for path in map(lock_path, files) if path in files)
 
 

@@ -95,7 +95,7 @@ def mounts_of(job: Job, *, packages: bool = True) -> list[Mount]:
 
 
 def digest_of(packages: PackageMount) -> str:
-    """Return the lock of packages, which never change; "" for another folder, which has no lock as its name."""
+    """Return the lock of packages if it is a digest: such packages never change. Return "" for other folders."""
     return packages.lock if len(packages.lock) == 64 else ""
 
 

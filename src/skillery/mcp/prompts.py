@@ -16,7 +16,7 @@ from skillery.skills.prompts import Prompt, find_prompts, read_prompt
 
 
 class PromptArgument(msgspec.Struct, frozen=True):
-    """The argument of a prompt: what the user writes behind its name."""
+    """The argument of a prompt: the text that the user writes after its name."""
 
     name: str
     description: str
@@ -66,7 +66,7 @@ class ListPrompts(Params, frozen=True, kw_only=True):
 
 
 class GetPrompt(Params, frozen=True, kw_only=True):
-    """Params of the method that returns a prompt. `arguments` is what the user writes behind its name."""
+    """Params of the method that returns a prompt. `arguments` has the text after its name."""
 
     name: str
     arguments: str = ""

@@ -11,7 +11,7 @@ HASH_BYTES = 32
 
 
 def leaf_hash(data: bytes) -> bytes:
-    """Return the hash of a leaf. No hash of an inner node is one of a leaf."""
+    """Return the hash of a leaf. The first byte makes it different from each hash of an inner node."""
     return hashlib.sha256(b"\0" + data).digest()
 
 
@@ -33,7 +33,7 @@ def _levels(leaves: Sequence[bytes]) -> list[list[bytes]]:
 
 
 def root_of(leaves: Sequence[bytes]) -> bytes:
-    """Return the root for the hashes of leaves, in their order. No leaves have the SHA-256 of no bytes."""
+    """Return the root for the hashes of leaves, in their order. Without leaves, the root is the SHA-256 of no bytes."""
     return _levels(leaves)[-1][0] if leaves else hashlib.sha256().digest()
 
 

@@ -160,7 +160,7 @@ class RunPredicate(msgspec.Struct, frozen=True, omit_defaults=True):
     seal: str
     """The envelope of the seal as text."""
     args: DisclosedArgs | None = None
-    """Only if the caller wants to disclose the args."""
+    """Absent unless the caller discloses the args."""
 
 
 class CheckedRun(NamedTuple):

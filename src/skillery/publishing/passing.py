@@ -75,7 +75,7 @@ class Judged(NamedTuple):
         )
 
     def is_reviewed_with(self, identity: Identity, predicates: Mapping[str, Predicate]) -> bool:
-        """Return whether the version has all approvals with further ones of the identity, signed by keys or not."""
+        """Return whether `predicates` of the identity complete the approvals, even if signatures are missing."""
         more = stated_evidence(identity, predicates)
         verdict = judge(self.policy.without_keys(), self.situation, [*self.evidence, *more])
         return not any(need.missing for need in verdict.needs if need.need == "review")
@@ -141,8 +141,8 @@ class Passing:
         in the same transaction. Call the `after_publish` hooks if the version is published then. Return the version,
         and what it still needs.
 
-        The signer may be a service, so it signs while no transaction is open. If the evidence has changed meanwhile,
-        begin again. Raise the errors of `store`, and Busy if the signer cannot be reached.
+        The signer may be a service, so it signs while no transaction is open. If the evidence has changed since the
+        judgement, begin again. Raise the errors of `store`, and Busy if the signer cannot be reached.
         """
         read = partial(self.read, identity=identity, name=name, spec=Exact(version))
         for _ in range(_TRIES):

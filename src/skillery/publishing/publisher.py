@@ -182,7 +182,7 @@ class Publisher:
         refuse(publication.name, publication.version, findings, ())
         checks = Checks(False, findings=findings[:MOST_FINDINGS])
         if rules.trials:
-            # A policy may need reviews: its examples get permissions when the last reviewer approves.
+            # If the policy needs reviews, the examples run with permissions when the last reviewer approves.
             permitted = rules.status_for(identity, state.diff) == "published" and "review" not in policy.rules.needs
             checks = await self.checks.run_examples(identity, bundle, checks, permitted)
         elif bundle.digest in rules.passed:

@@ -180,7 +180,7 @@ def resolve(
 ) -> VersionRow:
     """Return the version that `spec` selects, which may be a development version of the identity. An invisible version
     is treated as absent, also in the texts of errors. Raise SkillNotFound, VersionNotFound or LabelNotFound, with
-    suggestions; VersionPurged; the errors of `require_readable`, unless the identity only `manages` the version.
+    suggestions, or VersionPurged. Without `manages`, raise the errors of `require_readable` too.
     """
     row, _ = resolve_with(PLAIN, connection, identity, name, spec)
     if not manages and row.unstored is None:

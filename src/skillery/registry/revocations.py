@@ -1,5 +1,5 @@
-"""Revoked versions: those that were yanked as `security` or `malicious`, and purged ones. Which callers may read and
-run them.
+"""Which callers may read and run revoked versions: versions that were yanked as `security` or `malicious`, and purged
+ones.
 
 | severity | reading the exact version | running the exact version |
 |---|---|---|

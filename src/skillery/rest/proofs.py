@@ -84,7 +84,7 @@ SEALS_OPERATIONS = (
         (400,),
         "read",
         description="Signed statements about all runs, attestations and audit entries. Each one names the one before. "
-        "With the setting `seals.public`, nobody needs a token.",
+        "With the setting `seals.public`, callers need no token.",
         parameters=(AFTER_SEAL,),
     ),
 )

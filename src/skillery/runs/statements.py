@@ -30,7 +30,7 @@ from skillery.settings.groups import Seals
 
 
 class Evidence(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the other columns of a run do not say about it. Digests are SHA-256 in hex."""
+    """The facts about a run that are in no other column. Digests are SHA-256 in hex."""
 
     mounts: list[tuple[str, str, str]]
     """Name, version and digest of each mounted skill. The tools of sessions have no version."""
@@ -47,7 +47,7 @@ class Evidence(msgspec.Struct, frozen=True, omit_defaults=True):
     output: str | None
     """The digest of the output as JSON. If the output is stored as a blob, the digest of this blob."""
     files: list[tuple[str, str]]
-    """The path and the digest of each written blob, in order. A blob without a path has its id."""
+    """The path and the digest of each written blob, in order. A blob without a path has its id as the path."""
     log: str | None
     """The digest of the preview, or of the blob that has the whole log."""
     code: str | None = None

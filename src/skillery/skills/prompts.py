@@ -28,7 +28,7 @@ from skillery.skills.skill_folders import (
 
 PROMPTS_A_PAGE = 50
 ARGUMENTS = "$ARGUMENTS"
-"""Stands for the words of the user in SKILL.md. Source: Claude Code, which appends the words if it does not occur."""
+"""The place of the user's text in SKILL.md. Without it, the text is appended, as by Claude Code."""
 MAX_CHARACTERS = 256 * 1024
 FILES_NAMED = 20
 
@@ -38,7 +38,7 @@ class Prompt(NamedTuple):
     title: str | None
     description: str
     arguments_hint: str
-    """What the user may write behind the name of the prompt, or ""."""
+    """A hint at the text that the user may write after the name of the prompt, or ""."""
 
 
 def find_prompts(

@@ -65,8 +65,8 @@ def list_advisories(
 ) -> list[Advisory]:
     """Return the advisories whose last change has a number above `after`, in the order of these numbers.
 
-    With `digests`, they are those about bundles with these digests: a caller who has a copy may know its flaw. Without,
-    they are those about skills that the identity sees.
+    With `digests`, return the advisories about bundles with these digests: a caller who has a copy may know its flaw.
+    Without, return the advisories about skills that the identity sees.
     """
     page = _ADVISORIES.where(advisories.c.seq > after).limit(limit)
     view = view_of(identity)
@@ -103,7 +103,7 @@ class Affected(msgspec.Struct, frozen=True):
 
 
 class Details(msgspec.Struct, frozen=True):
-    """What OSV has no members for. `seq` is the number of the last change, for `after`."""
+    """The facts for which OSV has no members. `seq` is the number of the last change, for `after`."""
 
     seq: int
     severity: Severity

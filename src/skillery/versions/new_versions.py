@@ -183,7 +183,7 @@ def insert_version(
     record(connection, [(file.sha256, file.size, inline.get(file.sha256)) for file in bundle.files])
     _ADD_FILES.run_many(connection, [_file_values(version_id, file) for file in bundle.files])
     add_tools(connection, version_id, skill_id, bundle)
-    # A version that waits has met its policy, and still asks for a review.
+    # A version that is not published yet can meet its policy: it waits for a review, so it has no `passed`.
     about_status = [each for each in statements if each.word != "passed" or status == "published"]
     insert_attestations(connection, version_id, bundle.digest, about_status)
     record_runs(connection, version_id, checks)

@@ -83,7 +83,7 @@ _LISTED = select(
 
 
 _passed = attestations.alias()
-# Each part uses a partial index. The statuses are literal for that.
+# Each part uses a partial index, which needs literal statuses.
 _WAITING = union_all(
     select(skill_versions.c.id).where(
         # SQLite uses the partial index only for its own condition.

@@ -79,7 +79,7 @@ class LinuxSandboxSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
     """Other interpreters of Python for scripts whose `requires-python` excludes the Python of the server, such as
     `/opt/python/bin/python3.13`. The names must be of the form `python3.N`.
 
-    By default, those below `/usr` and in the prefix of the server's Python.
+    By default, the programs `python3.N` in `/usr/bin`, in `/usr/local/bin` and next to the server's Python.
     """
     etc: tuple[str, ...] = ()
     """More names in `/etc` of the host, such as `odbc.ini`, that runs see a copy of.

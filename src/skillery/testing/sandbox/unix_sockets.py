@@ -128,7 +128,7 @@ class UnixSocketAttacks(WithLoopback):
     """Attacks with UNIX sockets."""
 
     async def test_pairs_connect_to_no_socket_of_the_host(self, serving: Trial) -> None:
-        """A program may name and connect what it has, so no socket that it has may connect to a name."""
+        """A program may bind and connect the sockets of a pair, so these sockets must not reach the host by a name."""
         code = """
 import os
 def names():
