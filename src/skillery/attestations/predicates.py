@@ -27,7 +27,7 @@ def publication_predicate(
     bundle: Bundle, publisher: Identity, made_by: str | None, visibility: str, *, asks_review: bool = False
 ) -> Predicate:
     """Say who has published a bundle, with which method. `made_by` is the method that made the bundle, or None.
-    `asks_review` means that the version waits for a review, whatever its policy needs.
+    `asks_review` means that the version waits for a review, also if its policy needs none.
     """
     paths = {LOCK, NPM_LOCK, *script_locks({file.path for file in bundle.files})}
     locks = {file.path: f"sha256:{file.sha256}" for file in bundle.files if file.path in paths}

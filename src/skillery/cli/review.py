@@ -199,7 +199,7 @@ policy = click.Group(
 def check(namespace: str, target: Target, as_json: bool) -> None:
     """List the latest versions that have not passed the policy that counts now. Exit 1 if there are any.
 
-    A changed policy unpublishes nothing: a new version, or another approval, meets it.
+    A changed policy unpublishes nothing. Publish a new version to meet it.
     """
     from skillery.cli.connection import with_client
 
