@@ -289,7 +289,7 @@ def test_the_error_of_a_missing_package_names_the_source_of_packages(sqlite_rpc:
     assert "list_environments" not in missing["message"]
 
 
-# The package as far as it concerns its list of fonts.
+# A stand-in for matplotlib, which only makes a list of fonts.
 FONT_MANAGER = """
 import json, os, pathlib
 folder = pathlib.Path(os.environ.get('MPLCONFIGDIR') or os.environ['XDG_CACHE_HOME'] + '/matplotlib')

@@ -194,7 +194,7 @@ def test_a_rotation_keeps_old_signatures_and_pins(
     assert (ended.code, f"is signed with the revoked key {old}" in ended.out) == (1, True)
     assert skillery("verify", f"{new_name}@2.0.0", *home).code == 0
     assert "has revoked" in skillery("verify", new_name, "--keys", str(tmp_path / "keys.json"), *home).err
-    # A thief with the database and the former key sends the chain of the time before.
+    # A thief with the database and the former key sends the chain from before the revocation.
     with sqlite3.connect(server.home / "skillery.db") as sqlite:
         chain = [json.loads(text) for (text,) in sqlite.execute("SELECT envelope FROM key_statements ORDER BY seq")]
         sqlite.execute("DROP TRIGGER key_statements_no_delete")

@@ -155,7 +155,7 @@ def test_a_reviewer_registers_a_key_without_the_scope_publish(org: Server, new_n
     assert reader.error("add_key", public="AAAA")["data"]["scope"] == "publish"
 
 
-def test_a_refused_key_leaves_an_entry(org: Server, author: Author, new_name: str) -> None:
+def test_a_refused_key_is_in_the_audit_trail(org: Server, author: Author, new_name: str) -> None:
     name = f"thief-{new_name}"
     thief = Caller(org.url, Who(name, "read publish", f"{new_name}.*"))
     public = base64.b64encode(author.key.public_der).decode()
@@ -199,7 +199,7 @@ def test_a_revoked_identity_signs_nothing(org: Server, new_name: str) -> None:
         ("https://git.example.org:8443", "git.example.org:8443"),
     ],
 )
-def test_only_jobs_of_github_have_its_host(issuer: str, host: str) -> None:
+def test_only_issuers_of_github_get_the_host_github_com(issuer: str, host: str) -> None:
     job = Provenance(issuer, "repo:acme/skills", "acme/skills", ref="refs/heads/main", commit="5f")
     [source] = ci_provenance(job, "https://skills.example.org")["buildDefinition"]["resolvedDependencies"]
 

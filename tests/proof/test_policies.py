@@ -110,7 +110,7 @@ def test_the_publisher_and_agents_never_approve_under_a_policy(server: Server, n
     assert (refused["code"], "policy 'two.*'" in refused["message"]) == (-32002, True)
     robot = person(server, "robot", "read review", "agent")
     assert robot.error("approve_version", name=name, version="1.0.0")["code"] == -32002
-    # The most specific policy counts alone: it needs one review, by anybody else.
+    # The most specific policy counts alone: it needs one review, by any other caller.
     adam.create(f"two.agents.{new_name}")
     assert approve(robot, f"two.agents.{new_name}")["status"] == "published"
 
@@ -217,7 +217,7 @@ def test_reviews_are_signed_with_keys_of_the_reviewers(server: Server, new_name:
     assert rita.status(name) == "published"
 
 
-def test_tests_and_scan_are_needs(server: Server, new_name: str) -> None:
+def test_policies_can_need_tests_and_scan(server: Server, new_name: str) -> None:
     ann = person(server, "ann")
     untested = ann.create(f"strict.{new_name}.a")
     ugly = ann.create(
