@@ -58,7 +58,7 @@ def test_the_card_shows_approvals(house: Server, new_name: str) -> None:
 
 
 @pytest.mark.full
-def test_the_navigation_counts_versions_whose_approval_was_withdrawn(house: Server, new_name: str) -> None:
+def test_the_navigation_counts_versions_of_withdrawn_approvals(house: Server, new_name: str) -> None:
     shop = Shop(house, f"two.{new_name}")
     rita, otto = (shop.browser(reviewer(shop, f"{new_name}-{name}")) for name in ("rita", "otto"))
     page = f"/review/{shop.name}@1.0.0"
