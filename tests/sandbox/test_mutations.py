@@ -1,4 +1,4 @@
-"""Mutation tests: each step of the lockdown is removed in turn, and a case must fail.
+"""Mutation tests: each step of the lockdown is removed or moved in turn, and a case must fail.
 
 The test copies the programs between the server and the code, changes one line of the copy, and starts the real backend
 with it: unchanged, and without the self-check, so that the case itself must detect the missing step. A mutation fails
@@ -113,6 +113,7 @@ MUTATIONS: dict[str, Mutation] = {
         'MUST("landlock_restrict_self", SYS_landlock_restrict_self, ruleset, 0);',
         "",
         "test_code_cannot_write_its_proc_files",
+        seen_inside="Landlock is not in force",
     ),
     "seccomp": Mutation(
         "cell.c",
@@ -146,6 +147,7 @@ MUTATIONS: dict[str, Mutation] = {
         'allow(ruleset, "/", EXECUTE |',
         'allow(ruleset, "/", WRITE_FILE | EXECUTE |',
         "test_code_cannot_write_its_proc_files",
+        seen_inside="Landlock is not in force",
     ),
     # -- root.py
     "hidden packages": Mutation(
@@ -287,6 +289,7 @@ MUTATIONS: dict[str, Mutation] = {
         f"{RULES}    lock(run, ruleset);\n",
         "    set_limits(run);\n    lock(run, -1);\n    if (run->landlock > 0) landlock_rules(run);\n",
         "test_code_cannot_write_its_proc_files",
+        seen_inside="Landlock is not in force",
     ),
     "the bounds before the lock": Mutation(
         "cell.c",
@@ -296,22 +299,22 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "the cgroups before their namespace": Mutation(
         "cell.c",
-        """    for (long index = 3; index < run->count; index++)
+        """    for (long index = GROUP_FILES; index < run->count; index++)
         EXACTLY("cgroup", 1, SYS_write, run->received[index], "0", 1);
     MUST("unshare", SYS_unshare, CLONE_NEWCGROUP);
 """,
         """    MUST("unshare", SYS_unshare, CLONE_NEWCGROUP);
-    for (long index = 3; index < run->count; index++)
+    for (long index = GROUP_FILES; index < run->count; index++)
         EXACTLY("cgroup", 1, SYS_write, run->received[index], "0", 1);
 """,
         "test_code_sees_its_cgroups_as_roots",
     ),
     "the loopback before the run's own proc": Mutation(
         "cell.c",
-        "    if (run->order->filter != USUAL)\n        raise_loopback(run->order->filter >= LOOPBACK); "
+        "    if (run->order->filter != USUAL)\n        set_up_loopback(run->order->filter >= LOOPBACK); "
         "/* before the /proc of the run, which has no settings */\n    mount_own(run->order);\n",
         "    mount_own(run->order);\n    if (run->order->filter != USUAL)\n        "
-        "raise_loopback(run->order->filter >= LOOPBACK);\n",
+        "set_up_loopback(run->order->filter >= LOOPBACK);\n",
         "test_settings_of_loopback_cannot_be_changed",
     ),
     "the C library's record of pid 2": Mutation(
@@ -321,7 +324,7 @@ MUTATIONS: dict[str, Mutation] = {
         "test_the_code_signals_itself_as_any_process_does",
     ),
     "a program of pid 1 that nobody reads": Mutation(
-        "root.py", "FIRST_PROGRAM, 0o111)", "FIRST_PROGRAM, 0o555)", "test_seen_from_the_host_pid_1_is_nobodys_to_read"
+        "root.py", "INIT, 0o111)", "INIT, 0o555)", "test_seen_from_the_host_pid_1_is_nobodys_to_read"
     ),
     "a session of its own": Mutation(
         "cell.c", "SYS(SYS_setsid) < 0 || ", "", "test_code_runs_as_single_user_and_group"
@@ -331,8 +334,8 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "a proc of its own": Mutation(
         "cell.c",
-        'SYS(SYS_mount, "proc", "/proc", "proc", PROC, "hidepid=2,subset=pid") < 0',
-        "0",
+        'SYS(SYS_mount, "proc", "/proc", "proc", PROC, "hidepid=2,subset=pid");',
+        "0;",
         "test_other_processes_are_not_seen",
     ),
     "what proc shows": Mutation(
@@ -580,8 +583,8 @@ def in_group(folder: Path) -> list[str]:
 FOR_OTHERS = {
     "nobody may read pid 1": Mutation(
         "root.py",
-        "FIRST_PROGRAM, 0o111)",
-        "FIRST_PROGRAM, 0o555)",
+        "INIT, 0o111)",
+        "INIT, 0o555)",
         "test_seen_from_the_host_pid_1_is_nobodys_to_read",
     ),
 }

@@ -208,3 +208,9 @@ def test_failed_step_is_named_as_recorded(fault: str, tmp_path: Path) -> None:
     _, ending = traced(order | {"inject": f"{call}:{FAIL}:{when}"}, tmp_path / "calls")
     assert ending[0] == "failed"
     assert ending[2] == FAULTS[fault]
+
+
+def test_run_fails_if_its_procfs_fails_unless_refused(tmp_path: Path) -> None:
+    """The order "without procfs" has the other case: the kernel or a policy of the host refuses."""
+    _, ending = traced(NETWORK | {"inject": "mount:error=ENOMEM:when=4"}, tmp_path / "calls")
+    assert ending[2] == "mount proc /proc: ENOMEM"

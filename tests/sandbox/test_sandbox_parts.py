@@ -109,8 +109,8 @@ def test_filters_of_zygote_and_run_are_together_as_strict_as_the_whole(
 ) -> None:
     architecture = rules.ARCHITECTURE[machine]
     whole = rules.program(machine, cgroups=cgroups, sockets=sockets, rights=rights)
-    base = rules.program(machine, cgroups=cgroups, also=rules.SET_UP, rights=rights)
-    run = rules.program(machine, cgroups=cgroups, sockets=sockets, only=rules.SET_UP, rights=rights)
+    base = rules.program(machine, cgroups=cgroups, also=rules.DECIDED_BY_RUN, rights=rights)
+    run = rules.program(machine, cgroups=cgroups, sockets=sockets, only=rules.DECIDED_BY_RUN, rights=rights)
     known = rules.verdicts(machine, cgroups=cgroups, sockets=sockets, rights=rights)
     for number in (*range(1024), rules.X32 - 1, rules.X32, rules.X32 + 1, 0xFFFFFFFF):
         for arguments in edges(known.get(number, ())):

@@ -1,18 +1,14 @@
 /* From an order of the server to a locked process: the loop of the zygote, pid 1 of a run, and the self-check of pid 2.
- * Nothing here reads a byte that a run has written. No interpreter runs before the self-check: a forked interpreter
- * copies each page of memory that it changes, and reading an object changes its reference count.
- *
+ * Nothing here reads a byte that a run has written. No interpreter runs before the self-check: after a fork, the
+ * kernel copies each page of memory that changes, and reading an object changes its reference count.
  * Pid 1 shares the memory of the zygote until it executes init, and the zygote stops for this time (vfork). So the
- * kernel copies the page table of the zygote only for pid 2. Two kinds of runs get a copy for pid 1 as well: runs of a
- * zygote with preloaded packages, whose pid 1 waits for the server, and runs with little memory, because the kernel
- * ends all processes with the same memory if it ends one of them. */
+ * kernel copies the page table only for pid 2. Pid 1 has a copy too in runs of a preloaded zygote, where it waits for
+ * the server, and in runs with little memory: when memory is short, the kernel ends all processes that share it. */
 #include "kernel.h"
 
-enum { VERSION = 1, SLOTS = 64 };
 enum { CHANNEL = 3, CONTROL = 204, SLOTS_FROM = 300 }; /* an order brings descriptors between the first two */
-enum { INSIDE = 1000, UNMAPPED = 65534, BACKLOG = 128, SECUREBITS = 0xEF };
-enum { GONE = -1, MISFIT = -2, THREADS = -3 }; /* results of cell_serve */
-enum { CROWDED = -1 };                         /* a status in an answer */
+enum { VERSION = 1, SLOTS = 64, INSIDE = 1000, UNMAPPED = 65534, BACKLOG = 128, SECUREBITS = 0xEF };
+enum { GONE = -1, MISFIT = -2, THREADS = -3, CROWDED = -1 }; /* results of cell_serve, and a status in an answer */
 enum { IDS_BYTES = 24, RIGHTS_BYTES = 16, ONE_THREAD = 3, STACK_BYTES = 64 * 1024, MOST_GROUPS = 65536 };
 enum { NAMESPACES = CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWNET };
 enum { TMPFS = MS_NOSUID | MS_NODEV, PROC = MS_NOSUID | MS_NODEV | MS_NOEXEC };
@@ -27,8 +23,9 @@ struct plan { /* equal for all runs of a zygote; the system call filters follow 
     unsigned filter_bytes[FILTERS];
 };
 
+enum { CONTROL_END, CHANNEL_END, LOG_END, GROUP_FILES }; /* the received descriptors of an order, in their order */
 enum { AHEAD = 1, SHARES_MEMORY = 2, IS_BOUND = 4 }; /* IS_BOUND: to the processors of `affinity` */
-struct order { /* from the server, in one packet with the descriptors: control, channel, log, files of cgroups */
+struct order { /* from the server, in one packet with the descriptors */
     unsigned version, flags;
     long number;
     char ids[IDS_BYTES];           /* the text of the id maps */
@@ -78,11 +75,11 @@ static void exactly(const char *step, long wanted, long result) {
 
 /* -- pid 1 --------------------------------------------------------------------------------------------------------- */
 
-/* 0 is /dev/null, 1 and 2 are the log, 3 is the channel. CONTROL closes when pid 1 becomes init, all others here. No
- * other run has this open file of /dev/null: each could read the flags that another one has set. */
+/* In pid 2, 0 is /dev/null, 1 and 2 are the log, and 3 is the channel. All others are closed here, but CONTROL, which
+ * init has as 0. No other run has this open file of /dev/null: each could read the flags that another one has set. */
 static void arrange_descriptors(const struct run *run) {
     int null = (int)MUST("descriptors", SYS_openat, AT_FDCWD, "/dev/null", O_RDWR);
-    const int kept[] = {null, run->received[2], run->received[2], run->received[1]};
+    const int kept[] = {null, run->received[LOG_END], run->received[LOG_END], run->received[CHANNEL_END]};
     for (long number = 0; number <= CHANNEL; number++)
         EXACTLY("descriptors", number, SYS_dup3, kept[number], number, 0);
     MUST("close_range", SYS_close_range, CHANNEL + 1, CONTROL - 1, 0);
@@ -95,7 +92,7 @@ static void write_file(const char *step, const char *path, const char *text, lon
     CLOSE(file);
 }
 
-/* Map uid and gid 1000 of the new user namespace to the effective id of this process outside. */
+/* Map uid and gid 1000 of the new user namespace to the effective id in the zygote's (1000 for an ordinary user). */
 static void map_ids(const struct run *run) {
     const char *ids = run->plan->flags & ROOT ? run->order->ids : "1000 1000 1             ";
     /* A change of ids makes a process undumpable, and its files below /proc then belong to root. */
@@ -117,7 +114,7 @@ static long send(long socket, const void *bytes, unsigned long length, long desc
 
 /* Give the server the mount namespace, for the files of the run. It could not open the namespace later: pid 1 becomes
  * undumpable. From runs of a preloaded zygote, the server accepts no descriptor. With their byte, the kernel passes the
- * pid, and pid 1 waits until the server has opened the namespace. */
+ * pid (SO_PASSCRED, host/packets.py), and pid 1 waits until the server has opened the namespace. */
 static void meet_server(const struct run *run) {
     char answer;
     if (run->plan->flags & PRELOADED) {
@@ -154,15 +151,16 @@ static void mount_own(const struct order *order) {
     mount_tmpfs("mount tmpfs /workspace", "/workspace", TMPFS, "mode=0755", order->disk_bytes, order->disk_files + 1);
     mount_tmpfs("mount tmpfs /tmp", "/tmp", TMPFS, "mode=1777", order->tmp_bytes, 4096);
     mount_tmpfs("mount tmpfs /dev/shm", "/dev/shm", TMPFS | MS_NOEXEC, "mode=1777", order->shm_bytes, 1024);
-    /* Some containers allow no new procfs. The host's procfs must stay hidden, so an empty folder covers it. */
-    if (SYS(SYS_mount, "proc", "/proc", "proc", PROC, "hidepid=2,subset=pid") < 0)
+    /* Some containers refuse a new procfs. The host's procfs must stay hidden, so an empty folder covers it. */
+    long proc = SYS(SYS_mount, "proc", "/proc", "proc", PROC, "hidepid=2,subset=pid");
+    if (must("mount proc /proc", proc == -EPERM || proc == -EACCES ? 1 : proc))
         MUST("mount tmpfs /proc", SYS_mount, "none", "/proc", "tmpfs", PROC | MS_RDONLY, "size=4k,mode=0555");
     MUST("chdir", SYS_chdir, "/workspace");
 }
 
-/* Raise `lo`, which gets 127.0.0.1 automatically. The net namespace has no other device and no route. If the run may
- * have servers, make buffers and queues small before, because cgroups of version 1 do not count the memory of TCP. */
-static void raise_loopback(int serves) {
+/* First make buffers and queues small, if the run may have servers: no cgroup of version 1 counts the memory of TCP.
+ * Then raise `lo`, which gets 127.0.0.1 automatically. The net namespace has no other device and no route. */
+static void set_up_loopback(int serves) {
     static const char step[] = "loopback", *const settings[][2] = { /* with values of 16 bytes */
         {"/proc/sys/net/ipv4/tcp_rmem", "4096 16384 32768"}, {"/proc/sys/net/ipv4/tcp_wmem", "4096 16384 32768"},
         {"/proc/sys/net/core/somaxconn", "128             "},
@@ -175,7 +173,7 @@ static void raise_loopback(int serves) {
     CLOSE(any);
 }
 
-/* Send the server a socket that listens on the port of the proxy. The run can connect to it, but cannot accept on it. */
+/* Send the server a socket that listens on the port of the proxy. The run can connect to it, but not accept on it. */
 static void hand_over_listener(unsigned port) {
     static const char step[] = "the way to the network";
     struct address address = {AF_INET, {(unsigned char)(port >> 8), (unsigned char)port}, {127, 0, 0, 1}, ""};
@@ -186,7 +184,7 @@ static void hand_over_listener(unsigned port) {
     CLOSE(listener);
 }
 
-/* Make it impossible to gain a capability. The present ones stay until `lock`: the steps before it need them. */
+/* Make it impossible to gain a capability. The present ones stay until `lock`: these calls need CAP_SETPCAP. */
 static void close_bounds(const struct run *run) {
     PRCTL("securebits", PR_SET_SECUREBITS, SECUREBITS, 0); /* no uid gives capabilities, none is ambient, for good */
     PRCTL("ambient capabilities", PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0);
@@ -202,7 +200,7 @@ static void allow(long ruleset, const char *folder, unsigned long rights) {
 }
 
 /* Return rules: read all files, write below three folders and to devices, and use no TCP except to the proxy. Landlock
- * before version 4 cannot restrict ports; then only the empty net namespace restricts the network. */
+ * before version 4 does not restrict TCP. */
 static long landlock_rules(const struct run *run) {
     static const unsigned char rights_of[] = {13, 14, 15, 15, 16}; /* the number of rights by version */
     long version = run->landlock;
@@ -241,7 +239,9 @@ static void set_limits(const struct run *run) {
     }
 }
 
-/* Restrict this process and its children to what a run may do. The filter is the last step, and permits later calls. */
+/* Restrict this process and its children to what a run may do. First drop the capabilities: without them, the kernel
+ * refuses Landlock and seccomp if no_new_privs is missing. This flag protects only execve, and none comes before. Load
+ * the filter last: it refuses calls of the set-up, and `fork_pid_2` makes only calls that every run may make. */
 static void lock(const struct run *run, long ruleset) {
     const struct plan *plan = run->plan;
     unsigned chosen = run->order->filter;
@@ -259,7 +259,7 @@ static void lock(const struct run *run, long ruleset) {
     MUST("seccomp", SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &filter);
 }
 
-/* Fork pid 2 and become init. Return only in pid 2. */
+/* Fork pid 2, which returns with its own copy of the memory. Pid 1 becomes init, and never returns. */
 static void fork_pid_2(const struct run *run) {
     static const char *const arguments[] = {"init", 0}, *const environment[] = {0};
     static const unsigned long child = 1UL << (SIGCHLD - 1), nothing[4] = {0, 0, 0, 0};
@@ -267,7 +267,7 @@ static void fork_pid_2(const struct run *run) {
     /* The zygote ignores SIGCHLD, so that the kernel reaps its children. Pid 1 waits for its own children. */
     MUST("signal", SYS_rt_sigaction, SIGCHLD, nothing, 0, SIGNAL_SET_BYTES);
     if (MUST("pid 2", FORK(flags, thread)) == 0)
-        return;
+        return; /* before SIGCHLD is blocked: pid 2 must not inherit that. `init` waits once before it polls */
     MUST("signals", SYS_rt_sigprocmask, SIG_BLOCK, &child, 0, SIGNAL_SET_BYTES);
     EXACTLY("descriptors", 0, SYS_dup3, CONTROL, 0, 0);
     long signals = MUST("signalfd", SYS_signalfd4, -1, &child, SIGNAL_SET_BYTES, 0);
@@ -275,11 +275,13 @@ static void fork_pid_2(const struct run *run) {
     fail("init", SYS(SYS_execve, "/run/cellblock/init", arguments, environment));
 }
 
-/* All steps of pid 1, in the only order that works. Return only in pid 2. NAMESPACES has no cgroup namespace: its root
- * is the cgroup of the process that makes it, so pid 1 joins its cgroups first. */
+/* Make all steps of pid 1. Return only in pid 2. Fixed are: cgroups, then their namespace, whose root is the cgroup of
+ * its maker; descriptors; maps, then ids; loopback, which needs the old /proc; mounts, then Landlock rules, which
+ * belong to inodes. The listener (after loopback) and `close_bounds` (needs CAP_SETPCAP) come before `lock`, and all
+ * before pid 2. The affinity, the bounds, the rules and the limits may change places. */
 static void be_pid_1(const struct run *run) {
-    EXACTLY("descriptors", CONTROL, SYS_dup3, run->received[0], CONTROL, O_CLOEXEC);
-    for (long index = 3; index < run->count; index++)
+    EXACTLY("descriptors", CONTROL, SYS_dup3, run->received[CONTROL_END], CONTROL, O_CLOEXEC);
+    for (long index = GROUP_FILES; index < run->count; index++)
         EXACTLY("cgroup", 1, SYS_write, run->received[index], "0", 1);
     MUST("unshare", SYS_unshare, CLONE_NEWCGROUP);
     arrange_descriptors(run);
@@ -288,11 +290,12 @@ static void be_pid_1(const struct run *run) {
     /* Until pid 1 is init, it has the memory of the zygote. With the ids of an ordinary user, nothing else prevents
      * pid 2 from reading it; and a process of the host with the uid of the run owns the user namespace. */
     PRCTL("dumpable", PR_SET_DUMPABLE, 0, 0);
-    /* These are the only ids of the user namespace. It has no root, so pid 1 keeps the capabilities of its creator. */
+    /* No other ids exist here. Only a process that leaves uid 0 loses its capabilities, so pid 1 keeps all that a user
+     * namespace gives its first process. The real uid was that of the zygote: RLIMIT_NPROC counts by it. */
     MUST("gid", SYS_setresgid, INSIDE, INSIDE, INSIDE);
     MUST("uid", SYS_setresuid, INSIDE, INSIDE, INSIDE);
     if (run->order->filter != USUAL)
-        raise_loopback(run->order->filter >= LOOPBACK); /* before the /proc of the run, which has no settings */
+        set_up_loopback(run->order->filter >= LOOPBACK); /* before the /proc of the run, which has no settings */
     mount_own(run->order);
     if (run->order->flags & IS_BOUND)
         MUST("affinity", SYS_sched_setaffinity, 0, sizeof run->order->affinity, run->order->affinity);
@@ -369,9 +372,10 @@ static const char *fault(const struct run *run) {
         : groups_are_left(run->plan) ? "supplementary groups are left"
         : SYS(SYS_getpid) == 1 ? "the code would be pid 1"
         : run->landlock <= 0 && !(run->plan->flags & WITHOUT_LANDLOCK) ? "Landlock is missing"
+        : run->landlock > 0 && SYS(SYS_openat, AT_FDCWD, "/proc/self/comm", O_WRONLY) >= 0 ? "Landlock is not in force"
         : SYS(SYS_openat, AT_FDCWD, "/usr/.posture", O_WRONLY | O_CREAT, 0600) >= 0
             || SYS(SYS_openat, AT_FDCWD, "/etc/shadow", O_PATH, 0600) >= 0 ? "a forbidden file could be opened"
-        /* The filter of the run refuses the first call, and the filter of the zygote ignores the second one. */
+        /* The filter of the run refuses the first call, and the filter of the zygote answers 0 to the second one. */
         : SYS(SYS_unshare, CLONE_NEWUSER) != -EPERM
             || SYS(SYS_fsync, -1) != 0 ? "a forbidden system call was let through"
         : descriptors_are_left() ? "descriptors are open" : 0;
@@ -459,10 +463,11 @@ static long fork_run(const struct run *run, int *pidfd, long *last) {
     unsigned is_root = run->plan->flags & ROOT;
     long flags = CLONE_PIDFD | NAMESPACES | SIGCHLD;
     if (order->slot >= 0) {
-        enter_slot(order->slot, last);
+        enter_slot(order->slot, last); /* before the change of uid, which takes the capability that setns needs */
         flags &= ~(long)CLONE_NEWNET;
     }
-    if (is_root) { /* with its uid, pid 1 may map this uid */
+    /* With its uid, pid 1 may write its own maps; the stopped zygote could not. So this uid owns the user namespace. */
+    if (is_root) {
         MUST("gid", SYS_setresgid, -1, order->gid, -1);
         MUST("uid", SYS_setresuid, -1, order->uid, -1);
     }

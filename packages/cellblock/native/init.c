@@ -1,7 +1,7 @@
 /* Pid 1 of a run after its set-up: wait until pid 2 has ended, send its wait status to the server, and end.
- *
- * Descriptor 0 is the socket to the server, descriptor 1 a signalfd for the blocked signal SIGCHLD. The program reaps
- * orphans, and also ends when the server closes its end of the socket. It has no writable memory but its stack. */
+ * Descriptor 0 is the socket to the server, descriptor 1 a signalfd for the blocked signal SIGCHLD. Descriptors 2 to 4
+ * stay open and unused. The program reaps orphans, and also ends when the server closes its end of the socket. It has
+ * no writable memory but its stack. */
 #include "kernel.h"
 
 enum { SERVER = 0, SIGNALS = 1, CODE = 2 };

@@ -25,27 +25,24 @@ enum { /* the number of each call on x86_64 and on aarch64 */
     CALL(landlock_create_ruleset, 444, 444), CALL(landlock_add_rule, 445, 445), CALL(landlock_restrict_self, 446, 446)
 };
 
-enum { EPERM = 1, ENOENT = 2, EBADF = 9 };
-enum { O_RDONLY = 0, O_WRONLY = 1, O_RDWR = 2, O_CREAT = 0x40, O_CLOEXEC = 0x80000, O_PATH = 0x200000, AT_FDCWD = -100 };
+enum { EPERM = 1, ENOENT = 2, EBADF = 9, EACCES = 13 };
+enum { O_RDONLY = 0, O_WRONLY = 1, O_RDWR = 2, O_CREAT = 0x40, O_CLOEXEC = 0x80000, O_PATH = 0x200000 };
 enum { SIGKILL = 9, SIGCHLD = 17, SIG_BLOCK = 0, SIGNAL_SET_BYTES = 8, WNOHANG = 1, WAIT_ALL = 0x40000000 };
-enum { POLLIN = 1, POLLNVAL = 32, STATX_NLINK = 4 };
 enum { CLONE_VM = 0x100, CLONE_PIDFD = 0x1000, CLONE_VFORK = 0x4000, CLONE_NEWNS = 0x20000,
        CLONE_CHILD_CLEARTID = 0x200000, CLONE_CHILD_SETTID = 0x1000000, CLONE_NEWCGROUP = 0x2000000,
        CLONE_NEWUTS = 0x4000000, CLONE_NEWIPC = 0x8000000, CLONE_NEWUSER = 0x10000000, CLONE_NEWPID = 0x20000000,
        CLONE_NEWNET = 0x40000000 };
-enum { MS_RDONLY = 1, MS_NOSUID = 2, MS_NODEV = 4, MS_NOEXEC = 8 };
+enum { AT_FDCWD = -100, STATX_NLINK = 4, MS_RDONLY = 1, MS_NOSUID = 2, MS_NODEV = 4, MS_NOEXEC = 8 };
 enum { PR_SET_PDEATHSIG = 1, PR_SET_DUMPABLE = 4, PR_GET_SECCOMP = 21, PR_CAPBSET_READ = 23, PR_CAPBSET_DROP = 24,
        PR_SET_SECUREBITS = 28, PR_SET_NO_NEW_PRIVS = 38, PR_GET_NO_NEW_PRIVS = 39, PR_CAP_AMBIENT = 47,
        PR_CAP_AMBIENT_CLEAR_ALL = 4 };
 enum { RLIMIT_FSIZE = 1, RLIMIT_STACK = 3, RLIMIT_CORE = 4, RLIMIT_NPROC = 6, RLIMIT_NOFILE = 7, RLIMIT_MEMLOCK = 8,
-       RLIMIT_AS = 9, RLIMIT_SIGPENDING = 11, RLIMIT_MSGQUEUE = 12, RLIMIT_NICE = 13, RLIMIT_RTPRIO = 14,
-       RLIMITS = 16 };
+       RLIMIT_AS = 9, RLIMIT_SIGPENDING = 11, RLIMIT_MSGQUEUE = 12, RLIMIT_NICE = 13, RLIMIT_RTPRIO = 14 };
 enum { SOL_SOCKET = 1, SCM_RIGHTS = 1, MSG_CTRUNC = 8, MSG_TRUNC = 0x20, MSG_CMSG_CLOEXEC = 0x40000000 };
-enum { AF_INET = 2, SOCK_STREAM = 1, SIOCSIFFLAGS = 0x8914, IFF_UP = 1 };
+enum { AF_INET = 2, SOCK_STREAM = 1, SIOCSIFFLAGS = 0x8914, IFF_UP = 1, POLLIN = 1, POLLNVAL = 32 };
 enum { LANDLOCK_VERSION = 1, LANDLOCK_FOLDER = 1, LANDLOCK_PORT = 2, EXECUTE = 1, WRITE_FILE = 2, READ_FILE = 4,
-       READ_FOLDER = 8, MAKE_DEVICES = (1 << 6) | (1 << 11), TRUNCATE = 1 << 14, CONNECT_TCP = 2, ALL_TCP = 3,
-       ALL_SCOPES = 3 };
-enum { SECCOMP_SET_MODE_FILTER = 1, CAPABILITY_VERSION = 0x20080522, LAST_CAPABILITY = 63 };
+       READ_FOLDER = 8, MAKE_DEVICES = 0x840, TRUNCATE = 1 << 14, CONNECT_TCP = 2, ALL_TCP = 3, ALL_SCOPES = 3 };
+enum { SECCOMP_SET_MODE_FILTER = 1, CAPABILITY_VERSION = 0x20080522, LAST_CAPABILITY = 63, RLIMITS = 16 };
 
 struct piece { const void *start; unsigned long length; };                 /* struct iovec */
 struct message {                                                           /* struct msghdr */
@@ -59,8 +56,7 @@ struct filter { unsigned short length; const void *code; };                /* st
 struct beneath { unsigned long rights; int folder; } __attribute__((packed));
 struct interface { char name[16]; unsigned short flags; char rest[22]; };  /* struct ifreq */
 struct address { unsigned short family; unsigned char port[2], host[4], zero[8]; };
-struct entry { unsigned long inode; long offset; unsigned short length; unsigned char kind; char name[]; }
-    __attribute__((packed));                                               /* struct linux_dirent64 */
+struct entry { long inode, offset; unsigned short length; char kind, name[]; } __attribute__((packed)); /* dirent64 */
 
 static inline long system_call(long number, long a, long b, long c, long d, long e, long f) {
 #if defined(__x86_64__)

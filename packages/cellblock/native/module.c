@@ -7,8 +7,7 @@ static Object *after_fork(long result, int is_child) {
     return PyLong_FromLong(result);
 }
 
-/* Serve orders with the plan, a bytes object. Return 0 or 1 (the order is ahead of its run) in pid 2 of a run, and a
- * negative number in the zygote: -1 the server has gone, -2 the plan or an order does not fit, -3 there is a thread. */
+/* Serve orders with the plan, a bytes object. Return the result of cell_serve. */
 static Object *serve(Object *module __attribute__((unused)), Object *plan) {
     char *bytes; long length;
     if (PyBytes_AsStringAndSize(plan, &bytes, &length) < 0)

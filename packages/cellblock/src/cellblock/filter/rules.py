@@ -1,7 +1,7 @@
 """The system call filter: an allow-list as a balanced tree of comparisons. The host makes it once.
 
-The zygote loads most of it (`base`), and each run only the verdicts for the calls of its set-up. The kernel applies the
-stricter verdict.
+The zygote loads most of it (`base`), and each run only the verdicts for DECIDED_BY_RUN. The kernel applies the stricter
+verdict.
 
 The filter is written without a library. Source: Documentation/userspace-api/seccomp_filter.rst.
 """
@@ -28,7 +28,7 @@ REFUSE = 0x00050000
 ARCHITECTURE = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 X32 = 0x40000000
 
-SET_UP = (
+DECIDED_BY_RUN = (
     *("setns", "unshare", "mount", "clone", "socket", "connect", "bind", "listen", "sendmsg", "sched_setaffinity"),
     *("ioctl", "accept", "accept4", "sendmmsg"),
 )
@@ -91,12 +91,12 @@ class Filters(NamedTuple):
     """The filter that the zygote loads. Runs inherit it, and load one of the others in addition."""
 
 
-def answer(value: int) -> Code:
+def verdict(value: int) -> Code:
     return ((RETURN, 0, 0, value),)
 
 
 def refuse(number: int) -> Code:
-    return answer(REFUSE | number)
+    return verdict(REFUSE | number)
 
 
 def load_argument(index: int) -> Instruction:
@@ -124,7 +124,7 @@ def socket_type(*types: int, refused: int = errno.EPERM) -> Code:
 
 def by_argument(*, cgroups: bool, rights: bool) -> dict[str, Code]:
     """Return the code for each call whose arguments are checked, except the calls of `sockets`."""
-    allow, eperm, ignored = answer(ALLOW), refuse(errno.EPERM), refuse(0)
+    allow, eperm, ignored = verdict(ALLOW), refuse(errno.EPERM), refuse(0)
     # Leases and notices concern files that the host and other runs use too. A large pipe takes pages from the server
     # user's share if no cgroup counts them.
     fcntl = (F_SETLEASE, F_NOTIFY) if cgroups else (F_SETLEASE, F_NOTIFY, F_SETPIPE_SZ)
@@ -171,7 +171,7 @@ def socket_options(of_sockets: Code) -> Code:
     absent = refuse(errno.ENOPROTOOPT)
     code = absent
     for level, options in OPTIONS.items():
-        code = one_of(1, (level,), one_of(2, options, answer(ALLOW), absent), code)
+        code = one_of(1, (level,), one_of(2, options, verdict(ALLOW), absent), code)
     return one_of(1, (SOL_SOCKET,), of_sockets, code)
 
 
@@ -180,14 +180,14 @@ def changes_of_sockets() -> Code:
 
     No cgroup counts the memory of BPF programs, and for times, the kernel changes its code on all processors.
     """
-    rest = one_of(2, BUFFER_SIZES, refuse(0), answer(ALLOW))
+    rest = one_of(2, BUFFER_SIZES, refuse(0), verdict(ALLOW))
     absent = one_of(2, TIMES_OF_PACKETS + OTHER_ENDS, refuse(errno.ENOPROTOOPT), rest)
     return one_of(2, ATTACH_PROGRAMS, refuse(errno.EPERM), absent)
 
 
 def requests() -> Code:
     """Return the code for ioctl. Of the requests to sockets, it allows only those that read network interfaces."""
-    allow, eperm = answer(ALLOW), refuse(errno.EPERM)
+    allow, eperm = verdict(ALLOW), refuse(errno.EPERM)
     reads = one_of(1, READS_OF_INTERFACES, allow, eperm)
     wireless = (load_argument(1), (AND, 0, 0, 0xFFFFFF00), (EQUAL, 0, 1, WIRELESS_REQUESTS), *eperm)
     others = (*wireless, *one_of(1, TERMINAL_INJECTION, eperm, allow))
@@ -211,7 +211,7 @@ def socket_calls(sockets: Sockets) -> dict[str, Code]:
       itself and the proxy. A UNIX socket could connect to a socket in a mounted folder.
     - Datagrams are refused, because queued datagrams on loopback use memory that no limit counts.
     """
-    allow, eacces, no_family = answer(ALLOW), refuse(errno.EACCES), refuse(errno.EAFNOSUPPORT)
+    allow, eacces, no_family = verdict(ALLOW), refuse(errno.EACCES), refuse(errno.EAFNOSUPPORT)
     tcp = (*socket_type(STREAM, refused=errno.EACCES), *one_of(2, (0, 6), allow, refuse(errno.EPERM)))
     servers = ("bind", "listen", "accept", "accept4")
     if sockets < Sockets.LOOPBACK:
@@ -235,7 +235,7 @@ def of_all_but_pid_1(*, cgroups: bool) -> dict[str, Code]:
     Without processor time, pid 1 could not end, and could not end the others. Without `cgroups`, a run may not change
     its processors at all.
     """
-    allow, eperm = answer(ALLOW), refuse(errno.EPERM)
+    allow, eperm = verdict(ALLOW), refuse(errno.EPERM)
     others = one_of(0, (1,), eperm, allow)
     second = one_of(1, (1,), eperm, allow)
     return {
@@ -254,7 +254,7 @@ def mmap_that_a_watchdog_sees() -> Code:
     watchdog would not count them.
     """
     shared = (load_argument(3), (AND, 0, 0, SHARED_ANONYMOUS), (EQUAL, 0, 1, SHARED_ANONYMOUS))
-    return (*shared, *refuse(errno.EPERM), *answer(ALLOW))
+    return (*shared, *refuse(errno.EPERM), *verdict(ALLOW))
 
 
 def verdicts(
@@ -268,7 +268,7 @@ def verdicts(
     """Return the code for each known call by its number. The arguments are those of `program`."""
     can_send = (can_refuse_descriptors() if rights is None else rights) or sockets >= Sockets.LOOPBACK
     checks = by_argument(cgroups=cgroups, rights=can_send) | socket_calls(sockets)
-    allow, eperm, enosys = answer(ALLOW), refuse(errno.EPERM), refuse(errno.ENOSYS)
+    allow, eperm, enosys = verdict(ALLOW), refuse(errno.EPERM), refuse(errno.ENOSYS)
     tables: tuple[tuple[str, Code], ...] = (
         (calls.ALLOWED, allow),
         (calls.ONLY_WITH_CGROUPS, allow if cgroups else eperm),
@@ -278,8 +278,8 @@ def verdicts(
         (calls.FORBIDDEN, eperm),
     )
     verdicts = {number: checks[name] for name, number in calls.numbers(calls.BY_ARGUMENT, machine).items()}
-    for table, verdict in tables:
-        verdicts |= dict.fromkeys(calls.numbers(table, machine).values(), verdict)
+    for table, code in tables:
+        verdicts |= dict.fromkeys(calls.numbers(table, machine).values(), code)
     held = calls.numbers(calls.FORBIDDEN + calls.BY_ARGUMENT, machine)
     return verdicts | {held[name]: allow for name in also}
 
@@ -327,7 +327,7 @@ def program(
     - `rights`: whether code may try to send descriptors. None means: only if the channel refuses them. Programs have
       no channel, so they always may.
     """
-    kill = answer(KILL_PROCESS)
+    kill = verdict(KILL_PROCESS)
     head: Code = (
         (LOAD, 0, 0, 4),
         (EQUAL, 1, 0, ARCHITECTURE[machine]),
@@ -339,12 +339,12 @@ def program(
     known, unknown = verdicts(machine, cgroups=cgroups, sockets=sockets, also=also, rights=rights), refuse(errno.ENOSYS)
     if only:
         chosen = calls.numbers(calls.FORBIDDEN + calls.BY_ARGUMENT, machine)
-        known, unknown = {chosen[name]: known[chosen[name]] for name in only}, answer(ALLOW)
+        known, unknown = {chosen[name]: known[chosen[name]] for name in only}, verdict(ALLOW)
     body = tree(intervals(known, unknown))
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in (*head, *body))
 
 
 def filters(machine: str, *, cgroups: bool) -> Filters:
     """Return the filters of the zygote and of all runs. Raise KeyError if the machine is unsupported."""
-    runs = tuple(program(machine, cgroups=cgroups, sockets=sockets, only=SET_UP) for sockets in Sockets)
-    return Filters(runs, program(machine, cgroups=cgroups, also=SET_UP))
+    runs = tuple(program(machine, cgroups=cgroups, sockets=sockets, only=DECIDED_BY_RUN) for sockets in Sockets)
+    return Filters(runs, program(machine, cgroups=cgroups, also=DECIDED_BY_RUN))

@@ -12,7 +12,7 @@ from typing import Any
 from cellblock.host.cells import heard, one_line
 from cellblock.host.channel import encode_json
 from cellblock.host.packets import Packets, Received
-from cellblock.inside.link import CROWDED, NUMBER, PID
+from cellblock.inside.link import CROWDED, NUMBER, STATUS
 
 START_SECONDS = 20.0
 ANSWER_SECONDS = 2.0
@@ -196,7 +196,7 @@ def close_answer(answer: asyncio.Future[Received]) -> None:
 
 def is_crowded(answer: Received) -> bool:
     """Return whether the zygote answered a request for a run with CROWDED."""
-    return answer.raw[NUMBER.size :] == PID.pack(CROWDED)
+    return answer.raw[NUMBER.size :] == STATUS.pack(CROWDED)
 
 
 def check_mounts(answer: Received) -> None:

@@ -45,7 +45,7 @@ START = "import sys; sys.path.append('.'); from inside import zygote; zygote.mai
 FEW_ARENAS = {"MALLOC_ARENA_MAX": "2"}
 SLOTS, REMEMBERED = 64, 32
 SHARED_FROM_MB = 16
-"""Runs with at least this memory start in the memory of the zygote: their set-up takes less than a megabyte."""
+"""Least memory of runs whose pid 1 borrows the memory of the zygote (vfork). Their set-up takes below a megabyte."""
 OWN_PROCESSES = 32
 """Most processes of an untrusted zygote and its keeper, without its runs."""
 LOOK_SECONDS, LATER_SECONDS = 0.1, 1.0

@@ -145,8 +145,8 @@ def set_mount_attributes(target: str, attributes: int, *, recursive: bool) -> No
     call(f"mount_setattr {target}", SYS_MOUNT_SETATTR, AT_FDCWD, os.fsencode(target), flags, wanted, len(wanted))
 
 
-def freeze_tree(tree: int, attributes: int) -> None:
-    """Add attributes to all mounts of a detached tree."""
+def set_tree_attributes(tree: int, attributes: int) -> None:
+    """Add attributes to all mounts of a detached tree, for example of `clone_tree`."""
     wanted = mount_attributes(attributes)
     call("mount_setattr", SYS_MOUNT_SETATTR, tree, b"", AT_EMPTY_PATH | AT_RECURSIVE, wanted, len(wanted))
 

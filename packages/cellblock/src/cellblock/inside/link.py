@@ -21,8 +21,8 @@ MOST_DESCRIPTORS = 16
 NUMBER = struct.Struct("=q")
 """The number of a request, also of its answer."""
 ID_MAP_BYTES = 24
-PID = struct.Struct("=q")
-"""The answer to a request for a run: 0, or CROWDED."""
+STATUS = struct.Struct("=q")
+"""The status of a run in the answer to its request: 0, or CROWDED."""
 CROWDED = -1
 
 

@@ -62,7 +62,7 @@ def step_back(server: Link, plan: dict[str, Any], group_files: list[int]) -> Non
     child = fork_with_another_number()
     if child > 0:
         keep_house(server, child)
-    give_up(server, plan)
+    drop_rights(server, plan)
 
 
 def mount_own() -> None:
@@ -104,7 +104,7 @@ def keep_house(server: Link, child: int) -> NoReturn:
     os._exit(0)
 
 
-def give_up(server: Link, plan: dict[str, Any]) -> None:
+def drop_rights(server: Link, plan: dict[str, Any]) -> None:
     own = plan["environment"]
     if own["uid"] is not None:
         kernel.call("groups", kernel.SYS_SETGROUPS, 0, 0)

@@ -1,8 +1,8 @@
-"""Stage one: the read-only root of runs, built outside of their namespaces.
+"""The read-only root of runs, built outside of their namespaces.
 
 The root is a tmpfs with the host's /usr, the interpreter, the runtime, and a copy of harmless configuration (`etc`).
-The zygote lives in this root, and every run inherits it. In stage two, pid 1 of a run (native/cell.c) mounts its own
-folders.
+The zygote lives in this root, and every run inherits it. Pid 1 of a run (native/cell.c) mounts the folders of the
+run.
 """
 
 # ruff: noqa: PTH102, PTH103, PTH106, PTH112, PTH114, PTH115, PTH120, PTH123, PTH208, PTH211, S108 - importing pathlib costs every run milliseconds; the paths are those of the sandbox
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 OLD = "/.old"
 EMPTY = "/run/empty"
-FIRST_PROGRAM = "/run/cellblock/init"
+INIT = "/run/cellblock/init"
 GUEST = "/run/cellblock/guest"
 NODE = "/run/cellblock/node"
 """The folder of Node.js with its npm, if the sandbox has its own."""
@@ -164,7 +164,7 @@ def add_programs(folder: str | None) -> None:
         os.symlink(sys.executable, f"{PROGRAMS}/{name}")
 
 
-def read_first_program() -> bytes:
+def read_init() -> bytes:
     """Return the program that pid 1 of each run becomes (native/init.c). Raise SetupError if it was not built."""
     try:
         with open(f"{os.path.dirname(__file__)}/init", "rb") as file:
@@ -179,7 +179,7 @@ def install(program: bytes, path: str, mode: int) -> None:
     os.close(descriptor)
 
 
-def turn_away() -> None:
+def enter_new_root() -> None:
     """Make a tmpfs the root `/`. The root of the host is at OLD."""
     # /usr is only a temporary mount point: pivot_root moves the new root away from it.
     kernel.mount("root", "/usr", "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "mode=0755,size=24m,nr_inodes=16k")
@@ -192,8 +192,8 @@ def build(plan: dict[str, Any]) -> None:
     """Leave the root of the host for good. Afterwards `/` is the root of the sandbox. `/proc` still belongs to the
     host.
     """
-    first_program = read_first_program()
-    turn_away()
+    init = read_init()
+    enter_new_root()
     for folder in (*MOUNT_POINTS, *plan["points"]):
         os.makedirs(folder, 0o755)
     os.symlink("packages/node_modules", "/node_modules")  # where Node.js looks for packages last
@@ -201,7 +201,7 @@ def build(plan: dict[str, Any]) -> None:
     add_devices(plan)
     for prefix in plan["prefixes"]:
         bind_folder(prefix, prefix)
-    # Stage two may mount a procfs only where one is visible already; the new one covers this one.
+    # Pid 1 of a run may mount a procfs only where one is visible already; the new one covers this one.
     bind("/proc", "/proc", QUIET | kernel.ATTR_NOEXEC)
     for path in etc.build("", OLD, plan["etc"], plan["certificates"]):
         bind(path, path)
@@ -210,7 +210,7 @@ def build(plan: dict[str, Any]) -> None:
     if plan["guest"]:
         copy_folder(OLD + plan["guest"][0], GUEST)
     # All users may execute it and not read it, so the kernel also protects its process.
-    install(first_program, FIRST_PROGRAM, 0o111)
+    install(init, INIT, 0o111)
     if plan["node"]:
         add_node(**plan["node"])
     for folder in plan["hidden"]:

@@ -29,7 +29,7 @@ BOTH = 3
 
 def leave_room() -> None:
     """Enter a private root with a mount point. The root of the host is at root.OLD."""
-    root.turn_away()
+    root.enter_new_root()
     for folder in (GIVEN, "/proc"):
         os.mkdir(folder, 0o755)
     root.bind("/proc", "/proc", root.QUIET | kernel.ATTR_NOEXEC)
@@ -163,7 +163,7 @@ def show_workspace(of: int, to: int, own: int) -> None:
     try:
         kernel.set_namespace(of, kernel.NEWNS)
         tree = kernel.clone_tree("/workspace")
-        kernel.freeze_tree(tree, root.QUIET | kernel.ATTR_NOEXEC)
+        kernel.set_tree_attributes(tree, root.QUIET | kernel.ATTR_NOEXEC)
         kernel.set_namespace(to, kernel.NEWNS)
         kernel.attach_tree(tree, "/workspace")
     finally:

@@ -71,7 +71,7 @@ def warm_up(guest: tuple[str, str] | None) -> dict[str, Any]:
     for name in WARM:
         importlib.import_module(name)
     run = importlib.import_module("runtime._run")
-    run.set_stage()
+    run.look_fresh()
     if guest:
         load_guest(guest[1])
     run.rehearse()
@@ -128,6 +128,7 @@ def prepare(server: Link, room: int) -> dict[str, Any]:
     if not plan["keeps_groups"]:
         os.setgroups([])  # runs may not change their groups, so they inherit none
     lockdown.keep_capabilities(CAP_SETGID | CAP_SETUID | CAP_SYS_ADMIN)
+    # CAP_SYS_ADMIN permits a filter without no_new_privs, and the zygote executes no set-uid program.
     lockdown.load_filter(bytes.fromhex(plan["base_filter"]))  # pid 1 of a run loads the rest
     return plan
 
@@ -199,14 +200,14 @@ def begin(plan: dict[str, Any], *, ahead: bool) -> NoReturn:
         job, args = wire.receive(CHANNEL)
         lockdown.set_cpu_time(job["cpu_seconds"])
     except (kernel.SetupError, OSError) as error:
-        give_up(plan, error)
+        report(plan, error)
     except EOFError:
         os._exit(1)  # the server has closed the channel
     run.serve(CHANNEL, job, args)
     os._exit(1)  # `serve` never returns; the zygote's code must not continue here
 
 
-def give_up(plan: dict[str, Any], error: Exception) -> NoReturn:
+def report(plan: dict[str, Any], error: Exception) -> NoReturn:
     plan["wire"].send(CHANNEL, {"op": "broken", "message": in_words(error)})
     os._exit(1)
 

@@ -39,7 +39,7 @@ def open_streams() -> None:
         setattr(sys, f"__{name}__", stream)
 
 
-def set_stage() -> None:
+def look_fresh() -> None:
     """Make the interpreter look as if it was started for the code alone.
 
     The function reads no data of a run, and does not change the environment variables.
@@ -255,7 +255,7 @@ def main(channel: int, *guest: str) -> NoReturn:
     job, args = _wire.receive(channel)
     os.chdir(job["workspace"])
     hold_memory(job["memory_bytes"])
-    set_stage()
+    look_fresh()
     if guest:
         _guest.load(*guest)
     _wire.send(channel, {"op": "ready"})

@@ -101,7 +101,7 @@ def prepare(order: dict[str, Any]) -> tuple[int, int]:
     version, ruleset = landlock.prepare([*locking.WRITABLE, *others], order["port"])
     os.environ.clear()
     os.environ.update(order["environment"])
-    running.set_stage()
+    running.look_fresh()
     for name in [name for name in sys.modules if name.split(".")[0] == "bubblewrap"]:
         del sys.modules[name]
     guest.load(root.GUEST, order["guest"])
