@@ -96,7 +96,7 @@ def test_a_yank_without_a_severity_is_broken(team: Team) -> None:
 def test_unyank_withdraws_the_advisory_and_announces_it_again(team: Team) -> None:
     advisory = team.yank("malicious")
     seq = team.feed(team.reader)[0]["database_specific"]["seq"]
-    team.author("unyank_version", name=team.name, version="1.0.0")
+    team.admin("unyank_version", name=team.name, version="1.0.0")
 
     [record] = team.feed(team.reader, after=seq)
     assert (record["id"], record["withdrawn"]) == (advisory, record["modified"])
@@ -104,6 +104,23 @@ def test_unyank_withdraws_the_advisory_and_announces_it_again(team: Team) -> Non
     assert statements_of(team.admin, team.name)["revocation"]["action"] == "unyank"
     assert team.yank("security") > advisory
     assert len(team.feed(team.reader)) == 2
+
+
+def test_another_reviewer_withdraws_a_severe_advisory(team: Team) -> None:
+    owner = team.caller("owner", "read run publish review")
+    other = team.caller("other", "read run publish review")
+    created = owner.create(team.name, "2.0.0", kind="instruction")
+    version = {"name": team.name, "version": "2.0.0"}
+    owner("yank_version", **version, reason=REASON)
+    owner("unyank_version", **version)
+    for severity in ("security", "malicious"):
+        advisory = team.yank(severity, "2.0.0")
+        for caller in (owner, team.author, team.agent):
+            assert caller.error("unyank_version", **version)["code"] == NOT_ALLOWED
+        assert team.feed(team.reader)[-1]["id"] == advisory
+        unyanked = (other if severity == "security" else team.admin)("unyank_version", **version)
+        assert unyanked == {**{key: created[key] for key in ("name", "version", "digest")}, "status": "published"}
+        assert team.feed(team.reader)[-1]["withdrawn"]
 
 
 def test_the_feed_has_advisories_of_visible_skills_and_of_sent_digests(team: Team) -> None:

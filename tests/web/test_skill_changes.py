@@ -100,6 +100,8 @@ def test_undo_restores_previous_state(author: Author) -> None:
     first = author.skill()["yanked"]
     page = author.browser.get(f"/s/{author.name}@1.1.0").text
     assert all(words in page for words in ("as security", first["advisory"], "Only reviewers run this version."))
+    token = token_of(author.server, f"{author.name}-adam", "admin", namespaces=["*"])
+    assert author.browser.sign_in(token).status_code == 303
     author.undo(author.send(action="unyank"))
     second = author.skill()["yanked"]
     assert (second["severity"], second["advisory"] > first["advisory"]) == ("security", True)

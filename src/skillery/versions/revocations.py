@@ -15,7 +15,7 @@ from skillery.attestations.signing import SignedStatement, Signing, insert_attes
 from skillery.backends import Identity
 from skillery.database import Database, take_turns
 from skillery.database.tables import advisories
-from skillery.errors import Busy
+from skillery.errors import Busy, NotAllowed
 from skillery.formats.names import parse_skill_name
 from skillery.formats.semver import Version
 from skillery.formats.texts import parse_sentence
@@ -23,8 +23,9 @@ from skillery.formats.version_spec import Exact
 from skillery.identity import access
 from skillery.method import ExactVersion, Method, Params, Sentence, SkillName, about
 from skillery.registry.resolution import resolve
+from skillery.registry.revocations import revocation_of
 from skillery.registry.version_rows import Severity, VersionRow
-from skillery.versions.lifecycle_steps import StepName, check_step, found_version, step_one
+from skillery.versions.lifecycle_steps import STRICT, StepName, check_step, found_version, lock_skill, step_one
 from skillery.versions.new_versions import NewVersion
 
 T = TypeVar("T")
@@ -116,13 +117,19 @@ class Revocations:
         return await self.revoke(identity, prepare, lambda revocation: self._write(store, revocation))
 
     async def unyank_version(self, identity: Identity, name: str, version: Version) -> NewVersion:
-        """Undo a yank, and withdraw its advisory. Raise the errors of `yank_version`."""
+        """Undo a yank, and withdraw its advisory. Raise the errors of `yank_version`, and NotAllowed if only another
+        reviewer may withdraw the advisory.
+        """
 
         def prepare(connection: Connection) -> Revocation:
             row = _find(connection, identity, name, version, "unyank")
+            _check_withdrawal(identity, row)
             return Revocation(row, "unyank", "", _stored_advisory(row))
 
         def store(connection: Connection, revocation: Revocation) -> NewVersion:
+            lock_skill(connection, identity, name)
+            if prepare(connection).advisory != revocation.advisory:
+                raise _Outdated
             unyanked = step_one(connection, identity, name, version, "unyank", advisory=revocation.advisory)
             store_revocation(connection, revocation)
             return unyanked
@@ -168,6 +175,23 @@ def _find(connection: Connection, identity: Identity, name: str, version: Versio
     row = resolve(connection, identity, name, Exact(version), manages=True)
     check_step(identity, name, found_version(row), step, None)
     return row
+
+
+def _check_withdrawal(identity: Identity, row: VersionRow) -> None:
+    """Raise NotAllowed unless the identity may withdraw the advisory about the version. A severe advisory is withdrawn
+    like a version is approved: by another person than its publisher.
+    """
+    revocation = revocation_of(row)
+    if revocation is None or access.is_admin(identity) or access.approves(identity, row.name, row.publisher, STRICT):
+        return
+    raise NotAllowed(
+        f"'{identity.name}' cannot unyank '{row.name}' {row.version}: its advisory has the severity "
+        f"'{revocation['severity']}'",
+        hint="Ask an admin, or a person who may publish and review the skill and has not published this version.",
+        name=row.name,
+        version=row.version,
+        advisory=revocation["advisory"],
+    )
 
 
 def _stored_advisory(row: VersionRow) -> dict[str, str]:

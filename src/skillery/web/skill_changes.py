@@ -71,7 +71,8 @@ async def _yank(request: PageRequest, opened: Opened, form: Form) -> SeeOther:
         raise _Refused("", "The form has an unknown severity. Use the fields of this page.")
     params = revocations.YankVersion(name=opened.name, version=opened.version, reason=reason, severity=severity)
     await request.do(revocations.yank_version, params)
-    undo = Undo("Undo", opened.exact, {"action": "unyank"})
+    # Only another reviewer withdraws an advisory that is more severe.
+    undo = Undo("Undo", opened.exact, {"action": "unyank"}) if severity == "broken" else None
     return SeeOther(opened.exact, Done(f"Version {opened.version} is yanked.", undo))
 
 
