@@ -57,7 +57,8 @@ def test_an_author_signs_with_a_registered_key(org: Server, new_name: str) -> No
         ("author", "ann", True),
     ]
     # Another caller cannot use the key of ann, and ann cannot sign as another identity, version or kind.
-    assert rita.error("add_attestation", **about, envelope=envelope)["data"]["type"] == "attestation_key"
+    stolen = signed(key, "review", created, reviewer="rita", decision="approved")
+    assert rita.error("add_attestation", **about, envelope=stolen)["data"]["type"] == "attestation_key"
     wrong = signed(key, "author", created, author="rita")
     assert ann.error("add_attestation", **about, envelope=wrong)["data"]["type"] == "attestation_key"
     other = signed(key, "author", ann.create(f"{new_name}.b"), author="ann")

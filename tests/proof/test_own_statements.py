@@ -99,6 +99,16 @@ def test_publishers_and_agents_sign_no_review_that_they_have_not_decided(org: Se
     assert row["summary"] == "approved: read it all"
 
 
+def test_only_the_publisher_of_a_version_signs_as_its_author(author: Author) -> None:
+    key = SigningKey.new()
+    register(author.other, key)
+    envelope = signed(key, "author", author.created, author="rita")
+    error = author.other.error("add_attestation", name=author.name, version="1.0.0", envelope=envelope)
+
+    assert (error["code"], "'ann' has published" in error["message"]) == (-32002, True), error
+    assert author.sent() == []
+
+
 def test_a_large_statement_is_refused(author: Author) -> None:
     facts = author.created["name"], author.created["version"], author.created["digest"]
     payload = make_statement("author", *facts, {"author": "ann"}) + b" " * 16_384

@@ -34,6 +34,9 @@ needs = ["author", "publication"]
 needs = ["author"]
 authors = ["ci:acme:acme/skills", "bot"]
 
+[policy."scanned.*"]
+needs = ["scan"]
+
 [policy."keys.*"]
 needs = ["review"]
 signed_reviews = true
@@ -193,6 +196,21 @@ def test_another_signer_makes_a_version_wait_for_a_review(server: Server, new_na
     created = bot.create(name, "1.3.0")
     bot("add_attestation", name=name, version="1.3.0", envelope=signed(key, "author", created, author="bot"))
     assert bot.status(name, "1.3.0") == "published"
+
+
+def test_a_yank_of_signed_versions_does_not_hide_the_former_signer(server: Server, new_name: str) -> None:
+    name = f"scanned.{new_name}"
+    job = person(server, "ci:acme:acme/skills", "publish", "agent")
+    assert job.create(name)["status"] == "published"
+    bob = person(server, "bob", "read publish")
+    bob("yank_version", name=name, version="1.0.0", reason="old")
+
+    assert bob.create(name, "1.1.0")["status"] == "in_review"
+    explanation = explained(bob, name, "1.1.0")
+    assert (explanation["signer"], explanation["former_signer"]) == ("", "ci:acme:acme/skills")
+    # A yanked version is compared with older ones, like a published version.
+    assert approve(person(server, "rita"), name, "1.1.0")["status"] == "published"
+    assert explained(bob, name)["former_signer"] == ""
 
 
 def test_only_authors_of_the_policy_count(server: Server, new_name: str) -> None:

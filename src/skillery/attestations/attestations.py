@@ -177,7 +177,7 @@ def store_signed(
     """Store a statement that the identity has signed. If it is stored already, return it.
 
     Raise InvalidParams, AttestationSubject or AttestationKey if the statement is not valid, NotAllowed without the
-    scope and grant for its word, Conflict above MOST_OF_SIGNER, and the errors of `resolve`.
+    right to sign its word, Conflict above MOST_OF_SIGNER, and the errors of `resolve`.
     """
     with _refusing(InvalidParams):
         envelope = compact(envelope.encode()).decode()  # `.intoto.jsonl` has one line for each
@@ -201,8 +201,7 @@ def store_signed(
     # The lock makes a purge of the version wait, or this function see it.
     connection.execute(select(skills.c.id).where(skills.c.name == name).with_for_update())
     row = resolve(connection, identity, name, Exact(version), manages=True)
-    if word == "review":
-        _check_reviewer(connection, identity, row)
+    _check_signer(connection, identity, row, word)
     key = _key_of(connection, identity, stated.keyids)
     with _refusing(AttestationKey):
         verify(envelope.encode(), {key.keyid: key.public_der})
@@ -231,13 +230,18 @@ def _refusing(kind: type[InvalidParams]) -> Iterator[None]:
         raise kind(f"'envelope' {error}", param="envelope") from None
 
 
-def _check_reviewer(connection: Connection, identity: Identity, row: VersionRow) -> None:
-    """Raise NotAllowed if the identity has published the version or is an agent, and has not decided about it. Whether
-    they may decide, the settings say (`access.ApprovalRules`).
+def _check_signer(connection: Connection, identity: Identity, row: VersionRow, word: str) -> None:
+    """Raise NotAllowed if the identity is not the publisher and signs as the author, or if it signs a review without a
+    decision, and is the publisher or an agent. `access.ApprovalRules` say whether they may decide.
     """
+    is_publisher = identity.name == row.publisher
+    if word == "author":
+        if not is_publisher:
+            raise NotAllowed(f"'{row.publisher}' has published '{row.name}' {row.version}: only this author signs it")
+        return
     own = version_steps.c.version_id == row.version_id, version_steps.c.identity == identity.name
     decided = select(exists().where(*own, version_steps.c.step.in_(("approve", "reject"))))
-    if (identity.name == row.publisher or identity.kind != "person") and not connection.scalar(decided):
+    if (is_publisher or identity.kind != "person") and not connection.scalar(decided):
         raise NotAllowed(
             f"'{identity.name}' has not approved or rejected '{row.name}' {row.version}",
             hint="Publishers and agents sign reviews only of their decisions. Another person may sign a review.",
@@ -314,13 +318,10 @@ def end(connection: Connection, identity: Identity, attestation: str, reason: st
     except NotFound:
         stored = None
     if stored is None:
-        raise NotFound(
-            f"there is no attestation '{attestation}'", hint="Compare it with the list of the version's attestations."
-        )
+        raise NotFound(f"there is no attestation '{attestation}'", hint="Compare it with list_attestations.")
     is_personal = stored.holder == "identity"
     if not (is_personal and stored.made_by == identity.name) and not access.is_admin(identity):
-        signer = f"'{stored.made_by}'" if is_personal else "the registry"
-        raise NotAllowed(f"'{attestation}' was signed by {signer}", hint="Ask its signer, or an admin.")
+        raise NotAllowed(f"'{attestation}' is not signed by '{identity.name}'", hint="Ask its signer, or an admin.")
     if is_personal:
         access.require(identity, SCOPES[stored.predicate])
     # The lock makes a judgement of the version wait, or see this withdrawal.

@@ -14,13 +14,14 @@ from skillery.attestations.predicates import Predicate, is_built_by, summary_of
 from skillery.attestations.signing import SignedStatement, read_chain, sha256_of
 from skillery.audit import Actor
 from skillery.database import in_utc
-from skillery.database.tables import RESOLVABLE, attestations, signing_keys, skill_versions, skills
+from skillery.database.tables import attestations, signing_keys, skill_versions, skills
 from skillery.errors import Unavailable
 from skillery.formats.tokens import CI_PREFIX
 from skillery.proof import STATED_BY
 from skillery.proof.dsse import ProofError, unverified, verify
 from skillery.proof.keychains import follow
 from skillery.proof.statements import Statement, check_subject, read_statement
+from skillery.registry.visibility import WAS_PUBLISHED
 
 log = logging.getLogger(__name__)
 
@@ -147,13 +148,14 @@ def signer_of(evidence: Sequence[Evidence]) -> str:
 
 
 def read_former_signer(connection: Connection, name: str, keyid: str, version_id: int | None = None) -> str:
-    """Return the signer of the latest published version of a skill. For a published version, only older ones count.
-    `keyid` is that of `read_evidence`.
+    """Return the signer of the latest version of a skill that is published or was yanked later. For such a version,
+    only older ones count. `keyid` is that of `read_evidence`.
     """
+    # Else, a publisher could yank all signed versions, and publish unsigned ones.
     of_skill = skill_versions.c.skill_id == select(skills.c.id).where(skills.c.name == name).scalar_subquery()
-    where = [of_skill, skill_versions.c.status.in_(RESOLVABLE)]
+    where = [of_skill, skill_versions.c.status.in_(WAS_PUBLISHED)]
     if version_id is not None:
-        is_published = exists().where(skill_versions.c.id == version_id, skill_versions.c.status.in_(RESOLVABLE))
+        is_published = exists().where(skill_versions.c.id == version_id, skill_versions.c.status.in_(WAS_PUBLISHED))
         where += [skill_versions.c.id != version_id, ~is_published | (skill_versions.c.id < version_id)]
     order = skill_versions.c.is_release.desc(), skill_versions.c.precedence.desc()
     latest = connection.scalar(select(skill_versions.c.id).where(*where).order_by(*order).limit(1))
