@@ -123,6 +123,32 @@ def test_another_reviewer_withdraws_a_severe_advisory(team: Team) -> None:
         assert team.feed(team.reader)[-1]["withdrawn"]
 
 
+def test_a_yank_with_a_higher_severity_replaces_the_advisory(team: Team) -> None:
+    again = {"name": team.name, "version": "1.0.0", "reason": "It is worse."}
+    former: list[str] = []
+    for severity in ("broken", "security", "malicious"):
+        advisory = team.yank(severity)
+        feed = team.feed(team.reader)
+        assert [record["id"] for record in feed if "withdrawn" in record] == former
+        assert feed[-1]["database_specific"]["severity"] == severity
+        assert team.describe(team.author)["yanked"].items() >= {"severity": severity, "advisory": advisory}.items()
+        error = team.author.error("yank_version", **again, severity=severity)
+        assert error["data"]["type"] == "illegal_step"
+        former.append(advisory)
+    assert team.author.error("yank_version", **again)["data"]["type"] == "illegal_step"
+    assert statements_of(team.admin, team.name)["revocation"]["advisory"] == former[-1]
+    team.admin("unyank_version", name=team.name, version="1.0.0")
+    assert all("withdrawn" in record for record in team.feed(team.reader))
+
+
+def test_a_deleted_skill_can_be_yanked_with_an_advisory(team: Team) -> None:
+    assert team.author.http.delete(f"/v1/skills/{team.name}").status_code == 200
+    assert team.feed(team.reader) == []
+    advisory = team.yank("broken")
+
+    assert [record["id"] for record in team.feed(team.reader)] == [advisory]
+
+
 def test_the_feed_has_advisories_of_visible_skills_and_of_sent_digests(team: Team) -> None:
     stranger = team.caller("stranger", "read run", "elsewhere.*")
     digest = team.describe(team.reader)["digest"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import msgspec
 from sqlalchemy import Connection, insert, select, update
@@ -21,7 +21,7 @@ from skillery.formats.version_spec import Exact
 from skillery.identity import access
 from skillery.identity.access import ApprovalRules
 from skillery.registry.resolution import find_skill, resolve, skill_not_found
-from skillery.registry.version_rows import VersionRow, record_deprecation, record_step
+from skillery.registry.version_rows import Severity, VersionRow, record_deprecation, record_step
 from skillery.registry.visibility import sees_version
 from skillery.skills.search_index import index_successor
 from skillery.versions.new_versions import NewVersion, point_to_latest
@@ -30,6 +30,7 @@ StepName = Literal["submit", "approve", "reject", "yank", "unyank", "deprecate",
 
 
 NO_ADVISORY: Mapping[str, str] = MappingProxyType({})
+_SEVERITIES = ("", *get_args(Severity))
 STRICT = ApprovalRules()
 """The rules of approval with the default settings, which are the strictest ones."""
 
@@ -104,7 +105,8 @@ def step_one(
     row = resolve(connection, identity, name, Exact(version), manages=True)
     stored = found_version(row)
     is_again = step == "approve" and is_reviewed_again(connection, row)
-    check_step(identity, name, stored, step, digest, rules, is_again=is_again)
+    is_raise = step == "yank" and is_more_severe(stored, advisory)
+    check_step(identity, name, stored, step, digest, rules, is_again=is_again or is_raise)
     stays = stays or is_again
     status = _apply_step(connection, identity, stored, step, note, advisory=advisory, stays=stays)
     if not stays:
@@ -126,6 +128,13 @@ def step_one(
 def is_reviewed_again(connection: Connection, row: VersionRow) -> bool:
     """Return whether a published version waits for a review, because evidence about it was withdrawn."""
     return row.status in RESOLVABLE and is_proof_ended(connection, row.version_id)
+
+
+def is_more_severe(version: _Version, advisory: Mapping[str, str]) -> bool:
+    """Return whether a version is yanked, and the advisory has a higher severity. Automatic yanks have none."""
+    yanked = msgspec.json.decode(version.standing_json or "{}").get("yanked", {})
+    present, raised = (_SEVERITIES.index(facts.get("severity", "")) for facts in (yanked, advisory))
+    return version.status == "yanked" and raised > present
 
 
 def step_all(
@@ -246,7 +255,7 @@ def check_step(
     is_again: bool = False,
 ) -> None:
     """Raise IllegalStep if the status does not permit the step. For an approval, raise DigestDiffers or NotAllowed
-    too. `is_again` means that a published version waits for another review.
+    too. `is_again` permits a step that the version has taken before: an approval, or a yank.
     """
     if version.status not in STEPS[step].starts and not is_again:
         raise _illegal(name, version.version, [version.status], step)

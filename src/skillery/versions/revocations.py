@@ -25,7 +25,16 @@ from skillery.method import ExactVersion, Method, Params, Sentence, SkillName, a
 from skillery.registry.resolution import resolve
 from skillery.registry.revocations import revocation_of
 from skillery.registry.version_rows import Severity, VersionRow
-from skillery.versions.lifecycle_steps import STRICT, StepName, check_step, found_version, lock_skill, step_one
+from skillery.versions.lifecycle_steps import (
+    NO_ADVISORY,
+    STRICT,
+    StepName,
+    check_step,
+    found_version,
+    is_more_severe,
+    lock_skill,
+    step_one,
+)
 from skillery.versions.new_versions import NewVersion
 
 T = TypeVar("T")
@@ -73,6 +82,8 @@ def store_revocation(connection: Connection, revocation: Revocation) -> None:
     else:
         if next_advisory(connection) != advisory:
             raise _Outdated
+        if revocation.action == "yank":
+            seq = _withdraw_lower(connection, revocation.row.version_id, seq, now)
         values = {
             "seq": seq,
             "advisory": advisory,
@@ -85,6 +96,18 @@ def store_revocation(connection: Connection, revocation: Revocation) -> None:
         }
         connection.execute(insert(advisories).values(values))
     insert_attestations(connection, revocation.row.version_id, revocation.row.digest, revocation.statements)
+
+
+def _withdraw_lower(connection: Connection, version_id: int, seq: int, now: datetime) -> int:
+    """Withdraw the advisories that a yank with a higher severity replaces. `seq` is the next number of the feed. Return
+    the next one after the withdrawals.
+    """
+    present = advisories.c.version_id == version_id, advisories.c.withdrawn_at.is_(None)
+    for advisory in connection.scalars(select(advisories.c.advisory).where(*present)).all():
+        of_advisory = update(advisories).where(advisories.c.advisory == advisory)
+        connection.execute(of_advisory.values(seq=seq, withdrawn_at=now))
+        seq += 1
+    return seq
 
 
 # -- Steps with an advisory --------------------------------------------------------------------------------------------
@@ -101,13 +124,14 @@ class Revocations:
     async def yank_version(
         self, identity: Identity, name: str, version: Version, severity: Severity, reason: str, fixed: str
     ) -> NewVersion:
-        """Yank a version, and store the advisory about it. Raise the errors of `lifecycle.submit`, and Busy if the
-        signer cannot be reached.
+        """Yank a version, and store the advisory about it. If the version is yanked with a lower severity, the advisory
+        replaces the former one. Raise the errors of `lifecycle.submit`, and Busy if the signer cannot be reached.
         """
 
         def prepare(connection: Connection) -> Revocation:
-            row = _find(connection, identity, name, version, "yank")
-            return Revocation(row, "yank", reason, new_advisory(connection, severity, fixed))
+            advisory = new_advisory(connection, severity, fixed)
+            row = _find(connection, identity, name, version, "yank", advisory)
+            return Revocation(row, "yank", reason, advisory)
 
         def store(connection: Connection, revocation: Revocation) -> NewVersion:
             yanked = step_one(connection, identity, name, version, "yank", note=reason, advisory=revocation.advisory)
@@ -170,10 +194,18 @@ def new_advisory(connection: Connection, severity: Severity, fixed: str = "") ->
     return {"severity": severity, "advisory": next_advisory(connection), **({"fixed": fixed} if fixed else {})}
 
 
-def _find(connection: Connection, identity: Identity, name: str, version: Version, step: StepName) -> VersionRow:
+def _find(
+    connection: Connection,
+    identity: Identity,
+    name: str,
+    version: Version,
+    step: StepName,
+    advisory: Mapping[str, str] = NO_ADVISORY,
+) -> VersionRow:
     access.require_namespace(identity, "publish", name)
     row = resolve(connection, identity, name, Exact(version), manages=True)
-    check_step(identity, name, found_version(row), step, None)
+    stored = found_version(row)
+    check_step(identity, name, stored, step, None, is_again=is_more_severe(stored, advisory))
     return row
 
 
