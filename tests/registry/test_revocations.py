@@ -221,6 +221,21 @@ def test_a_purge_makes_an_advisory_and_empties_the_reasons_of_earlier_ones(team:
     assert purged["id"] in error["message"]
 
 
+def test_the_purge_of_an_unpublished_version_is_not_in_the_feed(team: Team) -> None:
+    team.author.create(team.name, "2.0.0", kind="instruction")
+    draft = {"name": team.name, "version": "3.0.0"}
+    described = manifest(team.name, "3.0.0", kind="instruction")
+    team.author("create_skill", manifest=described, skill_md="# Sums\n", files=[], submit=False)
+    digest = team.author("describe_skill", **draft)["skill"]["digest"]
+    team.admin("purge_version", **draft, reason="It has a key of ours.")
+
+    assert team.feed(team.reader) == team.feed(team.admin, digests=digest) == []
+    error = team.author.error("describe_skill", **draft)
+    assert (error["data"]["type"], error["data"].get("advisory")) == ("version_purged", None)
+    team.admin("purge_version", name=team.name, version="2.0.0", reason="It has a key too.")
+    assert [record["summary"] for record in team.feed(team.reader)] == ["It has a key too."]
+
+
 def test_yanks_at_the_same_time_have_different_advisories(team: Team) -> None:
     for version in ("1.2.0", "1.3.0", "1.4.0"):
         team.publish(version)

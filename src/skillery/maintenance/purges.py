@@ -41,11 +41,12 @@ from skillery.maintenance.garbage_steps import DeletedContents, delete_unused
 from skillery.method import ExactVersion, Method, Params, Sentence, SkillName, about
 from skillery.registry.resolution import resolve
 from skillery.registry.version_rows import Severity, VersionRow
+from skillery.registry.visibility import WAS_PUBLISHED
 from skillery.runs.cache import Cache
 from skillery.skills.files import FileRow, files_of
 from skillery.skills.search_index import erase_removed_words
-from skillery.versions.lifecycle_steps import step_one
-from skillery.versions.revocations import Revocation, Revocations, new_advisory, store_revocation
+from skillery.versions.lifecycle_steps import lock_skill, step_one
+from skillery.versions.revocations import Outdated, Revocation, Revocations, new_advisory, store_revocation
 
 # -- The rows of a purged version --------------------------------------------------------------------------------------
 
@@ -88,10 +89,14 @@ def purge(connection: Connection, identity: Identity, name: str, version: Versio
     and the reason of the `revocation`. Raise NotAllowed if the identity is not an admin or the name is reserved,
     SkillNotFound or VersionNotFound if there is no such version, and VersionPurged if the version was purged before.
     """
+    # Under the lock: a version that was published after `revocation` was prepared needs an advisory.
+    lock_skill(connection, identity, name)
     before = find_purgeable(connection, identity, name, version)
+    if before.status != revocation.row.status:
+        raise Outdated
     files = files_of(connection, before.version_id)
     summary = connection.scalars(select(skill_versions.c.summary_json).where(skill_versions.c.id == before.version_id))
-    # The step locks the skill and the version. The search and the offered tools then use the latest other version.
+    # The search and the offered tools then use the latest other version.
     purged = step_one(
         connection, identity, name, version, "purge", note=revocation.reason, advisory=revocation.advisory
     )
@@ -187,7 +192,9 @@ class Purger:
 
         def prepare(connection: Connection) -> Revocation:
             row = find_purgeable(connection, identity, name, version)
-            return Revocation(row, "purge", reason, new_advisory(connection, severity))
+            # An advisory would show unpublished versions to readers of the feed.
+            advisory = new_advisory(connection, severity) if row.status in WAS_PUBLISHED else {}
+            return Revocation(row, "purge", reason, advisory)
 
         def work(connection: Connection, revocation: Revocation) -> tuple[Purged, DeletedContents]:
             # One transaction: after a kill between two, a purge could not be repeated.

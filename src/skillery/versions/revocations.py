@@ -55,7 +55,7 @@ class Revocation(NamedTuple):
     statements: Sequence[SignedStatement] = ()
 
 
-class _Outdated(Exception):
+class Outdated(Exception):
     """Raised if another transaction has changed what was signed."""
 
 
@@ -67,7 +67,7 @@ def next_advisory(connection: Connection) -> str:
 
 
 def store_revocation(connection: Connection, revocation: Revocation) -> None:
-    """Store or withdraw the advisory and its statements, in the transaction of the step. Raise _Outdated if another
+    """Store or withdraw the advisory and its statements, in the transaction of the step. Raise Outdated if another
     transaction has used the id.
     """
     if not revocation.advisory:
@@ -81,7 +81,7 @@ def store_revocation(connection: Connection, revocation: Revocation) -> None:
         connection.execute(of_advisory.values(seq=seq, withdrawn_at=now))
     else:
         if next_advisory(connection) != advisory:
-            raise _Outdated
+            raise Outdated
         if revocation.action == "yank":
             seq = _withdraw_lower(connection, revocation.row.version_id, seq, now)
         values = {
@@ -153,7 +153,7 @@ class Revocations:
         def store(connection: Connection, revocation: Revocation) -> NewVersion:
             lock_skill(connection, identity, name)
             if prepare(connection).advisory != revocation.advisory:
-                raise _Outdated
+                raise Outdated
             unyanked = step_one(connection, identity, name, version, "unyank", advisory=revocation.advisory)
             store_revocation(connection, revocation)
             return unyanked
@@ -184,7 +184,7 @@ class Revocations:
                 statements = await self._signing.attest(identity, row.name, row.version, row.digest, signed)
                 try:
                     return await store(revocation._replace(statements=statements))
-                except _Outdated:
+                except Outdated:
                     continue
         raise Busy("too many versions are withdrawn at the same time", retry_after_ms=1000, hint="Try again.")
 
