@@ -302,6 +302,27 @@ def test_a_row_without_a_valid_signature_is_no_evidence(server: Server, new_name
     assert approve(person(server, "otto"), name, "1.1.0")["missing"] == ["1 of 2 approvals"]
 
 
+def test_a_revoked_key_ends_passed_until_the_author_signs_again(server: Server, new_name: str) -> None:
+    ann, name = person(server, "ann"), f"own.{new_name}"
+    stolen, key = SigningKey.new(), SigningKey.new()
+    register(ann, stolen)
+    created = ann.create(name)
+    ann("add_attestation", name=name, version="1.0.0", envelope=signed(stolen, "author", created, author="ann"))
+    assert explained(ann, name)["passed"]
+    ann("revoke_key", keyid=stolen.keyid, reason="stolen")
+
+    explanation = explained(ann, name)
+    assert (explanation["status"], explanation["passed"]) == ("published", False)
+    assert explanation["needs"]["author"]["missing"] == "the signature of its author"
+    [row] = ann("list_attestations", name=name, predicate="passed")["attestations"]
+    assert row["ended"]["reason"] == f"the key {stolen.keyid} was revoked: stolen"
+    [entry] = person(server, "adam", "admin")("list_audit", action="end_attestation", subject=row["id"])["entries"]
+    assert (entry["identity"]["name"], entry["after"]["name"]) == ("ann", name)
+    register(ann, key)
+    ann("add_attestation", name=name, version="1.0.0", envelope=signed(key, "author", created, author="ann"))
+    assert explained(ann, name)["passed"]
+
+
 def test_more_permissions_wait_for_a_review_under_each_policy(server: Server, new_name: str) -> None:
     ann, key, name = person(server, "ann"), SigningKey.new(), f"own.{new_name}"
     register(ann, key)

@@ -13,7 +13,7 @@ from msgspec import Meta
 from sqlalchemy import ColumnElement, Connection, exists, func, select, update
 
 from skillery import audit
-from skillery.attestations.evidence import inputs_of, read_evidence
+from skillery.attestations.evidence import passed_about
 from skillery.attestations.predicates import OwnAuthor, OwnReview, summary_of
 from skillery.attestations.signing import SignedStatement, insert_attestations, sha256_of
 from skillery.audit import Actor
@@ -329,11 +329,7 @@ def end(connection: Connection, identity: Identity, attestation: str, reason: st
     ended_at = connection.scalar(select(attestations.c.ended_at).where(of_id))
     if ended_at is not None:
         return Withdrawal(EndedId(attestation, in_utc(ended_at)))
-    passed = [
-        each.id
-        for each in read_evidence(connection, stored.version_id)
-        if each.word == "passed" and stored.sha256 in inputs_of(each.predicate)
-    ]
+    passed = passed_about(connection, stored.version_id, {stored.sha256})
     now = datetime.now(UTC)
     end_attestations(connection, identity, [attestation], reason, now)
     end_attestations(connection, identity, passed, f"{attestation} was withdrawn: {reason}", now)

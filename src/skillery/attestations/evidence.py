@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -172,3 +172,9 @@ def is_proof_ended(connection: Connection, version_id: int) -> bool:
 def inputs_of(passed: Predicate) -> frozenset[str]:
     """Return the SHA-256 of the envelopes on which a `passed` is based."""
     return frozenset(each["digest"]["sha256"] for each in passed.get("inputAttestations", ()))
+
+
+def passed_about(connection: Connection, version_id: int, inputs: Set[str]) -> list[str]:
+    """Return the ids of the `passed` of a version that are about one of the envelopes with the SHA-256 `inputs`."""
+    evidence = read_evidence(connection, version_id)
+    return [each.id for each in evidence if each.word == "passed" and inputs & inputs_of(each.predicate)]

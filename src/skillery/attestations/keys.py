@@ -13,11 +13,13 @@ from msgspec import Meta
 from sqlalchemy import Connection, func, select, update
 
 from skillery import audit
+from skillery.attestations.attestations import end_attestations
+from skillery.attestations.evidence import passed_about
 from skillery.attestations.signing import insert_key
 from skillery.backends import Identity
 from skillery.database import in_utc
 from skillery.database.registry import Registry
-from skillery.database.tables import signing_keys
+from skillery.database.tables import attestations, signing_keys, skill_versions, skills
 from skillery.errors import AttestationKey, Conflict, InvalidCursor, InvalidParams, NotAllowed, NotFound
 from skillery.formats.texts import parse_sentence
 from skillery.formats.timestamps import parse_timestamp
@@ -190,7 +192,10 @@ async def revoke_key(registry: Registry, identity: Identity, params: RevokeKey) 
     _require_signer(identity)
     since = parse_timestamp(params.since, "since", datetime.now(UTC)) if params.since else None
     reason = parse_sentence(params.reason, "reason")
-    return await registry.write(partial(revoke, identity=identity, keyid=params.keyid, since=since, reason=reason))
+    revoked = await registry.write(partial(revoke, identity=identity, keyid=params.keyid, since=since, reason=reason))
+    # In a later transaction: a judgement that has seen the valid key is stored then. A repeated call ends the rest.
+    await registry.write(partial(_end_passed, identity=identity, keyid=params.keyid, reason=reason))
+    return revoked
 
 
 def revoke(connection: Connection, identity: Identity, keyid: str, since: datetime | None, reason: str) -> RevokedKey:
@@ -210,6 +215,27 @@ def revoke(connection: Connection, identity: Identity, keyid: str, since: dateti
     connection.execute(update(signing_keys).where(of_key).values(values))
     audit.record(connection, identity, "revoke_key", keyid, after={"by": row.added_by, "reason": reason})
     return RevokedKey(keyid, now)
+
+
+def _end_passed(connection: Connection, identity: Identity, keyid: str, reason: str) -> None:
+    """End each `passed` that is about a statement of the key. Such a version waits until it meets its policy again."""
+    signed = (
+        select(attestations.c.version_id, attestations.c.sha256, skills.c.name, skill_versions.c.version, skills.c.id)
+        .join(signing_keys, signing_keys.c.id == attestations.c.key_id)
+        .join(skill_versions, skill_versions.c.id == attestations.c.version_id)
+        .join(skills, skills.c.id == skill_versions.c.skill_id)
+        .where(signing_keys.c.keyid == keyid, attestations.c.ended_at.is_(None))
+    )
+    of_key = skills.c.id.in_(select(signed.subquery().c.id))
+    # The lock makes a judgement of these versions wait, or this function see it.
+    connection.execute(select(skills.c.id).where(of_key).order_by(skills.c.id).with_for_update())
+    now, reason = datetime.now(UTC), f"the key {keyid} was revoked: {reason}"
+    for row in connection.execute(signed).all():
+        passed = passed_about(connection, row.version_id, {row.sha256})
+        end_attestations(connection, identity, passed, reason, now)
+        for attestation in passed:
+            after = {"name": row.name, "version": row.version, "reason": reason}
+            audit.record(connection, identity, "end_attestation", attestation, after=after)
 
 
 METHODS = (
