@@ -61,3 +61,15 @@ def test_existing_versions_get_signed_statements(
     rows = server.rpc("list_attestations", name=names[0])["attestations"]
     assert all("(signed later)" in row["summary"] for row in rows)
     assert server.rpc("list_audit", action="attest_existing")["entries"][0]["after"]["versions"] >= 2
+
+
+@pytest.mark.full
+def test_withdrawn_statements_are_not_signed_again(start_server: Callable[..., Server], new_name: str) -> None:
+    server = start_server()
+    server.rpc("create_skill", manifest=manifest(new_name), skill_md="# x\n", files=skill_files())
+    rows = server.rpc("list_attestations", name=new_name, predicate="publication")["attestations"]
+    server.rpc("end_attestation", id=rows[0]["id"], reason="It names another publisher.")
+
+    ended = skillery("attest", "--existing", "--json", "--home", str(server.home))
+    assert (ended.code, ended.json["signed"]) == (0, 0)
+    assert "publication" not in statements_of(server.rpc, new_name)

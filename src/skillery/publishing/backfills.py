@@ -53,7 +53,7 @@ class _Existing(NamedTuple):
 
 
 async def attest_existing(database: Database, signing: Signing, policies: Policies, actor: Actor) -> Backfill:
-    """Sign the publication, the CI job and the approval of all stored versions that have no statement about them. Then
+    """Sign the publication, the CI job and the approval of all stored versions that never had such statements. Then
     sign `passed` for the published versions that have never had one, and meet their policy.
 
     Servers may continue to run. If the command is interrupted, the next one continues. Raise StartupError if this home
@@ -174,11 +174,11 @@ def _read_ids(connection: Connection, after: int) -> list[int]:
 def _read_existing(connection: Connection, ids: Sequence[int], builder: str) -> tuple[list[_Existing], list[str]]:
     """Return the versions with their missing statements, and those whose files do not have their digest."""
     columns = skill_versions.c
-    of_registry = attestations.c.ended_at.is_(None), signing_keys.c.holder == "server"
+    # A withdrawn statement is not missing.
     words = (
         select(attestations.c.version_id, attestations.c.predicate)
         .join(signing_keys, signing_keys.c.id == attestations.c.key_id)
-        .where(attestations.c.version_id.in_(ids), *of_registry)
+        .where(attestations.c.version_id.in_(ids), signing_keys.c.holder == "server")
     )
     present = {(row.version_id, row.predicate) for row in connection.execute(words)}
     rows = connection.execute(
