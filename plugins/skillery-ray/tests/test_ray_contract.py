@@ -11,7 +11,10 @@ import pytest_asyncio
 from ray_fixtures import open_here
 from skillery.backends import Sandbox
 from skillery.testing import SandboxFunctions, SandboxIsolation, SandboxTransport, SharedSandbox
-from skillery.testing.sandbox.trial import OpenWith
+from skillery.testing.sandbox.loopback import printed
+from skillery.testing.sandbox.network import visited
+from skillery.testing.sandbox.trial import OpenWith, Trial
+from skillery.testing.sandbox.unix_sockets import listening
 from skillery_ray.sandbox import RaySandbox
 from tests.support.ray_cluster import RayCluster
 
@@ -53,3 +56,13 @@ class TestRay(OnRay, SandboxTransport):
 @pytest.mark.full
 class TestRayLikeLinux(OnRay, *OTHERS):  # type: ignore[misc]
     """The other cases of the contract, through the cluster."""
+
+    async def test_no_unix_socket_is_made_if_a_mount_holds_a_socket(self, serving: Trial) -> None:
+        """Nodes get copies of mounts, without their sockets."""
+        skill = serving.skill("talks", {"code/main.py": ""})
+        with listening(str(skill.folder / "socket")) as servers:
+            code = "import pathlib\nprint(json.dumps([file.name for file in pathlib.Path('/skills').rglob('*.py')]))"
+            assert "main.py" in await printed(serving, code, others=(skill,))
+            code = code.replace("*.py", "socket*")
+            assert await printed(serving, code, others=(skill,)) == []
+            assert visited(servers) == []
