@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import py_compile
 import shutil
 import sqlite3
 import tarfile
@@ -246,6 +247,27 @@ def test_a_lock_is_installed_from_an_archive_without_a_server(project: Project, 
         pass
     assert f"does not have {project.name}" in project.without_server(folder="other").err
     assert not (tmp_path / "other").exists()
+
+
+def test_compiled_files_outside_the_lock_are_refused(project: Project, tmp_path: Path) -> None:
+    archive = project.archive()
+    project.locked()
+    with tarfile.open(archive) as tar:
+        tar.extractall(tmp_path / "unpacked", filter="data")
+    source = tmp_path / "unpacked" / project.name / "code" / "main.py"
+    unchecked = py_compile.PycInvalidationMode.UNCHECKED_HASH
+    compiled = Path(str(py_compile.compile(str(source), invalidation_mode=unchecked, doraise=True)))
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.add(tmp_path / "unpacked", ".")
+    refused = project.without_server()
+    assert (refused.code, "does not match the lock" in refused.err) == (1, True), refused.err
+    assert not project.skills.exists()
+
+    assert project.install("--url", project.server.url).code == 0
+    (project.skills / project.name / "code" / "__pycache__").mkdir()
+    shutil.copy(compiled, project.skills / project.name / "code" / "__pycache__")
+    changed = project.command("verify", str(project.skills))
+    assert (changed.code, f"code/__pycache__/{compiled.name}\nPython may run" in changed.err) == (1, True), changed.err
 
 
 def test_an_edited_lock_installs_nothing(project: Project) -> None:

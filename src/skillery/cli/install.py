@@ -15,6 +15,7 @@ import msgspec
 
 from skillery.cli.failures import CheckFailed, run_async, signals_interrupt
 from skillery.cli.lock_files import (
+    GENERATED,
     LOCKFILE,
     check_digest,
     digest_on_disk,
@@ -279,9 +280,11 @@ def edits_of(place: Path, skill: Recorded) -> list[str]:
     if not place.exists():
         return []
     if skill.files is None:  # a record of an earlier release has no marks: only the digest can be compared
-        has_links = any(path.is_symlink() for path in files_in(place))
-        return [] if not has_links and digest_on_disk(place) == skill.digest else ["its files have another digest"]
+        has_links = any(path.is_symlink() for path in files_in(place, with_generated=False))
+        is_same = not has_links and digest_on_disk(place, with_generated=False) == skill.digest
+        return [] if is_same else ["its files have another digest"]
     marks = _marks(place)
+    marks = {path: mark for path, mark in marks.items() if path in skill.files or GENERATED not in path.split("/")}
     words = dict.fromkeys(skill.files.keys() - marks.keys(), "removed")
     words |= dict.fromkeys(marks.keys() - skill.files.keys(), "added")
     words |= {path: "changed" for path in marks.keys() & skill.files.keys() if marks[path] != skill.files[path]}

@@ -240,8 +240,10 @@ def write_atomically(path: Path, text: str | bytes) -> None:
 
 # -- the files of locked skills ----------------------------------------------------------------------------------------
 
-GENERATED = frozenset({"__pycache__"})
-"""Folders that programs write next to the files of a skill. They are not edits."""
+GENERATED = "__pycache__"
+"""Folder that Python writes next to the files of a skill. New files there are not edits, but they are code: Python may
+run them in place of their sources. So the digest counts them, and `skillery verify DIR` refuses them.
+"""
 
 
 def unpack_skills(archive: Path, entries: Sequence[Locked], folder: Path) -> None:
@@ -316,18 +318,19 @@ def content_of(read: Mapping[str, Any]) -> bytes:
     return base64.b64decode(content) if read["encoding"] == "base64" else content.encode()
 
 
-def digest_on_disk(folder: Path) -> str:
+def digest_on_disk(folder: Path, *, with_generated: bool = True) -> str:
     from skillery.formats.bundle import BundleFile, digest_of
 
     return digest_of(
         BundleFile(path.relative_to(folder).as_posix(), path.read_bytes(), is_executable(path))
-        for path in files_in(folder)
+        for path in files_in(folder, with_generated=with_generated)
     )
 
 
-def files_in(folder: Path) -> list[Path]:
+def files_in(folder: Path, *, with_generated: bool = True) -> list[Path]:
+    """Return all files and links below a folder. `with_generated` includes those in folders named GENERATED."""
     paths = [path for path in folder.rglob("*") if path.is_symlink() or path.is_file()]
-    return [path for path in paths if not GENERATED.intersection(path.relative_to(folder).parts)]
+    return [path for path in paths if with_generated or GENERATED not in path.relative_to(folder).parts]
 
 
 def is_executable(path: Path) -> bool:

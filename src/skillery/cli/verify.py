@@ -12,7 +12,7 @@ import click
 
 from skillery.cli.failures import CHECK_FAILED, CheckFailed
 from skillery.cli.install import read_installed
-from skillery.cli.lock_files import content_of, entries_of, verified_lock, with_name
+from skillery.cli.lock_files import GENERATED, content_of, entries_of, verified_lock, with_name
 from skillery.cli.locks import refuse_problems
 from skillery.cli.options import Target, json_option, name_and_version, target_options
 from skillery.cli.output import clean, print_json, print_rows, print_warning
@@ -276,7 +276,11 @@ async def _compare(client: AsyncClient, evidence: _Evidence, folder: Path, marks
     different = sorted(path for path in signed.keys() | marks.keys() if signed.get(path) != marks.get(path))
     if different:
         files = ", ".join(different[:8])
-        raise CheckFailed(f"{folder} has other files than {evidence.name}@{evidence.version}: {files}")
+        has_generated = any(GENERATED in path.split("/") for path in different)
+        remedy = (
+            f"\nPython may run files in {GENERATED} in place of their sources: remove these folders" * has_generated
+        )
+        raise CheckFailed(f"{folder} has other files than {evidence.name}@{evidence.version}: {files}{remedy}")
 
 
 def _refuse(verified: _Verified) -> None:
