@@ -7,7 +7,7 @@ import py_compile
 import shutil
 import sqlite3
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from skillery.cli.failures import CheckFailed
 from skillery.cli.lock_files import check_digest
 from skillery.client.results import Locked
 from skillery.formats.bundle import BundleFile, digest_of
-from skillery.proof.dsse import ProofError, SigningKey, seal
+from skillery.proof.dsse import ProofError, SigningKey, seal, unverified
 from skillery.proof.locks import (
     Lock,
     LockedSeal,
@@ -32,12 +32,13 @@ from skillery.proof.locks import (
     read_lock,
     sha256_of,
 )
-from skillery.proof.statements import TYPES, Subject, encode_statement, make_statement
+from skillery.proof.statements import encode_statement, make_statement, read_statement
 from tests.cli.test_cli import Ended, skillery
 from tests.conftest import Server, StartShared, manifest, skill_files
 from tests.proof.test_attestations import ADDRESS
 from tests.proof.test_keys import register, signed
 from tests.proof.test_seals import OFTEN
+from tests.support.fault_proxy import Fault, FaultProxy
 from tests.support.processes import eventually
 
 KEY, OTHER = SigningKey.new(), SigningKey.new()
@@ -45,9 +46,14 @@ DIGESTS = {"mail.send": f"sha256:{'5f' * 32}", "text.count": f"sha256:{'60' * 32
 SEALED_AT = "2026-11-28T09:00:00Z"
 
 
-def publication(name: str, digest: str = "", key: SigningKey = KEY, publisher: str = "ann") -> bytes:
-    predicate = {"publisher": publisher}
-    return seal(make_statement("publication", name, "1.0.0", digest or DIGESTS[name], predicate), key.sign)
+def passed(name: str, digest: str = "", key: SigningKey = KEY, signer: str = "ann", result: str = "PASSED") -> bytes:
+    predicate = {"signer": signer, "verificationResult": result}
+    return seal(make_statement("passed", name, "1.0.0", digest or DIGESTS[name], predicate), key.sign)
+
+
+def publication(name: str, **more: bool) -> bytes:
+    predicate = {"publisher": "ann", **more}
+    return seal(make_statement("publication", name, "1.0.0", DIGESTS[name], predicate), KEY.sign)
 
 
 def locked(*envelopes: bytes, **changes: Any) -> Lock:
@@ -59,7 +65,7 @@ def locked(*envelopes: bytes, **changes: Any) -> Lock:
     return Lock(**{"lock_version": 2, "keys": keys, "skills": tuple(skills), **changes})
 
 
-ENVELOPES = [publication(name) for name in DIGESTS]
+ENVELOPES = [passed(name) for name in DIGESTS]
 SEAL = seal(encode_statement("urn:skillery:seal:v1", (), {"seq": 812, "at": SEALED_AT}), KEY.sign)
 LOCK = locked(*ENVELOPES, seal=LockedSeal(812, sha256_of(SEAL), SEALED_AT))
 TEXT, PROOFS = encode_lock(LOCK), encode_proofs([*ENVELOPES, SEAL])
@@ -86,25 +92,19 @@ def test_each_byte_of_the_proofs_counts() -> None:
             check_lock(LOCK, changed)
 
 
-FAILED = encode_statement(
-    TYPES["publication"],
-    (Subject("skillery:mail.send@1.0.0", {"sha256": "5f" * 32}),),
-    {"publisher": "ann", "verificationResult": "FAILED"},
-)
-
-
 @pytest.mark.parametrize(
     ("first", "problem"),
     [
-        (publication("mail.send", f"sha256:{'61' * 32}"), f"is about the digest sha256:{'61' * 32}, the lock says"),
-        (publication("mail.send", key=SigningKey.new()), "is signed with the unknown key"),
-        (publication("mail.send", publisher="rita"), "is signed by 'rita', the lock says 'ann'"),
-        (publication("text.count", DIGESTS["mail.send"]), "is about 'skillery:text.count@1.0.0'"),
+        (passed("mail.send", f"sha256:{'61' * 32}"), f"is about the digest sha256:{'61' * 32}, the lock says"),
+        (passed("mail.send", key=SigningKey.new()), "is signed with the unknown key"),
+        (passed("mail.send", signer="rita"), "is signed by 'rita', the lock says 'ann'"),
+        (passed("text.count", DIGESTS["mail.send"]), "is about 'skillery:text.count@1.0.0'"),
         (
             seal(make_statement("scan", "mail.send", "1.0.0", DIGESTS["mail.send"], {}), KEY.sign),
             "which proves no version",
         ),
-        (seal(FAILED, KEY.sign), "has not passed"),
+        (passed("mail.send", result="FAILED"), "does not say that the version has passed its policy"),
+        (publication("mail.send"), "does not say that the version has passed its policy"),
     ],
 )
 def test_a_false_proof_is_refused(first: bytes, problem: str) -> None:
@@ -134,13 +134,19 @@ def test_a_lock_has_an_age_if_it_has_a_seal() -> None:
         check_age(locked(*ENVELOPES, seal=LockedSeal(1, "", "9:00")), timedelta(days=1))
 
 
-def test_the_newest_publication_is_the_proof() -> None:
-    newer = publication("mail.send", publisher="rita")
+def test_the_newest_passed_is_the_proof() -> None:
+    newer = passed("mail.send", signer="rita")
     about = {KEY.keyid: KEY.public_der}, "mail.send", "1.0.0", DIGESTS["mail.send"]
     review = seal(make_statement("review", *about[1:], {"reviewer": "eve"}), OTHER.sign)
 
     assert choose_proof([ENVELOPES[0], newer, review], *about) == (newer, "rita")
-    assert choose_proof([review], *about) is None
+    assert choose_proof([newer, passed("mail.send", result="FAILED"), publication("mail.send")], *about) == (
+        newer,
+        "rita",
+    )
+    assert choose_proof([review, publication("mail.send")], *about) is None
+    existing = publication("mail.send", backfilled=True)
+    assert choose_proof([existing], *about) == (existing, "ann")
 
 
 def test_each_byte_of_a_file_counts(tmp_path: Path) -> None:
@@ -268,6 +274,30 @@ def test_compiled_files_outside_the_lock_are_refused(project: Project, tmp_path:
     shutil.copy(compiled, project.skills / project.name / "code" / "__pycache__")
     changed = project.command("verify", str(project.skills))
     assert (changed.code, f"code/__pycache__/{compiled.name}\nPython may run" in changed.err) == (1, True), changed.err
+
+
+@pytest.fixture
+def mirror(sqlite_server: Server) -> Iterator[FaultProxy]:
+    """Return a proxy that can answer in place of the server."""
+    proxy = FaultProxy(sqlite_server.url)
+    yield proxy
+    proxy.close()
+
+
+def without_passed(project: Project) -> Fault:
+    """Return the answers of a mirror with statements about a version as if the version waited for a review."""
+    address = f"/skills/{project.name}/1.0.0.intoto.jsonl"
+    lines = project.server.rpc.http.get(address).content.splitlines(keepends=True)
+    kept = [line for line in lines if read_statement(unverified(line).payload).word != "passed"]
+    assert len(kept) == len(lines) - 1
+    return Fault(f"GET {address}", times=99, status=200, body=b"".join(kept))
+
+
+def test_a_publication_alone_verifies_no_version(project: Project, mirror: FaultProxy) -> None:
+    assert skillery("verify", project.name, "--url", mirror.url).code == 0
+    mirror.faults = [without_passed(project)]
+    refused = skillery("verify", project.name, "--url", mirror.url)
+    assert (refused.code, f"{project.name}@1.0.0 has not passed its policy" in refused.err) == (1, True), refused.err
 
 
 def test_an_edited_lock_installs_nothing(project: Project) -> None:

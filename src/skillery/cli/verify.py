@@ -203,11 +203,15 @@ def _signer(statement: CheckedStatement) -> str:
 
 def _problem(subject: str, statements: Sequence[CheckedStatement]) -> str | None:
     """Return the first problem of the statements together, or None."""
+    from skillery.proof.locks import says_passed
+
     for statement in statements:
         if statement.problem:
             return f"{subject}: the statement '{statement.predicate}' {statement.problem}"
     if not any(statement.predicate == "publication" for statement in statements):
         return f"{subject} has no signed publication: the registry had no key when it was published"
+    if not any(says_passed(statement.predicate, statement.stated) for statement in statements):
+        return f"{subject} has not passed its policy: it waits for a review, or evidence was withdrawn"
     return None
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -93,7 +93,8 @@ def choose_proof(
 
     `envelopes` are all statements about the version, oldest first. Raise ProofError if the chosen one is not valid.
     """
-    words = {read_statement(unverified(envelope).payload).word: envelope for envelope in envelopes}
+    statements = [(read_statement(unverified(envelope).payload), envelope) for envelope in envelopes]
+    words = {each.word: envelope for each, envelope in statements if says_passed(each.word, each.predicate)}
     envelope = next((words[word] for word in PROOFS if word in words), None)
     return None if envelope is None else Proof(envelope, _check_proof(envelope, keys, name, version, digest))
 
@@ -127,6 +128,15 @@ def check_lock(lock: Lock, proofs: bytes, keys: Mapping[str, bytes] | None = Non
         raise ProofError("is not valid: the file of its proofs has an envelope that no locked skill names")
 
 
+def says_passed(word: str | None, predicate: Mapping[str, Any]) -> bool:
+    """Return whether a statement says that a version has passed its policy. A version that waits for a review has a
+    signed publication too. Only for a version of an earlier release, the publication is enough.
+    """
+    if word == "passed":
+        return predicate.get("verificationResult") == "PASSED"
+    return word == "publication" and predicate.get("backfilled") is True
+
+
 def check_age(lock: Lock, most: timedelta) -> None:
     """Raise ProofError if the seal of the lock is older than `most`, or if the lock has no seal. Call `check_lock`
     before.
@@ -147,8 +157,8 @@ def _check_proof(envelope: bytes, keys: Mapping[str, bytes], name: str, version:
     field = PROOFS.get(statement.word or "")
     if field is None:
         raise ProofError(f"is a statement of the type {statement.predicate_type[:80]!r}, which proves no version")
-    if statement.predicate.get("verificationResult", "PASSED") != "PASSED":
-        raise ProofError("says that the version has not passed its policy")
+    if not says_passed(statement.word, statement.predicate):
+        raise ProofError("does not say that the version has passed its policy: lock the skills again")
     stated = [subject.digest.get("sha256", "")[:80] for subject in statement.subject]
     if len(stated) == 1 and f"sha256:{stated[0]}" != digest:
         raise ProofError(f"is about the digest sha256:{stated[0]}, the lock says {digest}")
