@@ -25,7 +25,7 @@ from skillery.backends import KINDS
 from skillery.database import Database
 from skillery.database.tables import runs, seal_spans, servers
 from skillery.proof.dsse import ProofError, SigningKey, unverified
-from skillery.proof.seals import CheckedRun, Seal, check_run, follow_seals
+from skillery.proof.seals import CheckedRun, Seal, check_run, follow_seals, read_seal
 from skillery.proof.statements import read_statement
 from skillery.runs.ended_runs import close_of_dead, note_seen
 from skillery.settings.groups import Seals
@@ -33,6 +33,7 @@ from tests.cli.test_cli import skillery
 from tests.conftest import Rpc, Server, publisher
 from tests.proof.test_attestations import ADDRESS, keys_of
 from tests.proof.test_keys import SIGNER
+from tests.support.fault_proxy import Fault, FaultProxy
 from tests.support.people import Caller, Who
 from tests.support.processes import eventually, eventually_async
 
@@ -368,3 +369,40 @@ def test_a_witness_notices_a_rewritten_history(start_server: Start, new_name: st
     verified = skillery("audit", "verify", "--seals", str(state), "--home", str(server.home))
     assert verified.code == 1
     assert "the head noted" in verified.err
+
+
+@pytest.mark.full
+def test_a_removed_revocation_of_a_key_is_noticed(start_server: Start, new_name: str, tmp_path: Path) -> None:
+    server = start_server(env=OFTEN)
+    home = ("--home", str(server.home))
+    state, lock = tmp_path / "state.json", tmp_path / "skillery.lock"
+    [old] = keys_of(server.rpc)
+    server.stop()
+    assert skillery("key", "rotate", *home).code == 0
+    server = start_server(env=OFTEN)
+    before = server.rpc.http.get(ADDRESS).content
+    assert skillery("witness", server.url, "--state", str(state)).code == 0
+    server.stop()
+    assert skillery("key", "revoke", old, "--reason", "stolen", *home).code == 0
+    server = start_server(env=OFTEN)
+    publisher(server.rpc)(new_name)
+    statements = msgspec.json.decode(server.rpc.http.get(ADDRESS).content, type=dict[str, list[Raw]])["statements"]
+    head = hashlib.sha256(bytes(statements[-1])).hexdigest()
+    eventually(lambda: read_seal(envelopes_of(server.rpc)[-1]).keys == head)
+    mirror = FaultProxy(server.url)
+    for words in (
+        ("witness", mirror.url, "--state", str(state)),
+        ("lock", new_name, "-o", str(lock), "--url", mirror.url),
+        ("verify", str(lock), "--url", mirror.url),
+    ):
+        ended = skillery(*words)
+        assert ended.code == 0, (words, ended.err)
+        mirror.faults = [Fault(f"GET {ADDRESS}", times=9, status=200, body=before)]
+        ended = skillery(*words)
+        assert (ended.code, "change" in ended.err) == (1, True), (words, ended.err)
+        mirror.faults = []
+    state.unlink()
+    mirror.faults = [Fault(f"GET {ADDRESS}", times=9, status=200, body=before)]
+    ended = skillery("witness", mirror.url, "--state", str(state))
+    assert (ended.code, "a change of keys was removed" in ended.err) == (1, True), ended.err
+    mirror.close()

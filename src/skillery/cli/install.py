@@ -5,6 +5,7 @@ Either all bundles are installed or none, and files that the command did not wri
 from __future__ import annotations
 
 import hashlib
+import re
 import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -25,7 +26,6 @@ from skillery.cli.lock_files import (
     read_lockfile,
     unpack_skills,
     verified_lock,
-    with_name,
     write_atomically,
     write_skill,
 )
@@ -238,6 +238,20 @@ class _Installed:
                 new_path.rename(old_path)
             raise
         return removed, backups
+
+
+_NAME = re.compile(
+    rb"\A(?:\xef\xbb\xbf)?---[ \t]*\r?\n(?:(?!---|name:)[^\n]*\n)*+name:[ \t]+(?P<value>[^\s|>&!][^\r\n]*)"
+)
+"""The line of the frontmatter that states a name."""
+
+
+def with_name(skill_md: bytes, name: str) -> bytes:
+    """Return SKILL.md with the name of its folder: agents skip a skill that states another one."""
+    match = _NAME.match(skill_md)
+    if match is None or match["value"].strip().strip(b"\"'") == name.encode():
+        return skill_md
+    return skill_md[: match.start("value")] + name.encode() + skill_md[match.end("value") :]
 
 
 def read_record(folder: Path) -> list[Recorded]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import re
 import secrets
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ import msgspec
 
 from skillery.cli.failures import CheckFailed
 from skillery.cli.output import print_warning
-from skillery.cli.proof import address_of, keychain_of, read_answer, statements_of_keys
+from skillery.cli.proof import address_of, check_keys, keychain_of, read_answer, statements_of_keys
 from skillery.proof import KEYS_ADDRESS
 
 if TYPE_CHECKING:
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from skillery.client.results import Locked
     from skillery.proof.keychains import Keychain
     from skillery.proof.locks import Lock, LockedSeal, Proof
+    from skillery.proof.seals import Seal
 
 LOCKFILE = "skillery.lock"
 MAX_LOCKFILE_BYTES = 4 * 1024 * 1024
@@ -118,25 +118,46 @@ def proofs_of(path: Path) -> Path:
     return path.with_name(f"{path.name}.proofs")
 
 
+def seal_of(path: Path, lock: Lock | None) -> Seal | None:
+    """Return the seal of the lock in a file, or None if the lock or the file of its proofs does not have it."""
+    from skillery.proof.dsse import ProofError
+    from skillery.proof.locks import sha256_of
+    from skillery.proof.seals import read_seal
+
+    if lock is None or lock.seal is None or not proofs_of(path).exists():
+        return None
+    lines = _read(proofs_of(path), MAX_PROOFS_BYTES, "the proofs").split(b"\n")
+    envelope = next((line for line in lines if sha256_of(line) == lock.seal.sha256), None)
+    try:
+        return None if envelope is None else read_seal(envelope)
+    except ProofError as error:
+        raise CheckFailed(f"the seal of '{path}' {error}") from None
+
+
 async def lock_of(
     client: AsyncClient,
     entries: Sequence[Locked],
     former: Lock | None = None,
     pinned: Keychain | None = None,
     *,
+    former_seal: Seal | None = None,
     with_seal: bool = True,
 ) -> tuple[Lock, Sequence[bytes]]:
     """Return the lock of these versions, and the envelopes of its proofs. `with_seal` adds the newest seal, which
     changes each minute.
 
     The keys of the registry must follow those of `pinned`, or else of the `former` lock. Raise CheckFailed if not, or
-    if a signed statement is not valid, or if the registry has lost the seal of the `former` lock.
+    if a signed statement is not valid, or if the registry has lost the seal of the `former` lock or a
+    change of its keys.
     """
     import asyncio
 
     from skillery.proof.locks import LOCK_VERSION, LockedSkill, sha256_of
     from skillery.proof.locks import Lock as NewLock
+    from skillery.proof.seals import read_seal
 
+    # A seal that is read before the chain names a statement of the chain.
+    newest = (await client.list_seals(newest=True))["seals"] if with_seal else []
     chain = await read_answer(client, KEYS_ADDRESS)
     known = pinned.present if pinned else tuple(former.keys) if former else ()
     keys: dict[str, bytes] = {}
@@ -158,17 +179,16 @@ async def lock_of(
         )
         for entry, proof in zip(entries, proofs, strict=True)
     )
-    sealed = await _newest_seal(client, keys, former.seal if former else None) if keys and with_seal else None
-    seal, envelopes = sealed or (None, [])
+    envelopes = [seal["envelope"].encode() for seal in newest] if keys else []
+    seal = _check_newest(envelopes, keys, former.seal if former else None) if keys and with_seal else None
+    check_keys([former_seal, *(read_seal(envelope) for envelope in envelopes)], chain, "the registry")
     lock = NewLock(lock_version=LOCK_VERSION, keys=keys, seal=seal, skills=locked)
     _warn_unsigned(lock)
     return lock, [*envelopes, *(proof.envelope for proof in proofs if proof)]
 
 
-async def _newest_seal(
-    client: AsyncClient, keys: Mapping[str, bytes], former: LockedSeal | None
-) -> tuple[LockedSeal, list[bytes]] | None:
-    """Return the newest seal with its envelope, or None if the registry has no seal yet.
+def _check_newest(newest: Sequence[bytes], keys: Mapping[str, bytes], former: LockedSeal | None) -> LockedSeal | None:
+    """Return the newest seal, or None if the registry has no seal yet.
 
     Raise CheckFailed if it is not valid, or if it is older than the `former` one or replaces it.
     """
@@ -176,7 +196,6 @@ async def _newest_seal(
     from skillery.proof.locks import LockedSeal, sha256_of
     from skillery.proof.seals import check_seal
 
-    newest = [seal["envelope"].encode() for seal in (await client.list_seals(newest=True))["seals"]]
     locked = None
     if newest:
         try:
@@ -189,7 +208,7 @@ async def _newest_seal(
         raise CheckFailed(
             f"the lock has seal {former.seq}, and the newest of the registry is {has}: history was rewritten"
         )
-    return (locked, newest) if locked else None
+    return locked
 
 
 async def _proof(client: AsyncClient, entry: Locked, keys: Mapping[str, bytes]) -> Proof | None:
@@ -271,12 +290,6 @@ def unpack_skills(archive: Path, entries: Sequence[Locked], folder: Path) -> Non
         raise CheckFailed(f"'{archive}' does not have {', '.join(sorted(missing)[:8])}; nothing was written")
 
 
-_NAME = re.compile(
-    rb"\A(?:\xef\xbb\xbf)?---[ \t]*\r?\n(?:(?!---|name:)[^\n]*\n)*+name:[ \t]+(?P<value>[^\s|>&!][^\r\n]*)"
-)
-"""The line of the frontmatter that states a name."""
-
-
 async def write_skill(client: AsyncClient, entry: Locked, built: Path) -> None:
     """Write the files of a version to `built/NAME`."""
     from skillery.formats.names import parse_skill_name
@@ -303,14 +316,6 @@ def check_digest(entry: Locked, built: Path) -> None:
             f"'{name}' {entry['version']} does not match the lock: its files have the digest {digest}, the lock says "
             f"{entry['digest']}; nothing was written"
         )
-
-
-def with_name(skill_md: bytes, name: str) -> bytes:
-    """Return SKILL.md with the name of its folder: agents skip a skill that states another one."""
-    match = _NAME.match(skill_md)
-    if match is None or match["value"].strip().strip(b"\"'") == name.encode():
-        return skill_md
-    return skill_md[: match.start("value")] + name.encode() + skill_md[match.end("value") :]
 
 
 def content_of(read: Mapping[str, Any]) -> bytes:

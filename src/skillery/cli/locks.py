@@ -16,6 +16,7 @@ from skillery.cli.lock_files import (
     proofs_of,
     read_lockfile,
     refuse_signers,
+    seal_of,
     verified_lock,
     write_atomically,
 )
@@ -93,11 +94,12 @@ def lock(
         _check(target, entries_of(verified_lock(path)), as_json, deny_yanked, allow_yanked)
         return
     former = read_lockfile(path) if file != "-" and path.exists() else None
+    former_seal = seal_of(path, former)
     pinned = keychain_of_file(keys_file) if keys_file else None
 
     async def work(client: AsyncClient) -> tuple[list[Locked], Lock, Sequence[bytes]]:
         entries = await resolve_lock(client, skills)
-        new, proofs = await lock_of(client, entries, former, pinned)
+        new, proofs = await lock_of(client, entries, former, pinned, former_seal=former_seal)
         await _refuse_waiting(client, new, proofs)
         return entries, new, proofs
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from skillery.client import AsyncClient
     from skillery.proof.dsse import SigningKey
     from skillery.proof.keychains import Keychain
+    from skillery.proof.seals import Seal
 
 MOST_BYTES = 16 * 1024 * 1024
 """The maximum size of an answer. A server could send an endless one."""
@@ -62,6 +63,17 @@ def statements_of_keys(content: bytes, source: str) -> list[bytes]:
     except (msgspec.MsgspecError, KeyError, ValueError, RecursionError):
         raise CheckFailed(f"{source} has no keys: they are the answer of {KEYS_ADDRESS}") from None
     return [bytes(statement) for statement in statements]
+
+
+def check_keys(seals: Sequence[Seal | None], chain: bytes, source: str) -> None:
+    """Raise CheckFailed if the chain of keys does not have the statements that the seals name, oldest first."""
+    from skillery.proof.dsse import ProofError
+    from skillery.proof.seals import check_heads
+
+    try:
+        check_heads([seal for seal in seals if seal], statements_of_keys(chain, source))
+    except ProofError as error:
+        raise CheckFailed(f"{source} {error}") from None
 
 
 async def find_keys(client: AsyncClient, keyids: Collection[str]) -> dict[str, dict[str, Any]]:

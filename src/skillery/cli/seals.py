@@ -178,7 +178,8 @@ def witness(address: str, file: Path, token: str | None, as_json: bool) -> None:
 
     before = _state(file) if file.exists() else None
     state = run_async(look())
-    write_atomically(file, msgspec.json.format(msgspec.json.encode(state)).decode())
+    # Not formatted: blanks in a statement would change its hash.
+    write_atomically(file, msgspec.json.encode(state) + b"\n")
     if as_json:
         print_json({"seal": state.seq, "sha256": state.sha256, "at": state.at, "heads": len(state.heads)})
     else:
@@ -201,19 +202,27 @@ def heads_of(file: Path) -> list[Head]:
 
 async def _follow(client: AsyncClient, url: str, before: State | None) -> State:
     """Read all new seals, and return the new state of the witness. Raise CheckFailed if the history differs."""
-    from skillery.cli.proof import keychain_of, read_answer
-    from skillery.proof.dsse import ProofError
-    from skillery.proof.seals import follow_seals
+    from skillery.cli.proof import keychain_of, read_answer, statements_of_keys
+    from skillery.proof.dsse import ProofError, compact
+    from skillery.proof.seals import check_heads, follow_seals
 
     content = await read_answer(client, KEYS_ADDRESS)
-    pinned = keychain_of(bytes(before.keys), "the state file").present if before else ()
-    keys = keychain_of(content, url, pinned).trusted
+    keys, chain = keychain_of(content, url).trusted, statements_of_keys(content, url)
+    kept = statements_of_keys(bytes(before.keys), "the state file") if before else []
+    try:
+        # State files of earlier releases have blanks in the statements.
+        kept = [compact(statement) for statement in kept]
+    except ProofError as error:
+        raise CheckFailed(f"the state file has a statement that {error}") from None
+    if chain[: len(kept)] != kept:
+        raise CheckFailed(f"{url} no longer has all changes of keys that this witness saw: history was rewritten")
     state = before or State(msgspec.Raw(content))
     state.keys = msgspec.Raw(content)
     last = await _last_seen(client, state) if state.seq else None
     while page := await _seals(client, state.seq):
         try:
             links = follow_seals(page, keys, last)
+            check_heads([link.seal for link in ([last] if last else []) + links], chain)
         except ProofError as error:
             raise CheckFailed(f"{url} {error}") from None
         last = links[-1]

@@ -11,18 +11,27 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from skillery.cli.failures import CHECK_FAILED, CheckFailed
-from skillery.cli.install import read_installed
-from skillery.cli.lock_files import GENERATED, content_of, entries_of, verified_lock, with_name
+from skillery.cli.install import read_installed, with_name
+from skillery.cli.lock_files import GENERATED, content_of, entries_of, seal_of, verified_lock
 from skillery.cli.locks import refuse_problems
 from skillery.cli.options import Target, json_option, name_and_version, target_options
 from skillery.cli.output import clean, print_json, print_rows, print_warning
-from skillery.cli.proof import address_of, find_keys, keychain_of, keychain_of_file, keys_option, read_answer
+from skillery.cli.proof import (
+    address_of,
+    check_keys,
+    find_keys,
+    keychain_of,
+    keychain_of_file,
+    keys_option,
+    read_answer,
+)
 from skillery.cli.seals import check_runs, is_runs_file
 from skillery.proof import KEYS_ADDRESS, SIGNERS, STATED_BY
 
 if TYPE_CHECKING:
     from skillery.client import AsyncClient
     from skillery.proof.keychains import Keychain
+    from skillery.proof.seals import Seal
     from skillery.proof.statements import CheckedStatement
 
 
@@ -134,13 +143,17 @@ def _keyids(envelope: bytes) -> Sequence[str]:
         return ()
 
 
-async def _keys(client: AsyncClient, pinned: Keychain | None, known: Collection[str] = ()) -> Keychain:
-    """Return the keys of the registry, which must follow those of `pinned`, or else the `known` ones.
+async def _keys(
+    client: AsyncClient, pinned: Keychain | None, known: Collection[str] = (), seal: Seal | None = None
+) -> Keychain:
+    """Return the keys of the registry, which must follow those of `pinned`, or else the `known` ones, and have the
+    statement that `seal` names.
 
     Keys that `pinned` has revoked stay revoked: the server may send an earlier part of the chain.
     """
     chain = await read_answer(client, KEYS_ADDRESS)
     keychain = keychain_of(chain, "the registry", pinned.present if pinned else known)
+    check_keys([seal], chain, "the registry")
     revoked = keychain.revoked | (pinned.revoked if pinned else frozenset())
     trusted = {keyid: public_der for keyid, public_der in keychain.trusted.items() if keyid not in revoked}
     return keychain._replace(trusted=trusted, revoked=revoked)
@@ -231,7 +244,7 @@ def _verify_lock(path: Path, full: bool, offline: bool, pinned: Keychain | None,
 
     async def ask(client: AsyncClient) -> Sequence[str]:
         # The chain leads from the keys of the file or lock to newer ones, and to revocations.
-        keychain = await _keys(client, pinned, tuple(lock.keys))
+        keychain = await _keys(client, pinned, tuple(lock.keys), seal_of(path, lock))
         verified_lock(path, keychain.trusted)
         refuse_problems(await client.verify_lock(lock=entries), deny_yanked=True)
         for entry in entries if full else ():

@@ -131,6 +131,19 @@ def follow_seals(envelopes: Sequence[bytes], keys: Mapping[str, bytes], last: Li
     return links
 
 
+def check_heads(seals: Sequence[Seal], chain: Sequence[bytes]) -> None:
+    """Raise ProofError unless each seal, oldest first, names a statement of the chain about the keys of the registry,
+    which is not before that of the last seal. Otherwise, a revoked key would be valid again without its revocation.
+    """
+    numbers = {hashlib.sha256(statement).hexdigest(): number for number, statement in enumerate(chain, 1)}
+    last = 1
+    for seal in seals:
+        number = numbers.get(seal.keys, 0)
+        if number < last:
+            raise ProofError(f"does not have the statement about keys of seal {seal.seq}: a change of keys was removed")
+        last = number
+
+
 # -- statements about runs ---------------------------------------------------------------------------------------------
 
 
