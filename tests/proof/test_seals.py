@@ -24,8 +24,8 @@ from skillery.attestations.signing import open_signing
 from skillery.backends import KINDS
 from skillery.database import Database
 from skillery.database.tables import runs, seal_spans, servers
-from skillery.proof.dsse import ProofError, SigningKey, unverified
-from skillery.proof.seals import CheckedRun, Seal, check_run, follow_seals, read_seal
+from skillery.proof.dsse import ProofError, SigningKey, seal, unverified
+from skillery.proof.seals import CheckedRun, Covered, Position, Seal, check_run, follow_seals, make_seal, read_seal
 from skillery.proof.statements import read_statement
 from skillery.runs.ended_runs import close_of_dead, note_seen
 from skillery.settings.groups import Seals
@@ -369,6 +369,44 @@ def test_a_witness_notices_a_rewritten_history(start_server: Start, new_name: st
     verified = skillery("audit", "verify", "--seals", str(state), "--home", str(server.home))
     assert verified.code == 1
     assert "the head noted" in verified.err
+
+
+@pytest.mark.parametrize(
+    ("change", "is_valid"),
+    [
+        ({"audit": Position(8, "b")}, True),
+        ({"advisories": Position(4, "d")}, True),
+        ({}, True),
+        ({"audit": Position(7, "b")}, False),
+        ({"audit": Position(6, "b")}, False),
+        ({"advisories": Position(3, "d")}, False),
+        ({"advisories": Position(2, "d")}, False),
+        ({"advisories": None}, False),
+        ({"at": "2026-11-28T08:00:00Z"}, False),
+    ],
+)
+def test_a_seal_continues_the_one_before(change: dict[str, Any], is_valid: bool) -> None:
+    key, none = SigningKey.new(), Covered(0, "")
+    at, audit, advisory = "2026-11-28T09:00:00Z", Position(7, "a"), Position(3, "c")
+    first = Seal(1, None, at, audit, none, none, "", advisory)
+    envelopes = [seal(make_seal(first), key.sign)]
+    previous = hashlib.sha256(envelopes[0]).hexdigest()
+    second = msgspec.structs.replace(first, seq=2, previous=previous, **change)
+    envelopes.append(seal(make_seal(second), key.sign))
+    if is_valid:
+        assert len(follow_seals(envelopes, {key.keyid: key.public_der})) == 2
+    else:
+        with pytest.raises(ProofError, match="does not continue seal 1: history was rewritten"):
+            follow_seals(envelopes, {key.keyid: key.public_der})
+
+
+@pytest.mark.full
+def test_a_witness_notices_a_server_without_new_seals(sealing: Rpc, tmp_path: Path) -> None:
+    state = ("--state", str(tmp_path / "state.json"))
+    eventually(lambda: envelopes_of(sealing))
+    assert skillery("witness", sealing.url, *state).code == 0
+    eventually(lambda: "has made no seal since seal" in skillery("witness", sealing.url, *state, "--max-age", "1s").err)
+    assert skillery("witness", sealing.url, *state, "--max-age", "soon").code != 0
 
 
 @pytest.mark.full

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -159,27 +160,37 @@ class State(msgspec.Struct):
     type=click.Path(path_type=Path, dir_okay=False),
     help="The state of this witness. The first call makes the file.",
 )
+@click.option(
+    "--max-age",
+    metavar="TIME",
+    default="2h",
+    show_default=True,
+    help="Fail if the last seal is older. A server makes a seal each hour, even if nothing happens.",
+)
 @token_option
 @json_option
-def witness(address: str, file: Path, token: str | None, as_json: bool) -> None:
+def witness(address: str, file: Path, max_age: str, token: str | None, as_json: bool) -> None:
     """Follow the seals of the server at URL, and notice if its history was rewritten.
 
     Run this command regularly on another machine. The exit code is 1 if a signature is not valid, if a seal does not
-    follow the one before, or if the server no longer has the last seal that this witness saw. The first call trusts
-    the keys of the server.
+    follow the one before, if the server no longer has the last seal that this witness saw, or if that seal is too old.
+    The first call trusts the keys of the server.
     """
     from skillery.cli.connection import client_of
     from skillery.cli.failures import run_async
     from skillery.cli.lock_files import write_atomically
+    from skillery.formats.timestamps import parse_duration
 
     async def look() -> State:
         async with client_of(address, token) as client:
             return await _follow(client, address, before)
 
-    before = _state(file) if file.exists() else None
+    before, most = _state(file) if file.exists() else None, parse_duration(max_age, "max-age")
     state = run_async(look())
     # Not formatted: blanks in a statement would change its hash.
     write_atomically(file, msgspec.json.encode(state) + b"\n")
+    if state.seq and abs(datetime.now(UTC) - datetime.fromisoformat(state.at)) > most:
+        raise CheckFailed(f"{address} has made no seal since seal {state.seq} of {state.at}, or a clock is wrong")
     if as_json:
         print_json({"seal": state.seq, "sha256": state.sha256, "at": state.at, "heads": len(state.heads)})
     else:

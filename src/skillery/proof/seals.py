@@ -124,11 +124,20 @@ def follow_seals(envelopes: Sequence[bytes], keys: Mapping[str, bytes], last: Li
         seal, before = link.seal, last.seal if last else None
         if seal.seq != number or seal.previous != (last.sha256 if last else None):
             raise ProofError(f"has a seal {seal.seq} that does not follow seal {number - 1}: history was rewritten")
-        if before is not None and (seal.audit.seq < before.audit.seq or seal.at < before.at):
-            raise ProofError(f"has a seal {seal.seq} that is older than seal {before.seq}: history was rewritten")
+        if before is not None and (
+            seal.at < before.at
+            or not _continues(before.audit, seal.audit)
+            or not _continues(before.advisories, seal.advisories)
+        ):
+            raise ProofError(f"has a seal {seal.seq} that does not continue seal {before.seq}: history was rewritten")
         links.append(link)
         last = link
     return links
+
+
+def _continues(before: Position | None, position: Position | None) -> bool:
+    """Return whether a position is after the one before, or the same."""
+    return before is None or (position is not None and (position.seq > before.seq or position == before))
 
 
 def check_heads(seals: Sequence[Seal], chain: Sequence[bytes]) -> None:
