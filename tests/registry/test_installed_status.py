@@ -9,6 +9,7 @@ import pytest
 
 from tests.cli.test_cli import Ended, skillery
 from tests.conftest import Server, manifest
+from tests.support.fault_proxy import Fault, FaultProxy
 
 REASON = "It sends rows to a stranger."
 
@@ -122,6 +123,25 @@ def test_status_forgets_withdrawn_advisories(copies: Copies, sqlite_server: Serv
     assert (verified.code, "was revoked" in verified.err) == (0, False)
     code, skills = copies.status()
     assert (code, skills["sums"]["advisories"], skills["sums"]["problem"]) == (0, [], None)
+
+
+@pytest.mark.parametrize(
+    ("page", "problem"),
+    [
+        (b'{"advisories":[],"seq":0,"more":true}', "repeats its page after 0"),
+        (b'{"advisories":[{"id":"A"}],"seq":1,"more":false}', "is not a feed of advisories"),
+        (b'{"advisories":[]}', "is not a feed of advisories"),
+        (b"[", "is not a feed of advisories"),
+    ],
+)
+def test_status_refuses_a_hostile_feed(copies: Copies, sqlite_server: Server, page: bytes, problem: str) -> None:
+    copies.publish("sums")
+    copies.install("sums")
+    mirror = FaultProxy(sqlite_server.url)
+    mirror.faults = [Fault("GET /advisories.json", times=99, status=200, body=page)]
+    ended = skillery("status", str(copies.folder), "--url", mirror.url)
+    mirror.close()
+    assert (ended.code, problem in ended.err) == (1, True), ended.err
 
 
 @pytest.mark.full

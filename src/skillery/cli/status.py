@@ -13,7 +13,7 @@ from skillery.cli.failures import CHECK_FAILED, CheckFailed
 from skillery.cli.install import MOST_NAMED, RECORD, Recorded, edits_of, read_record
 from skillery.cli.options import Target, json_option, target_options
 from skillery.cli.output import clean, print_json, print_rows
-from skillery.cli.proof import read_answer
+from skillery.cli.proof import MOST_PAGES, read_answer
 from skillery.proof import ADVISORIES_ADDRESS
 
 if TYPE_CHECKING:
@@ -39,6 +39,30 @@ class _Advisory(msgspec.Struct, frozen=True):
     @property
     def is_harmful(self) -> bool:
         return self.severity == "malicious" or self.action == "purge"
+
+
+class _Details(msgspec.Struct, frozen=True):
+    severity: str
+    action: str
+    digests: list[str]
+    fixed: str | None = None
+
+
+class _Record(msgspec.Struct, frozen=True):
+    """A record of OSV in the feed."""
+
+    id: str
+    summary: str
+    database_specific: _Details
+    withdrawn: str | None = None
+
+
+class _Page(msgspec.Struct, frozen=True):
+    """A page of the feed. The next page is the one after `seq`."""
+
+    advisories: list[_Record]
+    seq: int
+    more: bool
 
 
 class _Skill(msgspec.Struct):
@@ -135,11 +159,9 @@ async def _compare(client: AsyncClient, skills: Sequence[_Skill]) -> None:
     advisories: dict[str, list[_Advisory]] = {}
     for start in range(0, len(digests), DIGESTS_AT_ONCE):
         for record in await _records(client, digests[start : start + DIGESTS_AT_ONCE]):
-            facts = record["database_specific"]
-            advisory = _Advisory(
-                record["id"], facts["severity"], facts["action"], record["summary"], facts.get("fixed")
-            )
-            for digest in facts["digests"] if "withdrawn" not in record else ():
+            facts = record.database_specific
+            advisory = _Advisory(record.id, facts.severity, facts.action, record.summary, facts.fixed)
+            for digest in facts.digests if record.withdrawn is None else ():
                 advisories.setdefault(digest, []).append(advisory)
     for start in range(0, len(skills), LOCKED_AT_ONCE):
         part = skills[start : start + LOCKED_AT_ONCE]
@@ -159,15 +181,23 @@ async def _compare(client: AsyncClient, skills: Sequence[_Skill]) -> None:
                 continue  # the skill is gone, which `problem` says
 
 
-async def _records(client: AsyncClient, digests: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the advisories about digests, from all pages."""
-    records: list[dict[str, Any]] = []
-    page: dict[str, Any] = {"seq": 0, "more": True}
-    while page["more"]:
-        address = f"{ADVISORIES_ADDRESS}?after={page['seq']}&digests={','.join(digests)}"
-        page = msgspec.json.decode(await read_answer(client, address))
-        records += page["advisories"]
-    return records
+async def _records(client: AsyncClient, digests: Sequence[str]) -> list[_Record]:
+    """Return the advisories about digests, from all pages. Raise CheckFailed if the answers are not those of a feed."""
+    records: list[_Record] = []
+    after = 0
+    for _ in range(MOST_PAGES):
+        content = await read_answer(client, f"{ADVISORIES_ADDRESS}?after={after}&digests={','.join(digests)}")
+        try:
+            page = msgspec.json.decode(content, type=_Page)
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            raise CheckFailed(f"the answer of {ADVISORIES_ADDRESS} is not a feed of advisories: {error}") from None
+        records += page.advisories
+        if not page.more:
+            return records
+        if page.seq <= after:
+            raise CheckFailed(f"the feed {ADVISORIES_ADDRESS} repeats its page after {after}")
+        after = page.seq
+    raise CheckFailed(f"the feed {ADVISORIES_ADDRESS} has more than {MOST_PAGES} pages")
 
 
 def _quarantine(skill: _Skill) -> None:
