@@ -300,6 +300,21 @@ def test_a_publication_alone_verifies_no_version(project: Project, mirror: Fault
     assert (refused.code, f"{project.name}@1.0.0 has not passed its policy" in refused.err) == (1, True), refused.err
 
 
+def test_a_skill_without_a_proof_is_refused(project: Project, mirror: FaultProxy) -> None:
+    mirror.faults = [without_passed(project)]
+    words = ("lock", project.name, "-o", str(project.lock), "--url", mirror.url)
+    refused = skillery(*words)
+    assert (refused.code, f"have passed their policy: {project.name}\n" in refused.err) == (1, True), refused.err
+    assert not project.lock.exists()
+    assert skillery(*words, "--allow-unsigned", project.name).code == 0
+
+    url = ("--url", project.server.url)
+    refused = project.install(*url)
+    assert (refused.code, f"have passed their policy: {project.name}\n" in refused.err) == (1, True), refused.err
+    assert not project.skills.exists()
+    assert project.install(*url, "--allow-unsigned", project.name).code == 0
+
+
 def test_an_edited_lock_installs_nothing(project: Project) -> None:
     project.locked()
     text = project.lock.read_text()

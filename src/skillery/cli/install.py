@@ -29,7 +29,14 @@ from skillery.cli.lock_files import (
     write_atomically,
     write_skill,
 )
-from skillery.cli.locks import print_entries, refuse_problems, resolve_lock, yanked_options
+from skillery.cli.locks import (
+    print_entries,
+    refuse_problems,
+    refuse_unsigned,
+    resolve_lock,
+    unsigned_option,
+    yanked_options,
+)
 from skillery.cli.options import Target, json_option, target_options
 from skillery.cli.output import as_json as as_json_text
 from skillery.cli.output import clean, print_json
@@ -75,6 +82,7 @@ class _Record(msgspec.Struct, frozen=True):
 @click.option("--force", is_flag=True, help="Discard the edits in installed skills.")
 @click.option("--prune", is_flag=True, help="Remove the skills of earlier installations that are not installed now.")
 @yanked_options
+@unsigned_option
 @click.option("--max-age", metavar="TIME", help="With --locked: refuse a lock whose seal is older, for example 30d.")
 @click.option("--offline", is_flag=True, help="With --locked and --from: make no request.")
 @click.option(
@@ -96,6 +104,7 @@ def install(
     prune: bool,
     deny_yanked: bool,
     allow_yanked: Sequence[str],
+    unsigned: Sequence[str],
     max_age: str | None,
     offline: bool,
     archive: Path | None,
@@ -118,7 +127,10 @@ def install(
         raise click.UsageError("--backup keeps the edits, and --force discards them: use only one of them")
     if offline != (archive is not None) or (not locked and (offline or max_age)):
         raise click.UsageError("--offline and --from ARCHIVE belong together, and they and --max-age need --locked")
-    lockfile = entries_of(verified_lock(Path(file), max_age=max_age)) if locked else None
+    lock = verified_lock(Path(file), max_age=max_age) if locked else None
+    if lock is not None:
+        refuse_unsigned(lock, unsigned)
+    lockfile = entries_of(lock) if lock else None
     installed = _Installed(folder)
 
     async def write_all(client: AsyncClient | None, built: Path) -> list[Locked]:

@@ -48,6 +48,25 @@ def yanked_options(command: Callable[..., None]) -> Callable[..., None]:
     return click.option("--deny-yanked", is_flag=True, help="Refuse all yanked versions.")(command)
 
 
+unsigned_option = click.option(
+    "--allow-unsigned",
+    "unsigned",
+    metavar="NAME",
+    multiple=True,
+    help="Accept this skill without a proof although the registry signs; repeatable.",
+)
+
+
+def refuse_unsigned(lock: Lock, allowed: Collection[str]) -> None:
+    """Raise CheckFailed if the lock has keys, and a skill without a proof that is not in `allowed`."""
+    names = [skill.name for skill in lock.skills if lock.keys and not skill.proof and skill.name not in allowed]
+    if names:
+        raise CheckFailed(
+            f"no signed statement says that these skills have passed their policy: {', '.join(names[:8])}\n"
+            "Use --allow-unsigned NAME if this is right. Nothing was written"
+        )
+
+
 @click.command()
 @click.argument("skills", metavar="[NAME[@SPEC]...]", nargs=-1)
 @click.option(
@@ -60,6 +79,7 @@ def yanked_options(command: Callable[..., None]) -> Callable[..., None]:
     multiple=True,
     help="Lock this skill although its signer has changed; repeatable.",
 )
+@unsigned_option
 @keys_option
 @yanked_options
 @lockfile_option
@@ -69,6 +89,7 @@ def lock(
     skills: Sequence[str],
     check: bool,
     allowed: Sequence[str],
+    unsigned: Sequence[str],
     keys_file: Path | None,
     deny_yanked: bool,
     allow_yanked: Sequence[str],
@@ -105,6 +126,7 @@ def lock(
 
     entries, new, proofs = with_client(target, work)
     refuse_signers(former, new, allowed)
+    refuse_unsigned(new, unsigned)
     text = encode_lock(new)
     if file == "-":
         click.echo(text.decode(), nl=False)
