@@ -385,7 +385,7 @@ def test_a_witness_notices_a_rewritten_history(start_server: Start, new_name: st
         ({"at": "2026-11-28T08:00:00Z"}, False),
     ],
 )
-def test_a_seal_continues_the_one_before(change: dict[str, Any], is_valid: bool) -> None:
+def test_a_seal_continues_the_previous_seal(change: dict[str, Any], is_valid: bool) -> None:
     key, none = SigningKey.new(), Covered(0, "")
     at, audit, advisory = "2026-11-28T09:00:00Z", Position(7, "a"), Position(3, "c")
     first = Seal(1, None, at, audit, none, none, "", advisory)
