@@ -318,7 +318,8 @@ def end(connection: Connection, identity: Identity, attestation: str, reason: st
     except NotFound:
         stored = None
     if stored is None:
-        raise NotFound(f"there is no attestation '{attestation}'", hint="Compare it with list_attestations.")
+        hint = "Compare it with the list of the version's attestations."
+        raise NotFound(f"there is no attestation '{attestation}'", hint=hint)
     is_personal = stored.holder == "identity"
     if not (is_personal and stored.made_by == identity.name) and not access.is_admin(identity):
         raise NotAllowed(f"'{attestation}' is not signed by '{identity.name}'", hint="Ask its signer, or an admin.")

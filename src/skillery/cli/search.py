@@ -244,7 +244,7 @@ describe = _Describe(
     "describe_skill",
     print_skill,
     option("--detail", type=click.Choice(["manifest", "summary", "full"]), default="summary", show_default=True),
-    help="""Show what a skill does, its inputs and its state, and who has met the needs of its policy.
+    help="""Show what a skill does, its inputs, its state and its policy.
 
     --detail full adds all examples, the files and SKILL.md.
     """,
