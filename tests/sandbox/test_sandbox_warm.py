@@ -107,18 +107,6 @@ async def test_a_zygote_that_hangs_is_replaced(tmp_path: Path) -> None:
         await eventually_async(lambda: first not in zygotes())
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user has no cgroups here")
-@pytest.mark.full
-async def test_a_lost_zygote_takes_no_group_with_it(tmp_path: Path) -> None:
-    of_others = group_folders()  # earlier sandboxes of this process may still remove theirs
-    async with running(tmp_path, prepared=0) as trial:
-        groups = len(group_folders() - of_others)
-        await trial.is_well()
-        os.kill(zygotes()[0], signal.SIGSTOP)
-        await trial.is_well()
-        await eventually_async(lambda: len(group_folders() - of_others) == groups)
-
-
 async def test_callers_of_code_have_no_path_of_the_host(tmp_path: Path) -> None:
     code = """
 import sys
