@@ -18,6 +18,7 @@ import pytest
 
 import skillery
 from cellblock.host import hierarchies, processes
+from cellblock.host.succession import GROUPS_KEPT
 from cellblock.host.zygotes import SHARED_FROM_MB
 from skillery.backends import CodeCall, Job, Limits, Place
 from skillery.builtin.linux_sandbox import skillery_sandbox
@@ -105,6 +106,22 @@ async def test_a_zygote_that_hangs_is_replaced(tmp_path: Path) -> None:
         os.kill(first, signal.SIGSTOP)
         await trial.is_well()
         await eventually_async(lambda: first not in zygotes())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user has no cgroups here")
+@pytest.mark.full
+async def test_a_lost_zygote_takes_no_group_with_it(tmp_path: Path) -> None:
+    of_others = group_folders()
+
+    def groups() -> set[str]:
+        return {Path(folder).name for folder in group_folders() - of_others}
+
+    async with running(tmp_path, prepared=0) as trial:
+        await eventually_async(lambda: len(groups()) == GROUPS_KEPT)  # the cell of the start had another one
+        kept = groups()
+        os.kill(zygotes()[0], signal.SIGSTOP)
+        await trial.is_well()
+        await eventually_async(lambda: len(groups()) == GROUPS_KEPT and groups() != kept)
 
 
 async def test_callers_of_code_have_no_path_of_the_host(tmp_path: Path) -> None:
