@@ -149,7 +149,9 @@ def test_yanks_for_security_and_purges_send_a_second_event(
 
     messages = receiver.wait_for_accepted(3)
 
-    sent = [(one.type, one.data["version"], one.data["severity"], one.data["note"]) for one in messages]
+    sent = [
+        (message.type, message.data["version"], message.data["severity"], message.data["note"]) for message in messages
+    ]
     assert sent == [
         ("yanked", "1.0.0", "security", "leaks"),
         ("revoked", "1.0.0", "security", "leaks"),

@@ -94,8 +94,9 @@ class TestLockdown(SandboxCases):
         async with three(sandbox) as pids:
             seen = [status(pid) for pid in pids]
         if IS_ROOT:
-            assert all(2_100_020_000 <= int(number) < 2_100_040_000 for one in seen for number in one["Uid"].split())
-            assert all(2_100_020_000 <= int(number) < 2_100_040_000 for one in seen for number in one["Gid"].split())
+            for ids in ("Uid", "Gid"):
+                numbers = [int(number) for process in seen for number in process[ids].split()]
+                assert all(2_100_020_000 <= number < 2_100_040_000 for number in numbers)
             assert [one["Groups"] for one in seen] == [""] * 3
 
     @pytest.mark.skipif(not IS_ROOT, reason="only root can set its groups")

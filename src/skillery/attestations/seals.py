@@ -79,7 +79,7 @@ class Sealer:
 
     async def start(self) -> None:
         """Open the first batch, and begin to seal. Call this after the server has a heartbeat."""
-        if self._signing.is_on:
+        if self._signing.signs:
             self._current = Batch(await self._database.write(partial(open_span, server=self._server)) * SPAN)
             self._task = asyncio.create_task(self._run())
 

@@ -213,14 +213,6 @@ def make_run_statement(predicate: RunPredicate) -> bytes:
     return encode_statement(RUN_TYPE, subjects_of(record, predicate.leaf), msgspec.to_builtins(predicate))
 
 
-def is_run_statement(envelope: bytes) -> bool:
-    """Return whether the bytes are an envelope with a run statement."""
-    try:
-        return read_statement(unverified(envelope).payload).predicate_type == RUN_TYPE
-    except ProofError:
-        return False
-
-
 def check_run(envelope: bytes, keys: Mapping[str, bytes]) -> CheckedRun:
     """Check that a seal covers the record of a run, and that the registry has signed both. `keys` are public keys in
     DER by keyid. Raise ProofError otherwise.

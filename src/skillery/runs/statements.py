@@ -121,7 +121,7 @@ class RunStatements:
         run, and InvalidParams if the args are not kept.
         """
         work = partial(make_predicate, identity=identity, run_id=run_id, with_args=with_args)
-        stored = await self._registry.read_page(partial(work, is_signing=self._signing.is_on, retry_ms=self._retry_ms))
+        stored = await self._registry.read_page(partial(work, is_signing=self._signing.signs, retry_ms=self._retry_ms))
         seq, predicate = stored
         [envelope] = await self._signing.envelopes([make_run_statement(predicate)])
         return RunStatement(run_id, seq, envelope)
