@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ASKS_FOR_TOKENS, IMPORT_CHECK, Server, clean_environment
+from tests.conftest import ASKS_FOR_TOKENS, IMPORT_CHECK, Rpc, Server, clean_environment
 from tests.support.fake_model import FakeModel, Heard, Wanted
 from tests.support.prefork import PROGRAMS
 from tests.support.processes import eventually
@@ -22,22 +22,35 @@ ROOT = Path(__file__).parents[2]
 PRINTED_ADDRESS = "http://127.0.0.1:8080"
 
 
+def blocks_of(page: str, section: str = "") -> list[str]:
+    """Return the shell blocks of a page, or of the section with this heading."""
+    text = (ROOT / page).read_text("utf-8")
+    if section:
+        text = text.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+    blocks = re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    assert blocks, (page, section)
+    return blocks
+
+
 def script_of(page: str, url: str) -> str:
     """Return the joined shell blocks of a page, with the address of the server under test."""
-    blocks = re.findall(r"^```sh\n(.*?)^```", (ROOT / page).read_text("utf-8"), re.MULTILINE | re.DOTALL)
-    assert blocks, page
-    return "".join(blocks).replace(PRINTED_ADDRESS, url)
+    return "".join(blocks_of(page)).replace(PRINTED_ADDRESS, url)
 
 
 def run_page(page: str, server: Server, folder: Path, **more: str) -> str:
     """Run the page as a user of the server's home and return the output. Any failing command fails the test."""
+    return run_as_user(script_of(page, server.url), server, folder, **more)
+
+
+def run_as_user(script: str, server: Server, folder: Path, **more: str) -> str:
+    """Run a script as a user of the server's home and return the output. Any failing command fails the test."""
     environment = {
         "SKILLERY_HOME": str(server.home),
         "PATH": f"{PROGRAMS}:/usr/local/bin:/usr/bin:/bin",
         **more,
     }
-    ended = run_script(script_of(page, server.url), folder, environment)
-    assert ended.returncode == 0, f"{page}\n{ended.stdout[-2000:]}\n{ended.stderr[-2000:]}"
+    ended = run_script(script, folder, environment)
+    assert ended.returncode == 0, f"{script[:200]}\n{ended.stdout[-2000:]}\n{ended.stderr[-2000:]}"
     return ended.stdout + ended.stderr
 
 
@@ -152,17 +165,43 @@ def test_the_tutorial_runs_from_first_skill_to_reviewed_version(
     assert "approve_version" in fourth
 
 
+PROOF = "docs/guide/proof.md"
+
+
 @pytest.mark.full
 @pytest.mark.long
 def test_the_story_of_a_reviewer_publishes_after_two_approvals(
     start_server: Callable[..., Server], folder: Path, tmp_path: Path
 ) -> None:
-    page = "docs/guide/proof.md"
-    [policy] = re.findall(r"^```toml\n(.*?)^```", (ROOT / page).read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    [policy] = re.findall(r"^```toml\n(.*?)^```", (ROOT / PROOF).read_text("utf-8"), re.MULTILINE | re.DOTALL)
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "skillery.toml").write_text(policy)
-    printed = run_page(page, start_server(env={**IMPORT_CHECK, **ASKS_FOR_TOKENS}), folder)
+    server = start_server(env={**IMPORT_CHECK, **ASKS_FOR_TOKENS})
+    printed = run_as_user("".join(blocks_of(PROOF, "The story of a reviewer")), server, folder)
 
     assert "0 of 2 approvals" in printed
     assert "still needs 1 of 2 approvals" in printed
     assert "policy payments.*: passed" in printed
+
+
+@pytest.mark.full
+@pytest.mark.long
+def test_the_story_of_an_auditor_ends_without_a_server(start_server: Callable[..., Server], folder: Path) -> None:
+    server = start_server(env={**ASKS_FOR_TOKENS, "SKILLERY_SEALS_SECONDS": "0.3"})
+    token = run_as_user("skillery token create --name agent --agent --scope read,run", server, folder).split()[0]
+    runs, exports, verifies = blocks_of(PROOF, "The story of an auditor")
+    run_as_user(runs, server, folder, SKILLERY_TOKEN=token)
+    agent = Rpc(server.url, token)
+    [run] = agent("list_runs")["runs"]
+    eventually(lambda: "result" in agent.send("get_run_statement", {"run_id": run["run_id"]}))
+    run_as_user(exports.replace(PRINTED_ADDRESS, server.url), server, folder, SKILLERY_TOKEN=token)
+    server.stop()
+    printed = run_as_user(verifies, server, folder)
+
+    assert f"ok\t{run['run_id']}\tcompleted\tagent\ttext.csv.profile@1.0.0\t" in printed
+    assert "skillery.lock: 1 skills are verified" in printed
+    statement = folder / "runs.jsonl"
+    content = statement.read_bytes()
+    statement.write_bytes(content.replace(b'"sig":"', b'"sig":"A', 1))
+    refused = run_script(verifies, folder, {"SKILLERY_HOME": str(server.home), "PATH": f"{PROGRAMS}:/usr/bin:/bin"})
+    assert (refused.returncode, "FAILED" in refused.stdout) == (1, True), refused.stderr

@@ -26,7 +26,8 @@ from joserfc.jwk import OctKey
 from oidc_here import OidcProvider, new_key, shared_provider
 from tests import conftest
 from tests.cli.test_cli import skillery
-from tests.conftest import ASKS_FOR_TOKENS, Rpc, Server, StartShared, manifest, skill_files
+from tests.conftest import ASKS_FOR_TOKENS, IMPORT_CHECK, Rpc, Server, StartShared, manifest, skill_files
+from tests.docs.test_shell_blocks import blocks_of, run_as_user
 from tests.support.browser import Browser
 from tests.support.chromium import OpenPage, check_axe, overflow
 from tests.support.processes import eventually, free_port
@@ -777,6 +778,8 @@ def test_a_ci_job_publishes_with_the_command_line(
     assert "id-token: write" in none.out
     both = skillery(*command, "--token", "sky_x", **job)
     assert both.code == 2
+    with_home = skillery("config", "show", "--home", str(tmp_path / "other"), SKILLERY_ID_TOKEN=forge.token())
+    assert with_home.code == 0, with_home.err
 
 
 def test_the_command_line_manages_rules(provider: OidcProvider, sqlite: Server) -> None:
@@ -794,3 +797,40 @@ def test_the_command_line_manages_rules(provider: OidcProvider, sqlite: Server) 
     removed = skillery("trust", "rm", rule_id, "--url", sqlite.url, **at)
     assert removed.code == 0
     assert "is removed, and 0 tokens ended" in removed.out
+
+
+@pytest.mark.full
+@pytest.mark.long
+def test_the_story_of_an_author_signs_releases_and_installs_offline(
+    provider: OidcProvider, start_server: Callable[..., Server], tmp_path: Path
+) -> None:
+    server = start_server(env={**IMPORT_CHECK, **ASKS_FOR_TOKENS, **TRUST})
+    host = provider.issuer.partition("://")[2]
+    job: dict[str, Any] = {
+        "aud": AUDIENCE,
+        "project_path": "acme/skills",
+        "project_id": "278964",
+        "namespace_id": "9970",
+        "ci_config_ref_uri": f"{host}/acme/skills//.gitlab-ci.yml@refs/tags/v0.2.0",
+        "ref": "v0.2.0",
+        "ref_path": "refs/tags/v0.2.0",
+        "ref_type": "tag",
+        "sha": "5e1f" * 10,
+        "pipeline_source": "push",
+    }
+    script = "".join(blocks_of("docs/guide/proof.md", "The story of an author"))
+    script = script.replace("https://gitlab.example.org", provider.issuer).replace(AUDIENCE, server.url)
+    (tmp_path / "folder").mkdir()
+    token = provider.sign({"typ": "JWT"}, **job, sub="project_path:acme/skills:ref_type:tag:ref:v0.2.0")
+    printed = run_as_user(script, server, tmp_path / "folder", SKILLERY_ID_TOKEN=token)
+
+    ci = f"ci:{host}:acme/skills"
+    assert "  signed with sha256:" in printed
+    assert re.search(r"^ok\tauthor\tada\tsha256:", printed, re.MULTILINE)
+    assert re.search(r"^ok\tprovenance\t", printed, re.MULTILINE)
+    assert f"signer changed from ada to {ci}" in printed
+    assert "refused: exit code 1" in printed
+    assert "skillery.lock: 1 skills are verified" in printed
+    assert (tmp_path / "folder" / "skills" / "sales.report" / "SKILL.md").is_file()
+    [locked] = json.loads((tmp_path / "folder" / "skillery.lock").read_text())["skills"]
+    assert (locked["version"], locked["signer"]) == ("0.2.0", ci)

@@ -145,6 +145,8 @@ async def _publish(
         write_bump(folder, skill)
     facts = {**_counts(skill), **_step(step, bump)}
     all_warnings = [*warnings, *lint(skill)]
+    if key is not None:
+        facts["signed_with"] = key.keyid
     if not reads:
         return {**created, **facts, "warnings": all_warnings}
     described = await client.describe_skill(created["name"], version=created["version"])
@@ -219,6 +221,8 @@ def _print_published(answer: Mapping[str, Any]) -> None:
             done, preposition = "unchanged", "at"
         print_change(f"{done} {answer['name']} {answer['version']}{note}", preposition)
         click.echo(clean(f"  {answer['digest']}"), err=True)
+        if "signed_with" in answer:
+            click.echo(clean(f"  signed with {answer['signed_with']}"), err=True)
     skipped = f"; skipped {', '.join(answer['skipped'])}" if answer["skipped"] else ""
     click.echo(clean(f"  {answer['files']} files, {answer['size_bytes']} bytes{skipped}"), err=True)
     for line in (*_example_lines(answer), *finding_lines(answer), *_permission_lines(answer)):

@@ -16,6 +16,7 @@ from skillery.cli.options import Target
 from skillery.errors import InvalidVersion, NotAuthenticated, Unavailable
 from skillery.formats.semver import Version
 from skillery.formats.version_diffs import PARTS, Facts, Part, Step, derived_step, step_between
+from skillery.settings.sources import JOB_TOKEN_VARIABLE
 
 if TYPE_CHECKING:
     from skillery.client import AsyncClient
@@ -141,7 +142,6 @@ def next_version(version: Version, part: Part) -> Version:
 # -- `skillery publish --trusted`: get a token of the registry for the CI job in which the command runs ----------------
 
 
-ID_TOKEN = "SKILLERY_ID_TOKEN"  # noqa: S105 - the name of a variable
 REQUEST_URL, REQUEST_TOKEN = "ACTIONS_ID_TOKEN_REQUEST_URL", "ACTIONS_ID_TOKEN_REQUEST_TOKEN"
 
 
@@ -164,14 +164,14 @@ def trusted_target(target: Target, publishes: str) -> Target:
 
 def _token_of_job(audience: str, environ: Mapping[str, str]) -> str:
     """Return the token of the CI service: GitLab sets a variable, GitHub answers a request of the job."""
-    if token := environ.get(ID_TOKEN):
+    if token := environ.get(JOB_TOKEN_VARIABLE):
         return token
     address, secret = environ.get(REQUEST_URL), environ.get(REQUEST_TOKEN)
     if not address or not secret:
         raise NotAuthenticated(
             "this command does not run in a CI job that can get a token",
             hint="GitHub Actions: give the job 'permissions: id-token: write'. GitLab: give it 'id_tokens' with "
-            f"{ID_TOKEN} and 'aud: {audience}'.",
+            f"{JOB_TOKEN_VARIABLE} and 'aud: {audience}'.",
         )
     if not _is_safe(address):
         raise NotAuthenticated(f"{REQUEST_URL} is not an https address")
