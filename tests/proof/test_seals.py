@@ -444,3 +444,35 @@ def test_a_removed_revocation_of_a_key_is_noticed(start_server: Start, new_name:
     ended = skillery("witness", mirror.url, "--state", str(state))
     assert (ended.code, "a change of keys was removed" in ended.err) == (1, True), ended.err
     mirror.close()
+
+
+@pytest.mark.full
+def test_a_witness_follows_the_seals_of_a_key_that_was_revoked_later(
+    start_server: Start, new_name: str, tmp_path: Path
+) -> None:
+    server = start_server(env=OFTEN)
+    home = ("--home", str(server.home))
+    states = [tmp_path / "known.json", tmp_path / "new.json"]
+    [old] = keys_of(server.rpc)
+    eventually(lambda: envelopes_of(server.rpc))
+    assert skillery("witness", server.url, "--state", str(states[0])).code == 0
+    seen = read_seal(envelopes_of(server.rpc)[-1]).seq
+    publisher(server.rpc)(new_name)  # a seal that no witness sees before the theft
+    eventually(lambda: envelopes_of(server.rpc, after=seen))
+    server.stop()
+    assert skillery("key", "rotate", *home).code == 0
+    assert skillery("key", "revoke", old, "--reason", "stolen", *home).code == 0
+    server = start_server(env=OFTEN)
+    mirror = FaultProxy(server.url)
+    newest = eventually(lambda: [each for each in envelopes_of(server.rpc) if unverified(each).keyids != (old,)])
+
+    for state in states:
+        ended = skillery("witness", server.url, "--state", str(state))
+        assert ended.code == 0, ended.err
+    of_thief = [each for each in envelopes_of(server.rpc) if each not in newest and unverified(each).keyids == (old,)]
+    answer = b'{"seals":[' + b",".join(of_thief) + b"]}"
+    mirror.faults = [Fault(f"GET {SEALS}", times=1, status=200, body=answer)]
+    mirror.faults.append(Fault(f"GET {SEALS}", times=9, status=200, body=b'{"seals":[]}'))
+    ended = skillery("witness", mirror.url, "--state", str(tmp_path / "other.json"))
+    assert (ended.code, f"signed with the revoked key {old}" in ended.err) == (1, True), ended.err
+    mirror.close()

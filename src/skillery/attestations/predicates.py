@@ -1,5 +1,5 @@
 """The predicates of statements, which the server or identities sign. Those of the server have no text of files except
-for names of examples. The purge of a version empties its envelopes.
+for names of examples and licences. The purge of a version empties its envelopes.
 """
 
 from __future__ import annotations

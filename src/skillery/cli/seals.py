@@ -214,11 +214,11 @@ def heads_of(file: Path) -> list[Head]:
 async def _follow(client: AsyncClient, url: str, before: State | None) -> State:
     """Read all new seals, and return the new state of the witness. Raise CheckFailed if the history differs."""
     from skillery.cli.proof import keychain_of, read_answer, statements_of_keys
-    from skillery.proof.dsse import ProofError, compact
+    from skillery.proof.dsse import ProofError, compact, unverified
     from skillery.proof.seals import check_heads, follow_seals
 
     content = await read_answer(client, KEYS_ADDRESS)
-    keys, chain = keychain_of(content, url).trusted, statements_of_keys(content, url)
+    keychain, chain = keychain_of(content, url), statements_of_keys(content, url)
     kept = statements_of_keys(bytes(before.keys), "the state file") if before else []
     try:
         # State files of earlier releases have blanks in the statements.
@@ -230,19 +230,22 @@ async def _follow(client: AsyncClient, url: str, before: State | None) -> State:
     state = before or State(msgspec.Raw(content))
     state.keys = msgspec.Raw(content)
     last = await _last_seen(client, state) if state.seq else None
+    newest = b""
     while page := await _seals(client, state.seq):
         try:
-            links = follow_seals(page, keys, last)
+            links = follow_seals(page, keychain.trusted, last, keychain.revoked)
             check_heads([link.seal for link in ([last] if last else []) + links], chain)
         except ProofError as error:
             raise CheckFailed(f"{url} {error}") from None
-        last = links[-1]
+        last, newest = links[-1], page[-1]
         for seal, _ in links:
             head = (seal.audit.seq, seal.audit.hash)
             if head not in state.heads[-1:]:
                 state.heads.append(head)
         state.heads = state.heads[-MOST_HEADS:]
         state.seq, state.sha256, state.at = last.seal.seq, last.sha256, last.seal.at
+    if newest and (stolen := keychain.revoked.intersection(unverified(newest).keyids)):
+        raise CheckFailed(f"the last seal of {url} is signed with the revoked key {', '.join(stolen)}")
     return state
 
 

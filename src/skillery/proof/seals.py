@@ -7,7 +7,7 @@ enough to verify it.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -85,7 +85,7 @@ class Seal(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Link(NamedTuple):
-    """A verified seal, and the SHA-256 of its envelope."""
+    """A seal of a chain, and the SHA-256 of its envelope."""
 
     seal: Seal
     sha256: str
@@ -106,19 +106,27 @@ def read_seal(envelope: bytes) -> Seal:
 def check_seal(envelope: bytes, keys: Mapping[str, bytes]) -> Link:
     """Return a seal whose signatures are valid. `keys` are public keys in DER by keyid. Raise ProofError otherwise."""
     verify(envelope, keys)
+    return _link(envelope)
+
+
+def _link(envelope: bytes) -> Link:
     return Link(read_seal(envelope), hashlib.sha256(envelope).hexdigest())
 
 
-def follow_seals(envelopes: Sequence[bytes], keys: Mapping[str, bytes], last: Link | None = None) -> list[Link]:
+def follow_seals(
+    envelopes: Sequence[bytes], keys: Mapping[str, bytes], last: Link | None = None, revoked: Set[str] = frozenset()
+) -> list[Link]:
     """Return the verified seals of a chain, which begins with the first seal or continues behind `last`.
 
-    Raise ProofError if a seal is not valid, or does not follow the one before.
+    Seals that `revoked` keys have signed prove nothing alone: the caller checks that a later seal, which has their
+    hash, is valid. Raise ProofError if another seal is not valid, or if a seal does not follow the one before.
     """
     links: list[Link] = []
     for envelope in envelopes:
         number = last.seal.seq + 1 if last else 1
         try:
-            link = check_seal(envelope, keys)
+            is_later_proved = not revoked.isdisjoint(unverified(envelope).keyids)
+            link = _link(envelope) if is_later_proved else check_seal(envelope, keys)
         except ProofError as error:
             raise ProofError(f"has a seal {number} that {error}") from None
         seal, before = link.seal, last.seal if last else None
