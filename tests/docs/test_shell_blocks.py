@@ -180,7 +180,7 @@ def test_the_story_of_a_reviewer_publishes_after_two_approvals(
     printed = run_as_user("".join(blocks_of(PROOF, "The story of a reviewer")), server, folder)
 
     assert "0 of 2 approvals" in printed
-    assert "still needs 1 of 2 approvals" in printed
+    assert "still missing: 1 of 2 approvals" in printed
     assert "policy payments.*: passed" in printed
 
 

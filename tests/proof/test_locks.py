@@ -371,7 +371,7 @@ def test_lock_refuses_a_registry_that_lost_its_seal(project: Project) -> None:
     seal = LockedSeal(1 << 40, sha256_of(b"seal"), SEALED_AT)
     project.lock.write_bytes(encode_lock(msgspec.structs.replace(lock, seal=seal)))
     ended = project.locked()
-    assert (ended.code, f"the lock has seal {seal.seq}, and the newest of the registry is" in ended.err) == (1, True)
+    assert (ended.code, f"the lock has seal {seal.seq}, and the " in ended.err) == (1, True)
 
 
 def test_lock_and_verify_refuse_keys_of_another_registry(project: Project, tmp_path: Path) -> None:
@@ -444,7 +444,7 @@ def test_a_version_that_waits_for_a_review_again_is_not_locked(
 
     ended = project.locked()
     assert (ended.code, project.lock.exists()) == (1, False)
-    assert "own.greet@1.0.0 has not passed the policy own.*: it needs the signature of its author" in ended.err
+    assert "own.greet@1.0.0 has not passed the policy own.*; missing: the signature of its author" in ended.err
     envelope = signed(key, "author", created, author="local", at="2026-01-01T00:00:00Z")
     rpc("add_attestation", name=project.name, version="1.0.0", envelope=envelope)
     assert project.locked().code == 0

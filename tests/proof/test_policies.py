@@ -220,7 +220,7 @@ def test_only_authors_of_the_policy_count(server: Server, new_name: str) -> None
     ann("add_attestation", name=name, version="1.0.0", envelope=signed(key, "author", created, author="ann"))
 
     assert ann.status(name) == "in_review"
-    assert explained(ann, name)["needs"]["author"]["missing"] == "an author of the policy (ann is none)"
+    assert explained(ann, name)["needs"]["author"]["missing"] == "the signature of a permitted author (ann is none)"
 
 
 def test_reviews_are_signed_with_keys_of_the_reviewers(server: Server, new_name: str) -> None:

@@ -226,7 +226,7 @@ def _author(policy: Policy, situation: Situation, evidence: Sequence[Evidence]) 
         return Need("author", accepted[-1:])
     hint = "Publish it from a CI job, or run skillery publish --sign."
     if signed:
-        return Need("author", missing=f"an author of the policy ({signed[-1].by} is none)", hint=hint)
+        return Need("author", missing=f"the signature of a permitted author ({signed[-1].by} is none)", hint=hint)
     return Need("author", missing="the signature of its author", hint=hint)
 
 

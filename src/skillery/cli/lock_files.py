@@ -204,10 +204,8 @@ def _check_newest(newest: Sequence[bytes], keys: Mapping[str, bytes], former: Lo
             raise CheckFailed(f"the newest seal {error}") from None
         locked = LockedSeal(seal.seq, sha256_of(newest[0]), seal.at)
     if former and (locked is None or locked.seq < former.seq or (locked.seq == former.seq and locked != former)):
-        has = f"seal {locked.seq}" if locked else "no seal"
-        raise CheckFailed(
-            f"the lock has seal {former.seq}, and the newest of the registry is {has}: history was rewritten"
-        )
+        newest_seal = f"the newest seal of the registry is {locked.seq}" if locked else "the registry has no seal"
+        raise CheckFailed(f"the lock has seal {former.seq}, and {newest_seal}: history was rewritten")
     return locked
 
 
@@ -243,7 +241,7 @@ def refuse_signers(former: Lock | None, new: Lock, allowed: Collection[str]) -> 
     ]
     if changes:
         lines = "\n".join(changes)
-        raise CheckFailed(f"{lines}\nUse --allow-signer-change NAME if this is right. Nothing was written")
+        raise CheckFailed(f"{lines}\nIf this is right, use --allow-signer-change NAME. Nothing was written")
 
 
 def write_atomically(path: Path, text: str | bytes) -> None:

@@ -63,7 +63,7 @@ def refuse_unsigned(lock: Lock, allowed: Collection[str]) -> None:
     if names:
         raise CheckFailed(
             f"no signed statement says that these skills have passed their policy: {', '.join(names[:8])}\n"
-            "Use --allow-unsigned NAME if this is right. Nothing was written"
+            "If this is right, use --allow-unsigned NAME. Nothing was written"
         )
 
 
@@ -158,8 +158,9 @@ async def _refuse_waiting(client: AsyncClient, new: Lock, proofs: Sequence[bytes
         explained = await client.explain_policy(skill.name, version=skill.version)
         if explained["waiting"] and explained["status"] != "in_review":
             missing = [need["missing"] for need in explained["needs"] if need["missing"]]
-            reason = f"needs {', '.join(missing)}" if missing else "needs another review"
-            lines.append(f"{skill.name}@{skill.version} has not passed the policy {explained['policy']}: it {reason}")
+            reason = ", ".join(missing) or "another review"
+            subject = f"{skill.name}@{skill.version}"
+            lines.append(f"{subject} has not passed the policy {explained['policy']}; missing: {reason}")
     if lines:
         raise CheckFailed("\n".join([*lines, "Lock another version, or ask a reviewer. Nothing was written"]))
 
@@ -212,7 +213,9 @@ def refuse_problems(
     if problems:
         for problem in problems:
             click.echo(f"  {clean(problem['problem'])}: {clean(problem['message'])}", err=True)
-        raise CheckFailed(f"the lock file is out of date: {len(problems)} of its skills are missing or have changed")
+        raise CheckFailed(
+            f"the lock file is out of date: {len(problems)} of its skills are missing, changed or revoked"
+        )
 
 
 def print_entries(entries: Sequence[Mapping[str, Any]]) -> None:

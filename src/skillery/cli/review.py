@@ -43,7 +43,7 @@ def _print_visible(answer: Mapping[str, Any]) -> None:
 def _print_approved(approved: Mapping[str, Any]) -> None:
     _print_step(approved)
     for missing in approved.get("missing", ()):
-        click.echo(clean(f"still needs {missing}"), err=True)
+        click.echo(clean(f"still missing: {missing}"), err=True)
 
 
 submit = Verb("submit", "submit_version", _print_step, help="Submit a draft for review.")

@@ -84,7 +84,7 @@ def verify(subject: str, full: bool, offline: bool, keys_file: Path | None, targ
     elif path.is_dir():
         _verify_folder(path, offline, pinned, target, as_json)
     elif offline:
-        raise click.UsageError("--offline needs a lock file or a folder")
+        raise click.UsageError("--offline needs a lock file")
     else:
         _verify_version(*name_and_version(subject, None), pinned, target, as_json)
 
@@ -263,7 +263,7 @@ def _verify_folder(folder: Path, offline: bool, pinned: Keychain | None, target:
         raise click.UsageError("--offline needs the lock file: the signed statements of a folder are in the registry")
     installed = read_installed(folder)
     if not installed:
-        raise CheckFailed(f"'{folder}' has no skills of skillery install; the skill of this name is {folder}@latest")
+        raise CheckFailed(f"'{folder}' has no skills of skillery install. To verify a skill, write {folder}@latest")
 
     async def ask(client: AsyncClient) -> Sequence[str]:
         keychain = await _keys(client, pinned)

@@ -216,7 +216,7 @@ async def decide(request: PageRequest) -> Page | SeeOther:
     except SkilleryError as error:
         return await _failed(request, opened, form, error)
     waits = "" if approved.missing is UNSET else ", ".join(approved.missing)
-    result = f", and still needs {waits}" if waits else " and published"
+    result = f"; still missing: {waits}" if waits else " and published"
     return SeeOther("/review", Done(f"{opened.name} {opened.version} is approved{result}."))
 
 
