@@ -181,6 +181,7 @@ def test_the_story_of_a_reviewer_publishes_after_two_approvals(
 
     assert "0 of 2 approvals" in printed
     assert "still missing: 1 of 2 approvals" in printed
+    assert "signed with sha256:" in printed
     assert "policy payments.*: passed" in printed
 
 

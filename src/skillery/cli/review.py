@@ -94,6 +94,8 @@ def approve(
         print_json(answer)
     else:
         _print_approved(answer)
+        if key is not None:
+            click.echo(f"signed with {key.keyid}", err=True)
 
 
 reject = Verb(
