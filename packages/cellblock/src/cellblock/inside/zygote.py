@@ -173,11 +173,13 @@ def serve(server: Link, plan: dict[str, Any]) -> tuple[dict[str, Any], bool]:
     gc.disable()
     occupy_low_numbers()
     content = packed(plan, server.descriptor)
+    of_runs = {name: plan[name] for name in OF_RUNS if name in plan}
+    del plan  # here, because each run would copy the memory pages to which it returns objects
     gc.freeze()
     result = kernel.serve(content)
     if result >= 0:
         server.detach()
-        return {name: plan[name] for name in OF_RUNS if name in plan}, bool(result)
+        return of_runs, bool(result)
     if result in FAILURES:
         raise kernel.SetupError(FAILURES[result])
     raise EOFError("the server has gone")
