@@ -134,6 +134,10 @@ class TestLockdown(SandboxCases):
         assert os.getsid(0) not in sessions[1:]
         assert len(set(sessions[1:])) == 2
 
+    async def test_code_runs_with_locked_securebits(self, trial: Trial) -> None:
+        code = "import ctypes\ndef main(args): return ctypes.CDLL(None).prctl(27, 0, 0, 0, 0)"
+        assert await trial.value(code) == 0xEF
+
     async def test_each_process_has_limits_of_its_own(self, trial: Trial) -> None:
         code = """
         import resource
