@@ -10,6 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from skillery.methods.table import METHODS
 from tests.cli.test_cli import skillery
 from tests.conftest import ASKS_FOR_TOKENS, Rpc, Server, publisher
 from tests.support.browser import Browser, token_of
@@ -24,8 +25,8 @@ from skillery import hookimpl
 def after_publish(publication):
     raise RuntimeError("no")
 """
-READ_ONLY = ["/admin", "/admin/quotas", "/admin/plugins", "/admin/storage"]
-CHANGED = [f"/admin/{one}" for one in ("tokens", "secrets", "environments", "webhooks", "audit", "gc")]
+READ_ONLY = ["/admin", "/admin/quotas", "/admin/plugins"]
+CHANGED = [f"/admin/{one}" for one in ("tokens", "secrets", "storage", "environments", "webhooks", "audit")]
 PAGES = [*READ_ONLY, *CHANGED]
 
 
@@ -152,6 +153,64 @@ def test_a_value_of_a_secret_is_on_no_page(tokens_server: Server, new_name: str)
     assert all(value not in page.text for page in pages)
 
 
+def test_a_value_is_set_on_the_page_and_on_no_page(tokens_server: Server, new_name: str) -> None:
+    admin = browser_of(tokens_server, f"{new_name}-admin", "admin")
+    name, value = f"{new_name.upper()}_TOKEN", f"value-of-{new_name}"
+    form = {**admin.fields("/admin/secrets"), "action": "set", "secret": name, "value_of_secret": value}
+    wrong = [
+        admin.post("/admin/secrets", {**form, **change}) for change in ({"secret": "<b>"}, {"value_of_secret": ""})
+    ]
+    outdated = admin.post("/admin/secrets", {**form, "form_token": "x"})
+    done = admin.post("/admin/secrets", form)
+
+    assert [page.status_code for page in (*wrong, outdated, done)] == [400, 400, 403, 303]
+    assert 'aria-describedby="value-help value_of_secret-problem" aria-invalid="true"' in wrong[1].text
+    pages = [*wrong, outdated, *map(admin.get, PAGES)]
+    assert all(value not in page.text for page in pages)
+    assert name in pages[3 + PAGES.index("/admin/secrets")].text
+    entries = Rpc(tokens_server.url, token_of(tokens_server, new_name, "admin"))("list_audit", subject=name)["entries"]
+    assert [(entry["action"], entry["after"]) for entry in entries] == [("set_secret", {"has_value": True})]
+
+
+def test_a_webhook_is_added_with_its_secret_shown_once_and_removed(tokens_server: Server, new_name: str) -> None:
+    admin = browser_of(tokens_server, f"{new_name}-admin", "admin")
+    form = {**admin.fields("/admin/webhooks"), "action": "add", "skills": f"{new_name}.*"}
+    wrong = admin.post("/admin/webhooks", {**form, "url": "https://1.1.1.1/"})
+    added = admin.post("/admin/webhooks", {**form, "url": f"http://localhost:9/{new_name}", "event": "published"})
+    secret = re.search(r'id="secret" tabindex="0">([^<]+)<', added.text)
+    assert secret is not None
+    listed = admin.get("/admin/webhooks").text
+    number = re.search(rf"localhost:9/{new_name}.*?Remove (whk_[0-9a-f]+)", listed, re.S)
+    assert number is not None
+    removed = admin.post("/admin/webhooks", {**admin.fields("/admin/webhooks"), "action": "remove", "id": number[1]})
+
+    assert (wrong.status_code, 'id="url-problem"' in wrong.text) == (400, True)
+    assert secret[1] not in listed
+    assert removed.status_code == 303
+    assert number[1] not in admin.get("/admin/webhooks").text
+
+
+def test_entries_of_the_audit_trail_lead_to_skills_runs_and_identities(tokens_server: Server, new_name: str) -> None:
+    token = token_of(tokens_server, new_name, "admin")
+    publisher(Rpc(tokens_server.url, token))(f"{new_name}.greet")
+    admin = Browser(tokens_server.url, **HTML)
+    admin.sign_in(token)
+    shown = admin.get(f"/admin/audit?subject={new_name}.greet").text
+
+    assert f'<a href="/s/{new_name}.greet@1.0.0">' in shown
+    assert f'<a href="/admin/audit?identity={new_name}">' in shown
+    assert '<option value="yank_version">' in shown
+
+
+def test_the_page_of_the_api_lists_all_methods(tokens_server: Server, new_name: str) -> None:
+    user = browser_of(tokens_server, new_name, "read")
+    shown = user.get("/api").text
+
+    assert 'href="/api"' in user.get("/account").text
+    assert all(f'id="{name}"' in shown for name in METHODS)
+    assert "integer, 1 to 1000" in shown
+
+
 def test_the_chain_of_the_audit_trail_is_checked(tokens_server: Server, new_name: str) -> None:
     admin = browser_of(tokens_server, f"{new_name}-admin", "admin")
     intact = admin.post("/admin/audit", admin.fields("/account"))
@@ -227,7 +286,7 @@ def wait_for(browser: Browser, words: str) -> str:
 async def test_the_pages_have_no_fault(tokens_sqlite: Server, open_page: OpenPage, new_name: str, width: int) -> None:
     token = token_of(tokens_sqlite, f"{new_name}-admin", "admin")
     page = await open_page(tokens_sqlite, "/account", width=width, token=token)
-    for path in ["/account", *PAGES]:
+    for path in ["/account", "/api", *PAGES]:
         await page.goto(path)
 
         assert await layout_shift(page) == 0, path

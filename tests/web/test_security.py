@@ -53,6 +53,7 @@ ADDRESSES: dict[str, str] = {
     "/runs/blobs": "/runs/{run}/blobs/{blob}",
     "/publish": "/publish",
     "/publish/upload": "{upload}",
+    "/api": "/api",
     "/account": "/account",
     "/admin": "/admin",
     "/admin/tokens": "/admin/tokens",
@@ -63,7 +64,6 @@ ADDRESSES: dict[str, str] = {
     "/admin/environments": "/admin/environments",
     "/admin/webhooks": "/admin/webhooks",
     "/admin/audit": "/admin/audit",
-    "/admin/gc": "/admin/gc",
 }
 CODE = """import os
 
@@ -75,6 +75,9 @@ def main(args):
 """
 CHANGING = {"servers", "audit", "audit_head", "web_sessions", "tokens", "exports", "catalogue"}
 """Tables that change while a server runs: heartbeats, refusals, last uses, facts about versions, recent usage."""
+UNFINISHED = """
+SELECT 1 FROM runs WHERE status = 'started' OR seal_batch NOT IN (SELECT batch FROM seals WHERE batch IS NOT NULL)
+"""
 FORM = "application/x-www-form-urlencoded"
 BODIES = {
     FORM: b"form_token=%s&action=yank&reason=x&name=evil&scope=admin",
@@ -133,10 +136,10 @@ UNSAFE = [name for name, is_unsafe in all_routes().items() if is_unsafe]
 def rows_of(server: Server) -> dict[str, str]:
     """Return the hash of the rows of each table, except the tables that change by themselves.
 
-    Wait first for the runs of earlier tests on the server, whose ends change rows.
+    Wait first for the runs of earlier tests on the server, whose ends and seals change rows.
     """
     with sqlite3.connect(f"file:{server.home / 'skillery.db'}?mode=ro", uri=True, timeout=300) as database:
-        eventually(lambda: not database.execute("SELECT 1 FROM runs WHERE status = 'started'").fetchall())
+        eventually(lambda: not database.execute(UNFINISHED).fetchall())
         names = [one for (one,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         return {
             name: hash_of(database.execute(f"SELECT * FROM {name}"))
@@ -468,7 +471,7 @@ ACTIONS: dict[str, tuple[str, str, dict[str, str], set[str]]] = {
     "publish": ("/publish", "data-upload", {}, {"publisher", "admin"}),
     "token": ("/admin/tokens", "Create the token", {"name": "evil", "scope": "admin"}, {"admin"}),
     "secret": ("/admin/secrets", "Grant the secret", {"secret": "X", "grantee": "a.b"}, {"admin"}),
-    "garbage": ("/admin/gc", "Collect the garbage now", {}, {"admin"}),
+    "garbage": ("/admin/storage", "Collect the garbage now", {}, {"admin"}),
 }
 
 

@@ -38,6 +38,7 @@ from skillery.errors import StartupError
 from skillery.http.gate import Gate
 from skillery.http.health import Disk, Readiness, ServerState
 from skillery.http.run_streams import OpenStreams, StreamLimits
+from skillery.identity.secret_grants import set_secret
 from skillery.mcp.endpoint import McpEndpoint
 from skillery.mcp.requests import TaskTerms
 from skillery.methods.core import Core
@@ -72,6 +73,8 @@ class _Known(NamedTuple):
 
     plugins: Callable[[], list[ServerPlugin]]
     secrets: Callable[[], Collection[str]]
+    set_secret: Callable[[audit.Actor, str, str], None]
+    signs: bool
 
 
 # Names, because commands without pages do not import the modules of pages.
@@ -107,7 +110,12 @@ async def open_server(
         events = PluginEvents(plugins.manager, settings.hook_seconds, plugins.failures)
         core = await build_core(Base(settings, home, database, backends, events, counts, policies, bundled), stack)
         additions = _Additions(events.failures, routes_of(plugins.manager), counts)
-        known = _Known(partial(plugins_of_server, plugins, settings, events.failures), backends.secrets.names)
+        known = _Known(
+            partial(plugins_of_server, plugins, settings, events.failures),
+            backends.secrets.names,
+            partial(set_secret, database, backends.secrets),
+            backends.signing.signs,
+        )
         edge = _edge(settings, database, home.server_id, core, tracing, additions, known)
         stack.push_async_callback(edge.mcp.close)
         stack.push_async_callback(edge.page_workers.close)
@@ -188,6 +196,8 @@ def _edge(
             partial(audit.verify, database),
             settings.storage,
             known.secrets,
+            known.set_secret,
+            known.signs,
         ),
         page_workers=WorkerPool(PAGE_FUNCTIONS, PAGE_LIMITS, PAGE_LOADERS),
         mcp=McpEndpoint(gate, core, _max_mcp_body(settings), _task_terms(settings)),

@@ -35,9 +35,6 @@ if TYPE_CHECKING:
 # -- `skillery secret`: set secrets, and grant them to skills ----------------------------------------------------------
 
 
-MAX_BYTES = 64 * 1024
-
-
 @click.group()
 def secret() -> None:
     """Manage secrets and their grants.
@@ -70,27 +67,27 @@ def set_(name: str, value_from_stdin: bool, target: Target, as_json: bool) -> No
 def _value(name: str, from_stdin: bool) -> str:
     """Read the value of a secret as text for an environment variable.
 
-    Raise InvalidParams if the value is empty, too large, or cannot be an environment variable. The message never
-    contains the value. Raise UsageError if there is no terminal for the prompt.
+    Raise the errors of `check_value`, or InvalidParams if the value is no text. Raise UsageError if there is no
+    terminal for the prompt.
     """
     if not from_stdin and not sys.stdin.isatty():
         raise click.UsageError("no terminal for a prompt: pass the value on stdin with --value-from-stdin")
+    from skillery.identity.secret_grants import MOST_BYTES, check_value
+
     try:
-        value = _from_stdin() if from_stdin else click.prompt(f"Value of {name}", hide_input=True, err=True)
-        size = len(value.encode())
+        value = (
+            _from_stdin(MOST_BYTES + 3) if from_stdin else click.prompt(f"Value of {name}", hide_input=True, err=True)
+        )
+        check_value(name, value)
     except UnicodeError:
         raise InvalidParams(
             f"the value of '{name}' is not UTF-8 text", hint="Encode binary values in base64."
         ) from None
-    if not value or "\0" in value:
-        raise InvalidParams(f"the value of '{name}' is {'empty' if not value else 'text that contains a NUL'}")
-    if size > MAX_BYTES:
-        raise InvalidParams(f"the value of '{name}' has {size} bytes, but at most {MAX_BYTES} are allowed")
     return value
 
 
-def _from_stdin() -> str:
-    text = sys.stdin.buffer.read(MAX_BYTES + 3).decode()
+def _from_stdin(most_bytes: int) -> str:
+    text = sys.stdin.buffer.read(most_bytes).decode()
     return text.removesuffix("\n").removesuffix("\r")
 
 

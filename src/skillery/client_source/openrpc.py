@@ -146,6 +146,23 @@ def document() -> dict[str, Any]:
     return document_of(CALLABLE)
 
 
+def words_of_type(schema: dict[str, Any]) -> str:
+    """Return the type of a JSON Schema in words, for example "integer, 1 to 1000" or "read or write"."""
+    if "$ref" in schema:
+        return str(schema["$ref"]).rpartition("/")[2]
+    if "enum" in schema:
+        return " or ".join(map(str, schema["enum"]))
+    if "anyOf" in schema:
+        return " or ".join(map(words_of_type, schema["anyOf"]))
+    if schema.get("type") == "array":
+        return f"array of {words_of_type(schema['items'])}" if schema.get("items") else "array"
+    least, most = schema.get("minimum"), schema.get("maximum")
+    bounds = f", {least} to {most}" if least is not None and most is not None else ""
+    bounds = bounds or (f", at least {least}" if least is not None else "")
+    length = f", at most {schema['maxLength']:,} characters" if "maxLength" in schema else ""
+    return f"{schema.get('type', 'any')}{bounds}{length}"
+
+
 # -- Tool schemas for LLMs in five formats, made from the structs of params --------------------------------------------
 
 

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Collection
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from skillery.audit import Head, Verified
+from skillery.audit import Actor, Head, Verified
 from skillery.backends import Sandbox, Storage
 from skillery.context.tallies import Peers
 from skillery.http.operations import Operation, Response
@@ -155,3 +155,7 @@ class ServerState(NamedTuple):
     """The setting `storage`."""
     secrets: Callable[[], Collection[str]]
     """The names of all secrets that have a value. Blocking."""
+    set_secret: Callable[[Actor, str, str], None]
+    """Sets the value of a secret. Blocking. Raises NotAllowed if users set the values in another system."""
+    signs: bool
+    """Whether this server signs statements."""

@@ -15,7 +15,7 @@ from skillery.audit import Actor
 from skillery.backends import KeepsSecrets, Secrets
 from skillery.database import Database, in_utc
 from skillery.database.tables import secret_grants, skills
-from skillery.errors import NotFound
+from skillery.errors import InvalidParams, NotFound
 from skillery.formats.names import grantees_of
 
 
@@ -25,6 +25,19 @@ class Grant(msgspec.Struct, frozen=True):
     """The name of a skill, or a namespace with `.*`."""
     granted_by: str
     granted_at: datetime
+
+
+MOST_BYTES = 64 * 1024
+
+
+def check_value(name: str, value: str) -> None:
+    """Raise InvalidParams if the value is empty, too large, or cannot be an environment variable. The message never
+    contains the value.
+    """
+    if not value or "\0" in value:
+        raise InvalidParams(f"the value of '{name}' is {'empty' if not value else 'text that contains a NUL'}")
+    if (size := len(value.encode())) > MOST_BYTES:
+        raise InvalidParams(f"the value of '{name}' has {size} bytes, but at most {MOST_BYTES} are allowed")
 
 
 def set_secret(database: Database, secrets: Secrets, actor: Actor, name: str, value: str) -> None:

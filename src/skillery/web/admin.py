@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 from skillery.environments.methods import ListEnvironments, RebuildEnvironment, list_environments, rebuild_environment
 from skillery.errors import SkilleryError
+from skillery.events import EVENT_TYPES
 from skillery.identity.usage import list_namespace_uses, list_uses
 from skillery.maintenance.garbage import CollectGarbage, Swept, collect_garbage
 from skillery.maintenance.integrity import measure
 from skillery.plugins.facts import ServerPlugin
-from skillery.registry.audit_trail import ListAudit, list_audit
-from skillery.versions.versions import ListVersions, list_versions
 from skillery.web.account import Use, use_of_namespace, uses_of_caller, uses_of_identity
-from skillery.web.display import size
 from skillery.web.failures import Unsent, too_old_page
 from skillery.web.frame import Done, Form, Page, PageRequest, SeeOther, message_of
-from skillery.webhooks.targets import ListWebhooks, TestWebhook, Webhook, list_webhooks, test_webhook
+from skillery.web.visits import kept_fields
+from skillery.webhooks.targets import (
+    AddWebhook,
+    ListWebhooks,
+    RemoveWebhook,
+    TestWebhook,
+    add_webhook,
+    list_webhooks,
+    remove_webhook,
+    test_webhook,
+)
 
 # -- What all pages of administrators share: the layout, who may open them, and who may change something ---------------
 
@@ -28,16 +35,15 @@ from skillery.webhooks.targets import ListWebhooks, TestWebhook, Webhook, list_w
 RECENT = timedelta(minutes=15)
 """The maximum age of a sign-in that may change tokens, secrets and garbage."""
 TABS = {
-    "": "Problems",
-    "tokens": "Tokens",
+    "": "Now",
+    "tokens": "People and tokens",
     "secrets": "Secrets",
-    "quotas": "Quotas",
-    "plugins": "Plugins",
+    "quotas": "Limits",
     "storage": "Storage",
     "environments": "Environments",
+    "plugins": "Plugins",
     "webhooks": "Webhooks",
     "audit": "Audit trail",
-    "gc": "Garbage",
 }
 
 
@@ -61,7 +67,7 @@ def asks_again(request: PageRequest, form: Form) -> Page | None:
     session = request.visit.session
     if session is None or datetime.now(UTC) - session.made_at <= RECENT:
         return None
-    return too_old_page(request, Unsent(request.address, list(form.pairs)))
+    return too_old_page(request, Unsent(request.address, kept_fields(form.pairs)))
 
 
 async def show_environments(request: PageRequest) -> Page:
@@ -75,19 +81,33 @@ async def change_environments(request: PageRequest) -> SeeOther:
     return SeeOther("/admin/environments", Done(f"The environment {form.get('name')} is being built."))
 
 
-async def show_webhooks(request: PageRequest) -> Page:
-    return admin_page("webhooks", webhooks=(await request.do(list_webhooks, ListWebhooks())).webhooks)
+async def show_webhooks(request: PageRequest, **values: Any) -> Page:
+    """Return the page of webhooks. `values` replaces values of the template."""
+    listed = (await request.do(list_webhooks, ListWebhooks())).webhooks
+    return admin_page("webhooks", **{"webhooks": listed, "added": None, "typed": {}, "events": EVENT_TYPES, **values})
 
 
-async def change_webhooks(request: PageRequest) -> SeeOther:
-    form = await request.form()
-    test = await request.do(test_webhook, TestWebhook(id=form.get("id")))
-    text = "The receiver has accepted the test event." if test.ok else f"The test failed: {test.error}"
-    return SeeOther("/admin/webhooks", Done(text))
-
-
-async def show_garbage(request: PageRequest) -> Page:
-    return admin_page("gc", removed=(await request.do(collect_garbage, CollectGarbage(dry_run=True))).removed)
+async def change_webhooks(request: PageRequest) -> Page | SeeOther:
+    """Add, remove or test a webhook. After adding, the page shows its secret once."""
+    form = await request.form(most_fields=40)
+    if form.get("action") == "test":
+        test = await request.do(test_webhook, TestWebhook(id=form.get("id")))
+        text = "The receiver has accepted the test event." if test.ok else f"The test failed: {test.error}"
+        return SeeOther("/admin/webhooks", Done(text))
+    again = asks_again(request, form)
+    if again is not None:
+        return again
+    if form.get("action") == "remove":
+        await request.do(remove_webhook, RemoveWebhook(id=form.get("id")))
+        return SeeOther("/admin/webhooks", Done("The webhook is removed."))
+    params = AddWebhook(url=form.get("url").strip(), events=form.all("event"), skills=form.get("skills").split())
+    try:
+        added = await request.do(add_webhook, params)
+    except SkilleryError as error:
+        field = str(error.data.get("param", ""))
+        problems = {field if field in {"url", "skills"} else "": message_of(error)}
+        return await show_webhooks(request, problems=problems, typed=dict(form.pairs))
+    return await show_webhooks(request, added=added)
 
 
 async def collect(request: PageRequest) -> Page | SeeOther:
@@ -98,7 +118,7 @@ async def collect(request: PageRequest) -> Page | SeeOther:
     garbage = await request.do(collect_garbage, CollectGarbage())
     steps = sum(swept != Swept() for swept in garbage.removed.values())
     text = f"The garbage is collected: {steps} steps removed something." if steps else "There was no garbage."
-    return SeeOther("/admin/gc", Done(text))
+    return SeeOther("/admin/storage", Done(text))
 
 
 # -- `/admin/plugins` and `/admin/storage`: the plugins with their health, and the sizes of database and storage -------
@@ -129,7 +149,11 @@ async def show_storage(request: PageRequest) -> Page:
     state = request.site.state
     checks = await state.checks()
     sizes = await request.read_page(measure) if checks.get("database") else None
-    return admin_page("storage", sizes=sizes, checks=checks, disk=state.disk(), storage=state.storage)
+    garbage = None
+    if sizes is not None and "garbage" in request.query:  # a dry run may read the whole storage
+        removed = (await request.do(collect_garbage, CollectGarbage(dry_run=True))).removed
+        garbage = {step: swept for step, swept in removed.items() if swept != Swept()}
+    return admin_page("storage", sizes=sizes, checks=checks, disk=state.disk(), storage=state.storage, garbage=garbage)
 
 
 # -- `/admin/quotas`: who uses how much of which quota -----------------------------------------------------------------
@@ -160,156 +184,3 @@ async def uses_of(request: PageRequest) -> list[Use]:
     namespaces = await request.read_page(partial(list_namespace_uses, quotas=quotas, most=MOST))
     uses = [*chain.from_iterable(map(uses_of_identity, identities)), *map(use_of_namespace, namespaces)]
     return sorted(uses, key=lambda use: (use.part, use.used or 0), reverse=True)
-
-
-# -- `/admin`: the current problems of the server, the worst first, each with its remedy -------------------------------
-
-
-BROKEN, FAILING, LOOK, WAITING = range(4)
-"""Levels of problems, the worst first."""
-MANY_REFUSALS = 10
-"""The number of refused requests in 24 hours that is a problem."""
-NEAR = 0.8
-"""From this part of a quota on, its use is a problem."""
-LOW_DISK, FULL_DISK = 0.1, 0.02
-"""Below these free parts, a disk is a problem: one to look at, and one that breaks the server."""
-_PAGES = {"database": "/admin/storage", "storage": "/admin/storage"}
-
-
-class Problem(NamedTuple):
-    """A current problem of the server: its level, its remedy, and the address of the page about it."""
-
-    level: int
-    text: str
-    remedy: str
-    address: str
-
-
-async def show_overview(request: PageRequest) -> Page:
-    problems = [problem async for problem in _problems(request)]
-    runner = request.site.core.runner
-    return admin_page(
-        "",
-        current=sorted(problems, key=lambda problem: problem.level),
-        active=runner.active,
-        waiting=runner.waiting,
-    )
-
-
-async def _problems(request: PageRequest) -> AsyncIterator[Problem]:
-    """Yield all current problems of the server, in no particular order."""
-    for name, works in (await request.site.state.checks()).items():
-        if not works:
-            yield _of_check(name)
-    for problems in (_of_disk(request), _of_plugins(request)):
-        for problem in problems:
-            yield problem
-    for find in (_of_runs, _of_environments, _of_webhooks, _of_quotas, _of_reviews, _of_refusals):
-        for problem in await find(request):
-            yield problem
-
-
-def _of_check(name: str) -> Problem:
-    """Return the problem of a failed readiness check."""
-    if name == "workers":
-        remedy = "Wait a few seconds: the server replaces processes that have ended. Its log has the reason."
-        return Problem(BROKEN, "Not all processes of the server answer.", remedy, "/readyz")
-    remedy = f"Check the setting {name} with skillery doctor. The log of the server has the reason."
-    return Problem(BROKEN, f"The {name} does not work.", remedy, _PAGES.get(name, "/admin/plugins"))
-
-
-def _of_disk(request: PageRequest) -> Iterator[Problem]:
-    """Yield a problem if the disk is nearly full."""
-    disk = request.site.state.disk()
-    free = disk.free / max(1, disk.total)
-    if free < LOW_DISK:
-        free_text, total = size(disk.free, request.language), size(disk.total, request.language)
-        text = f"The disk of the server has {free_text} left of {total}."
-        level = BROKEN if free < FULL_DISK else LOOK
-        yield Problem(level, text, "Collect the garbage, or make the disk larger.", "/admin/gc")
-
-
-async def _of_runs(request: PageRequest) -> list[Problem]:
-    """Return a problem if the limit for the number of runs shortens the time for which runs are kept."""
-    span = await request.site.state.span_of_runs()
-    if span is None:
-        return []
-    hours = max(1, round(span.total_seconds() / 3600))
-    text = (
-        f"Runs are kept for {hours} {'hour' if hours == 1 else 'hours'} only: runs.keep_count shortens runs.keep_days."
-    )
-    return [Problem(LOOK, text, "Set runs.keep_count to 0 or to a higher number.", "/runs")]
-
-
-def _of_plugins(request: PageRequest) -> Iterator[Problem]:
-    """Yield a problem for each plugin that has failed since the start of the server."""
-    for plugin in request.site.state.plugins():
-        count = sum(failure.count for failure in plugin.failures)
-        if count:
-            times = "once" if count == 1 else f"{count} times"
-            text = f"The plugin {plugin.facts.name} has failed {times} since the start of the server."
-            hangs = any(failure.reason == "hangs" for failure in plugin.failures)
-            remedy = "See which of its functions fail. The log of the server has each error."
-            yield Problem(FAILING if hangs else LOOK, text, remedy, "/admin/plugins")
-
-
-async def _of_environments(request: PageRequest) -> list[Problem]:
-    environments = (await request.do(list_environments, ListEnvironments(limit=100))).environments
-    remedy = "See its error, correct it, and build it again."
-    return [
-        Problem(BROKEN, f"The environment {environment.name} could not be built.", remedy, "/admin/environments")
-        for environment in environments
-        if environment.state == "failed"
-    ]
-
-
-async def _of_webhooks(request: PageRequest) -> list[Problem]:
-    webhooks = (await request.do(list_webhooks, ListWebhooks())).webhooks
-    return [problem for webhook in webhooks if (problem := _of_webhook(webhook)) is not None]
-
-
-def _of_webhook(webhook: Webhook) -> Problem | None:
-    """Return the problem of a webhook, or None if its events are delivered."""
-    address, url = "/admin/webhooks", webhook.url
-    if webhook.state == "gone":
-        return Problem(BROKEN, f"The webhook {url} is gone.", f"Remove it: skillery webhook rm {webhook.id}", address)
-    if webhook.state == "failing":
-        return Problem(FAILING, f"The webhook {url} fails: {webhook.last_error}", "Check the receiver.", address)
-    if webhook.dead_letters:
-        text = f"{webhook.dead_letters} events for {url} were not delivered."
-        return Problem(LOOK, text, f"List the events: skillery webhook dead {webhook.id}", address)
-    return None
-
-
-async def _of_quotas(request: PageRequest) -> list[Problem]:
-    """Return a problem for each quota that is nearly used up."""
-    problems = []
-    for use in await uses_of(request):
-        if use.part >= NEAR:
-            is_full = use.part >= 1
-            text = f"{use.of} {'has used up' if is_full else 'has almost used up'} its quota of {use.words}."
-            problems.append(
-                Problem(
-                    FAILING if is_full else LOOK, text, "Delete unneeded data, or raise the quota.", "/admin/quotas"
-                )
-            )
-    return problems
-
-
-async def _of_reviews(request: PageRequest) -> list[Problem]:
-    """Return a problem if versions wait for a review."""
-    waiting = (await request.do(list_versions, ListVersions(waiting=True, limit=100))).versions
-    if not waiting:
-        return []
-    count = "100 or more" if len(waiting) == 100 else str(len(waiting))
-    text = "One version waits for a review." if len(waiting) == 1 else f"{count} versions wait for a review."
-    return [Problem(WAITING, text, "Review the oldest first.", "/review")]
-
-
-async def _of_refusals(request: PageRequest) -> list[Problem]:
-    """Return a problem if many requests were refused in the last 24 hours."""
-    refused = await request.do(list_audit, ListAudit(outcome="refused", since="24h", limit=MANY_REFUSALS))
-    if len(refused.entries) < MANY_REFUSALS:
-        return []
-    address = "/admin/audit?outcome=refused&since=24h"
-    return [Problem(LOOK, "Many requests were refused in the last 24 hours.", "Read who sent them, and why.", address)]

@@ -12,10 +12,13 @@ from skillery.errors import InvalidParams, SkilleryError
 from skillery.formats.names import parse_grantee, parse_secret_name
 from skillery.identity import secret_grants
 from skillery.identity.offboarding import RevokeToken, revoke_token
+from skillery.identity.secret_grants import check_value
 from skillery.identity.tokens import CreateToken, ListTokens, create_token, list_tokens
+from skillery.methods.table import METHODS
 from skillery.registry.audit_trail import AuditPage, ListAudit, list_audit
 from skillery.web.admin import admin_page, asks_again
 from skillery.web.frame import Done, Form, Page, PageRequest, SeeOther, message_of
+from skillery.web.visits import VALUE_OF_SECRET
 
 SCOPES = ("read", "run", "publish", "review", "admin")
 MOST = 500
@@ -75,7 +78,7 @@ def _params(form: Form) -> CreateToken:
     )
 
 
-# -- `/admin/secrets`: secrets are granted to skills. Values are never shown, and set in a shell only ------------------
+# -- `/admin/secrets`: secrets are granted to skills. Values are never shown -------------------------------------------
 
 
 async def show_secrets(request: PageRequest) -> Page:
@@ -92,12 +95,14 @@ async def _secrets(request: PageRequest, **values: Any) -> Page:
 
 
 async def change_secrets(request: PageRequest) -> Page | SeeOther:
-    """Grant a secret to a skill, or revoke the grant."""
+    """Set the value of a secret, grant a secret to a skill, or revoke the grant."""
     form = await request.form()
     again = asks_again(request, form)
     if again is not None:
         return again
     secret, grantee = form.get("secret").strip(), form.get("grantee").strip()
+    if form.get("action") == "set":
+        return await _set_value(request, secret, form.get(VALUE_OF_SECRET))
     actor, registry = request.identity, request.site.core.registry
     if form.get("action") == "revoke":
         await registry.write(partial(secret_grants.revoke, actor=actor, secret=secret, grantee=grantee))
@@ -108,6 +113,19 @@ async def change_secrets(request: PageRequest) -> Page | SeeOther:
     work = partial(secret_grants.grant, actor=actor, secret=secret, grantee=grantee, granted_by=actor.name)
     words = "is granted" if await registry.write(work) else "was already granted"
     return SeeOther("/admin/secrets", Done(f"{secret} {words} to {grantee}."))
+
+
+async def _set_value(request: PageRequest, name: str, value: str) -> Page | SeeOther:
+    """Set the value of a secret. The page of a failure does not contain the value."""
+    try:
+        field = "name"
+        parse_secret_name(name)
+        field = VALUE_OF_SECRET
+        check_value(name, value)
+        await asyncio.to_thread(request.site.state.set_secret, request.identity, name, value)
+    except SkilleryError as error:
+        return await _secrets(request, problems={field: message_of(error)}, typed={"name": name})
+    return SeeOther("/admin/secrets", Done(f"{name} is set. A run gets it if a grant permits it."))
 
 
 def _problems(secret: str, grantee: str) -> dict[str, str]:
@@ -124,6 +142,8 @@ def _problems(secret: str, grantee: str) -> dict[str, str]:
 # -- `/admin/audit`: the audit trail with filters, and a check of its chain --------------------------------------------
 
 
+ACTIONS = sorted(name for name, method in METHODS.items() if method.audits)
+"""The methods that leave entries, as suggestions for the filter. Other entries have other actions."""
 FILTERS = ("identity", "action", "subject", "outcome", "since", "until")
 
 
@@ -160,7 +180,14 @@ async def _entries(request: PageRequest, **values: Any) -> Page:
     next_address = (
         f"/admin/audit?{urlencode({**set_filters, 'cursor': page.next_cursor})}" if page.next_cursor else None
     )
-    defaults = {"entries": page.entries, "filters": filters, "next": next_address, "verified": None, "typed": ""}
+    defaults = {
+        "entries": page.entries,
+        "actions": ACTIONS,
+        "filters": filters,
+        "next": next_address,
+        "verified": None,
+        "typed": "",
+    }
     return admin_page("audit", **{**defaults, "problems": problems, **values})
 
 

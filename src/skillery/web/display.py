@@ -192,3 +192,14 @@ def short_digest(digest: str) -> str:
     """Return a digest with only the first 8 and the last 4 of its hexadecimal digits."""
     kind, colon, digits = digest.partition(":")
     return f"{kind}{colon}{digits[:8]}…{digits[-4:]}" if colon and len(digits) > 16 else digest
+
+
+_SKILL = re.compile(r"[a-z0-9_-]+(?:\.[a-z0-9_-]+)+(?:@[0-9A-Za-z.+-]+)?")
+_RUN = re.compile(r"run_[0-9a-z]+")
+
+
+def address_of_subject(subject: str) -> str:
+    """Return the path of the page about the subject of an audit entry: a skill, a version or a run. Else return ""."""
+    if _RUN.fullmatch(subject):
+        return f"/runs/{subject}"
+    return f"/s/{subject}" if _SKILL.fullmatch(subject) else ""

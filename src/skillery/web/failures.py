@@ -15,7 +15,6 @@ from skillery.web.sending import HTML, page_headers, send_page
 from skillery.web.site import Site
 from skillery.web.uploads import is_multipart, read_texts
 from skillery.web.visits import (
-    FORM_TOKEN,
     MOST_KEPT_BYTES,
     Cookies,
     OutdatedForm,
@@ -23,6 +22,7 @@ from skillery.web.visits import (
     Visit,
     check_form_type,
     check_same_origin,
+    kept_fields,
     pairs_of,
     safe_next,
 )
@@ -70,7 +70,7 @@ async def read_unsent(request: PageRequest) -> Unsent:
         if refusal.status != 413:
             raise
         return Unsent(request.address, None)
-    return Unsent(request.address, [(name, value) for name, value in pairs if name != FORM_TOKEN])
+    return Unsent(request.address, kept_fields(pairs))
 
 
 def unsent_of(fields: dict[str, str]) -> Unsent | None:

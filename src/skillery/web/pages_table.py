@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from skillery.backends import Scope
+from skillery.client_source.openrpc import document, words_of_type
 from skillery.errors import NotAllowed, NotAuthenticated
 from skillery.http.operations import Route
 from skillery.http.requests import HttpRefusal
@@ -13,6 +14,7 @@ from skillery.methods.errors import NOT_FOUND, plain_error
 from skillery.web import (
     account,
     admin,
+    admin_now,
     admin_tokens,
     catalogue,
     login,
@@ -25,10 +27,10 @@ from skillery.web import (
     skill_files,
 )
 from skillery.web.failures import Unsent, ask_for_login, ended_page, failing, outdated_page, read_unsent
-from skillery.web.frame import Answer, Handler, PageRequest, request_of
+from skillery.web.frame import Answer, Handler, Page, PageRequest, request_of
 from skillery.web.sending import has_login, send_answer, send_page
 from skillery.web.site import ICON, STATIC, Site
-from skillery.web.visits import OutdatedForm
+from skillery.web.visits import OutdatedForm, kept_fields
 
 # -- The table of the pages --------------------------------------------------------------------------------------------
 
@@ -47,16 +49,15 @@ FOR_VISITORS: dict[tuple[str, str], Handlers] = {
 `public_downloads` permits it.
 """
 ADMIN: dict[str, Handlers] = {
-    "/admin": {"GET": admin.show_overview},
+    "/admin": {"GET": admin_now.show_overview},
     "/admin/tokens": {"GET": admin_tokens.show_tokens, "POST": admin_tokens.change_tokens},
     "/admin/secrets": {"GET": admin_tokens.show_secrets, "POST": admin_tokens.change_secrets},
     "/admin/quotas": {"GET": admin.show_quotas},
     "/admin/plugins": {"GET": admin.show_plugins},
-    "/admin/storage": {"GET": admin.show_storage},
+    "/admin/storage": {"GET": admin.show_storage, "POST": admin.collect},
     "/admin/environments": {"GET": admin.show_environments, "POST": admin.change_environments},
     "/admin/webhooks": {"GET": admin.show_webhooks, "POST": admin.change_webhooks},
     "/admin/audit": {"GET": admin_tokens.show_audit, "POST": admin_tokens.verify_audit},
-    "/admin/gc": {"GET": admin.show_garbage, "POST": admin.collect},
 }
 
 
@@ -76,6 +77,7 @@ def make_pages(site: Site) -> list[Route]:
         Route(ICON, site.assets.answer_icon, (), is_guarded=False),
         catalogue.with_links(page_route(site, "/", (), start_page, for_visitors=True)),
         *(page_route(site, name, (path,), row, for_visitors=True) for (name, path), row in FOR_VISITORS.items()),
+        page_route(site, "/api", ("/api",), {"GET": show_api}, for_visitors=True),
         page_route(site, "/review", ("/review",), {"GET": reviews.show_queue}, needs="review"),
         page_route(site, "/review/waivers", ("/review/waivers",), waivers, needs="review"),
         page_route(site, "/review/version", ("/review/{ref:str}",), review),
@@ -91,6 +93,11 @@ def make_pages(site: Site) -> list[Route]:
         page_route(site, "/account", ("/account",), me),
         *(admin_route(site, path, row) for path, row in ADMIN.items()),
     ]
+
+
+async def show_api(_: PageRequest) -> Page:
+    """Return the page with all methods of JSON-RPC, their params and scopes."""
+    return Page("api.html", "API", {"methods": document()["methods"], "words_of_type": words_of_type})
 
 
 def login_routes(site: Site) -> list[Route]:
@@ -202,4 +209,4 @@ async def _answer_to_form(request: PageRequest, handler: Handler) -> Answer:
         is_ended = not isinstance(error, HttpRefusal) or error.status in {401, 403}
         if request.known is not None or request.sent is None or not is_ended:
             raise
-        return ended_page(request, Unsent(request.address, request.sent))
+        return ended_page(request, Unsent(request.address, kept_fields(request.sent)))

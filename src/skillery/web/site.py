@@ -155,6 +155,7 @@ def compiled_templates() -> Environment:
         sentence=display.sentence,
         foreign=display.foreign,
         short_digest=display.short_digest,
+        address_of_subject=display.address_of_subject,
         decoded=msgspec.json.decode,
     )
     for name in environment.list_templates(["html"]):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
@@ -103,6 +103,7 @@ MOST_FIELDS = 20
 MOST_KEPT_BYTES = 128 * 1024
 """The maximum size of a form whose text is given back to the user after the end of a session."""
 FORM_TOKEN = "form_token"  # noqa: S105 - the name of a field
+VALUE_OF_SECRET = "value_of_secret"  # noqa: S105 - the name of a field
 """The hidden field with a signature of the session, so that no other site can send a form."""
 MOST_NEXT = 1000
 Pairs = list[tuple[str, str]]
@@ -162,6 +163,11 @@ def pairs_of(text: bytes, most_fields: int) -> list[tuple[str, str]]:
     except ValueError:
         message = f"the fields of the request cannot be read; a form has at most {most_fields} fields"
         raise HttpRefusal(400, plain_error(INVALID_REQUEST, message, "invalid_form", f"Send {FORM}.")) from None
+
+
+def kept_fields(pairs: Iterable[tuple[str, str]]) -> Pairs:
+    """Return the fields that a page may give back to the user."""
+    return [(name, value) for name, value in pairs if name not in {FORM_TOKEN, VALUE_OF_SECRET}]
 
 
 def safe_next(address: str) -> str:
@@ -227,10 +233,9 @@ class Visits:
         check_same_origin(scope, headers)
         check_form_type(headers)
         pairs = pairs_of(await read_body(receive, headers, most_bytes), most_fields)
-        fields = [(name, value) for name, value in pairs if name != FORM_TOKEN]
         if not self.is_form_of(visit, [value for name, value in pairs if name == FORM_TOKEN]):
-            raise OutdatedForm(fields)
-        return fields
+            raise OutdatedForm(kept_fields(pairs))
+        return [(name, value) for name, value in pairs if name != FORM_TOKEN]
 
     def is_form_of(self, visit: Visit, tokens: list[str]) -> bool:
         """Return whether a form belongs to the session of `visit`. `tokens` are the values of its field
