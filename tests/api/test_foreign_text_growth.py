@@ -31,7 +31,10 @@ from skillery.git import requests as git_requests
 from skillery.git.requests import MalformedRequest
 from skillery.methods.table import METHODS
 from skillery.runs import hints
-from skillery.web import differences, display, run_outputs, run_page
+from skillery.web import differences, display, run_log
+from skillery.web.views import shown, tables, trees
+from skillery.web.views.parts import File
+from skillery.web.views.shown import ToShow
 from tests.conftest import Server, manifest
 from tests.support.archives import skill_md, tarred
 from tests.support.growth import check_growth, spent, spent_here
@@ -147,18 +150,24 @@ def frontmatter(text: str) -> bytes:
 
 
 PARSERS: dict[str, Callable[[str], object]] = {
-    "ansi": run_page.parts_of,
-    "csv preview": lambda text: run_outputs.table_of(text[: run_outputs.TEXT_BYTES], is_cut=False),
+    "ansi": run_log.parts_of,
+    "csv": tables.table_of_text,
+    "csv page": lambda text: shown_file("x.csv", text, where=text[:200], sort="a"),
     "diff": lambda text: texts.unified_diff(f"{text}\n" * 2, f"x{text}\n" * 2),
     "diff page": lambda text: page_of(f"a\n{text}", f"b\n{text} x"),
     "diff page of lines": lambda text: page_of("\n".join(halves(text)), text),
     "git v0": lambda text: git_requests.parse_v0(text.encode()),
     "git v2": lambda text: git_requests.parse_v2(text.encode()),
     "heading": lambda text: skill_md_parser.parse_skill_md(f"# {text}\n{text}"),
+    "json page": lambda text: shown_file("x.json", f'{{"a": "{text}", "b": [{text}]}}'),
+    "jsonl page": lambda text: shown_file("x.jsonl", f'{{"a": "{text}"}}\n' * 2),
     "lenient skill_md": lambda text: lenient_skill_md.read_skill_md(frontmatter(text)),
     "missing program": hints.hint_on,
-    "output": lambda text: run_outputs.tree_of([text, {text: text}]),
+    "output": lambda text: trees.tree_of([text, {text: text}]),
     "script block": lambda text: script_blocks.required_python(script_block(len(text)).encode()),
+    "svg page": lambda text: shown_file("x.svg", f"<svg viewBox='{text}'>"),
+    "table": lambda text: shown_output([{"a": text, text: 1}] * 3),
+    "text page": lambda text: shown_file("x.txt", text),
     "toml lines": lambda text: toml_lines.lines_of(text, {"runtime"}),
     "uv": uv_errors.cause_of,
     "uv yanked": lambda text: uv_errors.check_yanked(text, ()),
@@ -197,6 +206,20 @@ NOT_JOINED = {
     "imports.missing_target": "it gets an import that was found, not a text",
     "names.grantees_of": "it gets a valid skill name, whose length is limited",
 }
+
+
+def shown_file(name: str, text: str, where: str = "", sort: str = "") -> object:
+    """Show a file on a page of its own."""
+    content = text.encode()
+    file = File("blob:1", name, "", len(content), content)
+    return shown.show_parts(
+        ToShow("/runs/run", b"null", 4, [file], part=name, wanted=tables.Wanted(where=where, sort=sort))
+    )
+
+
+def shown_output(value: object) -> object:
+    output = msgspec.json.encode(value)
+    return shown.show_parts(ToShow("/runs/run", output, len(output), []))
 
 
 def page_of(old: str, new: str) -> object:

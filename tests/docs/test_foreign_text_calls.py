@@ -6,7 +6,7 @@ import ast
 import re
 import re._constants as sre  # type: ignore[import-not-found]
 import re._parser as sre_parser  # type: ignore[import-not-found]
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,8 +30,11 @@ PERMITTED_PATTERNS = {
     ("environments/uv_errors.py", "_CAUSE"): "ends at the end of the text, so that it never fails",
     ("trust/rules.py", "_FILE"): "an admin's rule, matched as a whole",
     ("trust/rules.py", "_REPOSITORY"): "an admin's rule, matched as a whole",
-    ("web/run_page.py", "_SEQUENCE"): "ends at the end of a line, so that it never fails",
+    ("web/run_log.py", "_SEQUENCE"): "ends at the end of a line, so that it never fails",
 }
+PARSERS_OF_PAGES = ("csv", "json.loads", "difflib")
+RENDERING_PROCESS = ("web/views/", "web/rendering.py")
+"""Modules of pages whose functions run in the rendering process."""
 OUTSIDE_THE_SERVER = (
     "authoring/",
     "cli/",
@@ -69,7 +72,7 @@ def sources() -> list[tuple[str, ast.Module]]:
     return [(path.relative_to(root).as_posix(), ast.parse(path.read_text("utf-8"))) for path, root in files]
 
 
-def refused_calls(tree: ast.Module) -> Iterator[str]:
+def refused_calls(tree: ast.Module, refused_names: Sequence[str] = REFUSED) -> Iterator[str]:
     for node in ast.walk(tree):
         names: Iterable[str] = ()
         if isinstance(node, ast.Import):
@@ -78,13 +81,23 @@ def refused_calls(tree: ast.Module) -> Iterator[str]:
             names = [node.module, *(f"{node.module}.{one.name}" for one in node.names)]
         elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             names = [f"{node.value.id}.{node.attr}"]
-        yield from {refused for refused in REFUSED for name in names if name == refused}
+        yield from {refused for refused in refused_names for name in names if name == refused}
 
 
 @pytest.mark.full
 def test_source_calls_nothing_with_superlinear_cost_for_foreign_text() -> None:
     found = {(file, name) for file, tree in sources() for name in refused_calls(tree)}
     assert found == PERMITTED_CALLS.keys()
+
+
+def test_pages_parse_foreign_text_only_in_the_rendering_process() -> None:
+    calls = {
+        (file, name)
+        for file, tree in sources()
+        if file.startswith("web/") and not file.startswith(RENDERING_PROCESS)
+        for name in refused_calls(tree, PARSERS_OF_PAGES)
+    }
+    assert calls == set()
 
 
 # -- regular expressions -----------------------------------------------------------------------------------------------

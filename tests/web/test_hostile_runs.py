@@ -100,10 +100,13 @@ async def test_hostile_outputs_and_files_are_text(sqlite_server: Server, open_pa
         assert shown in text
     assert "U+202E" in text
     assert await page.locator(".json li").count() <= 203
+    assert await check_axe(page) == []
+    await page.locator("#output").click()
     await page.get_by_role("link", name="Show more").click()
     await page.locator(".json li").nth(500).wait_for(state="attached")
     assert "12 levels deep" in await page.content()
     assert await check_axe(page) == []
+    await page.goto(f"/runs/{run_id}")
     for one in run["files"]:
         raw = await page.context.new_page()
         answer = await raw.goto(f"{sqlite_server.url}/runs/{run_id}/blobs/{one['blob_id']}")

@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack
 import httpx
 import pytest
 
-from skillery.web.run_page import parts_of
+from skillery.web.run_log import parts_of
 from tests.conftest import ASKS_FOR_TOKENS, Rpc, Server
 from tests.support.browser import Browser, token_of
 from tests.support.chromium import OpenPage, check_axe, layout_shift, overflow, problems, squeezed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+import zlib
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -203,3 +204,17 @@ def address_of_subject(subject: str) -> str:
     if _RUN.fullmatch(subject):
         return f"/runs/{subject}"
     return f"/s/{subject}" if _SKILL.fullmatch(subject) else ""
+
+
+_GLYPH_COLOURS = 6
+
+
+def glyph(name: str) -> Markup:
+    """Return the picture of a skill: two letters of its name, in a colour of its namespace. A method gets braces."""
+    first, *others = name.split(".")
+    letters = f"{first[:1]}{others[-1][:1]}".upper() if others else "{ }"
+    colour = zlib.crc32(first.encode()) % _GLYPH_COLOURS if others else "-code"
+    return Markup(
+        '<svg class="glyph g{}" viewBox="0 0 28 28" aria-hidden="true"><rect width="28" height="28" rx="7"/>'
+        '<text x="14" y="18.5">{}</text></svg>'
+    ).format(colour, letters)

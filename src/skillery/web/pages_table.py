@@ -21,7 +21,9 @@ from skillery.web import (
     publish,
     reviews,
     run_form,
+    run_log,
     run_page,
+    run_parts,
     skill_about,
     skill_changes,
     skill_files,
@@ -48,6 +50,12 @@ FOR_VISITORS: dict[tuple[str, str], Handlers] = {
 """The pages of skills, by the name and the path of the route. Callers without a login see them if the setting
 `public_downloads` permits it.
 """
+RUN_PARTS: dict[tuple[str, str], Handlers] = {
+    ("/runs/parts", "/runs/{id:str}/parts/{name:path}"): {"GET": run_parts.show_part},
+    ("/runs/raw", "/runs/{id:str}/raw/{name:path}"): {"GET": run_parts.send_part},
+    ("/runs/blobs", "/runs/{id:str}/blobs/{blob:str}"): {"GET": run_parts.send_blob},
+}
+"""The parts of the result of a run, by the name and the path of the route."""
 ADMIN: dict[str, Handlers] = {
     "/admin": {"GET": admin_now.show_overview},
     "/admin/tokens": {"GET": admin_tokens.show_tokens, "POST": admin_tokens.change_tokens},
@@ -84,10 +92,8 @@ def make_pages(site: Site) -> list[Route]:
         page_route(site, "/s/try", ("/s/{ref:str}/try",), attempt, needs="run"),
         page_route(site, "/runs", ("/runs",), {"GET": run_page.show_runs}, needs="read"),
         page_route(site, "/runs/run", ("/runs/{id:str}",), run, needs="read"),
-        page_route(site, "/runs/events", ("/runs/{id:str}/events",), {"GET": run_page.Events().send}, needs="read"),
-        page_route(
-            site, "/runs/blobs", ("/runs/{id:str}/blobs/{blob:str}",), {"GET": run_page.send_blob}, needs="read"
-        ),
+        page_route(site, "/runs/events", ("/runs/{id:str}/events",), {"GET": run_log.Events().send}, needs="read"),
+        *(page_route(site, name, (path,), row, needs="read") for (name, path), row in RUN_PARTS.items()),
         page_route(site, "/publish", ("/publish",), start, needs="publish"),
         page_route(site, "/publish/upload", ("/publish/{upload:str}",), upload, needs="publish"),
         page_route(site, "/account", ("/account",), me),

@@ -16,6 +16,7 @@ from skillery.context.worker_pool import TookTooLong, WorkerFailed, WorkerPool
 from skillery.errors import Unavailable
 from skillery.web.display import visible
 from skillery.web.rendering import Place, highlighted_lines, is_bounded, rendered
+from skillery.web.views.shown import Shown, ToShow, plain_parts, show_parts
 
 # -- Rendered parts of pages, kept in memory: the least recently used parts are dropped when the limit is reached ------
 # The key of a part has everything that the part depends on: digests of contents, paths, and RENDERER. It has no caller,
@@ -100,6 +101,15 @@ class RenderedTexts:
 
         key = ("markdown", digest, *place, str(shift), RENDERER)
         return await self._kept(key, make if is_bounded(text) else None, text)
+
+    async def parts(self, to_show: ToShow) -> Shown:
+        """Return the views of the result of a run. If they take too long, return the start of each part as text."""
+        try:
+            shown, _ = await self._workers.call(_caller(), show_parts, to_show)
+        except (TookTooLong, WorkerFailed, Unavailable) as error:
+            log.warning("the result of %s was not rendered: %s", to_show.base, error or "it takes too long")
+            return plain_parts(to_show)
+        return shown
 
     async def _kept(self, key: Key, make: Callable[[], Awaitable[Lines]] | None, text: str) -> RenderedText:
         """Return the text from the cache, or from `make`. If `make` is None or fails, return the plain text."""

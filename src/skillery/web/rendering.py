@@ -165,12 +165,14 @@ _FRONTMATTER = re.compile(r"\ufeff?---[ \t]*\r?\n(.*?)(?:^|\n)---[ \t]*(?:\r?\n|
 
 
 class Place(NamedTuple):
-    """The bundle file that has the Markdown text."""
+    """The file that has the Markdown text."""
 
     base: str
-    """The address of the version, for example `/s/text.csv@1.0`."""
+    """The address of the version or of the run, for example `/s/text.csv@1.0`."""
     path: str
-    """The path of the file in the bundle."""
+    """The path of the file in the bundle, or below the workspace of the run."""
+    folder: str = "files"
+    """The segment between `base` and the path of another file, to which links lead: `files`, or `parts` of a run."""
 
 
 def split_frontmatter(text: str) -> tuple[str, str]:
@@ -193,7 +195,7 @@ def rendered(text: str, place: Place, shift: int) -> str | None:
     html = _Renderer(place, shift).render(text)
     if len(html) > MOST_HTML:
         return None
-    allowed_starts = (f"{place.base}/files/", f"{place.base}/raw/", f"#{ID}")
+    allowed_starts = (f"{place.base}/{place.folder}/", f"{place.base}/raw/", f"#{ID}")
     return nh3.clean(
         html,
         tags=_TAGS,
@@ -208,13 +210,13 @@ def rendered(text: str, place: Place, shift: int) -> str | None:
     )
 
 
-def resolved(url: str, place: Place, kind: str = "files") -> str | None:
-    """Return the address to which a link of a bundle file leads, or None if the link must not work.
+def resolved(url: str, place: Place, *, is_image: bool = False) -> str | None:
+    """Return the address to which a link or an image of a file leads, or None if it must not work.
 
-    Relative links stay inside the bundle. `kind` is `files` for links and `raw` for images.
+    Relative links stay inside the bundle, or inside the files of the run.
     """
     if _REMOTE.fullmatch(url):
-        return url if kind == "files" else None
+        return None if is_image else url
     if url.startswith("#"):
         return f"#{ID}{quote(_slug(unquote(url[1:])))}"
     plain = unquote(url)
@@ -228,8 +230,8 @@ def resolved(url: str, place: Place, kind: str = "files") -> str | None:
     target = posixpath.normpath(posixpath.join(above, path.lstrip("/")))
     if target == ".." or target.startswith(("../", "/")):
         return None
-    lines = f"#{rest}" if _LINES.fullmatch(rest) and kind == "files" else ""
-    return f"{place.base}/{kind}/{'' if target == '.' else quote(target)}{lines}"
+    lines = f"#{rest}" if _LINES.fullmatch(rest) and not is_image else ""
+    return f"{place.base}/{'raw' if is_image else place.folder}/{'' if target == '.' else quote(target)}{lines}"
 
 
 class _Renderer:
@@ -283,7 +285,7 @@ class _Renderer:
         """
         token = tokens[at]
         source, words = str(token.attrs.get("src", "")), _words(token.children or ())
-        address = resolved(source, self._place, "raw")
+        address = resolved(source, self._place, is_image=True)
         if address is not None and not address.startswith("#"):
             return str(Markup('<img src="{}" alt="{}">').format(address, words))
         if _REMOTE.fullmatch(source):

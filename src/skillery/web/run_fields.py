@@ -7,6 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
+import msgspec
+
 from skillery.formats.inputs import Input, InputInvalid, apply_inputs
 from skillery.web.frame import Form
 
@@ -151,7 +153,7 @@ def _value(field: Field, text: str) -> Any:
     if field.widget in {"radios", "select"}:
         if text not in field.choices:
             raise ValueError(f"{text[:80]!r} is not one of the choices.")
-        return json.loads(text)
+        return _json(text)
     if field.widget == "number":
         plain = text.strip()
         if not _NUMBER.fullmatch(plain) or len(plain) > 60:
@@ -168,12 +170,9 @@ def _value(field: Field, text: str) -> Any:
 def _json(text: str) -> Any:
     """Return the decoded JSON. Raise ValueError with a message for the user if the text is not JSON."""
     try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        line = text.splitlines()[error.lineno - 1 : error.lineno] or [""]
-        near = line[0][max(0, error.colno - 20) : error.colno + 20]
-        message = f"This is not JSON: {error.msg}, line {error.lineno}, column {error.colno}, near {near!r}."
-        raise ValueError(message) from None
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeEncodeError) as error:
+        raise ValueError(f"This is not JSON: {error}.") from None
     except RecursionError:
         raise ValueError("This JSON has too many levels.") from None
 

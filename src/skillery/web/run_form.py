@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from skillery.contents.blobs import CreateBlob, create_blob
 from skillery.errors import Conflict, InvalidParams, NotFound, Refused, SkilleryError
 from skillery.formats.inputs import inputs_in
@@ -40,7 +42,7 @@ async def show_try(request: PageRequest) -> Page:
         args, files = example.get("args") or {}, example.get("blobs") or {}
     elif request.query.get("run"):
         known = await request.read(partial(args_of, identity=request.identity, run_id=request.query["run"]))
-        args = json.loads(known) if known else {}
+        args = msgspec.json.decode(known) if known else {}
         problems = refused(await _inputs(request, opened, tool), fields, args) if args else {}
     filled_fields, other_args = filled(fields, args)
     filled_fields = [field._replace(problem=problems.get(field.id, "")) for field in filled_fields]

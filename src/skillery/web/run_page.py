@@ -3,170 +3,37 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
-from functools import lru_cache, partial
-from typing import Any, BinaryIO, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
 import msgspec
 
-from skillery.backends import Storage
-from skillery.contents.blob_rows import BlobRow
-from skillery.errors import BlobNotFound, InvalidParams, NotFound, SkilleryError
-from skillery.http.requests import send_bytes
-from skillery.http.run_streams import OpenStreams, StreamLimits, event, offset_of
+from skillery.errors import InvalidParams, NotFound, SkilleryError
+from skillery.failure_types import FailureType
 from skillery.method import or_none
-from skillery.runs.live_output import LogPart
-from skillery.runs.methods import CancelRun, GetRun, ListRuns, ReadRunLog, cancel_run, get_run, list_runs, read_run_log
+from skillery.runs.methods import CancelRun, GetRun, ListRuns, cancel_run, get_run, list_runs
 from skillery.runs.queries import args_of
 from skillery.runs.results import RunPage, RunRecord
-from skillery.web.frame import Direct, Done, Page, PageRequest, SeeOther, is_still_caller, path_of
-from skillery.web.run_outputs import WEAKER, WIDTH, limits_of, names_of, output_of, previews_of, stages_of
-from skillery.web.sending import RAW_HEADERS
-from skillery.web.skill_files import send_raw
-
-# -- Colours of logs: the escape sequences of terminals as (class, text) -----------------------------------------------
-
-
-# Logs have control characters in escaped form: ESC is the text \x1b.
-_SEQUENCE = re.compile(
-    r"\\x1b\[(?P<codes>[0-9;:]*)m"
-    r"|\\x1b\[[0-?]*[ -/]*[@-~]"
-    r"|\\x1b[\]PX^_].*?(?:\\x07|\\x1b\\|$)"
-    r"|\\x1b[ -/]*[0-~]"
-    r"|\\x9b[0-?]*[ -/]*[@-~]",
-    re.MULTILINE,
-)
-_OVERWRITTEN = re.compile(r"^.*\\x0d(?=.)", re.MULTILINE)
-Part = tuple[str, str]
-
-
-def parts_of(text: str) -> list[Part]:
-    """Return a part of a log as pairs of CSS class and text.
-
-    The classes are `f0` to `f15` for 16 colours, and `b` for bold. All other escape sequences are removed: movements of
-    the cursor, titles, links. Of a line that was overwritten with carriage returns, the last text remains.
-    """
-    visible_text = _OVERWRITTEN.sub("", text).replace("\\x0d\n", "\n")
-    parts: list[Part] = []
-    colour, is_bold, end = "", False, 0
-    for match in _SEQUENCE.finditer(visible_text):
-        _add(parts, colour, is_bold, visible_text[end : match.start()])
-        end = match.end()
-        if match["codes"] is not None:
-            colour, is_bold = _after(match["codes"], colour, is_bold)
-    _add(parts, colour, is_bold, visible_text[end:])
-    return parts
-
-
-def _add(parts: list[Part], colour: str, is_bold: bool, text: str) -> None:
-    if text:
-        parts.append((f"{colour} b".strip() if is_bold else colour, text))
-
-
-def _after(codes: str, colour: str, is_bold: bool) -> tuple[str, bool]:
-    """Return the colour and boldness after an escape sequence with these codes."""
-    if ":" in codes or ";5;" in codes or ";2;" in codes:
-        return colour, is_bold  # one of 256 or more colours: not shown
-    for code in codes.split(";"):
-        number = int(code[:4]) if code else 0
-        if number == 0:
-            colour, is_bold = "", False
-        elif number in {1, 22}:
-            is_bold = number == 1
-        elif 30 <= number <= 37:
-            colour = f"f{number - 30}"
-        elif 90 <= number <= 97:
-            colour = f"f{number - 82}"
-        elif number == 39:
-            colour = ""
-    return colour, is_bold
-
-
-# -- `/runs/{id}/events`: the page of a run follows its log as a stream of events, or asks for the next part -----------
-
-LIMITS = StreamLimits(of_run=200, of_identity=4, in_all=200)
-"""Browsers open at most six connections to a server, so a user with many tabs gets few streams. Pages without a stream
-ask for the log every second. The settings `runs.streams…` apply too.
-"""
-_POLL_BYTES = 64 * 1024
-
-
-class Events:
-    """The handler of `/runs/{id}/events`."""
-
-    def __init__(self) -> None:
-        self._open = OpenStreams(LIMITS)
-
-    async def send(self, request: PageRequest) -> Direct:
-        """Send the status, the log and the end of a run as server-sent events.
-
-        With `?poll`, send the next part of the log as JSON. Raise Busy if too many streams are open.
-        """
-        run_id = request.parameter("id")
-        after = offset_of(request.scope, request.headers)
-        if "poll" in request.query:
-            return await _next_part(request, run_id, after)
-        await request.do(get_run, GetRun(run_id=run_id))
-
-        async def send(send: Any) -> None:
-            with self._open.hold(run_id, request.identity.name):
-                await request.site.streams.send(
-                    request.identity,
-                    run_id,
-                    after,
-                    request.receive,
-                    send,
-                    partial(is_still_caller, request),
-                    log_event=_log_event,
-                    end_event=_end_event,
-                    headers=tuple((name.encode(), value.encode()) for name, value in RAW_HEADERS),
-                )
-
-        return Direct(send)
-
-
-async def _next_part(request: PageRequest, run_id: str, after: int) -> Direct:
-    """Return the answer to `?poll`: the part of the log from the offset `after`, as JSON."""
-    log = await request.do(read_run_log, ReadRunLog(run_id=run_id, after=after, max_bytes=_POLL_BYTES))
-    answer = {
-        "status": log.status,
-        "next": log.next,
-        "ended": log.ended,
-        "parts": parts_of(log.text),
-        "bytes": log.dropped_bytes,
-    }
-    headers = [*RAW_HEADERS, ("cache-control", "no-store")]
-
-    async def send(send: Any) -> None:
-        await send_bytes(send, 200, msgspec.json.encode(answer), "application/json", headers)
-
-    return Direct(send)
-
-
-@lru_cache(64)
-def _log_event(part: LogPart) -> bytes:
-    """Return the event of a part of a log. Many readers of a run get the same parts, so the events are cached."""
-    return event("log", {"parts": parts_of(part.text)}, part.next)
-
-
-async def _end_event(_identity: Any, _run_id: str, after: int) -> bytes:
-    return event("end", {}, after)
-
-
-_LOG_BYTES = 64 * 1024
+from skillery.web.display import duration
+from skillery.web.frame import Done, Page, PageRequest, SeeOther, path_of
+from skillery.web.run_log import first_log
+from skillery.web.run_parts import result_of, shown_parts
+from skillery.web.views.parts import WHOLE
 
 
 async def show_run(request: PageRequest) -> Page:
-    """Show a run with its log, output, files, limits, and the call that repeats it."""
+    """Show a run: its result or its failure, then its log, and next to them its inputs, limits and network."""
     run = await request.do(get_run, GetRun(run_id=request.parameter("id")))
     is_active = run.status in {"queued", "started"}
-    log, after, is_cut = await _log(request, run)
+    log, after, is_cut = await first_log(request, run)
     args = await request.read(partial(args_of, identity=request.identity, run_id=run.run_id))
+    shown = await shown_parts(request, await result_of(request, run), args)
     skill = or_none(run.skill)
     name = f"{skill.name}@{skill.version}" if skill else None
     is_own = run.identity.name == request.identity.name
+    limits = limits_of(run)
     values = {
         "run": run,
         "is_active": is_active,
@@ -176,13 +43,16 @@ async def show_run(request: PageRequest) -> Page:
         "address": path_of("runs", run.run_id),
         "stages": stages_of(run),
         "width": WIDTH,
-        "limits": limits_of(run),
+        "limits": limits,
+        "near": [limit for limit in limits if limit.share >= NEAR],
         "weaker": [
             WEAKER.get(limit, f"This host enforces {limit} less strictly.") for limit in or_none(run.degraded) or ()
         ],
-        "args": json.dumps(json.loads(args), ensure_ascii=False, indent=2) if args else None,
-        **await output_of(request, run),
-        "files": await previews_of(request, run),
+        "parts": [view for view in shown.views if view.name != WHOLE],
+        "whole": next((view for view in shown.views if view.name == WHOLE), None),
+        "inputs": shown.inputs,
+        "inputs_text": shown.inputs_text,
+        "failure": _failure_of(run),
         "skill_at": name,
         "again": f"{path_of('s', name, 'try')}?run={quote(run.run_id)}" if name and request.may("run") else None,
         "curl": _curl_of(request.server, run, args),
@@ -193,14 +63,25 @@ async def show_run(request: PageRequest) -> Page:
     return Page("runs_one.html", title, values, "runs")
 
 
-async def _log(request: PageRequest, run: RunRecord) -> tuple[list[tuple[str, str]], int, bool]:
-    """Return the first part of the log, the offset after it, and whether the page omits later parts of an ended log."""
-    try:
-        log = await request.do(read_run_log, ReadRunLog(run_id=run.run_id, max_bytes=_LOG_BYTES))
-    except SkilleryError:
-        return parts_of(run.logs_preview), 0, False  # the log has expired, its preview has not
-    is_cut = run.status in {"completed", "failed"} and not log.ended
-    return parts_of(log.text), log.next, is_cut
+class _Failure(NamedTuple):
+    """A failed run in words. `remedy` is "" for an exception of the code of the run."""
+
+    heading: str
+    remedy: str
+    is_of_inputs: bool
+
+
+def _failure_of(run: RunRecord) -> _Failure | None:
+    """Return the failure of a run in words, or None if it has not failed."""
+    error = or_none(run.error)
+    if error is None:
+        return None
+    # An exception of the code can have the name of a failure of the server, but it has a traceback.
+    failure = next((failure for failure in FailureType if failure == error.type), None)
+    if failure is not None and not or_none(error.traceback):
+        return _Failure(failure.cause.rstrip("."), failure.remedy, failure is FailureType.VALIDATION_ERROR)
+    skill = or_none(run.skill)
+    return _Failure(f"{run.tool or (skill.name if skill else 'The code')} raised {error.type}", "", False)
 
 
 def _call_of(run: RunRecord, args: str | None) -> dict[str, Any] | None:
@@ -209,7 +90,7 @@ def _call_of(run: RunRecord, args: str | None) -> dict[str, Any] | None:
     if args is None or not skill:
         return None
     name = {"name": run.tool, "skill": skill.name} if run.tool else {"name": skill.name}
-    return {**name, "version": skill.version, "args": json.loads(args)}
+    return {**name, "version": skill.version, "args": msgspec.json.decode(args)}
 
 
 def _curl_of(server: str, run: RunRecord, args: str | None) -> str:
@@ -244,40 +125,116 @@ async def change_run(request: PageRequest) -> SeeOther:
     return SeeOther(path_of("runs", run.run_id), Done(text))
 
 
-class _RunFile(NamedTuple):
-    """A blob of a run, in the form that `send_raw` takes."""
-
-    blob: BlobRow
-    path: str
-    core: Any
-
-    @property
-    def sha256(self) -> str:
-        return self.blob.sha256
-
-    @property
-    def size_bytes(self) -> int:
-        return self.blob.size_bytes
-
-    def open(self, _: Storage) -> BinaryIO:
-        stream: BinaryIO = self.core.blobs.open(self.blob)
-        return stream
+# -- Figures of a run: the phases of its time, and what it used of its limits ------------------------------------------
 
 
-async def send_blob(request: PageRequest) -> Direct:
-    """Send a blob that a run has written, or its log. Raise BlobNotFound for other blobs."""
-    run = await request.do(get_run, GetRun(run_id=request.parameter("id")))
-    blob_id = request.parameter("blob")
-    names = names_of(run)
-    if blob_id not in {*run.output_blobs, *names, run.logs_blob}:
-        raise BlobNotFound(f"this run has no blob '{blob_id[:80]}'", hint="Open the page of the run.")
-    blob = await request.site.core.blobs.find_blob(request.identity, blob_id)
-    name = "log.txt" if blob_id == run.logs_blob else names.get(blob_id, blob_id.replace(":", "-"))
+WIDTH = 600
+NEAR = 50.0
+"""A use of a limit below this percentage is not mentioned separately."""
+MEBIBYTE = 1 << 20
+LIMITS = {
+    "timeout_ms": "Time",
+    "memory_mb": "Memory",
+    "processes": "Processes",
+    "disk_mb": "Files in /workspace",
+    "cpus": "Processors",
+    "tmp_mb": "Files in /tmp",
+    "blobs_mb": "Blobs",
+    "log_kb": "Log",
+}
+_UNITS = {"memory_mb": "MiB", "disk_mb": "MiB", "tmp_mb": "MiB", "blobs_mb": "MiB", "log_kb": "KiB"}
+WEAKER = {
+    "isolation": "This server runs code without isolation: the code can do what the server can do.",
+    "memory_tree": "This host has no control group for memory, so the server checks the memory of a run less exactly.",
+    "landlock": "The kernel of this host has no Landlock, so the paths of the run are protected less strictly.",
+    "processes": "This host does not enforce the limit of processes.",
+    "cpus": "This host does not enforce the limit of processors.",
+    "disk": "This host does not enforce the size of the files of a run.",
+    "disk_files": "This host does not enforce the number of files of a run.",
+    "network": "This host does not enforce the network permissions of a run.",
+}
+"""A sentence for each value of `degraded`."""
 
-    async def send(send: Any) -> None:
-        await send_raw(request, _RunFile(blob, name, request.site.core), send)
 
-    return Direct(send)
+class Stage(NamedTuple):
+    """A phase of a run's time. `x` and `width` are coordinates in the picture."""
+
+    words: str
+    ms: float
+    x: float
+    width: float
+
+
+class Limit(NamedTuple):
+    """A limit and its use as texts. `used` is "" if the use is not measured. `share` is in percent."""
+
+    words: str
+    used: str
+    allowed: str
+    share: float
+
+
+def stages_of(run: RunRecord) -> list[Stage]:
+    """Return the phases of an ended run in order: queued, prepared, running, collected."""
+    if not run.started_at or not run.finished_at or run.duration_ms is None:
+        return []
+    used, running_ms = or_none(run.used), run.duration_ms
+    outside_ms = max(0.0, (run.finished_at - run.started_at).total_seconds() * 1000 - running_ms)
+    prepared = used.prepared_ms if used else None
+    parts = {"queued": used.queued_ms} if used and used.queued_ms else {}
+    if prepared is None:
+        parts |= {"running": running_ms, "prepared and collected": outside_ms}
+    else:
+        parts |= {
+            "prepared": min(prepared, outside_ms),
+            "running": running_ms,
+            "collected": max(0.0, outside_ms - prepared),
+        }
+    total_ms = max(sum(parts.values()), 1.0)
+    stages, x = [], 0.0
+    for words, ms in parts.items():
+        width = WIDTH * ms / total_ms
+        stages.append(Stage(words, ms, round(x, 1), round(width, 1)))
+        x += width
+    return stages
+
+
+def limits_of(run: RunRecord) -> list[Limit]:
+    """Return the limits of a run with their use."""
+    limits = msgspec.json.decode(run.limits) or {}
+    return [_limit(key, words, limits[key], _used(run, key)) for key, words in LIMITS.items() if key in limits]
+
+
+def _used(run: RunRecord, key: str) -> float | None:
+    """Return the amount that a run has used of a limit, in the unit of the limit, or None if it is not measured."""
+    used = or_none(run.used)
+    if key == "timeout_ms":
+        return run.duration_ms
+    if used is None:
+        return None
+    if key == "processes":
+        return used.processes
+    size = {"memory_mb": used.memory_bytes, "disk_mb": used.disk_bytes}.get(key)
+    return None if size is None else size / MEBIBYTE
+
+
+def _limit(key: str, words: str, allowed: float, used: float | None) -> Limit:
+    """Return a limit with its use as texts. A small use or a large limit gets a better unit."""
+    if key == "timeout_ms":
+        used_text = "" if used is None else duration(used)
+        return Limit(words, used_text, f"{allowed / 1000:g} s", _share(used, allowed))
+    unit = _UNITS.get(key, "")
+    if unit == "KiB" and allowed >= 1024 and used is None:
+        allowed, unit = allowed / 1024, "MiB"
+    used_text = "" if used is None else f"{used:.3g}" if used < 1000 else f"{used:.0f}"
+    if used and used < 1 and unit == "MiB":
+        used_text = f"{used * 1024:.0f} KiB"
+    return Limit(words, used_text, f"{allowed:g} {unit}".strip(), _share(used, allowed))
+
+
+def _share(used: float | None, allowed: float) -> float:
+    """Return the used part of a limit in percent, at most 100."""
+    return 0.0 if used is None or not allowed else round(min(100.0, 100 * used / allowed), 1)
 
 
 # -- `/runs`: the runs of the caller, newest first. Admins see the runs of all identities ------------------------------

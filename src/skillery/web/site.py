@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 from jinja2 import Environment, PackageLoader, StrictUndefined, pass_context
 from jinja2.runtime import Context
+from markupsafe import Markup
 
 from skillery.backends import Authenticator
 from skillery.context.worker_pool import WorkerPool
@@ -154,6 +155,8 @@ def compiled_templates() -> Environment:
         visible=display.visible,
         sentence=display.sentence,
         foreign=display.foreign,
+        glyph=display.glyph,
+        as_html=Markup,  # only for HTML of the rendering process
         short_digest=display.short_digest,
         address_of_subject=display.address_of_subject,
         decoded=msgspec.json.decode,

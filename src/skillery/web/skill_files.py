@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import codecs
 import io
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, BinaryIO, Literal, NamedTuple, Protocol
-from urllib.parse import quote
+from typing import Any, BinaryIO, NamedTuple, Protocol
 
 from markupsafe import Markup
 
@@ -21,79 +19,7 @@ from skillery.web.rendered_texts import MOST_HIGHLIGHTED
 from skillery.web.rendering import has_lexer
 from skillery.web.sending import RAW_HEADERS
 from skillery.web.skill_opened import Opened, exactly, file_path_of, open_version, page_of, reader_of, reference_of
-
-# -- The kind of a file of a bundle. The kind decides how a browser gets the bytes -------------------------------------
-
-
-HEAD_BYTES = 64 * 1024
-"""The number of bytes from the start of a file that decide its kind."""
-_IMAGES = (
-    (b"\x89PNG\r\n\x1a\n", "image/png", "PNG image"),
-    (b"\xff\xd8\xff", "image/jpeg", "JPEG image"),
-    (b"GIF87a", "image/gif", "GIF image"),
-    (b"GIF89a", "image/gif", "GIF image"),
-)
-_OTHERS = (
-    (b"%PDF-", "PDF document"),
-    (b"PK\x03\x04", "ZIP archive"),
-    (b"\x1f\x8b", "gzip archive"),
-    (b"SQLite format 3\0", "SQLite database"),
-    (b"\x7fELF", "program"),
-    (b"\0asm", "WebAssembly module"),
-)
-
-
-class ContentKind(NamedTuple):
-    """The kind of a file, which decides how a page shows it and how it is sent."""
-
-    group: Literal["text", "image", "binary"]
-    media_type: str
-    words: str
-    """The kind in words, for people."""
-
-
-TEXT = ContentKind("text", "text/plain; charset=utf-8", "text")
-SVG = ContentKind("image", "image/svg+xml", "SVG image")
-BINARY = ContentKind("binary", "application/octet-stream", "binary file")
-
-
-def kind_of(path: str, head: bytes, size: int) -> ContentKind:
-    """Return the kind of a file. `head` has its first HEAD_BYTES, and `size` is its whole size.
-
-    The path counts only for SVG.
-    """
-    for start, media_type, words in _IMAGES:
-        if head.startswith(start):
-            return ContentKind("image", media_type, words)
-    if head.startswith(b"RIFF") and head[8:12] == b"WEBP":
-        return ContentKind("image", "image/webp", "WebP image")
-    if b"%PDF-" in head[:1024]:
-        return BINARY._replace(words="PDF document")
-    for start, words in _OTHERS:
-        if head.startswith(start):
-            return BINARY._replace(words=words)
-    if not _is_text(head, is_whole=len(head) >= size):
-        return BINARY
-    return SVG if path.lower().endswith(".svg") else TEXT
-
-
-def disposition(path: str, kind: ContentKind) -> str:
-    """Return the value of the header Content-Disposition (RFC 6266). Binary files are downloads."""
-    name = path.rpartition("/")[2]
-    plain = "".join(char if char.isascii() and (char.isalnum() or char in "._- ") else "_" for char in name)
-    how = "attachment" if kind.group == "binary" else "inline"
-    return f"{how}; filename=\"{plain}\"; filename*=UTF-8''{quote(name, safe='')}"
-
-
-def _is_text(head: bytes, *, is_whole: bool) -> bool:
-    """Return whether the bytes are UTF-8 without NUL. Unless `is_whole`, the last character may be incomplete."""
-    if b"\0" in head:
-        return False
-    try:
-        codecs.getincrementaldecoder("utf-8")().decode(head, final=is_whole)
-    except UnicodeDecodeError:
-        return False
-    return True
+from skillery.web.views.kinds import HEAD_BYTES, decoded, disposition, kind_of
 
 
 class RawFile(Protocol):
@@ -256,7 +182,7 @@ async def _viewed(request: PageRequest, opened: Opened, file: FoundFile) -> dict
     }
     if kind.group == "image" and kind.words != "SVG image":
         return values
-    text = _decoded(head, is_whole=len(head) >= size)
+    text = decoded(head, is_whole=len(head) >= size)
     if text is None or kind.group == "binary":
         return {**values, "kind": kind if kind.group != "text" else kind._replace(group="binary", words="binary file")}
     # The key of the cache has the digest of the file, so that unchanged files of other versions are found too.
@@ -292,18 +218,6 @@ def _head(request: PageRequest, file: FoundFile, most: int) -> bytes:
         while len(parts) < most and (chunk := stream.read(most - len(parts))):
             parts += chunk
         return bytes(parts)
-
-
-def _decoded(head: bytes, *, is_whole: bool) -> str | None:
-    """Return the bytes as text, or None if they are not UTF-8. Unless `is_whole`, an incomplete last character is left
-    out.
-    """
-    try:
-        return head.decode("utf-8")
-    except UnicodeDecodeError as error:
-        if is_whole or len(head) - error.start > 3:
-            return None
-        return head[: error.start].decode("utf-8")
 
 
 def _tree(rows: list[FileRow], shown: str) -> tuple[Node, ...]:

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
+import msgspec
+
 from skillery.skills.descriptions import Skill
 from skillery.web.frame import PageRequest
 from skillery.web.skill_opened import Input, Opened, Tool
@@ -136,8 +138,8 @@ def _sample(parameter: Input) -> Any:
     """Return a value for an input: its default, its first allowed value, or a placeholder of its type."""
     value = parameter.default or (parameter.choices[0] if parameter.choices else None)
     if value is not None:
-        with contextlib.suppress(ValueError):  # a long value is cut
-            return json.loads(value)
+        with contextlib.suppress(msgspec.DecodeError):  # a long value is cut
+            return msgspec.json.decode(value)
     return {"number": 1, "integer": 1, "boolean": True, "array": [], "object": {}}.get(
         parameter.type, parameter.name.upper()
     )
@@ -161,8 +163,8 @@ def _value(value: object) -> str:
     """Return the text of a value for `--arg`, which is read as JSON if possible."""
     if isinstance(value, str) and value.isascii() and value.isprintable():
         try:
-            json.loads(value)
-        except ValueError:
+            msgspec.json.decode(value)
+        except msgspec.DecodeError:
             return value
     return json.dumps(value)
 

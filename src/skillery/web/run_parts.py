@@ -1,0 +1,231 @@
+"""The parts of a run: their views on the page of the run, `/runs/{id}/parts/{name}`, and `/runs/{id}/raw/{name}`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, BinaryIO, Literal, NamedTuple
+from urllib.parse import urlencode
+
+import msgspec
+
+from skillery.backends import Storage
+from skillery.contents.blob_rows import BlobRow, output_blobs
+from skillery.contents.blobs import Blobs
+from skillery.errors import BlobNotFound, SkilleryError
+from skillery.http.requests import send_bytes
+from skillery.method import or_none
+from skillery.runs.methods import GetRun, get_run
+from skillery.runs.results import RunRecord
+from skillery.web.frame import Direct, Page, PageRequest, path_of
+from skillery.web.sending import RAW_HEADERS
+from skillery.web.skill_files import send_raw
+from skillery.web.views.kinds import HEAD_BYTES, SVG, TEXT, disposition, kind_of
+from skillery.web.views.parts import File
+from skillery.web.views.shown import PARTS, Shown, ToShow, View
+from skillery.web.views.tables import PAGE_ROWS, Wanted
+from skillery.web.views.trees import MOST_NODES_ON_PAGE
+
+MOST_BYTES = 1024 * 1024
+"""The number of bytes that the page of a run reads of a file or of the output."""
+MOST_BYTES_OF_PART = 10_000_000
+"""The number of bytes that the page of one part reads."""
+MOST_FILES = 200
+PREVIEW_ROWS = 12
+
+
+class LargeOutput(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The object that replaces a large output."""
+
+    blob_id: str
+    size_bytes: int
+    preview: str
+
+
+class Result(NamedTuple):
+    """The output and the files of a run, as far as they have not expired."""
+
+    run: RunRecord
+    files: list[BlobRow]
+    output: BlobRow | None
+    """The blob of a large output."""
+    output_json: bytes
+    """The output, or the start of a large output that has expired."""
+    output_bytes: int
+
+
+async def result_of(request: PageRequest, run: RunRecord) -> Result:
+    rows = await request.read_page(lambda connection: output_blobs(connection, run.run_id))
+    large = _large_output(run)
+    if large is None:
+        output_json = bytes(run.output) if isinstance(run.output, msgspec.Raw) else msgspec.json.encode(run.output)
+        return Result(run, rows, None, output_json, len(output_json))
+    output = next((row for row in rows if row.id == large.blob_id), None)
+    files = [row for row in rows if row.id != large.blob_id]
+    return Result(run, files, output, large.preview.encode(), large.size_bytes)
+
+
+def _large_output(run: RunRecord) -> LargeOutput | None:
+    """Return the object that replaces the output of a run, or None if the run has its output itself."""
+    try:
+        large = msgspec.json.decode(run.output, type=LargeOutput)
+    except msgspec.ValidationError:
+        return None
+    return large if large.blob_id in run.output_blobs else None
+
+
+async def shown_parts(request: PageRequest, result: Result, args: str | None) -> Shown:
+    """Return the views for the page of a run."""
+    read_ids = {row.id for row in result.files[:PARTS]}
+    to_show = await _to_show(request, result, MOST_BYTES, read_ids)
+    wanted = _wanted({}, request, PREVIEW_ROWS)
+    to_show = msgspec.structs.replace(to_show, args=(args or "null").encode(), wanted=wanted)
+    return await request.site.texts.parts(to_show)
+
+
+async def _to_show(request: PageRequest, result: Result, most: int, read_ids: set[str]) -> ToShow:
+    """Return the result of a run with the output and the contents of some files, at most `most` bytes of each."""
+    blobs = request.site.core.blobs
+
+    def read() -> tuple[bytes | None, list[File]]:
+        output_json = _start(blobs, result.output, most) if result.output is not None else None
+        files = []
+        for row in result.files[:MOST_FILES]:
+            content = _start(blobs, row, most) if row.id in read_ids else None
+            files.append(File(row.id, row.path or "", row.kind, row.size_bytes, content))
+        return output_json, files
+
+    output_json, files = await asyncio.to_thread(read)
+    return ToShow(path_of("runs", result.run.run_id), output_json or result.output_json, result.output_bytes, files)
+
+
+def _start(blobs: Blobs, row: BlobRow, most: int) -> bytes | None:
+    """Return the start of a text, or the head of another content. Return None if it cannot be read. Blocking."""
+    try:
+        head = blobs.read_range(row, 0, min(HEAD_BYTES, row.size_bytes))
+        if len(head) == row.size_bytes or kind_of(row.path or "", head, row.size_bytes) not in {TEXT, SVG}:
+            return head
+        return head + blobs.read_range(row, len(head), min(most, row.size_bytes) - len(head))
+    except (SkilleryError, OSError):
+        return None
+
+
+def _wanted(query: Mapping[str, str], request: PageRequest, most: int) -> Wanted:
+    """Return the wanted rows of the query. Unreadable numbers are ignored."""
+    page = query.get("page", "")
+    number = int(page[:6]) if page.isdecimal() and page.isascii() else 1
+    group, decimal = request.language
+    return Wanted(most, query.get("sort", "")[:200], query.get("where", "")[:200], number, group, decimal)
+
+
+async def _find_part(request: PageRequest, form: Literal["view", "source", "raw"]) -> tuple[Result, View]:
+    """Return the part in the address as a view. Raise BlobNotFound if the run has no such part."""
+    run = await request.do(get_run, GetRun(run_id=request.parameter("id")))
+    result = await result_of(request, run)
+    name = request.parameter("name")
+    read_ids = {row.id for row in result.files if row.path == name}
+    view = await _read_part(request, result, name, form, read_ids)
+    if view.blob_id and view.blob_id not in read_ids:
+        # The output names this file by a key, which only the rendering process knows.
+        view = await _read_part(request, result, name, form, {view.blob_id})
+    return result, view
+
+
+async def _read_part(
+    request: PageRequest, result: Result, name: str, form: Literal["view", "source", "raw"], read_ids: set[str]
+) -> View:
+    to_show = await _to_show(request, result, MOST_BYTES_OF_PART, read_ids)
+    wanted = _wanted(request.query, request, PAGE_ROWS)
+    to_show = msgspec.structs.replace(to_show, part=name, form=form, wanted=wanted, nodes=MOST_NODES_ON_PAGE)
+    views = (await request.site.texts.parts(to_show)).views
+    if not views:
+        raise BlobNotFound(f"this run has no part '{name[:80]}'", hint="Open the page of the run.")
+    return views[0]
+
+
+async def show_part(request: PageRequest) -> Page:
+    """Show one part of a run. A table can be sorted and filtered."""
+    is_source = request.query.get("form") == "source"
+    result, view = await _find_part(request, "source" if is_source else "view")
+    run, name = result.run, request.parameter("name")
+    address = path_of("runs", run.run_id, "parts", name)
+    query = {key: request.query[key] for key in ("sort", "where") if request.query.get(key)}
+
+    def address_with(**changes: str) -> str:
+        fields = {key: value for key, value in {**query, **changes}.items() if value}
+        return f"{address}?{urlencode(fields)}" if fields else address
+
+    skill = or_none(run.skill)
+    values = {
+        "run": run,
+        "view": view,
+        "run_name": run.tool or (skill.name if skill else run.method),
+        "address_with": address_with,
+        "is_source": is_source,
+        "where": query.get("where", ""),
+        "sort": query.get("sort", ""),
+        "page_rows": PAGE_ROWS,
+    }
+    return Page("runs_part.html", name, values, "runs")
+
+
+class _RunFile(NamedTuple):
+    """A blob of a run, in the form that `send_raw` takes."""
+
+    blob: BlobRow
+    path: str
+    core: Any
+
+    @property
+    def sha256(self) -> str:
+        return self.blob.sha256
+
+    @property
+    def size_bytes(self) -> int:
+        return self.blob.size_bytes
+
+    def open(self, _: Storage) -> BinaryIO:
+        stream: BinaryIO = self.core.blobs.open(self.blob)
+        return stream
+
+
+async def send_part(request: PageRequest) -> Direct:
+    """Send the content of a part: a file as it is, or a value of the output as CSV, JSON or text."""
+    run = await request.do(get_run, GetRun(run_id=request.parameter("id")))
+    name = request.parameter("name")
+    blob_id = next((file.blob_id for file in or_none(run.files) or () if file.path == name), "")
+    if not blob_id:
+        _, view = await _find_part(request, "raw")
+        if not view.blob_id:
+            return _sent_text(view)
+        blob_id = view.blob_id
+    return await _sent_blob(request, blob_id, name)
+
+
+async def send_blob(request: PageRequest) -> Direct:
+    """Send a blob that a run has written, or its log. Raise BlobNotFound for other blobs."""
+    run = await request.do(get_run, GetRun(run_id=request.parameter("id")))
+    blob_id = request.parameter("blob")
+    names = {file.blob_id: file.path for file in or_none(run.files) or ()}
+    if blob_id not in {*run.output_blobs, *names, run.logs_blob}:
+        raise BlobNotFound(f"this run has no blob '{blob_id[:80]}'", hint="Open the page of the run.")
+    name = "log.txt" if blob_id == run.logs_blob else names.get(blob_id, blob_id.replace(":", "-"))
+    return await _sent_blob(request, blob_id, name)
+
+
+async def _sent_blob(request: PageRequest, blob_id: str, name: str) -> Direct:
+    blob = await request.site.core.blobs.find_blob(request.identity, blob_id)
+
+    async def send(send: Any) -> None:
+        await send_raw(request, _RunFile(blob, name, request.site.core), send)
+
+    return Direct(send)
+
+
+def _sent_text(view: View) -> Direct:
+    headers = [*RAW_HEADERS, ("content-disposition", disposition(view.name, TEXT)), ("cache-control", "no-store")]
+
+    async def send(send: Any) -> None:
+        await send_bytes(send, 200, view.text.encode(), TEXT.media_type, headers)
+
+    return Direct(send)

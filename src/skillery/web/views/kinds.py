@@ -1,0 +1,166 @@
+"""Kinds of contents: the kind decides how a page shows a content, how a browser gets the bytes, and its ending."""
+
+from __future__ import annotations
+
+import codecs
+import re
+from typing import Literal, NamedTuple
+from urllib.parse import quote
+
+HEAD_BYTES = 64 * 1024
+"""The number of bytes from the start of a file that decide its kind."""
+_IMAGES = (
+    (b"\x89PNG\r\n\x1a\n", "image/png", "PNG image"),
+    (b"\xff\xd8\xff", "image/jpeg", "JPEG image"),
+    (b"GIF87a", "image/gif", "GIF image"),
+    (b"GIF89a", "image/gif", "GIF image"),
+)
+_OTHERS = (
+    (b"%PDF-", "PDF document"),
+    (b"PK\x03\x04", "ZIP archive"),
+    (b"\x1f\x8b", "gzip archive"),
+    (b"SQLite format 3\0", "SQLite database"),
+    (b"\x7fELF", "program"),
+    (b"\0asm", "WebAssembly module"),
+)
+
+
+class ContentKind(NamedTuple):
+    """The kind of a file, which decides how a page shows it and how it is sent."""
+
+    group: Literal["text", "image", "binary"]
+    media_type: str
+    words: str
+    """The kind in words, for people."""
+
+
+TEXT = ContentKind("text", "text/plain; charset=utf-8", "text")
+SVG = ContentKind("image", "image/svg+xml", "SVG image")
+BINARY = ContentKind("binary", "application/octet-stream", "binary file")
+
+
+def kind_of(path: str, head: bytes, size: int) -> ContentKind:
+    """Return the kind of a file. `head` has its first HEAD_BYTES, and `size` is its whole size.
+
+    The path counts only for SVG.
+    """
+    for start, media_type, words in _IMAGES:
+        if head.startswith(start):
+            return ContentKind("image", media_type, words)
+    if head.startswith(b"RIFF") and head[8:12] == b"WEBP":
+        return ContentKind("image", "image/webp", "WebP image")
+    if b"%PDF-" in head[:1024]:
+        return BINARY._replace(words="PDF document")
+    for start, words in _OTHERS:
+        if head.startswith(start):
+            return BINARY._replace(words=words)
+    if not _is_text(head, is_whole=len(head) >= size):
+        return BINARY
+    return SVG if path.lower().endswith(".svg") else TEXT
+
+
+def disposition(path: str, kind: ContentKind) -> str:
+    """Return the value of the header Content-Disposition (RFC 6266). Binary files are downloads."""
+    name = path.rpartition("/")[2]
+    plain = "".join(char if char.isascii() and (char.isalnum() or char in "._- ") else "_" for char in name)
+    how = "attachment" if kind.group == "binary" else "inline"
+    return f"{how}; filename=\"{plain}\"; filename*=UTF-8''{quote(name, safe='')}"
+
+
+def _is_text(head: bytes, *, is_whole: bool) -> bool:
+    """Return whether the bytes are UTF-8 without NUL. Unless `is_whole`, the last character may be incomplete."""
+    if b"\0" in head:
+        return False
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(head, final=is_whole)
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def decoded(head: bytes, *, is_whole: bool) -> str | None:
+    """Return the bytes as text, or None if they are not UTF-8. Unless `is_whole`, an incomplete last character is left
+    out.
+    """
+    try:
+        return head.decode("utf-8")
+    except UnicodeDecodeError as error:
+        if is_whole or len(head) - error.start > 3:
+            return None
+        return head[: error.start].decode("utf-8")
+
+
+_BOX = re.compile(r"""\bviewBox=["']\s*[-\d.]+[\s,]+[-\d.]+[\s,]+([\d.]{1,9})[\s,]+([\d.]{1,9})\s*["']""", re.ASCII)
+_LARGEST = 20_000
+
+
+def picture_size(head: bytes) -> tuple[int, int]:
+    """Return the width and height in the first bytes of a picture, or zeros if they are not known.
+
+    A page that knows the size does not move when the picture arrives.
+    """
+    width = height = 0
+    if head.startswith(b"\x89PNG"):
+        width, height = (int.from_bytes(head[start : start + 4], "big") for start in (16, 20))
+    elif head.startswith(b"GIF8"):
+        width, height = (int.from_bytes(head[start : start + 2], "little") for start in (6, 8))
+    elif head[12:16] == b"VP8X":
+        width, height = (int.from_bytes(head[start : start + 3], "little") + 1 for start in (24, 27))
+    elif head[12:16] == b"VP8 ":
+        width, height = (int.from_bytes(head[start : start + 2], "little") & 0x3FFF for start in (26, 28))
+    elif head.startswith(b"\xff\xd8"):
+        width, height = _jpeg_size(head)
+    elif match := _BOX.search(head[:4096].decode("utf-8", "replace")):
+        width, height = (round(float(text)) if text.count(".") < 2 and text != "." else 0 for text in match.groups())
+    return (width, height) if 0 < width <= _LARGEST and 0 < height <= _LARGEST else (0, 0)
+
+
+def _jpeg_size(head: bytes) -> tuple[int, int]:
+    """Return the width and height in the first frame header (ITU-T T.81 §B.2.2), or zeros."""
+    at = 2
+    while at + 9 < len(head) and head[at] == 0xFF:
+        if head[at + 1] in {0xC0, 0xC1, 0xC2}:
+            return int.from_bytes(head[at + 7 : at + 9], "big"), int.from_bytes(head[at + 5 : at + 7], "big")
+        at += 2 + max(2, int.from_bytes(head[at + 2 : at + 4], "big"))
+    return 0, 0
+
+
+# -- The format of a text, and the ending of its name ------------------------------------------------------------------
+
+
+Format = Literal["csv", "tsv", "jsonl", "json", "markdown", "svg", ""]
+_FORMATS: tuple[tuple[Format, str, tuple[str, ...]], ...] = (
+    ("csv", "text/csv", ("csv",)),
+    ("tsv", "text/tab-separated-values", ("tsv",)),
+    ("jsonl", "application/jsonl", ("jsonl", "ndjson")),
+    ("json", "application/json", ("json", "geojson", "ipynb")),
+    ("markdown", "text/markdown", ("md", "markdown")),
+    ("svg", "image/svg+xml", ("svg",)),
+)
+_ENDINGS = {
+    **{media_type: endings[0] for _, media_type, endings in _FORMATS},
+    "application/x-ndjson": "jsonl",
+    "application/x-ipynb+json": "ipynb",
+    "application/pdf": "pdf",
+    "image/png": "png",
+    "image/jpeg": "jpg",
+    "image/gif": "gif",
+    "image/webp": "webp",
+    "text/html": "html",
+    "text/plain": "txt",
+}
+
+
+def format_of(name: str, media_type: str) -> Format:
+    """Return the format of a text, from its media type or from the ending of its name. "" is plain text."""
+    ending = name.rpartition(".")[2].lower()
+    stated = _ENDINGS.get(media_type.partition(";")[0].strip().lower(), "")
+    known = [(endings, format_name) for format_name, _, endings in _FORMATS]
+    by_ending: dict[str, Format] = {text: format_name for endings, format_name in known for text in endings}
+    return by_ending.get(stated) or by_ending.get(ending, "")
+
+
+def with_ending(name: str, media_type: str) -> str:
+    """Return the name with the ending of the media type, unless the name has an ending already."""
+    ending = _ENDINGS.get(media_type.partition(";")[0].strip().lower(), "")
+    return f"{name}.{ending}" if ending and not name.lower().endswith(f".{ending}") else name

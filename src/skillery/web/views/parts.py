@@ -1,0 +1,109 @@
+"""The parts of a run's result, by name: the values and files of its output, in the order of the output."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from msgspec import Struct
+
+from skillery.web.views.kinds import with_ending
+from skillery.web.views.tables import Table, table_of_json
+from skillery.web.views.trees import is_fact
+
+LONG_TEXT = 200
+"""A longer text in the output is a part."""
+VALUES, WHOLE, RESULT = "values", "output.json", "result"
+"""The names of the part of short values, of the part with the whole output, and of an output that is no object."""
+EMPTY = {b"", b"null"}
+_MARKDOWN = re.compile(r"#{1,6} |\|.*\|\s*\n\|? *:?-", re.ASCII)
+_UNSAFE = re.compile(r"[\x00-\x1f\x7f/\\]")
+
+
+class File(Struct, frozen=True):
+    """A file of a run. `content` has its first bytes, or is None if the server has not read the file."""
+
+    blob_id: str
+    path: str
+    media_type: str
+    size_bytes: int
+    content: bytes | None = None
+
+
+class Part(NamedTuple):
+    """A part before it has a view: a file, or a value of the output, which may be a table."""
+
+    name: str
+    value: Any = None
+    file: File | None = None
+    table: Table | None = None
+
+
+def decoded_json(content: bytes) -> Any:
+    """Return the JSON value, or None if the text is no JSON, for example because it is cut."""
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError):
+        return None
+
+
+def parts_of(output_json: bytes, files: Sequence[File]) -> list[Part]:
+    """Return the short values, the named values and files of the output, further files, and the whole output."""
+    output = decoded_json(output_json)
+    values, named = _named(output, {file.blob_id: file for file in files})
+    used = {part.file.blob_id for part in named if part.file}
+    others = sorted((file for file in files if file.blob_id not in used), key=lambda file: file.path)
+    named += [
+        Part(file.path or with_ending(f"file {number}", file.media_type), file=file)
+        for number, file in enumerate(others, 1)
+    ]
+    parts = [Part(VALUES, values), *named] if values else named
+    if isinstance(output, dict | list) or (output is None and output_json not in EMPTY):
+        parts.append(Part(WHOLE, output))
+    return _with_unique_names(parts)
+
+
+def _named(output: Any, files: dict[str, File]) -> tuple[dict[str, Any], list[Part]]:
+    """Return the short values of an output by name, and its parts: at the top and one level below."""
+    values: dict[str, Any] = {}
+    named: list[Part] = []
+    for key, value in output.items() if isinstance(output, dict) else [(RESULT, output)]:
+        part = _part(key, value, files)
+        if part is not None:
+            named.append(part)
+        elif isinstance(value, dict):
+            for inner_key, inner in value.items():
+                part = _part(f"{key}.{inner_key}", inner, files)
+                if part is not None:
+                    named.append(part)
+                elif is_fact(inner):
+                    values[f"{key}.{inner_key}"] = inner
+        elif is_fact(value) and not (key == RESULT and value is None):
+            values[key] = value
+    return values, named
+
+
+def _part(key: str, value: Any, files: dict[str, File]) -> Part | None:
+    """Return a value as a part, or None if it is none: a file of the run, a table, Markdown or a long text."""
+    name = _UNSAFE.sub("_", key)[:80].strip() or "part"
+    name = "part" if name in {".", ".."} else name
+    if isinstance(value, str):
+        file = files.get(value)
+        if file is not None:
+            return Part(file.path or with_ending(name, file.media_type), file=file)
+        if _MARKDOWN.match(value):
+            return Part(with_ending(name, "text/markdown"), value)
+        return Part(name, value) if len(value) > LONG_TEXT else None
+    table = table_of_json(value)
+    return None if table is None else Part(name, value, table=table)
+
+
+def _with_unique_names(parts: list[Part]) -> list[Part]:
+    counts: dict[str, int] = {}
+    named = []
+    for part in parts:
+        count = counts[part.name] = counts.get(part.name, 0) + 1
+        named.append(part._replace(name=f"{part.name} ({count})") if count > 1 else part)
+    return named

@@ -1,0 +1,280 @@
+"""The parts of a run's result as views: files and values of the output, by name, each in the form that shows it best.
+
+`show_parts` runs in the rendering process. The server process does not parse the result of a run.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from skillery.web.display import visible
+from skillery.web.rendering import Place, has_lexer, highlighted, is_bounded, rendered, split_frontmatter
+from skillery.web.views.kinds import (
+    BINARY,
+    HEAD_BYTES,
+    SVG,
+    TEXT,
+    decoded,
+    format_of,
+    kind_of,
+    picture_size,
+)
+from skillery.web.views.parts import EMPTY, VALUES, WHOLE, File, Part, decoded_json, parts_of
+from skillery.web.views.tables import (
+    Table,
+    TableView,
+    Wanted,
+    as_csv,
+    table_of_json,
+    table_of_lines,
+    table_of_text,
+    table_view,
+)
+from skillery.web.views.trees import MOST_NODES, Fact, Node, facts_of, is_cut, tree_of
+
+PARTS = 8
+"""The number of parts whose content the page of a run shows. Further parts are links."""
+PLAIN_BYTES = 16 * 1024
+"""The size of the start of a part that is shown as plain text if its view is not possible."""
+MOST_HIGHLIGHTED = 200_000
+MOST_TEXT = 1024 * 1024
+MOST_JSON_TEXT = 256 * 1024
+_PAGE_SECONDS, _PART_SECONDS = 0.7, 0.35
+_SLOW = "Showing this part takes too long, so this is its start as text."
+ViewKind = Literal["values", "table", "picture", "svg", "markdown", "json", "text", "other"]
+
+
+class ToShow(Struct, frozen=True):
+    """The result of a run, and how to show it."""
+
+    base: str
+    """The address of the run."""
+    output: bytes
+    """The output as JSON, or its start."""
+    output_bytes: int
+    files: list[File]
+    args: bytes = b"null"
+    part: str = ""
+    """The name of the only part to show, or "" for all parts."""
+    form: Literal["view", "source", "raw"] = "view"
+    """The view, the source as text, or the complete text that a download has."""
+    wanted: Wanted = Wanted()
+    nodes: int = MOST_NODES
+
+
+class View(Struct, frozen=True):
+    """A part as a page shows it."""
+
+    name: str
+    kind: ViewKind
+    words: str
+    size_bytes: int
+    blob_id: str = ""
+    """The content of the part, or "" if the part is a value of the output."""
+    note: str = ""
+    """A sentence about what the view leaves out, and why."""
+    facts: list[Fact] = []
+    table: TableView | None = None
+    tree: Node | None = None
+    html: str = ""
+    text: str = ""
+    is_cut: bool = False
+    size: tuple[int, int] = (0, 0)
+    """The width and height of a picture, or zeros."""
+    has_source: bool = False
+    """Whether the view differs from the text of the part."""
+
+
+class Shown(Struct, frozen=True):
+    """The views of a run, and the inputs of the run as facts and as indented JSON."""
+
+    views: list[View]
+    inputs: list[Fact]
+    inputs_text: str
+
+
+class _TimeUp(BaseException):
+    """Raised when a part has used up its time. No code of a library catches it."""
+
+
+def show_parts(to_show: ToShow) -> Shown:
+    """Return the views of all parts, or of one part. A part that takes too long or is too deep is shown as text."""
+    parts = parts_of(to_show.output, to_show.files)
+    if to_show.part:
+        parts = [part for part in parts if part.name == to_show.part]
+    args = decoded_json(to_show.args)
+    pairs = args.items() if isinstance(args, dict) else ()
+    inputs_text = json.dumps(args, ensure_ascii=False, indent=2)[:PLAIN_BYTES] if args else ""
+    return Shown(list(_views(parts, to_show)), facts_of(pairs), inputs_text)
+
+
+def plain_parts(to_show: ToShow) -> Shown:
+    """Return the parts without any parsing: the start of each file and of the output as text."""
+    parts = [Part(file.path or f"file {number}", file=file) for number, file in enumerate(to_show.files, 1)]
+    if to_show.output not in EMPTY:
+        parts.append(Part(to_show.part or WHOLE))
+    views = [_plain(part, to_show, _SLOW) for part in parts if to_show.part in {"", part.name}]
+    return Shown(views, [], to_show.args[:PLAIN_BYTES].decode("utf-8", "replace"))
+
+
+# -- Views -------------------------------------------------------------------------------------------------------------
+
+
+def _views(parts: list[Part], to_show: ToShow) -> Iterator[View]:
+    """Yield the views of the parts. The first PARTS and the whole output have a content."""
+    end = time.process_time() + _PAGE_SECONDS
+    for number, part in enumerate(parts):
+        seconds = end - time.process_time()
+        if number >= PARTS and part is not parts[-1]:
+            yield _unread(part)
+            continue
+        try:
+            with _time_limit(max(0.01, seconds if to_show.part else min(seconds, _PART_SECONDS))):
+                view = _view(part, to_show)
+        except _TimeUp:
+            view = _plain(part, to_show, _SLOW)
+        except (RecursionError, MemoryError):
+            view = _plain(part, to_show, "This part is too large or has too many levels, so this is its start as text.")
+        yield view
+
+
+@contextmanager
+def _time_limit(seconds: float) -> Iterator[None]:
+    """Context manager that raises _TimeUp after `seconds` of processor time, between two instructions of Python."""
+
+    def stop(*_: Any) -> None:
+        raise _TimeUp
+
+    signal.signal(signal.SIGVTALRM, stop)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+
+
+def _view(part: Part, to_show: ToShow) -> View:
+    """Return the view of a part."""
+    if part.file is None:
+        return _value_view(part, to_show)
+    file = part.file
+    if file.content is None:
+        return _unread(part)
+    kind = kind_of(part.name, file.content[:HEAD_BYTES], file.size_bytes)
+    view = View(part.name, "other", kind.words, file.size_bytes, file.blob_id)
+    if kind.group == "image" and kind is not SVG:
+        return replace(view, kind="picture", size=picture_size(file.content))
+    if kind.group == "binary":
+        return view
+    is_whole = len(file.content) >= file.size_bytes
+    text = decoded(file.content, is_whole=is_whole)
+    if text is None:
+        return replace(view, words=BINARY.words)
+    return _text_view(view, text, file.media_type, to_show, is_whole=is_whole)
+
+
+def _text_view(view: View, text: str, media_type: str, to_show: ToShow, *, is_whole: bool) -> View:
+    """Return the view of a text by its format, or the text itself if the view of its format is not possible."""
+    text_format = format_of(view.name, media_type)
+    view = replace(view, has_source=bool(text_format))
+    lines = text if is_whole else text.rpartition("\n")[0]
+    table: Table | None = None
+    if to_show.form != "view":
+        return replace(_source(view, text, to_show, is_whole=is_whole), has_source=bool(text_format))
+    if text_format in {"csv", "tsv"}:
+        table = table_of_text(lines, "\t" if text_format == "tsv" else "")
+    elif text_format == "jsonl":
+        table = table_of_lines(lines)
+    elif text_format == "json" and is_whole:
+        value = decoded_json(text.encode())
+        table = table_of_json(value)
+        if table is None and isinstance(value, dict | list):
+            return _tree_view(view, value, to_show)
+    elif text_format == "svg" and text.lstrip("\ufeff \t\r\n").startswith("<"):
+        return replace(view, kind="svg", words="SVG", size=picture_size(text[:4096].encode()))
+    elif text_format == "markdown" and is_whole and is_bounded(text):
+        html = rendered(split_frontmatter(text)[1], Place(to_show.base, view.name, "parts"), 2)
+        if html is not None:
+            return replace(view, kind="markdown", words="Markdown", html=html)
+    if table is not None and table.rows:
+        return _table_view(view, table, to_show, is_whole=is_whole)
+    return replace(_source(view, text, to_show, is_whole=is_whole), has_source=False)
+
+
+def _table_view(view: View, table: Table, to_show: ToShow, *, is_whole: bool = True) -> View:
+    shown = table_view(table, to_show.wanted)
+    words = f"table, {_counted(shown.count, 'row')} × {_counted(len(shown.columns), 'column')}"
+    note = "" if is_whole else "The file is large, so these are the rows of its first part."
+    return replace(view, kind="table", words=words, table=shown, note=note, has_source=True)
+
+
+def _tree_view(view: View, value: Any, to_show: ToShow) -> View:
+    tree = tree_of(value, to_show.nodes)
+    return replace(view, kind="json", words="JSON", tree=tree, is_cut=is_cut(tree), has_source=True)
+
+
+def _source(view: View, text: str, to_show: ToShow, *, is_whole: bool = True) -> View:
+    """Return a text, highlighted by its ending, or plain if it is large. The page of a run shows its start."""
+    if to_show.form == "raw":
+        return replace(view, kind="text", text=text)
+    most = MOST_TEXT if to_show.part else PLAIN_BYTES
+    is_short = len(text) > most or not is_whole
+    shown = text[:most].replace("\r\n", "\n")
+    if is_short:
+        shown = shown.rpartition("\n")[0] or shown
+    is_plain = len(shown) > MOST_HIGHLIGHTED or not has_lexer(view.name)
+    html = visible(shown, is_code=True) if is_plain else highlighted(shown.removesuffix("\n"), view.name)
+    words = "empty text" if not text else TEXT.words
+    return replace(view, kind="text", words=words, html=str(html), is_cut=is_short)
+
+
+def _value_view(part: Part, to_show: ToShow) -> View:
+    """Return the view of a value of the output."""
+    value, is_raw = part.value, to_show.form == "raw"
+    if part.name == VALUES:
+        return View(VALUES, "values", f"{len(value):,}", 0, facts=facts_of(value.items()))
+    if isinstance(value, str):
+        view = View(part.name, "text", TEXT.words, len(value.encode("utf-8", "replace")))
+        return _text_view(view, value, "", to_show, is_whole=True)
+    if value is None:
+        return _plain(part, to_show, "The output is too large or has too many levels, so this is its start as text.")
+    view = View(part.name, "json", "JSON", 0 if part.table else to_show.output_bytes, has_source=True)
+    if part.table and to_show.form != "source":
+        if is_raw:
+            return replace(view, name=f"{part.name}.csv", kind="text", text=as_csv(part.table))
+        return _table_view(view, part.table, to_show)
+    if to_show.form == "view":
+        return _tree_view(view, value, to_show)
+    text = json.dumps(value, ensure_ascii=False, indent=2)
+    source = _source(replace(view, name=WHOLE), text[: None if is_raw else MOST_JSON_TEXT], to_show)
+    return replace(source, name=part.name, is_cut=len(text) > MOST_JSON_TEXT)
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
+def _unread(part: Part) -> View:
+    """Return a part without its content: a link."""
+    if part.file is None:
+        return View(part.name, "other", "part of the output", 0)
+    return View(part.name, "other", part.file.media_type[:60], part.file.size_bytes, part.file.blob_id)
+
+
+def _plain(part: Part, to_show: ToShow, note: str) -> View:
+    """Return the start of a part as plain text, with a sentence. The cost is linear."""
+    content: Any = part.file.content if part.file else part.value
+    if isinstance(content, str):
+        content = content[:PLAIN_BYTES].encode("utf-8", "replace")
+    start = (content if isinstance(content, bytes) else b"" if part.file else to_show.output)[:PLAIN_BYTES]
+    is_text = bool(start) and b"\0" not in start
+    text = start.decode("utf-8", "replace") if is_text else ""
+    return replace(_unread(part), kind="text" if is_text else "other", text=text, note=note, is_cut=True)
