@@ -33,7 +33,7 @@ PERMITTED_PATTERNS = {
     ("web/run_log.py", "_SEQUENCE"): "ends at the end of a line, so that it never fails",
 }
 PARSERS_OF_PAGES = ("csv", "json.loads", "difflib")
-RENDERING_PROCESS = ("web/views/", "web/rendering.py")
+RENDERING_PROCESS = ("web/views/", "web/rendering.py", "web/differences.py")
 """Modules of pages whose functions run in the rendering process."""
 OUTSIDE_THE_SERVER = (
     "authoring/",

@@ -82,6 +82,7 @@ PAGE_FUNCTIONS = (
     "skillery.web.rendering:highlighted_lines",
     "skillery.web.rendering:rendered",
     "skillery.web.views.shown:show_parts",
+    "skillery.web.differences:file_diffs",
 )
 PAGE_LOADERS = ("skillery.web.rendering:load_lexers",)
 PAGE_LIMITS = WorkLimits(cpu_seconds=1, wall_seconds=5, memory_bytes=1024 * MIB, resident_bytes=128 * MIB)

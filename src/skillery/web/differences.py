@@ -9,6 +9,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from markupsafe import Markup
+from msgspec import Struct
 
 from skillery.formats.texts import parts_of
 from skillery.formats.version_diffs import FileChange
@@ -28,8 +29,8 @@ class Hunk(NamedTuple):
 
     heading: str
     """The nearest Markdown heading above the hunk, or ""."""
-    rows: Markup
-    """The lines as rows of a table: both numbers, the sign, the text."""
+    rows: str
+    """The lines as rows of a table, as HTML: both numbers, the sign, the text."""
 
 
 class FileDiff(NamedTuple):
@@ -59,11 +60,24 @@ class WordLimit:
         return True
 
 
-def file_diff(change: FileChange, text: str = "", *, is_code: bool = True, limit: WordLimit | None = None) -> FileDiff:
-    """Return a file change of diff_versions as HTML.
+class ToCompare(Struct, frozen=True):
+    """A file change of diff_versions. In `text`, the new file, the headings above the hunks are found."""
 
-    `text` is the new file, in which the headings above the hunks are found. All files of a page share `limit`.
+    change: FileChange
+    text: str = ""
+    is_code: bool = True
+
+
+def file_diffs(changes: list[ToCompare], most_words: int) -> list[FileDiff]:
+    """Return the file changes of a page as HTML. The changed words of lines with `most_words` tokens are marked.
+
+    Only the marks cost more than linear time, so this function runs in the rendering process.
     """
+    limit = WordLimit(most_words)
+    return [_file_diff(compared.change, compared.text, compared.is_code, limit) for compared in changes]
+
+
+def _file_diff(change: FileChange, text: str, is_code: bool, limit: WordLimit) -> FileDiff:
     hunks = hunks_of(change.diff, text, is_code=is_code, limit=limit)
     sizes = [file.size_bytes if file else None for file in (change.old, change.new)]
     plus, minus = (sum(hunk.rows.count(_START[kind]) for hunk in hunks) for kind in ("plus", "minus"))
@@ -107,8 +121,8 @@ class _Table:
         self._is_code = is_code
         self._limit = limit
 
-    def rows(self, old: int, new: int, lines: list[str]) -> Markup:
-        """Return the rows of a hunk. `old` and `new` are the numbers of its first line in both files."""
+    def rows(self, old: int, new: int, lines: list[str]) -> str:
+        """Return the rows of a hunk as HTML. `old` and `new` are the numbers of its first line in both files."""
         rows: list[str] = []
         for is_same, group in groupby(lines, lambda line: line[0] == " "):
             texts = list(group)
@@ -122,7 +136,7 @@ class _Table:
                 rows += [_row("minus", old + offset, "", html) for offset, html in enumerate(removed)]
                 rows += [_row("plus", "", new + offset, html) for offset, html in enumerate(added)]
                 old, new = old + len(removed), new + len(added)
-        return Markup("".join(rows))  # noqa: S704 - each text is escaped by `visible`
+        return "".join(rows)
 
     def _shown(self, line: str) -> Markup:
         return visible(line[1:], is_code=self._is_code)

@@ -29,7 +29,7 @@ from skillery.publishing.methods import CheckSkill, SkillFile, check_skill
 from skillery.publishing.publisher import CheckedSkill
 from skillery.skills.descriptions import SkillFileEntry
 from skillery.skills.files import ReadSkillFile, read_skill_file
-from skillery.web.differences import FileDiff, WordLimit, file_diff
+from skillery.web.differences import FileDiff, ToCompare
 from skillery.web.frame import PageRequest, message_of
 from skillery.web.review_contents import Right, rights_of
 from skillery.web.skill_opened import describe
@@ -281,14 +281,15 @@ async def _with_differences(request: PageRequest, bundle: Bundle, checked: Check
     ]
     removed = [path for path in old_files if path not in new_contents]
     order = sorted([*changed, *removed], key=lambda path: (path != "SKILL.md", path != "skill.toml", path))
-    diffs, limit = [], WordLimit()
+    changes = []
     for path in order[:MOST_DIFFS]:
         old_text = None
         if path in old_files and old_files[path].size_bytes <= MOST_TEXT:
             params = ReadSkillFile(name=checked.name, version=skill.version, path=path)
             file = await request.do(read_skill_file, params)
             old_text = file.content if file.encoding == "utf-8" else None
-        diffs.append(await COMPARISONS.run(_diff, path, old_files.get(path), old_text, new_contents.get(path), limit))
+        changes.append(await COMPARISONS.run(_change, path, old_files.get(path), old_text, new_contents.get(path)))
+    diffs = await request.site.texts.differences(changes)
     return checked._replace(against=skill.version, files=diffs, more_files=max(0, len(order) - MOST_DIFFS))
 
 
@@ -296,10 +297,8 @@ def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _diff(
-    path: str, old: SkillFileEntry | None, before: str | None, content: bytes | None, limit: WordLimit
-) -> FileDiff:
-    """Return the differences of one file. `before` is its old text, or None if it is not text or too large."""
+def _change(path: str, old: SkillFileEntry | None, before: str | None, content: bytes | None) -> ToCompare:
+    """Return the change of one file. `before` is its old text, or None if it is not text or too large."""
     change: Change = "added" if old is None else "removed" if content is None else "changed"
     note = diff = text = ""
     try:
@@ -317,4 +316,4 @@ def _diff(
         else:
             diff = compared
     sides = FileFacts("", old.size_bytes, False) if old else None, FileFacts("", len(content or b""), False)
-    return file_diff(FileChange(path, change, *sides, diff, note), text, is_code=path != "SKILL.md", limit=limit)
+    return ToCompare(FileChange(path, change, *sides, diff, note), text, is_code=path != "SKILL.md")

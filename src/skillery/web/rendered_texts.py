@@ -12,8 +12,10 @@ from typing import Any, NamedTuple
 from markupsafe import Markup
 
 from skillery.context.request import current
+from skillery.context.threads import COMPARISONS
 from skillery.context.worker_pool import TookTooLong, WorkerFailed, WorkerPool
 from skillery.errors import Unavailable
+from skillery.web.differences import MOST_WORDS, FileDiff, ToCompare, file_diffs
 from skillery.web.display import visible
 from skillery.web.rendering import Place, highlighted_lines, is_bounded, rendered
 from skillery.web.views.shown import Shown, ToShow, plain_parts, show_parts
@@ -24,7 +26,7 @@ from skillery.web.views.shown import Shown, ToShow, plain_parts, show_parts
 
 
 MOST_BYTES = 64 * 1024 * 1024
-RENDERER = "2"
+RENDERER = "3"
 """The version of the renderer. Change it when the HTML changes."""
 Key = tuple[str, ...]
 
@@ -110,6 +112,15 @@ class RenderedTexts:
             log.warning("the result of %s was not rendered: %s", to_show.base, error or "it takes too long")
             return plain_parts(to_show)
         return shown
+
+    async def differences(self, changes: list[ToCompare]) -> list[FileDiff]:
+        """Return the file changes of a page as HTML. If they take too long, no changed words are marked."""
+        try:
+            diffs, _ = await self._workers.call(_caller(), file_diffs, changes, MOST_WORDS)
+        except (TookTooLong, WorkerFailed, Unavailable) as error:
+            log.warning("changed words were not marked: %s", error or "it takes too long")
+            return await COMPARISONS.run(file_diffs, changes, 0)
+        return diffs
 
     async def _kept(self, key: Key, make: Callable[[], Awaitable[Lines]] | None, text: str) -> RenderedText:
         """Return the text from the cache, or from `make`. If `make` is None or fails, return the plain text."""

@@ -9,7 +9,6 @@ from typing import Any, Literal, NamedTuple
 from msgspec.structs import replace
 
 from skillery.backends import Limits
-from skillery.context.threads import COMPARISONS
 from skillery.errors import NotFound
 from skillery.formats.check_results import PermissionNames, PermissionsDiff
 from skillery.formats.version_diffs import FileChange, ManifestChange, VersionsDiff
@@ -19,7 +18,7 @@ from skillery.registry.visibility import view_of
 from skillery.skills.descriptions import Skill
 from skillery.skills.figures import count_host_uses
 from skillery.versions.checks import DiffVersions, diff_versions, digests_of
-from skillery.web.differences import FileDiff, WordLimit, file_diff, size_of
+from skillery.web.differences import FileDiff, ToCompare, size_of
 from skillery.web.frame import PageRequest
 from skillery.web.rendered_texts import RENDERER, Key
 from skillery.web.skill_opened import reader_of
@@ -75,7 +74,9 @@ async def compare(request: PageRequest, name: str, old: str, new: str, skill_md:
         compared: Compared = known
         return compared
     diff = await request.do(diff_versions, DiffVersions(name=name, from_version=old, to_version=new))
-    compared = await COMPARISONS.run(_compared, old, diff, skill_md)
+    changes = [ToCompare(diff.instructions, skill_md, is_code=False)] if diff.instructions else []
+    changes += [ToCompare(change) for change in with_renames(diff.files)]
+    compared = _compared(old, diff, await request.site.texts.differences(changes))
     # The digests of the result: a development version may have changed since they were read.
     kept.keep(_key(name, old, new, diff.old.digest, diff.new.digest), compared, _size(compared))
     return compared
@@ -94,20 +95,19 @@ async def _digests(request: PageRequest, name: str, old: str, new: str) -> tuple
         return None  # diff_versions says which one is absent
 
 
-def _compared(old: str, diff: VersionsDiff, skill_md: str) -> Compared:
-    """Return the result of diff_versions in the form of a page."""
+def _compared(old: str, diff: VersionsDiff, files: list[FileDiff]) -> Compared:
+    """Return the result of diff_versions in the form of a page. If it has instructions, they are the first file."""
     by_kind: dict[str, list[ManifestChange]] = {"runtime": [], "texts": [], "others": []}
     for change in diff.manifest:
         first = change.path.partition(".")[0].partition("[")[0]
         other_kind = "texts" if first in _MODEL_READS else "others"
         by_kind["runtime" if first == "runtime" else other_kind].append(change)
-    limit = WordLimit()
     return Compared(
         old,
         rights_of(diff.permissions.added, diff.permissions.removed),
         **by_kind,
-        instructions=file_diff(diff.instructions, skill_md, is_code=False, limit=limit) if diff.instructions else None,
-        files=[file_diff(change, limit=limit) for change in with_renames(diff.files)],
+        instructions=files[0] if diff.instructions else None,
+        files=files[1:] if diff.instructions else files,
         left_out=diff.left_out,
     )
 

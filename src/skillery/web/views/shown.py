@@ -33,6 +33,7 @@ from skillery.web.views.tables import (
     TableView,
     Wanted,
     as_csv,
+    grouped,
     table_of_json,
     table_of_lines,
     table_of_text,
@@ -240,7 +241,8 @@ def _value_view(part: Part, to_show: ToShow) -> View:
     """Return the view of a value of the output."""
     value, is_raw = part.value, to_show.form == "raw"
     if part.name == VALUES:
-        return View(VALUES, "values", f"{len(value):,}", 0, facts=facts_of(value.items()))
+        numbers = ((name, grouped(name, number, to_show.wanted)) for name, number in value.items())
+        return View(VALUES, "values", f"{len(value):,}", 0, facts=facts_of(numbers))
     if isinstance(value, str):
         view = View(part.name, "text", TEXT.words, len(value.encode("utf-8", "replace")))
         return _text_view(view, value, "", to_show, is_whole=True)

@@ -263,9 +263,21 @@ def _aligned(name: str, shown: Sequence[str], cells: Sequence[str], wanted: Want
     largest = max(map(abs, numbers), default=0.0)
     if largest < 0.001 or largest >= 1e15:
         return list(shown)
-    is_grouped = largest >= 10_000 and re.split(r"\W|_", name.lower())[-1] not in _PLAIN_NUMBERS
+    is_grouped = _is_grouped(name, largest)
     separators = {ord(","): wanted.group if is_grouped else "", ord("."): wanted.decimal}
     return [cell if _number(cell) is None else f"{float(cell):,.{decimals}f}".translate(separators) for cell in shown]
+
+
+def _is_grouped(name: str, largest: float) -> bool:
+    """Return whether numbers with this name have separators: large numbers that are no ids, years or codes."""
+    return largest >= 10_000 and re.split(r"\W|_", name.lower())[-1] not in _PLAIN_NUMBERS
+
+
+def grouped(name: str, value: Any, wanted: Wanted) -> Any:
+    """Return a large whole number as a text with separators, and any other value as it is."""
+    if not isinstance(value, int) or not _is_grouped(name, abs(value)) or abs(value) >= 1e15:
+        return value
+    return f"{value:,}".replace(",", wanted.group)
 
 
 def _fraction(cell: str) -> str:
