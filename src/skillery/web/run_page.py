@@ -52,7 +52,7 @@ async def show_run(request: PageRequest) -> Page:
         "whole": next((view for view in shown.views if view.name == WHOLE), None),
         "inputs": shown.inputs,
         "inputs_text": shown.inputs_text,
-        "failure": _failure_of(run),
+        "failure": _failure_of(run, is_at_limit=any(limit.share >= 100 for limit in limits)),
         "skill_at": name,
         "again": f"{path_of('s', name, 'try')}?run={quote(run.run_id)}" if name and request.may("run") else None,
         "curl": _curl_of(request.server, run, args),
@@ -71,15 +71,17 @@ class _Failure(NamedTuple):
     is_of_inputs: bool
 
 
-def _failure_of(run: RunRecord) -> _Failure | None:
+def _failure_of(run: RunRecord, *, is_at_limit: bool) -> _Failure | None:
     """Return the failure of a run in words, or None if it has not failed."""
     error = or_none(run.error)
     if error is None:
         return None
-    # An exception of the code can have the name of a failure of the server, but it has a traceback.
+    # An exception of the code can have the name of a failure of the server. It has a traceback, like a timeout.
     failure = next((failure for failure in FailureType if failure == error.type), None)
-    if failure is not None and not or_none(error.traceback):
-        return _Failure(failure.cause.rstrip("."), failure.remedy, failure is FailureType.VALIDATION_ERROR)
+    if failure is FailureType.VALIDATION_ERROR:
+        return _Failure("The inputs do not match the declared ones", "", True)
+    if failure is not None and (is_at_limit or not or_none(error.traceback)):
+        return _Failure(failure.cause.replace("`", "").rstrip("."), failure.remedy.replace("`", ""), False)
     skill = or_none(run.skill)
     return _Failure(f"{run.tool or (skill.name if skill else 'The code')} raised {error.type}", "", False)
 
