@@ -50,6 +50,8 @@ ADDRESSES: dict[str, str] = {
     "/runs": "/runs",
     "/runs/run": "/runs/{run}",
     "/runs/events": "/runs/{run}/events",
+    "/runs/parts": "/runs/{run}/parts/a.txt",
+    "/runs/raw": "/runs/{run}/raw/a.txt",
     "/runs/blobs": "/runs/{run}/blobs/{blob}",
     "/publish": "/publish",
     "/publish/upload": "{upload}",
