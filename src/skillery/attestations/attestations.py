@@ -28,7 +28,7 @@ from skillery.identity import access
 from skillery.method import Cursor, ExactVersion, Method, PageLimit, Params, Sentence, SkillName, about
 from skillery.proof import SIGNERS
 from skillery.proof.dsse import ProofError, compact, unverified, verify
-from skillery.proof.statements import check_subject, read_statement
+from skillery.proof.statements import check_subject, read_statement, unverified_statement
 from skillery.registry.cursors import NextCursor, fitting_items, make_cursor, read_cursor
 from skillery.registry.resolution import resolve
 from skillery.registry.version_rows import VersionRow
@@ -129,7 +129,7 @@ def read_attestations(
 
 
 def _listed(row: Any) -> ListedAttestation:
-    predicate = read_statement(unverified(row.envelope.encode()).payload).predicate if row.envelope else {}
+    predicate = unverified_statement(row.envelope.encode()).predicate if row.envelope else {}
     ended = EndedAttestation(in_utc(row.ended_at), row.ended_by, row.ended_reason) if row.ended_at else None
     return ListedAttestation(
         row.attestation,
@@ -214,7 +214,7 @@ def store_signed(
     present = connection.scalar(select(attestations.c.attestation).where(*same))
     if present is None:
         _check_number(connection, identity, row.version_id)
-        signed = SignedStatement(word, envelope, key.id, identity)
+        signed = SignedStatement(word, statement.predicate, envelope, key.id, identity)
         [present] = insert_attestations(connection, row.version_id, row.digest, [signed])
         after = {"id": present, "predicate": word, "keyid": key.keyid}
         audit.record(connection, identity, "add_attestation", f"{row.name}@{row.version}", after=after)

@@ -18,9 +18,9 @@ from skillery.database.tables import attestations, signing_keys, skill_versions,
 from skillery.errors import Unavailable
 from skillery.formats.tokens import CI_PREFIX
 from skillery.proof import STATED_BY
-from skillery.proof.dsse import ProofError, unverified, verify
+from skillery.proof.dsse import ProofError
 from skillery.proof.keychains import follow
-from skillery.proof.statements import Statement, check_subject, read_statement
+from skillery.proof.statements import Statement, check_subject, verified_statement
 from skillery.registry.visibility import WAS_PUBLISHED
 
 log = logging.getLogger(__name__)
@@ -29,15 +29,16 @@ log = logging.getLogger(__name__)
 class Evidence(NamedTuple):
     """A valid attestation of a version: neither withdrawn, nor signed by a person with a key that is revoked."""
 
-    id: str
     word: str
     by: str
     kind: str
-    at: datetime | None
-    sha256: str
-    """The SHA-256 of the envelope."""
-    predicate: Predicate
-    is_personal: bool
+    predicate: Mapping[str, Any]
+    sha256: str = ""
+    """The SHA-256 of the envelope, or "" before the registry signs it."""
+    id: str = ""
+    at: datetime | None = None
+    """The time when it was stored."""
+    is_personal: bool = False
     """Whether the identity has signed the attestation with its own key. If not, the registry has signed it."""
 
     @property
@@ -100,51 +101,32 @@ def _evidence(row: Row[Any], keys: Mapping[str, bytes]) -> Evidence:
         raise ProofError("names a CI job that has not built the version")
     if (word, by, kind) != (row.predicate, row.made_by, row.made_by_kind) or (is_personal and by != row.added_by):
         raise ProofError("says something else than its row")
-    return Evidence(
-        row.attestation,
-        row.predicate,
-        by,
-        kind,
-        in_utc(row.created_at),
-        sha256_of(row.envelope),
-        predicate,
-        is_personal,
-    )
+    at = in_utc(row.created_at)
+    return Evidence(row.predicate, by, kind, predicate, sha256_of(row.envelope), row.attestation, at, is_personal)
 
 
 @lru_cache(2048)
 def _verified(envelope: str, keyid: str, public_der: bytes) -> Statement:
-    return read_statement(verify(envelope.encode(), {keyid: bytes(public_der)}).payload)
+    return verified_statement(envelope.encode(), {keyid: bytes(public_der)})
 
 
 def stated_evidence(by: Actor, predicates: Mapping[str, Predicate]) -> list[Evidence]:
     """Return predicates that the registry will sign as evidence."""
-    return [
-        Evidence("", word, by.name, by.kind, None, "", predicate, is_personal=False)
-        for word, predicate in predicates.items()
-    ]
+    return [Evidence(word, by.name, by.kind, predicate) for word, predicate in predicates.items()]
 
 
 def evidence_of(statements: Sequence[SignedStatement]) -> list[Evidence]:
     """Return statements of the registry as evidence, before they are stored."""
     return [
-        Evidence("", each.word, each.by.name, each.by.kind, None, sha256_of(each.envelope), _predicate(each.envelope),
-                 is_personal=False)
-        for each in statements
-    ]  # fmt: skip
-
-
-def _predicate(envelope: str) -> Predicate:
-    return read_statement(unverified(envelope.encode()).payload).predicate
+        Evidence(each.word, each.by.name, each.by.kind, each.predicate, sha256_of(each.envelope)) for each in statements
+    ]
 
 
 def signer_of(evidence: Sequence[Evidence]) -> str:
     """Return the identity that has signed a version as its author, else the CI job that has built it, else ""."""
-    for word in ("author", "provenance"):
-        for each in reversed(evidence):
-            if each.word == word and (word == "author" or each.by.startswith(CI_PREFIX)):
-                return each.by
-    return ""
+    jobs = [each.by for each in evidence if each.word == "provenance" and each.by.startswith(CI_PREFIX)]
+    authors = [each.by for each in evidence if each.word == "author"]
+    return (authors or jobs or [""])[-1]
 
 
 def read_former_signer(connection: Connection, name: str, keyid: str, version_id: int | None = None) -> str:
@@ -169,7 +151,7 @@ def is_proof_ended(connection: Connection, version_id: int) -> bool:
     return bool(ended) and None not in ended
 
 
-def inputs_of(passed: Predicate) -> frozenset[str]:
+def inputs_of(passed: Mapping[str, Any]) -> frozenset[str]:
     """Return the SHA-256 of the envelopes on which a `passed` is based."""
     return frozenset(each["digest"]["sha256"] for each in passed.get("inputAttestations", ()))
 

@@ -25,7 +25,6 @@ from skillery.settings.groups import PolicyRules, Publishing
 
 log = logging.getLogger(__name__)
 NEEDS = ("publication", "author", "tests", "scan", "review")
-_LATER = ("evaluation", "requires", "licences")
 _SEVERITIES = ("none", "info", "warning", "error")
 
 

@@ -34,6 +34,7 @@ class SignedStatement(NamedTuple):
     """A signed statement about a version, before it has a row."""
 
     word: str
+    predicate: Mapping[str, Any]
     envelope: str
     key_id: int
     by: Actor
@@ -82,14 +83,9 @@ class Signing:
             return ()
         payloads = [make_statement(word, name, version, digest, predicate) for word, predicate in predicates.items()]
         return tuple(
-            SignedStatement(word, envelope, self._key.key_id, by)
-            for word, envelope in zip(predicates, await self.envelopes(payloads), strict=True)
+            SignedStatement(word, predicate, envelope, self._key.key_id, by)
+            for (word, predicate), envelope in zip(predicates.items(), await self.envelopes(payloads), strict=True)
         )
-
-    @property
-    def is_on(self) -> bool:
-        """Whether this server can sign: it has the signer and the key."""
-        return self._signer is not None and self._key is not None
 
     async def envelopes(self, payloads: Sequence[bytes]) -> list[str]:
         """Return the payloads in signed envelopes. Raise Busy if the signer cannot be reached."""

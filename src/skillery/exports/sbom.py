@@ -22,8 +22,8 @@ from skillery.formats.npm import is_npm_lock, read_npm_lock
 from skillery.formats.package_json import FILE, license_of
 from skillery.formats.requirements import read_lock
 from skillery.formats.wording import printable
-from skillery.proof import dsse
-from skillery.proof.statements import read_statement
+from skillery.proof.dsse import ProofError
+from skillery.proof.statements import unverified_statement
 from skillery.registry.version_rows import VersionRow
 
 MOST_METADATA = 64 * 1024
@@ -91,10 +91,10 @@ def source_of(row: VersionRow, envelopes: Sequence[str]) -> Source:
     """Return the source of a version, from its attestations of the kind `provenance` and its publication."""
     for envelope in reversed(envelopes):
         try:
-            predicate = read_statement(dsse.unverified(envelope.encode()).payload).predicate
+            predicate = unverified_statement(envelope.encode()).predicate
             parameters = predicate["buildDefinition"]["externalParameters"]
             return Source(str(parameters.get("source") or parameters["repository"]), str(parameters.get("path", "")))
-        except (dsse.ProofError, KeyError, TypeError, AttributeError):
+        except (ProofError, KeyError, TypeError, AttributeError):
             continue
     job = msgspec.json.decode(row.provenance_json) if row.provenance_json else {}
     return Source(str(job.get("repository", "")))

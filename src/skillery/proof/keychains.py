@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from skillery.proof.dsse import ProofError, unverified, verify
-from skillery.proof.statements import URN, Subject, encode_statement, now, read_statement
+from skillery.proof.dsse import ProofError, verify
+from skillery.proof.statements import URN, Subject, encode_statement, now, predicate_of, unverified_statement
 
 KEYS_TYPE = f"{URN}keys:v1"
 
@@ -61,7 +61,8 @@ def follow(statements: Sequence[bytes], pinned: Collection[str] = ()) -> Keychai
     previous = None
     for number, envelope in enumerate(statements, 1):
         try:
-            change = _predicate(envelope)
+            statement = unverified_statement(envelope)
+            change = predicate_of(statement, KEYS_TYPE, KeysPredicate, "a statement about keys")
             # Each added key must sign, so `verify` also compares it with its keyid.
             added = change.added
             signers = verify(envelope, {**trusted, **added}).keyids
@@ -85,13 +86,3 @@ def follow(statements: Sequence[bytes], pinned: Collection[str] = ()) -> Keychai
             f"signs with {', '.join(present)}, and has never signed with {', '.join(pinned)}: its signer has changed"
         )
     return Keychain(trusted, present, revoked)
-
-
-def _predicate(envelope: bytes) -> KeysPredicate:
-    statement = read_statement(unverified(envelope).payload)
-    if statement.predicate_type != KEYS_TYPE:
-        raise ProofError("is not about keys")
-    try:
-        return msgspec.convert(statement.predicate, KeysPredicate)
-    except msgspec.ValidationError:
-        raise ProofError("is not a statement about keys") from None

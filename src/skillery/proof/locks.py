@@ -12,12 +12,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from skillery.proof.dsse import ProofError, keyid_of, unverified, verify
-from skillery.proof.statements import Statement, check_subject, read_statement
+from skillery.proof.dsse import ProofError, keyid_of
+from skillery.proof.seals import check_seal
+from skillery.proof.statements import check_subject, unverified_statement, verified_statement
 
 LOCK_VERSION = 2
-PROOFS: Mapping[str, str] = {"passed": "signer", "publication": "publisher"}
-"""The words of the statements that prove a version in a lock, the best one first, and the field with the signer."""
 
 
 class LockedSkill(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -50,7 +49,7 @@ class Lock(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
 
 
 class Proof(NamedTuple):
-    """The envelope that proves a version, and the signer that it names."""
+    """The envelope of a `passed`, which proves a version, and the signer that it names."""
 
     envelope: bytes
     signer: str
@@ -89,14 +88,14 @@ def read_lock(text: bytes) -> Lock:
 def choose_proof(
     envelopes: Sequence[bytes], keys: Mapping[str, bytes], name: str, version: str, digest: str
 ) -> Proof | None:
-    """Return the newest valid statement that proves a version, or None if there is none.
-
-    `envelopes` are all statements about the version, oldest first. Raise ProofError if the chosen one is not valid.
+    """Return the newest proof of a version, or None if there is none. `envelopes` are all statements about the version,
+    oldest first. Raise ProofError if the newest proof is not valid.
     """
-    statements = [(read_statement(unverified(envelope).payload), envelope) for envelope in envelopes]
-    words = {each.word: envelope for each, envelope in statements if says_passed(each.word, each.predicate)}
-    envelope = next((words[word] for word in PROOFS if word in words), None)
-    return None if envelope is None else Proof(envelope, _check_proof(envelope, keys, name, version, digest))
+    for envelope in reversed(envelopes):
+        statement = unverified_statement(envelope)
+        if says_passed(statement.word, statement.predicate):
+            return Proof(envelope, _check_proof(envelope, keys, name, version, digest))
+    return None
 
 
 def check_lock(lock: Lock, proofs: bytes, keys: Mapping[str, bytes] | None = None) -> None:
@@ -129,12 +128,8 @@ def check_lock(lock: Lock, proofs: bytes, keys: Mapping[str, bytes] | None = Non
 
 
 def says_passed(word: str | None, predicate: Mapping[str, Any]) -> bool:
-    """Return whether a statement says that a version has passed its policy. A version that waits for a review has a
-    signed publication too. Only for a version of an earlier release, the publication is enough.
-    """
-    if word == "passed":
-        return predicate.get("verificationResult") == "PASSED"
-    return word == "publication" and predicate.get("backfilled") is True
+    """Return whether a statement says that a version has passed its policy."""
+    return word == "passed" and predicate.get("verificationResult") == "PASSED"
 
 
 def check_age(lock: Lock, most: timedelta) -> None:
@@ -153,29 +148,22 @@ def check_age(lock: Lock, most: timedelta) -> None:
 
 def _check_proof(envelope: bytes, keys: Mapping[str, bytes], name: str, version: str, digest: str) -> str:
     """Return the signer that a statement names. Raise ProofError if it does not prove the version."""
-    statement = _verified(envelope, keys)
-    field = PROOFS.get(statement.word or "")
-    if field is None:
-        raise ProofError(f"is a statement of the type {statement.predicate_type[:80]!r}, which proves no version")
+    statement = verified_statement(envelope, keys)
     if not says_passed(statement.word, statement.predicate):
         raise ProofError("does not say that the version has passed its policy: lock the skills again")
     stated = [subject.digest.get("sha256", "")[:80] for subject in statement.subject]
     if len(stated) == 1 and f"sha256:{stated[0]}" != digest:
         raise ProofError(f"is about the digest sha256:{stated[0]}, the lock says {digest}")
     check_subject(statement, name, version, digest)
-    return str(statement.predicate.get(field) or "")
+    return str(statement.predicate.get("signer") or "")
 
 
 def _check_seal(seal: LockedSeal, envelope: bytes, keys: Mapping[str, bytes]) -> None:
     if not envelope:
         raise ProofError("is not valid: its seal is not in the file of its proofs")
     try:
-        sealed = _verified(envelope, keys).predicate
+        sealed = check_seal(envelope, keys).seal
     except ProofError as error:
         raise ProofError(f"is not valid: its seal {error}") from None
-    if (sealed.get("seq"), sealed.get("at")) != (seal.seq, seal.at):
+    if (sealed.seq, sealed.at) != (seal.seq, seal.at):
         raise ProofError("is not valid: its seal has another number or time")
-
-
-def _verified(envelope: bytes, keys: Mapping[str, bytes]) -> Statement:
-    return read_statement(verify(envelope, keys).payload)

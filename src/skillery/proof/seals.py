@@ -8,15 +8,22 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence, Set
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import msgspec
 
 from skillery.proof.dsse import ProofError, unverified, verify
 from skillery.proof.merkle import check_leaf, leaf_hash
-from skillery.proof.statements import URN, Statement, Subject, encode_statement, read_statement, subject_of
+from skillery.proof.statements import (
+    URN,
+    Subject,
+    encode_statement,
+    predicate_of,
+    read_statement,
+    subject_of,
+    unverified_statement,
+)
 
-T = TypeVar("T")
 SEAL_TYPE, RUN_TYPE = f"{URN}seal:v1", f"{URN}run:v1"
 RUN_LEAF_1 = (
     "run_id",
@@ -99,8 +106,7 @@ def make_seal(seal: Seal) -> bytes:
 
 def read_seal(envelope: bytes) -> Seal:
     """Return the predicate of a seal, without a check of its signature. Raise ProofError for other envelopes."""
-    statement = read_statement(unverified(envelope).payload)
-    return _predicate(statement, SEAL_TYPE, Seal, "a seal")
+    return predicate_of(unverified_statement(envelope), SEAL_TYPE, Seal, "a seal")
 
 
 def check_seal(envelope: bytes, keys: Mapping[str, bytes]) -> Link:
@@ -227,7 +233,7 @@ def check_run(envelope: bytes, keys: Mapping[str, bytes]) -> CheckedRun:
     """
     opened = verify(envelope, keys)
     statement = read_statement(opened.payload)
-    predicate = _predicate(statement, RUN_TYPE, RunPredicate, "a statement about a run")
+    predicate = predicate_of(statement, RUN_TYPE, RunPredicate, "a statement about a run")
     try:
         record = msgspec.json.decode(predicate.record, type=dict[str, Any])
         hashes = [bytes.fromhex(text) for text in predicate.proof.hashes]
@@ -256,12 +262,3 @@ def check_run(envelope: bytes, keys: Mapping[str, bytes]) -> CheckedRun:
     if predicate.args is not None and args_digest(predicate.args.salt, predicate.args.value.encode()) != record["args"]:
         raise ProofError("discloses args that are not those of the run")
     return CheckedRun(record, seal, opened.keyids, predicate.args.value if predicate.args else None)
-
-
-def _predicate(statement: Statement, type_: str, kind: type[T], noun: str) -> T:
-    if statement.predicate_type != type_:
-        raise ProofError(f"is not {noun}")
-    try:
-        return msgspec.convert(statement.predicate, kind)
-    except msgspec.ValidationError:
-        raise ProofError(f"is not {noun}") from None

@@ -7,12 +7,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from skillery.proof.dsse import ProofError, unverified, verify
 
+T = TypeVar("T")
 STATEMENT = "https://in-toto.io/Statement/v1"
 # The project owns no domain, so its own types are URNs.
 URN = "urn:skillery:attestation:"
@@ -78,6 +79,26 @@ def read_statement(payload: bytes) -> Statement:
     if statement.type != STATEMENT:
         raise ProofError(f"contains a statement of the type {statement.type[:80]!r}, not {STATEMENT}")
     return statement
+
+
+def unverified_statement(envelope: bytes) -> Statement:
+    """Return the statement of an envelope, without a check of its signatures. Raise ProofError if there is none."""
+    return read_statement(unverified(envelope).payload)
+
+
+def verified_statement(envelope: bytes, keys: Mapping[str, bytes]) -> Statement:
+    """Return the statement of an envelope whose signatures are all valid. Raise the errors of `verify`."""
+    return read_statement(verify(envelope, keys).payload)
+
+
+def predicate_of(statement: Statement, predicate_type: str, kind: type[T], noun: str) -> T:
+    """Return the predicate of a statement. Raise ProofError if it is not of this type and kind: "is not <noun>"."""
+    if statement.predicate_type == predicate_type:
+        try:
+            return msgspec.convert(statement.predicate, kind)
+        except msgspec.ValidationError:
+            pass
+    raise ProofError(f"is not {noun}")
 
 
 def check_subject(statement: Statement, name: str, version: str, digest: str) -> None:

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import Annotated, Any, NamedTuple, Protocol
+from typing import Annotated, NamedTuple, Protocol
 
 import msgspec
 from sqlalchemy import Connection, select
@@ -316,23 +316,20 @@ async def explain_policy(passing: Passing, identity: Identity, params: ExplainPo
 
 def _explained(judged: Judged, *, is_waiting: bool) -> ExplainedPolicy:
     row, verdict = judged.row, judged.verdict()
-    policies = [_policy_of(each.predicate) for each in judged.evidence if each.word == "passed"]
+    passed = [each.predicate for each in judged.evidence if each.word == "passed"]
+    digests = [predicate.get("policy", {}).get("digest", {}).get("sha256") for predicate in passed]
     return ExplainedPolicy(
         row.name,
         row.version,
         row.status,
         verdict.policy.name,
         verdict.policy.digest,
-        verdict.policy.digest in policies,
+        verdict.policy.digest.removeprefix("sha256:") in digests,
         tuple(map(_need, verdict.needs)),
         verdict.signer,
         judged.situation.former_signer if verdict.is_signer_new else "",
         is_waiting,
     )
-
-
-def _policy_of(passed: dict[str, Any]) -> str:
-    return f"sha256:{passed.get('policy', {}).get('digest', {}).get('sha256', '')}"
 
 
 def _need(need: Need) -> ExplainedNeed:
