@@ -13,7 +13,7 @@ from msgspec import Meta
 from sqlalchemy import ColumnElement, Connection, exists, func, select, update
 
 from skillery import audit
-from skillery.attestations.evidence import passed_about
+from skillery.attestations.evidence import WITH_VERSIONS, passed_about
 from skillery.attestations.predicates import OwnAuthor, OwnReview, summary_of
 from skillery.attestations.signing import SignedStatement, insert_attestations, sha256_of
 from skillery.audit import Actor
@@ -307,9 +307,7 @@ def end(connection: Connection, identity: Identity, attestation: str, reason: st
     of_id = attestations.c.attestation == attestation
     stored = connection.execute(
         select(attestations, signing_keys.c.holder, skills.c.name, skill_versions.c.version)
-        .join(signing_keys, signing_keys.c.id == attestations.c.key_id)
-        .join(skill_versions, skill_versions.c.id == attestations.c.version_id)
-        .join(skills, skills.c.id == skill_versions.c.skill_id)
+        .select_from(WITH_VERSIONS)
         .where(of_id)
     ).one_or_none()
     try:

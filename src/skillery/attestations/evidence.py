@@ -24,6 +24,12 @@ from skillery.proof.statements import Statement, check_subject, verified_stateme
 from skillery.registry.visibility import WAS_PUBLISHED
 
 log = logging.getLogger(__name__)
+WITH_VERSIONS = (
+    attestations.join(signing_keys)
+    .join(skill_versions, skill_versions.c.id == attestations.c.version_id)
+    .join(skills, skills.c.id == skill_versions.c.skill_id)
+)
+"""Attestations with their keys, versions and skills."""
 
 
 class Evidence(NamedTuple):
@@ -58,9 +64,7 @@ def read_evidence(connection: Connection, version_id: int, keyid: str = "") -> l
         select(
             attestations, *signer, skills.c.name, skill_versions.c.version, skill_versions.c.digest.label("of_files")
         )
-        .join(signing_keys, signing_keys.c.id == attestations.c.key_id)
-        .join(skill_versions, skill_versions.c.id == attestations.c.version_id)
-        .join(skills, skills.c.id == skill_versions.c.skill_id)
+        .select_from(WITH_VERSIONS)
         .where(
             attestations.c.version_id == version_id,
             attestations.c.ended_at.is_(None),

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, func, select, update
 
 from skillery import audit
 from skillery.attestations.attestations import end_attestations
-from skillery.attestations.evidence import passed_about
+from skillery.attestations.evidence import WITH_VERSIONS, passed_about
 from skillery.attestations.signing import insert_key
 from skillery.backends import Identity
 from skillery.database import in_utc
@@ -221,9 +221,7 @@ def _end_passed(connection: Connection, identity: Identity, keyid: str, reason: 
     """End each `passed` that is about a statement of the key. Such a version waits until it meets its policy again."""
     signed = (
         select(attestations.c.version_id, attestations.c.sha256, skills.c.name, skill_versions.c.version, skills.c.id)
-        .join(signing_keys, signing_keys.c.id == attestations.c.key_id)
-        .join(skill_versions, skill_versions.c.id == attestations.c.version_id)
-        .join(skills, skills.c.id == skill_versions.c.skill_id)
+        .select_from(WITH_VERSIONS)
         .where(signing_keys.c.keyid == keyid, attestations.c.ended_at.is_(None))
     )
     of_key = skills.c.id.in_(select(signed.subquery().c.id))

@@ -188,7 +188,7 @@ def judge(policy: Policy, situation: Situation, evidence: Sequence[Evidence]) ->
     """Return whether the evidence about a version meets its policy."""
     signer, former = signer_of(evidence), situation.former_signer
     is_new = bool(former) and signer != former and not policy.is_default
-    needs = [_JUDGES[need](policy, situation, evidence) for need in NEEDS[:-1] if need in policy.rules.needs]
+    needs = [_JUDGES[need](policy, evidence) for need in NEEDS[:-1] if need in policy.rules.needs]
     if policy.rules.licences:
         needs.append(_licences(policy, evidence))
     if "review" in policy.rules.needs:
@@ -205,7 +205,7 @@ def _last(evidence: Sequence[Evidence], word: str) -> Evidence | None:
     return next((each for each in reversed(evidence) if each.word == word and not each.is_personal), None)
 
 
-def _publication(policy: Policy, situation: Situation, evidence: Sequence[Evidence]) -> Need:
+def _publication(policy: Policy, evidence: Sequence[Evidence]) -> Need:
     last = _last(evidence, "publication")
     if last is None and not policy.is_default:
         hint = "It was published before this registry signed statements: publish a new version."
@@ -213,7 +213,7 @@ def _publication(policy: Policy, situation: Situation, evidence: Sequence[Eviden
     return Need("publication", (last,) if last else ())
 
 
-def _author(policy: Policy, situation: Situation, evidence: Sequence[Evidence]) -> Need:
+def _author(policy: Policy, evidence: Sequence[Evidence]) -> Need:
     signed = [
         each
         for each in evidence
@@ -229,7 +229,7 @@ def _author(policy: Policy, situation: Situation, evidence: Sequence[Evidence]) 
     return Need("author", missing="the signature of its author", hint=hint)
 
 
-def _tests(policy: Policy, situation: Situation, evidence: Sequence[Evidence]) -> Need:
+def _tests(policy: Policy, evidence: Sequence[Evidence]) -> Need:
     last = _last(evidence, "tests")
     if last is None:
         hint = "Add [[examples]] to skill.toml, and publish a new version."
@@ -241,7 +241,7 @@ def _tests(policy: Policy, situation: Situation, evidence: Sequence[Evidence]) -
     return Need("tests", (last,))
 
 
-def _scan(policy: Policy, situation: Situation, evidence: Sequence[Evidence]) -> Need:
+def _scan(policy: Policy, evidence: Sequence[Evidence]) -> Need:
     last = _last(evidence, "scan")
     if last is None:
         return Need("scan", missing="a scan", hint="Publish a new version.")

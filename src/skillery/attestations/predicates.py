@@ -12,8 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from skillery.audit import Actor
-from skillery.backends import Identity, Provenance
-from skillery.formats.bundle import Bundle
+from skillery.backends import Provenance
 from skillery.formats.check_results import CheckedExample, CheckFinding, PermissionsDiff
 from skillery.formats.npm import NPM_LOCK
 from skillery.formats.requirements import LOCK
@@ -24,13 +23,19 @@ Predicate = dict[str, Any]
 
 
 def publication_predicate(
-    bundle: Bundle, publisher: Identity, made_by: str | None, visibility: str, *, asks_review: bool = False
+    files: Mapping[str, str],
+    publisher: Actor,
+    made_by: str | None,
+    visibility: str,
+    *,
+    asks_review: bool = False,
 ) -> Predicate:
-    """Say who has published a bundle, with which method. `made_by` is the method that made the bundle, or None.
-    `asks_review` means that the version waits for a review, also if its policy needs none.
+    """Say who has published a version, with which method. `files` are the SHA-256 of its files by path, `made_by` is
+    the method that made the version, or None. `asks_review` means that the version waits for a review, also if its
+    policy needs none.
     """
-    paths = {LOCK, NPM_LOCK, *script_locks({file.path for file in bundle.files})}
-    locks = {file.path: f"sha256:{file.sha256}" for file in bundle.files if file.path in paths}
+    paths = {LOCK, NPM_LOCK, *script_locks(files)}
+    locks = {path: f"sha256:{sha256}" for path, sha256 in files.items() if path in paths}
     return {
         "publisher": publisher.name,
         "kind": publisher.kind,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -13,12 +12,16 @@ from sqlalchemy import Connection, Row, Select, delete, func, insert, or_, selec
 
 from skillery.database import in_utc, take_turns
 from skillery.database.tables import runs, seal_spans, seals, servers, skill_versions, skills
+from skillery.formats.timestamps import instant_text
 from skillery.proof.merkle import HASH_BYTES, leaf_hash
 from skillery.proof.seals import RUN_LEAF_1
 
 SPAN = 1 << 32
 """The number of batches of one process."""
-NULL = Raw(b"null")
+_VALUES = ("parent_run_id", "method", "tool", "status", "identity", "identity_kind", "duration_ms")
+_TIMES = ("started_at", "begun_at", "finished_at")
+_TEXTS = ("network", "limits", "used", "degraded", "environment", "workspace")
+"""Members of a record that are JSON in a column."""
 # These columns may change after the end of a run, or say nothing about the run.
 _UNSEALED = {"version_id", "skill_id", "queued", "progress_json", "followed_until"}
 _CANCELLED = {"cancel_requested_at", "cancel_requested_by"}
@@ -34,28 +37,11 @@ _ROWS: Select[Any] = (
 )
 
 
-class KeptEvidence(msgspec.Struct, frozen=True):
-    """The members of `runs.evidence_json`: `skillery.runs.statements.Evidence`, most of them not decoded."""
-
-    salt: str = ""
-    args: str = ""
-    mounts: Raw = NULL
-    secrets: Raw = NULL
-    allowed: Raw = NULL
-    sandbox: Raw = NULL
-    release: Raw = NULL
-    inputs: Raw = NULL
-    output: Raw = NULL
-    files: Raw = NULL
-    log: Raw = NULL
-    code: Raw = NULL
-
-
 class _Error(msgspec.Struct):
     type: str
 
 
-_evidence = msgspec.json.Decoder(KeptEvidence)
+_members = msgspec.json.Decoder(dict[str, Raw])
 _errors = msgspec.json.Decoder(_Error)
 
 
@@ -69,48 +55,17 @@ def record_of(row: Row[Any]) -> bytes:
 
     JSON columns become part of the record without being encoded again.
     """
-    evidence = evidence_of(row)
-    mounts: Any = evidence.mounts
-    if not row.evidence_json and row.digest:  # the server died in the run, so that nothing more is known
-        mounts = [(row.skill_name, row.skill_version, row.digest)]
-    values = (
-        row.id,
-        row.parent_run_id,
-        row.method,
-        row.tool,
-        row.status,
-        _errors.decode(row.error_json).type if row.error_json else None,
-        row.identity,
-        row.identity_kind,
-        _time(row.started_at),
-        _time(row.begun_at),
-        _time(row.finished_at),
-        row.duration_ms,
-        mounts,
-        evidence.code,
-        evidence.secrets,
-        evidence.allowed,
-        _json(row.network_json),
-        evidence.sandbox,
-        evidence.release,
-        _json(row.limits_json),
-        _json(row.used_json),
-        _json(row.degraded_json),
-        _json(row.environment_json),
-        _json(row.workspace_json),
-        evidence.args or None,
-        evidence.inputs,
-        evidence.output,
-        evidence.files,
-        evidence.log,
-        _rest(row, evidence.salt),
-    )
-    return msgspec.json.encode(dict(zip(RUN_LEAF_1, values, strict=True)))
-
-
-def evidence_of(row: Row[Any]) -> KeptEvidence:
-    """Return the evidence of a run. Its members are empty if the run was recorded without evidence."""
-    return _evidence.decode(row.evidence_json or "{}")
+    members: dict[str, Any] = _members.decode(row.evidence_json or "{}")
+    salt = msgspec.json.decode(members.get("salt", b'""'))
+    if not members and row.digest:  # the server died in the run, so that nothing more is known
+        members["mounts"] = [(row.skill_name, row.skill_version, row.digest)]
+    members["run_id"] = row.id
+    members["error_type"] = _errors.decode(row.error_json).type if row.error_json else None
+    members["rest"] = _rest(row, salt)
+    members |= {name: getattr(row, name) for name in _VALUES}
+    members |= {name: instant_text(in_utc(getattr(row, name))) for name in _TIMES}
+    members |= {name: Raw((getattr(row, f"{name}_json") or "null").encode()) for name in _TEXTS}
+    return msgspec.json.encode({name: members.get(name) for name in RUN_LEAF_1})
 
 
 def _rest(row: Row[Any], salt: str) -> str:
@@ -119,15 +74,6 @@ def _rest(row: Row[Any], salt: str) -> str:
     log = row.logs_preview, row.logs_blob, row.log_head_bytes, row.log_dropped_bytes
     texts = (row.server, row.summary, row.output_json, row.error_json, args, *log)
     return hashlib.sha256(salt.encode() + msgspec.json.encode(texts)).hexdigest()
-
-
-def _json(text: str | None) -> Raw:
-    return Raw(text.encode()) if text else NULL
-
-
-def _time(instant: datetime | None) -> str | None:
-    known = in_utc(instant)
-    return None if known is None else known.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 # -- batches -----------------------------------------------------------------------------------------------------------

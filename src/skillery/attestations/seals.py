@@ -34,6 +34,7 @@ from skillery.database import Database, in_utc, take_turns
 from skillery.database.registry import Registry
 from skillery.database.tables import advisories, attestations, key_statements, seals
 from skillery.errors import SkilleryError
+from skillery.formats.timestamps import instant_text
 from skillery.method import Method, PageLimit, Params, about
 from skillery.proof.merkle import leaf_hash, root_of
 from skillery.proof.seals import Covered, Position, Seal, make_seal, read_seal
@@ -231,7 +232,7 @@ def make_draft(connection: Connection, batch: int | None) -> Draft:
         seq=head.seq + 1 if head else 1,
         previous=head.sha256 if head else None,
         # Clocks of servers may differ, and times in the chain never go back.
-        at=_text(max(at, in_utc(head.at)) if head else at),
+        at=instant_text(max(at, in_utc(head.at)) if head else at),
         audit=Position(*audit.head(connection)),
         attestations=_covered([leaf_hash(bytes.fromhex(row.sha256)) for row in made]),
         runs=_covered(leaves),
@@ -256,10 +257,6 @@ def _advisories(connection: Connection) -> Position | None:
 
 def _covered(leaves: Sequence[bytes]) -> Covered:
     return Covered(len(leaves), root_of(leaves).hex())
-
-
-def _text(instant: datetime) -> str:
-    return instant.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def store_seal(connection: Connection, draft: Draft, envelope: str) -> Literal["stored", "sealed", "overtaken"]:

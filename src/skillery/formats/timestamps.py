@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
+from typing import overload
 
 from skillery.errors import InvalidParams
 from skillery.formats.wording import quoted
@@ -121,3 +122,12 @@ def timestamp_text(timestamp: datetime | None) -> str | None:
     # SQLite returns times without a zone.
     aware = timestamp if timestamp.tzinfo else timestamp.replace(tzinfo=UTC)
     return aware.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+@overload
+def instant_text(instant: None) -> None: ...
+@overload
+def instant_text(instant: datetime) -> str: ...
+def instant_text(instant: datetime | None) -> str | None:
+    """Return a time in UTC as RFC 3339 with microseconds, which sorts by time. A year before 1000 has four digits."""
+    return None if instant is None else instant.isoformat(timespec="microseconds").replace("+00:00", "Z")

@@ -21,7 +21,7 @@ from skillery.formats.wording import quoted
 from skillery.method import ExactVersion, Method, Params, SkillName, about
 from skillery.registry.resolution import find_skill, resolve, version_if_there
 from skillery.registry.revocations import require_harmless
-from skillery.registry.version_rows import Severity, VersionRow
+from skillery.registry.version_rows import Severity, VersionRow, is_severe
 
 MOST_LOCKED = 1000
 _SHOWN = 400
@@ -155,7 +155,7 @@ def _standing(row: VersionRow, name: str, version: str) -> Iterator[LockProblem]
         case "yanked":
             yanked = states["yanked"]
             severity, advisory = yanked.get("severity", "broken"), yanked.get("advisory")
-            words = "" if severity == "broken" else f" as {severity} ({advisory})"
+            words = f" as {severity} ({advisory})" if is_severe(yanked) else ""
             message = f"{subject} was yanked{words}: {yanked['reason']}"
             yield LockProblem(name, version, "yanked", message, severity, advisory)
         case "rejected":

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -13,17 +13,16 @@ from sqlalchemy import Connection, select
 
 from skillery import audit
 from skillery.attestations.policies import Policies
-from skillery.attestations.predicates import Predicate, ci_provenance
+from skillery.attestations.predicates import Predicate, ci_provenance, publication_predicate, review_predicate
 from skillery.attestations.signing import SignedStatement, Signing, insert_attestations
 from skillery.audit import Actor
 from skillery.backends import Identity, Provenance
-from skillery.database import Database, in_utc
+from skillery.database import Database
 from skillery.database.tables import attestations, signing_keys, skill_versions, skills
 from skillery.errors import StartupError
 from skillery.formats.bundle import files_text
-from skillery.formats.npm import NPM_LOCK
-from skillery.formats.requirements import LOCK
 from skillery.formats.semver import Version
+from skillery.formats.timestamps import timestamp_text
 from skillery.formats.version_spec import Exact
 from skillery.proof.dsse import ProofError
 from skillery.proof.statements import check_files
@@ -195,33 +194,24 @@ def _read_existing(connection: Connection, ids: Sequence[int], builder: str) -> 
         except ProofError as error:
             wrong.append(f"{row.name}@{row.version} {error}")
             continue
-        locks = {path: f"sha256:{files[path].sha256}" for path in (LOCK, NPM_LOCK) if path in files}
-        predicates = _predicates(row, locks, builder)
-        missing = {word: value for word, value in predicates.items() if (row.id, word) not in present}
+        missing = {
+            word: (by, {**predicate, "backfilled": True})
+            for word, by, predicate in _predicates(row, {path: file.sha256 for path, file in files.items()}, builder)
+            if (row.id, word) not in present
+        }
         versions.append(_Existing(row.id, row.name, row.version, row.digest, missing))
     return versions, wrong
 
 
-def _predicates(row: Any, locks: Mapping[str, str], builder: str) -> dict[str, tuple[Actor, Predicate]]:
-    """Return the predicates that the row of a version proves, each with its identity."""
+def _predicates(row: Any, files: Mapping[str, str], builder: str) -> Iterator[tuple[str, Actor, Predicate]]:
+    """Yield the word, the identity and the predicate of each statement that the row of a version proves."""
     publisher = Identity(row.publisher, row.publisher_kind, frozenset(), ())
-    publication = {
-        "publisher": row.publisher,
-        "kind": row.publisher_kind,
-        "method": row.made_by or "create_skill",
-        "package_locks": dict(locks),
-        "visibility": row.visibility,
-        "at": in_utc(row.created_at).isoformat(timespec="seconds").replace("+00:00", "Z"),
-        "backfilled": True,
-    }
-    predicates: dict[str, tuple[Actor, Predicate]] = {"publication": (publisher, publication)}
+    publication = publication_predicate(files, publisher, row.made_by, row.visibility)
+    yield "publication", publisher, {**publication, "at": timestamp_text(row.created_at)}
     if row.provenance_json:
-        job = msgspec.json.decode(row.provenance_json, type=Provenance)
-        predicates["provenance"] = publisher, {**ci_provenance(job, builder), "backfilled": True}
+        yield "provenance", publisher, ci_provenance(msgspec.json.decode(row.provenance_json, type=Provenance), builder)
     approval = msgspec.json.decode(row.standing_json or "{}").get("approval")
     if approval and approval["digest"] == row.digest:
         reviewer = Identity(approval["by"], approval["kind"], frozenset(), ())
-        facts = {"note": approval["note"], "compared": None, "permissions": None, "at": approval["at"]}
-        review = {"reviewer": reviewer.name, "kind": reviewer.kind, "decision": "approved", **facts, "backfilled": True}
-        predicates["review"] = reviewer, review
-    return predicates
+        review = review_predicate(reviewer, "approved", approval["note"], None)
+        yield "review", reviewer, {**review, "at": approval["at"]}

@@ -190,8 +190,9 @@ class Publisher:
         visibility = state.visibility or rules.visibility
         expected = rules.status_for(identity, state.diff, is_unproven=bool(checks.waiting))
         asks_review = expected != "published" and not policy.is_default
+        hashes = {file.path: file.sha256 for file in bundle.files}
         predicates = {
-            "publication": publication_predicate(bundle, identity, made_by, visibility, asks_review=asks_review),
+            "publication": publication_predicate(hashes, identity, made_by, visibility, asks_review=asks_review),
             **self._provenance(identity, source),
             **await self._results(policy, bundle, checks.findings, checks.examples),
         }

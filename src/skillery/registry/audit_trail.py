@@ -14,7 +14,7 @@ from skillery.backends import Identity
 from skillery.database.registry import Registry
 from skillery.database.tables import audit
 from skillery.errors import InvalidParams
-from skillery.formats.timestamps import parse_timestamp
+from skillery.formats.timestamps import instant_text, parse_timestamp
 from skillery.identity.access import Who
 from skillery.method import Cursor, Method, PageLimit, Params, about
 from skillery.registry.cursors import NextCursor, fitting_items, make_cursor, read_cursor
@@ -105,15 +105,10 @@ def _conditions(filters: AuditFilter) -> list[ColumnElement[bool]]:
         conditions.append(or_(audit.c.subject == filters.subject, versions))
     now = datetime.now(UTC)
     if filters.since:
-        conditions.append(audit.c.at >= _text(parse_timestamp(filters.since, "since", now)))
+        conditions.append(audit.c.at >= instant_text(parse_timestamp(filters.since, "since", now)))
     if filters.until:
-        conditions.append(audit.c.at < _text(parse_timestamp(filters.until, "until", now)))
+        conditions.append(audit.c.at < instant_text(parse_timestamp(filters.until, "until", now)))
     return conditions
-
-
-def _text(timestamp: datetime) -> str:
-    """Return a time in the format of audit entries, which sorts by time. A year before 1000 has four digits."""
-    return timestamp.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def _entry(row: Any) -> AuditEntry:

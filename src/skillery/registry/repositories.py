@@ -15,6 +15,7 @@ from skillery.errors import RepositoryTooLarge
 from skillery.formats.agent_skill import index_name
 from skillery.registry.index_names import in_index, index_values
 from skillery.registry.resolution import find_skill
+from skillery.registry.version_rows import is_severe, yank_of
 from skillery.registry.visibility import WAS_PUBLISHED
 
 ROWS_AT_ONCE = 1000
@@ -149,13 +150,11 @@ def _revocations(connection: Connection, skill_id: int) -> dict[int, str]:
     )
     revocations = {}
     for version_id, standing_json in connection.execute(yanked):
-        standing = msgspec.json.decode(standing_json)["yanked"]
-        severity = standing.get("severity", "broken")
-        if severity != "broken":
-            members = {
-                key: standing[key] for key in ("advisory", "severity", "reason", "fixed", "at") if key in standing
-            }
-            revocations[version_id] = MALICIOUS if severity == MALICIOUS else msgspec.json.encode(members).decode()
+        yank = yank_of(standing_json)
+        if is_severe(yank):
+            members = {key: yank[key] for key in ("advisory", "severity", "reason", "fixed", "at") if key in yank}
+            is_malicious = yank["severity"] == MALICIOUS
+            revocations[version_id] = MALICIOUS if is_malicious else msgspec.json.encode(members).decode()
     return revocations
 
 

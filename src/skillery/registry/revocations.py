@@ -18,18 +18,14 @@ import msgspec
 from skillery.backends import Identity
 from skillery.errors import RunRevoked, VersionPurged, VersionRevoked
 from skillery.identity import access
-from skillery.registry.version_rows import VersionRow
+from skillery.registry.version_rows import VersionRow, is_severe, yank_of
 from skillery.registry.visibility import is_model, require_audience
 
 
 def revocation_of(row: VersionRow) -> Mapping[str, Any] | None:
-    """Return the yank of a version with the severity `security` or `malicious`, or None for other versions. It has the
-    members of `Objection`.
-    """
-    if row.status != "yanked" or row.standing_json is None:
-        return None
-    yanked: Mapping[str, Any] = msgspec.json.decode(row.standing_json)["yanked"]
-    return None if yanked.get("severity", "broken") == "broken" else yanked
+    """Return the yank of a version with the severity `security` or `malicious`, or None for other versions."""
+    yank = yank_of(row.standing_json) if row.status == "yanked" else {}
+    return yank if is_severe(yank) else None
 
 
 def reads_malicious(identity: Identity, name: str) -> bool:

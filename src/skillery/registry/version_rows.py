@@ -64,9 +64,21 @@ def standing_warnings(standing_json: str | None) -> list[str]:
 
 
 def _withdrawn(status: str, standing: Mapping[str, Any]) -> str:
-    severity = standing.get("severity", "broken")
-    about = "" if severity == "broken" else f" ({severity}, {standing['advisory']})"
+    about = f" ({standing['severity']}, {standing['advisory']})" if is_severe(standing) else ""
     return f"{status}{about}: {one_line(standing['reason'], MOST_REASON)}"
+
+
+def yank_of(standing_json: str | None) -> dict[str, Any]:
+    """Return the yank in the standing of a version, or {} if there is none. Its members are those of Objection.
+    Automatic yanks, and those of earlier releases, have no severity: they count as `broken`.
+    """
+    standing: dict[str, dict[str, Any]] = msgspec.json.decode(standing_json or "{}")
+    return standing.get("yanked", {})
+
+
+def is_severe(yank: Mapping[str, Any]) -> bool:
+    """Return whether a version was yanked as `security` or `malicious`."""
+    return yank.get("severity") in ("security", "malicious")
 
 
 def with_warnings(item_json: str, warnings: list[str]) -> str:

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 import msgspec
 from sqlalchemy import Connection, select
 
-from skillery.attestations.run_leaves import evidence_of, find_ended_run, record_of, split_leaves
+from skillery.attestations.run_leaves import find_ended_run, record_of, split_leaves
 from skillery.attestations.signing import Signing
 from skillery.backends import CodeCall, Identity, Outcome, ScriptCall
 from skillery.contents.blob_rows import BlobRow
@@ -157,10 +157,10 @@ def make_predicate(
     place = Place(index, len(leaves), tuple(node.hex() for node in proof_of(leaves, index)))
     args = None
     if with_args:
-        evidence, value = evidence_of(row), row.args_json
-        if value is None or args_digest(evidence.salt, value.encode()) != evidence.args:
+        evidence = msgspec.json.decode(row.evidence_json, type=Evidence) if row.evidence_json else None
+        if not evidence or row.args_json is None or args_digest(evidence.salt, row.args_json.encode()) != evidence.args:
             raise InvalidParams(f"the args of {run_id} are not kept", hint="Leave 'disclose' out.", param="disclose")
-        args = DisclosedArgs(evidence.salt, value)
+        args = DisclosedArgs(evidence.salt, row.args_json)
     return seal.seq, RunPredicate(record.decode(), leaf.hex(), place, seal.envelope, args)
 
 

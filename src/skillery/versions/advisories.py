@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, Row, select
 
 from skillery.backends import Identity
 from skillery.database import in_utc
@@ -22,67 +22,6 @@ MOST_DIGESTS = 50
 """The maximum number of digests in one request."""
 MOST_RECORDS = 500
 """The maximum number of records in one page."""
-
-
-class Advisory(NamedTuple):
-    """An advisory with its version."""
-
-    seq: int
-    advisory: str
-    name: str
-    version: str
-    digest: str
-    severity: Severity
-    action: Literal["yank", "purge"]
-    reason: str
-    fixed: str | None
-    at: datetime
-    withdrawn_at: datetime | None
-
-
-_ADVISORIES = (
-    select(
-        advisories.c.seq,
-        advisories.c.advisory,
-        skills.c.name,
-        skill_versions.c.version,
-        skill_versions.c.digest,
-        advisories.c.severity,
-        advisories.c.action,
-        advisories.c.reason,
-        advisories.c.fixed,
-        advisories.c.at,
-        advisories.c.withdrawn_at,
-    )
-    .join_from(advisories, skill_versions, skill_versions.c.id == advisories.c.version_id)
-    .join(skills, skills.c.id == skill_versions.c.skill_id)
-    .order_by(advisories.c.seq)
-)
-
-
-def list_advisories(
-    connection: Connection, identity: Identity, *, after: int, digests: Sequence[str], limit: int
-) -> list[Advisory]:
-    """Return the advisories whose last change has a number above `after`, in the order of these numbers.
-
-    With `digests`, return the advisories about bundles with these digests: a caller who has a copy may know its flaw.
-    Without, return the advisories about skills that the identity sees.
-    """
-    page = _ADVISORIES.where(advisories.c.seq > after).limit(limit)
-    view = view_of(identity)
-    if digests:
-        rows = connection.execute(page.where(skill_versions.c.digest.in_(digests)))
-    elif view is None:
-        rows = connection.execute(page)
-    else:
-        rows = connection.execute(page.where(sees_each(view, skills, skills.c.id)), parameters(identity))
-    return [_advisory(row) for row in rows]
-
-
-def _advisory(row: Sequence[Any]) -> Advisory:
-    advisory = Advisory._make(row)
-    withdrawn_at = in_utc(advisory.withdrawn_at) if advisory.withdrawn_at else None
-    return advisory._replace(at=in_utc(advisory.at), withdrawn_at=withdrawn_at)
 
 
 # -- Records of OSV (https://ossf.github.io/osv-schema). Its list of ecosystems does not have ours ---------------------
@@ -133,21 +72,40 @@ class AdvisoryPage(msgspec.Struct, frozen=True):
     more: bool
 
 
+_ADVISORIES = (
+    select(advisories, skills.c.name, skill_versions.c.version, skill_versions.c.digest)
+    .join_from(advisories, skill_versions, skill_versions.c.id == advisories.c.version_id)
+    .join(skills, skills.c.id == skill_versions.c.skill_id)
+    .order_by(advisories.c.seq)
+    .limit(MOST_RECORDS + 1)
+)
+
+
 def read_advisories(connection: Connection, identity: Identity, *, after: int, digests: Sequence[str]) -> AdvisoryPage:
-    """Return the page of `list_advisories` as records of OSV."""
-    rows = list_advisories(connection, identity, after=after, digests=digests, limit=MOST_RECORDS + 1)
+    """Return the advisories whose last change has a number above `after`, in the order of these numbers.
+
+    With `digests`, return the advisories about bundles with these digests: a caller who has a copy may know its flaw.
+    Without, return the advisories about skills that the identity sees.
+    """
+    chosen, values, view = _ADVISORIES.where(advisories.c.seq > after), {}, view_of(identity)
+    if digests:
+        chosen = chosen.where(skill_versions.c.digest.in_(digests))
+    elif view is not None:
+        chosen, values = chosen.where(sees_each(view, skills, skills.c.id)), parameters(identity)
+    rows = connection.execute(chosen, values).all()
     page = rows[:MOST_RECORDS]
     return AdvisoryPage([_record(row) for row in page], page[-1].seq if page else after, len(rows) > len(page))
 
 
-def _record(row: Advisory) -> OsvRecord:
+def _record(row: Row[Any]) -> OsvRecord:
+    published, withdrawn = in_utc(row.at), in_utc(row.withdrawn_at)
     return OsvRecord(
         SCHEMA_VERSION,
         row.advisory,
-        row.at,
-        row.withdrawn_at or row.at,
+        published,
+        withdrawn or published,
         row.reason,
         [Affected(Package(row.name), [row.version])],
         Details(row.seq, row.severity, row.action, [row.digest], row.fixed),
-        row.withdrawn_at or UNSET,
+        withdrawn or UNSET,
     )

@@ -17,11 +17,12 @@ from skillery.database import select_row
 from skillery.database.tables import RESOLVABLE, skill_versions, skills, version_steps
 from skillery.errors import DigestDiffers, IllegalStep, NotAllowed
 from skillery.formats.semver import Version
+from skillery.formats.timestamps import timestamp_text
 from skillery.formats.version_spec import Exact
 from skillery.identity import access
 from skillery.identity.access import ApprovalRules
 from skillery.registry.resolution import find_skill, resolve, skill_not_found
-from skillery.registry.version_rows import Severity, VersionRow, record_deprecation, record_step
+from skillery.registry.version_rows import Severity, VersionRow, record_deprecation, record_step, yank_of
 from skillery.registry.visibility import sees_version
 from skillery.skills.search_index import index_successor
 from skillery.versions.new_versions import NewVersion, point_to_latest
@@ -132,9 +133,9 @@ def is_reviewed_again(connection: Connection, row: VersionRow) -> bool:
 
 def is_more_severe(version: _Version, advisory: Mapping[str, str]) -> bool:
     """Return whether a version is yanked, and the advisory has a higher severity. Automatic yanks have none."""
-    yanked = msgspec.json.decode(version.standing_json or "{}").get("yanked", {})
-    present, raised = (_SEVERITIES.index(facts.get("severity", "")) for facts in (yanked, advisory))
-    return version.status == "yanked" and raised > present
+    yank = yank_of(version.standing_json)
+    present, raised = (_SEVERITIES.index(facts.get("severity", "")) for facts in (yank, advisory))
+    return bool(yank) and raised > present
 
 
 def step_all(
@@ -195,7 +196,7 @@ def _apply_step(
     """
     now = datetime.now(UTC)
     standing: dict[str, Any] = msgspec.json.decode(version.standing_json) if version.standing_json else {}
-    actor = {"by": identity.name, "kind": identity.kind, "at": now.isoformat(timespec="seconds").replace("+00:00", "Z")}
+    actor = {"by": identity.name, "kind": identity.kind, "at": timestamp_text(now)}
     status = version.status if stays else STEPS[step].leads_to
     match step:
         case "approve" if stays:

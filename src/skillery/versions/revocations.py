@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Annotated, Literal, NamedTuple, TypeVar
 
-import msgspec
 from sqlalchemy import Connection, func, insert, select, update
 
 from skillery.attestations.predicates import revocation_predicate
@@ -24,7 +24,7 @@ from skillery.identity import access
 from skillery.method import ExactVersion, Method, Params, Sentence, SkillName, about
 from skillery.registry.resolution import resolve
 from skillery.registry.revocations import revocation_of
-from skillery.registry.version_rows import Severity, VersionRow
+from skillery.registry.version_rows import Severity, VersionRow, yank_of
 from skillery.versions.lifecycle_steps import (
     NO_ADVISORY,
     STRICT,
@@ -39,6 +39,7 @@ from skillery.versions.new_versions import NewVersion
 
 T = TypeVar("T")
 Action = Literal["yank", "purge", "unyank"]
+_MEMBERS = ("severity", "advisory", "fixed")
 _ATTEMPTS = 20
 
 # -- The rows of advisories --------------------------------------------------------------------------------------------
@@ -51,7 +52,7 @@ class Revocation(NamedTuple):
     action: Action
     reason: str
     advisory: Mapping[str, str]
-    """The members `severity`, `advisory` and `fixed` of the standing of a version. Empty: there is no advisory."""
+    """The _MEMBERS of the standing of a version. Empty: there is no advisory, as for automatic yanks."""
     statements: Sequence[SignedStatement] = ()
 
 
@@ -133,12 +134,7 @@ class Revocations:
             row = _find(connection, identity, name, version, "yank", advisory)
             return Revocation(row, "yank", reason, advisory)
 
-        def store(connection: Connection, revocation: Revocation) -> NewVersion:
-            yanked = step_one(connection, identity, name, version, "yank", note=reason, advisory=revocation.advisory)
-            store_revocation(connection, revocation)
-            return yanked
-
-        return await self.revoke(identity, prepare, lambda revocation: self._write(store, revocation))
+        return await self._step(identity, name, version, prepare)
 
     async def unyank_version(self, identity: Identity, name: str, version: Version) -> NewVersion:
         """Undo a yank, and withdraw its advisory. Raise the errors of `yank_version`, and NotAllowed if only another
@@ -148,22 +144,28 @@ class Revocations:
         def prepare(connection: Connection) -> Revocation:
             row = _find(connection, identity, name, version, "unyank")
             _check_withdrawal(identity, row)
-            return Revocation(row, "unyank", "", _stored_advisory(row))
+            yank = yank_of(row.standing_json)
+            return Revocation(row, "unyank", "", {key: yank[key] for key in _MEMBERS if key in yank})
+
+        return await self._step(identity, name, version, prepare)
+
+    async def _step(
+        self, identity: Identity, name: str, version: Version, prepare: Callable[[Connection], Revocation]
+    ) -> NewVersion:
+        """Take the step of the revocation that `prepare` returns. Raise the errors of `prepare` and `revoke`."""
 
         def store(connection: Connection, revocation: Revocation) -> NewVersion:
             lock_skill(connection, identity, name)
             if prepare(connection).advisory != revocation.advisory:
                 raise Outdated
-            unyanked = step_one(connection, identity, name, version, "unyank", advisory=revocation.advisory)
+            note, advisory = revocation.reason, revocation.advisory
+            stepped = step_one(connection, identity, name, version, revocation.action, note=note, advisory=advisory)
             store_revocation(connection, revocation)
-            return unyanked
+            return stepped
 
-        return await self.revoke(identity, prepare, lambda revocation: self._write(store, revocation))
-
-    def _write(
-        self, store: Callable[[Connection, Revocation], NewVersion], revocation: Revocation
-    ) -> Awaitable[NewVersion]:
-        return self._database.write(lambda connection: store(connection, revocation))
+        return await self.revoke(
+            identity, prepare, lambda revocation: self._database.write(partial(store, revocation=revocation))
+        )
 
     async def revoke(
         self,
@@ -224,12 +226,6 @@ def _check_withdrawal(identity: Identity, row: VersionRow) -> None:
         version=row.version,
         advisory=revocation["advisory"],
     )
-
-
-def _stored_advisory(row: VersionRow) -> dict[str, str]:
-    """Return the members of the advisory about a yanked version. Automatic yanks have none."""
-    yanked = msgspec.json.decode(row.standing_json or "{}").get("yanked", {})
-    return {key: yanked[key] for key in ("severity", "advisory", "fixed") if key in yanked}
 
 
 # -- yank_version ------------------------------------------------------------------------------------------------------
