@@ -229,7 +229,7 @@ def test_reviews_are_signed_with_keys_of_the_reviewers(server: Server, new_name:
     created = ann.create(name)
 
     waiting = approve(rita, name)
-    assert waiting["missing"] == ["reviews signed by rita with a key"]
+    assert waiting["missing"] == ["the reviewers' own signatures: rita"]
     envelope = signed(key, "review", created, reviewer="rita", decision="approved")
     rita("add_attestation", name=name, version="1.0.0", envelope=envelope)
     assert rita.status(name) == "published"

@@ -142,7 +142,7 @@ def test_a_policy_permits_licences(
 
     assert created("a", "either", "classified") == ("published", "")
     for part, licence, text in (("b", "", "unknown"), ("c", "GPL-3.0-only", "GPL-3.0-only")):
-        refused = f"licences of the policy, and not those of skillery:free.{new_name}.{part}@1.0.0 ({text})"
+        refused = f"other licences of skillery:free.{new_name}.{part}@1.0.0 ({text})"
         assert created(part, licence=licence) == ("in_review", refused)
     status, missing = created("d", "either", "both", "long", "silent")
     assert status == "in_review"

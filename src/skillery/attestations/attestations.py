@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple
@@ -27,7 +26,7 @@ from skillery.formats.version_spec import Exact, VersionSpec, parse_named
 from skillery.identity import access
 from skillery.method import Cursor, ExactVersion, Method, PageLimit, Params, Sentence, SkillName, about
 from skillery.proof import SIGNERS
-from skillery.proof.dsse import ProofError, compact, unverified, verify
+from skillery.proof.dsse import ErrorsAbout, compact, unverified, verify
 from skillery.proof.statements import check_subject, read_statement, unverified_statement
 from skillery.registry.cursors import NextCursor, fitting_items, make_cursor, read_cursor
 from skillery.registry.resolution import resolve
@@ -221,13 +220,8 @@ def store_signed(
     return AddedAttestation(present, word, identity.name)
 
 
-@contextmanager
-def _refusing(kind: type[InvalidParams]) -> Iterator[None]:
-    """Context manager: raise an error of the `kind` in place of a ProofError about the envelope."""
-    try:
-        yield
-    except ProofError as error:
-        raise kind(f"'envelope' {error}", param="envelope") from None
+def _refusing(kind: type[InvalidParams]) -> ErrorsAbout:
+    return ErrorsAbout("'envelope'", partial(kind, param="envelope"))
 
 
 def _check_signer(connection: Connection, identity: Identity, row: VersionRow, word: str) -> None:

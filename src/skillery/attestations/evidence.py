@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence, Set
 from datetime import datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Row, exists, select
@@ -18,7 +18,7 @@ from skillery.database.tables import attestations, signing_keys, skill_versions,
 from skillery.errors import Unavailable
 from skillery.formats.tokens import CI_PREFIX
 from skillery.proof import STATED_BY
-from skillery.proof.dsse import ProofError
+from skillery.proof.dsse import ErrorsAbout, ProofError
 from skillery.proof.keychains import follow
 from skillery.proof.statements import Statement, check_subject, verified_statement
 from skillery.registry.visibility import WAS_PUBLISHED
@@ -85,10 +85,8 @@ def read_evidence(connection: Connection, version_id: int, keyid: str = "") -> l
 
 @lru_cache(16)
 def _registry_keys(chain: tuple[str, ...], keyid: str) -> Mapping[str, bytes]:
-    try:
+    with ErrorsAbout("the chain of the registry's keys", partial(Unavailable, hint="An admin restores the database.")):
         return follow([envelope.encode() for envelope in chain], [keyid] if keyid else ()).trusted
-    except ProofError as error:
-        raise Unavailable(f"the chain of the registry's keys {error}", hint="An admin restores the database.") from None
 
 
 def _evidence(row: Row[Any], keys: Mapping[str, bytes]) -> Evidence:

@@ -25,7 +25,15 @@ from skillery.formats.texts import parse_sentence
 from skillery.formats.timestamps import parse_timestamp
 from skillery.identity import access
 from skillery.method import Cursor, Method, PageLimit, Params, Sentence, about
-from skillery.proof.dsse import CHALLENGE, ProofError, algorithm_of, check_signature, from_base64, keyid_of, to_base64
+from skillery.proof.dsse import (
+    CHALLENGE,
+    ErrorsAbout,
+    algorithm_of,
+    check_signature,
+    from_base64,
+    keyid_of,
+    to_base64,
+)
 from skillery.registry.cursors import NextCursor, fitting_items, make_cursor, read_cursor
 
 CHALLENGE_SECONDS = 600
@@ -122,11 +130,9 @@ class AddKey(Params, frozen=True, kw_only=True):
 
 async def add_key(registry: Registry, identity: Identity, params: AddKey) -> AddedKey:
     _require_signer(identity)
-    try:
+    with ErrorsAbout("'public'", partial(InvalidParams, param="public")):
         public_der = from_base64(params.public)
         algorithm_of(public_der)
-    except ProofError as error:
-        raise InvalidParams(f"'public' {error}", param="public") from None
     keyid = keyid_of(public_der)
     bound_to = ("add_key", identity.name, keyid)
     if not params.signature:
@@ -143,10 +149,8 @@ async def add_key(registry: Registry, identity: Identity, params: AddKey) -> Add
             hint="Repeat the call without 'signature': it returns a new challenge.",
             param="challenge",
         )
-    try:
+    with ErrorsAbout("'signature'", partial(AttestationKey, param="signature")):
         check_signature(public_der, from_base64(params.signature), params.challenge.encode())
-    except ProofError as error:
-        raise AttestationKey(f"'signature' {error}", param="signature") from None
     await registry.write(partial(register, identity=identity, public_der=public_der, keyid=keyid))
     return AddedKey(keyid, added=True, challenge=None)
 

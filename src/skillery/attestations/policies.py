@@ -18,7 +18,7 @@ from skillery.attestations.predicates import Predicate
 from skillery.errors import SkilleryError, StartupError
 from skillery.formats.names import parse_skill_name
 from skillery.formats.tokens import CI_PREFIX
-from skillery.formats.wording import did_you_mean
+from skillery.formats.wording import did_you_mean, first_names
 from skillery.identity.access import RESERVED, ApprovalRules, grant_covers
 from skillery.proof.statements import now
 from skillery.settings.groups import PolicyRules, Publishing
@@ -271,10 +271,8 @@ def _licences(policy: Policy, evidence: Sequence[Evidence]) -> Need:
     ]
     if not refused:
         return Need("licences", (last,))
-    more = f" and {len(refused) - 5} more" if len(refused) > 5 else ""
-    missing = f"licences of the policy, and not those of {', '.join(refused[:5])}{more}"
-    hint = f"It permits {', '.join(policy.rules.licences)}. Publish a new version."
-    return Need("licences", (last,), missing, hint)
+    hint = f"The policy permits {', '.join(policy.rules.licences)}. Publish a new version."
+    return Need("licences", (last,), f"other licences of {first_names(refused, 5)}", hint)
 
 
 _WORD = re.compile(r"[()]|[^\s()]+(?: WITH [^\s()]+)?")
@@ -316,7 +314,7 @@ def _review(policy: Policy, situation: Situation, evidence: Sequence[Evidence], 
         unsigned = [by for by in approvals if by not in signed]
         if unsigned and len(approvals) - len(unsigned) < number:
             hint = "Run skillery approve --sign."
-            return Need("review", tuple(counted), f"reviews signed by {', '.join(unsigned)} with a key", hint)
+            return Need("review", tuple(counted), f"the reviewers' own signatures: {', '.join(unsigned)}", hint)
         approvals = {by: approvals[by] for by in approvals if by in signed}
     if len(approvals) >= number:
         return Need("review", tuple(counted))

@@ -12,6 +12,7 @@ import click
 from skillery.cli.failures import print_error
 from skillery.cli.options import print_change
 from skillery.cli.output import clean
+from skillery.formats.wording import first_names
 
 MAX_NAMES = 10
 """Limit of the names in a section that requires no action. With --json, all names are listed."""
@@ -248,8 +249,7 @@ def section_lines(sections: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterat
         title = f"{section.replace('_', ' ')} ({len(lines)})"
         if section in {"published", "unchanged", "repaired"}:
             names = [line.get("name") or line["path"] or "." for line in lines]
-            more_text = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
-            yield f"{title}: {', '.join(names[:MAX_NAMES])}{more_text}"
+            yield f"{title}: {first_names(names, MAX_NAMES)}"
         else:
             yield f"{title}:"
             yield from (f"  {_line(section, line)}" for line in lines)

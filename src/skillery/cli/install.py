@@ -40,6 +40,7 @@ from skillery.cli.locks import (
 from skillery.cli.options import Target, json_option, target_options
 from skillery.cli.output import as_json as as_json_text
 from skillery.cli.output import clean, print_json
+from skillery.formats.wording import first_names
 
 if TYPE_CHECKING:
     from skillery.client import AsyncClient
@@ -198,9 +199,8 @@ class _Installed:
                     "Nothing was installed"
                 )
             edits = edits_of(place, self.recorded[name]) if name in self.recorded else []
-            rest = f" and {len(edits) - MOST_NAMED} more" if len(edits) > MOST_NAMED else ""
             if edits:
-                edited.append(f"{place} was edited here: {', '.join(edits[:MOST_NAMED])}{rest}.")
+                edited.append(f"{place} was edited here: {first_names(edits, MOST_NAMED)}.")
         if edited and not may_change:
             raise CheckFailed(
                 "\n".join(edited) + f"\nUse --backup to move edited skills to {self._folder / BACKUP}, or --force to "

@@ -12,8 +12,8 @@ import msgspec
 
 from skillery.cli.failures import CheckFailed
 from skillery.cli.output import print_warning
-from skillery.cli.proof import address_of, check_keys, keychain_of, read_answer, statements_of_keys
-from skillery.proof import KEYS_ADDRESS
+from skillery.cli.proof import address_of, read_answer, read_keychain
+from skillery.formats.wording import first_names
 
 if TYPE_CHECKING:
     from skillery.client import AsyncClient
@@ -52,21 +52,18 @@ def verified_lock(path: Path, keys: Mapping[str, bytes] | None = None, max_age: 
     than `max_age`.
     """
     from skillery.formats.timestamps import parse_duration
-    from skillery.proof.dsse import ProofError
+    from skillery.proof.dsse import ErrorsAbout
     from skillery.proof.locks import check_age, check_lock
 
     lock = read_lockfile(path)
-    is_first = lock.lock_version == 1
-    try:
-        if is_first:
+    with ErrorsAbout(f"'{path}'", CheckFailed):
+        if lock.lock_version == 1:
             print_warning(f"'{path}' has only digests: run skillery lock to add signed statements")
         else:
             check_lock(lock, _read(proofs_of(path), MAX_PROOFS_BYTES, "the proofs") if _has_proofs(lock) else b"", keys)
             _warn_unsigned(lock)
         if max_age is not None:
             check_age(lock, parse_duration(max_age, "max-age"))
-    except ProofError as error:
-        raise CheckFailed(f"'{path}' {error}") from None
     return lock
 
 
@@ -85,17 +82,16 @@ def read_lockfile(path: Path) -> Lock:
     """Return the lock in a file, of version 1 or 2. Raise CheckFailed if the file cannot be read or is not a lock file.
     Its proofs are not checked.
     """
-    from skillery.proof.dsse import ProofError
+    from skillery.proof.dsse import ErrorsAbout
     from skillery.proof.locks import Lock as NewLock
     from skillery.proof.locks import LockedSkill, read_lock
 
     text = _read(path, MAX_LOCKFILE_BYTES, "the lock file")
     try:
         if msgspec.json.decode(text, type=_AnyLock).lock_version != 1:
-            return read_lock(text)
+            with ErrorsAbout(f"'{path}'", CheckFailed):
+                return read_lock(text)
         entries = msgspec.json.decode(text, type=_FirstLock).skills
-    except ProofError as error:
-        raise CheckFailed(f"'{path}' {error}") from None
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CheckFailed(f"'{path}' is not a Skillery lock file: {error}") from None
     skills = [LockedSkill(name=entry.name, version=entry.version, digest=entry.digest) for entry in entries]
@@ -120,7 +116,7 @@ def proofs_of(path: Path) -> Path:
 
 def seal_of(path: Path, lock: Lock | None) -> Seal | None:
     """Return the seal of the lock in a file, or None if the lock or the file of its proofs does not have it."""
-    from skillery.proof.dsse import ProofError
+    from skillery.proof.dsse import ErrorsAbout
     from skillery.proof.locks import sha256_of
     from skillery.proof.seals import read_seal
 
@@ -128,10 +124,8 @@ def seal_of(path: Path, lock: Lock | None) -> Seal | None:
         return None
     lines = _read(proofs_of(path), MAX_PROOFS_BYTES, "the proofs").split(b"\n")
     envelope = next((line for line in lines if sha256_of(line) == lock.seal.sha256), None)
-    try:
+    with ErrorsAbout(f"the seal of '{path}'", CheckFailed):
         return None if envelope is None else read_seal(envelope)
-    except ProofError as error:
-        raise CheckFailed(f"the seal of '{path}' {error}") from None
 
 
 async def lock_of(
@@ -152,19 +146,19 @@ async def lock_of(
     """
     import asyncio
 
+    from skillery.proof.dsse import ErrorsAbout
     from skillery.proof.locks import LOCK_VERSION, LockedSkill, sha256_of
     from skillery.proof.locks import Lock as NewLock
     from skillery.proof.seals import read_seal
 
     # A seal that is read before the chain names a statement of the chain.
     newest = (await client.list_seals(newest=True))["seals"] if with_seal else []
-    chain = await read_answer(client, KEYS_ADDRESS)
-    known = pinned.present if pinned else tuple(former.keys) if former else ()
-    keys: dict[str, bytes] = {}
-    if known or statements_of_keys(chain, "the registry"):
-        revoked = pinned.revoked if pinned else frozenset()
-        trusted = keychain_of(chain, "the registry", known).trusted
-        keys = {keyid: public_der for keyid, public_der in trusted.items() if keyid not in revoked}
+    envelopes = [seal["envelope"].encode() for seal in newest]
+    with ErrorsAbout("the newest seal", CheckFailed):
+        seals = [*([former_seal] if former_seal else []), *map(read_seal, envelopes)]
+    known = tuple(former.keys) if former else ()
+    keys = dict((await read_keychain(client, pinned, known, seals, may_be_empty=True)).trusted)
+    seal = _check_newest(envelopes, keys, former.seal if former else None) if keys and with_seal else None
     proofs = []
     for start in range(0, len(entries), AT_ONCE):
         group = entries[start : start + AT_ONCE]
@@ -179,12 +173,9 @@ async def lock_of(
         )
         for entry, proof in zip(entries, proofs, strict=True)
     )
-    envelopes = [seal["envelope"].encode() for seal in newest] if keys else []
-    seal = _check_newest(envelopes, keys, former.seal if former else None) if keys and with_seal else None
-    check_keys([former_seal, *(read_seal(envelope) for envelope in envelopes)], chain, "the registry")
     lock = NewLock(lock_version=LOCK_VERSION, keys=keys, seal=seal, skills=locked)
     _warn_unsigned(lock)
-    return lock, [*envelopes, *(proof.envelope for proof in proofs if proof)]
+    return lock, [*(envelopes if seal else ()), *(proof.envelope for proof in proofs if proof)]
 
 
 def _check_newest(newest: Sequence[bytes], keys: Mapping[str, bytes], former: LockedSeal | None) -> LockedSeal | None:
@@ -192,16 +183,14 @@ def _check_newest(newest: Sequence[bytes], keys: Mapping[str, bytes], former: Lo
 
     Raise CheckFailed if it is not valid, or if it is older than the `former` one or replaces it.
     """
-    from skillery.proof.dsse import ProofError
+    from skillery.proof.dsse import ErrorsAbout
     from skillery.proof.locks import LockedSeal, sha256_of
     from skillery.proof.seals import check_seal
 
     locked = None
     if newest:
-        try:
+        with ErrorsAbout("the newest seal", CheckFailed):
             seal = check_seal(newest[0], keys).seal
-        except ProofError as error:
-            raise CheckFailed(f"the newest seal {error}") from None
         locked = LockedSeal(seal.seq, sha256_of(newest[0]), seal.at)
     if former and (locked is None or locked.seq < former.seq or (locked.seq == former.seq and locked != former)):
         newest_seal = f"the newest seal of the registry is {locked.seq}" if locked else "the registry has no seal"
@@ -211,24 +200,20 @@ def _check_newest(newest: Sequence[bytes], keys: Mapping[str, bytes], former: Lo
 
 async def _proof(client: AsyncClient, entry: Locked, keys: Mapping[str, bytes]) -> Proof | None:
     """Return the proof of a version. Return None if the registry signs nothing, or has not signed this version."""
-    from skillery.proof.dsse import ProofError
+    from skillery.proof.dsse import ErrorsAbout
     from skillery.proof.locks import choose_proof
 
     if not keys:
         return None
     name, version = entry["name"], entry["version"]
     lines = (await read_answer(client, f"{address_of(name, version)}.intoto.jsonl")).split(b"\n")
-    try:
+    with ErrorsAbout(f"the proof of {name}@{version}", CheckFailed):
         return choose_proof([line for line in lines if line], keys, name, version, entry["digest"])
-    except ProofError as error:
-        raise CheckFailed(f"the proof of {name}@{version} {error}") from None
 
 
 def _warn_unsigned(lock: Lock) -> None:
-    unsigned = [skill.name for skill in lock.skills if not skill.proof]
-    if unsigned:
-        names = ", ".join(unsigned[:8]) + f" and {len(unsigned) - 8} more" * (len(unsigned) > 8)
-        print_warning(f"the lock has only digests, and no signed statement, for {names}")
+    if lock.unsigned:
+        print_warning(f"the lock has only digests, and no signed statement, for {first_names(lock.unsigned, 8)}")
 
 
 def refuse_signers(former: Lock | None, new: Lock, allowed: Collection[str]) -> None:

@@ -23,6 +23,7 @@ from skillery.cli.lock_files import (
 from skillery.cli.options import Target, home_options, json_option, target_options
 from skillery.cli.output import clean, print_json, print_rows, print_warning
 from skillery.cli.proof import keychain_of_file, keys_option
+from skillery.formats.wording import first_names
 
 if TYPE_CHECKING:
     from skillery.client import AsyncClient
@@ -59,10 +60,10 @@ unsigned_option = click.option(
 
 def refuse_unsigned(lock: Lock, allowed: Collection[str]) -> None:
     """Raise CheckFailed if the lock has keys, and a skill without a proof that is not in `allowed`."""
-    names = [skill.name for skill in lock.skills if lock.keys and not skill.proof and skill.name not in allowed]
+    names = [name for name in lock.unsigned if lock.keys and name not in allowed]
     if names:
         raise CheckFailed(
-            f"no signed statement says that these skills have passed their policy: {', '.join(names[:8])}\n"
+            f"no signed statement says that these skills have passed their policy: {first_names(names, 8)}\n"
             "If this is right, use --allow-unsigned NAME. Nothing was written"
         )
 

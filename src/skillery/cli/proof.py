@@ -40,18 +40,46 @@ def keychain_of_file(path: Path) -> Keychain:
     return keychain_of(path.read_bytes(), str(path))
 
 
-def keychain_of(content: bytes, source: str, pinned: Collection[str] = ()) -> Keychain:
-    """Return the keys of a chain. Raise CheckFailed if the chain is not valid, or does not follow the pinned keys."""
-    from skillery.proof.dsse import ProofError
+def keychain_of(content: bytes, source: str, pinned: Collection[str] = (), seals: Sequence[Seal] = ()) -> Keychain:
+    """Return the keys of a chain. Raise CheckFailed if the chain is not valid, does not follow the pinned keys, or does
+    not have the statements that the seals name, oldest first.
+    """
+    from skillery.proof.dsse import ErrorsAbout
     from skillery.proof.keychains import follow
+    from skillery.proof.seals import check_heads
 
     statements = statements_of_keys(content, source)
     if not statements:
         raise CheckFailed(f"{source} has no keys: the registry signs nothing (setting signing.key)")
-    try:
-        return follow(statements, pinned)
-    except ProofError as error:
-        raise CheckFailed(f"{source} {error}") from None
+    with ErrorsAbout(source, CheckFailed):
+        keychain = follow(statements, pinned)
+        check_heads(seals, statements)
+    return keychain
+
+
+async def read_keychain(
+    client: AsyncClient,
+    pinned: Keychain | None = None,
+    known: Collection[str] = (),
+    seals: Sequence[Seal] = (),
+    *,
+    may_be_empty: bool = False,
+) -> Keychain:
+    """Return the keys of the registry, which must follow those of `pinned`, or else the `known` ones. If none are
+    pinned or known, a registry that signs nothing `may_be_empty`. Raise the errors of `keychain_of`.
+
+    Keys that `pinned` has revoked stay revoked: the server may send an earlier part of the chain.
+    """
+    from skillery.proof.keychains import Keychain
+
+    chain, source = await read_answer(client, KEYS_ADDRESS), "the registry"
+    known = pinned.present if pinned else known
+    if may_be_empty and not known and not statements_of_keys(chain, source):
+        return Keychain({}, (), frozenset())
+    keychain = keychain_of(chain, source, known, seals)
+    revoked = keychain.revoked | (pinned.revoked if pinned else frozenset())
+    trusted = {keyid: public_der for keyid, public_der in keychain.trusted.items() if keyid not in revoked}
+    return keychain._replace(trusted=trusted, revoked=revoked)
 
 
 def statements_of_keys(content: bytes, source: str) -> list[bytes]:
@@ -63,17 +91,6 @@ def statements_of_keys(content: bytes, source: str) -> list[bytes]:
     except (msgspec.MsgspecError, KeyError, ValueError, RecursionError):
         raise CheckFailed(f"{source} has no keys: they are the answer of {KEYS_ADDRESS}") from None
     return [bytes(statement) for statement in statements]
-
-
-def check_keys(seals: Sequence[Seal | None], chain: bytes, source: str) -> None:
-    """Raise CheckFailed if the chain of keys does not have the statements that the seals name, oldest first."""
-    from skillery.proof.dsse import ProofError
-    from skillery.proof.seals import check_heads
-
-    try:
-        check_heads([seal for seal in seals if seal], statements_of_keys(chain, source))
-    except ProofError as error:
-        raise CheckFailed(f"{source} {error}") from None
 
 
 async def find_keys(client: AsyncClient, keyids: Collection[str]) -> dict[str, dict[str, Any]]:
@@ -164,16 +181,14 @@ async def add_author(client: AsyncClient, key: SigningKey, version: Mapping[str,
 
     Raise CheckFailed if the server has stored other files, or more than its own additions.
     """
-    from skillery.proof.dsse import ProofError
+    from skillery.proof.dsse import ErrorsAbout
     from skillery.proof.statements import check_files
 
     about = {"name": version["name"], "version": version["version"]}
     subject = "{name}@{version}".format_map(about)
     text = await read_answer(client, f"{address_of(**about)}.files")
-    try:
+    with ErrorsAbout(subject, CheckFailed):
         check_files(text, version["digest"])
-    except ProofError as error:
-        raise CheckFailed(f"{subject} {error}") from None
     lines = [line.split(" ", 2) for line in text.decode().splitlines()]
     stored = {path: sha256 for _, sha256, path in lines if path not in ADDED or path in files}
     if stored != files:

@@ -214,17 +214,12 @@ def heads_of(file: Path) -> list[Head]:
 async def _follow(client: AsyncClient, url: str, before: State | None) -> State:
     """Read all new seals, and return the new state of the witness. Raise CheckFailed if the history differs."""
     from skillery.cli.proof import keychain_of, read_answer, statements_of_keys
-    from skillery.proof.dsse import ProofError, compact, unverified
+    from skillery.proof.dsse import ErrorsAbout, unverified
     from skillery.proof.seals import check_heads, follow_seals
 
     content = await read_answer(client, KEYS_ADDRESS)
     keychain, chain = keychain_of(content, url), statements_of_keys(content, url)
     kept = statements_of_keys(bytes(before.keys), "the state file") if before else []
-    try:
-        # State files of earlier releases have blanks in the statements.
-        kept = [compact(statement) for statement in kept]
-    except ProofError as error:
-        raise CheckFailed(f"the state file has a statement that {error}") from None
     if chain[: len(kept)] != kept:
         raise CheckFailed(f"{url} no longer has all changes of keys that this witness saw: history was rewritten")
     state = before or State(msgspec.Raw(content))
@@ -232,11 +227,9 @@ async def _follow(client: AsyncClient, url: str, before: State | None) -> State:
     last = await _last_seen(client, state) if state.seq else None
     newest = b""
     while page := await _seals(client, state.seq):
-        try:
+        with ErrorsAbout(url, CheckFailed):
             links = follow_seals(page, keychain.trusted, last, keychain.revoked)
             check_heads([link.seal for link in ([last] if last else []) + links], chain)
-        except ProofError as error:
-            raise CheckFailed(f"{url} {error}") from None
         last, newest = links[-1], page[-1]
         for seal, _ in links:
             head = (seal.audit.seq, seal.audit.hash)

@@ -14,6 +14,7 @@ from skillery.cli.install import MOST_NAMED, RECORD, Recorded, edits_of, read_re
 from skillery.cli.options import Target, json_option, target_options
 from skillery.cli.output import clean, print_json, print_rows
 from skillery.cli.proof import MOST_PAGES, read_answer
+from skillery.formats.wording import first_names
 from skillery.proof import ADVISORIES_ADDRESS
 
 if TYPE_CHECKING:
@@ -87,8 +88,7 @@ class _Skill(msgspec.Struct):
     def words(self) -> str:
         words = ["missing"] if self.is_missing else ["quarantined"] if self.is_quarantined else []
         if self.edits and not self.is_quarantined:
-            more = f" and {len(self.edits) - MOST_NAMED} more" if len(self.edits) > MOST_NAMED else ""
-            words.append(f"edited: {', '.join(self.edits[:MOST_NAMED])}{more}")
+            words.append(f"edited: {first_names(self.edits, MOST_NAMED)}")
         if self.problem is not None:
             words.append(self.problem.replace("_", " "))
         for advisory in self.advisories:

@@ -17,6 +17,7 @@ from skillery.cli.options import Target, home_options, json_option, without_user
 from skillery.cli.output import as_json as as_json_text
 from skillery.cli.output import clean, print_fields, print_json
 from skillery.cli.search import packages_in
+from skillery.formats.wording import first_names
 
 if TYPE_CHECKING:
     from skillery.cli.archives import Folder
@@ -126,8 +127,7 @@ def _choose(path: Path, own_name: str, name: str | None) -> tuple[Folder, list[s
 
 
 def _names(names: Sequence[str]) -> str:
-    rest = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    return f"{len(names)}: {', '.join(names[:MOST_NAMES])}{rest} (--skill NAME chooses one)"
+    return f"{len(names)}: {first_names(names, MOST_NAMES)} (--skill NAME chooses one)"
 
 
 async def _try(settings: Settings, folder: Folder, own_name: str, script_call: _ScriptCall) -> Tried:

@@ -18,20 +18,18 @@ from skillery.cli.options import Target, json_option, name_and_version, target_o
 from skillery.cli.output import clean, print_json, print_rows, print_warning
 from skillery.cli.proof import (
     address_of,
-    check_keys,
     find_keys,
-    keychain_of,
     keychain_of_file,
     keys_option,
     read_answer,
+    read_keychain,
 )
 from skillery.cli.seals import check_runs, is_runs_file
-from skillery.proof import KEYS_ADDRESS, SIGNERS, STATED_BY
+from skillery.proof import SIGNERS, STATED_BY
 
 if TYPE_CHECKING:
     from skillery.client import AsyncClient
     from skillery.proof.keychains import Keychain
-    from skillery.proof.seals import Seal
     from skillery.proof.statements import CheckedStatement
 
 
@@ -93,7 +91,7 @@ def _verify_version(name: str, spec: str | None, pinned: Keychain | None, target
     from skillery.cli.connection import with_client
 
     async def ask(client: AsyncClient) -> tuple[_Evidence, Keychain]:
-        return await _evidence(client, name, spec), await _keys(client, pinned)
+        return await _evidence(client, name, spec), await read_keychain(client, pinned)
 
     evidence, keychain = with_client(target, ask)
     verified = _checked(evidence, keychain)
@@ -120,7 +118,7 @@ def _verify_runs(path: Path, pinned: Keychain | None, target: Target, as_json: b
     from skillery.cli.connection import with_client
 
     if pinned is None:
-        pinned = keychain_of(with_client(target, lambda client: read_answer(client, KEYS_ADDRESS)), "the registry")
+        pinned = with_client(target, read_keychain)
     check_runs(path, pinned.trusted, as_json)
 
 
@@ -143,35 +141,17 @@ def _keyids(envelope: bytes) -> Sequence[str]:
         return ()
 
 
-async def _keys(
-    client: AsyncClient, pinned: Keychain | None, known: Collection[str] = (), seal: Seal | None = None
-) -> Keychain:
-    """Return the keys of the registry, which must follow those of `pinned`, or else the `known` ones, and have the
-    statement that `seal` names.
-
-    Keys that `pinned` has revoked stay revoked: the server may send an earlier part of the chain.
-    """
-    chain = await read_answer(client, KEYS_ADDRESS)
-    keychain = keychain_of(chain, "the registry", pinned.present if pinned else known)
-    check_keys([seal], chain, "the registry")
-    revoked = keychain.revoked | (pinned.revoked if pinned else frozenset())
-    trusted = {keyid: public_der for keyid, public_der in keychain.trusted.items() if keyid not in revoked}
-    return keychain._replace(trusted=trusted, revoked=revoked)
-
-
 def _checked(evidence: _Evidence, keychain: Keychain, digest: str | None = None) -> _Verified:
     """Check the digest of a version, which must be `digest` unless that is None, and its statements.
 
     Raise CheckFailed if the files do not have the digest.
     """
-    from skillery.proof.dsse import ProofError
+    from skillery.proof.dsse import ErrorsAbout
     from skillery.proof.statements import check_files, check_statement
 
     subject = f"{evidence.name}@{evidence.version}"
-    try:
+    with ErrorsAbout(subject, CheckFailed):
         check_files(evidence.files, digest or evidence.digest)
-    except ProofError as error:
-        raise CheckFailed(f"{subject} {error}") from None
     valid = {keyid: row for keyid, row in evidence.keys.items() if not row["revoked_at"]}
     people = {keyid: row for keyid, row in valid.items() if row["holder"] == "identity"}
     trusted = {keyid: base64.b64decode(row["public"]) for keyid, row in people.items()} | dict(keychain.trusted)
@@ -237,14 +217,14 @@ def _verify_lock(path: Path, full: bool, offline: bool, pinned: Keychain | None,
     if offline and full:
         raise click.UsageError("--full reads the statements from the registry, and --offline makes no request")
     lock = verified_lock(path, pinned.trusted if pinned and offline else None)
-    unsigned = [skill.name for skill in lock.skills if not skill.proof]
-    if unsigned:
-        raise CheckFailed(f"'{path}' has no proof of {unsigned[0]}: run skillery lock")
+    if lock.unsigned:
+        raise CheckFailed(f"'{path}' has no proof of {lock.unsigned[0]}: run skillery lock")
     entries = entries_of(lock)
 
     async def ask(client: AsyncClient) -> Sequence[str]:
         # The chain leads from the keys of the file or lock to newer ones, and to revocations.
-        keychain = await _keys(client, pinned, tuple(lock.keys), seal_of(path, lock))
+        seal = seal_of(path, lock)
+        keychain = await read_keychain(client, pinned, tuple(lock.keys), [seal] if seal else [])
         verified_lock(path, keychain.trusted)
         refuse_problems(await client.verify_lock(lock=entries), deny_yanked=True)
         for entry in entries if full else ():
@@ -266,7 +246,7 @@ def _verify_folder(folder: Path, offline: bool, pinned: Keychain | None, target:
         raise CheckFailed(f"'{folder}' has no skills of skillery install. To verify a skill, write {folder}@latest")
 
     async def ask(client: AsyncClient) -> Sequence[str]:
-        keychain = await _keys(client, pinned)
+        keychain = await read_keychain(client, pinned)
         for skill, marks in installed:
             evidence = await _evidence(client, skill.name, skill.version)
             _refuse(_checked(evidence, keychain, skill.digest))

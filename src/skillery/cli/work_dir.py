@@ -34,6 +34,7 @@ from skillery.cli.work_dir_files import (
     unsafe,
 )
 from skillery.errors import StartupError
+from skillery.formats.wording import first_names
 
 if TYPE_CHECKING:
     from skillery.client import AsyncClient
@@ -188,8 +189,7 @@ def lines_of_report(report: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _named(paths: Sequence[str]) -> str:
-    rest = f" and {len(paths) - MOST_NAMED} more" if len(paths) > MOST_NAMED else ""
-    return ", ".join(map(printable, paths[:MOST_NAMED])) + rest
+    return first_names([printable(path) for path in paths], MOST_NAMED)
 
 
 # -- the workspace ---------------------------------------------------------------------------------------------------

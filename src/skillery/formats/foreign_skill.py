@@ -20,7 +20,7 @@ from skillery.formats.semver import MAX_LENGTH as MAX_VERSION
 from skillery.formats.semver import Version
 from skillery.formats.skill_md import FILE, SkillMd
 from skillery.formats.texts import normalized
-from skillery.formats.wording import quoted
+from skillery.formats.wording import first_names, quoted
 
 KEYS = ("name", "description", "license", "compatibility", "metadata", "allowed-tools")
 """The keys that the format defines."""
@@ -272,6 +272,4 @@ def _note_rest(frontmatter: Mapping[str, object], repairs: Repairs) -> None:
 
 
 def _some(keys: Iterable[str]) -> str:
-    names = list(keys)
-    rest_count = f" and {len(names) - 10} more" if len(names) > 10 else ""
-    return ", ".join(quoted(key, 40) for key in names[:10]) + rest_count
+    return first_names([quoted(key, 40) for key in keys], 10)

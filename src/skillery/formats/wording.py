@@ -69,6 +69,12 @@ def one_line(text: str, limit: int) -> str:
     return (words if len(words) > limit // 2 else text[: limit - 1].rstrip()) + "…"
 
 
+def first_names(names: Sequence[str], most: int) -> str:
+    """Return at most `most` names, and the number of the others: `a, b and 3 more`."""
+    others = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + others
+
+
 def near_words(word: str, known: Iterable[str], most: int = 3, cutoff: float = 0.6) -> list[str]:
     """Return at most `most` known words that are similar to `word`, most similar first. `cutoff` is the least
     similarity, from 0 to 1.

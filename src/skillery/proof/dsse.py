@@ -35,6 +35,20 @@ class ProofError(Exception):
     """Raised for an envelope, a statement or a key that is not valid. The message is the end of a sentence."""
 
 
+class ErrorsAbout:
+    """Context manager: replace a ProofError by an error of the `kind`, whose message begins with `subject`."""
+
+    def __init__(self, subject: str, kind: Callable[[str], Exception] = ProofError) -> None:
+        self._subject = subject
+        self._kind = kind
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
+        if isinstance(error, ProofError):
+            raise self._kind(f"{self._subject} {error}") from None
+
+
 class _Signature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     keyid: str
     sig: str

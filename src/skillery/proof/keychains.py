@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from skillery.proof.dsse import ProofError, verify
+from skillery.proof.dsse import ErrorsAbout, ProofError, verify
 from skillery.proof.statements import URN, Subject, encode_statement, now, predicate_of, unverified_statement
 
 KEYS_TYPE = f"{URN}keys:v1"
@@ -60,14 +60,12 @@ def follow(statements: Sequence[bytes], pinned: Collection[str] = ()) -> Keychai
     revoked: frozenset[str] = frozenset()
     previous = None
     for number, envelope in enumerate(statements, 1):
-        try:
+        with ErrorsAbout(f"has a statement {number} that"):
             statement = unverified_statement(envelope)
             change = predicate_of(statement, KEYS_TYPE, KeysPredicate, "a statement about keys")
             # Each added key must sign, so `verify` also compares it with its keyid.
             added = change.added
             signers = verify(envelope, {**trusted, **added}).keyids
-        except ProofError as error:
-            raise ProofError(f"has a statement {number} that {error}") from None
         if change.previous != previous:
             raise ProofError(f"has a statement {number} that does not follow the one before")
         ends_here = previous is not None and not present  # then no key can sign for the keys before

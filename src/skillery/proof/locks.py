@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from skillery.proof.dsse import ProofError, keyid_of
+from skillery.proof.dsse import ErrorsAbout, ProofError, keyid_of
 from skillery.proof.seals import check_seal
 from skillery.proof.statements import check_subject, unverified_statement, verified_statement
 
@@ -46,6 +46,11 @@ class Lock(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
     keys: dict[str, bytes]
     seal: LockedSeal | None = None
     skills: tuple[LockedSkill, ...]
+
+    @property
+    def unsigned(self) -> list[str]:
+        """The names of the skills without a proof."""
+        return [skill.name for skill in self.skills if not skill.proof]
 
 
 class Proof(NamedTuple):
@@ -111,10 +116,8 @@ def check_lock(lock: Lock, proofs: bytes, keys: Mapping[str, bytes] | None = Non
     for skill in lock.skills:
         envelope = envelopes.pop(skill.proof, None)
         if envelope is not None:
-            try:
+            with ErrorsAbout(f"is not valid: the proof of {skill.name}@{skill.version}"):
                 signer = _check_proof(envelope, keys, skill.name, skill.version, skill.digest)
-            except ProofError as error:
-                raise ProofError(f"is not valid: the proof of {skill.name}@{skill.version} {error}") from None
             if signer != skill.signer:
                 raise ProofError(f"is not valid: {skill.name} is signed by '{signer}', the lock says '{skill.signer}'")
         elif skill.proof or skill.signer:
@@ -161,9 +164,7 @@ def _check_proof(envelope: bytes, keys: Mapping[str, bytes], name: str, version:
 def _check_seal(seal: LockedSeal, envelope: bytes, keys: Mapping[str, bytes]) -> None:
     if not envelope:
         raise ProofError("is not valid: its seal is not in the file of its proofs")
-    try:
+    with ErrorsAbout("is not valid: its seal"):
         sealed = check_seal(envelope, keys).seal
-    except ProofError as error:
-        raise ProofError(f"is not valid: its seal {error}") from None
     if (sealed.seq, sealed.at) != (seal.seq, seal.at):
         raise ProofError("is not valid: its seal has another number or time")

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from skillery.proof.dsse import ProofError, unverified, verify
+from skillery.proof.dsse import ErrorsAbout, ProofError, unverified, verify
 from skillery.proof.merkle import check_leaf, leaf_hash
 from skillery.proof.statements import (
     URN,
@@ -130,11 +130,9 @@ def follow_seals(
     links: list[Link] = []
     for envelope in envelopes:
         number = last.seal.seq + 1 if last else 1
-        try:
+        with ErrorsAbout(f"has a seal {number} that"):
             is_later_proved = not revoked.isdisjoint(unverified(envelope).keyids)
             link = _link(envelope) if is_later_proved else check_seal(envelope, keys)
-        except ProofError as error:
-            raise ProofError(f"has a seal {number} that {error}") from None
         seal, before = link.seal, last.seal if last else None
         if seal.seq != number or seal.previous != (last.sha256 if last else None):
             raise ProofError(f"has a seal {seal.seq} that does not follow seal {number - 1}: history was rewritten")
@@ -246,10 +244,8 @@ def check_run(envelope: bytes, keys: Mapping[str, bytes]) -> CheckedRun:
     leaf = leaf_hash(predicate.record.encode())
     if leaf.hex() != predicate.leaf:
         raise ProofError("has a record that is not the one of its leaf")
-    try:
+    with ErrorsAbout("has a seal that"):
         seal = check_seal(predicate.seal.encode(), keys).seal
-    except ProofError as error:
-        raise ProofError(f"has a seal that {error}") from None
     if predicate.proof.size != seal.runs.count:
         raise ProofError("is not a leaf of the sealed tree")
     try:

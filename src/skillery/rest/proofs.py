@@ -180,7 +180,9 @@ async def send_advisories(parts: DownloadParts, scope: Any, _receive: Any, send:
     if not (after.isascii() and after.isdigit() and len(after) < 19):
         raise InvalidParams(f"the parameter 'after' is {quoted(after)}", hint="Write the number of an advisory.")
     if len(digests) > MOST_DIGESTS:
-        raise InvalidParams(f"the parameter 'digests' has {len(digests)} digests", hint=f"Send {MOST_DIGESTS} each.")
+        raise InvalidParams(
+            f"the parameter 'digests' has {len(digests)} digests", hint=f"Send at most {MOST_DIGESTS} in one request."
+        )
     identity = await reader_of(parts, scope, headers)
     work = partial(read_advisories, identity=identity, after=int(after), digests=digests)
     content = msgspec.json.encode(await parts.registry.read_page(work))

@@ -168,7 +168,7 @@ _SIGNING = "An admin can change the setting signing.key. It counts for later run
 
 
 class GetRunStatement(Params, frozen=True, kw_only=True):
-    """Return a signed statement about an ended run, which anybody can verify offline with the registry's key."""
+    """Return a signed statement about an ended run. The registry's key is enough to verify it offline."""
 
     run_id: Annotated[str, about("The run's id")]
     disclose: Annotated[Literal["args", ""], about("'args' adds the args; otherwise only their digest")] = ""

@@ -15,6 +15,7 @@ from skillery.formats.foreign_skill import title_of
 from skillery.formats.names import parse_skill_name
 from skillery.formats.skill_md import FILE as SKILL_MD
 from skillery.formats.skill_md import body_of, text_of
+from skillery.formats.wording import first_names
 from skillery.registry.cursors import make_cursor, read_cursor
 from skillery.registry.visibility import has_audience, require_audience
 from skillery.skills.skill_folders import (
@@ -98,8 +99,7 @@ def _other_files(folder: SkillFolder) -> str:
     paths = [file.path for file in folder.files if file.path not in (SKILL_MD, SKILL_TOML)]
     if not paths:
         return ""
-    more = f" and {len(paths) - FILES_NAMED} more" * (len(paths) > FILES_NAMED)
     return (
-        f"\n\nThe other files of this skill are {', '.join(paths[:FILES_NAMED])}{more}. Models cannot read them on the "
+        f"\n\nThe other files of this skill are {first_names(paths, FILES_NAMED)}. Models cannot read them on the "
         f"server. The user gets them with `skillery install DIR {folder.name}`."
     )
