@@ -181,7 +181,7 @@ def _skill_routes(core: Core, edge: HttpParts) -> list[Route]:
         Route("/v1/skills", partial(row.endpoint, skill_parts), row.operations, row.paths, row.methods)
         for row in V1_ENDPOINTS
     ]
-    proof = [Route(row.group, partial(row.endpoint, parts), row.operations, row.paths) for row in proofs.ENDPOINTS]
+    proof = [Route(row.group, partial(row.endpoint, parts), (row.operation,), row.paths) for row in proofs.ENDPOINTS]
     return [*downloads, *proof, *v1]
 
 

@@ -16,11 +16,12 @@ from skillery.formats.names import parse_skill_name
 from skillery.formats.semver import Version
 from skillery.formats.texts import parse_sentence
 from skillery.formats.version_spec import Exact
+from skillery.identity import access
 from skillery.method import ExactVersion, Given, Method, Params, Sentence, SkillName, about
 from skillery.publishing.bundle_checks import BundleChecks
 from skillery.publishing.passing import Judged, Passing, step_if_met
 from skillery.versions.checks import Checks, checks_of, set_checks
-from skillery.versions.lifecycle import approve, find_approvable, find_rejectable, reject
+from skillery.versions.lifecycle_steps import find_for_step, step_one
 from skillery.versions.new_versions import NewVersion
 
 
@@ -45,10 +46,14 @@ class Reviews:
         hooks. Before the last approval, run the examples that wait for it.
 
         `digest` is the digest that the reviewer approves, or None. A repeated approval of a reviewer adds nothing.
-        Raise the errors of `lifecycle.approve`, Refused if an example fails, and Busy if the signer cannot be reached.
+        Raise NotAllowed, the errors of `step_one`, Refused if an example fails, and Busy if the signer cannot be
+        reached.
         """
         rules = self._passing.policies.of(name).approval
-        find = partial(find_approvable, identity=identity, name=name, version=version, digest=digest, rules=rules)
+        access.require_namespace(identity, "review", name)
+        find = partial(
+            find_for_step, identity=identity, name=name, version=version, step="approve", digest=digest, rules=rules
+        )
         row = await self._database.read(find)
         judged = await self._database.read(
             partial(self._passing.read, identity=identity, name=name, spec=Exact(version))
@@ -57,13 +62,18 @@ class Reviews:
         statements, checks = await self._statements(identity, judged, note, is_repeated=is_repeated)
 
         def store(connection: Connection, *, meets: bool) -> NewVersion:
-            find(connection)
-            if not is_repeated:
-                about = partial(approve, connection, identity, name, version, digest=row.digest, note=note)
-                return about(rules=rules, checks=checks, stays=not meets)
+            if is_repeated:
+                find(connection)
+                stepped = step_if_met(connection, identity, name, version, meets=meets)
+            else:
+                # The approval counts for this digest. Without the last need, the version stays in review.
+                stepped = step_one(
+                    connection, identity, name, version, "approve",
+                    note=note, digest=row.digest, rules=rules, stays=not meets,
+                )  # fmt: skip
             if checks is not None:
                 set_checks(connection, row.version_id, checks)
-            return step_if_met(connection, identity, name, version, meets=meets)
+            return stepped
 
         approved, missing = await self._passing.settle(identity, name, version, statements, store)
         return ApprovedVersion(approved.name, approved.version, approved.digest, approved.status, missing or UNSET)
@@ -84,14 +94,18 @@ class Reviews:
         return await self._passing.signing.attest(identity, row.name, row.version, row.digest, predicates), checks
 
     async def reject_version(self, identity: Identity, name: str, version: Version, reason: str) -> NewVersion:
-        """Reject a version. Raise the errors of `lifecycle.reject`, and Busy if the signer cannot be reached."""
-        row = await self._database.read(partial(find_rejectable, identity=identity, name=name, version=version))
+        """Reject a version that is in review. A rejected version can never be published. Raise NotAllowed, the errors
+        of `step_one`, and Busy if the signer cannot be reached.
+        """
+        access.require_namespace(identity, "review", name)
+        find = partial(find_for_step, identity=identity, name=name, version=version, step="reject")
+        row = await self._database.read(find)
         review = review_predicate(identity, "rejected", reason, checks_of(row.checks_json).permissions_diff)
         attest = self._passing.signing.attest
         statements = await attest(identity, row.name, row.version, row.digest, {"review": review})
 
         def decide(connection: Connection) -> NewVersion:
-            rejected = reject(connection, identity=identity, name=name, version=version, reason=reason)
+            rejected = step_one(connection, identity, name, version, "reject", note=reason)
             insert_attestations(connection, row.version_id, row.digest, statements)
             return rejected
 

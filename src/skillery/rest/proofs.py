@@ -50,57 +50,8 @@ PREDICATE = in_query("predicate", "Only statements of this kind, for `.intoto.js
 DISCLOSE = in_query("disclose", "`args` adds the args of the run.", enum=["args"])
 AFTER_SEAL = in_query("after", "Only seals behind the seal with this number.", OpenAPIType.INTEGER)
 SEALS_AT_ONCE = 1000
-RUN_PATH, RUN_PATHS = "/v1/runs/{run_id}.intoto.json", ("/v1/runs/{file:str}",)
-KEYS_OPERATIONS = (
-    Operation(
-        "GET",
-        KEYS_ADDRESS,
-        "The keys of the registry",
-        {200: Response("The signed statements about the keys, oldest first.", dict[str, Any])},
-        is_open=True,
-        description="The keys that sign statements about versions. Each statement is signed by the keys before it.",
-    ),
-)
 AFTER = in_query("after", "Only advisories that have changed after the one with this number.", OpenAPIType.INTEGER)
 DIGESTS = in_query("digests", f"Only advisories about these digests, at most {MOST_DIGESTS}, separated by commas.")
-ADVISORIES_OPERATIONS = (
-    Operation(
-        "GET",
-        ADVISORIES_ADDRESS,
-        "Advisories about withdrawn versions",
-        {200: Response("Records of OSV, in the order of their last change.", AdvisoryPage)},
-        (400,),
-        "read",
-        description="Advisories about the skills that the caller sees, or about the given digests of any skills.",
-        parameters=(AFTER, DIGESTS),
-    ),
-)
-SEALS_OPERATIONS = (
-    Operation(
-        "GET",
-        SEALS_ADDRESS,
-        "The seals of the registry",
-        {200: Response(f"At most {SEALS_AT_ONCE} seals, oldest first.", dict[str, Any])},
-        (400,),
-        "read",
-        description="Signed statements about all runs, attestations and audit entries. Each one names the one before. "
-        "With the setting `seals.public`, callers need no token.",
-        parameters=(AFTER_SEAL,),
-    ),
-)
-RUN_OPERATIONS = (
-    Operation(
-        "GET",
-        RUN_PATH,
-        "A signed statement about a run",
-        {200: Response("The envelope, which is verified with the keys of the registry alone.", dict[str, Any])},
-        (400, 404, 409, 503),
-        "read",
-        description="The statement exists as soon as a seal covers the run. Before, the status is 503.",
-        parameters=(DISCLOSE,),
-        tag="Runs",
-    ),
-)
 
 
 async def send_files_text(parts: DownloadParts, scope: Any, send: Any, headers: dict[str, str]) -> None:
@@ -227,15 +178,68 @@ class ProofEndpoint(NamedTuple):
 
     group: str
     endpoint: Callable[[DownloadParts, Any, Any, Any, dict[str, str]], Awaitable[None]]
-    operations: tuple[Operation, ...]
+    operation: Operation
     paths: tuple[str, ...] = ()
 
 
 ENDPOINTS = (
-    ProofEndpoint(KEYS_ADDRESS, send_keys, KEYS_OPERATIONS),
-    ProofEndpoint(ADVISORIES_ADDRESS, send_advisories, ADVISORIES_OPERATIONS),
-    ProofEndpoint(SEALS_ADDRESS, send_seals, SEALS_OPERATIONS),
-    ProofEndpoint("/v1/runs", send_run_statement, RUN_OPERATIONS, RUN_PATHS),
+    ProofEndpoint(
+        KEYS_ADDRESS,
+        send_keys,
+        Operation(
+            "GET",
+            KEYS_ADDRESS,
+            "The keys of the registry",
+            {200: Response("The signed statements about the keys, oldest first.", dict[str, Any])},
+            is_open=True,
+            description="The keys that sign statements about versions. Each statement is signed by the keys before it.",
+        ),
+    ),
+    ProofEndpoint(
+        ADVISORIES_ADDRESS,
+        send_advisories,
+        Operation(
+            "GET",
+            ADVISORIES_ADDRESS,
+            "Advisories about withdrawn versions",
+            {200: Response("Records of OSV, in the order of their last change.", AdvisoryPage)},
+            (400,),
+            "read",
+            description="Advisories about the skills that the caller sees, or about the given digests of any skills.",
+            parameters=(AFTER, DIGESTS),
+        ),
+    ),
+    ProofEndpoint(
+        SEALS_ADDRESS,
+        send_seals,
+        Operation(
+            "GET",
+            SEALS_ADDRESS,
+            "The seals of the registry",
+            {200: Response(f"At most {SEALS_AT_ONCE} seals, oldest first.", dict[str, Any])},
+            (400,),
+            "read",
+            description="Signed statements about all runs, attestations and audit entries. Each one names the one "
+            "before. With the setting `seals.public`, callers need no token.",
+            parameters=(AFTER_SEAL,),
+        ),
+    ),
+    ProofEndpoint(
+        "/v1/runs",
+        send_run_statement,
+        Operation(
+            "GET",
+            "/v1/runs/{run_id}.intoto.json",
+            "A signed statement about a run",
+            {200: Response("The envelope, which is verified with the keys of the registry alone.", dict[str, Any])},
+            (400, 404, 409, 503),
+            "read",
+            description="The statement exists as soon as a seal covers the run. Before, the status is 503.",
+            parameters=(DISCLOSE,),
+            tag="Runs",
+        ),
+        ("/v1/runs/{file:str}",),
+    ),
 )
 
 

@@ -19,20 +19,13 @@ from skillery.errors import InvalidParams, NotPublished
 from skillery.formats.names import parse_skill_name
 from skillery.formats.semver import Version
 from skillery.formats.texts import parse_sentence
-from skillery.formats.version_spec import Exact
 from skillery.identity import access
 from skillery.method import ExactVersion, Method, Params, Sentence, SkillName, about
-from skillery.registry.resolution import resolve
-from skillery.registry.version_rows import VersionRow
 from skillery.registry.visibility import Visibility
 from skillery.skills.catalogue_rows import update_visibility
 from skillery.skills.search_index import index_visibility
-from skillery.versions.checks import Checks, set_checks
 from skillery.versions.lifecycle_steps import (
     STEPS,
-    check_step,
-    found_version,
-    is_reviewed_again,
     latest_version,
     lock_skill,
     step_all,
@@ -52,64 +45,6 @@ def submit(connection: Connection, identity: Identity, name: str, version: Versi
     """
     access.require_namespace(identity, "publish", name)
     return step_one(connection, identity, name, version, "submit")
-
-
-def find_approvable(
-    connection: Connection,
-    identity: Identity,
-    name: str,
-    version: Version,
-    digest: str | None,
-    rules: access.ApprovalRules,
-) -> VersionRow:
-    """Return the version that `approve` would approve now. Raise the errors of `approve`."""
-    access.require_namespace(identity, "review", name)
-    row = resolve(connection, identity, name, Exact(version), manages=True)
-    is_again = is_reviewed_again(connection, row)
-    check_step(identity, name, found_version(row), "approve", digest, rules, is_again=is_again)
-    return row
-
-
-def approve(
-    connection: Connection,
-    identity: Identity,
-    name: str,
-    version: Version,
-    *,
-    digest: str | None,
-    note: str,
-    rules: access.ApprovalRules,
-    checks: Checks | None = None,
-    stays: bool = False,
-) -> NewVersion:
-    """Publish a version that is in review. The approval is recorded with the digest of the version. With `stays`, the
-    version needs more than this approval, and its status stays.
-
-    `checks` replace the stored check results, unless they are None. Raise NotAllowed if the identity may not review the
-    skill, or if `rules` refuse the approval. Raise DigestDiffers if `digest` is given and is not the digest of the
-    version. Raise the other errors of `submit`.
-    """
-    access.require_namespace(identity, "review", name)
-    approved = step_one(
-        connection, identity, name, version, "approve", note=note, digest=digest, rules=rules, stays=stays
-    )
-    if checks is not None:
-        set_checks(connection, resolve(connection, identity, name, Exact(version), manages=True).version_id, checks)
-    return approved
-
-
-def find_rejectable(connection: Connection, identity: Identity, name: str, version: Version) -> VersionRow:
-    """Return the version that `reject` would reject now. Raise the errors of `reject`."""
-    access.require_namespace(identity, "review", name)
-    row = resolve(connection, identity, name, Exact(version), manages=True)
-    check_step(identity, name, found_version(row), "reject", None)
-    return row
-
-
-def reject(connection: Connection, identity: Identity, name: str, version: Version, reason: str) -> NewVersion:
-    """Reject a version that is in review. A rejected version can never be published. Raise the errors of `submit`."""
-    access.require_namespace(identity, "review", name)
-    return step_one(connection, identity, name, version, "reject", note=reason)
 
 
 def yank(connection: Connection, identity: Identity, name: str, version: Version, reason: str) -> NewVersion:

@@ -65,7 +65,7 @@ STEPS: dict[StepName, Step] = {
     "publish": Step(("in_review",), "published", "publish_version", "published"),
     "undeprecate": Step(("deprecated",), "published", "undeprecate_skill", "undeprecated"),
 }
-"""All legal steps. `check_step` and `step_all` raise IllegalStep for other ones."""
+"""All legal steps. `step_one` and `step_all` raise IllegalStep for other ones."""
 
 
 class _Version(NamedTuple):
@@ -99,16 +99,15 @@ def step_one(
     `advisory` has the fields of a revocation: `severity`, `advisory` and `fixed`.
 
     With `stays`, the status stays: an approval is then one of several. Raise SkillNotFound or VersionNotFound if the
-    identity sees no such version, and the errors of `check_step`.
+    identity sees no such version, IllegalStep if its status does not permit the step, DigestDiffers if a reviewer has
+    seen another `digest`, and NotAllowed if `rules` refuse an approval.
     """
     # The lock comes first: the step applies to the values that are read after it.
     connection.execute(select(skills.c.id).where(skills.c.name == name).with_for_update())
-    row = resolve(connection, identity, name, Exact(version), manages=True)
-    stored = found_version(row)
-    is_again = step == "approve" and is_reviewed_again(connection, row)
-    is_raise = step == "yank" and is_more_severe(stored, advisory)
-    check_step(identity, name, stored, step, digest, rules, is_again=is_again or is_raise)
-    stays = stays or is_again
+    row = find_for_step(connection, identity, name, version, step, digest=digest, rules=rules, advisory=advisory)
+    stored = _Version(row.version_id, row.version, row.digest, row.status, row.publisher, row.standing_json)
+    # An approval of a published version is evidence, and no publication.
+    stays = stays or (step == "approve" and row.status in RESOLVABLE)
     status = _apply_step(connection, identity, stored, step, note, advisory=advisory, stays=stays)
     if not stays:
         point_to_latest(connection, row.skill_id)
@@ -126,14 +125,37 @@ def step_one(
     return NewVersion(name, stored.version, stored.digest, status)
 
 
+def find_for_step(
+    connection: Connection,
+    identity: Identity,
+    name: str,
+    version: Version,
+    step: StepName,
+    *,
+    digest: str | None = None,
+    rules: ApprovalRules = STRICT,
+    advisory: Mapping[str, str] = NO_ADVISORY,
+) -> VersionRow:
+    """Return the version with which `step_one` would take the step now. Raise the errors of `step_one`."""
+    row = resolve(connection, identity, name, Exact(version), manages=True)
+    # Steps that a version takes again: an approval after withdrawn evidence, and a yank with a higher severity.
+    is_again = step == "approve" and is_reviewed_again(connection, row)
+    is_again = is_again or (step == "yank" and _is_more_severe(row, advisory))
+    if row.status not in STEPS[step].starts and not is_again:
+        raise _illegal(name, row.version, [row.status], step)
+    if step == "approve":
+        _check_approval(identity, row, digest, rules)
+    return row
+
+
 def is_reviewed_again(connection: Connection, row: VersionRow) -> bool:
     """Return whether a published version waits for a review, because evidence about it was withdrawn."""
     return row.status in RESOLVABLE and is_proof_ended(connection, row.version_id)
 
 
-def is_more_severe(version: _Version, advisory: Mapping[str, str]) -> bool:
+def _is_more_severe(row: VersionRow, advisory: Mapping[str, str]) -> bool:
     """Return whether a version is yanked, and the advisory has a higher severity. Automatic yanks have none."""
-    yank = yank_of(version.standing_json)
+    yank = yank_of(row.standing_json)
     present, raised = (_SEVERITIES.index(facts.get("severity", "")) for facts in (yank, advisory))
     return bool(yank) and raised > present
 
@@ -240,46 +262,22 @@ def _apply_step(
     return status
 
 
-def found_version(row: VersionRow) -> _Version:
-    """Return the columns that a step needs, from a resolved version."""
-    return _Version(row.version_id, row.version, row.digest, row.status, row.publisher, row.standing_json)
-
-
-def check_step(
-    identity: Identity,
-    name: str,
-    version: _Version,
-    step: StepName,
-    digest: str | None,
-    rules: ApprovalRules = STRICT,
-    *,
-    is_again: bool = False,
-) -> None:
-    """Raise IllegalStep if the status does not permit the step. For an approval, raise DigestDiffers or NotAllowed
-    too. `is_again` permits a step that the version has taken before: an approval, or a yank.
-    """
-    if version.status not in STEPS[step].starts and not is_again:
-        raise _illegal(name, version.version, [version.status], step)
-    if step == "approve":
-        _check_approval(identity, name, version, digest, rules)
-
-
-def _check_approval(identity: Identity, name: str, version: _Version, digest: str | None, rules: ApprovalRules) -> None:
+def _check_approval(identity: Identity, row: VersionRow, digest: str | None, rules: ApprovalRules) -> None:
     """Raise DigestDiffers if the reviewer has seen another digest, and NotAllowed if `rules` refuse the approval."""
-    if digest is not None and digest.strip().lower() != version.digest:
+    if digest is not None and digest.strip().lower() != row.digest:
         raise DigestDiffers(
-            f"'{name}' {version.version} has the digest {version.digest}, not {digest[:80]}",
+            f"'{row.name}' {row.version} has the digest {row.digest}, not {digest[:80]}",
             hint="Review this version again, and approve the digest that describe_skill shows.",
-            name=name,
-            version=version.version,
-            digest=version.digest,
+            name=row.name,
+            version=row.version,
+            digest=row.digest,
         )
-    if refusal := rules.refusal(identity, version.publisher):
+    if refusal := rules.refusal(identity, row.publisher):
         raise NotAllowed(
-            f"'{identity.name}' cannot approve '{name}' {version.version}: it {refusal}",
+            f"'{identity.name}' cannot approve '{row.name}' {row.version}: it {refusal}",
             hint="Ask another reviewer, a person with the scope review.",
-            name=name,
-            version=version.version,
+            name=row.name,
+            version=row.version,
         )
 
 

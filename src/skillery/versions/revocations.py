@@ -19,19 +19,13 @@ from skillery.errors import Busy, NotAllowed
 from skillery.formats.names import parse_skill_name
 from skillery.formats.semver import Version
 from skillery.formats.texts import parse_sentence
-from skillery.formats.version_spec import Exact
 from skillery.identity import access
 from skillery.method import ExactVersion, Method, Params, Sentence, SkillName, about
-from skillery.registry.resolution import resolve
 from skillery.registry.revocations import revocation_of
 from skillery.registry.version_rows import Severity, VersionRow, yank_of
 from skillery.versions.lifecycle_steps import (
-    NO_ADVISORY,
     STRICT,
-    StepName,
-    check_step,
-    found_version,
-    is_more_severe,
+    find_for_step,
     lock_skill,
     step_one,
 )
@@ -131,7 +125,7 @@ class Revocations:
 
         def prepare(connection: Connection) -> Revocation:
             advisory = new_advisory(connection, severity, fixed)
-            row = _find(connection, identity, name, version, "yank", advisory)
+            row = find_for_step(connection, identity, name, version, "yank", advisory=advisory)
             return Revocation(row, "yank", reason, advisory)
 
         return await self._step(identity, name, version, prepare)
@@ -142,7 +136,7 @@ class Revocations:
         """
 
         def prepare(connection: Connection) -> Revocation:
-            row = _find(connection, identity, name, version, "unyank")
+            row = find_for_step(connection, identity, name, version, "unyank")
             _check_withdrawal(identity, row)
             yank = yank_of(row.standing_json)
             return Revocation(row, "unyank", "", {key: yank[key] for key in _MEMBERS if key in yank})
@@ -153,6 +147,7 @@ class Revocations:
         self, identity: Identity, name: str, version: Version, prepare: Callable[[Connection], Revocation]
     ) -> NewVersion:
         """Take the step of the revocation that `prepare` returns. Raise the errors of `prepare` and `revoke`."""
+        access.require_namespace(identity, "publish", name)
 
         def store(connection: Connection, revocation: Revocation) -> NewVersion:
             lock_skill(connection, identity, name)
@@ -194,21 +189,6 @@ class Revocations:
 def new_advisory(connection: Connection, severity: Severity, fixed: str = "") -> dict[str, str]:
     """Return the members of a new advisory in the standing of a version."""
     return {"severity": severity, "advisory": next_advisory(connection), **({"fixed": fixed} if fixed else {})}
-
-
-def _find(
-    connection: Connection,
-    identity: Identity,
-    name: str,
-    version: Version,
-    step: StepName,
-    advisory: Mapping[str, str] = NO_ADVISORY,
-) -> VersionRow:
-    access.require_namespace(identity, "publish", name)
-    row = resolve(connection, identity, name, Exact(version), manages=True)
-    stored = found_version(row)
-    check_step(identity, name, stored, step, None, is_again=is_more_severe(stored, advisory))
-    return row
 
 
 def _check_withdrawal(identity: Identity, row: VersionRow) -> None:
