@@ -153,12 +153,11 @@ def is_proof_ended(connection: Connection, version_id: int) -> bool:
     return bool(ended) and None not in ended
 
 
-def inputs_of(passed: Mapping[str, Any]) -> frozenset[str]:
-    """Return the SHA-256 of the envelopes on which a `passed` is based."""
-    return frozenset(each["digest"]["sha256"] for each in passed.get("inputAttestations", ()))
-
-
 def passed_about(connection: Connection, version_id: int, inputs: Set[str]) -> list[str]:
     """Return the ids of the `passed` of a version that are about one of the envelopes with the SHA-256 `inputs`."""
-    evidence = read_evidence(connection, version_id)
-    return [each.id for each in evidence if each.word == "passed" and inputs & inputs_of(each.predicate)]
+    return [
+        each.id
+        for each in read_evidence(connection, version_id)
+        if each.word == "passed"
+        and any(read["digest"]["sha256"] in inputs for read in each.predicate.get("inputAttestations", ()))
+    ]

@@ -123,20 +123,13 @@ def _from_secret(_: NoSettings, place: Place) -> PemSigner:
     return PemSigner(key, lambda: key)
 
 
-class HomeSigner:
-    """The plugin that offers the signer `home`."""
+class _Plugin:
+    def __init__(self, offer: Offer) -> None:
+        self._offer = offer
 
     @hookimpl
     def skillery_signer(self) -> Offer:
-        return Offer("home", _from_home)
+        return self._offer
 
 
-class SecretSigner:
-    """The plugin that offers the signer `secret`."""
-
-    @hookimpl
-    def skillery_signer(self) -> Offer:
-        return Offer("secret", _from_secret)
-
-
-home, secret = HomeSigner(), SecretSigner()
+home, secret = _Plugin(Offer("home", _from_home)), _Plugin(Offer("secret", _from_secret))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -95,40 +96,31 @@ key.add_command(
 # -- the key of a registry: commands in a home without a server --------------------------------------------------------
 
 
-def _change(target: Target, change_of: Callable[[str | None, Path], KeyChange | SigningKey]) -> None:
+def _change(target: Target, change_of: Callable[[str | None, Path], KeyChange | None]) -> None:
     """Change the keys of the registry, and print the new keyid. `change_of` gets the present keyid and the file of the
-    key, and returns the change. If an earlier command stored the change and was interrupted, it returns the new key.
+    key, and returns the change, or None if an earlier command stored the change and was interrupted.
 
     Raise StartupError if the key is not in the home, or if a server uses the home.
     """
     from skillery.app.home import Home
-    from skillery.attestations.signing import KeyChange, change_keys, find_registry_key
+    from skillery.attestations.signing import change_keys, find_registry_key
     from skillery.audit import local_actor
     from skillery.builtin.pem_signers import KEY_FILE
     from skillery.cli.database import migrated
     from skillery.database import Database
-    from skillery.proof.dsse import keyid_of
 
     settings = target.load().settings
     if settings.signing.key != "home":
         raise StartupError(f"skillery key changes the key of a home, and signing.key is {settings.signing.key!r}")
-    home, file = Home(settings.home), settings.home / KEY_FILE
-    try:
-        database = migrated(Database(settings.database_url), settings)
-        try:
-            present = database.read_now(find_registry_key)
-            change = change_of(present.keyid if present else None, file)
-            if isinstance(change, KeyChange):
-                actor, new = local_actor(user_of_this_machine()), change
-                database.write_now(lambda connection: change_keys(connection, actor, new))
-        finally:
-            database.close()
-        added = change.added if isinstance(change, KeyChange) else change.public_der
-        if added is not None:
+    file = settings.home / KEY_FILE
+    with closing(Home(settings.home)), closing(migrated(Database(settings.database_url), settings)) as database:
+        present = database.read_now(find_registry_key)
+        change = change_of(present.keyid if present else None, file)
+        if change is not None:
+            database.write_now(partial(change_keys, actor=local_actor(user_of_this_machine()), change=change))
+        if change is None or change.added:
             _next_file(file).replace(file)
-            click.echo(keyid_of(added))
-    finally:
-        home.close()
+            click.echo(read_key(file).keyid)
 
 
 def _next_file(path: Path) -> Path:
@@ -155,15 +147,14 @@ def rotate(target: Target) -> None:
     _change(target, _rotation)
 
 
-def _rotation(present: str | None, path: Path) -> KeyChange | SigningKey:
+def _rotation(present: str | None, path: Path) -> KeyChange | None:
     """Return the change to a new key. Raise StartupError if the home does not have the present key."""
     from skillery.attestations.signing import KeyChange
     from skillery.builtin.pem_signers import KEY_FILE
 
     old = read_key(path)
-    if _next_file(path).exists() and (new := read_key(_next_file(path))).keyid == present:
-        # The last rotation was interrupted after its transaction.
-        return new
+    if _next_file(path).exists() and read_key(_next_file(path)).keyid == present:
+        return None  # the last rotation was interrupted after its transaction
     if old.keyid != present:
         raise StartupError(
             f"this registry signs with {present or 'no key'}, and this home has {old.keyid}: "

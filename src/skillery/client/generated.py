@@ -2467,7 +2467,7 @@ def cancel_run(self: Any, run_id: str) -> RunRecord:
 
 
 def get_run_statement(self: Any, run_id: str, *, disclose: Literal["args", ""] | None = None) -> RunStatement:
-    """Return a signed statement about an ended run, which anybody can verify offline with the registry's key.
+    """Return a signed statement about an ended run. The registry's key is enough to verify it offline.
 
     run_id: The run's id
     disclose: 'args' adds the args; otherwise only their digest

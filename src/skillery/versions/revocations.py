@@ -68,21 +68,22 @@ def store_revocation(connection: Connection, revocation: Revocation) -> None:
     if not revocation.advisory:
         return
     take_turns(connection, "advisories", "")
-    advisory = revocation.advisory["advisory"]
     seq = (connection.scalar(select(func.max(advisories.c.seq))) or 0) + 1
-    now = datetime.now(UTC)
-    if revocation.action == "unyank":
-        of_advisory = update(advisories).where(advisories.c.advisory == advisory)
-        connection.execute(of_advisory.values(seq=seq, withdrawn_at=now))
-    else:
-        if next_advisory(connection) != advisory:
-            raise Outdated
-        if revocation.action == "yank":
-            seq = _withdraw_lower(connection, revocation.row.version_id, seq, now)
+    now, version_id, advisory = datetime.now(UTC), revocation.row.version_id, revocation.advisory["advisory"]
+    if revocation.action != "unyank" and next_advisory(connection) != advisory:
+        raise Outdated
+    if revocation.action != "purge":
+        # A yank withdraws the advisories with a lower severity. Each withdrawal has a number of the feed.
+        present = advisories.c.version_id == version_id, advisories.c.withdrawn_at.is_(None)
+        for former in connection.scalars(select(advisories.c.advisory).where(*present)).all():
+            of_advisory = update(advisories).where(advisories.c.advisory == former)
+            connection.execute(of_advisory.values(seq=seq, withdrawn_at=now))
+            seq += 1
+    if revocation.action != "unyank":
         values = {
             "seq": seq,
             "advisory": advisory,
-            "version_id": revocation.row.version_id,
+            "version_id": version_id,
             "severity": revocation.advisory["severity"],
             "action": revocation.action,
             "reason": revocation.reason,
@@ -90,19 +91,7 @@ def store_revocation(connection: Connection, revocation: Revocation) -> None:
             "at": now,
         }
         connection.execute(insert(advisories).values(values))
-    insert_attestations(connection, revocation.row.version_id, revocation.row.digest, revocation.statements)
-
-
-def _withdraw_lower(connection: Connection, version_id: int, seq: int, now: datetime) -> int:
-    """Withdraw the advisories that a yank with a higher severity replaces. `seq` is the next number of the feed. Return
-    the next one after the withdrawals.
-    """
-    present = advisories.c.version_id == version_id, advisories.c.withdrawn_at.is_(None)
-    for advisory in connection.scalars(select(advisories.c.advisory).where(*present)).all():
-        of_advisory = update(advisories).where(advisories.c.advisory == advisory)
-        connection.execute(of_advisory.values(seq=seq, withdrawn_at=now))
-        seq += 1
-    return seq
+    insert_attestations(connection, version_id, revocation.row.digest, revocation.statements)
 
 
 # -- Steps with an advisory --------------------------------------------------------------------------------------------
