@@ -27,10 +27,10 @@ from skillery.proof.locks import (
     check_age,
     check_lock,
     choose_proof,
+    digest_of_envelope,
     encode_lock,
     encode_proofs,
     read_lock,
-    sha256_of,
 )
 from skillery.proof.seals import Covered, Position, Seal, make_seal
 from skillery.proof.statements import make_statement, read_statement
@@ -59,7 +59,7 @@ def publication(name: str, **more: bool) -> bytes:
 
 def locked(*envelopes: bytes, **changes: Any) -> Lock:
     skills = [
-        LockedSkill(name=name, version="1.0.0", digest=digest, signer="ann", proof=sha256_of(envelope))
+        LockedSkill(name=name, version="1.0.0", digest=digest, signer="ann", proof=digest_of_envelope(envelope))
         for (name, digest), envelope in zip(DIGESTS.items(), envelopes, strict=True)
     ]
     keys = {KEY.keyid: KEY.public_der, OTHER.keyid: OTHER.public_der}
@@ -69,7 +69,7 @@ def locked(*envelopes: bytes, **changes: Any) -> Lock:
 ENVELOPES = [passed(name) for name in DIGESTS]
 SEALED = Seal(812, None, SEALED_AT, Position(4711, "61" * 32), Covered(0, "62" * 32), Covered(0, "62" * 32), "")
 SEAL = seal(make_seal(SEALED), KEY.sign)
-LOCK = locked(*ENVELOPES, seal=LockedSeal(812, sha256_of(SEAL), SEALED_AT))
+LOCK = locked(*ENVELOPES, seal=LockedSeal(812, digest_of_envelope(SEAL), SEALED_AT))
 TEXT, PROOFS = encode_lock(LOCK), encode_proofs([*ENVELOPES, SEAL])
 
 
@@ -77,7 +77,7 @@ def test_a_lock_is_valid_with_its_proofs() -> None:
     assert read_lock(TEXT) == LOCK
     check_lock(LOCK, PROOFS)
     lines = PROOFS.splitlines()
-    assert lines == sorted(lines, key=sha256_of)
+    assert lines == sorted(lines, key=digest_of_envelope)
 
 
 def test_each_byte_of_a_lock_counts() -> None:
@@ -217,7 +217,7 @@ def test_a_lock_pins_the_keys_and_names_signers(project: Project) -> None:
     assert f"trusts the keys {keyid}" in ended.err
     assert (lock["lock_version"], list(lock["keys"])) == (2, [keyid])
     [skill] = lock["skills"]
-    lines = {sha256_of(line) for line in project.proofs.read_bytes().splitlines()}
+    lines = {digest_of_envelope(line) for line in project.proofs.read_bytes().splitlines()}
     assert (skill["name"], skill["signer"], skill["proof"] in lines) == (project.name, "local", True)
     again = project.locked("--json")
     assert (again.json["keys"], again.err) == ([keyid], "")
@@ -352,7 +352,7 @@ def test_a_lock_has_the_newest_seal_and_an_age(shared_server: StartShared, tmp_p
     eventually(lambda: project.server.rpc("list_seals", newest=True)["seals"])
     assert project.locked().code == 0
     first = json.loads(project.lock.read_text())["seal"]
-    assert first["sha256"] in {sha256_of(line) for line in project.proofs.read_bytes().splitlines()}
+    assert first["sha256"] in {digest_of_envelope(line) for line in project.proofs.read_bytes().splitlines()}
     url = ("--url", project.server.url)
     assert project.install("--max-age", "1d", *url).code == 0
     eventually(lambda: "too old: lock the skills again" in project.install("--max-age", "1s", *url).err)
@@ -368,7 +368,7 @@ def test_a_lock_has_the_newest_seal_and_an_age(shared_server: StartShared, tmp_p
 def test_lock_refuses_a_registry_that_lost_its_seal(project: Project) -> None:
     project.locked()
     lock = read_lock(project.lock.read_bytes())
-    seal = LockedSeal(1 << 40, sha256_of(b"seal"), SEALED_AT)
+    seal = LockedSeal(1 << 40, digest_of_envelope(b"seal"), SEALED_AT)
     project.lock.write_bytes(encode_lock(msgspec.structs.replace(lock, seal=seal)))
     ended = project.locked()
     assert (ended.code, f"the lock has seal {seal.seq}, and the " in ended.err) == (1, True)

@@ -117,13 +117,13 @@ def proofs_of(path: Path) -> Path:
 def seal_of(path: Path, lock: Lock | None) -> Seal | None:
     """Return the seal of the lock in a file, or None if the lock or the file of its proofs does not have it."""
     from skillery.proof.dsse import ErrorsAbout
-    from skillery.proof.locks import sha256_of
+    from skillery.proof.locks import digest_of_envelope
     from skillery.proof.seals import read_seal
 
     if lock is None or lock.seal is None or not proofs_of(path).exists():
         return None
     lines = _read(proofs_of(path), MAX_PROOFS_BYTES, "the proofs").split(b"\n")
-    envelope = next((line for line in lines if sha256_of(line) == lock.seal.sha256), None)
+    envelope = next((line for line in lines if digest_of_envelope(line) == lock.seal.sha256), None)
     with ErrorsAbout(f"the seal of '{path}'", CheckFailed):
         return None if envelope is None else read_seal(envelope)
 
@@ -147,7 +147,7 @@ async def lock_of(
     import asyncio
 
     from skillery.proof.dsse import ErrorsAbout
-    from skillery.proof.locks import LOCK_VERSION, LockedSkill, sha256_of
+    from skillery.proof.locks import LOCK_VERSION, LockedSkill, digest_of_envelope
     from skillery.proof.locks import Lock as NewLock
     from skillery.proof.seals import read_seal
 
@@ -169,7 +169,7 @@ async def lock_of(
             version=entry["version"],
             digest=entry["digest"],
             signer=proof.signer if proof else "",
-            proof=sha256_of(proof.envelope) if proof else "",
+            proof=digest_of_envelope(proof.envelope) if proof else "",
         )
         for entry, proof in zip(entries, proofs, strict=True)
     )
@@ -184,14 +184,14 @@ def _check_newest(newest: Sequence[bytes], keys: Mapping[str, bytes], former: Lo
     Raise CheckFailed if it is not valid, or if it is older than the `former` one or replaces it.
     """
     from skillery.proof.dsse import ErrorsAbout
-    from skillery.proof.locks import LockedSeal, sha256_of
+    from skillery.proof.locks import LockedSeal, digest_of_envelope
     from skillery.proof.seals import check_seal
 
     locked = None
     if newest:
         with ErrorsAbout("the newest seal", CheckFailed):
             seal = check_seal(newest[0], keys).seal
-        locked = LockedSeal(seal.seq, sha256_of(newest[0]), seal.at)
+        locked = LockedSeal(seal.seq, digest_of_envelope(newest[0]), seal.at)
     if former and (locked is None or locked.seq < former.seq or (locked.seq == former.seq and locked != former)):
         newest_seal = f"the newest seal of the registry is {locked.seq}" if locked else "the registry has no seal"
         raise CheckFailed(f"the lock has seal {former.seq}, and {newest_seal}: history was rewritten")

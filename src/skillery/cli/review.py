@@ -12,7 +12,7 @@ from skillery.cli.failures import CHECK_FAILED
 from skillery.cli.options import Target, filled, json_option, name_and_version, print_change, target_options
 from skillery.cli.output import clean, print_json
 from skillery.cli.proof import add_signed, find_owner, read_key, sign_option
-from skillery.cli.verbs import Table, Verb, argument, changed, option
+from skillery.cli.verbs import Table, Verb, argument, changed, option, read_pages
 
 if TYPE_CHECKING:
     from skillery.client import AsyncClient
@@ -206,11 +206,7 @@ def check(namespace: str, target: Target, as_json: bool) -> None:
     from skillery.cli.connection import with_client
 
     async def work(client: AsyncClient) -> list[Any]:
-        page = await client.list_skills(namespace=namespace, limit=1000)
-        rows = list(page["skills"])
-        while page["next_cursor"]:
-            page = await client.list_skills(namespace=namespace, limit=1000, cursor=page["next_cursor"])
-            rows += page["skills"]
+        rows = (await read_pages(client.list_skills, {"namespace": namespace}, "skills"))[1]
         explained = [await client.explain_policy(row["name"], version=row["version"]) for row in rows]
         return [each for each in explained if not each["passed"] or any(need["missing"] for need in each["needs"])]
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from skillery.proof.statements import CheckedStatement
 
 
-class _Evidence(NamedTuple):
+class _Answers(NamedTuple):
     """The answers of a server about a version, before any check."""
 
     name: str
@@ -90,19 +90,19 @@ def verify(subject: str, full: bool, offline: bool, keys_file: Path | None, targ
 def _verify_version(name: str, spec: str | None, pinned: Keychain | None, target: Target, as_json: bool) -> None:
     from skillery.cli.connection import with_client
 
-    async def ask(client: AsyncClient) -> tuple[_Evidence, Keychain]:
-        return await _evidence(client, name, spec), await read_keychain(client, pinned)
+    async def ask(client: AsyncClient) -> tuple[_Answers, Keychain]:
+        return await _read_answers(client, name, spec), await read_keychain(client, pinned)
 
-    evidence, keychain = with_client(target, ask)
-    verified = _checked(evidence, keychain)
-    subject = f"{evidence.name}@{evidence.version}"
+    answers, keychain = with_client(target, ask)
+    verified = _checked(answers, keychain)
+    subject = f"{answers.name}@{answers.version}"
     if as_json:
-        print_json({"name": evidence.name, "version": evidence.version, "digest": evidence.digest,
+        print_json({"name": answers.name, "version": answers.version, "digest": answers.digest,
                     "ok": not verified.problem, "problem": verified.problem, "keys": verified.keys,
                     "statements": verified.statements})  # fmt: skip
     else:
         _print(verified.statements)
-        message = verified.problem or f"{subject} {evidence.digest} is verified"
+        message = verified.problem or f"{subject} {answers.digest} is verified"
         click.echo(clean(message), err=bool(verified.problem))
         revocations = [row for row in verified.statements if row.predicate == "revocation" and not row.problem]
         if revocations and revocations[-1].stated.get("action") != "unyank":
@@ -122,14 +122,14 @@ def _verify_runs(path: Path, pinned: Keychain | None, target: Target, as_json: b
     check_runs(path, pinned.trusted, as_json)
 
 
-async def _evidence(client: AsyncClient, name: str, spec: str | None) -> _Evidence:
+async def _read_answers(client: AsyncClient, name: str, spec: str | None) -> _Answers:
     described = (await client.describe_skill(name, version=spec))["skill"]
     version, digest = described["version"], described["digest"]
     address = address_of(name, version)
     files = await read_answer(client, f"{address}.files")
     envelopes = (await read_answer(client, f"{address}.intoto.jsonl")).splitlines()
     keys = await find_keys(client, {keyid for envelope in envelopes for keyid in _keyids(envelope)})
-    return _Evidence(name, version, digest, files, envelopes, keys)
+    return _Answers(name, version, digest, files, envelopes, keys)
 
 
 def _keyids(envelope: bytes) -> Sequence[str]:
@@ -141,7 +141,7 @@ def _keyids(envelope: bytes) -> Sequence[str]:
         return ()
 
 
-def _checked(evidence: _Evidence, keychain: Keychain, digest: str | None = None) -> _Verified:
+def _checked(answers: _Answers, keychain: Keychain, digest: str | None = None) -> _Verified:
     """Check the digest of a version, which must be `digest` unless that is None, and its statements.
 
     Raise CheckFailed if the files do not have the digest.
@@ -149,16 +149,16 @@ def _checked(evidence: _Evidence, keychain: Keychain, digest: str | None = None)
     from skillery.proof.dsse import ErrorsAbout
     from skillery.proof.statements import check_files, check_statement
 
-    subject = f"{evidence.name}@{evidence.version}"
+    subject = f"{answers.name}@{answers.version}"
     with ErrorsAbout(subject, CheckFailed):
-        check_files(evidence.files, digest or evidence.digest)
-    valid = {keyid: row for keyid, row in evidence.keys.items() if not row["revoked_at"]}
+        check_files(answers.files, digest or answers.digest)
+    valid = {keyid: row for keyid, row in answers.keys.items() if not row["revoked_at"]}
     people = {keyid: row for keyid, row in valid.items() if row["holder"] == "identity"}
     trusted = {keyid: base64.b64decode(row["public"]) for keyid, row in people.items()} | dict(keychain.trusted)
-    revoked = keychain.revoked.union(evidence.keys.keys() - valid.keys())
-    about = evidence.name, evidence.version, digest or evidence.digest
+    revoked = keychain.revoked.union(answers.keys.keys() - valid.keys())
+    about = answers.name, answers.version, digest or answers.digest
     statements = [
-        _of_signer(check_statement(envelope, trusted, *about), people, revoked) for envelope in evidence.envelopes
+        _of_signer(check_statement(envelope, trusted, *about), people, revoked) for envelope in answers.envelopes
     ]
     return _Verified(keychain.present, statements, _problem(subject, statements))
 
@@ -228,7 +228,7 @@ def _verify_lock(path: Path, full: bool, offline: bool, pinned: Keychain | None,
         verified_lock(path, keychain.trusted)
         refuse_problems(await client.verify_lock(lock=entries), deny_yanked=True)
         for entry in entries if full else ():
-            _refuse(_checked(await _evidence(client, entry["name"], entry["version"]), keychain, entry["digest"]))
+            _refuse(_checked(await _read_answers(client, entry["name"], entry["version"]), keychain, entry["digest"]))
         return keychain.present
 
     keys = sorted(lock.keys) if offline else with_client(target, ask)
@@ -248,9 +248,9 @@ def _verify_folder(folder: Path, offline: bool, pinned: Keychain | None, target:
     async def ask(client: AsyncClient) -> Sequence[str]:
         keychain = await read_keychain(client, pinned)
         for skill, marks in installed:
-            evidence = await _evidence(client, skill.name, skill.version)
-            _refuse(_checked(evidence, keychain, skill.digest))
-            await _compare(client, evidence, folder / skill.name, marks)
+            answers = await _read_answers(client, skill.name, skill.version)
+            _refuse(_checked(answers, keychain, skill.digest))
+            await _compare(client, answers, folder / skill.name, marks)
         return keychain.present
 
     keys = with_client(target, ask)
@@ -259,17 +259,17 @@ def _verify_folder(folder: Path, offline: bool, pinned: Keychain | None, target:
     _print_verified(f"{folder}: {len(skills)} skills are verified", facts, keys, as_json)
 
 
-async def _compare(client: AsyncClient, evidence: _Evidence, folder: Path, marks: Mapping[str, str]) -> None:
+async def _compare(client: AsyncClient, answers: _Answers, folder: Path, marks: Mapping[str, str]) -> None:
     """Raise CheckFailed if the files of an installed skill are not those of its version. SKILL.md has the name of its
     folder.
     """
-    lines = [line.split(" ", 2) for line in evidence.files.decode().splitlines()]
+    lines = [line.split(" ", 2) for line in answers.files.decode().splitlines()]
     signed = {path: "x" * (mode == "100755") + sha256 for mode, sha256, path in lines}
     if signed.get("SKILL.md") != marks.get("SKILL.md"):
-        answer = await client.read_skill_file(name=evidence.name, version=evidence.version, path="SKILL.md")
+        answer = await client.read_skill_file(name=answers.name, version=answers.version, path="SKILL.md")
         content = content_of(answer)
         if hashlib.sha256(content).hexdigest() == signed.get("SKILL.md"):
-            signed["SKILL.md"] = hashlib.sha256(with_name(content, evidence.name)).hexdigest()
+            signed["SKILL.md"] = hashlib.sha256(with_name(content, answers.name)).hexdigest()
     different = sorted(path for path in signed.keys() | marks.keys() if signed.get(path) != marks.get(path))
     if different:
         files = ", ".join(different[:8])
@@ -277,7 +277,7 @@ async def _compare(client: AsyncClient, evidence: _Evidence, folder: Path, marks
         remedy = (
             f"\nPython may run files in {GENERATED} in place of their sources: remove these folders" * has_generated
         )
-        raise CheckFailed(f"{folder} has other files than {evidence.name}@{evidence.version}: {files}{remedy}")
+        raise CheckFailed(f"{folder} has other files than {answers.name}@{answers.version}: {files}{remedy}")
 
 
 def _refuse(verified: _Verified) -> None:

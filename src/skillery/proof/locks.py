@@ -67,10 +67,10 @@ def encode_lock(lock: Lock) -> bytes:
 
 def encode_proofs(envelopes: Iterable[bytes]) -> bytes:
     """Return the text of the proofs of a lock: one envelope a line, sorted by hash."""
-    return b"".join(b"%s\n" % envelope for envelope in sorted(envelopes, key=sha256_of))
+    return b"".join(b"%s\n" % envelope for envelope in sorted(envelopes, key=digest_of_envelope))
 
 
-def sha256_of(envelope: bytes) -> str:
+def digest_of_envelope(envelope: bytes) -> str:
     return f"sha256:{hashlib.sha256(envelope).hexdigest()}"
 
 
@@ -110,7 +110,7 @@ def check_lock(lock: Lock, proofs: bytes, keys: Mapping[str, bytes] | None = Non
     locked signer. No proof is missing, and none is left over.
     """
     keys = lock.keys if keys is None else keys
-    envelopes = {sha256_of(line): line for line in proofs.split(b"\n") if line}
+    envelopes = {digest_of_envelope(line): line for line in proofs.split(b"\n") if line}
     if proofs and not proofs.endswith(b"\n"):
         raise ProofError("is not valid: the file of its proofs is cut off")
     for skill in lock.skills:

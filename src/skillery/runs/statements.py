@@ -29,7 +29,7 @@ from skillery.settings.groups import Seals
 # -- The evidence of a run: with its row, it becomes the record that seals cover and statements show -------------------
 
 
-class Evidence(msgspec.Struct, frozen=True, omit_defaults=True):
+class RunEvidence(msgspec.Struct, frozen=True, omit_defaults=True):
     """The facts about a run that are in no other column. Digests are SHA-256 in hex."""
 
     mounts: list[tuple[str, str, str]]
@@ -66,7 +66,7 @@ def make_evidence(
     else:
         args = job.args
     return msgspec.json.encode(
-        Evidence(
+        RunEvidence(
             mounts=[(mount.name, mount.version, mount.digest) for mount in job.skills if mount.digest],
             secrets=prepared.secrets,
             allowed=job.network,
@@ -157,7 +157,7 @@ def make_predicate(
     place = Place(index, len(leaves), tuple(node.hex() for node in proof_of(leaves, index)))
     args = None
     if with_args:
-        evidence = msgspec.json.decode(row.evidence_json, type=Evidence) if row.evidence_json else None
+        evidence = msgspec.json.decode(row.evidence_json, type=RunEvidence) if row.evidence_json else None
         if not evidence or row.args_json is None or args_digest(evidence.salt, row.args_json.encode()) != evidence.args:
             raise InvalidParams(f"the args of {run_id} are not kept", hint="Leave 'disclose' out.", param="disclose")
         args = DisclosedArgs(evidence.salt, row.args_json)
