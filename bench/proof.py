@@ -34,7 +34,15 @@ from skillery.database import Database, migrate
 from skillery.database.tables import runs
 from skillery.formats.bundle import BundleFile, digest_of
 from skillery.proof.dsse import SigningKey, seal
-from skillery.proof.locks import Lock, LockedSkill, check_lock, encode_lock, encode_proofs, read_lock, sha256_of
+from skillery.proof.locks import (
+    Lock,
+    LockedSkill,
+    check_lock,
+    digest_of_envelope,
+    encode_lock,
+    encode_proofs,
+    read_lock,
+)
 from skillery.proof.seals import check_run, make_run_statement, make_seal
 from skillery.proof.statements import make_statement
 from skillery.runs.statements import make_evidence, make_predicate
@@ -286,7 +294,9 @@ def _locks(folder: Path, amount: int) -> list[_Row]:
         digest = _write_skill(folder / name)
         envelope = seal(make_statement("passed", name, "1.0.0", digest, _passed(name)), KEY.sign)
         envelopes.append(envelope)
-        skills.append(LockedSkill(name=name, version="1.0.0", digest=digest, signer="bench", proof=sha256_of(envelope)))
+        skills.append(
+            LockedSkill(name=name, version="1.0.0", digest=digest, signer="bench", proof=digest_of_envelope(envelope))
+        )
     lock = Lock(lock_version=2, keys={KEY.keyid: KEY.public_der}, skills=tuple(skills))
     text, proofs, path = encode_lock(lock), encode_proofs(envelopes), folder / "skillery.lock"
     path.write_bytes(text)
