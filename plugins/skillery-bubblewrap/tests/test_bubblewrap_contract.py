@@ -47,6 +47,19 @@ def group_folders(pid: int) -> list[Path]:
     ]
 
 
+class InheritanceHost(MemoryHost):
+    """A host whose blobs name the files that other programs of this process would inherit."""
+
+    async def read_blob(self, blob_id: str) -> bytes:
+        return "\n".join(inheritable_files()).encode()
+
+
+def inheritable_files() -> list[str]:
+    """Return the targets of the inheritable descriptors of this process."""
+    opened = [path for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
+    return [str(path.readlink()) for path in opened if os.get_inheritable(int(path.name))]
+
+
 class InBubblewrap(SharedSandbox):
     @pytest_asyncio.fixture(scope="class", loop_scope="class")
     @classmethod
@@ -140,6 +153,12 @@ class TestBubblewrap(InBubblewrap, LinuxLook, *CORE):  # type: ignore[misc]
             finally:
                 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
             assert outcome.failure is None or outcome.failure.type == "SandboxError"
+
+    async def test_programs_of_the_server_inherit_no_descriptor_of_a_run(self, trial: Trial) -> None:
+        trial.host = InheritanceHost()
+        code = "from runtime import blobs\ndef main(args): return blobs.read_text('any').split('\\n')"
+        before = inheritable_files()
+        assert await trial.value(code) == before
 
     async def test_cancelling_at_any_time_leaves_nothing(self, trial: Trial) -> None:
         for delay in (0, 0.001, 0.005, 0.01, 0.015, 0.02, 0.025, 0.03, 0.035, 0.04, 0.05):

@@ -29,6 +29,7 @@ from cellblock.host.channel import BrokenSetup, Channel
 from cellblock.host.groups import ControlGroup, ControlGroups, HostLimits
 from cellblock.host.groups import find as control_groups
 from cellblock.host.logs import KeptLog, LogPipe
+from cellblock.host.packets import receive
 from cellblock.host.plan import (
     ENVIRONMENT,
     HERE,
@@ -98,6 +99,7 @@ __all__ = [
     "namespace_fix",
     "outlet",
     "prefixes",
+    "receive",
     "receive_listener",
     "root",
     "run_whole",

@@ -32,6 +32,7 @@ from cellblock.parts import (
     call_filter,
     cpu_seconds,
     exceeds_memory,
+    receive,
     receive_listener,
     run_whole,
     tree_limits,
@@ -308,7 +309,9 @@ def _wake(waiting: asyncio.Future[None]) -> None:
 
 
 async def received_folder(end: socket.socket) -> int:
-    """Return the descriptor of the first message, or -1 if the sandbox could not be set up."""
+    """Return the descriptor of the first message, or -1 if the sandbox could not be set up. Raise Busy if this process
+    may open no more descriptors.
+    """
     loop = asyncio.get_running_loop()
     end.setblocking(False)
     readable: asyncio.Future[None] = loop.create_future()
@@ -319,8 +322,10 @@ async def received_folder(end: socket.socket) -> int:
         loop.remove_reader(end)
     if end.recv(1, socket.MSG_PEEK) != b"w":  # the end, or the message why the set-up failed
         return -1
-    _, descriptors, _, _ = socket.recv_fds(end, 1, 1)
-    return descriptors[0]
+    received = receive(end, 1)
+    if received is None or not received.descriptors:
+        raise Busy("no descriptor is free for the workspace of a run: raise the limit of open files (ulimit -n)")
+    return received.descriptors[0]
 
 
 def not_started(error: OSError) -> Failure:
