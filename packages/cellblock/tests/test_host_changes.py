@@ -22,11 +22,11 @@ print(json.dumps([tried(kind) for kind in (socket.SOCK_STREAM, socket.SOCK_SEQPA
 """
 
 
-def cellblock(changes: str, *arguments: str) -> str:
-    """Return the output of the command `cellblock` on a host that a shell script has changed."""
+def cellblock(changes: str, *arguments: str, command: str = COMMAND) -> str:
+    """Return the output of `cellblock`, or of other Python code, on a host that a shell script has changed."""
     script = f'set -e\n{changes}\nexec "$@"'
-    command = ["unshare", "--mount", "sh", "-c", script, "sh", sys.executable, "-c", COMMAND, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    started = ["unshare", "--mount", "sh", "-c", script, "sh", sys.executable, "-c", command, *arguments]
+    done = subprocess.run(started, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -73,6 +73,23 @@ def test_folder_with_many_files_takes_unix_sockets(tmp_path: Path) -> None:
     for number in range(2049):
         (folder / f"{number}").touch()
     assert json.loads(cellblock("", *mounted)) == ["Permission denied"] * 2
+
+
+WITH_PACKAGES = """
+import sys
+from pathlib import Path
+from cellblock import Sandbox, Template
+with Sandbox(Template(packages=Path(sys.argv[2])), prepared=0) as box:
+    print(box.run(Path(sys.argv[1]).read_text(), language="bash").raw.decode())
+"""
+
+
+@pytest.mark.full
+def test_socket_in_packages_that_are_hidden_at_their_path_takes_unix_sockets(tmp_path: Path) -> None:
+    _, names = in_shell(tmp_path, NAMES)
+    folder = Path(sys.base_prefix, f"lib/python3.{sys.version_info[1]}/site-packages").resolve()
+    binds = f"mount -t tmpfs none {folder}\n{sys.executable} -c '{BINDS}' {folder}/socket"
+    assert json.loads(cellblock(binds, names, str(folder), command=WITH_PACKAGES)) == ["Permission denied"] * 2
 
 
 READ_ONLY_SETTINGS = "mount --bind /proc/sys /proc/sys\nmount -o remount,bind,ro /proc/sys"

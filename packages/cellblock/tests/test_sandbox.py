@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -559,6 +560,28 @@ def test_doctor_reports_why_nothing_could_be_run() -> None:
 
 
 @pytest.mark.full
+@pytest.mark.full
+def test_doctor_finds_sockets_in_all_folders_of_the_template(tmp_path: Path) -> None:
+    python, node = tmp_path / "python/bin/python3.13", tmp_path / "node/bin/node"
+    npm = tmp_path / "node/lib/node_modules/npm"
+    for folder in (python.parent, node.parent, npm / "bin", npm / "lib", tmp_path / "packages"):
+        folder.mkdir(parents=True)
+    for file in (python, node, npm / "bin/npm-cli.js"):
+        file.write_text("#!/bin/sh")
+        file.chmod(0o755)
+    templates = {
+        tmp_path / "python": Template(pythons=(python,)),
+        npm / "lib": Template(node=node),
+        tmp_path / "packages": Template(packages=tmp_path / "packages"),
+    }
+    for folder, template in templates.items():
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(folder / "s"))
+        probes = asyncio.run(AsyncSandbox(template).doctor())
+        details = [probe.detail for probe in probes if probe.name == "sockets"]
+        assert details == [f"runs could reach {folder}/s, so they get no UNIX sockets"]
+
+
 def test_doctor_lists_helper_languages_and_whole_run(box: Sandbox) -> None:
     probes = {probe.name: probe for probe in box.doctor()}
     assert [name for name, probe in probes.items() if probe.required and not probe.ok] == []

@@ -9,6 +9,8 @@ import json
 import platform
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -115,24 +117,29 @@ async def unavailable(failure: str) -> Unavailable:
 # -- Probes ------------------------------------------------------------------------------------------------------------
 
 
-def probes(run_jobs: RunJobs | None = None, uids: Uids | None = None) -> list[Probe]:
+def probes(
+    run_jobs: RunJobs | None = None,
+    uids: Uids | None = None,
+    template: Template = Template(),  # noqa: B008 - frozen
+) -> list[Probe]:
     """Return all probes. Any thread without a running event loop may call this function.
 
-    `run_jobs` runs jobs in a sandbox, whose last result is that of a whole run. By default, this is a new sandbox.
-    `uids` are those of runs.
+    `run_jobs` runs jobs in a sandbox, whose last result is that of a whole run. By default, this is a new sandbox with
+    the template. `uids` are those of runs.
     """
     listed = host.host_probes(uids or Uids())
     if len(listed) == 1:
         return listed
-    results, reason = run_apart(run_jobs or run_in_new_sandbox, [*language_jobs(), NO_OP])
+    run_jobs = run_jobs or partial(run_in_new_sandbox, replace(template, guest=None))
+    results, reason = run_apart(run_jobs, [*language_jobs(), NO_OP])
     outcomes = [(result.raw, result.failure.message if result.failure else "") for result in results]
     whole_run = whole_run_probe(*(outcomes or [(None, reason)])[-1], results[-1].duration_ms if results else 0.0)
-    return [*listed, sockets_probe(), helper_probe(), *language_probes(outcomes[:-1], reason), whole_run]
+    return [*listed, sockets_probe(template), helper_probe(), *language_probes(outcomes[:-1], reason), whole_run]
 
 
-def sockets_probe() -> Probe:
-    """Scan the folders of all runs for sockets of the host."""
-    socket = SharedFolders(host.probe_plan(Uids().first)).find()
+def sockets_probe(template: Template) -> Probe:
+    """Scan the folders that all runs of the template see for sockets of the host."""
+    socket = SharedFolders(host.probe_plan(Uids().first, template), template.packages).find()
     if socket is None:
         return Probe("sockets", True, "programs can have UNIX sockets of their own", required=False)
     return Probe("sockets", False, finding(socket), "move it below /run", required=False)
@@ -176,10 +183,10 @@ def run_apart(
             return [], in_words(error)
 
 
-async def run_in_new_sandbox(jobs: Sequence[Job]) -> list[Result]:
-    capabilities = look_around(Template(), COLD, Uids())
+async def run_in_new_sandbox(template: Template, jobs: Sequence[Job]) -> list[Result]:
+    capabilities = look_around(template, COLD, Uids())
     try:
-        return [await run_job(capabilities, Template(), job) for job in jobs]
+        return [await run_job(capabilities, template, job) for job in jobs]
     finally:
         await capabilities.close()
 

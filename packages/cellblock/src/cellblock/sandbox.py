@@ -163,7 +163,7 @@ class AsyncSandbox:
         from cellblock import doctor
         from cellblock.host.shares import Uids
 
-        return await asyncio.to_thread(doctor.probes, None, Uids(self._uids.start, len(self._uids)))
+        return await asyncio.to_thread(doctor.probes, None, Uids(self._uids.start, len(self._uids)), self._template)
 
     async def close(self) -> None:
         """End all runs and processes of the sandbox. Afterwards, it cannot be used again.

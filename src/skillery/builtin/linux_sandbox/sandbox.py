@@ -254,7 +254,7 @@ class LinuxSandbox(Sandbox):
         )
 
     def probe(self) -> list[Probe]:
-        return [probe_of(probe) for probe in doctor.probes(self._run_apart, self._uids)]
+        return [probe_of(probe) for probe in doctor.probes(self._run_apart, self._uids, self._template)]
 
     async def _run_apart(self, jobs: Sequence[CellJob]) -> list[Result]:
         """Run jobs in a separate sandbox. Any thread may call this method."""

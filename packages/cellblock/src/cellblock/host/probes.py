@@ -18,7 +18,7 @@ from cellblock.host.hierarchies import CONTROLLERS
 from cellblock.host.plan import HERE, base_python, is_beneath, make_plan, prefixes
 from cellblock.host.shares import Uids
 from cellblock.inside import host_tests, kernel
-from cellblock.values import Probe
+from cellblock.values import Probe, Template
 
 TRY = "import sys; sys.path.append('.'); from inside import host_tests; host_tests.main(sys.argv[1])"
 LANDLOCK_FIX = (
@@ -60,10 +60,18 @@ def namespace_fix() -> str:
     return "allow user namespaces (sysctl kernel.unprivileged_userns_clone=1 on old Debian); " + CONTAINER
 
 
-def probe_plan(uid: int) -> dict[str, Any]:
+def probe_plan(uid: int, template: Template = Template()) -> dict[str, Any]:  # noqa: B008 - frozen
+    """Return a plan with the folders that runs of the template see."""
     machine = platform.machine()
     filters = rules.filters(machine, cgroups=False) if machine in rules.ARCHITECTURE else Filters((), b"")
-    plan = make_plan(root=os.geteuid() == 0, filters=filters, cgroups=False)
+    plan = make_plan(
+        root=os.geteuid() == 0,
+        filters=filters,
+        cgroups=False,
+        private=tuple(map(str, template.private)),
+        node=template.node,
+        pythons=template.pythons,
+    )
     return plan | {"uid": uid}
 
 

@@ -103,12 +103,16 @@ def _never_changing(source: str, digest: str) -> bool:
 # -- The folders of all runs -------------------------------------------------------------------------------------------
 
 
-def shared_sources(plan: dict[str, Any], packages: Path | None = None) -> list[str]:
-    """Return the paths of the host that all runs of a sandbox see. The root of runs has copies of all other files."""
+def shared_sources(plan: dict[str, Any], packages: Path | None = None) -> tuple[list[str], list[str]]:
+    """Return the paths of the host that all runs of a sandbox see: at the same path, and at another one.
+
+    The root of runs has copies of all other files. Folders that are hidden at their path may be visible at another.
+    """
     system = [f"/{name}" for name in root.SYSTEM if not Path(f"/{name}").is_symlink()]
     node = [plan["node"]["program"], *plan["node"]["npm"].values()] if plan["node"] else []
     own = [os.path.realpath(packages)] if packages is not None else []
-    return [path for path in ("/usr", *system, *plan["prefixes"], *etc.BOUND, *node, *own) if Path(path).exists()]
+    here = [path for path in ("/usr", *system, *plan["prefixes"], *etc.BOUND) if Path(path).exists()]
+    return here, [path for path in (*node, *own) if Path(path).exists()]
 
 
 class SharedFolders:
@@ -146,8 +150,13 @@ class SharedFolders:
 
     def find(self) -> str | None:
         """Return the path of a socket in the folders, or None. Blocking."""
-        sources = shared_sources(self._plan, self._packages)
-        return find_socket(sources, frozenset(self._plan["hidden"]), goes_on=lambda: not self._closing.is_set())
+        here, elsewhere = shared_sources(self._plan, self._packages)
+
+        def goes_on() -> bool:
+            return not self._closing.is_set()
+
+        hidden = frozenset(self._plan["hidden"])
+        return find_socket(here, hidden, goes_on=goes_on) or find_socket(elsewhere, goes_on=goes_on)
 
     async def close(self) -> None:
         """End a scan that still runs."""
