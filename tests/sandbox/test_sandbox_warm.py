@@ -9,7 +9,7 @@ import os
 import resource
 import signal
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -18,10 +18,13 @@ import pytest
 
 import skillery
 from cellblock.host import hierarchies, processes
-from cellblock.host.succession import GROUPS_KEPT
-from cellblock.host.zygotes import SHARED_FROM_MB
+from cellblock.host.cells import Demand
+from cellblock.host.plan import shape
+from cellblock.host.succession import GROUPS_KEPT, Warmth
+from cellblock.host.zygotes import SHARED_FROM_MB, SLOTS
 from skillery.backends import CodeCall, Job, Limits, Place
 from skillery.builtin.linux_sandbox import skillery_sandbox
+from skillery.jobs import limits_of
 from skillery.testing.sandbox import MemoryHost, Trial
 from skillery.testing.sandbox.leftovers import assert_none_since, descendants, traces
 from skillery.testing.sandbox.secrets import SEARCH
@@ -356,6 +359,47 @@ async def test_two_runs_at_a_time_never_share_a_net_namespace(tmp_path: Path) ->
         found = await at_once(trial.host, *(trial.value(code) for _ in range(6)))
         assert len(set(found)) == 6
         assert Path("/proc/self/ns/net").stat().st_ino not in found
+
+
+@contextlib.contextmanager
+def free_descriptors(count: int) -> Iterator[None]:
+    """Let this process open only `count` more descriptors."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(int(path.name) for path in Path("/proc/self/fd").iterdir())
+    filling = [os.dup(0)]
+    while filling[-1] < highest:
+        filling.append(os.dup(0))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (filling[-1] + 1 + count, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for descriptor in filling:
+            os.close(descriptor)
+
+
+@pytest.mark.full
+async def test_answers_whose_descriptors_are_lost_take_no_net_namespace(tmp_path: Path) -> None:
+    offer = skillery_sandbox()
+    sandbox = offer.open(offer.settings(), Place(tmp_path))
+    capabilities = sandbox.look_around(Warmth(prepared=0, recycle_runs=1000, recycle_seconds=3600))
+    pool, demand = capabilities.pool, Demand(shape(limits_of(Limits())))
+    await pool.start()
+    try:
+        for count in range(16):
+            for _ in range(SLOTS):
+                try:
+                    with free_descriptors(count):
+                        pool.drop(await pool.take(demand))
+                        break
+                except OSError:
+                    continue
+        cell = await pool.take(demand)
+        pool.drop(cell)
+        assert cell.slot >= 0
+    finally:
+        await capabilities.close()
+        await sandbox.close()
 
 
 LO = """

@@ -182,13 +182,13 @@ class Zygote:
             if self.trusted:
                 [pidfd] = answer.descriptors
             elif is_crowded(answer):
-                if slot >= 0:
-                    self._free_slots.append(slot)  # no run was forked into it
                 raise Crowded
             else:
                 pid, pidfd, mounts = await self._meet(ends)
         except BaseException:
-            ends.close()  # ends a cell that was made anyway; its slot is not reused
+            ends.close()  # ends a cell that was made anyway, before it gets code: another run may have its slot
+            if slot >= 0:
+                self._free_slots.append(slot)
             raise
         cell = Cell(self, demand, ends, pidfd=pidfd, uid=uid, slot=slot, group=group, pid=pid, mounts=mounts)
         self._add(cell)
