@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skillery.errors import InvalidManifest
+from skillery.formats.import_names import is_widely_used, npm_names
 from skillery.formats.manifest import parse_manifest
 from skillery.formats.npm import (
     MOST,
     NpmNeeds,
     imported_packages,
     is_name,
-    known_names,
     read_npm_needs,
     requirement_problem,
     split,
@@ -35,7 +35,7 @@ import { Database } from "bun:sqlite";
 
 def needs(files: dict[str, str], *declared: str, infers: bool = False) -> Any:
     contents = {path: text.encode() for path, text in files.items()}
-    return read_npm_needs(contents, declared, known_names()["packages"].__contains__, infers=infers)
+    return read_npm_needs(contents, declared, is_widely_used, infers=infers)
 
 
 def package(**dependencies: str) -> str:
@@ -128,9 +128,27 @@ def test_the_manifest_checks_npm_packages() -> None:
             parse_manifest(raw | {"runtime": {"npm": wrong}}, has_tools=True)
 
 
-def test_all_known_names_are_names_once() -> None:
-    assert len(known_names()["packages"]) > 400
-    assert all(map(is_name, known_names()["packages"]))
+def test_all_known_names_are_names() -> None:
+    packages, modules, scopes = (npm_names()[kind] for kind in ("packages", "modules", "scopes"))
+    assert len(packages) > 8000
+    assert all(is_name(name) and "/" not in name for name in packages)
+    assert all(is_name(f"{scope}/x") for scope in scopes)
+    assert not packages & modules
+
+
+@pytest.mark.parametrize(
+    ("package", "is_used"),
+    [("docx", True), ("ts-morph", True), ("@aws-sdk/any-client", True), ("@nobody-has/x", False), ("docs-kx", False)],
+)
+def test_inferred_packages_are_widely_used_by_name_or_scope(package: str, is_used: bool) -> None:
+    assert is_widely_used(package) == is_used
+
+
+def test_sentences_import_no_package() -> None:
+    text = """throw Error("moved from 'color' to 'chalk'"); log("is from 'ms'"); import a from 'axios'
+    let b = require("ws").x  // taken from 'glob' (MIT)
+    import c from 'mime' with {type: 'json'}; import d from 'yaml'"""
+    assert imported_packages(text) == {"axios", "ws", "mime", "yaml"}
 
 
 WORDS = st.sampled_from(

@@ -379,7 +379,7 @@ def free_descriptors(count: int) -> Iterator[None]:
 
 
 @pytest.mark.full
-async def test_answers_whose_descriptors_are_lost_take_no_net_namespace(tmp_path: Path) -> None:
+async def test_a_lost_descriptor_of_an_answer_takes_no_net_namespace(tmp_path: Path) -> None:
     offer = skillery_sandbox()
     sandbox = offer.open(offer.settings(), Place(tmp_path))
     capabilities = sandbox.look_around(Warmth(prepared=0, recycle_runs=1000, recycle_seconds=3600))

@@ -1,6 +1,6 @@
 """Which distribution provides a module: for example, pyyaml provides `yaml`. The table is import_names.toml.
 
-The module also names the Debian packages that provide a program.
+The module also has the widely used npm packages, and the Debian packages that provide a program.
 """
 
 from __future__ import annotations
@@ -116,6 +116,21 @@ def usual_packages() -> frozenset[str]:
 @cache
 def _packages() -> frozenset[str]:
     return _same().union(*(providers.packages for providers in _table().values()))
+
+
+@cache
+def npm_names() -> dict[str, frozenset[str]]:
+    """Return the npm names: widely used `packages`, the `scopes` of such packages, and the `modules` of runtimes, which
+    no package provides.
+    """
+    lines = msgspec.json.decode((files(__package__) / "npm_names.json").read_bytes(), type=dict[str, list[str]])
+    return {kind: frozenset(" ".join(names).split()) for kind, names in lines.items()}
+
+
+def is_widely_used(package: str) -> bool:
+    """Return whether a package is widely used, or in the scope of such a package, to which only its owner can add."""
+    scope, slash, _ = package.partition("/")
+    return scope in npm_names()["scopes"] if slash else package in npm_names()["packages"]
 
 
 # Programs of the host that public skills call, by the Debian package that contains them (package names of Debian

@@ -13,13 +13,13 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
-from importlib.resources import files as resources
 from itertools import islice
 from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 
 from skillery.formats import package_json
+from skillery.formats.import_names import npm_names
 from skillery.formats.package_json import MODULES, folders_above
 from skillery.formats.paths import path_problem
 from skillery.formats.requirements import MOST_LOCK_BYTES, InvalidLock, LeftOut, Pin
@@ -40,7 +40,10 @@ MATERIAL = frozenset({"assets", "templates", "examples", "fixtures", MODULES})
 _NAME = re.compile(r"(?:@[A-Za-z0-9~-][A-Za-z0-9._~-]*/)?[A-Za-z0-9~-][A-Za-z0-9._~-]*")
 _RANGE = re.compile(r"[A-Za-z0-9 .*^~<>=|+-]+")
 _QUOTED = re.compile(
-    r"\b(?:from|import|require)[ \t\n]{0,8}\(?[ \t\n]{0,8}(?:\"([^\"\n]{1,300})\"|'([^'\n]{1,300})')", re.ASCII
+    r"\b(?:from|import|require)[ \t\n]{0,8}\(?[ \t\n]{0,8}(?:\"([^\"\n]{1,300})\"|'([^'\n]{1,300})')"
+    # The end of a statement: in a sentence, such as "moved from 'a' to 'b'", other words follow.
+    r"(?=[ \t\r\n]{0,8}(?:[;,)]|$|//|/\*|with\b|assert\b)|[ \t]{0,8}[\r\n])",
+    re.ASCII,
 )
 _INSTALL = re.compile(r"\b(?:npm (?:install|i|add)|(?:pnpm|yarn|bun) add) ([^\n`;&|#]{1,1000})", re.ASCII)
 _WORD = re.compile(r"\"([^\"]{0,300})\"|'([^']{0,300})'|([^ \t\"']{1,300})")
@@ -123,7 +126,7 @@ def read_npm_needs(
     left_out = [
         *_left_out(sorted(elsewhere.difference(contained, of_files)), "declared", "package.json has no range of npm"),
         *_left_out(second[MOST:], "declared", f"at most {MOST} packages of package.json are locked"),
-        *_left_out(sorted(unusual - contained), "inferred", "few public skills use it (packages.npm_allowed)"),
+        *_left_out(sorted(unusual - contained), "inferred", "it is not widely used (packages.npm_allowed)"),
         *_left_out(third[MOST:], "inferred", f"at most {MOST} inferred packages are locked"),
     ]
     return NpmNeeds(first, second[:MOST], third[:MOST], tuple(left_out), guide)
@@ -176,7 +179,7 @@ def _imported(source: str) -> Iterator[str]:
         name = "/".join(parts[:2]) if specifier.startswith("@") else parts[0]
         if (
             is_name(name)
-            and name not in known_names()["modules"]
+            and name not in npm_names()["modules"]
             and ":" not in specifier
             and not specifier.startswith("@/")
         ):
@@ -191,13 +194,6 @@ def _stated(skill_md: bytes) -> Iterator[str]:
         requirement = word[1] or word[2] or word[3] or ""
         if len(requirement) <= LONGEST and requirement_problem(requirement) is None:
             yield requirement
-
-
-@cache
-def known_names() -> dict[str, frozenset[str]]:
-    """Return the names of widely used `packages`, and of the `modules` of runtimes, which no package provides."""
-    content = (resources(__package__) / "npm_names.json").read_bytes()
-    return msgspec.json.decode(content, type=dict[str, frozenset[str]])
 
 
 # -- The lock ----------------------------------------------------------------------------------------------------------

@@ -9,13 +9,13 @@ from typing import Literal, NamedTuple, NoReturn
 
 from skillery.errors import InvalidBundle, PackagesNotOffered, Refused, UnresolvableDependencies
 from skillery.formats.bundle import Bundle, BundleFile, BundleLimits, with_file
+from skillery.formats.import_names import is_widely_used
 from skillery.formats.npm import (
     NPM_LOCK,
     SOURCES,
     NpmLock,
     NpmNeeds,
     is_npm_lock,
-    known_names,
     read_npm_lock,
     read_npm_needs,
     split,
@@ -90,8 +90,7 @@ async def with_npm_lock(
 
 def _is_known(locks: PackageLocks) -> Callable[[str], bool]:
     """Return whether an inferred package may have a name. Anyone can register a name, so others are not installed."""
-    names, allowed = known_names()["packages"], locks.npm.allowed
-    return lambda name: name in names or any(fnmatchcase(name, pattern) for pattern in allowed)
+    return lambda name: is_widely_used(name) or any(fnmatchcase(name, pattern) for pattern in locks.npm.allowed)
 
 
 async def _locked(

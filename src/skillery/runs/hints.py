@@ -11,7 +11,7 @@ import msgspec
 from skillery.backends import CodeCall, Failure, HandlerCall, Job, Outcome, ScriptCall
 from skillery.backends.jobs import is_program
 from skillery.environments.folders import METADATA_FILE, Built
-from skillery.formats.import_names import own_module, package_of, providers_of
+from skillery.formats.import_names import is_widely_used, own_module, package_of, providers_of
 from skillery.formats.npm import NPM_LOCK, npm_lock_in
 from skillery.formats.requirements import DEPENDENCIES, LOCK, LeftOut, left_out_in
 from skillery.runs.code_hints import PLACE, code_hint
@@ -98,9 +98,10 @@ def _node_hint(job: Job, text: str) -> str | None:
         return f"the npm package '{match[1]}' is not among the packages of this run; mount a skill that declares it"
     if left_out := _left_out([match[1]], job):
         return left_out
+    infer = ", or import with --packages infer" if is_widely_used(match[1]) else ""
     return (
         f"the npm package '{match[1]}' is not among the packages of this skill; declare it in package.json or "
-        "[runtime] npm, or import with --packages infer"
+        f"[runtime] npm{infer}"
     )
 
 
