@@ -370,6 +370,15 @@ def test_an_import_infers_known_packages_and_leaves_out_absent_ones(npm_server: 
     ]
 
 
+def test_an_import_with_inferred_packages_changes_an_imported_skill(npm_server: Server, new_name: str) -> None:
+    archive = zipped({f"{new_name}/SKILL.md": skill_md(new_name, "It."), f"{new_name}/a.js": "require('docx')"})
+    outcomes = [
+        by_path(sent(npm_server.rpc, archive, packages=mode))[new_name]["outcome"]
+        for mode in ("declared", "infer", "infer", "declared")
+    ]
+    assert outcomes == ["published", "published", "unchanged", "published"]
+
+
 def imported(rpc: Rpc, name: str, script: str, dependencies: dict[str, str]) -> dict[str, Any]:
     """Import a skill with a script and a package.json."""
     files = {

@@ -40,6 +40,9 @@ class NeededPackages(NamedTuple):
         cut_off = self._cut_off(prepared)
         scan = await self.checks.undeclared.infer(self.identity.name, prepared.files, declared, self.mode, cut_off)
         packages = scan.packages if cut_off == prepared.cut_off else (*scan.packages, "newest")
+        if scan.mode == "lock":
+            npm = cast(Sequence[str], table.get("npm", ()))
+            packages += await self.checks.inferred_npm(prepared.files, npm)
         return scan, prepared._replace(source_digest=with_packages(prepared.source_digest, packages))
 
     def _cut_off(self, prepared: PreparedSkill) -> str:

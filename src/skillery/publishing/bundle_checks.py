@@ -36,6 +36,7 @@ from skillery.formats.wording import AGAIN
 from skillery.identity import access
 from skillery.publishing.example_runs import Subject, Tested
 from skillery.publishing.gate import Gate, as_found, publication_of, published_files
+from skillery.publishing.npm_locks import inferred_npm
 from skillery.publishing.package_locks import ImportScan, locks_of
 from skillery.registry.development import KEPT_SECONDS, Overlays, is_development
 from skillery.registry.resolution import resolve
@@ -117,6 +118,10 @@ class BundleChecks:
     async def script_lock(self, identity: Identity, needs: Needs, python: str, cut_off: str) -> bytes:
         """Return a lock for one script. `python` and `cut_off` are those of `Locks.make`, which raises its errors."""
         return await self._gate.locks.make(needs.dependencies, identity.name, cut_off=cut_off, python=python)
+
+    async def inferred_npm(self, files: Sequence[BundleFile], declared: Sequence[str]) -> tuple[str, ...]:
+        """See `npm_locks.inferred_npm`."""
+        return await inferred_npm(self._gate.locks, files, declared)
 
     async def findings(
         self, publication: Publication, bundle: Bundle, scan: ImportScan | None, identity: Identity, *, trials: bool

@@ -93,6 +93,14 @@ def _is_known(locks: PackageLocks) -> Callable[[str], bool]:
     return lambda name: is_widely_used(name) or any(fnmatchcase(name, pattern) for pattern in locks.npm.allowed)
 
 
+async def inferred_npm(locks: PackageLocks, files: Sequence[BundleFile], declared: Sequence[str]) -> tuple[str, ...]:
+    """Return the inferred npm packages of a bundle, with those that cannot be locked. `declared` is `runtime.npm`."""
+    if not locks.npm.are_there or not any(file.path.endswith(SOURCES) for file in files):
+        return ()
+    contents = {file.path: file.content for file in files}
+    return (await asyncio.to_thread(read_npm_needs, contents, declared, _is_known(locks), infers=True)).inferred
+
+
 async def _locked(
     locks: PackageLocks, needs: NpmNeeds, caller: str, rules: NpmRules
 ) -> tuple[bytes, Sequence[LeftOut]]:
