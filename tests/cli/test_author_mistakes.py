@@ -204,7 +204,7 @@ MISTAKES = (
     code(
         "network",
         "import urllib.request\n\n\ndef main(args):\n    urllib.request.urlopen('https://example.com')\n",
-        r'permissions\.network = \["https://HOST"\] in its skill\.toml would allow HOST, a DNS name',
+        r'permissions\.network = \["https://example\.com"\] in its skill\.toml would allow example\.com',
     ),
     Mistake(
         "host without a scheme",
@@ -335,7 +335,7 @@ def test_each_mistake_is_named_with_its_place_and_remedy(
     assert "publish again" not in said
     assert "nothing was stored" not in said
     assert "this server" not in said
-    hints = re.findall(r"would allow HOST", said)
+    hints = re.findall(r"would allow example", said)
     assert len(hints) == (1 if mistake.name == "network" else 0)
 
 

@@ -108,6 +108,27 @@ def test_the_hint_of_a_script_without_runtime_names_its_line(server: Server, new
     assert hint.startswith("scripts/log.py:2: a script is a program and has no module runtime: print texts for the log")
 
 
+FAILING = {
+    "net.py": "import socket\ntry: socket.getaddrinfo('api.example.com', 443)\n"
+    "except OSError as e: raise SystemExit(f\"Failed to resolve 'api.example.com' ({e})\")",
+    "write.py": "open('out/a.txt', 'w')",
+    "read.py": "open('out/a.txt')",
+}
+
+
+def test_failed_scripts_get_hints_about_network_and_folder(server: Server, new_name: str) -> None:
+    files = [{"path": path, "content": code} for path, code in FAILING.items()]
+    manifest = {"name": new_name, "version": "1.0.0", "description": "What it does.", "kind": "instruction"}
+    server.rpc("create_skill", manifest=manifest, skill_md="# s\n", files=files)
+
+    network, writing, reading = (run(server.rpc, new_name, path)["output"].get("hint") for path in FAILING)
+
+    allowing = 'permissions.network = ["https://api.example.com"] in its skill.toml would allow api.example.com'
+    assert network == f"'{new_name}' lists no host that it may reach; {allowing}"
+    assert writing == "write.py:1: create the folder out before you write to it: mkdir -p out"
+    assert reading is None
+
+
 def test_a_very_long_stream_shows_how_it_begins(server: Server, skill: str) -> None:
     answer = run(server.rpc, skill, "scripts/many.sh", argv=["300000", "300000"])
     for stream, letter in (("stdout", "x"), ("stderr", "y")):

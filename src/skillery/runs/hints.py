@@ -20,10 +20,12 @@ from skillery.runs.scripts import SESSION_SKILL, script_answer
 
 MOST = 1000
 """The maximum length in characters of an error message with its hint."""
-NO_FOLDER = re.compile(r"No such file or directory: '(?:/workspace/|\./)?out/")
+NO_FOLDER = re.compile(r"[Nn]o such file or directory(?::|, open) '(?:/workspace/|\./)?out/")
+READS = re.compile(r"^    .*(?:\bread|\bload|\bopen\([^,()]*\))", re.MULTILINE)
+"""Matches a line of a traceback that reads a file. For such a file, a folder is no remedy."""
+MAKE_FOLDER = "create the folder out before you write to it: "
 NO_MODULE = re.compile(r"No module named '(?!skills\b)([A-Za-z0-9_.]{1,200})'")
 LAST_LINE = re.compile(r"^ModuleNotFoundError: No module named '(?!skills\b)([A-Za-z0-9_.]{1,200})'\s*\Z", re.MULTILINE)
-_MISSING = (b"ModuleNotFoundError", b"pip install", b"not installed", b"Cannot find ", b"Bun is not", b"'bun:'")
 _PRINTED = r"(?<![\w.-])[A-Za-z0-9][A-Za-z0-9._-]{0,127}(?<![._-])"
 """A word that may be the name of a package, in a text of a script that caught ImportError."""
 NO_NPM = re.compile(r"Cannot find (?:package|module) '((?:@[\w.~-]{1,100}/)?[a-z0-9~][\w.~-]{0,213})(?:/[^']{0,200})?'")
@@ -40,6 +42,19 @@ NO_NETWORK = (
     "ENETUNREACH",
     "connect EACCES",
 )
+HOST = re.compile(
+    r"(?:\bhost='|resolve '|resolve host: |EAI_AGAIN |ENOTFOUND |[\"'`]https?://)((?!\d+\.\d)[a-z0-9-]{1,63}(?:\.[a-z0-9-]{1,63})+)"
+)
+"""Matches the host in an error of Python, curl or Node.js, or in the line of code that failed. An address is no match.
+"""
+_SIGNS = tuple(
+    sign.encode()
+    for sign in (
+        *("ModuleNotFoundError", "pip install", "not installed", "Cannot find ", "Bun is not", "'bun:'"),
+        *("o such file or directory", *NO_NETWORK),
+    )
+)
+"""Texts in results of scripts that may need a hint."""
 _WITHOUT_RUNTIME = (
     "a script is a program and has no module runtime: print texts for the log, read arguments from sys.argv, and write "
     "files below out/"
@@ -64,24 +79,30 @@ def with_hint(job: Job, outcome: Outcome, why_less: str = "") -> Outcome:
     if failure is not None and (hint := _failure_hint(job, failure)):
         return msgspec.structs.replace(outcome, failure=_with_text(failure, hint))
     if isinstance(job.call, ScriptCall) and outcome.result is not None:
-        return _script_with_hint(job, outcome, outcome.result)
+        return _script_with_hint(job, outcome, outcome.result, why_less)
     if failure is not None and not is_program(job.call) and _starts_server(failure):
         return msgspec.structs.replace(outcome, failure=_with_text(failure, NO_SERVER))
     if failure is not None and not job.network and lacks_network(failure):
-        return msgspec.structs.replace(outcome, failure=_with_text(failure, why_less or how_to_allow(job)))
+        hint = why_less or how_to_allow(job, failure.message + failure.traceback)
+        return msgspec.structs.replace(outcome, failure=_with_text(failure, hint))
     return outcome
 
 
 def _failure_hint(job: Job, failure: Failure) -> str | None:
     """Return a hint about the folder `out`, the code or a missing module, or None if none applies."""
-    if failure.type == "FileNotFoundError" and NO_FOLDER.search(failure.message):
-        return "create the folder out before you write to it: os.makedirs('out', exist_ok=True)"
+    if failure.type == "FileNotFoundError" and _lacks_folder(failure.message, failure.traceback):
+        return f"{MAKE_FOLDER}os.makedirs('out', exist_ok=True)"
     if hint := code_hint(job, failure):
         return hint
     if hint := _node_hint(job, failure.message):
         return hint
     module = _missing_module(failure)
     return how_to_have(module, job) if module is not None else None
+
+
+def _lacks_folder(message: str, traceback: str) -> bool:
+    """Return whether the code could not write a file because the folder out does not exist."""
+    return bool(NO_FOLDER.search(message)) and not READS.search(traceback)
 
 
 def _node_hint(job: Job, text: str) -> str | None:
@@ -183,28 +204,41 @@ def _missing_module(failure: Failure) -> str | None:
     return match[1] if is_whole or f"ModuleNotFoundError: {match[0]}" in failure.message else None
 
 
-def _script_with_hint(job: Job, outcome: Outcome, result: bytes) -> Outcome:
-    """Return the outcome of a failed script with a hint about a missing module, in its result as `hint` and in its log.
+def _script_with_hint(job: Job, outcome: Outcome, result: bytes, why_less: str) -> Outcome:
+    """Return the outcome of a failed script with a hint, in its result as `hint` and in its log.
 
-    If no module is missing, return the outcome unchanged.
+    If no hint applies, return the outcome unchanged.
     """
-    answer = script_answer(result) if any(sign in result for sign in _MISSING) else None
+    answer = script_answer(result) if any(sign in result for sign in _SIGNS) else None
     if answer is None or not answer.get("exit_code"):
         return outcome
     stdout, stderr = (str(answer.get(stream) or "") for stream in ("stdout", "stderr"))
-    match = LAST_LINE.search(stderr)
-    if match is None and (node_hint := _node_hint(job, stderr[-MOST_READ:])):
-        hint = node_hint
-    elif match is None:
-        hint = _left_out([name.lower() for name in re.findall(_PRINTED, stdout + stderr)], job)
-    else:
-        hint = _WITHOUT_RUNTIME if match[1].partition(".")[0] == "runtime" else how_to_have(match[1], job)
+    subject, hint = "packages", _package_hint(job, stdout, stderr)
+    if not hint:
+        subject, hint = _other_hint(job, stderr[-MOST_READ:], why_less)
     if not hint:
         return outcome
     places = PLACE.findall(stderr)
     hint = f"{':'.join(places[-1])}: {hint}" if places else hint
     encoded = msgspec.json.encode({**answer, "hint": hint})
-    return msgspec.structs.replace(outcome, result=encoded, log=with_line(outcome.log, f"packages: {hint}"))
+    return msgspec.structs.replace(outcome, result=encoded, log=with_line(outcome.log, f"{subject}: {hint}"))
+
+
+def _package_hint(job: Job, stdout: str, stderr: str) -> str:
+    """Return a hint about a missing module, or "" if no module is missing."""
+    match = LAST_LINE.search(stderr)
+    if match is not None:
+        return _WITHOUT_RUNTIME if match[1].partition(".")[0] == "runtime" else how_to_have(match[1], job)
+    return _node_hint(job, stderr[-MOST_READ:]) or _left_out(
+        [name.lower() for name in re.findall(_PRINTED, stdout + stderr)], job
+    )
+
+
+def _other_hint(job: Job, stderr: str, why_less: str) -> tuple[str, str]:
+    """Return the subject and a hint about the network or the folder out, or two empty texts."""
+    if not job.network and any(phrase in stderr for phrase in NO_NETWORK):
+        return "network", why_less or how_to_allow(job, stderr)
+    return ("files", f"{MAKE_FOLDER}mkdir -p out") if _lacks_folder(stderr, stderr) else ("", "")
 
 
 def _with_text(failure: Failure, hint: str) -> Failure:
@@ -212,16 +246,16 @@ def _with_text(failure: Failure, hint: str) -> Failure:
     return Failure(failure.type, f"{failure.message[: MOST - len(hint) - 3]} ({hint})", failure.traceback)
 
 
-def how_to_allow(job: Job) -> str:
-    """Return a text that says how an author permits network hosts for a run like `job`."""
-    line = 'permissions.network = ["https://HOST"]'
+def how_to_allow(job: Job, text: str) -> str:
+    """Return how an author permits network hosts for a run like `job`. `text` is that of the failure."""
+    match = HOST.search(text)
+    host, more = (match[1], "") if match is not None else ("HOST", ", a DNS name")
+    line = f'permissions.network = ["https://{host}"]'
     if isinstance(job.call, HandlerCall) and job.call.skill == SESSION_SKILL:
-        return f"a tool that lives in a session has no network; a skill with a tools.json and {line} may reach HOST"
+        return f"a tool that lives in a session has no network; a skill with a tools.json and {line} may reach {host}"
     if not isinstance(job.call, CodeCall):
-        return (
-            f"'{job.call.skill}' lists no host that it may reach; {line} in its skill.toml would allow HOST, a DNS name"
-        )
-    return f"code of run_code has no network; a function of a mounted skill with {line} may reach HOST"
+        return f"'{job.call.skill}' lists no host that it may reach; {line} in its skill.toml would allow {host}{more}"
+    return f"code of run_code has no network; a function of a mounted skill with {line} may reach {host}"
 
 
 # -- Adds the Debian package of a missing program to the outcome of the run that called the program --------------------
