@@ -287,10 +287,7 @@ def hidden_link(program: str) -> str:
     path = shutil.which(program, path=HOST_PATH)
     if path is None or not Path(path).is_symlink():
         return ""
-    target = os.path.realpath(path)
-    if target.startswith("/usr/"):
-        return f"Runs cannot follow the link {path}. To fix: ln -s {target} /usr/local/bin/{program}"
-    return f"Runs cannot call {program}: {path} is a link to {target}. Install {program} in /usr."
+    return f"Runs cannot follow the link {path} to {os.path.realpath(path)}. Install {program} in /usr."
 
 
 def print_programs(seen: Sequence[SeenProgram]) -> None:

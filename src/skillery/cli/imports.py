@@ -48,7 +48,7 @@ def _shared(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--packages",
             type=click.Choice(["infer", "declared", "newest"]),
-            help="infer: also lock packages that Python files import and the skill does not declare; declared: lock "
+            help="infer: also lock packages that scripts import and the skill does not declare; declared: lock "
             "only declared packages; newest: infer, and ignore the dates of commits.  [default: the "
             "server's]",
         ),
