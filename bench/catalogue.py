@@ -119,7 +119,8 @@ def _rows(skills: int) -> Iterator[dict[str, list[tuple[Any, ...]]]]:
             )],
             "catalogue": [(
                 number, number, name, namespace, visibility, "bench", status, kind, language, verified,
-                bool(permissions["network"]), bool(permissions["secrets"]), published, min(runs, 10**9), 0, 0,
+                bool(permissions["network"]), bool(permissions["secrets"]), published, min(runs, 10**9),
+                0, 0, min(runs, 10**9),
             )],
             "catalogue_tags": [(number, tag) for tag in tags],
         }  # fmt: skip
@@ -130,7 +131,7 @@ COLUMNS = {
     "skill_versions": "id, skill_id, version, precedence, is_release, status, kind, namespace, digest, size_bytes, "
     "manifest_json, frontmatter_json, warnings_json, names_json, summary_json, publisher, created_at",
     "catalogue": "version_id, skill_id, name, namespace, visibility, publisher, status, kind, language, verified, "
-    "network, secrets, published_at, runs_30d, completed_30d, failed_30d",
+    "network, secrets, published_at, runs_30d, completed_30d, failed_30d, used_rank",
     "catalogue_tags": "version_id, tag",
 }
 

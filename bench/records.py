@@ -17,7 +17,8 @@ from sqlalchemy import Connection, bindparam, insert, select, update
 from bench.report import Report, median
 from skillery.database import Change, Database
 from skillery.database.tables import runs, skill_versions
-from skillery.registry.usage import count_day, count_run
+from skillery.registry.usage import count_run
+from skillery.registry.uses import User, count_use
 from tests.conftest import Server
 from tests.support.postgres import running_postgres
 
@@ -124,7 +125,7 @@ def _record(database: Database, prefix: str, amount: int, together: int, version
             for run_id in ids:
                 END.run(connection, run_id=run_id, status="completed", summary=TEXT, duration_ms=5.0, finished_at=now)
                 count_run(connection, version_id, "completed", 5.0, now)
-                count_day(connection, skill_id, "completed", now)
+                count_use(connection, skill_id, version_id, User("ann", "agent"), "completed", 5.0, now)
 
         database.write_now(start)
         database.write_now(end)

@@ -16,18 +16,19 @@ from sqlalchemy import Connection, insert, select
 
 from skillery.backends import Identity
 from skillery.database import Database
-from skillery.database.tables import catalogue, skill_files, skill_versions, skills, usage_days
+from skillery.database.tables import catalogue, skill_files, skill_versions, skills, use_days
 from skillery.formats.media_types import LANGUAGES, language_of
 from skillery.formats.semver import Version
-from skillery.registry.usage import count_day, days_of, roll_up_usage
+from skillery.registry.uses import User, count_use, days_of
 from skillery.skills.catalogue_counts import CountsCache
 from skillery.skills.catalogue_filters import FLAGS, Facts, filter_of
 from skillery.skills.catalogue_listings import list_catalogue
+from skillery.skills.catalogue_order import outdated_skills, update_sums
 from skillery.skills.search import find_skills
 from skillery.versions.new_versions import point_to_latest
 from tests.conftest import Rpc
 from tests.support.forms import rounds
-from tests.support.processes import await_early_day
+from tests.support.processes import await_early_day, eventually
 
 KEY = b"k" * 32
 UNTIMED = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
@@ -60,6 +61,12 @@ class Row(NamedTuple):
     published_at: datetime
     runs: int
 
+    @property
+    def used(self) -> tuple[int, int, int, int]:
+        """The place in the order by use: callers, uses, the older skill. Versions that are not listed have no age."""
+        age = -self.skill_id if self.status in {"published", "deprecated"} else 0
+        return min(self.runs, 1), self.runs, age, self.version_id
+
 
 NAMESPACES = ("ops", "ops.net", "ops.net.dns", "ops-x", "text", "text.csv", "u")
 PEOPLE = ("ada", "bob", "cy")
@@ -85,18 +92,22 @@ def _fill(connection: Connection, chosen: random.Random) -> list[Row]:
     rows: list[Row] = []
     for skill_id in range(1, 121):
         rows += _add_skill(connection, chosen, skill_id)
-    roll_up_usage(connection)
+    update_sums(connection, range(1, 121))
     return rows
+
+
+def count(connection: Connection, skill_id: int, outcome: Any, moment: datetime, caller: str = "ann") -> None:
+    count_use(connection, skill_id, 0, User(caller, "agent"), outcome, 1.0, moment)
 
 
 def _add_skill(connection: Connection, chosen: random.Random, skill_id: int) -> Iterator[Row]:
     namespace = chosen.choice(NAMESPACES)
-    name = f"{namespace}.s{skill_id}"
+    name = f"{namespace}.s{skill_id}x"  # no two names are alike
     visibility = chosen.choice(("public", "public", "public", "namespace", "private"))
     connection.execute(insert(skills).values(id=skill_id, name=name, visibility=visibility, created_at=NOW))
     runs = chosen.choice((0, 0, 1, 3))
     for _ in range(runs):
-        count_day(connection, skill_id, chosen.choice(("completed", "failed", "cancelled")), NOW)
+        count(connection, skill_id, chosen.choice(("completed", "failed", "cancelled")), NOW)
     made = [_add_version(connection, chosen, skill_id, name, namespace, number) for number in range(1, 4)]
     point_to_latest(connection, skill_id)
     listed = [row for row in made if row.status in {"published", "deprecated"}]
@@ -121,6 +132,7 @@ def _add_version(
     approved = chosen.choice((None, NOW.replace(microsecond=0) - timedelta(hours=chosen.randint(1, 3))))
     version_id, version = skill_id * 10 + number, Version.parse(f"{number}.0.0")
     stored: dict[str, Any] = {
+        "description": name,
         "tags": tags,
         "permissions": {"network": network, "secrets": secrets},
         **({"runtime": {"entrypoint": "main.py"}} if kind == "action" else {}),
@@ -199,6 +211,7 @@ class Asked(NamedTuple):
         )
 
 
+NO_FILTER = Asked("", "", (), "", "", None, None, None)
 OPTIONAL = st.sampled_from([None, None, None, True, False])
 ASKED = st.builds(
     Asked,
@@ -234,7 +247,7 @@ def test_rows_totals_and_facets_are_those_of_a_filter_in_python(
     if sort == "name":
         expected.sort(key=lambda row: (row.namespace, row.name, row.version_id))
     else:
-        value = "published_at" if sort == "newest" else "runs"
+        value = "published_at" if sort == "newest" else "used"
         expected.sort(key=lambda row: (getattr(row, value), row.version_id), reverse=True)
 
     found, first = all_pages(database, identity, asked, sort, limit)
@@ -350,7 +363,7 @@ def test_a_search_filters_counts_and_sorts_like_the_catalogue(
     by_name = {row.name: row for row in expected}
     ordered = [by_name[one.name] for one in found]
     if sort in {"newest", "used"}:
-        value = "published_at" if sort == "newest" else "runs"
+        value = "published_at" if sort == "newest" else "used"
         assert ordered == sorted(expected, key=lambda row: (getattr(row, value), row.version_id), reverse=True)
     if sort == "name":
         assert ordered == sorted(expected, key=lambda row: (row.namespace, row.name))
@@ -387,9 +400,15 @@ def test_an_entry_has_the_facts_of_a_version(rpc: Rpc, publish: Publish, new_nam
             "labels": ["stable"],
             "hosts": 2,
             "secrets": 1,
+            "callers_30d": 0,
+            "uses_30d": 0,
+            "loads_30d": 0,
             "runs_30d": 0,
+            "uses_by_day": [0] * 30,
+            "failed_by_day": [0] * 30,
             "success_rate_30d": None,
             "deprecated": None,
+            "looks_like": None,
         },
     }
     assert page.keys() == {"skills", "next_cursor"}
@@ -498,8 +517,7 @@ def test_a_total_is_exact_to_a_thousand(database: Database) -> None:
         )
 
     database.write_now(fill)
-    asked = Asked("", "", (), "", "", None, None, None)
-    page = one_page(database, ADMIN, asked, "name", 1, "", CountsCache())
+    page = one_page(database, ADMIN, NO_FILTER, "name", 1, "", CountsCache())
 
     assert (page["total"], page["total_is_more"]) == (1000, True)
     assert page["facets"]["status"] == [{"value": "published", "count": 1002}]
@@ -533,13 +551,13 @@ def test_the_language_is_that_of_the_entrypoint_or_of_most_scripts(
 def test_runs_are_counted_by_day_and_added_up(database: Database) -> None:
     await_early_day()
     database.write_now(lambda connection: list(_add_skill(connection, random.Random(3), 1)))
-    database.write_now(lambda connection: connection.execute(usage_days.delete()))
+    database.write_now(lambda connection: connection.execute(use_days.delete()))
 
-    def count(connection: Connection) -> None:
+    def count_all(connection: Connection) -> None:
         for days, outcome in ((0, "completed"), (0, "failed"), (0, "cancelled"), (29, "completed"), (30, "failed")):
-            count_day(connection, 1, outcome, datetime.now(UTC) - timedelta(days=days))  # type: ignore[arg-type]
+            count(connection, 1, outcome, datetime.now(UTC) - timedelta(days=days), "bob" if days else "ann")
 
-    database.write_now(count)
+    database.write_now(count_all)
     days = database.read_now(lambda connection: days_of(connection, 1))
 
     assert [(one.day - days[0].day).days for one in days] == list(range(30))
@@ -549,24 +567,30 @@ def test_runs_are_counted_by_day_and_added_up(database: Database) -> None:
         (0, 0, 0),
         (3, 1, 1),
     ]
-    database.write_now(roll_up_usage)
-    sums = select(catalogue.c.runs_30d, catalogue.c.completed_30d, catalogue.c.failed_30d).distinct()
-    assert database.read_now(lambda connection: connection.execute(sums).all()) == [(4, 2, 1)]
-    # The second call has nothing to do, and days before the last 30 are gone.
-    assert database.write_now(roll_up_usage) == 0
-    assert len(database.read_now(lambda connection: connection.execute(select(usage_days)).all())) == 2
+    assert database.read_now(outdated_skills) == [1]
+    assert database.write_now(lambda connection: update_sums(connection, [1])) == []
+    sums = select(
+        *(catalogue.c[f"{name}_30d"] for name in ("callers", "uses", "runs", "completed", "failed"))
+    ).distinct()
+    assert database.read_now(lambda connection: connection.execute(sums).all()) == [(2, 4, 4, 2, 1)]
+    [entry] = {
+        (tuple(one["catalogue"]["uses_by_day"]), tuple(one["catalogue"]["failed_by_day"]))
+        for one in one_page(database, ADMIN, NO_FILTER, "used", 1, "", None)["skills"]
+    }
+    assert entry == ((1, *[0] * 28, 3), (*[0] * 29, 1))
 
 
 def test_a_run_is_counted_on_its_day(rpc: Rpc, publish: Publish, server: Any, new_name: str) -> None:
     publish(f"{new_name}.a")
     rpc("execute_skill", name=f"{new_name}.a", args={})
-    # Without the hourly work that orders skills by use.
-    [skill] = rpc("list_skills", namespace=new_name, catalogue=True)["skills"]
-    assert (skill["catalogue"]["runs_30d"], skill["catalogue"]["success_rate_30d"]) == (1, 1)
+
+    def usage() -> tuple[str, int, float | None]:
+        [skill] = rpc("list_skills", namespace=new_name, catalogue=True)["skills"]
+        return skill["version"], skill["catalogue"]["runs_30d"], skill["catalogue"]["success_rate_30d"]
+
+    eventually(lambda: usage() == ("1.0.0", 1, 1), problem=usage)
 
     publish(f"{new_name}.a", "1.1.0", tags=["new"])
 
     # The row of a new latest version has the usage of its skill.
-    [skill] = rpc("list_skills", namespace=new_name, catalogue=True)["skills"]
-    assert (skill["version"], skill["catalogue"]["runs_30d"]) == ("1.1.0", 1)
-    assert skill["catalogue"]["success_rate_30d"] == 1
+    assert usage() == ("1.1.0", 1, 1)

@@ -1,7 +1,7 @@
 """Periodic jobs of a server.
 
 The jobs watch the free space, record a heartbeat, close runs that a dead server left open, delete old log pieces,
-idempotency keys and session tools, write the counts of reads, and add up the usage of skills.
+idempotency keys and session tools, and write the uses of skills.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
 
@@ -36,18 +36,21 @@ from skillery.maintenance.garbage_steps import (
     unused_environments,
 )
 from skillery.registry.tool_rows import forget_session_tools
-from skillery.registry.usage import roll_up_usage
+from skillery.registry.usage import thin_out
+from skillery.registry.uses import MOST_AT_ONCE, Unwritten, Uses
 from skillery.runs.cache import Cache
 from skillery.runs.ended_runs import DEAD, close_left_over, close_lost, close_of_dead, note_seen
 from skillery.runs.log_sources import forget_pieces
 from skillery.runs.runner import Runner
 from skillery.settings.load import Settings
-from skillery.skills.skill_usage import Key, ReadCounts, add_reads, forget_reads
+from skillery.skills.catalogue_order import outdated_skills, update_sums, write_uses
 
 log = logging.getLogger(__name__)
 BEAT_SECONDS = 10.0
 FIRST_SECONDS = 1.0
 CLEANUP_SECONDS = 3600.0
+USES_SECONDS = 2.0
+"""The order of the catalogue is at most this much older than the uses of this server."""
 BATCH = 500
 """Limit of the rows that one transaction deletes. The transactions are short, because SQLite has a single writer."""
 
@@ -56,17 +59,17 @@ class BackgroundJobs:
     """Runs the periodic jobs of one server, from `start` to `close`."""
 
     def __init__(
-        self, database: Database, runner: Runner, sealer: Sealer, reads: ReadCounts, disks: Disks, server: str
+        self, database: Database, runner: Runner, sealer: Sealer, uses: Uses, disks: Disks, server: str
     ) -> None:
         self._database = database
         self._sealer = sealer
         self._runner = runner
-        self._reads = reads
+        self._uses = uses
         self._disks = disks
         self._server = server
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
         self._writing: asyncio.Task[None] | None = None
-        """The last write of counts."""
+        """The last write of uses."""
         self._healthy_since: float | None = None
         """Start of the present series of heartbeats on time. None if the last heartbeat failed or was late.
 
@@ -74,18 +77,17 @@ class BackgroundJobs:
         """
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._run())
+        self._tasks = {asyncio.create_task(self._run()), asyncio.create_task(self._write_periodically())}
 
     async def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait({self._task})
-        if self._writing is not None:
-            await asyncio.wait({self._writing})
+        for task in self._tasks:
+            task.cancel()
+        if waiting := self._tasks | ({self._writing} if self._writing is not None else set()):
+            await asyncio.wait(waiting)
         try:
-            await self._write_reads()
+            await self._write_uses()
         except SkilleryError as error:
-            log.debug("the last counts of reads are lost: %s", error.message)
+            log.debug("the last uses are lost: %s", error.message)
 
     async def _run(self) -> None:
         """Do the jobs forever. A job that fails is logged and repeated at the next beat."""
@@ -109,7 +111,7 @@ class BackgroundJobs:
                 log.exception("background jobs failed")
 
     async def _beat(self) -> None:
-        """Record the heartbeat and write the counts of reads. After a healthy time, close the runs of dead servers."""
+        """Record the heartbeat. After a healthy time, close the runs of dead servers."""
         now = time.monotonic()
         under_way = self._runner.active_ids()
         with self._sealer.batch() as batch:
@@ -118,7 +120,6 @@ class BackgroundJobs:
         if unrecorded:
             log.warning("%d runs that could not be recorded when they ended are recorded as failed", unrecorded)
         await self._database.write(partial(forget_pieces, limit=BATCH))
-        await self._write_reads()
         self._healthy_since = self._healthy_since or now
         if now - self._healthy_since > DEAD.total_seconds():
             with self._sealer.batch() as batch:
@@ -126,26 +127,38 @@ class BackgroundJobs:
             if closed_runs:
                 log.warning("%d runs of dead servers are recorded as failed", closed_runs)
 
-    async def _write_reads(self) -> None:
-        if counts := self._reads.take():
-            # A cancelled caller ends no transaction that has begun, and must not write the same counts again.
-            self._writing = asyncio.create_task(self._write(counts))
+    async def _write_periodically(self) -> None:
+        while True:
+            await asyncio.sleep(USES_SECONDS)
+            try:
+                await self._write_uses()
+            except SkilleryError as error:
+                log.debug("uses: %s", error.message)
+            except Exception:
+                log.exception("the uses of skills could not be written")
+
+    async def _write_uses(self) -> None:
+        if unwritten := self._uses.take():
+            # A cancelled caller ends no transaction that has begun, and must not write the same uses again.
+            self._writing = asyncio.create_task(self._write(unwritten))
             await asyncio.shield(self._writing)
 
-    async def _write(self, counts: Mapping[Key, Mapping[str, int]]) -> None:
+    async def _write(self, unwritten: Unwritten) -> None:
         try:
-            await self._database.write(partial(add_reads, counts=counts))
+            self._uses.note_skills(await self._database.write(partial(write_uses, unwritten=unwritten)))
         except BaseException:
-            self._reads.put_back(counts)
+            self._uses.put_back(unwritten)
             raise
 
     async def _clean_up(self) -> None:
-        """Delete the idempotency keys and session tools that have expired, and add up the usage of the last 30 days."""
+        """Delete the idempotency keys and session tools that have expired, and repair the order of the catalogue."""
         for forget in (forget_keys, forget_session_tools):
             while await self._database.write(partial(forget, limit=BATCH)) == BATCH:  # noqa: ASYNC110 - others write in between
                 await asyncio.sleep(0.05)
-        await self._database.write(roll_up_usage)
-        await self._database.write(forget_reads)
+        await self._database.write(thin_out)
+        skill_ids = await self._database.read(outdated_skills)
+        for at in range(0, len(skill_ids), MOST_AT_ONCE):
+            await self._database.write(partial(update_sums, skill_ids=skill_ids[at : at + MOST_AT_ONCE]))
 
 
 async def take_over(database: Database, sealer: Sealer, server: str) -> None:

@@ -67,6 +67,7 @@ from skillery.publishing.tool_maker import ToolMaker
 from skillery.publishing.undeclared import Undeclared
 from skillery.registry.cursors import cursor_key
 from skillery.registry.development import Overlays
+from skillery.registry.uses import ContentParts, Uses
 from skillery.runs.admission import Admission
 from skillery.runs.cache import Cache
 from skillery.runs.execution import Execution, GrantedSecrets, UnrecordedRuns
@@ -81,7 +82,6 @@ from skillery.skills.files import Guide
 from skillery.skills.listings import CatalogueParts
 from skillery.skills.search import Search
 from skillery.skills.search_fusion import Meanings
-from skillery.skills.skill_usage import ContentParts, ReadCounts
 from skillery.trust.matching import Exchange
 from skillery.trust.rules import Trust
 from skillery.versions.revocations import Revocations
@@ -136,6 +136,7 @@ class _Runtime(NamedTuple):
     runner: Runner
     unrecorded: UnrecordedRuns
     sealer: Sealer
+    uses: Uses
 
 
 async def build_core(base: Base, stack: AsyncExitStack) -> Core:
@@ -159,9 +160,8 @@ async def build_core(base: Base, stack: AsyncExitStack) -> Core:
     base = base._replace(events=PreparingEvents(base.events, preparation))
     publisher = _publisher(base, runtime, quotas, compilers)
     stack.push_async_callback(asyncio.to_thread, collector.close)
-    reads = ReadCounts()
     disks = _disks(home, database, backends.storage)
-    await _start(base, runtime, publisher, reads, disks, stack)
+    await _start(base, runtime, publisher, disks, stack)
     stack.push_async_callback(preparation.close)
     preparation.start()
     sender = sender_of(base.settings)
@@ -176,7 +176,7 @@ async def build_core(base: Base, stack: AsyncExitStack) -> Core:
         catalogue=CatalogueParts(registry, CountsCache()),
         search=Search(registry, Meanings(backends.ranker)),
         first_skills=FirstSkills(registry),
-        contents=ContentParts(registry, reads),
+        contents=ContentParts(registry, runtime.uses),
         blobs=runtime.blobs,
         signed=SignedDownloads(database, backends.storage, base.settings.signed_downloads_seconds),
         runner=runtime.runner,
@@ -223,9 +223,7 @@ def _disks(home: Home, database: Database, storage: Storage) -> Disks:
     return Disks(folders)
 
 
-async def _start(
-    base: Base, runtime: _Runtime, publisher: Publisher, reads: ReadCounts, disks: Disks, stack: AsyncExitStack
-) -> None:
+async def _start(base: Base, runtime: _Runtime, publisher: Publisher, disks: Disks, stack: AsyncExitStack) -> None:
     """Start the parts that execute runs, and publish the bundled skills. `stack` closes the parts.
 
     First, record a failure for each run that the last server of this home left open.
@@ -245,7 +243,7 @@ async def _start(
         vectors = SearchVectors(database, home.server_id, base.backends.ranker)
         await vectors.start()
         stack.push_async_callback(vectors.close)
-    jobs = BackgroundJobs(database, runner, runtime.sealer, reads, disks, home.server_id)
+    jobs = BackgroundJobs(database, runner, runtime.sealer, runtime.uses, disks, home.server_id)
     stack.push_async_callback(jobs.close)
     jobs.start()
 
@@ -264,7 +262,7 @@ def _runtime(base: Base, quotas: Quotas, registry: Registry) -> _Runtime:
         database, cache, limits, packages.environments, environments.named, workspaces, base.policies, pythons
     )
     execution = Execution(backends.sandbox, settings.sandbox, GrantedSecrets(database, backends.secrets))
-    sealer = Sealer(database, backends.signing, home.server_id, settings.seals)
+    sealer, uses = Sealer(database, backends.signing, home.server_id, settings.seals), Uses()
     runner = Runner(
         database=database,
         server=home.server_id,
@@ -272,11 +270,11 @@ def _runtime(base: Base, quotas: Quotas, registry: Registry) -> _Runtime:
         preparer=preparer,
         admission=Admission(database, _run_queue(settings, base.counts), quotas, workspaces, backends.sandbox),
         execution=execution,
-        recorder=Recorder(database, blobs, events, sealer, settings.sandbox, backends.signing.release),
+        recorder=Recorder(database, blobs, events, sealer, uses, settings.sandbox, backends.signing.release),
         workspaces=workspaces,
     )
     checks = UnrecordedRuns(preparer, execution, IMPORT_CHECKS_AT_ONCE)
-    return _Runtime(blobs, cache, packages, environments, runner, checks, sealer)
+    return _Runtime(blobs, cache, packages, environments, runner, checks, sealer, uses)
 
 
 def _publisher(base: Base, runtime: _Runtime, quotas: Quotas, compilers: CompilePool) -> Publisher:

@@ -165,7 +165,7 @@ def _skill_routes(core: Core, edge: HttpParts) -> list[Route]:
     parts = DownloadParts(
         edge.gate,
         core.exports,
-        core.contents.reads,
+        core.contents.uses,
         core.signed,
         edge.public_downloads,
         core.marketplaces,

@@ -244,11 +244,21 @@ class CatalogueEntry(TypedDict):
     """Number of entries of permissions.secrets."""
     published_at: str
     """Time of the approval, or of the publication without a review."""
+    callers_30d: int
+    """Different callers of the uses."""
+    uses_30d: int
+    """Ended runs, and loads by programs of agents, in the last 30 days."""
+    loads_30d: int
     runs_30d: int
-    """Ended runs of the skill in the last 30 days."""
+    uses_by_day: list[int]
+    """Of each of the last 30 days, oldest first."""
+    failed_by_day: list[int]
+    """Failed runs of these days."""
     success_rate_30d: float | None
     """Completed runs divided by completed and failed runs; null without any."""
     deprecated: Deprecation | None
+    looks_like: str | None
+    """An older skill of another publisher with the same description or nearly the same name."""
 
 
 class SkillRow(TypedDict):

@@ -23,6 +23,7 @@ from skillery.formats.semver import Version
 from skillery.identity import access
 from skillery.importing.free_names import Alias, is_of_another
 from skillery.registry.visibility import sees_skill, sees_version
+from skillery.skills.catalogue_order import allow_same_source
 from skillery.versions.lifecycle import yank
 from skillery.versions.new_versions import NewVersion
 
@@ -220,6 +221,7 @@ def record_import(connection: Connection, created: NewVersion, identity: Identit
         "imported_at": datetime.now(UTC),
     }
     _UPSERT.run(connection, **values)
+    allow_same_source(connection, created.name, alias.source)
 
 
 def mark_absent(connection: Connection, namespace: str, source: str, is_present: Callable[[str], bool]) -> None:

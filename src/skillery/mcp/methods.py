@@ -178,7 +178,7 @@ async def read_resource(core: Core, identity: Identity, uri: AtUri) -> Json[Reso
     """
     work = partial(read_content, identity=identity, storage=core.registry.storage, uri=uri.uri)
     resource = await _read(core, work)
-    core.contents.reads.note_file(resource.skill, resource.path)
+    core.contents.uses.note_file(resource.skill, resource.path)
     field, kind = ("text", "text/plain") if resource.encoding == "utf-8" else ("blob", "application/octet-stream")
     about = {"uri": resource.uri, "mimeType": resource.media_type or kind}
     head = b'{"contents":[%s,"%s":' % (encode(about)[:-1], field.encode())

@@ -91,7 +91,7 @@ async def get_prompt(core: Core, identity: Identity, prompt: GetPrompt) -> Promp
     storage = core.registry.storage
     work = partial(read_prompt, identity=identity, storage=storage, name=prompt.name, arguments=prompt.arguments)
     chosen, text = await core.registry.read_page(work)
-    core.contents.reads.note_file(chosen.name, SKILL_MD)
+    core.contents.uses.note_file(chosen.name, SKILL_MD)
     return PromptResult(description=chosen.description, messages=[PromptMessage(PromptText(text))])
 
 

@@ -29,6 +29,7 @@ from skillery.publishing.passing import Passing
 from skillery.publishing.publisher import Publisher
 from skillery.publishing.reviews import Reviews
 from skillery.publishing.tool_maker import ToolMaker
+from skillery.registry.uses import ContentParts
 from skillery.runs.ended_runs import Cancellation
 from skillery.runs.followed_runs import Following
 from skillery.runs.runner import Runner
@@ -37,7 +38,6 @@ from skillery.skills.figures import FirstSkills
 from skillery.skills.files import Guide
 from skillery.skills.listings import CatalogueParts
 from skillery.skills.search import Search
-from skillery.skills.skill_usage import ContentParts
 from skillery.trust.matching import Exchange
 from skillery.trust.rules import Trust
 from skillery.versions.revocations import Revocations

@@ -16,7 +16,7 @@ from skillery.publishing import passing, reviews, tool_maker
 from skillery.registry import audit_trail
 from skillery.runs import methods as runs
 from skillery.runs import statements
-from skillery.skills import descriptions, files, listings, search, skill_usage
+from skillery.skills import descriptions, figures, files, listings, search
 from skillery.tools import tool_listings
 from skillery.trust import rules
 from skillery.versions import checks, lifecycle, revocations, versions, waivers
@@ -63,7 +63,7 @@ METHODS = rows(
     *tool_maker.METHODS,
     *workspaces.METHODS,
     *environments.METHODS,
-    *skill_usage.METHODS,
+    *figures.METHODS,
     *usage.METHODS,
     *garbage.METHODS,
     *tokens.METHODS,

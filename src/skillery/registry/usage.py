@@ -8,22 +8,30 @@ a percentile is exact to 4.5 %, and durations from 10 microseconds to an hour ha
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, Literal
 
 import msgspec
-from sqlalchemy import Connection, Text, bindparam, cast, delete, func, literal_column, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Table, Text, cast, delete, func, literal_column, select
 from sqlalchemy.dialects import postgresql, sqlite
 
-from skillery.database import Change, Statement, in_utc
-from skillery.database.tables import catalogue, usage_days, version_usage
+from skillery.database import Change, in_utc, take_turns
+from skillery.database.tables import use_days, version_usage
 
 Outcome = Literal["completed", "failed", "cancelled"]
 SHORTEST_MS = 0.01
 """The upper bound of bucket 0."""
 PER_DOUBLING = 8
 """The number of buckets between a duration and its double."""
+DAYS = 30
+DETAILED_DAYS = 35
+"""Days for which callers, programs and the durations of each day are known."""
+KEPT_DAYS = 400
+USE_KEY = ("skill_id", "day", "version_id", "caller", "client")
+COUNTED = ("runs", "completed", "failed", "busy_ms", "loads", "reads")
+_DIALECTS = {"sqlite": sqlite, "postgresql": postgresql}
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -44,19 +52,26 @@ class Usage(msgspec.Struct, frozen=True):
     last_run_at: datetime | None
 
 
-_COUNT = Change(
-    {
-        dialect.__name__.rpartition(".")[2]: dialect.insert(version_usage).on_conflict_do_update(
-            index_elements=["version_id", "outcome", "bucket"],
+def adding(table: Table, key: Sequence[str], rows: Any = None) -> dict[str, Any]:
+    """Return the INSERT of rows whose counts are added to those of the rows with the same key."""
+    statements = {}
+    for name, dialect in _DIALECTS.items():
+        add: Any = dialect.insert(table)
+        if rows is not None:
+            add = add.from_select([column.name for column in rows.selected_columns], rows)
+        new = add.excluded
+        counted = [column.name for column in table.c if column.name not in key]
+        statements[name] = add.on_conflict_do_update(
+            index_elements=list(key),
             set_={
-                "runs": version_usage.c.runs + literal_column("1"),
-                "last_run_at": dialect.insert(version_usage).excluded.last_run_at,
+                column: new[column] if column == "last_run_at" else table.c[column] + new[column] for column in counted
             },
         )
-        for dialect in (sqlite, postgresql)
-    },
-    ("version_id", "outcome", "bucket", "runs", "last_run_at"),
-)
+    return statements
+
+
+_KEY = ("version_id", "day", "outcome", "bucket")
+_COUNT = Change(adding(version_usage, _KEY), (*_KEY, "runs", "last_run_at"))
 _CELL = (
     version_usage.c.outcome
     + literal_column("':'")
@@ -82,6 +97,7 @@ def count_run(
     _COUNT.run(
         connection,
         version_id=version_id,
+        day=day_of(finished_at),
         outcome=outcome,
         bucket=bucket_of(duration_ms),
         runs=1,
@@ -89,16 +105,26 @@ def count_run(
     )
 
 
+def first_day(days: int = DAYS) -> date:
+    """Return the first of the last `days` days, in UTC."""
+    return datetime.now(UTC).date() - timedelta(days=days - 1)
+
+
+def day_of(instant: datetime) -> str:
+    """Return the day of a time in UTC, as the tables of use have it."""
+    return instant.astimezone(UTC).date().isoformat()
+
+
 def usage_from(joined: str | None, last: datetime | str | None) -> Usage:
     """Return the usage from the columns USAGE. `joined` has a cell `outcome:bucket:runs` for each row."""
     counts = {"completed": 0, "failed": 0, "cancelled": 0}
-    histogram: list[tuple[int, int]] = []
+    buckets = Counter[int]()
     for cell in joined.split(",") if joined else ():
         outcome, bucket, runs = cell.split(":")
         counts[outcome] += int(runs)
         if outcome == "completed":
-            histogram.append((int(bucket), int(runs)))
-    histogram.sort()
+            buckets[int(bucket)] += int(runs)
+    histogram = sorted(buckets.items())
     completed, failed, cancelled = counts.values()
     return Usage(
         runs=completed + failed + cancelled,
@@ -143,135 +169,35 @@ def percentile(histogram: list[tuple[int, int]], total: int, part: float) -> flo
     return None
 
 
-# -- Usage of skills by day, for charts and for the order by use -------------------------------------------------------
-# The transaction that ends a run counts the run in the row of its skill and day. A background job (`roll_up_usage`)
-# adds up the last 30 days into the catalogue, so that no order and no filter adds up days. A row of a listing adds up
-# the days of its own skill (SUMS).
+# -- Old days ----------------------------------------------------------------------------------------------------------
 
 
-DAYS = 30
-NO_USAGE = (0, 0, 0)
-
-
-class UsageDay(msgspec.Struct, frozen=True):
-    """The ended runs of a skill on one day, including runs that other runs started.
-
-    A cancelled run counts only in `runs`.
+def thin_out(connection: Connection) -> None:
+    """Join the rows before DETAILED_DAYS: of uses to one for each version and day, of durations to one for each
+    version. Delete uses before KEPT_DAYS.
     """
-
-    day: date
-    """The day in UTC."""
-    runs: int
-    completed: int
-    failed: int
-
-
-_COUNTED = ("runs", "completed", "failed")
-_COUNT_DAY = Change(
-    {
-        dialect.__name__.rpartition(".")[2]: dialect.insert(usage_days).on_conflict_do_update(
-            index_elements=["skill_id", "day"],
-            set_={name: usage_days.c[name] + dialect.insert(usage_days).excluded[name] for name in _COUNTED},
-        )
-        for dialect in (sqlite, postgresql)
-    },
-    ("skill_id", "day", *_COUNTED),
-)
-_DAYS = Statement(
-    select(usage_days.c.day, *(usage_days.c[name] for name in _COUNTED)).where(
-        usage_days.c.skill_id == bindparam("of_skill"), usage_days.c.day >= bindparam("first")
+    take_turns(connection, "thin out", "")
+    before = first_day(DETAILED_DAYS).isoformat()
+    connection.execute(delete(use_days).where(use_days.c.day < first_day(KEPT_DAYS).isoformat()))
+    empty: ColumnElement[str] = literal_column("''")
+    named = (use_days.c.day < before) & ((use_days.c.caller != empty) | (use_days.c.client != empty))
+    by_version = use_days.c.skill_id, use_days.c.day, use_days.c.version_id
+    sums = [func.sum(use_days.c[name]).label(name) for name in COUNTED]
+    of_days = (
+        select(*by_version, empty.label("caller"), empty.label("client"), *sums).where(named).group_by(*by_version)
     )
-)
-_SUMS = [func.coalesce(func.sum(usage_days.c[name]), literal_column("0")) for name in _COUNTED]
-_RECENT = Statement(
-    select(*_SUMS).where(usage_days.c.skill_id == bindparam("of_skill"), usage_days.c.day >= bindparam("first"))
-)
-
-
-SUMS = (
-    select(
-        cast(_SUMS[0], Text)
-        + literal_column("':'")
-        + cast(_SUMS[1], Text)
-        + literal_column("':'")
-        + cast(_SUMS[2], Text)
+    _join(connection, use_days, USE_KEY, of_days, named)
+    old = (version_usage.c.day < before) & (version_usage.c.day != empty)
+    by_bucket = version_usage.c.outcome, version_usage.c.bucket
+    of_versions = (
+        select(version_usage.c.version_id, empty.label("day"), *by_bucket, func.sum(version_usage.c.runs).label("runs"))
+        .add_columns(func.max(version_usage.c.last_run_at).label("last_run_at"))
+        .where(old)
+        .group_by(version_usage.c.version_id, *by_bucket)
     )
-    .where(usage_days.c.skill_id == catalogue.c.skill_id, usage_days.c.day >= bindparam("first_day"))
-    .scalar_subquery()
-)
-"""A column next to a row of the catalogue: the sums of its last 30 days as text, for `sums_from`.
-
-The statement needs the parameters of `from_first_day`. The sums are one column, because three columns would read the
-rows three times.
-"""
+    _join(connection, version_usage, _KEY, of_versions, old)
 
 
-def from_first_day() -> dict[str, str]:
-    """Return the SQL parameters of SUMS."""
-    return {"first_day": first_day().isoformat()}
-
-
-def sums_from(joined: str) -> tuple[int, int, int]:
-    """Return the numbers of all, completed and failed runs in the last 30 days, from the text of SUMS."""
-    runs, completed, failed = joined.split(":")
-    return int(runs), int(completed), int(failed)
-
-
-def count_day(connection: Connection, skill_id: int, outcome: Outcome, finished_at: datetime) -> None:
-    """Count an ended run in the row of its skill and day."""
-    _COUNT_DAY.run(
-        connection,
-        skill_id=skill_id,
-        day=finished_at.astimezone(UTC).date().isoformat(),
-        runs=1,
-        completed=int(outcome == "completed"),
-        failed=int(outcome == "failed"),
-    )
-
-
-def recent_usage(connection: Connection, skill_id: int) -> tuple[int, int, int]:
-    """Return the numbers of all, completed and failed runs of a skill in the last 30 days, including today."""
-    [(runs, completed, failed)] = _RECENT.rows(connection, of_skill=skill_id, first=first_day().isoformat())
-    return int(runs), int(completed), int(failed)
-
-
-def days_of(connection: Connection, skill_id: int) -> list[UsageDay]:
-    """Return the usage of a skill on each of the last 30 days, oldest first. A day without runs has zeros."""
-    first = first_day()
-    rows = _DAYS.rows(connection, of_skill=skill_id, first=first.isoformat())
-    by_day: dict[str, Sequence[Any]] = {row[0]: row[1:] for row in rows}
-    days = [first + timedelta(days=number) for number in range(DAYS)]
-    return [UsageDay(day, *by_day.get(day.isoformat(), NO_USAGE)) for day in days]
-
-
-def roll_up_usage(connection: Connection) -> int:
-    """Store the sums of the last 30 days in the catalogue for each recently used skill, and delete older days.
-
-    Return the number of skills whose sums changed. A second call at the same time changes nothing.
-    """
-    first, yesterday = first_day().isoformat(), (_today() - timedelta(days=1)).isoformat()
-    used = select(usage_days.c.skill_id).where(or_(usage_days.c.day < first, usage_days.c.day >= yesterday))
-    used = used.distinct().order_by(usage_days.c.skill_id)
-    skill_ids = list(connection.scalars(used))
-    connection.execute(delete(usage_days).where(usage_days.c.day < first))
-    return sum(_update_sums(connection, skill_id) for skill_id in skill_ids)
-
-
-def _update_sums(connection: Connection, skill_id: int) -> int:
-    """Store the sums of a skill in the catalogue. Return 1 if they changed, else 0."""
-    runs, completed, failed = recent_usage(connection, skill_id)
-    changed = or_(
-        catalogue.c.runs_30d != runs, catalogue.c.completed_30d != completed, catalogue.c.failed_30d != failed
-    )
-    sums = {"runs_30d": runs, "completed_30d": completed, "failed_30d": failed}
-    updated = connection.execute(update(catalogue).where(catalogue.c.skill_id == skill_id, changed).values(sums))
-    return int(updated.rowcount > 0)
-
-
-def _today() -> date:
-    return datetime.now(UTC).date()
-
-
-def first_day() -> date:
-    """Return the first day of the last 30 days, in UTC."""
-    return _today() - timedelta(days=DAYS - 1)
+def _join(connection: Connection, table: Table, key: Sequence[str], joined: Any, old: Any) -> None:
+    connection.execute(adding(table, key, joined)[connection.dialect.name])
+    connection.execute(delete(table).where(old))

@@ -31,9 +31,9 @@ from skillery.formats.version_spec import Digest, Exact, VersionSpec, parse_vers
 from skillery.http.gate import ANONYMOUS, Gate
 from skillery.http.requests import CHUNK_BYTES, nothing_here, only, segments_of, send_elsewhere, send_pieces
 from skillery.registry.revocations import revocation_of
+from skillery.registry.uses import Uses
 from skillery.registry.visibility import WAS_PUBLISHED
 from skillery.runs.statements import RunStatements
-from skillery.skills.skill_usage import ReadCounts
 
 MOST_TAGS = 4096
 """At most this many characters of an If-None-Match header are read."""
@@ -82,7 +82,7 @@ class DownloadParts(NamedTuple):
 
     gate: Gate
     exports: Exports
-    reads: ReadCounts
+    uses: Uses
     signed: SignedDownloads
     are_public: bool
     """Whether callers without credentials may download public skills."""
@@ -124,7 +124,7 @@ async def answer_export(
     The `form` "inline" is a JSON object with a zip in base64, the inline skill of a hosted shell.
     """
     cache = _caching(identity, export, spec)
-    parts.reads.note(export.row.name, "loads")
+    parts.uses.note(export.row.name, "loads", export.row.version_id)
     response = _inline(export, cache) if form == "inline" else _archive(export, form, cache)
     await send_download(parts, scope, send, headers, response)
 
@@ -137,7 +137,7 @@ async def send_file(parts: DownloadParts, scope: Any, _receive: Any, send: Any, 
     spec = parse_version_spec(version)
     export = await parts.exports.find(identity, parse_skill_name(name), spec)
     response = _file(export, "/".join(path), _caching(identity, export, spec))
-    parts.reads.note_file(export.row.name, "/".join(path))
+    parts.uses.note_file(export.row.name, "/".join(path), export.row.version_id)
     await send_download(parts, scope, send, headers, response)
 
 
@@ -171,7 +171,7 @@ async def send_indexed_file(
     identity = await reader_of(parts, scope, headers)
     export = await parts.exports.find_in_index(identity, namespace, indexed_name)
     response = _file(export, "/".join(path), cache_control(identity, ASK_AGAIN))
-    parts.reads.note_file(export.row.name, "/".join(path))
+    parts.uses.note_file(export.row.name, "/".join(path), export.row.version_id)
     await send_download(parts, scope, send, headers, response)
 
 

@@ -14,6 +14,7 @@ from skillery.backends import CodeCall, Failure, FailureType, Identity, Job, Out
 from skillery.context.queue import Slot
 from skillery.context.request import note_task
 from skillery.identity.idempotency import Claim, claimed
+from skillery.registry.uses import present_client
 from skillery.runs.live_output import LiveOutput
 from skillery.runs.preparation import Prepared
 from skillery.runs.run_host import CalledHost, Host
@@ -69,6 +70,8 @@ class ActiveRun:
         """`identity` is the caller. `server` is the id of this server. `host` serves the requests of the code."""
         self.prepared = prepared.for_caller(identity)
         self.identity = identity
+        self.client = present_client()
+        """The program of the caller as it names itself, or ""."""
         self.server = server
         self.host = host
         self.claim = _claim(prepared)

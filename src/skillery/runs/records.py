@@ -23,7 +23,8 @@ from skillery.database.tables import runs, skill_versions, skills
 from skillery.errors import SkilleryError, Unavailable
 from skillery.formats.names import namespace_of
 from skillery.registry.usage import Outcome as CountedOutcome
-from skillery.registry.usage import count_day, count_run
+from skillery.registry.usage import count_run
+from skillery.registry.uses import User, Uses, count_use
 from skillery.runs.active_run import ActiveRun
 from skillery.runs.live_output import whole_log
 from skillery.runs.rendering import Rendered
@@ -121,10 +122,11 @@ def finish_run(
     evidence: str | None = None,
     batch: int | None = None,
     *,
+    user: User,
     again: bool = False,
 ) -> None:
     """Store the outcome in the row of a run, save its workspace, and count its usage. `batch` is the batch of runs
-    whose seal covers the run.
+    whose seal covers the run. `user` is the user to count it for.
 
     With `again`, an earlier attempt raised an error but may have been committed. The function then does nothing if the
     row has an end.
@@ -161,17 +163,18 @@ def finish_run(
     if version_id is not None and skill_id is not None:
         counted: CountedOutcome = "cancelled" if run.was_stopped else answer.end_status
         count_run(connection, version_id, counted, answer.duration_ms, finished_at)
-        count_day(connection, skill_id, counted, finished_at)
+        count_use(connection, skill_id, version_id, user, counted, answer.duration_ms, finished_at)
 
 
 class Recorder:
     """Records the ends of runs, and passes the event `run_finished` to plugins."""
 
     def __init__(
-        self, database: Database, blobs: Blobs, events: Events, sealer: Sealer, sandbox: str, release: str
+        self, database: Database, blobs: Blobs, events: Events, sealer: Sealer, uses: Uses, sandbox: str, release: str
     ) -> None:
         """`sandbox` and `release` are the names of the sandbox and of the server, for statements about runs."""
         self._sealer = sealer
+        self._uses = uses
         self._names = sandbox, release
         self._database = database
         self._blobs = blobs
@@ -195,6 +198,9 @@ class Recorder:
                 is_big = len(run.job.args) + len(rendered.outcome.result or b"") > BIG_TEXT
                 evidence = await asyncio.to_thread(work) if is_big else work()
             await self._write_end(run, answer, rendered.outcome, evidence, batch)
+        version = run.prepared.version
+        if version is not None and (skill_id := version.stored_ids[1]) is not None:
+            self._uses.note_skills([skill_id])
         self.ended[run.prepared.method, answer.status] += 1
         await self._events.run_finished(_finished(run, answer))
         return rendered._replace(answer=answer)
@@ -215,7 +221,9 @@ class Recorder:
     ) -> None:
         """Record the end of the run, in several attempts. Raise Unavailable if all attempts fail."""
         # Several attempts: if the database is unavailable for a moment, the outcome of the run must not be lost.
-        work = partial(finish_run, run=run, answer=answer, outcome=outcome, evidence=evidence, batch=batch)
+        version = run.prepared.version
+        user = self._uses.user_of(version.name if version else "", run.identity.name, run.client)
+        work = partial(finish_run, run=run, answer=answer, outcome=outcome, evidence=evidence, batch=batch, user=user)
         for pause in END_PAUSES:
             try:
                 await self._database.write(work)

@@ -44,6 +44,7 @@ class Manifest(msgspec.Struct):
     runtime: dict[str, Any] | None = None
     permissions: _Permissions = msgspec.field(default_factory=_Permissions)
     tags: list[str] = []
+    description: str = ""
 
 
 class Checks(msgspec.Struct):

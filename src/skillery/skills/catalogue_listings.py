@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 from functools import cache, lru_cache, partial
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -13,16 +13,17 @@ from sqlalchemy import BindParameter, ColumnElement, Connection, Select, bindpar
 
 from skillery.backends import Identity
 from skillery.database import Statement, as_stored, in_utc
-from skillery.database.tables import catalogue, labels, skill_versions
+from skillery.database.tables import catalogue, labels, skill_versions, skills
 from skillery.database.tables.base import Moment
 from skillery.formats.manifest import Kind
 from skillery.formats.media_types import SkillLanguage
 from skillery.registry.cursors import NextCursor, fitting, make_cursor, read_cursor, read_until_full
-from skillery.registry.usage import SUMS, from_first_day, sums_from
+from skillery.registry.uses import read_by_day
 from skillery.registry.version_rows import Object, standing_warnings, with_warnings
-from skillery.registry.visibility import View, view_of
+from skillery.registry.visibility import View, has_visibility, view_of
 from skillery.skills.catalogue_counts import Counts, CountsCache, Facets, count_catalogue
-from skillery.skills.catalogue_filters import CatalogueFilter, FilterStatus, condition_parameters, conditions, is_listed
+from skillery.skills.catalogue_filters import CatalogueFilter, FilterStatus, condition_parameters, conditions
+from skillery.skills.catalogue_order import ORDERS, Order, Sort
 
 # -- The entries of the catalogue: what a page shows of a version next to its item of list_skills ----------------------
 
@@ -45,11 +46,20 @@ class CatalogueEntry(msgspec.Struct, frozen=True):
     hosts: Annotated[int, Meta(description="Number of entries of permissions.network")]
     secrets: Annotated[int, Meta(description="Number of entries of permissions.secrets")]
     published_at: Annotated[datetime, Meta(description="Time of the approval, or of the publication without a review")]
-    runs_30d: Annotated[int, Meta(description="Ended runs of the skill in the last 30 days")]
+    callers_30d: Annotated[int, Meta(description="Different callers of the uses")]
+    uses_30d: Annotated[int, Meta(description="Ended runs, and loads by programs of agents, in the last 30 days")]
+    loads_30d: int
+    runs_30d: int
+    uses_by_day: Annotated[list[int], Meta(description="Of each of the last 30 days, oldest first")]
+    failed_by_day: Annotated[list[int], Meta(description="Failed runs of these days")]
     success_rate_30d: Annotated[
         float | None, Meta(description="Completed runs divided by completed and failed runs; null without any")
     ]
     deprecated: Deprecation | None
+    looks_like: Annotated[
+        str | None,
+        Meta(description="An older skill of another publisher with the same description or nearly the same name"),
+    ]
 
 
 class Shown(msgspec.Struct, frozen=True):
@@ -80,6 +90,7 @@ _manifest = msgspec.json.Decoder(_Manifest)
 _standing = msgspec.json.Decoder(_Standing)
 _SIZES = (1, 20, 50)
 """Numbers of versions that statements are compiled for. A shorter list repeats its last version."""
+_original = skills.alias("original")
 _labels = func.aggregate_strings(labels.c.label, literal_column("','"))  # type: ignore[arg-type]
 _COLUMNS = (
     catalogue.c.version_id,
@@ -91,7 +102,17 @@ _COLUMNS = (
     catalogue.c.language,
     catalogue.c.verified,
     catalogue.c.published_at,
-    SUMS,
+    catalogue.c.callers_30d,
+    catalogue.c.uses_30d,
+    catalogue.c.loads_30d,
+    catalogue.c.runs_30d,
+    catalogue.c.completed_30d,
+    catalogue.c.failed_30d,
+    catalogue.c.uses_by_day,
+    # The name of a skill that has become private since is not shown.
+    select(_original.c.name)
+    .where(_original.c.name == catalogue.c.looks_like, has_visibility("public", _original))
+    .scalar_subquery(),
     # A column of each row, because a separate statement would be another round trip to Postgres.
     select(_labels).where(labels.c.version_id == catalogue.c.version_id).scalar_subquery(),
 )
@@ -111,9 +132,7 @@ def show(connection: Connection, version_ids: Sequence[int]) -> list[Shown]:
         wanted = version_ids[start : start + _SIZES[-1]]
         count = next(size for size in _SIZES if size >= len(wanted))
         values = {f"version_{place}": wanted[min(place, len(wanted) - 1)] for place in range(count)}
-        shown |= {
-            row[0]: _shown(*row) for row in _entries_statement(count).rows(connection, **values, **from_first_day())
-        }
+        shown |= {row[0]: _shown(*row) for row in _entries_statement(count).rows(connection, **values)}
     return [shown[version_id] for version_id in version_ids if version_id in shown]
 
 
@@ -127,11 +146,18 @@ def _shown(
     language: SkillLanguage,
     verified: bool,
     published_at: datetime | str,
-    sums: str,
+    callers: int,
+    uses: int,
+    loads: int,
+    runs: int,
+    completed: int,
+    failed: int,
+    by_day: str,
+    looks_like: str | None,
     labels_text: str | None,
 ) -> Shown:
     manifest = _manifest.decode(manifest_json)
-    runs, completed, failed = sums_from(sums)
+    uses_by_day, failed_by_day = read_by_day(by_day)
     counted = completed + failed
     entry = CatalogueEntry(
         status=status,
@@ -142,9 +168,15 @@ def _shown(
         hosts=len(manifest.permissions.network),
         secrets=len(manifest.permissions.secrets),
         published_at=in_utc(published_at),
+        callers_30d=callers,
+        uses_30d=uses,
+        loads_30d=loads,
         runs_30d=runs,
+        uses_by_day=uses_by_day,
+        failed_by_day=failed_by_day,
         success_rate_30d=round(completed / counted, 4) if counted else None,
         deprecated=_standing.decode(standing_json).deprecated if standing_json else None,
+        looks_like=looks_like,
     )
     return Shown(version_id, names_json, summary_json, entry, standing_warnings(standing_json))
 
@@ -154,23 +186,8 @@ def with_entry(item_json: str, entry: CatalogueEntry) -> str:
     return f'{item_json[:-1]},"catalogue":{msgspec.json.encode(entry).decode()}}}'
 
 
-Sort = Literal["name", "newest", "used"]
-
-
-class _Order(NamedTuple):
-    """An order: its columns, the last one unique, and whether the highest values are first."""
-
-    columns: tuple[ColumnElement[Any], ...]
-    is_descending: bool
-
-
-_ORDERS: dict[Sort, _Order] = {
-    "name": _Order((catalogue.c.namespace, catalogue.c.name, catalogue.c.version_id), False),
-    "newest": _Order((catalogue.c.published_at, catalogue.c.version_id), True),
-    "used": _Order((catalogue.c.runs_30d, catalogue.c.version_id), True),
-}
 # With one row for each skill, the name is unique. Cursors of list_skills without filters have the same position.
-_BY_UNIQUE_NAME = _Order((catalogue.c.namespace, catalogue.c.name), False)
+_BY_UNIQUE_NAME = Order((catalogue.c.namespace, catalogue.c.name), False)
 
 
 def list_catalogue(
@@ -203,17 +220,6 @@ def list_catalogue(
     return _answer([_item(row, detail, entries) for row in page], next_cursor, counted)
 
 
-def in_order(connection: Connection, rows: Sequence[Any], sort: Sort) -> list[Any]:
-    """Return rows that begin with the id of a skill in the order of the catalogue, by their latest versions."""
-    order = _ORDERS[sort]
-    listed = select(catalogue.c.skill_id, *order.columns).where(
-        is_listed(), catalogue.c.skill_id.in_(bindparam("skill_ids", expanding=True))
-    )
-    by_id = {row[0]: tuple(row[1:]) for row in connection.execute(listed, {"skill_ids": [row[0] for row in rows]})}
-    present = [row for row in rows if row[0] in by_id]
-    return sorted(present, key=lambda row: by_id[row[0]], reverse=order.is_descending)
-
-
 def _bound_to(filters: CatalogueFilter, sort: Sort, detail: str) -> tuple[str, ...]:
     """Return the query that a cursor is valid for: that of list_skills if there is no further filter and no order."""
     is_plain = filters == CatalogueFilter(filters.namespace, hidden=filters.hidden) and "internal" in filters.hidden
@@ -222,8 +228,8 @@ def _bound_to(filters: CatalogueFilter, sort: Sort, detail: str) -> tuple[str, .
     return "list_skills", filters.namespace, detail, sort, msgspec.json.encode(filters).decode()
 
 
-def _order_of(sort: Sort, filters: CatalogueFilter) -> _Order:
-    return _BY_UNIQUE_NAME if sort == "name" and filters.of_listed else _ORDERS[sort]
+def _order_of(sort: Sort, filters: CatalogueFilter) -> Order:
+    return _BY_UNIQUE_NAME if sort == "name" and filters.of_listed else ORDERS[sort]
 
 
 def _keys(
@@ -262,7 +268,7 @@ def _value(connection: Connection, column: ColumnElement[Any], text: str) -> obj
     return int(text) if column.type.python_type is int else text
 
 
-def _position(order: _Order, row: Any) -> tuple[str, ...]:
+def _position(order: Order, row: Any) -> tuple[str, ...]:
     values = zip(order.columns, row, strict=False)
     return tuple(in_utc(value).isoformat() if column.type is Moment else str(value) for column, value in values)
 

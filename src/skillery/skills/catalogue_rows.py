@@ -16,9 +16,10 @@ from skillery.database.tables import catalogue, catalogue_hosts, catalogue_tags,
 from skillery.formats.bundle import Bundle
 from skillery.formats.media_types import language_of
 from skillery.formats.network import parse_network_pattern
-from skillery.registry.usage import NO_USAGE, recent_usage
+from skillery.registry.uses import NO_USE, Sums, sums_of
 from skillery.registry.version_rows import VersionValues
 from skillery.skills.catalogue_filters import FLAGS, LISTED, Checks, Manifest, VersionParts, stored_tag
+from skillery.skills.catalogue_order import Standing, claim_marks, rank, ranked
 
 OTHERS = ("draft", "in_review", "rejected", "yanked")
 """The statuses of versions that have a row of their own, next to the latest version of the skill."""
@@ -60,6 +61,7 @@ _WANTED = Statement(
 _PRESENT = Statement(
     select(catalogue.c.version_id, catalogue.c.status).where(catalogue.c.skill_id == bindparam("of_skill"))
 )
+_NAME = Statement(select(skills.c.name).where(skills.c.id == bindparam("of_skill")))
 _VERSION = Statement(
     select_row(_Version, skill_versions, skills)
     .join_from(skill_versions, skills, skills.c.id == skill_versions.c.skill_id)
@@ -84,11 +86,13 @@ def update_catalogue(connection: Connection, skill_id: int, *, rebuild: bool = F
         for table in (catalogue_hosts, catalogue_tags, catalogue):
             connection.execute(delete(table).where(table.c.version_id.in_(outdated)))
     added = [version_id for version_id, status in wanted.items() if rebuild or present.get(version_id) != status]
-    usage = recent_usage(connection, skill_id) if added and (rebuild or present) else NO_USAGE
+    sums = sums_of(connection, [skill_id])[skill_id] if added and (rebuild or present) else NO_USE
     for version_id in added:
         [row] = _VERSION.rows(connection, of_version=version_id)
         paths = [path for (path,) in _PATHS.rows(connection, of_version=version_id)]
-        _add(connection, skill_id, version_id, _Version(*row), paths, usage)
+        _add(connection, skill_id, version_id, _Version(*row), paths, sums)
+    if outdated or added:
+        rank(connection, [name for (name,) in _NAME.rows(connection, of_skill=skill_id)])
 
 
 def add_first(connection: Connection, bundle: Bundle, values: VersionValues, version_id: int, visibility: str) -> None:
@@ -97,7 +101,8 @@ def add_first(connection: Connection, bundle: Bundle, values: VersionValues, ver
     row = _Version(**stored, name=bundle.manifest.name, visibility=visibility, standing_json=None)
     if row.status in (*LISTED, *OTHERS):
         paths = [file.path for file in bundle.files]
-        _add(connection, values.skill_id, version_id, row, paths, NO_USAGE)
+        if _add(connection, values.skill_id, version_id, row, paths, NO_USE):
+            rank(connection, [row.name])
 
 
 def update_visibility(connection: Connection, skill_id: int, visibility: str) -> None:
@@ -122,14 +127,17 @@ def _add(
     version_id: int,
     row: _Version,
     paths: Sequence[str],
-    usage: tuple[int, int, int],
-) -> None:
-    """Add the row of a version, its tags and its hosts."""
+    sums: Sums,
+) -> bool:
+    """Add the row of a version, its tags and its hosts. Return whether its place depends on other skills."""
     manifest = _manifest.decode(row.manifest_json)
     checks = _checks.decode(row.checks_json) if row.checks_json is not None else Checks()
     parts = VersionParts(manifest, checks, paths)
     approval = _standing.decode(row.standing_json).approval if row.standing_json else None
-    runs, completed, failed = usage
+    is_shown = row.status in LISTED
+    standing = Standing(ranked(sums), None)
+    if is_shown:
+        standing = claim_marks(connection, skill_id, row.name, manifest.description, row.publisher, sums)
     _ADD.run_later(
         connection,
         version_id=version_id,
@@ -143,10 +151,12 @@ def _add(
         language=language_of(manifest.runtime, paths),
         **{name: flag.of(parts) for name, flag in FLAGS.items()},
         published_at=approval.at if approval else in_utc(row.created_at),
-        runs_30d=runs,
-        completed_30d=completed,
-        failed_30d=failed,
+        **sums._asdict(),
+        own_rank=standing.own_rank,
+        used_rank=standing.own_rank,
+        looks_like=standing.looks_like,
     )
     _ADD_TAGS.run_many(connection, [{"version_id": version_id, "tag": tag} for tag in tags_of(manifest.tags)])
     hosts = hosts_of(manifest.permissions.network)
     _ADD_HOSTS.run_many(connection, [{"version_id": version_id, "host": host} for host in hosts])
+    return standing.looks_like is not None

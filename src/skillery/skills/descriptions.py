@@ -27,12 +27,12 @@ from skillery.registry.index_names import HOLDER, index_name_warning
 from skillery.registry.resolution import Lookup, resolve_with
 from skillery.registry.revocations import require_readable
 from skillery.registry.usage import USAGE, Usage, usage_from
+from skillery.registry.uses import ContentParts
 from skillery.registry.version_rows import Approval, Object, Objection, Status, VersionRow, standing_warnings
 from skillery.registry.visibility import Visibility
 from skillery.skills.catalogue_listings import TITLE, Deprecation
 from skillery.skills.files import file_size, files_in, read_file
 from skillery.skills.locked_packages import SkillLock, lock_json
-from skillery.skills.skill_usage import ContentParts
 
 _USAGE_OF_ROW = [
     select(column).where(version_usage.c.version_id == skill_versions.c.id).scalar_subquery().label(f"usage_{place}")
@@ -68,8 +68,8 @@ def describe_in_full(
     *,
     name: str,
     spec: VersionSpec,
-) -> JsonPieces:
-    """Return the answer of `describe_skill`, with SKILL.md and the list of files.
+) -> tuple[int, JsonPieces]:
+    """Return the id of the version and the answer of `describe_skill`, with SKILL.md and the list of files.
 
     Raise the errors of `expect_result`.
     """
@@ -82,7 +82,7 @@ def describe_in_full(
     expect_result(file_size(connection, row, SKILL_MD))
     skill_md = text_of(read_file(connection, storage, row, SKILL_MD))
     head, tail = f'{{"skill":{{{described},"skill_md":', f',"files":{_json(files)}}}}}'
-    return JsonPieces([head.encode(), *string_pieces(slices_of(skill_md)), tail.encode()])
+    return row.version_id, JsonPieces([head.encode(), *string_pieces(slices_of(skill_md)), tail.encode()])
 
 
 def _version_with_details(
@@ -181,8 +181,8 @@ async def describe_skill(contents: ContentParts, identity: Identity, params: Des
     if params.detail == "full":
         # A large SKILL.md is in the storage, and not in the database.
         in_full = partial(describe_in_full, identity=identity, storage=storage, name=name, spec=spec)
-        page = await contents.registry.read_page(in_full)
-        contents.reads.note(name, "loads")
+        version_id, page = await contents.registry.read_page(in_full)
+        contents.uses.note(name, "loads", version_id)
         return Json(page)
     work = partial(read_description, identity=identity, storage=storage, name=name, spec=spec, detail=params.detail)
     return Json(await contents.registry.read(work))

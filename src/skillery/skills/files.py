@@ -21,8 +21,8 @@ from skillery.formats.version_spec import VersionSpec, parse_named
 from skillery.formats.wording import near_words
 from skillery.method import Json, Method, Params, about
 from skillery.registry.resolution import resolve
+from skillery.registry.uses import ContentParts
 from skillery.registry.version_rows import VersionRow
-from skillery.skills.skill_usage import ContentParts
 
 
 class SkillFileContent(msgspec.Struct, frozen=True):
@@ -107,27 +107,31 @@ def read_stored_file(
     name: str,
     spec: VersionSpec,
     path: str,
-) -> JsonPieces:
-    """Return `content` and `encoding` of a file as JSON: `utf-8` for UTF-8 text, else `base64`.
+) -> tuple[int, JsonPieces]:
+    """Return the id of the version, and `content` and `encoding` of a file as JSON: `utf-8` for UTF-8 text, else
+    `base64`.
 
     A file over 64 KiB is read from the storage. Raise SkillNotFound, VersionNotFound or LabelNotFound if the identity
     sees no such version. Raise FileNotInSkill if the version has no such file, and the errors of `content_pieces`.
     """
-    file = _find(connection, resolve(connection, identity, name, spec), path)
+    row = resolve(connection, identity, name, spec)
+    file = _find(connection, row, path)
     content, encoding = content_pieces(partial(_open, storage, file.sha256, file.data), file.size_bytes)
-    return JsonPieces([b'{"content":', *content, b',"encoding":"%s"}' % encoding.encode()])
+    return row.version_id, JsonPieces([b'{"content":', *content, b',"encoding":"%s"}' % encoding.encode()])
 
 
 def read_inline_file(
     connection: Connection, identity: Identity, *, name: str, spec: VersionSpec, path: str
-) -> SkillFileContent | None:
-    """Return the answer of `read_skill_file` if the content is in the database, as for most files, else None.
+) -> tuple[int, SkillFileContent] | None:
+    """Return the id of the version and the answer of `read_skill_file` if the content is in the database, as for most
+    files, else None.
 
     With None, the caller uses `read_skill_file`: the file is in the storage or does not exist. Raise SkillNotFound,
     VersionNotFound or LabelNotFound if the identity sees no such version.
     """
-    file = _find_or_none(connection, resolve(connection, identity, name, spec), path)
-    return None if file is None or file.data is None else _as_answered(file.data)
+    row = resolve(connection, identity, name, spec)
+    file = _find_or_none(connection, row, path)
+    return None if file is None or file.data is None else (row.version_id, _as_answered(file.data))
 
 
 def _as_answered(content: bytes) -> SkillFileContent:
@@ -241,10 +245,10 @@ async def read_skill_file(
     name, spec = parse_named(params.name, params.version)
     path = parse_path(params.path)
     small = partial(read_inline_file, identity=identity, name=name, spec=spec, path=path)
-    answer = await contents.registry.read(small)
-    if answer is not None:
-        contents.reads.note_file(name, path)
-        return answer
+    inline = await contents.registry.read(small)
+    if inline is not None:
+        contents.uses.note_file(name, path, inline[0])
+        return inline[1]
     storage = contents.registry.storage
     work = partial(
         read_stored_file,
@@ -254,8 +258,8 @@ async def read_skill_file(
         spec=spec,
         path=path,
     )
-    page = await contents.registry.read_page(work)
-    contents.reads.note_file(name, path)
+    version_id, page = await contents.registry.read_page(work)
+    contents.uses.note_file(name, path, version_id)
     return Json(page)
 
 

@@ -24,8 +24,9 @@ from skillery.registry.cursors import fitting, make_cursor, read_cursor, read_un
 from skillery.registry.visibility import Hidden, hidden_audiences
 from skillery.skills.catalogue_counts import Counts, count_found
 from skillery.skills.catalogue_filters import Facts, ListedStatus, SkillFilters, check_tags, fact_parameters
-from skillery.skills.catalogue_listings import CatalogueEntry, in_order, show
-from skillery.skills.catalogue_listings import Sort as ListSort
+from skillery.skills.catalogue_listings import CatalogueEntry, show
+from skillery.skills.catalogue_order import Sort as ListSort
+from skillery.skills.catalogue_order import in_order
 from skillery.skills.search_fusion import MOST_POINTS, Meanings, Nearest, fused
 from skillery.skills.search_index import VisibleSkills, seen_by, tag_word
 from skillery.skills.search_order import Group, Ranked, Shown, below_successors, in_groups, originals

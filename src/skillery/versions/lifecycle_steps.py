@@ -24,6 +24,7 @@ from skillery.identity.access import ApprovalRules
 from skillery.registry.resolution import find_skill, resolve, skill_not_found
 from skillery.registry.version_rows import Severity, VersionRow, record_deprecation, record_step, yank_of
 from skillery.registry.visibility import sees_version
+from skillery.skills.catalogue_order import rank
 from skillery.skills.search_index import index_successor
 from skillery.versions.new_versions import NewVersion, point_to_latest
 
@@ -188,6 +189,7 @@ def step_all(
     }
     point_to_latest(connection, skill_id)
     index_successor(connection, skill_id, deprecated["successor"] if deprecated else None)
+    rank(connection, [name])
     audit.record(
         connection,
         identity,

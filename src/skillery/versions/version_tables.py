@@ -31,7 +31,7 @@ from skillery.formats.version_spec import Exact, Latest, VersionSpec
 from skillery.identity.access import Who
 from skillery.registry.cursors import make_cursor, read_cursor
 from skillery.registry.resolution import find_skill, resolve, skill_not_found
-from skillery.registry.usage import UsageDay, days_of
+from skillery.registry.uses import UsageDay, days_of
 from skillery.registry.version_rows import Approval, Status, VersionRow
 from skillery.registry.visibility import View, parameters, seen_version, view_of
 from skillery.versions.checks import Checks, checks_of

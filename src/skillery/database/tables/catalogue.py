@@ -13,6 +13,7 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    UniqueConstraint,
     text,
 )
 
@@ -41,10 +42,20 @@ catalogue = Table(
     *(Column(name, Boolean, nullable=False) for name in FLAG_COLUMNS),
     # Time of the approval, or of the publication if there was no review.
     Column("published_at", Moment, nullable=False),
-    # Ended runs of the skill in the last 30 days. A background job updates these columns every hour.
+    # The use of the skill in the last 30 days, from use_days: skillery.skills.catalogue_order.
+    Column("callers_30d", BigInteger, nullable=False, server_default="0"),
+    Column("uses_30d", BigInteger, nullable=False, server_default="0"),
+    Column("loads_30d", BigInteger, nullable=False, server_default="0"),
     Column("runs_30d", BigInteger, nullable=False),
     Column("completed_30d", BigInteger, nullable=False),
     Column("failed_30d", BigInteger, nullable=False),
+    # Uses and failed runs of each day from the first one with a use: skillery.registry.uses.
+    Column("uses_by_day", Text, nullable=False, server_default=""),
+    # The place of the skill by its own use, and the place in the order `used`. The highest place is first.
+    Column("own_rank", BigInteger, nullable=False, server_default="0"),
+    Column("used_rank", BigInteger, nullable=False, server_default="0"),
+    # An older skill of another publisher, whose name or description the skill repeats.
+    Column("looks_like", Name, nullable=True),
     comment="The latest version of each skill, and each version that is a draft, in review, rejected or yanked.",
 )
 Index("ix_catalogue_skill", catalogue.c.skill_id)
@@ -80,7 +91,7 @@ Index(
 )
 Index(
     "ix_catalogue_used",
-    catalogue.c.runs_30d,
+    catalogue.c.used_rank,
     catalogue.c.version_id,
     *_FACTS,
     catalogue.c.namespace,
@@ -102,6 +113,13 @@ Index(
     catalogue.c.version_id,
     postgresql_where=_is_listed,
     sqlite_where=_is_listed,
+)
+# Look-alikes are few.
+Index(
+    "ix_catalogue_looks_like",
+    catalogue.c.looks_like,
+    postgresql_where=catalogue.c.looks_like.is_not(None),
+    sqlite_where=catalogue.c.looks_like.is_not(None),
 )
 # Versions that are not listed are few.
 _is_other = text("status NOT IN ('published', 'deprecated')")
@@ -135,37 +153,43 @@ catalogue_hosts = Table(
 )
 Index("ix_catalogue_hosts_host", catalogue_hosts.c.host, catalogue_hosts.c.version_id)
 
-usage_days = Table(
-    "usage_days",
+name_marks = Table(
+    "name_marks",
     metadata,
-    # No foreign key: else the end of a run would wait for a publisher that locks the row of the skill.
+    # Ids are in the order of claims: of two skills with a mark, the one with the lower id is the original.
+    Column("id", Key, primary_key=True, autoincrement=True),
+    # A form of the name or of the description that look-alikes share: skillery.skills.catalogue_order.
+    Column("mark", Name, nullable=False),
+    Column("skill_id", Key, ForeignKey("skills.id"), nullable=False),
+    UniqueConstraint("mark", "skill_id"),
+    comment="What look-alikes have in common. Each published skill has two marks.",
+)
+Index("ix_name_marks_skill", name_marks.c.skill_id)
+
+use_days = Table(
+    "use_days",
+    metadata,
+    # No foreign keys: else the end of a run would wait for a publisher that locks the row of the skill.
     Column("skill_id", Key, primary_key=True, autoincrement=False),
     # Day in UTC: 2026-11-24.
     Column("day", String(10), primary_key=True),
+    # 0 if the version is unknown.
+    Column("version_id", Key, primary_key=True, autoincrement=False),
+    # Name of the identity, and its program as it names itself: claude-code. "" if unknown.
+    Column("caller", String(255), primary_key=True),
+    Column("client", String(64), primary_key=True),
+    # Ended runs. Cancelled runs count only in `runs`.
     Column("runs", BigInteger, nullable=False),
     Column("completed", BigInteger, nullable=False),
     Column("failed", BigInteger, nullable=False),
-    comment="Ended runs of each skill by day, counted as runs end. Days are kept for 30 days.",
-    sqlite_with_rowid=False,
-)
-Index("ix_usage_days_day", usage_days.c.day)
-
-read_days = Table(
-    "read_days",
-    metadata,
-    # No foreign key, as above.
-    Column("skill_id", Key, primary_key=True, autoincrement=False),
-    # Day in UTC: 2026-11-24.
-    Column("day", String(10), primary_key=True),
-    # The program of the callers as it names itself: claude-code.
-    Column("client", String(64), primary_key=True),
+    Column("busy_ms", BigInteger, nullable=False),
     # Reads of SKILL.md and of whole versions, and reads of other files.
     Column("loads", BigInteger, nullable=False),
     Column("reads", BigInteger, nullable=False),
-    comment="How often the programs of agents read each skill, by day. Days are kept for 30 days.",
+    comment="Runs and reads of each skill by day, caller and program. After 35 days, by day only; after 400, none.",
     sqlite_with_rowid=False,
 )
-Index("ix_read_days_day", read_days.c.day)
+Index("ix_use_days_day", use_days.c.day)
 
 
 # -- The search --------------------------------------------------------------------------------------------------------
@@ -186,6 +210,12 @@ search_words = Table(
     comment="The texts that search_skills looks in: rows are added and removed, and only `successor` is changed.",
 )
 Index("ix_search_words_copy_key", search_words.c.copy_key)
+Index(
+    "ix_search_words_successor",
+    search_words.c.successor,
+    postgresql_where=search_words.c.successor.is_not(None),
+    sqlite_where=search_words.c.successor.is_not(None),
+)
 search_postings = Table(
     "search_postings",
     metadata,

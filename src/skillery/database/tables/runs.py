@@ -36,6 +36,8 @@ runs = Table(
     Column("status", String(16), nullable=False),
     Column("identity", String(255), nullable=False),
     Column("identity_kind", String(16), nullable=False),
+    # The program of the caller as it names itself: claude-code. "" if it does not.
+    Column("client", String(64), nullable=False, server_default=""),
     # The server that executes the run. If it dies, its next start or another server closes the run.
     Column("server", String(64), nullable=False),
     Column("summary", Text, nullable=False, server_default=""),
@@ -177,6 +179,8 @@ version_usage = Table(
     "version_usage",
     metadata,
     Column("version_id", Key, ForeignKey("skill_versions.id"), primary_key=True, autoincrement=False),
+    # Day in UTC. "" for runs before the last 35 days.
+    Column("day", String(10), primary_key=True),
     # completed, failed or cancelled.
     Column("outcome", String(16), primary_key=True),
     # Group of similar durations: skillery.registry.usage.

@@ -11,11 +11,12 @@ from typing import Any
 
 import httpx
 import pytest
-from sqlalchemy import insert, select
+from sqlalchemy import Connection, select
 
 from skillery.database import Database
-from skillery.database.tables import read_days
-from skillery.skills.skill_usage import MOST_CLIENTS, OTHER, client_of, forget_reads
+from skillery.database.tables import use_days
+from skillery.registry.usage import thin_out
+from skillery.registry.uses import MOST_USERS, OTHER, User, client_of, count_use
 from tests.cli.test_cli import skillery
 from tests.conftest import Rpc, Server
 from tests.support.mcp_client import PREFIX, Mcp
@@ -145,8 +146,8 @@ def test_an_interrupted_write_of_counts_is_not_repeated(
     with closing(sqlite3.connect(server.home / "skillery.db", timeout=0.2, isolation_level=None)) as database:
         # The write of the counts takes a second or more, so that the server ends during it. Others are quick.
         database.execute(
-            "CREATE TRIGGER slow AFTER INSERT ON read_days BEGIN "
-            "UPDATE read_days SET loads = loads WHERE 0 > (WITH RECURSIVE n(i) AS "
+            "CREATE TRIGGER slow AFTER INSERT ON use_days BEGIN "
+            "UPDATE use_days SET loads = loads WHERE 0 > (WITH RECURSIVE n(i) AS "
             "(SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 8000000) SELECT max(i) FROM n); END"
         )
 
@@ -162,7 +163,7 @@ def test_an_interrupted_write_of_counts_is_not_repeated(
 
         def is_writing() -> bool:
             nonlocal reads
-            if len(database.execute("SELECT loads FROM read_days").fetchall()) == reads:
+            if len(database.execute("SELECT loads FROM use_days").fetchall()) == reads:
                 # The first write, or this test has missed the last one.
                 reads += 1
                 as_program(server, f"agent{reads}x")("read_skill_file", name="text.csv.profile", path="SKILL.md")
@@ -170,14 +171,14 @@ def test_an_interrupted_write_of_counts_is_not_repeated(
 
         eventually(is_writing)
         assert server.stop() == 0
-        assert database.execute("SELECT loads FROM read_days").fetchall() == [(1,)] * reads
+        assert database.execute("SELECT loads FROM use_days").fetchall() == [(1,)] * reads
 
 
 @pytest.mark.full
 def test_new_names_in_each_request_do_not_fill_the_database(
     server: Server, rpc: Rpc, publish: Publish, new_name: str
 ) -> None:
-    name, calls = f"{new_name}.read", 4 * MOST_CLIENTS
+    name, calls = f"{new_name}.read", MOST_USERS + 20
     publish(name)
     for number in range(calls):
         as_program(server, f"agent{number}x")("read_skill_file", name=name, path="SKILL.md")
@@ -188,16 +189,29 @@ def test_new_names_in_each_request_do_not_fill_the_database(
     assert sum(one["loads"] for one in found["clients"]) == calls
 
 
-def test_days_are_kept_for_30_days(database: Database, new_name: str) -> None:
+def test_old_days_have_a_row_for_each_version(database: Database, new_name: str) -> None:
     await_early_day()
-    days = [(datetime.now(UTC).date() - timedelta(days=age)).isoformat() for age in (0, 29, 30, 400)]
-    rows = [{"skill_id": 10**9, "day": day, "client": new_name, "loads": 1, "reads": 0} for day in days]
-    database.write_now(lambda connection: connection.execute(insert(read_days), rows))
+    today, skill = datetime.now(UTC), 10**9
 
-    database.write_now(forget_reads)
+    def count(connection: Connection) -> None:
+        for age in (0, 34, 35, 399, 400):
+            for caller in ("ann", "bob"):
+                moment = today - timedelta(days=age)
+                count_use(connection, skill, 7, User(caller, new_name), "completed", 20.0, moment)
 
-    asked = select(read_days.c.day).where(read_days.c.client == new_name)
-    assert set(database.read_now(lambda connection: connection.scalars(asked).all())) == set(days[:2])
+    database.write_now(count)
+
+    columns = use_days.c.day, use_days.c.caller, use_days.c.client, use_days.c.runs, use_days.c.busy_ms
+    kept = select(*columns).where(use_days.c.skill_id == skill)
+    for _ in range(2):  # the second call changes nothing
+        database.write_now(thin_out)
+        rows = database.read_now(lambda connection: connection.execute(kept).all())
+        detailed = [(day_before(age), caller, new_name, 1, 20) for age in (34, 0) for caller in ("ann", "bob")]
+        assert sorted(rows) == sorted([*detailed, *((day_before(age), "", "", 2, 40) for age in (35, 399))])
+
+
+def day_before(age: int) -> str:
+    return (datetime.now(UTC).date() - timedelta(days=age)).isoformat()
 
 
 @pytest.mark.full
@@ -213,6 +227,127 @@ def test_hidden_skills_are_not_listed(start_server: Callable[..., Server], tmp_p
     for other in (Who("other", "read"), Who("colleague", "read", "acme.*")):
         assert usage_of(Caller(url, other), "acme.hidden") is None
     assert usage_of(Caller(url, Who("ada", "admin")), "acme.hidden")
+
+
+# -- the order of the catalogue by use ---------------------------------------------------------------------------------
+
+
+def order_of(rpc: Rpc, namespace: str) -> list[str]:
+    page = rpc("list_skills", namespace=namespace, sort="used")
+    return [skill["name"].removeprefix(f"{namespace}.") for skill in page["skills"]]
+
+
+@pytest.mark.full
+def test_uses_on_two_servers_change_the_order_of_the_catalogue(
+    start_server: Callable[..., Server], migrated_postgres_database: Callable[[], str], tmp_path: Path
+) -> None:
+    env = people_settings(
+        tmp_path / "people",
+        SKILLERY_DATABASE=migrated_postgres_database(),
+        SKILLERY_BACKENDS_STORAGE_DIRECTORY_PATH=str(tmp_path / "contents"),
+    )
+    urls = [start_server(home=home, env=env).url for home in ("one", "two")]
+    owner = Caller(urls[0], Who("owner", "read run publish", "*"))
+    for name in ("unused", "looped", "loaded", "run"):
+        owner.create(f"order.{name}")
+    assert order_of(owner, "order") == ["unused", "looped", "loaded", "run"]
+
+    def as_agent(name: str, url: str) -> Caller:
+        caller = Caller(url, Who(name))
+        caller.http.headers["user-agent"] = "agent/1"
+        return caller
+
+    # Ten runs by two callers, three loads by three, and a loop of a single caller.
+    for number in range(10):
+        as_agent(f"runner{number % 2}", urls[number % 2])("execute_skill", name="order.run", args={"who": "x"})
+    for number in range(3):
+        reader = as_agent(f"reader{number}", urls[number % 2])
+        reader("read_skill_file", name="order.loaded", path="SKILL.md")
+    for number in range(12):
+        as_agent("loop", urls[number % 2])("execute_skill", name="order.looped", args={"who": "x"})
+
+    for url in urls:
+        caller = Caller(url, Who("zoe"))
+        eventually(
+            lambda: order_of(caller, "order") == ["loaded", "run", "looped", "unused"],  # noqa: B023
+            problem=lambda: order_of(caller, "order"),  # noqa: B023
+        )
+
+    def sums() -> dict[str, tuple[int, int, int]]:
+        skills = owner("list_skills", namespace="order", catalogue=True)["skills"]
+        entries = {skill["name"]: skill["catalogue"] for skill in skills}
+        return {
+            name: tuple(entry[f"{key}_30d"] for key in ("callers", "uses", "loads")) for name, entry in entries.items()
+        }
+
+    expected = {
+        "order.loaded": (3, 3, 3),
+        "order.run": (2, 10, 0),
+        "order.looped": (1, 12, 0),
+        "order.unused": (0, 0, 0),
+    }
+    eventually(lambda: sums() == expected, problem=sums)
+    assert {run["status"] for run in owner("list_runs")["runs"]} <= {"completed"}
+
+
+@pytest.mark.full
+def test_a_look_alike_never_ranks_above_its_original(start_server: Callable[..., Server], tmp_path: Path) -> None:
+    url = start_server(env=people_settings(tmp_path / "people")).url
+    owner, other = (Caller(url, Who(name, "read run publish", "*")) for name in ("owner", "other"))
+    other.http.headers["user-agent"] = "agent/1"
+    text = "Profile a CSV file: delimiter, column types and distinct values."
+    owner.create("tables.csv.profile", kind="instruction", description=text)
+    owner.create("tables.csv.profile.own", kind="instruction", description=text)  # the same publisher
+    spellings = (
+        "tables.csv-profile",
+        "tables.csv_profile",
+        "tables.csv.profi1e",
+        "tables.csv.profile2",
+        "tables.csvprofile",
+    )
+    for name in spellings:
+        other.create(name, kind="instruction", description=f"Another text for {name}.")
+    other.create("zz.copied", kind="instruction", description=f"  {text}\n")
+    copies = {*spellings, "zz.copied"}
+    for name in copies:
+        other("read_skill_file", name=name, path="SKILL.md")
+
+    def entries() -> dict[str, Any]:
+        page = owner("list_skills", sort="used", catalogue=True, limit=100)["skills"]
+        return {skill["name"]: skill["catalogue"] for skill in page}
+
+    eventually(lambda: all(entries()[name]["loads_30d"] == 1 for name in copies), problem=entries)
+    shown = entries()
+    assert {name for name, entry in shown.items() if entry["looks_like"]} == copies
+    assert {shown[name]["looks_like"] for name in copies} == {"tables.csv.profile"}
+    names = list(shown)
+    assert names.index("tables.csv.profile") < min(names.index(name) for name in copies)
+
+    # A use of the original lifts them all. A copy of a skill that is private now names nothing.
+    other("read_skill_file", name="tables.csv.profile", path="SKILL.md")
+    eventually(
+        lambda: list(entries())[:7] == ["tables.csv.profile", *(n for n in entries() if n in copies)], problem=entries
+    )
+    owner("set_visibility", name="tables.csv.profile", visibility="private")
+    assert not any(entry["looks_like"] for entry in entries().values())
+
+
+@pytest.mark.full
+def test_a_deprecated_skill_ranks_below_its_successor(
+    rpc: Rpc, server: Server, publish: Publish, new_name: str
+) -> None:
+    for name in ("old", "new", "third"):
+        publish(f"{new_name}.{name}", description=f"Text of {name}.")
+    rpc("execute_skill", name=f"{new_name}.old", args={"who": "x"})
+    eventually(lambda: order_of(rpc, new_name) == ["old", "new", "third"], problem=lambda: order_of(rpc, new_name))
+
+    rpc("deprecate_skill", name=f"{new_name}.old", message="Old.", successor=f"{new_name}.new")
+    assert order_of(rpc, new_name) == ["new", "old", "third"]
+
+    for caller in ("new", "third"):
+        rpc("execute_skill", name=f"{new_name}.{caller}", args={"who": "x"})
+    rpc("execute_skill", name=f"{new_name}.third", args={"who": "x"})
+    eventually(lambda: order_of(rpc, new_name) == ["third", "new", "old"], problem=lambda: order_of(rpc, new_name))
 
 
 @pytest.mark.parametrize(
