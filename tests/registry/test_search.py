@@ -29,6 +29,7 @@ from skillery.skills.search_index import add_rows, indexed
 from skillery.versions.new_versions import rebuild_derived_rows
 from tests.cli.test_cli import skillery
 from tests.conftest import Rpc, Server, manifest
+from tests.support.growth import check_growth, spent_here
 from tests.support.people import Caller, Who
 
 _numbers = itertools.count()
@@ -711,11 +712,19 @@ def test_a_snippet_shows_the_part_with_most_of_the_words() -> None:
     [
         ("<script>alert(1)</script> word", "<script>alert(1)</script> «word»"),
         ("«word» \u202eword\x1b[31m\n\n\tword", "‹«word»› «word»[31m «word»"),
-        ("**word** [word](http://x)", "**«word»** [«word»](http://x)"),
+        ("**word** [word](http://x)", "«word» «word»"),
+        ("## A\n\n> word\n\n```py\nword_a = 2 * 3\n```\n- [x] `word`\n---\n| a | word |\n|---|---|", None),
     ],
 )
-def test_snippet_replaces_marks_of_the_text_and_keeps_markup(text: str, shown: str) -> None:
+def test_snippet_has_no_marks_of_markdown_or_matches(text: str, shown: str) -> None:
+    shown = shown or "A «word» «word»_a = 2 * 3 «word» a | «word»"
     assert snippet_of([text], parse_query("word").terms) == shown
+
+
+@pytest.mark.full
+def test_hostile_markdown_costs_a_snippet_linear_time() -> None:
+    terms = parse_query("word").terms
+    check_growth(lambda text: spent_here(lambda: snippet_of([f"{text}\n![{text}](", "word"], terms)))
 
 
 # -- the migration and the command -----------------------------------------------------------------------------------

@@ -213,8 +213,8 @@ def _with_joined(text: str) -> list[str]:
     return list(dict.fromkeys((*spelt_words(text), *joined_words)))
 
 
-# Snippets: a short excerpt of a text around the searched words. The excerpt is plain text, with « and » around each
-# match.
+# Snippets: a short excerpt of a text around the searched words. The excerpt is plain text without the marks of
+# Markdown, with « and » around each match.
 
 
 LENGTH = 200
@@ -223,6 +223,13 @@ MOST_LOOKED_AT = 50
 OPEN, CLOSE = "«", "»"
 # These marks in the stored text are replaced, so that every mark in a snippet is around a match.
 _OTHERS = str.maketrans({OPEN: "‹", CLOSE: "›"})
+# Marks at the start of a line, whole lines of marks, links and pictures, and marks within a line. `_` stays: names have
+# it. No part of the pattern scans a text twice.
+_MARKDOWN = re.compile(
+    r"^[ \t]*(?:[#>]+[ \t]|[-*+][ \t]+(?:\[[ xX]\][ \t]+)?|(?:```|~~~)[^\n]*$|[-*_=|:][-*_=|: \t]*$)"
+    r"|!?\[([^\[\]\n]*)\]\([^()\s]*\)|\*\*|`+|^\||\|$",
+    re.MULTILINE,
+)
 
 
 class Term(Protocol):
@@ -260,8 +267,13 @@ def _matching(text: str, terms: Sequence[Term]) -> Iterator[Found]:
 
 def _printable(text: str) -> str:
     """Return the text on one line, without characters that are not printable or would look like marks of matches."""
-    line = " ".join(normalized("NFC", text).translate(_OTHERS).split())
+    line = " ".join(without_markdown(normalized("NFC", text).translate(_OTHERS)).split())
     return line if line.isprintable() else "".join(filter(str.isprintable, line))
+
+
+def without_markdown(text: str) -> str:
+    """Return a text without the marks of Markdown: the text of a link remains."""
+    return _MARKDOWN.sub(lambda match: match[1] or "", text)
 
 
 def _best_place(matches: Sequence[Found], terms: Sequence[Term]) -> tuple[int, int]:
