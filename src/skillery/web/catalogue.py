@@ -8,11 +8,13 @@ import re
 from collections.abc import Coroutine
 from datetime import datetime
 from typing import Any, NamedTuple, TypeVar, cast
+from zlib import crc32
 
 import msgspec
 from markupsafe import Markup
 
 from skillery.errors import InvalidParams, SkilleryError
+from skillery.formats.search_fields import without_markdown
 from skillery.http.exchanges import ClientGone
 from skillery.http.operations import Route
 from skillery.http.requests import disconnected, only, send_bytes
@@ -35,7 +37,7 @@ from skillery.web.catalogue_filters import (
     filters_of,
     tags_of,
 )
-from skillery.web.display import foreign, visible
+from skillery.web.display import foreign, number, spark, visible
 from skillery.web.frame import Page, PageRequest, SeeOther
 from skillery.web.sending import VERSION
 from skillery.web.visits import cookie_of
@@ -70,6 +72,8 @@ _LINKS = {"rpc": "/rpc", "mcp": "/mcp", "tools": "/tools", "openapi": "/v1/opena
 _YEAR = 365 * 24 * 3600
 _MARKED = re.compile("«([^«»]*)»")
 _LONGEST_SNIPPET = 400
+_COLOURS = 5
+_MANY_FAILURES = 0.15
 _FIRST_SKILL = "text.csv.profile"
 
 
@@ -82,13 +86,22 @@ class Row(NamedTuple):
     status: str
     is_prerelease: bool
     text: Markup
+    """The description. The style sheet shows two lines."""
     found_in: Markup | None
     """The part of SKILL.md that matches the search, if the description does not match."""
     kind: str
     tags: list[Choice]
     labels: list[str]
-    runs: int
-    success_rate: float | None
+    glyph: str
+    """Two letters of the name."""
+    colour: int
+    uses: int
+    callers: int
+    spark: Markup
+    note: str
+    """How the uses went, in words."""
+    is_failing: bool
+    looks_like: str | None
     hosts: int
     secrets: int
     has_code: bool
@@ -145,10 +158,10 @@ def _row(filters: Filters, skill: SkillRow | FoundSkill) -> Row:
     snippet = (or_none(skill.snippet) or "") if isinstance(skill, FoundSkill) else ""
     description = skill.description
     found_in = None
-    if "«" in snippet and unmarked(snippet).strip("… ") in description:
+    if "«" in snippet and unmarked(snippet).strip("… ") in without_markdown(description):
         text = marked(snippet)
     else:
-        text = foreign(description, 300)
+        text = foreign(description, 600)
         if "«" in snippet and unmarked(snippet) != skill.name:
             found_in = marked(snippet)
     tags = [Choice(tag, None, filters.address(tags=(tag,)), is_set=False) for tag in entry.tags[:5]]
@@ -160,17 +173,63 @@ def _row(filters: Filters, skill: SkillRow | FoundSkill) -> Row:
         is_prerelease="-" in skill.version.partition("+")[0],
         text=text,
         found_in=found_in,
-        kind=f"{LANGUAGES[entry.language]} {skill.kind}",
+        kind=_contents(skill.kind, entry.language),
         tags=tags,
         labels=entry.labels,
-        runs=entry.runs_30d,
-        success_rate=entry.success_rate_30d,
+        glyph=_glyph(skill.name),
+        colour=crc32(skill.name.partition(".")[0].encode()) % _COLOURS,
+        uses=entry.uses_30d,
+        callers=entry.callers_30d,
+        spark=spark(entry.uses_by_day, entry.failed_by_day, _in_words(entry)),
+        note=_note(entry),
+        is_failing=entry.success_rate_30d is not None and 1 - entry.success_rate_30d > _MANY_FAILURES,
+        looks_like=entry.looks_like,
         hosts=entry.hosts,
         secrets=entry.secrets,
         has_code=entry.language != "markdown",
         is_verified=entry.verified,
         at=entry.published_at,
     )
+
+
+def _contents(kind: str, language: str) -> str:
+    """Return what a skill contains: `Python action`, `Instructions and Shell scripts`."""
+    words = LANGUAGES[language]
+    if kind == "action":
+        return f"{words} action"
+    return "Instructions" if language == "markdown" else f"Instructions and {words} scripts"
+
+
+def _glyph(name: str) -> str:
+    """Return the initials of the last two segments of a long name, else the first two letters of the last segment."""
+    segments = name.split(".")
+    letters = f"{segments[-2][0]}{segments[-1][0]}" if len(segments) > 2 else segments[-1][:2]
+    return letters.upper()
+
+
+def _note(entry: CatalogueEntry) -> str:
+    """Return a sentence about the uses of a skill."""
+    if not entry.uses_30d:
+        return ""
+    if not entry.runs_30d:
+        return "loads only"
+    if entry.success_rate_30d is None:
+        return f"{_count(entry.runs_30d, 'run')}, cancelled"
+    failed = 100 * (1 - entry.success_rate_30d)
+    if not failed:
+        return f"{_count(entry.runs_30d, 'run')}, none failed"
+    return f"{number(failed, digits=1 if failed < 1 else 0)} % of runs fail"
+
+
+def _count(amount: int, word: str) -> str:
+    return f"{number(amount)} {word}{'' if amount == 1 else 's'}"
+
+
+def _in_words(entry: CatalogueEntry) -> str:
+    """Return the description of the picture of uses."""
+    failed = sum(entry.failed_by_day)
+    days = f"Uses by day in 30 days, at most {number(max(entry.uses_by_day))}"
+    return f"{days}; {_count(failed, 'failed run')} in red" if failed else days
 
 
 def marked(snippet: str) -> Markup:
