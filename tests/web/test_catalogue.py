@@ -13,6 +13,7 @@ import pytest
 from tests.conftest import Rpc, Server
 from tests.support.browser import Browser, token_of
 from tests.support.chromium import OpenPage, check_axe, layout_shift, overflow, problems
+from tests.support.processes import eventually
 
 HTML = {"accept": "text/html"}
 QUERIES = ("q=csv", "q=nothing-like-it", "ns=text&lang=python")
@@ -129,6 +130,29 @@ def test_a_search_marks_its_words_and_keeps_the_filters(shop: tuple[Browser, str
     assert "<mark>quokkas</mark>" in text
     assert f'name="ns" value="{namespace}.left"' in text
     assert f"/?q=quokka&ns={namespace}" in [*links(text).values()]
+
+
+@pytest.mark.full
+def test_a_row_shows_uses_callers_and_how_runs_ended(server: Server, new_name: str) -> None:
+    code = "def main(args):\n    return {'n': 1 / args['n']}\n"
+    runtime = {"language": "python", "entrypoint": "code/main.py"}
+    for name in ("idle", "read", "run"):
+        about = {"name": f"{new_name}.{name}", "version": "1.0.0", "description": f"{new_name} {name}."}
+        files = [{"path": "code/main.py", "content": code}]
+        server.rpc("create_skill", manifest={**about, "runtime": runtime}, skill_md="# A\n", files=files)
+    agent = Rpc(server.url)
+    agent.http.headers["user-agent"] = "agent/1"
+    agent("read_skill_file", name=f"{new_name}.read", path="SKILL.md")
+    for number in (1, 1, 0):
+        server.rpc("execute_skill", name=f"{new_name}.run", args={"n": number})
+
+    def rows() -> list[str]:
+        page = Browser(server.url, **HTML).get(f"/?ns={new_name}&sort=used").text
+        sides = re.findall(r'<div class="side">(.*?)</div>', page)
+        return [re.sub("<[^>]+>", " ", side).strip() for side in sides]
+
+    expected = ["3 uses · 1 caller  33 % of runs fail", "1 use · 1 caller  loads only", "no use yet"]
+    eventually(lambda: [re.sub("  +", "  ", row) for row in rows()] == expected, problem=rows)
 
 
 def test_hostile_queries_are_shown_as_text(sqlite_server: Server) -> None:
