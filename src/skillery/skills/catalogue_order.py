@@ -8,7 +8,6 @@ own use, and its place in the order.
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -55,7 +54,6 @@ def in_order(connection: Connection, rows: Sequence[Any], sort: Sort) -> list[An
 MOST_ALIKE = 50
 """The number of skills with a mark, oldest first, that the original is looked for in."""
 _SKELETON = str.maketrans({"0": "o", "1": "l", "i": "l", ".": "", "-": "", "_": ""})
-_LAST_DIGITS = re.compile("[0-9]+$")
 _ADD_MARKS = Change(
     {
         dialect.__name__.rpartition(".")[2]: dialect.insert(name_marks).on_conflict_do_nothing()
@@ -103,7 +101,7 @@ class _Marked(NamedTuple):
 
 def skeleton_of(name: str) -> str:
     """Return the form that names share which people confuse: `text.csv.profile` and `text.csv-profi1e2`."""
-    return _LAST_DIGITS.sub("", name.lower()).translate(_SKELETON).replace("rn", "m")
+    return name.lower().rstrip("0123456789").translate(_SKELETON).replace("rn", "m")
 
 
 def claim_marks(
