@@ -230,3 +230,27 @@ def test_the_migration_assigns_index_names_in_publication_order(new_url: str) ->
     assert [row.name for row in after] == ["x_b", "x-b", long]
     assert [len(row.index_name) for row in after] == [3, 3, 64]
     database.close()
+
+
+def test_the_migration_keeps_runs_and_reads_by_day(new_url: str) -> None:
+    database = Database(new_url)
+    migrate.upgrade(database)
+    migrate.downgrade(database, "0044")
+
+    def count(connection: Connection) -> None:
+        connection.execute(text("INSERT INTO usage_days VALUES (7, '2026-11-01', 5, 3, 2)"))
+        for client, loads in (("agent", 4), ("other", 1)):
+            values = {"client": client, "loads": loads}
+            connection.execute(text("INSERT INTO read_days VALUES (7, '2026-11-01', :client, :loads, 6)"), values)
+
+    database.write_now(count)
+    migrate.upgrade(database)
+
+    columns = "client, runs, completed, failed, loads, reads"
+    kept = text(f"SELECT {columns} FROM use_days WHERE version_id = 0 AND caller = '' ORDER BY client")
+    rows = database.read_now(lambda connection: connection.execute(kept).all())
+    assert [tuple(row) for row in rows] == [("", 5, 3, 2, 0, 0), ("agent", 0, 0, 0, 4, 6), ("other", 0, 0, 0, 1, 6)]
+    migrate.downgrade(database, "0044")
+    former = text("SELECT runs, completed, failed FROM usage_days")
+    assert database.read_now(lambda connection: connection.execute(former).all()) == [(5, 3, 2)]
+    database.close()

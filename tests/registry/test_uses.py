@@ -295,9 +295,9 @@ def test_a_look_alike_never_ranks_above_its_original(start_server: Callable[...,
     url = start_server(env=people_settings(tmp_path / "people")).url
     owner, other = (Caller(url, Who(name, "read run publish", "*")) for name in ("owner", "other"))
     other.http.headers["user-agent"] = "agent/1"
-    text = "Profile a CSV file: delimiter, column types and distinct values."
-    owner.create("tables.csv.profile", kind="instruction", description=text)
-    owner.create("tables.csv.profile.own", kind="instruction", description=text)  # the same publisher
+    words = "Profile a CSV file: delimiter, column types and distinct values."
+    owner.create("tables.csv.profile", kind="instruction", description=words)
+    owner.create("tables.csv.profile.own", kind="instruction", description=words)  # the same publisher
     spellings = (
         "tables.csv-profile",
         "tables.csv_profile",
@@ -307,7 +307,7 @@ def test_a_look_alike_never_ranks_above_its_original(start_server: Callable[...,
     )
     for name in spellings:
         other.create(name, kind="instruction", description=f"Another text for {name}.")
-    other.create("zz.copied", kind="instruction", description=f"  {text}\n")
+    other.create("zz.copied", kind="instruction", description=f"  {words}\n")
     copies = {*spellings, "zz.copied"}
     for name in copies:
         other("read_skill_file", name=name, path="SKILL.md")
