@@ -8,7 +8,6 @@ import re
 from collections.abc import Coroutine
 from datetime import datetime
 from typing import Any, NamedTuple, TypeVar, cast
-from zlib import crc32
 
 import msgspec
 from markupsafe import Markup
@@ -72,7 +71,6 @@ _LINKS = {"rpc": "/rpc", "mcp": "/mcp", "tools": "/tools", "openapi": "/v1/opena
 _YEAR = 365 * 24 * 3600
 _MARKED = re.compile("«([^«»]*)»")
 _LONGEST_SNIPPET = 400
-_COLOURS = 5
 _MANY_FAILURES = 0.15
 _FIRST_SKILL = "text.csv.profile"
 
@@ -92,9 +90,6 @@ class Row(NamedTuple):
     kind: str
     tags: list[Choice]
     labels: list[str]
-    glyph: str
-    """Two letters of the name."""
-    colour: int
     uses: int
     callers: int
     spark: Markup
@@ -176,8 +171,6 @@ def _row(filters: Filters, skill: SkillRow | FoundSkill) -> Row:
         kind=_contents(skill.kind, entry.language),
         tags=tags,
         labels=entry.labels,
-        glyph=_glyph(skill.name),
-        colour=crc32(skill.name.partition(".")[0].encode()) % _COLOURS,
         uses=entry.uses_30d,
         callers=entry.callers_30d,
         spark=spark(entry.uses_by_day, entry.failed_by_day, _in_words(entry)),
@@ -198,13 +191,6 @@ def _contents(kind: str, language: str) -> str:
     if kind == "action":
         return f"{words} action"
     return "Instructions" if language == "markdown" else f"Instructions and {words} scripts"
-
-
-def _glyph(name: str) -> str:
-    """Return the initials of the last two segments of a long name, else the first two letters of the last segment."""
-    segments = name.split(".")
-    letters = f"{segments[-2][0]}{segments[-1][0]}" if len(segments) > 2 else segments[-1][:2]
-    return letters.upper()
 
 
 def _note(entry: CatalogueEntry) -> str:
