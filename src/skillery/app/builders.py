@@ -166,6 +166,10 @@ class PreparingEvents:
         await self._events.run_finished(run)
 
     @property
+    def has_scanner(self) -> bool:
+        return self._events.has_scanner
+
+    @property
     def has_event_hooks(self) -> bool:
         return self._events.has_event_hooks
 

@@ -92,6 +92,11 @@ class Events(Protocol):
     async def run_finished(self, run: FinishedRun) -> None: ...
 
     @property
+    def has_scanner(self) -> bool:
+        """Whether a plugin implements the hook `before_publish`."""
+        ...
+
+    @property
     def has_event_hooks(self) -> bool:
         """Whether a plugin implements the hook `events`."""
         ...

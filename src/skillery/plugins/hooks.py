@@ -101,6 +101,10 @@ class PluginEvents:
         await self._tell("run_finished", run=run)
 
     @property
+    def has_scanner(self) -> bool:
+        return any(True for _ in self._functions_of("before_publish"))
+
+    @property
     def has_event_hooks(self) -> bool:
         return any(True for _ in self._functions_of("events"))
 

@@ -23,6 +23,7 @@ from skillery.formats.package_json import JAVASCRIPT, MODULES, SCRIPTS
 from skillery.formats.skill_md import SkillMd
 from skillery.formats.unfinished_bundle import MAX_CHECKED_BYTES, UnfinishedBundle, begin_bundle
 from skillery.formats.wording import printable
+from skillery.publishing.builtin_rules import builtin_findings
 from skillery.publishing.example_runs import ExampleRuns
 from skillery.publishing.file_findings import file_findings
 from skillery.publishing.import_check import MOST_LINES, ImportCheck, lacks_permission
@@ -243,16 +244,17 @@ class Gate:
         *,
         trials: bool,
     ) -> tuple[CheckFinding, ...]:
-        """Return all findings about a bundle: of plugins, of undeclared packages and, with `trials`, of the runs that
-        check imports and scripts. Findings that refuse the version come first. If a plugin or an undeclared package
-        already refuses the version, no code is imported: only the relative imports and the parameters of the entrypoint
-        are checked.
+        """Return all findings about a bundle, those that refuse the version first. With `trials`, runs check imports
+        and scripts. If a plugin or an undeclared package already refuses the version, no code is imported: only the
+        relative imports and the parameters of the entrypoint are checked.
         """
         scan = scan or await self.undeclared.scan(identity.name, bundle.files)
         called = bundle.manifest.called
         undeclared = await self.undeclared.findings(scan, called.entrypoint if called else "", lock_of(bundle))
         of_files = await asyncio.to_thread(file_findings, bundle.files)
-        judged = await judge((*await self._events.before_publish(publication), *undeclared, *of_files))
+        of_plugins = await self._events.before_publish(publication)
+        builtin = await asyncio.to_thread(builtin_findings, bundle.files, of_plugins)
+        judged = await judge((*of_plugins, *undeclared, *of_files, *builtin))
         if trials and any(finding.refuses for finding in judged):
             judged = (*judged, *await judge(await self.trials.imports.static(identity, bundle)))
         elif trials:

@@ -30,6 +30,7 @@ from skillery.formats.texts import decode_content
 from skillery.formats.version_spec import Exact
 from skillery.identity import access
 from skillery.method import HIDDEN, ExactVersion, Method, Params, SkillName, about
+from skillery.publishing.builtin_rules import NOT_READ, RULES
 from skillery.publishing.bundle_checks import MOST_FINDINGS, BundleChecks, DevelopedSkill, Developer, KeptSkills
 from skillery.publishing.example_runs import RULE as EXAMPLES
 from skillery.publishing.file_findings import DEAD_REFERENCE, NOT_PORTABLE, NPM_INSTALL_SCRIPT
@@ -165,7 +166,19 @@ METHODS = (
 
 log = logging.getLogger(__name__)
 OWN_RULES = frozenset(
-    {DEAD_REFERENCE, EXAMPLES, IMPORT, INFERRED, LEFT_OUT, NOT_PORTABLE, NPM_INSTALL_SCRIPT, SCRIPTS, UNDECLARED}
+    {
+        DEAD_REFERENCE,
+        EXAMPLES,
+        IMPORT,
+        INFERRED,
+        LEFT_OUT,
+        NOT_PORTABLE,
+        NPM_INSTALL_SCRIPT,
+        SCRIPTS,
+        UNDECLARED,
+        NOT_READ,
+        *RULES,
+    }
 )
 """Rules of the server itself. Their findings stay: a recheck runs no code and reads no index of packages."""
 FAILED = "before_publish"
@@ -189,6 +202,11 @@ class Rechecks:
         self._checks = checks
         self._events = events
         self._signing = signing
+
+    @property
+    def has_scanner(self) -> bool:
+        """Whether a plugin checks versions, in addition to the checks of the server."""
+        return self._events.has_scanner
 
     async def recheck_version(self, identity: Identity, name: str, version: Version) -> RecheckedVersion:
         """Call the `before_publish` hooks for a published version, and store their findings in place of earlier ones.
