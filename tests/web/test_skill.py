@@ -49,10 +49,10 @@ def test_about_shows_inputs_examples_permissions_and_the_version(shown: ShownSki
         "3 more",
         "two count 2 passed",
         "fails with ValueError, as expected passed",
-        "No network No secrets Up to 256 MiB of memory, 1 processor, 20 s",
+        "No network, no secrets Up to 256 MiB of memory, 1 processor, 20 s.",
         "1 run, 0 % completed",
         "Owner shown-ann",
-        "Approved without a review",
+        "No review This server requires none for it.",
         "Visible to all users of this server",
         "all passed before 1.10.0 was published",
     ):

@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Row, exists, select
+from sqlalchemy import ColumnElement, Connection, Row, exists, func, select
 
 from skillery.attestations.predicates import Predicate, is_built_by, summary_of
 from skillery.attestations.signing import SignedStatement, read_chain, sha256_of
@@ -66,10 +66,7 @@ def read_evidence(connection: Connection, version_id: int, keyid: str = "") -> l
         )
         .select_from(WITH_VERSIONS)
         .where(
-            attestations.c.version_id == version_id,
-            attestations.c.ended_at.is_(None),
-            attestations.c.envelope != "",
-            (signing_keys.c.holder == "server") | signing_keys.c.revoked_at.is_(None),
+            *_is_in_force(version_id),
         )
         .order_by(attestations.c.id)
     ).all()
@@ -81,6 +78,24 @@ def read_evidence(connection: Connection, version_id: int, keyid: str = "") -> l
         except ProofError as error:
             log.warning("the attestation %s of %s@%s %s", row.attestation, row.name, row.version, error)
     return valid
+
+
+def _is_in_force(version_id: int) -> list[ColumnElement[bool]]:
+    """Return the conditions that an attestation of a version is neither withdrawn nor of a revoked personal key."""
+    return [
+        attestations.c.version_id == version_id,
+        attestations.c.ended_at.is_(None),
+        attestations.c.envelope != "",
+        (signing_keys.c.holder == "server") | signing_keys.c.revoked_at.is_(None),
+    ]
+
+
+def count_attestations(connection: Connection, version_id: int) -> int:
+    """Return the number of attestations of a version in force, also of those that `read_evidence` leaves out because
+    they do not verify.
+    """
+    joined = attestations.join(signing_keys, signing_keys.c.id == attestations.c.key_id)
+    return connection.scalar(select(func.count()).select_from(joined).where(*_is_in_force(version_id))) or 0
 
 
 @lru_cache(16)

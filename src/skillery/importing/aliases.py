@@ -123,6 +123,14 @@ def known_without_path(connection: Connection, namespace: str) -> list[KnownPath
     return _known(connection, and_(import_aliases.c.namespace == namespace, import_aliases.c.path.like("/%")))
 
 
+def is_removed(connection: Connection, name: str) -> bool:
+    """Return whether the source that owns a skill does not have the skill any more."""
+    columns = import_aliases.c
+    since = func.coalesce(columns.absent_at, columns.removed_at)
+    absences = list(connection.scalars(select(since).where(columns.name == name, columns.owns)))
+    return bool(absences) and None not in absences
+
+
 def _known(connection: Connection, condition: Any) -> list[KnownPath]:
     columns = import_aliases.c
     rows = connection.execute(

@@ -33,7 +33,7 @@ from skillery.registry.cursors import make_cursor, read_cursor
 from skillery.registry.resolution import find_skill, resolve, skill_not_found
 from skillery.registry.uses import UsageDay, days_of
 from skillery.registry.version_rows import Approval, Status, VersionRow
-from skillery.registry.visibility import View, parameters, seen_version, view_of
+from skillery.registry.visibility import WAS_PUBLISHED, View, parameters, seen_version, view_of
 from skillery.versions.checks import Checks, checks_of
 
 VersionGroup = Literal["releases", "prereleases", "withdrawn"]
@@ -82,7 +82,7 @@ class VersionFacts(msgspec.Struct, frozen=True):
     version: str
     publisher: Who
     owner: Who
-    """The publisher of the first version of the skill."""
+    """The publisher of the first published version of the skill, or of its first version if none was published."""
     created_at: datetime | None
     """The time of publishing, or None for a development version."""
     size_bytes: int
@@ -210,7 +210,9 @@ def _next_lower(*where: ColumnElement[bool]) -> ScalarSelect[str]:
 
 # A release is compared with a release, if there is one.
 _older = func.coalesce(case((_shown.c.is_release, _next_lower(_lower.c.is_release))), _next_lower())
-_first_id = select(func.min(_any.c.id)).where(_any.c.skill_id == skills.c.id).correlate(skills).scalar_subquery()
+_was_published = _any.c.status.in_([literal_column(f"'{status}'") for status in WAS_PUBLISHED])
+_of_skill = select(func.min(_any.c.id)).where(_any.c.skill_id == skills.c.id).correlate(skills)
+_first_id = func.coalesce(_of_skill.where(_was_published).scalar_subquery(), _of_skill.scalar_subquery())
 # One statement, because each further one would be another round trip to Postgres.
 _FACTS = Statement(
     select(

@@ -28,7 +28,7 @@ class Language(NamedTuple):
     decimal: str
 
 
-_ENGLISH = Language(",", ".")
+ENGLISH = Language(",", ".")
 _LANGUAGES = {
     **dict.fromkeys(("de", "nl", "es", "it", "pt", "da", "id", "tr", "el"), Language(".", ",")),
     **dict.fromkeys(("fr", "pl", "cs", "sv", "nb", "fi", "ru", "uk"), Language("\u202f", ",")),
@@ -38,18 +38,24 @@ _LANGUAGES = {
 def language_of(accepted: str) -> Language:
     """Return the separators of the reader's language. `accepted` is the header Accept-Language."""
     first = accepted.partition(",")[0].partition(";")[0].strip().lower().partition("-")[0]
-    return _LANGUAGES.get(first, _ENGLISH)
+    return _LANGUAGES.get(first, ENGLISH)
 
 
-def number(value: float, language: Language = _ENGLISH, digits: int = 0) -> str:
+def number(value: float, language: Language = ENGLISH, digits: int = 0) -> str:
     """Return a number with separators, for example 18,204 in English or 18.204 in German."""
     text = f"{value:,.{digits}f}"
-    if language is _ENGLISH:
+    if language is ENGLISH:
         return text
     return text.translate({ord(","): language.group, ord("."): language.decimal})
 
 
-def size(value: float, language: Language = _ENGLISH) -> str:
+def counted(value: float, word: str, language: Language = ENGLISH, plural: str = "") -> str:
+    """Return a number with its noun, for example "1 file" or "1,204 files". `plural` is an irregular plural."""
+    text = number(value, language, 0 if value == int(value) else 1)
+    return f"{text} {word if value == 1 else plural or f'{word}s'}"
+
+
+def size(value: float, language: Language = ENGLISH) -> str:
     """Return a number of bytes with a decimal unit, for example 4.2 MB."""
     unit = 0
     while value >= 999.5 and unit < len(_SIZES) - 1:
@@ -59,7 +65,7 @@ def size(value: float, language: Language = _ENGLISH) -> str:
     return f"{number(value, language, digits)}\u00a0{_SIZES[unit]}"
 
 
-def duration(milliseconds: float, language: Language = _ENGLISH) -> str:
+def duration(milliseconds: float, language: Language = ENGLISH) -> str:
     """Return a duration with a unit, for example 180 ms, 4.2 s or 3 min 5 s."""
     if milliseconds < 1000:
         return f"{number(milliseconds, language)}\u00a0ms"
@@ -150,6 +156,26 @@ def visible(text: Any, *, is_code: bool = False) -> Markup:
     # A page shows hundreds of texts, and nearly all of them have no hidden character.
     shown = _with_boxes(plain) if _HIDDEN.search(plain) else escape(plain)
     return shown.replace("\xa0", boxed("\xa0")) if is_code and "\xa0" in plain else shown
+
+
+_WORD = re.compile(r"[^\W_]+")
+_LATIN = re.compile("[A-Za-z]")
+# Cyrillic, Armenian, Cherokee, and the Greek letters that look like Latin ones.
+_ALIKE = re.compile("[\u0400-\u058f\u13a0-\u13ff\uab70-\uabbfΑΒΕΖΗΙΚΜΝΟΡΤΥΧανορυχ]")
+
+
+def marked(text: str, *, is_code: bool = False) -> Markup:
+    """Return a text as HTML. Words that mix Latin letters with letters that look like them have a mark."""
+    if text.isascii() or not _ALIKE.search(text):
+        return visible(text, is_code=is_code)
+    parts: list[Markup] = []
+    end = 0
+    for word in _WORD.finditer(text):
+        if _LATIN.search(word[0]) and _ALIKE.search(word[0]):
+            mark = Markup('<span class="mixed" title="Letters of several alphabets">{}</span>')
+            parts += [visible(text[end : word.start()], is_code=is_code), mark.format(visible(word[0]))]
+            end = word.end()
+    return Markup("").join([*parts, visible(text[end:], is_code=is_code)])
 
 
 def sentence(message: str) -> Markup:

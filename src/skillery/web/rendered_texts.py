@@ -17,7 +17,8 @@ from skillery.context.worker_pool import TookTooLong, WorkerFailed, WorkerPool
 from skillery.errors import Unavailable
 from skillery.web.differences import MOST_WORDS, FileDiff, ToCompare, file_diffs
 from skillery.web.display import visible
-from skillery.web.rendering import Place, highlighted_lines, is_bounded, rendered
+from skillery.web.markdown import Heading, Place, first_part, is_bounded, rendered
+from skillery.web.rendering import highlighted_lines
 from skillery.web.views.shown import Shown, ToShow, plain_parts, show_parts
 
 # -- Rendered parts of pages, kept in memory: the least recently used parts are dropped when the limit is reached ------
@@ -63,7 +64,6 @@ class KeptParts:
 log = logging.getLogger(__name__)
 MOST_HIGHLIGHTED = 200_000
 """Files over this size in bytes are not highlighted. The HTML of a file is about five times as large as the file."""
-Lines = list[str] | None
 
 
 class RenderedText(NamedTuple):
@@ -73,6 +73,9 @@ class RenderedText(NamedTuple):
     """The lines of a file. Markdown has one line."""
     is_plain: bool
     """Whether the text is shown without highlighting or Markdown, because a bound was exceeded."""
+    contents: tuple[Heading, ...] = ()
+    is_cut: bool = False
+    """Whether only the first part is shown, because Markdown is too long."""
 
 
 class RenderedTexts:
@@ -85,24 +88,24 @@ class RenderedTexts:
     async def code(self, digest: str, path: str, text: str) -> RenderedText:
         """Return the highlighted lines of a file. `digest` is the key of its content in the cache."""
 
-        async def make() -> Lines:
+        async def make() -> RenderedText:
             lines, _ = await self._workers.call(_caller(), highlighted_lines, text, path)
-            return lines
+            return RenderedText(tuple(map(Markup, lines)), False)
 
         return await self._kept(("code", digest, path, RENDERER), make if len(text) <= MOST_HIGHLIGHTED else None, text)
 
-    async def markdown(self, digest: str, place: Place, text: str, shift: int = 2) -> RenderedText:
-        """Return a Markdown text as HTML. `digest` is the key of its content in the cache.
+    async def markdown(self, digest: str, place: Place, text: str) -> RenderedText:
+        """Return a Markdown text, or its first part, as HTML. `digest` is the key of its content in the cache."""
+        part = first_part(text)
 
-        Each heading is `shift` levels lower.
-        """
+        async def make() -> RenderedText | None:
+            made, _ = await self._workers.call(_caller(), rendered, part, place)
+            return RenderedText((Markup(made.html),), False, tuple(made.contents)) if made else None  # noqa: S704
 
-        async def make() -> Lines:
-            made, _ = await self._workers.call(_caller(), rendered, text, place, shift)
-            return None if made is None else [made]
-
-        key = ("markdown", digest, *place, str(shift), RENDERER)
-        return await self._kept(key, make if is_bounded(text) else None, text)
+        rendered_text = await self._kept(
+            ("markdown", digest, *place, RENDERER), make if is_bounded(part) else None, part
+        )
+        return rendered_text._replace(is_cut=len(part) < len(text))
 
     async def parts(self, to_show: ToShow) -> Shown:
         """Return the views of the result of a run. If they take too long, return the start of each part as text."""
@@ -122,25 +125,23 @@ class RenderedTexts:
             return await COMPARISONS.run(file_diffs, changes, 0)
         return diffs
 
-    async def _kept(self, key: Key, make: Callable[[], Awaitable[Lines]] | None, text: str) -> RenderedText:
+    async def _kept(
+        self, key: Key, make: Callable[[], Awaitable[RenderedText | None]] | None, text: str
+    ) -> RenderedText:
         """Return the text from the cache, or from `make`. If `make` is None or fails, return the plain text."""
         rendered: RenderedText | None = self.kept.get(key)
         if rendered is not None:
             return rendered
-        lines, is_final = None, True  # only a final result is cached: an unavailable worker may answer later
+        made: RenderedText | None = None
+        is_final = True  # only a final result is cached: an unavailable worker may answer later
         try:
-            lines = await make() if make else None
+            made = await make() if make else None
         except TookTooLong:
             pass
         except (WorkerFailed, Unavailable) as error:
             log.warning("a text was not rendered: %s", error)
             is_final = isinstance(error, WorkerFailed)
-        # The worker has escaped the text.
-        rendered_text = (
-            RenderedText(tuple(map(Markup, lines)), False)
-            if lines is not None
-            else await asyncio.to_thread(_plain, text)
-        )
+        rendered_text = made if made is not None else await asyncio.to_thread(_plain, text)
         if is_final:
             self.kept.keep(key, rendered_text, _size(rendered_text))
         return rendered_text

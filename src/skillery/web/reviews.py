@@ -26,7 +26,7 @@ from skillery.versions.waivers import (
     waive_finding,
 )
 from skillery.web.frame import Done, Form, Page, PageRequest, SeeOther, message_of, path_of
-from skillery.web.rendering import Place, split_frontmatter
+from skillery.web.markdown import Place, split_frontmatter
 from skillery.web.review_contents import (
     Compared,
     Dangers,
@@ -131,6 +131,7 @@ async def page_of_review(
         ticked=form.all("tick") if form else [],
         short=opened.digest.partition(":")[2][:8],
         is_review=True,
+        has_scanner=request.site.core.rechecks.has_scanner,
         versions=[],
     )
     return page._replace(section="review", status=400 if problems else 200)

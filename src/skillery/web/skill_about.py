@@ -1,8 +1,7 @@
-"""`/s/{ref}`: the purpose of a skill, its inputs, its permissions, and its usage."""
+"""`/s/{ref}`: whether to trust a skill, its purpose, its inputs, and its usage."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from markupsafe import Markup
@@ -12,14 +11,13 @@ from skillery.labels.label_listings import ListLabels, list_labels
 from skillery.method import or_none
 from skillery.registry.version_rows import Severity
 from skillery.skills.descriptions import Skill
-from skillery.web.display import Language, duration, number
 from skillery.web.frame import Page, PageRequest
-from skillery.web.rendering import Place, split_frontmatter
+from skillery.web.markdown import Place, split_frontmatter
 from skillery.web.skill_opened import (
     Opened,
     Tool,
+    describe,
     examples_of,
-    explain,
     inputs_of,
     may_change,
     open_version,
@@ -27,11 +25,14 @@ from skillery.web.skill_opened import (
     tool_of,
     tools_of,
 )
-from skillery.web.skill_snippets import CLIENTS, snippet_of
+from skillery.web.skill_snippets import CLIENTS, Snippet, snippet_of
+from skillery.web.skill_trust import read_trust
 
 FIRST_INPUTS = 8
 _MOST_SKILL_MD = 1024 * 1024
 _HEIGHT = 56
+_BYTES_OF_TOKEN = 3.3
+"""The bytes of English text and code in a token of a model, on average."""
 SEVERITIES: dict[Severity, str] = {
     "broken": "it does not work",
     "security": "only reviewers run it",
@@ -67,18 +68,6 @@ class Bar(NamedTuple):
     """The height of the part of failed runs."""
 
 
-class MayDo(NamedTuple):
-    """The rights of a version, as the page shows them."""
-
-    runs_code: bool
-    hosts: list[str]
-    secrets: list[str]
-    limits: str
-    """The limits in words, or "" for the default limits of the server."""
-    workspace: bool
-    packages: int
-
-
 async def show_about(request: PageRequest) -> Page:
     return await about_page(request)
 
@@ -93,7 +82,9 @@ async def about_page(request: PageRequest, values: dict[str, Any] | None = None,
         opened.digest, Place(opened.exact, "SKILL.md"), body[:_MOST_SKILL_MD]
     )
     tools = await _tools(request, opened)
+    trust, policy = await read_trust(request, opened)
     can_change = may_change(request, opened.name)
+    size = len(skill_md.encode())
     labels = (await request.do(list_labels, ListLabels(name=opened.name, limit=1))).labels if can_change else []
     defaults = {
         "files_count": len(or_none(skill.files) or ()),
@@ -101,15 +92,19 @@ async def about_page(request: PageRequest, values: dict[str, Any] | None = None,
         "first_inputs": FIRST_INPUTS,
         "tools": tools,
         "examples": examples_of(request, opened),
-        "policy": await explain(request, opened),
+        "trust": trust,
+        "policy": policy,
         "findings": or_none(skill.findings) or [],
         "warnings": _warnings(skill),
         "skill_md": Markup("\n").join(rendered_text.lines),
         "skill_md_is_plain": rendered_text.is_plain,
+        "skill_md_is_cut": rendered_text.is_cut,
+        "skill_md_size": size,
+        "skill_md_tokens": round(size / _BYTES_OF_TOKEN, -2 if size > 3000 else -1),
+        "contents": rendered_text.contents,
         "frontmatter": frontmatter,
         "clients": CLIENTS,
-        "snippet": snippet_of(request, opened, tools),
-        "may_do": _may_do(skill.manifest, request.language),
+        "snippet": await _snippet(request, opened, tools),
         "usage": skill.usage,
         "days": opened.facts.days,
         "bars": _bars(opened.facts.days),
@@ -131,6 +126,16 @@ async def _tools(request: PageRequest, opened: Opened) -> list[Tool]:
         return list(map(tool_of, await tools_of(request, opened, 100)))
     except SkilleryError:
         return []  # a withdrawn version offers no tools
+
+
+async def _snippet(request: PageRequest, opened: Opened, tools: list[Tool]) -> Snippet:
+    """Return the snippet for the version, or for the latest version if this one is yanked."""
+    latest = opened.facts.latest
+    if opened.skill.status != "yanked" or latest is None:
+        return snippet_of(request, opened, tools)
+    current = opened._replace(skill=await describe(request, opened.name, latest))
+    note = f"Version {opened.version} is yanked. These lines use {latest}."
+    return snippet_of(request, current, await _tools(request, current))._replace(warning=note)
 
 
 def _warnings(skill: Skill) -> list[str]:
@@ -155,34 +160,3 @@ def _bars(days: list[Any]) -> list[Bar]:
         failed = max(1, round(day.failed / highest * (_HEIGHT - 3))) if day.failed else 0
         bars.append(Bar(column * 10, _HEIGHT - 1 - height, height, failed))
     return bars
-
-
-def _may_do(manifest: Mapping[str, Any], language: Language) -> MayDo:
-    """Return the rights that a manifest requests, for the page."""
-    runtime = manifest.get("runtime") or {}
-    permissions = manifest.get("permissions") or {}
-    return MayDo(
-        bool(runtime),
-        permissions.get("network") or [],
-        permissions.get("secrets") or [],
-        _limits(runtime.get("limits") or {}, language),
-        bool(runtime.get("workspace")),
-        len(runtime.get("dependencies") or ()),
-    )
-
-
-def _limits(limits: Mapping[str, float], language: Language) -> str:
-    """Return the limits in words, for example "256 MiB of memory, 2 processors"."""
-    words: dict[str, Callable[[float], str]] = {
-        "memory_mb": lambda value: f"{number(value, language)} MiB of memory",
-        "cpus": lambda value: _counted(value, "processor", "processors", language),
-        "processes": lambda value: _counted(value, "process", "processes", language),
-        "disk_mb": lambda value: f"{number(value, language)} MiB of disk",
-        "timeout_ms": lambda value: duration(value, language),
-    }
-    return ", ".join(shown(limits[name]) for name, shown in words.items() if name in limits)
-
-
-def _counted(value: float, text: str, many: str, language: Language) -> str:
-    digits = 0 if value == int(value) else 1
-    return f"{number(value, language, digits)} {text if value == 1 else many}"

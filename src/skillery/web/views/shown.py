@@ -16,7 +16,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from skillery.web.display import visible
-from skillery.web.rendering import Place, has_lexer, highlighted, is_bounded, rendered, split_frontmatter
+from skillery.web.markdown import Place, is_bounded, rendered, split_frontmatter
+from skillery.web.rendering import has_lexer, highlighted
 from skillery.web.views.kinds import (
     BINARY,
     HEAD_BYTES,
@@ -202,9 +203,9 @@ def _text_view(view: View, text: str, media_type: str, to_show: ToShow, *, is_wh
     elif text_format == "svg" and text.lstrip("\ufeff \t\r\n").startswith("<"):
         return replace(view, kind="svg", words="SVG", size=picture_size(text[:4096].encode()))
     elif text_format == "markdown" and is_whole and is_bounded(text):
-        html = rendered(split_frontmatter(text)[1], Place(to_show.base, view.name, "parts"), 2)
-        if html is not None:
-            return replace(view, kind="markdown", words="Markdown", html=html)
+        made = rendered(split_frontmatter(text)[1], Place(to_show.base, view.name, "parts"))
+        if made is not None:
+            return replace(view, kind="markdown", words="Markdown", html=made.html)
     if table is not None and table.rows:
         return _table_view(view, table, to_show, is_whole=is_whole)
     return replace(_source(view, text, to_show, is_whole=is_whole), has_source=False)

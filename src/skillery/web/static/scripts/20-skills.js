@@ -28,7 +28,25 @@
     getSelection().removeAllRanges();
     mark(false);
   });
+  // Each block of code in Markdown gets a button that copies it. The button lies on the block, so nothing moves.
+  const copyCode = () => {
+    for (const code of document.querySelectorAll(".prose pre.code")) {
+      if (code.parentElement.classList.contains("copy")) continue;
+      const frame = document.createElement("div");
+      const button = document.createElement("button");
+      frame.className = "copy";
+      Object.assign(button, { type: "button", className: "btn small", textContent: "Copy" });
+      button.addEventListener("click", async () => {
+        await navigator.clipboard.writeText(code.textContent);
+        button.textContent = "Copied";
+        setTimeout(() => { button.textContent = "Copy"; }, 1500);
+      });
+      code.replaceWith(frame);
+      frame.append(code, button);
+    }
+  };
   addEventListener("hashchange", () => mark(true));
-  document.addEventListener("skillery:part", () => mark(true));
+  document.addEventListener("skillery:part", () => { mark(true); copyCode(); });
+  copyCode();
   mark(true); // the first event of the base script is before this one
 })();

@@ -1,0 +1,332 @@
+"""The eight facts with which a person decides whether to trust a version: source, licence, review, rights, code, tests,
+signatures and use. Each fact comes from the records of this server. Nothing that only an author states is green.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Literal, NamedTuple
+from urllib.parse import urlsplit
+
+from skillery.attestations.evidence import Evidence, count_attestations
+from skillery.errors import Unavailable
+from skillery.formats.network import is_open_to_anybody, parse_network_pattern
+from skillery.identity.secret_grants import granted
+from skillery.importing.aliases import is_removed
+from skillery.method import or_none
+from skillery.publishing.file_findings import DEAD_REFERENCE, NOT_PORTABLE
+from skillery.publishing.passing import ExplainedPolicy
+from skillery.skills.descriptions import Skill
+from skillery.web.display import ENGLISH, Language, ago, counted, duration, number, size
+from skillery.web.frame import PageRequest, path_of
+from skillery.web.skill_opened import Opened, ShownExample, exactly, examples_of, explain, reader_of
+
+Sign = Literal["ok", "none", "look", "bad"]
+_LANGUAGES = {
+    "py": "Python",
+    "js": "JavaScript",
+    "mjs": "JavaScript",
+    "cjs": "JavaScript",
+    "ts": "TypeScript",
+    "sh": "shell",
+    "bash": "shell",
+    "rb": "Ruby",
+    "pl": "Perl",
+    "ps1": "PowerShell",
+}
+"""Languages of scripts by the ending of the file."""
+_OSI = {
+    *(
+        "0bsd",
+        "afl-3.0",
+        "agpl-3.0",
+        "agpl-3.0-only",
+        "agpl-3.0-or-later",
+        "apache-2.0",
+        "artistic-2.0",
+        "blueoak-1.0.0",
+    ),
+    *("bsd-1-clause", "bsd-2-clause", "bsd-2-clause-patent", "bsd-3-clause", "bsl-1.0", "cddl-1.0", "ecl-2.0"),
+    *("epl-1.0", "epl-2.0", "eupl-1.2", "gpl-2.0", "gpl-2.0-only", "gpl-2.0-or-later", "gpl-3.0", "gpl-3.0-only"),
+    *("gpl-3.0-or-later", "isc", "lgpl-2.1", "lgpl-2.1-only", "lgpl-2.1-or-later", "lgpl-3.0", "lgpl-3.0-only"),
+    *("lgpl-3.0-or-later", "mit", "mit-0", "mpl-2.0", "ms-pl", "mulanpsl-2.0", "ncsa", "ofl-1.1", "osl-3.0"),
+    *("postgresql", "psf-2.0", "python-2.0", "unicode-3.0", "unlicense", "upl-1.0", "zlib"),
+}
+"""SPDX ids of licences that the Open Source Initiative has approved, in lower case."""
+_SPELLINGS = {
+    **dict.fromkeys(("apache 2.0", "apache license 2.0", "apache license, version 2.0"), "Apache-2.0"),
+    **dict.fromkeys(("mit license", "the mit license"), "MIT"),
+}
+_LICENCE_FILE = re.compile(r"(?:licen[cs]e|copying)(?:\.[a-z]{1,4})?", re.IGNORECASE)
+_LEAST_RUNS = 20
+"""With fewer runs, a share of failures says nothing."""
+
+
+class TrustFact(NamedTuple):
+    """One of the eight facts, as a page shows it."""
+
+    key: str
+    sign: Sign
+    """`ok`: this server has proved the fact. `look`: a person looks at it before the first use."""
+    words: str
+    detail: str = ""
+    address: str = ""
+    """The address to which the words lead, or ""."""
+
+
+class Records(NamedTuple):
+    """The records of the server from which the facts come."""
+
+    policy: ExplainedPolicy | None
+    evidence: Sequence[Evidence]
+    unverified: int
+    """The number of attestations that do not verify."""
+    granted: frozenset[str]
+    """The secrets of the manifest that are granted to the skill."""
+    is_removed: bool
+    """Whether the source of the skill does not have it any more."""
+
+
+async def read_trust(request: PageRequest, opened: Opened) -> tuple[list[TrustFact], ExplainedPolicy | None]:
+    """Return the eight facts about a version, and its policy."""
+    records = await _records(request, opened)
+    examples = examples_of(request, opened)
+    return trust_facts(opened, records, examples, request.language), records.policy
+
+
+async def _records(request: PageRequest, opened: Opened) -> Records:
+    identity, passing = reader_of(request), request.site.core.passing
+    secrets = _permissions(opened.skill.manifest)[1]
+    if opened.facts.created_at is None:
+        return Records(None, (), 0, frozenset(), is_removed=False)
+
+    def read(connection: Any) -> Records:
+        judged = passing.read(connection, identity=identity, name=opened.name, spec=exactly(opened.version))
+        stored = count_attestations(connection, judged.row.version_id)
+        names = frozenset(granted(connection, opened.name, secrets) if secrets else ())
+        removed = is_removed(connection, opened.name)
+        return Records(None, judged.evidence, stored - len(judged.evidence), names, removed)
+
+    try:
+        return (await request.read_page(read))._replace(policy=await explain(request, opened))
+    except Unavailable:  # the chain of the registry's keys does not verify
+        return Records(None, (), -1, frozenset(), is_removed=False)
+
+
+def trust_facts(
+    opened: Opened, records: Records, examples: Sequence[ShownExample], language: Language = ENGLISH
+) -> list[TrustFact]:
+    """Return the eight facts about a version, in the order of the page."""
+    return [
+        _source(opened, records),
+        _licence(opened),
+        _review(opened, records),
+        _rights(opened.skill.manifest, records, language),
+        _code(opened, language),
+        _tests(opened, examples),
+        _signed(opened, records),
+        _use(opened, language),
+    ]
+
+
+def is_text_only(skill: Skill) -> bool:
+    """Return whether a version has neither code to run nor files that are programs."""
+    files = or_none(skill.files) or ()
+    runs = bool(skill.manifest.get("runtime")) or any(file.path == "tools.json" for file in files)
+    return not runs and not any(file.executable or _language_of(file.path) for file in files)
+
+
+def _source(opened: Opened, records: Records) -> TrustFact:
+    fact = partial(TrustFact, "source")
+    publisher = opened.facts.publisher
+    by = f"Published by {'the agent ' if publisher.kind == 'agent' else ''}{publisher.name}."
+    if opened.facts.created_at is None:
+        return fact("none", "Your own folder", "Only you see this development version.")
+    if job := or_none(opened.skill.provenance):
+        commit = f" from commit {job.commit[:8]}" if job.commit else ""
+        words, address = (f"{job.repository}", _repository(records.evidence)) if job.repository else (job.subject, "")
+        return fact("ok", words, f"Built{commit}, proved by the token of its CI job. {by}", address)
+    for each in records.evidence:
+        stated = each.predicate.get("buildDefinition", {}).get("externalParameters", {})
+        if each.word != "provenance" or not stated.get("source"):
+            continue
+        source, path = str(stated["source"]), str(stated.get("path", ""))
+        words = source.removeprefix("https://").removesuffix(".git")
+        address = source if source.startswith("https://") and urlsplit(source).hostname else ""
+        detail = f"{path + '. ' if path else ''}Stated by the importer {stated.get('stated_by', '')}, not proved."
+        if records.is_removed:
+            return fact("bad", words, f"The source no longer has this skill. {detail}", address)
+        return fact("none", words, detail, address)
+    return fact("none", "No source", f"{by} Nothing says where it was made.")
+
+
+def _repository(evidence: Sequence[Evidence]) -> str:
+    """Return the address of the repository from which a CI job has published the version, or ""."""
+    for each in evidence:
+        for source in each.predicate.get("buildDefinition", {}).get("resolvedDependencies", ()):
+            address = str(source.get("uri", "")).removeprefix("git+").rpartition("@")[0]
+            if each.word == "provenance" and address.startswith("https://"):
+                return address
+    return ""
+
+
+def _licence(opened: Opened) -> TrustFact:
+    stated = (or_none(opened.skill.skill_md_frontmatter) or {}).get("license")
+    text = " ".join(stated.split()) if isinstance(stated, str) else ""
+    files = or_none(opened.skill.files) or ()
+    file = next((file.path for file in files if _LICENCE_FILE.fullmatch(file.path)), "")
+    address = path_of("s", f"{opened.name}@{opened.version}", "files", file) if file else ""
+    if not text:
+        detail = f"{file} is in its files." if file else "Its SKILL.md names no licence."
+        return TrustFact("licence", "none", "Not stated", detail, address)
+    text = _SPELLINGS.get(text.lower(), text)
+    ids = [word for word in re.split(r"[\s()]+", text[:300].lower()) if word and word not in ("and", "or")]
+    if all(name in _OSI for name in ids):
+        return TrustFact("licence", "ok", text, "From its SKILL.md. An open licence.", address)
+    return TrustFact("licence", "look", text[:120], "From its SKILL.md. Not a known open licence.", address)
+
+
+def _review(opened: Opened, records: Records) -> TrustFact:
+    fact, skill = partial(TrustFact, "review"), opened.skill
+    if rejected := or_none(skill.rejected):
+        return fact("bad", f"Rejected by {rejected.by}, {ago(rejected.at)}", rejected.reason)
+    policy = records.policy
+    need = next((need for need in policy.needs if need.need == "review"), None) if policy else None
+    if policy and need and not need.ok:
+        return fact("look", "Waits for a review" if policy.waiting else "Not reviewed", f"{need.missing}.")
+    if approval := or_none(skill.approval):
+        names = dict.fromkeys([approval.by, *(each.by for each in need.evidence)] if need else [approval.by])
+        digits = opened.digest.partition(":")[2][:8]
+        same = f"The same bytes, {digits}." if approval.digest == skill.digest else "Of other bytes."
+        words = f"by {' and '.join(names)}, {ago(approval.at)}"
+        return fact("ok" if approval.digest == skill.digest else "look", words, f"{same} {approval.note}".strip())
+    return fact("none", "No review", "This server requires none for it.")
+
+
+def _permissions(manifest: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Return the hosts and the secrets that a manifest requests."""
+    permissions = manifest.get("permissions") or {}
+    return list(permissions.get("network") or ()), list(permissions.get("secrets") or ())
+
+
+def _rights(manifest: Mapping[str, Any], records: Records, language: Language) -> TrustFact:
+    runtime = manifest.get("runtime") or {}
+    hosts, secrets = _permissions(manifest)
+    limits = _limits(runtime.get("limits") or {}, language)
+    details = [f"Up to {limits}." if limits else "The usual limits of this server."]
+    if runtime.get("workspace"):
+        details.insert(0, "It reads and changes files of a workspace that a caller passes.")
+    for name in reversed(secrets):
+        details.insert(0, f"{name} is {'granted' if name in records.granted else 'not granted'}.")
+    if not hosts and not secrets:
+        return TrustFact("rights", "ok", "No network, no secrets", " ".join(details))
+    uses = [f"reach {', '.join(host.removeprefix('https://') for host in hosts)}"] if hosts else []
+    uses += [f"use {counted(len(secrets), 'secret', language)}"] if secrets else []
+    words = ", ".join(uses)
+    patterns = map(parse_network_pattern, hosts)
+    is_open = any(not isinstance(pattern, str) and is_open_to_anybody(pattern) for pattern in patterns)
+    if is_open and secrets:
+        details.insert(0, "It may send its secrets to hosts that anybody can register.")
+    return TrustFact(
+        "rights", "bad" if is_open and secrets else "look", words[:1].upper() + words[1:], " ".join(details)
+    )
+
+
+def _code(opened: Opened, language: Language) -> TrustFact:
+    skill, files = opened.skill, or_none(opened.skill.files) or ()
+    contents = f"{counted(len(files), 'file', language)}, {size(opened.facts.size_bytes, language)}."
+    findings = [finding for finding in or_none(skill.findings) or () if finding.waiver is None]
+    errors = [finding for finding in findings if finding.severity == "error"]
+    warnings = [f for f in findings if f.severity == "warning" and f.rule not in (DEAD_REFERENCE, NOT_PORTABLE)]
+    programs = [file for file in files if file.executable and not _language_of(file.path)]
+    languages = Counter(filter(None, (_language_of(file.path) for file in files)))
+    kind = "script" if skill.kind == "instruction" else "file"
+    parts = [counted(count, f"{name} {kind}", language) for name, count in languages.most_common()]
+    lock = or_none(skill.lock)
+    npm = or_none(lock.npm) if lock else None
+    packages = sum(len(part.packages or ()) for part in (lock, npm) if part)
+    parts += [counted(packages, "package", language)] if packages else []
+    parts += [counted(len(programs), "other executable file", language)] if programs else []
+    words = "Text only" if is_text_only(skill) else ", ".join(parts) or "No code"
+    details = [contents]
+    if words == "Text only":
+        details.append("It runs no code.")
+    elif lock and or_none(lock.sha256):
+        details.append(f"Lock {str(lock.sha256).partition(':')[2][:8] or str(lock.sha256)[:8]}.")
+    address = "#findings" if errors or warnings else ""
+    if errors or warnings:
+        noticed = [counted(len(errors), "error", language)] if errors else []
+        noticed += [counted(len(warnings), "warning", language)] if warnings else []
+        details.insert(0, f"{' and '.join(noticed)} of its checks.")
+    sign: Sign = "bad" if errors else "look" if warnings or programs else "ok"
+    return TrustFact("code", sign, words, " ".join(details), address)
+
+
+def _language_of(path: str) -> str:
+    return _LANGUAGES.get(path.rpartition("/")[2].rpartition(".")[2].lower(), "")
+
+
+def _tests(opened: Opened, examples: Sequence[ShownExample]) -> TrustFact:
+    fact = partial(TrustFact, "tests")
+    if not examples:
+        return fact("none", "No examples, no evals", "Nothing shows what it returns.")
+    passed = sum(example.status == "passed" for example in examples)
+    words = f"{passed} of {counted(len(examples), 'example')} passed"
+    if any(example.status == "failed" for example in examples):
+        return fact("bad", words, "No evals.", "#examples")
+    if passed < len(examples):
+        waits = any(example.status == "waiting" for example in examples)
+        why = "The others run when a reviewer approves." if waits else "The others did not run on this server."
+        return fact("look", words, f"{why} No evals.", "#examples")
+    return fact("ok", words, f"Before {opened.version} was published. No evals.", "#examples")
+
+
+def _signed(opened: Opened, records: Records) -> TrustFact:
+    fact, evidence, policy = partial(TrustFact, "signed"), records.evidence, records.policy
+    if records.unverified < 0:
+        return fact("bad", "Does not verify", "The keys of this registry do not verify.")
+    if records.unverified:
+        text = counted(records.unverified, "attestation")
+        return fact("bad", f"{text} not valid", "What they say is left out. An admin finds the reason in the log.")
+    if not evidence:
+        return fact("none", "No signature", "No attestation says who made or checked it.")
+    words = dict.fromkeys(each.word for each in evidence if each.word != "passed")
+    own = list(dict.fromkeys(each.by for each in evidence if each.is_personal))
+    keys = f", {' and '.join(own)} with an own key" if own else ""
+    detail = f"{', '.join(words)}, verified now{keys}."
+    address = f"/skills/{opened.name}/{opened.version}.intoto.jsonl"
+    if policy and policy.former_signer:
+        changed = f"The signer changed from {policy.former_signer} to {policy.signer or 'none'}."
+        return fact("look", "Another signer", changed, address)
+    return fact("ok", counted(len(evidence), "attestation"), detail[:1].upper() + detail[1:], address)
+
+
+def _use(opened: Opened, language: Language) -> TrustFact:
+    days = opened.facts.days
+    runs, completed, failed = (sum(getattr(day, name) for day in days) for name in ("runs", "completed", "failed"))
+    if not runs:
+        return TrustFact("use", "none", "No use yet", "No run in 30 days.")
+    ended = completed + failed
+    share = failed / ended if ended else 0.0
+    words = f"{counted(runs, 'run', language)} in 30 days"
+    detail = f"{number(completed, language)} of {number(ended, language)} completed."
+    if ended < _LEAST_RUNS:
+        return TrustFact("use", "none" if failed else "ok", words, detail)
+    if failed:
+        words += f", {number(100 * share, language, 0 if share >= 0.1 else 1)} % fail"
+    return TrustFact("use", "ok" if share < 0.05 else "look" if share <= 0.15 else "bad", words, detail)
+
+
+def _limits(limits: Mapping[str, float], language: Language) -> str:
+    """Return the limits in words, for example "256 MiB of memory, 2 processors"."""
+    shown: dict[str, Callable[[float], str]] = {
+        "memory_mb": lambda value: f"{number(value, language)} MiB of memory",
+        "cpus": lambda value: counted(value, "processor", language),
+        "processes": lambda value: counted(value, "process", language, "processes"),
+        "disk_mb": lambda value: f"{number(value, language)} MiB of disk",
+        "timeout_ms": lambda value: duration(value, language),
+    }
+    return ", ".join(words(limits[name]) for name, words in shown.items() if name in limits)
