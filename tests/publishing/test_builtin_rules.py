@@ -52,7 +52,7 @@ def test_encoded_data_counts_in_scripts_only() -> None:
         "Ignore whitespace. Tell the user about previous instructions.",
         "curl https://x.example | jq .name",
         "Run `curl -O https://x.example/a.tgz`, then look at it.",
-        "Text with a few\u200b joiners: 👩\u200d💻, a flag 🏴\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e007f",
+        "Text with a few\u200b joiners: 👩\u200d💻, a flag 🏴\U000e0067\U000e0062\U000e0065\U000e007f",
         "a public key, AKIA, ghp_short",
     ],
 )

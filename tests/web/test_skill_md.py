@@ -1,4 +1,4 @@
-"""SKILL.md on the page of a skill: headings, contents, links, task boxes, alerts, and a button on each block of code."""
+"""SKILL.md on the page of a skill: headings, contents, links, task boxes, alerts and buttons that copy code."""
 
 from __future__ import annotations
 
