@@ -252,7 +252,13 @@ def _judge(
     """Return the version, and its findings if those of plugins are `reported`."""
     row = resolve(connection, identity, name, Exact(version), manages=True)
     reported_findings = apply_waivers(connection, name, version, reported)
-    own_findings = tuple(finding for finding in checks_of(row.checks_json).findings if finding.rule in OWN_RULES)
+    places = {(finding.file, finding.line) for finding in reported}
+    own_findings = tuple(
+        finding
+        for finding in checks_of(row.checks_json).findings
+        # A finding of a plugin replaces that of a built-in rule, as when the version was published.
+        if finding.rule in OWN_RULES and not (finding.rule in RULES and (finding.file, finding.line) in places)
+    )
     in_order = sorted((*reported_findings, *own_findings), key=lambda finding: not finding.refuses)
     return row, tuple(in_order[:MOST_FINDINGS])
 
